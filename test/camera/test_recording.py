@@ -1,25 +1,29 @@
-"""Raw recordings: bit by bit there and back; a disk that is slow, full or gone; files that were cut, spoilt or never were any."""
+"""Recordings: bit by bit there and back for every reader; a disk that is slow, full or gone; files that a kill has cut."""
 
 from __future__ import annotations
 
-import json
-import struct
-import threading
-import time
-import zlib
+import os
+import random
+import shutil
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from camera.replay_kit import Gate, planes_of, played, replay
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+import yaml
+from camera.replay_kit import STORE, Gate, planes_of, played, replay
+from mcap.exceptions import EndOfFile
+from mcap.reader import make_reader
+from mcap.records import Message
+from mcap.stream_reader import StreamReader
+from rosbags.rosbag2 import Reader
+from waiting import until
 
-from zc_perception.camera.recording import FrameRecorder, RecordingSource
-from zc_perception.errors import ConfigError
+from zc_perception.camera.mcap_file import Topic
+from zc_perception.camera.recording import Limits, Recorder
+from zc_perception.camera.recording_folder import finish_recording
+from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
@@ -30,6 +34,8 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 PERIOD, START = 40_000_000, 1_700_000_000_000_000_000
 MakePool = Callable[..., BufferPool]
 BT709_FULL = Colorimetry(Matrix.BT709, Range.FULL, Transfer.SRGB)
+NOTE = Topic('/note', 'std_msgs/msg/String', 'string data\n')
+HELLO = b'\0\1\0\0\x06\0\0\0hello\0'
 
 
 def fill(planes: Any, seed: int) -> None:
@@ -54,17 +60,24 @@ def publish(pool: BufferPool, index: int, stamp_ns: int | None = None) -> Frame:
     return frame
 
 
-def record(
-    path: Path, pool: BufferPool, count: int, **options: Any
-) -> list[tuple[np.ndarray[Any, Any], ...]]:
-    """Record *count* frames; their planes."""
+def put(recorder: Recorder, pool: BufferPool, *indexes: int) -> list[tuple[Any, ...]]:
+    """Record frames; their planes."""
     kept = []
-    with FrameRecorder(path, ledger=CopyLedger(), **options) as recorder:
+    for index in indexes:
+        with publish(pool, index) as frame:
+            kept.append(planes_of(frame))
+            assert recorder.put(frame, '/image_raw')
+    return kept
+
+
+def record(folder: Path, pool: BufferPool, count: int, **limits: int) -> list[tuple[Any, ...]]:
+    """Record *count* frames, and a note after each."""
+    with Recorder(folder, ledger=CopyLedger(), limits=Limits(**limits)) as recorder:
+        kept = []
         for index in range(count):
-            with publish(pool, index) as frame:
-                kept.append(planes_of(frame))
-                assert recorder.put(frame)
-    assert recorder.statistics().recorded == count
+            kept += put(recorder, pool, index)
+            assert recorder.put_message(NOTE, HELLO, index)
+    assert recorder.statistics().recorded == count and not recorder.failed
     return kept
 
 
@@ -74,27 +87,50 @@ def same(found: Any, expected: Any) -> bool:
     )
 
 
+def by_rosbags(path: Path) -> list[tuple[str, bytes]]:
+    """Topics and pixels or contents, by rosbags."""
+    with Reader(path) as reader:
+        assert reader.message_count == sum(topic.msgcount for topic in reader.topics.values())
+        found = list(reader.messages())
+    return [
+        (connection.topic, STORE.deserialize_cdr(content, connection.msgtype).data)
+        for connection, _, content in found
+    ]
+
+
+def by_stream(path: Path) -> int:
+    """How many messages MCAP's own library reads without an index."""
+    count = 0
+    with path.open('rb') as file:
+        try:
+            for record in StreamReader(file, validate_crcs=True).records:
+                count += isinstance(record, Message)
+        except Exception as error:  # cut anywhere: in a length, in a chunk
+            assert isinstance(error, EndOfFile) or path.stat().st_size, error
+    return count
+
+
 @pytest.mark.parametrize(
-    ('fourcc', 'layout'),
+    ('fourcc', 'encoding', 'layout'),
     [
-        ('NV12', {}),
-        ('NV12', {'stride_align': 256, 'height_align': 64, 'offset_align': 4096}),
-        ('NV12', {'buffer_per_plane': True, 'stride_align': 96}),
-        ('NV21', {}),
-        ('YUYV', {'stride_align': 160}),
-        ('P010', {'stride_align': 256}),
-        ('RG24', {}),
-        ('R8  ', {}),
-        ('YU12', {'stride_align': 128}),
+        ('NV12', 'nv12', {'stride_align': 256, 'height_align': 64, 'offset_align': 4096}),
+        ('NV12', 'nv12', {'buffer_per_plane': True, 'stride_align': 96}),
+        ('NV21', 'nv21', {}),
+        ('YUYV', 'yuyv', {'stride_align': 160}),
+        ('P010', 'P010', {'stride_align': 256}),
+        ('RG24', 'bgr8', {}),
+        ('R8  ', 'mono8', {}),
+        ('YU12', 'YU12', {'stride_align': 128}),
     ],
 )
-def test_what_was_recorded_is_played_bit_by_bit(
-    fourcc: str, layout: dict[str, Any], tmp_path: Path, make_pool: MakePool
+def test_every_reader_gets_what_was_recorded(
+    fourcc: str, encoding: str, layout: dict[str, Any], tmp_path: Path, make_pool: MakePool
 ) -> None:
-    path, ledger = tmp_path / 'a.zcr', CopyLedger()
-    pool = make_pool(62, 46, fourcc=fourcc_code(fourcc), layout=layout)
-    kept = record(path, pool, 4)
-    camera = replay(path, ledger=ledger, stamps='recorded', constraints={'stride_align': 192})
+    pool, ledger = make_pool(62, 46, fourcc=fourcc_code(fourcc), layout=layout), CopyLedger()
+    kept = record(tmp_path / 'a', pool, 4)
+    camera = replay(
+        tmp_path / 'a', ledger=ledger, stamps='recorded', constraints={'stride_align': 192}
+    )
     assert camera.notices() == () and camera.framerate == 25.0
     found = played(camera)
     assert [(f.header, f.data.colorimetry, f.data.fourcc) for f, _ in found] == [
@@ -102,66 +138,53 @@ def test_what_was_recorded_is_played_bit_by_bit(
     ]
     assert all(same(planes, expected) for (_, planes), expected in zip(found, kept, strict=True))
     assert ledger.entries()['decode'].count == 4
-    with closing(RecordingSource(path)) as reader:
-        assert reader.format.layout == pool.layout, 'how the producer held it'
-        frames = [reader.frame(number) for number in range(len(reader))]
-        assert [(f.sequence, f.captured_ns) for f in frames if f] == [
-            (0, 100),
-            (7, 101),
-            (14, 102),
-            (21, 103),
-        ]
+    pixels = [b''.join(plane.tobytes() for plane in planes) for planes in kept]
+    others = by_rosbags(tmp_path / 'a')
+    assert [bytes(data) for topic, data in others if topic == '/image_raw'] == pixels
+    assert [data for topic, data in others if topic == '/note'] == ['hello'] * 4
+    with (tmp_path / 'a' / 'a_0.mcap').open('rb') as file:
+        reader = make_reader(file, validate_crcs=True)
+        messages = list(reader.iter_messages('/image_raw'))
+        assert [m.sequence for _, _, m in messages] == [0, 7, 14, 21]
+        assert [m.publish_time for _, _, m in messages] == [START + i * PERIOD for i in range(4)]
+        image = STORE.deserialize_cdr(messages[0][2].data, 'sensor_msgs/msg/Image')
+        assert (image.width, image.height, image.encoding) == (62, 46, encoding)
+        assert messages[0][1].metadata['matrix'] == 'bt709'
+        assert [record.name for record in reader.iter_metadata()] == ['rosbag2']
+    scaled = replay(tmp_path / 'a', width=32, height=24)
+    assert (scaled.width, scaled.height) == (32, 24) and len(played(scaled)) == 4
 
 
 def test_stamps_of_0_become_the_times_of_recording(tmp_path: Path, make_pool: MakePool) -> None:
-    path, pool = tmp_path / 'a.zcr', make_pool(62, 46)
-    with FrameRecorder(path, ledger=CopyLedger()) as recorder:
+    pool = make_pool(62, 46)
+    with Recorder(tmp_path / 'a', ledger=CopyLedger()) as recorder:
         for index in range(4):
             with publish(pool, index, stamp_ns=0) as frame:
-                assert recorder.put(frame)
-    camera = replay(path, stamps='recorded')
+                assert recorder.put(frame, '/image_raw')
+    camera = replay(tmp_path / 'a', stamps='recorded')
     (notice,) = camera.notices()
     assert 'has stamps that are 0 or repeat' in notice
-    assert [frame.header.stamp_ns for frame, _ in played(camera)] == [100, 101, 102, 103]
-
-
-def test_the_file_is_what_its_description_says(tmp_path: Path, make_pool: MakePool) -> None:
-    """Read here by hand, from the module's docstring."""
-    path = tmp_path / 'a.zcr'
-    (luma, chroma), *_ = record(path, make_pool(8, 4), 2)
-    content = path.read_bytes()
-    magic, length = struct.unpack_from('<8sI', content)
-    at = 16 + length
-    kind, _, sequence, stamp, captured, id_bytes, _, pixels = struct.unpack_from(
-        '<4sIQqqIIQ', content, at
-    )
-    assert (magic, kind, sequence, stamp, captured, id_bytes, pixels) == (
-        b'ZCREC001',
-        b'FRME',
-        0,
-        START,
-        100,
-        4,
-        48,
-    )
-    assert content[at + 48 : at + 52] == b'lens'
-    assert content[at + 52 : at + 100] == luma.tobytes() + chroma.tobytes()
-    assert content[-16:-8] == b'ZCRECEND'
-    index = struct.unpack('<Q', content[-8:])[0]
-    assert struct.unpack_from('<4sIQQQ', content, index)[2:] == (2, at, at + 100)
+    stamps = [frame.header.stamp_ns for frame, _ in played(camera)]
+    assert stamps == sorted(stamps) and stamps[0] > START
 
 
 class SlowDisk:
-    """A file whose first write of a frame waits until the gate is opened."""
+    """A file of which one write waits until the gate is opened."""
 
-    def __init__(self, path: Path, gate: Gate) -> None:
-        self._file = path.open('wb')
+    def __init__(self, path: Path, gate: Gate, wait_at: int = 3) -> None:
+        self._file = path.open('xb', buffering=0)
         self._gate = gate
+        self._wait_at = wait_at
         self._writes = 0
+        self.fileno, self.seek, self.truncate = (
+            self._file.fileno,
+            self._file.seek,
+            self._file.truncate,
+        )
 
     def write(self, content: Any) -> int:
         self._writes += 1
-        if self._writes == 2:
+        if self._writes == self._wait_at:
             self._gate.wait()
         # A disk may take less than it is given.
         return self._file.write(content[:100])
@@ -170,404 +193,290 @@ class SlowDisk:
         self._file.close()
 
 
+SIZE = 16 * 8 * 3 // 2
+
+
 def test_a_slow_disk_costs_the_recorder_frames_and_the_producer_nothing(
     tmp_path: Path, make_pool: MakePool
 ) -> None:
     gate, pool = Gate(), make_pool(16, 8, slots=2)
-    path = tmp_path / 'a.zcr'
-    size = 16 * 8 * 3 // 2
-    with FrameRecorder(
-        path, ledger=CopyLedger(), buffer_bytes=5 * size, open_output=lambda p: SlowDisk(p, gate)
+    with Recorder(
+        tmp_path / 'a',
+        ledger=CopyLedger(),
+        limits=Limits(5 * SIZE),
+        open_output=lambda path: SlowDisk(path, gate),
     ) as recorder:
         kept = []
         for index in range(20):
-            # The producer has two slots; if the recorder kept one, there would be none here before long.
+            # The producer has two slots; if the recorder kept one, there would be none before long.
             frame = publish(pool, index)
-            if recorder.put(frame):
+            if recorder.put(frame, '/image_raw'):
                 kept.append((index, planes_of(frame)))
             frame.release()
         statistics = pool.statistics()
         assert (statistics.exhausted, statistics.holders) == (0, {})
         assert gate.reached.wait(60.0)
         assert [index for index, _ in kept] == [0, 1, 2, 3, 4]
-        assert (recorder.statistics().dropped, recorder.statistics().waiting) == (15, 5)
+        assert recorder.put_message(NOTE, bytes(5 * SIZE), 1)
+        assert not recorder.put_message(NOTE, b'1', 1), 'its memory is full too'
+        assert (recorder.statistics().dropped, recorder.statistics().waiting) == (16, 6)
         gate.opened.set()
     assert recorder.statistics().recorded == 5 and recorder.statistics().waiting == 0
-    with closing(RecordingSource(path)) as reader:
-        assert all(
-            same(reader.read_planes(number), planes) for number, (_, planes) in enumerate(kept)
-        )
-        assert reader.complete
+    found = played(replay(tmp_path / 'a'))
+    assert all(same(planes, found[number][1]) for number, (_, planes) in enumerate(kept))
 
 
 def test_memory_is_used_again(tmp_path: Path, make_pool: MakePool) -> None:
     ledger, pool = CopyLedger(), make_pool(16, 8)
-    with FrameRecorder(tmp_path / 'a.zcr', ledger=ledger, buffer_bytes=1) as recorder:
-        written = 0
+    with Recorder(tmp_path / 'a', ledger=ledger, limits=Limits(1)) as recorder:
         for index in range(200):
             with publish(pool, index) as frame:
-                while not recorder.put(frame):
-                    threading.Event().wait(0.001)
-            written += 1
-        assert recorder._allocated <= 2 * 192, 'two frames at least, and no more here'
-    assert recorder.statistics().recorded == written == 200
-    assert ledger.count('record') == 200
+                until(lambda: recorder.put(frame, '/image_raw'), 'the disk takes a frame')
+        assert recorder._allocated <= 2 * SIZE, 'two frames at least, and no more here'
+    assert recorder.statistics().recorded == 200 and ledger.count('record') == 200
 
 
-class FullDisk(SlowDisk):
-    """A disk that has room for one frame."""
+class SmallDisk(SlowDisk):
+    """A disk that is full behind so many bytes."""
+
+    capacity = 0
 
     def write(self, content: Any) -> int:
-        self._writes += 1
-        if self._writes > 3:
+        room = self.capacity - self._file.tell()
+        if len(content) > room:
+            self._file.write(content[:room])
             raise OSError(28, 'No space left on device')
         return self._file.write(content)
 
 
-def test_a_full_disk_ends_the_recording_and_says_so(tmp_path: Path, make_pool: MakePool) -> None:
-    path, pool = tmp_path / 'a.zcr', make_pool(16, 8)
-    with FrameRecorder(
-        path, ledger=CopyLedger(), open_output=lambda p: FullDisk(p, Gate())
+@pytest.mark.parametrize(
+    ('rest', 'advice'),
+    [(15_000, ''), (500, "; when it has room, zc_record --repair '{}' finishes it")],
+)
+def test_a_full_disk_ends_the_recording_with_what_was_said_to_be_kept(
+    rest: int, advice: str, tmp_path: Path, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, pool = tmp_path / 'a', make_pool(160, 120)
+    monkeypatch.setattr(SmallDisk, 'capacity', 2 * 160 * 120 * 3 // 2 + 1500 + rest)
+    with Recorder(
+        folder, ledger=CopyLedger(), open_output=lambda path: SmallDisk(path, Gate())
     ) as recorder:
-        for index in range(3):
-            with publish(pool, index) as frame:
-                recorder.put(frame)
-    assert (
-        recorder.failed
-        and recorder.statistics().failure
-        == f"recording to '{path}' has ended: No space left on device"
+        kept = put(recorder, pool, 0, 1, 2)
+        until(lambda: recorder.failed, 'the disk is full')
+        with publish(pool, 9) as frame:
+            assert not recorder.put(frame, '/image_raw')
+    statistics = recorder.statistics()
+    reason = f"recording to '{folder}' has ended: No space left on device"
+    assert (statistics.failure, statistics.recorded) == (reason + advice.format(folder), 2)
+    assert (folder / 'metadata.yaml').exists() == (not advice)
+    found = played(replay(folder))
+    assert len(found) == 2 and all(map(same, [planes for _, planes in found], kept))
+    finish_recording(folder)
+    assert [topic for topic, _ in by_rosbags(folder)] == ['/image_raw'] * 2
+
+
+def test_a_recording_ends_while_its_disk_has_room_left(
+    tmp_path: Path, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = [10 << 20]
+    monkeypatch.setattr(
+        'zc_perception.camera.recording.os.statvfs',
+        lambda path: os.statvfs_result((1, 1, 0, 0, free[0], 0, 0, 0, 0, 255)),
     )
-    with publish(pool, 9) as frame:
-        assert not recorder.put(frame)
-    assert len(played(replay(path))) == 1, 'what was written is there'
+    limits = Limits(floor_bytes=8 << 20)
+    with Recorder(tmp_path / 'a', ledger=CopyLedger(), limits=limits) as recorder:
+        kept = put(recorder, make_pool(16, 8), 0, 1)
+        free[0] = 7 << 20
+        until(lambda: recorder.failed, 'it sees that')
+    said = f"'{tmp_path / 'a'}' has 7 MiB free, less than 'disk_floor' (8 MiB)"
+    assert recorder.statistics().failure == f"recording to '{tmp_path / 'a'}' has ended: {said}"
+    assert len(by_rosbags(tmp_path / 'a')) == len(kept)
+    with pytest.raises(ConfigError, match=r'has 7 MiB free'):
+        Recorder(tmp_path / 'b', ledger=CopyLedger(), limits=limits)
 
 
 def test_a_stuck_disk_is_given_up_with_what_it_did_not_take(
     tmp_path: Path, make_pool: MakePool
 ) -> None:
-    path, gate, pool = tmp_path / 'a.zcr', Gate(), make_pool(16, 8)
-    recorder = FrameRecorder(path, ledger=CopyLedger(), open_output=lambda p: SlowDisk(p, gate))
-    for index in range(3):
-        with publish(pool, index) as frame:
-            assert recorder.put(frame)
+    folder, gate, pool = tmp_path / 'a', Gate(), make_pool(16, 8)
+    recorder = Recorder(folder, ledger=CopyLedger(), open_output=lambda path: SlowDisk(path, gate))
+    put(recorder, pool, 0, 1, 2)
     assert gate.reached.wait(60.0) and not recorder.failed
     assert not recorder.close(stuck_s=0.1) and recorder.failed
     assert (
         recorder.statistics().failure
-        == f"'{path}': its disk has taken nothing for 0.1 s; 3 frames could not be written"
+        == f"'{folder}': its disk has taken nothing for 0.1 s; 3 messages could not be written"
     )
     assert not recorder.close(), 'it is not waited for again'
     gate.opened.set()
     recorder._thread.join(60.0)  # it ends by itself when the disk lets it
-    assert recorder.close() and len(played(replay(path))) == 3
+    assert recorder.close() and len(played(replay(folder))) == 3
 
 
-class CrawlingDisk(SlowDisk):
-    """Each piece takes a little of the time after which a disk counts as stuck, all together more than that."""
-
-    def write(self, content: Any) -> int:
-        threading.Event().wait(0.2)
-        return self._file.write(content[:40])
-
-
-def test_a_disk_that_crawls_gets_all_the_time_that_it_needs(
-    tmp_path: Path, make_pool: MakePool
-) -> None:
-    pool = make_pool(16, 8)
-    recorder = FrameRecorder(
-        tmp_path / 'a.zcr', ledger=CopyLedger(), open_output=lambda p: CrawlingDisk(p, Gate())
-    )
-    for index in range(3):
-        with publish(pool, index) as frame:
-            assert recorder.put(frame)
-    began = time.monotonic()
-    assert recorder.close(stuck_s=5.0) and not recorder.failed
-    assert time.monotonic() - began > 5.0
-    assert recorder.statistics().recorded == 3
-
-
-def test_frames_of_another_size_go_into_a_file_of_their_own(
-    tmp_path: Path, make_pool: MakePool
-) -> None:
-    small, large = make_pool(16, 8), make_pool(32, 16)
-    with FrameRecorder(tmp_path / 'a.zcr', ledger=CopyLedger()) as recorder:
-        for pool in (small, large, large, small):
-            with publish(pool, 1) as frame:
-                assert recorder.put(frame)
-    files = [tmp_path / name for name in ('a.zcr', 'a_2.zcr', 'a_3.zcr')]
-    assert recorder.statistics().files == tuple(map(str, files))
-    assert [(len(found), found[0][1][0].shape) for found in map(played, map(replay, files))] == [
-        (1, (8, 16)),
-        (2, (16, 32)),
-        (1, (8, 16)),
+def test_files_are_split_by_size_and_time_and_format(tmp_path: Path, make_pool: MakePool) -> None:
+    pool, other = make_pool(160, 120), make_pool(32, 16)
+    record(tmp_path / 'size', pool, 5, split_bytes=40_000)
+    assert [len(by_rosbags(part)) for part in sorted((tmp_path / 'size').glob('*.mcap'))] == [
+        3,
+        4,
+        3,
     ]
+    limits = Limits(split_ns=10)
+    latched = NOTE._replace(name='/latched')
+    with Recorder(tmp_path / 'time', ledger=CopyLedger(), limits=limits) as recorder:
+        assert recorder.put_message(latched, HELLO, START, latched=True)
+        for offset in (1, 9, 10, 25):
+            assert recorder.put_message(NOTE, HELLO, START + offset)
+    splits = [by_rosbags(tmp_path / 'time' / f'time_{number}.mcap') for number in range(3)]
+    assert [[topic for topic, _ in split] for split in splits] == [
+        ['/latched', '/note', '/note'],
+        ['/latched', '/note'],
+        ['/latched', '/note'],
+    ]
+    with Recorder(tmp_path / 'form', ledger=CopyLedger()) as recorder:
+        for index, each in enumerate((pool, other, other)):
+            put(recorder, each, index)
+    assert len(played(replay(tmp_path / 'form' / 'form_1.mcap'))) == 2
+    assert len(by_rosbags(tmp_path / 'form')) == 3
+    camera = replay(tmp_path / 'form')
+    with pytest.raises(RecordingError, match='changes from 160x120 to 32x16'):
+        played(camera)
 
 
-def test_raw_nv12_files_have_their_geometry_beside_them(
-    tmp_path: Path, make_pool: MakePool
-) -> None:
-    path = tmp_path / 'a.nv12'
-    kept = record(path, make_pool(62, 46, layout={'stride_align': 256}), 3)
-    assert path.stat().st_size == 3 * 62 * 46 * 3 // 2
-    camera = replay(path)
-    assert camera.framerate == 25.0
-    found = played(camera)
-    assert all(same(planes, expected) for (_, planes), expected in zip(found, kept, strict=True))
-    assert (found[0][0].data.colorimetry.matrix, found[0][0].data.colorimetry.range) == (
-        Matrix.BT709,
-        Range.FULL,
-    )
-
-
-def test_frames_that_can_not_be_recorded_are_refused_with_the_reason(
-    tmp_path: Path, make_pool: MakePool
-) -> None:
-    yuyv = make_pool(16, 8, fourcc=fourcc_code('YUYV'))
-    with (
-        FrameRecorder(tmp_path / 'a.nv12', ledger=CopyLedger()) as recorder,
-        publish(yuyv, 0) as frame,
-    ):
-        assert not recorder.put(frame)
-    assert recorder.statistics().refused == 1
-    assert (
-        recorder.statistics().failure == 'YUYV frames can not be recorded in .nv12: record to .zcr'
-    )
-    assert not recorder.failed and not list(tmp_path.iterdir())
+def test_a_recording_goes_on_in_its_folder(tmp_path: Path, make_pool: MakePool) -> None:
+    pool = make_pool(16, 8)
+    record(tmp_path / 'a', pool, 2)
+    record(tmp_path / 'a', pool, 1)
+    assert len(played(replay(tmp_path / 'a'))) == 3
+    listed = yaml.safe_load((tmp_path / 'a' / 'metadata.yaml').read_text())
+    information = listed['rosbag2_bagfile_information']
+    assert information['relative_file_paths'] == ['a_0.mcap', 'a_1.mcap']
+    assert [file['message_count'] for file in information['files']] == [4, 2]
 
 
 @pytest.mark.parametrize(
     ('name', 'message'),
     [
-        ('a.mp4', r'must end in \.zcr or \.nv12'),
-        ('there.zcr', 'exists; choose another path'),
-        ('file/a.zcr', "can't be made"),
+        ('a.mcap', r'is a folder; leave \.mcap out of its name'),
+        ('file/a', "can't be made"),
+        ('other', 'has a recording of another kind; choose another path'),
     ],
 )
-def test_paths_that_can_not_be_written_are_named(name: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / 'there.zcr').write_bytes(b'precious')
-    (tmp_path / 'file').write_bytes(b'')
+def test_folders_that_can_not_be_written_are_named(
+    name: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / 'file').touch()
+    (tmp_path / 'other').mkdir()
+    (tmp_path / 'other' / 'metadata.yaml').write_bytes(b'precious')
     with pytest.raises(ConfigError, match=message):
-        FrameRecorder(tmp_path / name, ledger=CopyLedger())
-    assert (tmp_path / 'there.zcr').read_bytes() == b'precious'
+        Recorder(tmp_path / name, ledger=CopyLedger())
+    assert (tmp_path / 'other' / 'metadata.yaml').read_bytes() == b'precious'
 
 
-def test_overwriting_has_to_be_allowed(tmp_path: Path, make_pool: MakePool) -> None:
-    pool = make_pool(16, 8)
-    record(tmp_path / 'new' / 'a.zcr', pool, 2)
-    record(tmp_path / 'new' / 'a.zcr', pool, 1, overwrite=True)
-    assert len(played(replay(tmp_path / 'new' / 'a.zcr'))) == 1
+def test_frames_that_can_not_be_recorded_are_refused_with_the_reason(tmp_path: Path) -> None:
+    class Tiled:
+        class data:
+            layout = type('L', (), {'modifier': 1, 'describe': staticmethod(lambda: 'NV12 tiled')})
+
+    with Recorder(tmp_path / 'a', ledger=CopyLedger()) as recorder:
+        assert not recorder.put(Tiled(), '/image_raw')  # type: ignore[arg-type]
+    assert recorder.statistics().refused == 1 and not recorder.failed
+    assert 'NV12 tiled can not be recorded: only LINEAR' in recorder.statistics().failure
 
 
-# Damage: the frames that are whole, or a clear error.
+# What a kill or a power cut leaves.
 
 
-@pytest.fixture
-def recorded(tmp_path: Path, make_pool: MakePool) -> tuple[Path, bytes, list[Any]]:
-    path = tmp_path / 'a.zcr'
-    kept = record(path, make_pool(16, 8), 3)
-    return path, path.read_bytes(), kept
+def killed(folder: Path, pool: BufferPool, frames: int) -> Path:
+    """A recording whose second file has no end, as a kill leaves it."""
+    record(folder, pool, 2)
+    recorder = Recorder(folder, ledger=CopyLedger())
+    put(recorder, pool, *range(2, 2 + frames))
+    path = folder / f'{folder.name}_1.mcap'
+    until(lambda: not recorder.statistics().waiting, 'all is written')
+    until(lambda: recorder._part is not None, 'the file is open')
+    shutil.copy(path, folder / 'copy')
+    recorder.close()
+    (folder / 'copy').rename(path)
+    return path
 
 
-FRAME_BYTES = 48 + 4 + 16 * 8 * 3 // 2
-
-
-def test_a_file_that_was_cut_is_read_up_to_the_last_whole_frame(
-    recorded: tuple[Path, bytes, list[Any]],
-) -> None:
-    path, content, kept = recorded
-    end = struct.unpack('<Q', content[-8:])[0]
-    start = end - 3 * FRAME_BYTES
-    for size in (
-        end,
-        end + 5,
-        len(content) - 1,
-        end - 1,
-        end - FRAME_BYTES + 10,
-        start + FRAME_BYTES,
-    ):
-        path.write_bytes(content[:size])
-        camera = replay(path)
-        whole = min(3, (size - start) // FRAME_BYTES)
-        assert f'{whole} whole frames were found' in camera.notices()[0]
-        found = played(camera)
-        assert len(found) == whole and all(
-            same(planes, kept[i]) for i, (_, planes) in enumerate(found)
-        )
-    for size in (start + FRAME_BYTES - 1, start):
-        path.write_bytes(content[:size])
-        with pytest.raises(ConfigError, match=r"recording '.*a\.zcr' has no whole frame"):
-            replay(path)
-
-
-def test_a_frame_whose_pixels_were_changed_is_left_out(
-    recorded: tuple[Path, bytes, list[Any]],
-) -> None:
-    path, content, kept = recorded
-    spoilt = bytearray(content)
-    spoilt[struct.unpack('<Q', content[-8:])[0] - FRAME_BYTES - 1] ^= 1
-    path.write_bytes(spoilt)
-    camera = replay(path)
-    found = played(camera)
-    assert [frame.data.sequence for frame, _ in found] == [0, 2] and camera.statistics().bad == 1
-    assert same(found[1][1], kept[2])
-
-
-@settings(
-    max_examples=250,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(data=st.data())
-def test_a_spoilt_file_gives_true_frames_or_a_clear_error(
-    recorded: tuple[Path, bytes, list[Any]], data: st.DataObject
-) -> None:
-    path, content, kept = recorded
-    spoilt = bytearray(content)
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(spoilt) - 1))
-        spoilt[at : at + data.draw(st.integers(0, 8))] = data.draw(
-            st.one_of(st.binary(max_size=8), st.just(b'\xff' * 8))
-        )
-    path.write_bytes(spoilt)
-    try:
-        reader = RecordingSource(path)
-    except ConfigError as error:
-        assert 'a.zcr' in str(error)
-        return
-    with closing(reader):
-        for number in range(len(reader)):
-            planes = reader.read_planes(number)
-            assert planes is None or any(same(planes, expected) for expected in kept)
-
-
-def describe(content: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
-    """The file with another description, whose checksum is right."""
-    length = struct.unpack_from('<I', content, 8)[0]
-    found = json.loads(content[16 : 16 + length])
-    change(found)
-    text = json.dumps(found).encode()
-    return (
-        content[:8]
-        + struct.pack('<II', len(text), zlib.crc32(text))
-        + text
-        + content[16 + length :]
-    )
-
-
-@pytest.mark.parametrize(
-    'change',
-    [
-        lambda d: d['planes'][0].update(buffer=10**15),
-        lambda d: d['planes'][0].update(buffer=-1),
-        lambda d: d['planes'][0].update(stride=1),
-        lambda d: d.update(width=10**9),
-        lambda d: d.update(width='16'),
-        lambda d: d.update(modifier=1),
-        lambda d: d.update(version=2),
-        lambda d: d.update(fourcc='XXXX'),
-        lambda d: d.update(range='wide'),
-        lambda d: d.pop('planes'),
-    ],
-)
-def test_a_description_that_can_not_be_is_refused(
-    recorded: tuple[Path, bytes, list[Any]], change: Callable[[Any], object]
-) -> None:
-    path, content, _ = recorded
-    path.write_bytes(describe(content, change))
-    with pytest.raises(ConfigError, match=r'a\.zcr'):
-        replay(path)
-
-
-def test_a_description_that_was_changed_is_refused(
-    recorded: tuple[Path, bytes, list[Any]],
-) -> None:
-    path, content, _ = recorded
-    # As long as before, and it could be one; only the checksum tells.
-    path.write_bytes(content.replace(b'"bt709"', b'"bt601"', 1))
-    with pytest.raises(ConfigError, match='is cut or changed'):
-        replay(path)
-
-
-def test_a_first_frame_whose_head_was_changed_costs_that_frame_only(
-    recorded: tuple[Path, bytes, list[Any]],
-) -> None:
-    path, content, kept = recorded
-    start = struct.unpack('<Q', content[-8:])[0] - 3 * FRAME_BYTES
-    for at in (0, 5, 20, 47):
-        spoilt = bytearray(content)
-        spoilt[start + at] ^= 1
-        path.write_bytes(spoilt)
-        camera = replay(path, stamps='recorded')
-        assert not camera.notices() and camera.framerate == 25.0
-        found = played(camera)
-        assert [frame.header.stamp_ns for frame, _ in found] == [
-            START + PERIOD,
-            START + 2 * PERIOD,
-        ]
-        assert same(found[0][1], kept[1]) and camera.statistics().bad == 1
-
-
-def test_spoilt_frames_longer_than_the_rate_is_looked_for_do_not_move_the_others(
+def test_whatever_was_cut_off_all_whole_chunks_are_played_and_finished(
     tmp_path: Path, make_pool: MakePool
 ) -> None:
-    path, count = tmp_path / 'a.zcr', 67
-    record(path, make_pool(8, 4), count)
-    content = bytearray(path.read_bytes())
-    size = 48 + 4 + 8 * 4 * 3 // 2
-    start = struct.unpack('<Q', content[-8:])[0] - count * size
-    for number in range(count - 2):
-        content[start + number * size + 8] ^= 1
-    path.write_bytes(content)
-    with closing(RecordingSource(str(path))) as source:
-        moments = []
-        while (moment := source.advance()) is not None:
-            moments.append(moment.time_ns)
-    assert moments == [0] * (count - 1) + [PERIOD]
+    """At 20 random places, and with blocks that never reached the disk."""
+    pool, chance = make_pool(160, 120), random.Random(5)
+    path = killed(tmp_path / 'a', pool, 10)
+    whole, chunk = path.read_bytes(), 160 * 120 * 3 // 2 + 300
+    closed = (path.parent / 'a_0.mcap').read_bytes()
+    metadata = (path.parent / 'metadata.yaml').read_text()
+    for size in [len(whole), *(chance.randrange(60, len(whole)) for _ in range(20))]:
+        for filler in (b'', bytes(len(whole) - size)):
+            path.write_bytes(whole[:size] + filler)
+            (path.parent / 'metadata.yaml').write_text(metadata)
+            path.chmod(0o444)
+            camera = replay(path.parent, stamps='recorded')
+            (notice,) = camera.notices()
+            assert (
+                f"has no end, its recorder was killed: what is whole is played; zc_record --repair '{path.parent}'"
+                in notice
+            )
+            found = [frame.header.stamp_ns for frame, _ in played(camera)]
+            assert found == [START + index * PERIOD for index in range(len(found))]
+            assert len(found) - 2 >= (size - 1500) // chunk
+            assert by_stream(path) >= len(found) - 2
+            assert path.read_bytes() == whole[:size] + filler, 'playing writes nothing'
+            path.chmod(0o644)
+            _, done = finish_recording(path.parent)
+            assert any('had no end' in sentence for sentence in done)
+            assert len(by_rosbags(path.parent)) == len(found) + 2
+            assert finish_recording(path.parent)[1] == [], 'once'
+            assert (path.parent / 'a_0.mcap').read_bytes() == closed
 
 
-def test_a_file_without_one_sound_head_is_refused(recorded: tuple[Path, bytes, list[Any]]) -> None:
-    path, content, _ = recorded
-    spoilt = bytearray(content)
-    start = struct.unpack('<Q', content[-8:])[0] - 3 * FRAME_BYTES
-    for number in range(3):
-        spoilt[start + number * FRAME_BYTES + 8] ^= 1
-    path.write_bytes(spoilt)
-    with pytest.raises(ConfigError, match='has no whole frame'):
-        RecordingSource(path)
+def test_the_next_start_finishes_what_was_left(tmp_path: Path, make_pool: MakePool) -> None:
+    pool = make_pool(16, 8)
+    path = killed(tmp_path / 'a', pool, 3)
+    with Recorder(path.parent, ledger=CopyLedger()) as recorder:
+        assert f"'{path}' had no end; 3 messages are whole" in recorder.notices
+        put(recorder, pool, 5)
+    assert len(by_rosbags(path.parent)) == 4 + 3 + 1
 
 
-def test_an_index_that_points_elsewhere_is_made_anew(
-    recorded: tuple[Path, bytes, list[Any]],
+@pytest.mark.parametrize('content', [b'', b'\x89MCAP', bytes(5000)])
+def test_a_file_in_which_nothing_ever_was_is_no_hindrance(
+    content: bytes, tmp_path: Path, make_pool: MakePool
 ) -> None:
-    path, content, kept = recorded
-    end = struct.unpack('<Q', content[-8:])[0]
-    table = struct.pack('<QQQQ', 3, 3, 5, 7)
-    path.write_bytes(
-        content[:end] + b'INDX' + struct.pack('<I', zlib.crc32(table)) + table + content[-16:]
-    )
-    found = played(replay(path))
-    assert [same(planes, expected) for (_, planes), expected in zip(found, kept, strict=True)] == [
-        True
-    ] * 3
+    pool = make_pool(16, 8)
+    record(tmp_path / 'a', pool, 1)
+    (tmp_path / 'a' / 'a_1.mcap').write_bytes(content)
+    with Recorder(tmp_path / 'a', ledger=CopyLedger()) as recorder:
+        assert any(
+            "a_1.mcap' can't be read: it" in said and said.endswith('it is left out')
+            for said in recorder.notices
+        )
+        put(recorder, pool, 1)
+    assert len(played(replay(tmp_path / 'a'))) == 2
+    assert len(by_rosbags(tmp_path / 'a')) == 3
+    assert (tmp_path / 'a' / 'a_1.mcap').read_bytes() == content
 
 
-@pytest.mark.parametrize(
-    ('content', 'message'),
-    [
-        (b'ZCRE', 'is no raw recording'),
-        (b'RIFF' * 10, 'is no raw recording: it does not begin with ZCREC'),
-        (b'ZCREC009' + bytes(20), "begins with b'ZCREC009'; this package reads b'ZCREC001'"),
-        (b'ZCREC001' + b'\xff' * 8, 'its description \\(4294967295 bytes\\) is cut or changed'),
-    ],
-)
-def test_other_files_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
-    (tmp_path / 'a.zcr').write_bytes(content)
-    with pytest.raises(ConfigError, match=message):
-        replay(tmp_path / 'a.zcr')
+def test_what_is_still_being_recorded_is_left_alone(tmp_path: Path, make_pool: MakePool) -> None:
+    pool = make_pool(16, 8)
+    with Recorder(tmp_path / 'a', ledger=CopyLedger()) as recorder:
+        put(recorder, pool, 0, 1)
+        until(lambda: recorder.statistics().recorded == 2, 'both are written')
+        with pytest.raises(ConfigError, match=r"a_0\.mcap' is still being recorded"):
+            finish_recording(tmp_path / 'a')
+        assert len(played(replay(tmp_path / 'a'))) == 2, 'what is there can be played'
+    assert len(by_rosbags(tmp_path / 'a')) == 2
 
 
-def test_a_recording_is_not_scaled(recorded: tuple[Path, bytes, list[Any]]) -> None:
-    with pytest.raises(
-        ConfigError,
-        match="is 16x8 and is played bit by bit; set parameters 'width' and 'height' to 0",
-    ):
-        replay(recorded[0], width=32, height=16)
+def test_a_damaged_chunk_ends_the_replay_in_words(tmp_path: Path, make_pool: MakePool) -> None:
+    record(tmp_path / 'a', make_pool(16, 8), 3)
+    path = tmp_path / 'a' / 'a_0.mcap'
+    content = bytearray(path.read_bytes())
+    content[content.index(b'lens') + 60] ^= 1
+    path.write_bytes(content)
+    with pytest.raises((ConfigError, RecordingError), match='Chunk checksum mismatch'):
+        played(replay(path))

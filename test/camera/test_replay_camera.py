@@ -258,7 +258,7 @@ def test_a_missing_file_is_named(open_camera: Callable[..., ReplayCamera], tmp_p
         open_camera('')
 
 
-@pytest.mark.parametrize('suffix', ['avi', 'mcap', 'nv12', 'zcr', 'png'])
+@pytest.mark.parametrize('suffix', ['avi', 'mcap', 'nv12', 'png'])
 def test_a_pipe_is_not_waited_for(
     open_camera: Callable[..., ReplayCamera], tmp_path: Path, suffix: str
 ) -> None:
@@ -269,15 +269,6 @@ def test_a_pipe_is_not_waited_for(
         match=f"video '{path}' is neither a file nor a folder; set parameter 'video' to",
     ):
         open_camera(str(path), width=64, height=48)
-
-
-def test_a_pipe_beside_a_raw_file_is_not_waited_for(
-    open_camera: Callable[..., ReplayCamera], tmp_path: Path
-) -> None:
-    (tmp_path / 'clip.nv12').write_bytes(bytes(64 * 48 * 3 // 2))
-    os.mkfifo(tmp_path / 'clip.nv12.yaml')
-    with pytest.raises(ConfigError, match=r"clip\.nv12\.yaml' is no file; take it away"):
-        open_camera(str(tmp_path / 'clip.nv12'), width=64, height=48)
 
 
 def test_a_stopped_keep_all_camera_gives_no_more_frames(

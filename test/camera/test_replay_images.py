@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -21,10 +20,9 @@ from numpy.typing import NDArray
 from pixel.format_samples import ALL, YUV, noise, rgb_planes, yuv_planes
 
 from zc_perception.camera.replay.pictures import natural_key
-from zc_perception.camera.replay.raw import RawGeometry, format_sidecar, parse_sidecar
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.fourcc import fourcc_code
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 WIDTH, HEIGHT = 64, 48
@@ -239,29 +237,6 @@ def test_tight_raw_frames_with_their_size_from_parameters(tmp_path: Path) -> Non
         assert all(np.array_equal(a, b) for a, b in zip(planes, expected, strict=True))
 
 
-def test_padded_raw_frames_with_a_sidecar(tmp_path: Path) -> None:
-    path = tmp_path / 'clip.nv12'
-    frames = write_raw(path, 2, stride=80, rows=56)
-    colorimetry = Colorimetry(Matrix.BT709, Range.FULL)
-    (tmp_path / 'clip.nv12.yaml').write_text(
-        format_sidecar(RawGeometry(WIDTH, HEIGHT, 80, 56, 12.5, colorimetry))
-    )
-    camera = replay(path)
-    assert (camera.width, camera.height, camera.framerate, camera.notices()) == (
-        WIDTH,
-        HEIGHT,
-        12.5,
-        (),
-    )
-    found = played(camera)
-    assert [frame.data.colorimetry for frame, _ in found] == [colorimetry] * 2
-    for (_, planes), expected in zip(found, frames, strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(planes, expected, strict=True))
-    assert [planes[0].shape for _, planes in played(replay(path, width=32, height=24))] == [
-        (24, 32)
-    ] * 2
-
-
 COLOURS = np.repeat(
     np.array([[(200, 30, 40), (20, 190, 60), (30, 40, 210), (220, 220, 30)]], np.uint8),
     WIDTH // 4,
@@ -302,73 +277,38 @@ def test_the_format_of_a_yuv_file_is_what_the_parameter_says(
     assert (
         b''.join(plane.tobytes() for _, planes in found for plane in planes) == path.read_bytes()
     )
-    # As NV12, by us and by ffmpeg: smaller frames are always NV12.
-    path.with_suffix('.yuv.yaml').write_text(f'width: {WIDTH}\nheight: {HEIGHT}\nformat: {name}\n')
-    smaller = played(replay(path, pixel_format=name, width=WIDTH // 2, height=HEIGHT // 2))
-    wanted = ffmpeg_raw(tmp_path / 'wanted.yuv', 'nv12', COLOURS).read_bytes()
-    rows = np.frombuffer(wanted, np.uint8).reshape(-1, WIDTH)
-    (_, (luma, chroma)) = smaller[0]
-    middles = np.arange(WIDTH // 8, WIDTH, WIDTH // 4)
-    assert np.abs(luma[4, middles // 2].astype(int) - rows[8, middles]).max() <= 3
-    pairs = rows[HEIGHT + 4].reshape(-1, 2)
-    assert np.abs(chroma[2, middles // 4].astype(int) - pairs[middles // 2]).max() <= 3
 
 
 @pytest.mark.parametrize(
-    ('name', 'sidecar', 'parameter', 'message'),
+    ('name', 'parameter', 'message'),
     [
-        (
-            'a.yuv',
-            '',
-            'auto',
-            r"does not say its format: set parameter 'pixel_format' to YU12 \(I420",
-        ),
-        (
-            'a.yuv',
-            'width: 64\nheight: 48\n',
-            'auto',
-            "yaml': format is missing; it must be one of NV12",
-        ),
-        ('a.yuv', '', 'MJPG', "parameter 'pixel_format' is 'MJPG'; it must be one of NV12, "),
+        ('a.yuv', 'auto', r"does not say its format: set parameter 'pixel_format' to YU12 \(I420"),
+        ('a.yuv', 'MJPG', "parameter 'pixel_format' is 'MJPG'; it must be one of NV12, "),
         (
             'a.nv12',
-            '',
             'YUYV',
             r"'pixel_format' is 'YUYV', but '.*a\.nv12' is of NV12; set it to auto",
-        ),
-        (
-            'a.yuv',
-            'width: 64\nheight: 48\nformat: I420\n',
-            'NV12',
-            r"'pixel_format' is 'NV12', but '.*a\.yuv\.yaml' is of YU12; set it to auto, or write",
         ),
     ],
 )
 def test_a_raw_file_whose_format_is_not_sure_is_refused(
-    name: str, sidecar: str, parameter: str, message: str, tmp_path: Path
+    name: str, parameter: str, message: str, tmp_path: Path
 ) -> None:
     write_raw(tmp_path / name, 1)
-    if sidecar:
-        (tmp_path / f'{name}.yaml').write_text(sidecar)
-    size = {} if sidecar else {'width': WIDTH, 'height': HEIGHT}
     with pytest.raises(ConfigError, match=message):
-        replay(tmp_path / name, pixel_format=parameter, **size)
+        replay(tmp_path / name, pixel_format=parameter, width=WIDTH, height=HEIGHT)
 
 
-def test_a_raw_file_that_is_no_whole_number_of_frames_is_refused_or_said(tmp_path: Path) -> None:
+def test_raw_files_that_can_not_be_played_are_named(tmp_path: Path) -> None:
     path = tmp_path / 'clip.nv12'
-    frames = write_raw(path, 2, rest=17)
+    write_raw(path, 2, rest=17)
+    with pytest.raises(ConfigError, match="its size: set parameters 'width' and 'height'"):
+        replay(path)
     sizes = r'has 9233 bytes: 2 frames of 64x48 NV12 \(4608 bytes\) and 17 bytes'
-    with pytest.raises(ConfigError, match=rf'{sizes}; check .*: truncate -s 9216 '):
+    with pytest.raises(ConfigError, match=rf'{sizes}; check .*; truncate -s 9216 '):
         replay(path, width=WIDTH, height=HEIGHT)
-    # A recorder that was killed leaves such a file, and one that says how large frames are.
-    (tmp_path / 'clip.nv12.yaml').write_text(
-        format_sidecar(RawGeometry(WIDTH, HEIGHT, WIDTH, HEIGHT))
-    )
-    camera = replay(path)
-    (notice,) = camera.notices()
-    assert re.search(f'{sizes}, which are left out', notice)
-    assert len(played(camera)) == len(frames)
+    with pytest.raises(ConfigError, match=r'0 frames of 640x480 NV12 .* pixel_format$'):
+        replay(path, width=640, height=480)
 
 
 def raw_frames(name: str, count: int) -> list[list[NDArray[Any]]]:
@@ -391,8 +331,11 @@ def test_a_raw_file_of_any_format_plays_bit_by_bit_in_that_format(
     (tmp_path / 'clip.yuv').write_bytes(
         b''.join(plane.tobytes() for planes in frames for plane in planes)
     )
-    (tmp_path / 'clip.yuv.yaml').write_text(f'width: {WIDTH}\nheight: {HEIGHT}\nformat: {name}\n')
-    found = played(replay(tmp_path / 'clip.yuv', constraints={'stride_align': 96}))
+    size = {'width': WIDTH, 'height': HEIGHT}
+    camera = replay(
+        tmp_path / 'clip.yuv', pixel_format=name.strip(), constraints={'stride_align': 96}, **size
+    )
+    found = played(camera)
     assert len(found) == 2
     for (frame, planes), expected in zip(found, frames, strict=True):
         assert frame.data.fourcc == fourcc_code(name)
@@ -400,121 +343,6 @@ def test_a_raw_file_of_any_format_plays_bit_by_bit_in_that_format(
             BT601_LIMITED if name in YUV else Colorimetry(Matrix.RGB, Range.FULL)
         )
         assert all(np.array_equal(a, b) for a, b in zip(planes, expected, strict=True))
-    (small, planes), _ = played(replay(tmp_path / 'clip.yuv', width=32, height=24))
-    assert (small.data.fourcc, small.data.colorimetry) == (NV12, BT601_LIMITED) and planes[
-        0
-    ].shape == (24, 32)
-
-
-@pytest.mark.parametrize(
-    ('name', 'stride', 'rows'),
-    [('YUYV', 140, 50), ('P010', 136, 56), ('YU12', 80, 52), ('NV24', 67, 49), ('R8', 65, 48)],
-)
-def test_padding_of_raw_files_is_left_out_in_every_plane(
-    name: str, stride: int, rows: int, tmp_path: Path
-) -> None:
-    (planes,) = raw_frames(f'{name:<4}', 1)
-    first, content = planes[0][0].nbytes, b''
-    for plane in planes:
-        wide = np.full(
-            (rows * plane.shape[0] // HEIGHT, stride * plane[0].nbytes // first), 0xEE, np.uint8
-        )
-        wide[: plane.shape[0], : plane[0].nbytes] = plane.reshape(plane.shape[0], -1).view(
-            np.uint8
-        )
-        content += wide.tobytes()
-    (tmp_path / 'clip.yuv').write_bytes(content * 2)
-    (tmp_path / 'clip.yuv.yaml').write_text(
-        f'width: {WIDTH}\nheight: {HEIGHT}\nformat: {name}\nstride: {stride}\nrows: {rows}\n'
-    )
-    found = played(replay(tmp_path / 'clip.yuv'))
-    assert len(found) == 2
-    assert all(np.array_equal(a, b) for _, got in found for a, b in zip(got, planes, strict=True))
-
-
-def test_the_least_that_a_sidecar_must_say() -> None:
-    assert parse_sidecar('width: 64\nheight: 48\n', 's') == RawGeometry(
-        64, 48, 64, 48, 30.0, BT601_LIMITED
-    )
-
-
-@given(
-    st.integers(1, 32767), st.integers(1, 32767), st.integers(0, 100), st.integers(0, 100), st.floats(0.001, 1000),
-    st.sampled_from([Matrix.BT601, Matrix.BT709, Matrix.BT2020]), st.sampled_from(list(Range)),
-)  # fmt: skip
-def test_a_sidecar_comes_back(
-    w: int, h: int, pad: int, rows: int, rate: float, matrix: Matrix, span: Range
-) -> None:
-    geometry = RawGeometry(
-        2 * w, 2 * h, 2 * w + 2 * pad, 2 * h + 2 * rows, rate, Colorimetry(matrix, span)
-    )
-    assert parse_sidecar(format_sidecar(geometry), 's') == geometry
-
-
-@pytest.mark.parametrize(
-    ('text', 'message'),
-    [
-        ('', "'s' has no keys; it must have width and height"),
-        ('{', "'s' is no YAML"),
-        ('width: 64\n', "'s': height is missing; it must be an integer"),
-        ('width: 64.5\nheight: 48\n', 'width is 64.5; it must be an integer'),
-        ('width: true\nheight: 48\n', 'width is True; it must be an integer'),
-        ('width: 63\nheight: 48\n', 'width 63 is not a multiple of 2'),
-        ('width: 0\nheight: 48\n', 'width 0 is outside'),
-        ('width: 64\nheight: 48\nstride: 62\n', 'stride is 62; it must be an even number from 64'),
-        ('width: 64\nheight: 48\nrows: 40\n', 'rows is 40; it must be an even number from 48'),
-        ('width: 64\nheight: 48\nframerate: 0\n', 'framerate is 0.0; it must be a number above 0'),
-        (
-            'width: 64\nheight: 48\nframerate: .nan\n',
-            'framerate is nan; it must be a number above 0',
-        ),
-        ('width: 64\nheight: 48\nframerate: fast\n', "framerate is 'fast'; it must be a number"),
-        (
-            'width: 64\nheight: 48\nmatrix: rgb\n',
-            "matrix is 'rgb'; it must be one of bt601, bt709, bt2020",
-        ),
-        ('width: 64\nheight: 48\nformat: YUVY\n', "'s': format is 'YUVY'; did you mean 'Y"),
-        ('width: 64\nheight: 48\nformat: NV15\n', "'s': format is 'NV15'; did you mean 'NV"),
-        (
-            'width: 64\nheight: 48\nformat: YUYV\nstride: 64\n',
-            'stride is 64; it must be a number from 128',
-        ),
-        (
-            'width: 64\nheight: 48\nformat: YU12\nstride: 65\n',
-            'a row of 65 bytes of YU12 leaves it no stride for 64 pixels',
-        ),
-        (
-            'width: 64\nheight: 48\nformat: RG24\nmatrix: bt709\n',
-            "matrix is 'bt709'; it must be one of rgb",
-        ),
-        (
-            'width: 64\nheight: 48\nstrides: 64\n',
-            "key 'strides' is unknown; did you mean 'stride'?",
-        ),
-    ],
-)
-def test_a_sidecar_that_can_not_be_is_named(text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_sidecar(text, 's')
-    assert message in str(caught.value)
-
-
-def test_raw_files_that_can_not_be_played_are_named(tmp_path: Path) -> None:
-    path = tmp_path / 'clip.nv12'
-    write_raw(path, 1)
-    with pytest.raises(
-        ConfigError,
-        match=r"has no geometry: set parameters 'width' and 'height', or write 'clip\.nv12\.yaml' beside it",
-    ):
-        replay(path)
-    with pytest.raises(
-        ConfigError,
-        match=r'has 4608 bytes, less than one frame of 640x480 NV12 \(460800 bytes\); check',
-    ):
-        replay(path, width=640, height=480)
-    (tmp_path / 'clip.nv12.yaml').write_bytes(b'\xff\xff')
-    with pytest.raises(ConfigError, match="can't be read"):
-        replay(path)
 
 
 def test_a_raw_file_that_is_cut_while_it_plays_costs_its_last_frames(tmp_path: Path) -> None:

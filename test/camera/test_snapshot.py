@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 
 from zc_perception.camera.replay.opening import open_source
-from zc_perception.camera.replay.raw import parse_sidecar
 from zc_perception.camera.snapshot import REASON, Snapshot
 from zc_perception.camera.synthetic import BAR_COLOURS, ColourBars
 from zc_perception.errors import FormatError
@@ -115,18 +115,12 @@ def test_nv12_comes_back_bit_by_bit_with_its_colours(
     snapshot, planes = snapshot_of(layout, noise, colorimetry, ledger)
     paths = snapshot.write(tmp_path / 'a' / 'b', 'front_capture')
     base = tmp_path / 'a' / 'b' / 'front_capture_1700000123_000000042'
-    assert [str(path) for path in paths] == [f'{base}.nv12', f'{base}.nv12.yaml', f'{base}.png']
-    assert paths[0].read_bytes() == b''.join(plane.tobytes() for plane in planes), (
-        'tight: no padding of the driver'
-    )
+    assert [str(path) for path in paths] == [f'{base}.mcap', f'{base}.png']
     for plane, back in zip(planes, replayed(paths[0], layout), strict=True):
         assert np.array_equal(plane, back)
-    geometry = parse_sidecar(paths[1].read_text(), 'sidecar')
-    assert (geometry.colorimetry.matrix, geometry.colorimetry.range) == (
-        colorimetry.matrix,
-        colorimetry.range,
-    )
-    picture = cv2.imread(str(paths[2]))
+    with contextlib.closing(open_source(str(paths[0]))) as source:
+        assert source.colorimetry == colorimetry
+    picture = cv2.imread(str(paths[1]))
     assert picture.shape == (34, 66, 3) and np.array_equal(picture, snapshot.picture())
     assert ledger.entries()[REASON].bytes == 66 * 34 * 3 // 2 and ledger.count(REASON) == 1
 
@@ -136,10 +130,9 @@ def test_other_formats_come_back_as_they_are(tmp_path: Path, name: str) -> None:
     layout = compute_layout(fourcc_code(name), 64, 32)
     snapshot, planes = snapshot_of(layout, noise)
     paths = snapshot.write(tmp_path, 'capture')
-    assert paths[0].suffix == '.zcr'
     for plane, back in zip(planes, replayed(paths[0], layout), strict=True):
         assert np.array_equal(plane, back)
-    assert [path.suffix for path in paths] == ['.zcr', '.png']
+    assert [path.suffix for path in paths] == ['.mcap', '.png']
     picture = snapshot.picture()
     assert picture is not None and picture.shape == (
         (32, 64) if name == 'R8  ' else (32, 64, 3)
@@ -163,7 +156,7 @@ def test_a_format_that_nobody_here_can_read_is_kept_without_a_picture(tmp_path: 
     layout = compute_layout(fourcc_code('NV15'), 64, 32)
     snapshot, planes = snapshot_of(layout, noise)
     paths = snapshot.write(tmp_path, 'capture')
-    assert snapshot.picture() is None and [path.suffix for path in paths] == ['.zcr']
+    assert snapshot.picture() is None and [path.suffix for path in paths] == ['.mcap']
     assert all(
         np.array_equal(plane, back)
         for plane, back in zip(planes, replayed(paths[0], layout), strict=True)
@@ -177,11 +170,11 @@ def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:
     taken.write_text('mine')
     first, second = snapshot.write(tmp_path, 'capture'), snapshot.write(tmp_path, 'capture')
     assert (
-        first[0].name == 'capture_1700000123_000000042_2.nv12'
-        and second[0].name == 'capture_1700000123_000000042_3.nv12'
+        first[0].name == 'capture_1700000123_000000042_2.mcap'
+        and second[0].name == 'capture_1700000123_000000042_3.mcap'
     )
     assert taken.read_text() == 'mine'
-    assert len(list(tmp_path.iterdir())) == 7, 'what was begun under a name that is taken is gone'
+    assert len(list(tmp_path.iterdir())) == 5, 'what was begun under a name that is taken is gone'
 
 
 def test_a_full_disk_leaves_nothing_behind(
@@ -200,7 +193,7 @@ def test_a_full_disk_leaves_nothing_behind(
     monkeypatch.setattr(Path, 'open', full)
     with pytest.raises(OSError, match='No space left on device'):
         snapshot.write(tmp_path, 'capture')
-    assert len(opened) == 3 and list(tmp_path.iterdir()) == []
+    assert len(opened) == 2 and list(tmp_path.iterdir()) == []
 
 
 def test_tiles_are_refused_in_words() -> None:

@@ -328,7 +328,7 @@ BAD: dict[str, tuple[Make, dict[str, Any]]] = {
     'a damaged bag': (damaged_bag, {}),
     'a topic that is not in the bag': (bag, {'replay_topic': '/rear/image_raw'}),
     'a topic of something else': (picture, {'replay_topic': '/image_raw'}),
-    'a recording that is none': (holding('drive.zcr', b'\0' * 300), {}),
+    'a recording that is none': (holding('drive.mcap', b'\0' * 300), {}),
     'a raw file of unknown size': (holding('drive.nv12', b'\0' * 4608), {}),
     'a raw file of unknown format': (
         holding('drive.yuv', b'\0' * 4608),

@@ -23,7 +23,7 @@ from faults.harness import EVERYBODY, Trial, fault
 from faults.holdings import frame_mappings
 from faults.program import Running, own_sockets
 from faults.witness import Witness
-from zc_perception.camera.recording import RecordingSource
+from zc_perception.camera.replay.opening import open_source
 from zc_perception.link.shared_memory.protocol import MessageType
 
 
@@ -235,12 +235,15 @@ def _can_mount(folder: Path) -> str:
 @fault('ENOSPC under a recorder', 'a full disk ends the recording with one line, and what there is can be played; the camera goes on',
        bystanders=EVERYBODY, needs='mounts of a tmpfs')  # fmt: skip
 def enospc_recorder(trial: Trial) -> None:
-    disk, copy = trial.folder / 'd', trial.folder / 'copy.zcr'
+    disk, copy = trial.folder / 'd', trial.folder / 'copy'
     if why := _can_mount(disk):
         trial.absent(why)
-    wrapper = small_disk(disk, 'size=1m', f'cp "{disk}/a.zcr" "{copy}"')
+    wrapper = small_disk(disk, 'size=1m', f'cp -r "{disk}/a" "{copy}"')
     with Running(
-        'zc_record', *parameters(path=f'{disk}/a.zcr'), domain=trial.stage.domain, wrapper=wrapper
+        'zc_record',
+        *parameters(path=f'{disk}/a', disk_floor=0),
+        domain=trial.stage.domain,
+        wrapper=wrapper,
     ) as recorder:
         recorder.start()
         trial.stage.meanwhile(recorder.ended, 'the recorder ends')
@@ -250,12 +253,10 @@ def enospc_recorder(trial: Trial) -> None:
             f'ends without the reason: {recorder.output[-800:]}',
         )
         trial.must_be_zero('tracebacks', recorder.output.count('Traceback'))
-    with contextlib.closing(RecordingSource(copy)) as recording:
-        frames = len(recording)
-        trial.must(
-            all(recording.read_planes(number) is not None for number in range(frames)),
-            'frames that can not be read',
-        )
+    frames = 0
+    with contextlib.closing(open_source(str(copy))) as recording:
+        while recording.advance() is not None:
+            frames += 1
     trial.note('frames in the recording', frames)
     trial.must(frames > 5, 'recordings that can not be played')
 

@@ -26,8 +26,7 @@ from rosbags.rosbag2 import Writer as BagWriter
 
 from fuzz.targets import CORPUS
 from zc_perception.camera.calibration import format_calibration, uncalibrated
-from zc_perception.camera.recording import FrameRecorder
-from zc_perception.camera.replay.raw import RawGeometry, format_sidecar
+from zc_perception.camera.recording import Recorder
 from zc_perception.link.announcement import Announcement
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import RefusalCode
@@ -76,19 +75,19 @@ def packets() -> dict[str, bytes]:
 
 
 def recording() -> bytes:
-    """Three frames of 16x8."""
+    """Three frames of 16x8, in a file without its end."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / 'a.zcr'
         recorder, pool = (
-            FrameRecorder(str(path), ledger=CopyLedger(), buffer_bytes=1 << 20),
+            Recorder(Path(folder) / 'a', ledger=CopyLedger()),
             make_pool(4, make_layout(16, 8)),
         )
         for sequence in range(3):
             with make_frame(pool, sequence) as frame:
-                recorder.put(frame)
+                recorder.put(frame, '/image_raw')
         recorder.close()
         pool.close()
-        return path.read_bytes()
+        path = Path(folder) / 'a' / 'a_0.mcap'
+        return path.read_bytes()[: recorder._finished[0][1].end]
 
 
 def image() -> bytes:
@@ -178,7 +177,6 @@ def examples() -> dict[str, dict[str, bytes]]:
         'manifests': {**{name: (ROOT / 'zc_perception' / 'models' / name / 'model.yaml').read_bytes() for name in ('road', 'hog')},
                       'tag': b'!!python/object/apply:os.system [x]\n'},
         'calibrations': {'uncalibrated': format_calibration(uncalibrated(64, 48)).encode(), 'opencv': b'%YAML:1.0\n---\nimage_width: 64\n'},
-        'sidecars': {'true': format_sidecar(RawGeometry(64, 48, 64, 48)).encode()},
         'recordings': {'true': recording()},
         'bags_mcap': {'true': mcap},
         'bags_sqlite3': {'true': database},

@@ -18,10 +18,8 @@ from camera.replay_kit import COMPRESSED, IMAGE, STORE
 
 from zc_perception.camera.calibration import parse_calibration
 from zc_perception.camera.jpeg import JpegDecoder
-from zc_perception.camera.recording import RecordingSource
 from zc_perception.camera.replay.bag import read_message
 from zc_perception.camera.replay.opening import open_source
-from zc_perception.camera.replay.raw import parse_sidecar
 from zc_perception.errors import ZcError
 from zc_perception.link.announcement import Announcement
 from zc_perception.link.shared_memory import wire
@@ -31,6 +29,7 @@ from zc_perception.nodes.params.yaml_file import read_parameter_yaml
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.observe.frame_log import SIZE, FrameLogReader
 from zc_perception.pixel.drm_format import parse_drm_format
+from zc_perception.pixel.fourcc import NV12
 
 CORPUS = Path(__file__).with_name('corpus')
 _SEAL_SHRINK_GROW = 2 | 4
@@ -96,13 +95,6 @@ def _text(read: Callable[..., object], *more: object) -> Callable[[bytes], objec
     return lambda raw: read(raw.decode('utf-8', 'replace'), *more)
 
 
-def _recording(raw: bytes) -> None:
-    with _file(raw, '.zcr') as path, contextlib.closing(RecordingSource(path)) as reader:
-        for number in range(min(len(reader), 8)):
-            reader.frame(number)
-            reader.read_planes(number)
-
-
 def _played(suffix: str) -> Callable[[bytes], None]:
     def play(raw: bytes) -> None:
         with _file(raw, suffix) as path:
@@ -112,7 +104,7 @@ def _played(suffix: str) -> Callable[[bytes], None]:
                 for _ in range(4):
                     if source.advance() is None:
                         break
-                    if width * height < 1 << 22:
+                    if width * height < 1 << 22 and source.fourcc == NV12:
                         source.read(
                             (
                                 np.empty((height, width), np.uint8),
@@ -158,8 +150,7 @@ TARGETS: dict[str, Target] = {
     'parameters': Target(_parameters, suffix='yaml'),
     'manifests': Target(_manifest, suffix='yaml'),
     'calibrations': Target(_text(parse_calibration, 'a.yaml'), suffix='yaml'),
-    'sidecars': Target(_text(parse_sidecar, 'a.nv12.yaml'), suffix='yaml'),
-    'recordings': Target(_recording),
+    'recordings': Target(_played('.mcap')),
     'bags_mcap': Target(_played('.mcap')),
     'bags_sqlite3': Target(_played('.db3')),
     'images_cdr': Target(partial(read_message, STORE, IMAGE)),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pixel.format_samples import SUBSAMPLING, YUV, rgb_planes, yuv_planes
 
-from zc_perception.camera.recording import FrameRecorder
+from zc_perception.camera.recording import Recorder
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.detections import box_iou
 from zc_perception.frame import Frame, Header
@@ -53,7 +53,7 @@ def record_road(
         np.empty((height // 2, width // 2, 2), np.uint8),
     )
     colorimetry = BT601_LIMITED if name in YUV else Colorimetry(Matrix.RGB, Range.FULL)
-    with FrameRecorder(path, ledger=CopyLedger()) as recorder:
+    with Recorder(path, ledger=CopyLedger()) as recorder:
         for number in range(frames):
             scene.draw(number, luma, chroma)
             slot = pool.acquire()
@@ -68,7 +68,7 @@ def record_road(
                 captured_ns=number,
             ) as frame:
                 _write(frame, planes_in(name, luma, chroma))
-                assert recorder.put(frame)
+                assert recorder.put(frame, '/image_raw')
     pool.close()
     heap.close()
 

@@ -57,7 +57,8 @@ def test_what_the_nodes_say_has_one_place_each(
     nodes = [*PerceptionGraph(context, {'inference': {'model': 'hog'}}, namespace).nodes]
     nodes.append(
         RecorderNode(
-            context=context, parameter_overrides=overrides({'path': str(tmp_path / 'x.zcr')})
+            context=context,
+            parameter_overrides=overrides({'path': str(tmp_path / 'x'), 'disk_floor': 0}),
         )
     )
     for node in nodes:

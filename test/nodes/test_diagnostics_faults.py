@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import rclpy
@@ -13,7 +14,7 @@ from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 
-from zc_perception.camera import supervisor
+from zc_perception.camera import recording, supervisor
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.image_conversion import frame_adapter
@@ -277,11 +278,18 @@ def test_a_card_that_is_too_hot(free_domain: int, tmp_path: Path) -> None:
         run.well('inference: accelerator')
 
 
-def test_a_disk_that_is_full(free_domain: int, tmp_path: Path) -> None:
-    (tmp_path / 'full.zcr').symlink_to('/dev/full')
+def test_a_disk_that_is_full(
+    free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = recording._open_new
+
+    def opened(path: Path) -> Any:
+        return open('/dev/full', 'wb', buffering=0) if path.stem == 'full_0' else real(path)
+
+    monkeypatch.setattr(recording, '_open_new', opened)
     with fleet(free_domain) as run:
         assert run.group is not None
-        values = {'path': str(tmp_path / 'full.zcr'), 'overwrite': True}
+        values = {'path': str(tmp_path / 'full'), 'disk_floor': 0}
         recorder = RecorderNode(
             context=run.context,
             parameter_overrides=[Parameter(name, value=value) for name, value in values.items()],
@@ -297,12 +305,15 @@ def test_a_disk_that_is_full(free_domain: int, tmp_path: Path) -> None:
             )
             for step in (recorder.trigger_deactivate, recorder.trigger_cleanup):
                 step()
-            assert recorder.set_parameters([Parameter('path', value=str(tmp_path / 'room.zcr'))])[
+            assert recorder.set_parameters([Parameter('path', value=str(tmp_path / 'room'))])[
                 0
             ].successful
             recorder.start()
             run.well('recorder: recording')
-            run.until(lambda: (tmp_path / 'room.zcr').stat().st_size > 10_000, 'frames on disk')
+            run.until(
+                lambda: (tmp_path / 'room' / 'room_0.mcap').stat().st_size > 10_000,
+                'frames on disk',
+            )
         finally:
             recorder.stop()
             recorder.destroy_node()
@@ -347,7 +358,8 @@ def test_each_node_says_that_messages_cannot_be_converted_and_nobody_blames_the_
             ),
             OverlayNode(context=context),
             RecorderNode(
-                context=context, parameter_overrides=overrides({'path': str(tmp_path / 'a.zcr')})
+                context=context,
+                parameter_overrides=overrides({'path': str(tmp_path / 'a'), 'disk_floor': 0}),
             ),
         ]
         with spun(context, *nodes):

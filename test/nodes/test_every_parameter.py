@@ -46,7 +46,7 @@ BASE: dict[str, dict[str, Any]] = {
     'capture': {'width': 128, 'height': 128, 'heap': 'memfd'},
     'inference': {'model': 'hog'},
     'overlay': {},
-    'recorder': {'path': '{tmp}/base.zcr', 'overwrite': True},
+    'recorder': {'path': '{tmp}/base', 'disk_floor': 0},
 }
 
 
@@ -211,9 +211,13 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ),
     ('overlay', 'copy_free'): Static('required', lambda seen: seen.node._frame_subscription._required is True, active=True),
     ('overlay', 'autostart'): AUTOSTART,
-    ('recorder', 'path'): Static('{tmp}/b.zcr', lambda seen: str(seen.given[-1][0]).endswith('/b.zcr'), {}, (recorder, 'FrameRecorder')),
-    ('recorder', 'overwrite'): Static(False, lambda seen: ('overwrite', False) in seen.given[-1], {}, (recorder, 'FrameRecorder')),
-    ('recorder', 'buffer'): Static(3, lambda seen: ('buffer_bytes', 3 << 20) in seen.given[-1], {}, (recorder, 'FrameRecorder')),
+    ('recorder', 'path'): Static('{tmp}/b', lambda seen: str(seen.given[-1][0]).endswith('/b'), {}, (recorder, 'Recorder')),
+    ('recorder', 'frames'): Static(False, lambda seen: seen.node._subscription is None),
+    ('recorder', 'topics'): Static(['/x', 'y/*'], lambda seen: seen.node._topics._patterns == ['/x', '/y/*'], active=True),
+    ('recorder', 'split_size'): Static(3, lambda seen: seen.given[-1][1] == 3 << 20, {}, (recorder, 'Limits')),
+    ('recorder', 'split_duration'): Static(2.5, lambda seen: seen.given[-1][2] == 2_500_000_000, {}, (recorder, 'Limits')),
+    ('recorder', 'disk_floor'): Static(3, lambda seen: seen.given[-1][3] == 3 << 20, {}, (recorder, 'Limits')),
+    ('recorder', 'buffer'): Static(3, lambda seen: seen.given[-1][0] == 3 << 20, {}, (recorder, 'Limits')),
     ('recorder', 'max_frames'): Static(2, lambda seen: finished(seen, _taken=2), active=True),
     ('recorder', 'max_duration'): Static(0.5, lambda seen: finished(seen, _first_s=-1e9), active=True),
     ('recorder', 'shared_memory'): Static(False, lambda seen: seen.node.subscription._remote.off),

@@ -14,7 +14,6 @@ from nodes.ros_kit import ros, spun
 from numpy.typing import NDArray
 from waiting import until
 
-from zc_perception.camera.recording import SUFFIX
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.detections import Detections
 from zc_perception.nodes.perception import PerceptionGraph
@@ -83,7 +82,7 @@ def corners(boxes: list[Any]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
 
 @pytest.fixture(scope='module')
 def nv12(module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Boxes:
-    path = tmp_path_factory.mktemp('nv12') / f'nv12{SUFFIX}'
+    path = tmp_path_factory.mktemp('nv12') / 'nv12'
     record_road(path, 'NV12', FRAMES, WIDTH, HEIGHT)
     return in_one_process(module_domain, path)[0]
 
@@ -92,7 +91,7 @@ def nv12(module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Boxes:
 def test_in_one_process_every_format_has_nv12_s_boxes(
     name: str, nv12: Boxes, free_domain: int, tmp_path: Path
 ) -> None:
-    path = tmp_path / f'clip{SUFFIX}'
+    path = tmp_path / 'clip'
     record_road(path, name, FRAMES, WIDTH, HEIGHT)
     found, reasons, fourccs = in_one_process(free_domain, path)
     assert fourccs == {fourcc_code(name)} and reasons == {'decode', 'tensor'}, (
@@ -105,7 +104,7 @@ def test_in_one_process_every_format_has_nv12_s_boxes(
 def test_in_two_processes_and_as_messages_it_is_the_same_picture(
     name: str, nv12: Boxes, free_domain: int, tmp_path: Path
 ) -> None:
-    path = tmp_path / f'clip{SUFFIX}'
+    path = tmp_path / 'clip'
     record_road(path, name, FRAMES, WIDTH, HEIGHT)
     subscriber = PlainSubscriber(
         ['120', '--image', '--until-detections', str(FRAMES), '--until-silent', '20'],

@@ -97,7 +97,7 @@ def test_random_transitions_while_frames_flow_leak_nothing(
         capture, inference = run.make(CaptureNode, values), run.make(InferenceNode, HOG)
         overlay = run.make(OverlayNode)
         recorder = run.make(
-            RecorderNode, {'path': str(tmp_path / 'a.zcr'), 'overwrite': True, 'max_frames': 0}
+            RecorderNode, {'path': str(tmp_path / 'a'), 'disk_floor': 0, 'max_frames': 0}
         )
         nodes = [capture, inference, overlay, recorder]
         for node in reversed(nodes):

@@ -122,13 +122,16 @@ def test_a_request_that_rclpy_can_not_read_is_refused(bench: Bench) -> None:
     [
         (OverlayNode, {}),
         (InferenceNode, {'model': 'hog'}),
-        (RecorderNode, {'path': '{tmp}/a.zcr'}),
+        (RecorderNode, {'path': '{tmp}/a', 'disk_floor': 0}),
     ],
 )
 def test_a_user_that_does_not_exist_is_refused_at_once(
     kind: Any, options: dict[str, Any], free_domain: int, tmp_path: Any
 ) -> None:
-    options = {name: value.replace('{tmp}', str(tmp_path)) for name, value in options.items()}
+    options = {
+        name: value.replace('{tmp}', str(tmp_path)) if isinstance(value, str) else value
+        for name, value in options.items()
+    }
     with managed(free_domain) as run:
         node = run.make(kind, {**options, 'autostart': False})
         for name in ('nobody_of_that_name', '²'):

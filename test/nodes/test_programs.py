@@ -15,7 +15,7 @@ from long_form import LONG
 from nodes.programs import BIN, PERCEPTION_READY, PlainSubscriber, Program, environment, parameters
 from waiting import until
 
-from zc_perception.camera.recording import END
+from zc_perception.camera.mcap_file import MAGIC
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.command_lines import PROGRAMS
 from zc_perception.nodes.inference import InferenceNode
@@ -383,8 +383,16 @@ def test_a_signal_during_the_start_ends_it_before_the_next_step(
 def test_a_terminal_that_closes_ends_a_program_in_order_but_not_under_nohup(
     under: list[str], free_domain: int, tmp_path: Path
 ) -> None:
-    path = tmp_path / 'drive.zcr'
-    arguments = [*under, str(BIN / 'zc_record'), '--ros-args', '-p', f'path:={path}']
+    path = tmp_path / 'drive' / 'drive_0.mcap'
+    arguments = [
+        *under,
+        str(BIN / 'zc_record'),
+        '--ros-args',
+        '-p',
+        f'path:={path.parent}',
+        '-p',
+        'disk_floor:=0',
+    ]
     with Program('capture_node', *parameters(camera='synthetic'), domain=free_domain).start(
         'ready'
     ):
@@ -402,4 +410,4 @@ def test_a_terminal_that_closes_ends_a_program_in_order_but_not_under_nohup(
         finally:
             running.kill()
             running.wait()
-    assert path.read_bytes()[-16:-8] == END, 'the recording has its index'
+    assert path.read_bytes().endswith(MAGIC), 'the recording has its end'

@@ -1,425 +1,85 @@
-"""Raw recordings: frames' planes bit by bit, with what they mean, in one file.
+"""Writes frames and messages to a recording (:mod:`recording_folder`) without being in anybody's
+way.
 
-The file (``.zcr``; numbers are little-endian):
-
-* ``ZCREC001``, u32 length of the JSON that follows, u32 CRC-32 of it, the JSON in UTF-8. Its keys: ``version`` (1), ``width``,
-  ``height``, ``fourcc`` (four characters), ``modifier`` (always 0, LINEAR), ``matrix``, ``range``, ``transfer`` (as in
-  pixel/colorimetry.py), ``planes``: a list of ``{"buffer", "offset", "stride", "size"}``, which is how the producer's buffers held
-  them. In this file rows are tight.
-* For each frame: ``FRME``, u32 CRC-32 of the 40 bytes behind it, u64 sequence, i64 stamp, i64 time of capture (CLOCK_MONOTONIC; both
-  ns), u32 length of frame_id, u32 CRC-32 of frame_id and pixels, u64 bytes of pixels; then frame_id in UTF-8 and the planes' rows.
-* At an orderly end: ``INDX``, u32 CRC-32 of what follows, u64 number of frames, a u64 file offset for each; then ``ZCRECEND`` and the
-  u64 offset of ``INDX``.
-
-A file without its end, of a recorder that lost power, is read frame by frame up to the last whole one.
-
-:class:`RecordingSource` reads and plays it. :class:`FrameRecorder` writes it without being in anybody's way: it
-copies each frame out of the producer's buffer at once, so that the slot is free again, and a thread of its own writes the copy. Between
-copy and disk is a bounded number of buffers. When all are full the new frame is left out and counted, so a slow disk costs the recorder
-frames, and nobody else.
+Each frame is copied out of the producer's buffer at once, so that the slot is free again; a thread
+of its own writes the copy. Between copy and disk is a bounded amount of memory. When it is full the
+new frame is left out and counted, so a slow disk costs the recorder frames, and nobody else. What
+was written is on the disk within a second, whatever happens to the process or the power.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
+import fcntl
 import os
 import queue
-import struct
 import threading
 import time
-import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.replay.raw import SIDECAR, RawGeometry, format_sidecar
-from zc_perception.camera.replay.source import RATE_FROM, FrameSource, Moment, rate_of, read_whole
-from zc_perception.camera.replay.stamps import RecordedStamps
-from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, ZcError
-from zc_perception.frame import Frame, Header
-from zc_perception.memory.ledger import CopyLedger
-from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
-from zc_perception.pixel.fourcc import NV12, PixelFormat, format_by_name, fourcc_name
-from zc_perception.pixel.layout import (
-    MAX_PLANES,
-    ImageLayout,
-    PlaneLayout,
-    check_dimensions,
-    compute_layout,
-    validate_layout,
-    views,
+from zc_perception.camera.mcap_file import SUFFIX, Bytes, Contents, McapWriter, Topic
+from zc_perception.camera.recorded_image import RecordedFormat
+from zc_perception.camera.recording_folder import (
+    METADATA,
+    describe,
+    describe_alone,
+    finish_recording,
+    number_of,
+    parts_in,
 )
+from zc_perception.errors import ConfigError, RecordingError, ZcError
+from zc_perception.frame import Frame
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.pixel.layout import ImageLayout, views
 from zc_perception.pixel.modifier import LINEAR
+from zc_perception.whole_file import write_whole
 
-SUFFIX = '.zcr'
-MAGIC, END = b'ZCREC001', b'ZCRECEND'
-FRAME, INDEX = b'FRME', b'INDX'
-PREAMBLE = struct.Struct('<8sII')
-FRAME_HEAD = struct.Struct('<4sI')
-FRAME_FIELDS = struct.Struct('<QqqIIQ')
-INDEX_HEAD = struct.Struct('<4sIQ')
-TRAILER = struct.Struct('<8sQ')
-VERSION = 1
-MAX_DESCRIPTION = 1 << 16
-MAX_FRAME_ID = 1 << 16
-_HEAD_BYTES = FRAME_HEAD.size + FRAME_FIELDS.size
-
-
-@dataclass(frozen=True)
-class RecordingFormat:
-    """What all frames of one recording have in common.
-
-    :param layout: the producer's; LINEAR.
-    """
-
-    layout: ImageLayout
-    colorimetry: Colorimetry
-
-    @cached_property
-    def tight(self) -> ImageLayout:
-        """How the planes lie in the file: rows and planes one after the other."""
-        return compute_layout(
-            self.layout.fourcc,
-            self.layout.width,
-            self.layout.height,
-            stride_align=1,
-            offset_align=1,
-        )
-
-    @property
-    def frame_bytes(self) -> int:
-        """Of a frame's pixels in the file."""
-        return self.tight.buffer_size(0)
-
-    def description(self) -> bytes:
-        """The file's JSON."""
-        layout, colorimetry = self.layout, self.colorimetry
-        return json.dumps({
-            'version': VERSION, 'width': layout.width, 'height': layout.height, 'fourcc': layout.format.name, 'modifier': layout.modifier,
-            'matrix': colorimetry.matrix.value, 'range': colorimetry.range.value, 'transfer': colorimetry.transfer.value,
-            'planes': [{'buffer': p.buffer, 'offset': p.offset, 'stride': p.stride, 'size': p.size} for p in layout.planes],
-        }).encode()  # fmt: skip
-
-
-def parse_description(content: bytes, source: str) -> RecordingFormat:
-    """The inverse of :meth:`RecordingFormat.description`.
-
-    :raises ConfigError: not such a text, or an image that can't be.
-    """
-    try:
-        found = json.loads(content)
-        if found['version'] != VERSION:
-            raise ConfigError(
-                f"recording '{source}' has version {found['version']}; this package reads {VERSION}"
-            )
-        if found['modifier'] != LINEAR:
-            raise FormatError(f'modifier {found["modifier"]} is not LINEAR')
-        fmt: PixelFormat = format_by_name(found['fourcc'])
-        check_dimensions(fmt, found['width'], found['height'])
-        planes = tuple(
-            PlaneLayout(plane['buffer'], plane['offset'], plane['stride'], plane['size'])
-            for plane in found['planes']
-        )
-        if not all(
-            isinstance(plane.buffer, int) and 0 <= plane.buffer < MAX_PLANES for plane in planes
-        ):
-            raise LayoutError(
-                f'planes are in buffers {[plane.buffer for plane in planes]}; there are 0 to {MAX_PLANES - 1}'
-            )
-        layout = ImageLayout(found['width'], found['height'], fmt.code, LINEAR, planes)
-        validate_layout(layout, [layout.buffer_size(index) for index in range(layout.num_buffers)])
-        colorimetry = Colorimetry(
-            Matrix(found['matrix']), Range(found['range']), Transfer(found['transfer'])
-        )
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        FormatError,
-        LayoutError,
-        OverflowError,
-    ) as error:
-        raise ConfigError(
-            f"recording '{source}': its description can't be used: {type(error).__name__} {error}"
-        ) from error
-    return RecordingFormat(layout, colorimetry)
-
-
-@dataclass(frozen=True)
-class RecordedFrame:
-    """A frame of a recording, without its pixels."""
-
-    header: Header
-    sequence: int
-    captured_ns: int
-
-
-def preamble(recording_format: RecordingFormat) -> bytes:
-    """The file's beginning."""
-    description = recording_format.description()
-    return PREAMBLE.pack(MAGIC, len(description), zlib.crc32(description)) + description
-
-
-def frame_head(
-    header: Header, sequence: int, captured_ns: int, pixels: bytearray | memoryview
-) -> bytes:
-    """What stands before a frame's pixels."""
-    frame_id = header.frame_id.encode()
-    fields = FRAME_FIELDS.pack(
-        sequence, header.stamp_ns, captured_ns, len(frame_id), zlib.crc32(pixels, zlib.crc32(frame_id)), len(pixels)
-    )  # fmt: skip
-    return FRAME_HEAD.pack(FRAME, zlib.crc32(fields)) + fields + frame_id
-
-
-def index_of(offsets: Sequence[int], at: int) -> bytes:
-    """The file's end.
-
-    :param at: where it will stand in the file.
-    """
-    table = np.asarray(offsets, '<u8').tobytes()
-    count = struct.pack('<Q', len(offsets))
-    return (
-        INDEX
-        + struct.pack('<I', zlib.crc32(count + table))
-        + count
-        + table
-        + TRAILER.pack(END, at)
-    )
-
-
-class RecordingSource(FrameSource):
-    """A recording's frames, in its own format and colorimetry, with its headers: in their order, or any by its number. One thread.
-
-    Width and height are 0 or the recording's own: it is played as it is.
-
-    :raises ConfigError: it can't be read, isn't a recording, has no frame, or is of another size.
-    """
-
-    has_headers = True
-
-    def __init__(self, path: str | Path, width: int = 0, height: int = 0) -> None:
-        self.name = str(path)
-        self.unreadable = 0
-        try:
-            self._file: BinaryIO = open(path, 'rb')  # noqa: SIM115 - closed by close()
-            try:
-                self._begin(width, height)
-            except BaseException:
-                self._file.close()
-                raise
-        except OSError as error:
-            raise ConfigError(f"recording '{path}' can't be read: {error.strerror}") from error
-
-    def _begin(self, width: int, height: int) -> None:
-        self._size = os.fstat(self._file.fileno()).st_size
-        self.format, start = self._read_preamble()
-        index = self._read_index(start)
-        self.complete = index is not None
-        self._offsets = self._scan(start) if index is None else index
-        if not self._offsets:
-            raise ConfigError(f"recording '{self.name}' has no whole frame")
-        layout = self.format.layout
-        if (width or layout.width, height or layout.height) != (layout.width, layout.height):
-            raise ConfigError(
-                f"recording '{self.name}' is {layout.width}x{layout.height} and is played bit by bit; "
-                "set parameters 'width' and 'height' to 0"
-            )
-        self.stamps: RecordedStamps = RecordedStamps(self.name)
-        stamps = [
-            self.stamps.stamp(frame.header.stamp_ns, frame.captured_ns)
-            for number in range(min(RATE_FROM, len(self)))
-            if (frame := self.frame(number))
-        ]
-        self.stamps.restart()
-        super().__init__(self.name, layout.width, layout.height, rate_of(stamps))
-        self.fourcc, self.colorimetry = layout.fourcc, self.format.colorimetry
-        self._first_ns = stamps[0] if stamps else None
-        self._last_ns = 0
-        self._content = np.empty(self.format.frame_bytes, np.uint8)
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def _read_preamble(self) -> tuple[RecordingFormat, int]:
-        head = self._file.read(PREAMBLE.size)
-        if len(head) < PREAMBLE.size or head[:6] != MAGIC[:6]:
-            raise ConfigError(
-                f"'{self.name}' is no raw recording: it does not begin with {MAGIC[:5].decode()}"
-            )
-        magic, length, crc = PREAMBLE.unpack(head)
-        if magic != MAGIC:
-            raise ConfigError(
-                f"recording '{self.name}' begins with {magic!r}; this package reads {MAGIC!r}"
-            )
-        description = self._file.read(length) if length <= MAX_DESCRIPTION else b''
-        if len(description) != length or zlib.crc32(description) != crc:
-            raise ConfigError(
-                f"recording '{self.name}' is damaged: its description ({length} bytes) is cut or changed"
-            )
-        return parse_description(description, self.name), PREAMBLE.size + length
-
-    def _read_index(self, start: int) -> list[int] | None:
-        """The frames' offsets, or ``None`` if the file has no sound end."""
-        if self._size < start + INDEX_HEAD.size + TRAILER.size:
-            return None
-        self._file.seek(self._size - TRAILER.size)
-        end, at = TRAILER.unpack(self._file.read(TRAILER.size))
-        room = self._size - TRAILER.size - at - INDEX_HEAD.size
-        if end != END or at < start or room < 0 or room % 8:
-            return None
-        self._file.seek(at)
-        kind, crc, count = INDEX_HEAD.unpack(self._file.read(INDEX_HEAD.size))
-        table = self._file.read(room)
-        if (
-            kind != INDEX
-            or count * 8 != room
-            or len(table) != room
-            or zlib.crc32(struct.pack('<Q', count) + table) != crc
-        ):
-            return None
-        offsets: list[int] = np.frombuffer(table, '<u8').tolist()
-        # One sound frame where the index has it shows that it is this file's; that others are spoilt is no reason to drop it.
-        return (
-            offsets
-            if not offsets or any(self._read_head(offset) is not None for offset in offsets)
-            else None
-        )
-
-    def _scan(self, start: int) -> list[int]:
-        """Offsets of the frames that are all there, from the file's beginning on."""
-        offsets, at = [], start
-        while (found := self._read_head(at)) is not None:
-            offsets.append(at)
-            at = found[1]
-        self.unreadable = self._size - at
-        return offsets
-
-    def _read_head(self, at: int) -> tuple[RecordedFrame, int, int] | None:
-        """The frame at an offset, where the next one begins, and its CRC; ``None``: there is no whole frame."""
-        if not 0 <= at <= self._size - _HEAD_BYTES:
-            return None
-        self._file.seek(at)
-        head = self._file.read(_HEAD_BYTES)
-        if len(head) < _HEAD_BYTES:
-            return None
-        kind, crc = FRAME_HEAD.unpack_from(head)
-        if kind != FRAME or zlib.crc32(head[FRAME_HEAD.size :]) != crc:
-            return None
-        sequence, stamp_ns, captured_ns, id_bytes, pixel_crc, pixel_bytes = (
-            FRAME_FIELDS.unpack_from(head, FRAME_HEAD.size)
-        )
-        following = at + _HEAD_BYTES + id_bytes + pixel_bytes
-        if (
-            id_bytes > MAX_FRAME_ID
-            or pixel_bytes != self.format.frame_bytes
-            or following > self._size
-        ):
-            return None
-        frame_id = self._file.read(id_bytes).decode('utf-8', errors='replace')
-        return (
-            RecordedFrame(Header(stamp_ns, frame_id), sequence, captured_ns),
-            following,
-            pixel_crc,
-        )
-
-    def frame(self, number: int) -> RecordedFrame | None:
-        """A frame's data but its pixels; ``None`` if they are damaged.
-
-        :raises OSError: the file can't be read.
-        """
-        found = self._read_head(self._offsets[number])
-        return None if found is None else found[0]
-
-    def read_planes(self, number: int) -> list[NDArray[Any]] | None:
-        """A frame's planes, tight, valid until the next call; ``None`` if they are damaged.
-
-        :raises OSError: the file can't be read.
-        """
-        found = self._read_head(self._offsets[number])
-        if found is None or not read_whole(self._file, self._content):
-            return None
-        frame, _, crc = found
-        if zlib.crc32(self._content.data, zlib.crc32(frame.header.frame_id.encode())) != crc:
-            return None
-        return views(self.format.tight, self._content)
-
-    def _moment(self) -> Moment | None:
-        if self.number >= len(self):
-            return None
-        try:
-            frame = self.frame(self.number)
-        except OSError as error:
-            raise RecordingError(
-                f"recording '{self.name}' can't be read: {error.strerror}"
-            ) from error
-        if frame is None:
-            return Moment(self._last_ns)
-        stamp_ns = self.stamps.stamp(frame.header.stamp_ns, frame.captured_ns)
-        if self._first_ns is None:
-            self._first_ns = stamp_ns
-        self._last_ns = stamp_ns - self._first_ns
-        return Moment(self._last_ns, replace(frame.header, stamp_ns=stamp_ns))
-
-    def read(self, planes: Sequence[NDArray[Any]]) -> bool:
-        try:
-            found = self.read_planes(self.number)
-        except OSError as error:
-            raise RecordingError(
-                f"recording '{self.name}' can't be read: {error.strerror}"
-            ) from error
-        if found is None:
-            return False
-        for source, target in zip(found, planes, strict=True):
-            np.copyto(target, source)
-        return True
-
-    def restart(self) -> None:
-        super().restart()
-        self.stamps.restart()
-        self._last_ns = 0
-
-    def notice(self) -> str:
-        if self.complete:
-            return ''
-        return (
-            f"recording '{self.name}' has no end, its recorder was killed: {len(self)} whole frames were found, "
-            f'{self.unreadable} bytes behind them are left out'
-        )
-
-    def close(self) -> None:
-        self._file.close()
-
-
-RAW_SUFFIX = '.nv12'
 REASON = 'record'
-DEFAULT_BUFFER_BYTES = 256 << 20
-_LATEST = 512
-# Written at once, so that a slow disk is seen to go on.
-_PIECE_BYTES = 1 << 20
+MIB = 1 << 20
 STUCK_S = 1.0
 """A disk that takes nothing for so long, in seconds, isn't waited for at the end."""
+_FLUSH_S = 0.25
+_SYNC_S = 0.5
+# Of a latched topic: as many as it has publishers, usually.
+_KEPT = 32
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a recording may take; a limit of 0 is none.
+
+    :param buffer_bytes: memory for what waits for the disk; at least two frames are kept.
+    :param split_bytes: a new file begins behind so many bytes.
+    :param split_ns: or behind so much time.
+    :param floor_bytes: the recording ends when its disk has less than that free.
+    """
+
+    buffer_bytes: int = 256 * MIB
+    split_bytes: int = 2048 * MIB
+    split_ns: int = 0
+    floor_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class RecorderStatistics:
     """Counters since start.
 
-    :param dropped: frames for which all buffers were full: the disk is too slow.
+    :param dropped: frames and messages for which the memory was full: the disk is too slow.
     :param refused: frames that can't be recorded, with the reason in *failure*.
-    :param waiting: frames copied but not yet written.
-    :param files: paths so far; a new one begins when the frames' format changes.
+    :param waiting: what was taken but is not yet written.
+    :param files: paths so far.
     :param failure: why the recording ended or frames were refused; empty while all is well.
     """
 
     recorded: int
+    messages: int
     dropped: int
     refused: int
     waiting: int
@@ -429,249 +89,290 @@ class RecorderStatistics:
 
 
 @dataclass
-class _Copy:
-    """A frame in the recorder's own memory."""
+class _Item:
+    """A message that waits for the disk.
 
-    content: bytearray
-    planes: list[NDArray[Any]]
-    recording_format: RecordingFormat
-    header: Header
+    :param copy: of a frame, the recorder's own memory, which is used again.
+    """
+
+    topic: Topic
+    log_ns: int
+    publish_ns: int
     sequence: int
-    captured_ns: int
+    parts: tuple[Bytes, ...]
+    copy: bytearray | None = None
+    latched: bool = False
 
 
-class _File:
-    """One file of a recording: a container, or raw NV12 with its geometry beside it."""
+@dataclass
+class _Part:
+    """The file that is being written."""
 
-    def __init__(
-        self,
-        path: Path,
-        recording_format: RecordingFormat,
-        open_output: Callable[[Path], Any],
-        on_written: Callable[[], None],
-    ) -> None:
-        self.path = path
-        self._on_written = on_written
-        self.format = recording_format
-        self._raw = path.suffix == RAW_SUFFIX
-        self._offsets: list[int] = []
-        self._stamps: deque[int] = deque(maxlen=_LATEST)
-        self._at = 0
-        self._output = open_output(path)
-        try:
-            if self._raw:
-                self._write_sidecar()  # a first one, for a recorder that is killed
-            else:
-                self._write(preamble(recording_format))
-        except BaseException:
-            self._output.close()
-            raise
-
-    def _write(self, content: Any) -> None:
-        view = memoryview(content)
-        while view:
-            taken = self._output.write(view[:_PIECE_BYTES]) or 0
-            view = view[taken:]
-            if taken:
-                self._on_written()
-        self._at += len(content)
-
-    def add(self, copy: _Copy) -> None:
-        """Append a frame."""
-        at = self._at
-        if not self._raw:
-            self._write(frame_head(copy.header, copy.sequence, copy.captured_ns, copy.content))
-        self._write(copy.content)
-        self._offsets.append(at)
-        self._stamps.append(copy.header.stamp_ns)
-
-    def close(self) -> None:
-        """Write the end."""
-        try:
-            if self._raw:
-                self._write_sidecar()
-            else:
-                self._write(index_of(self._offsets, self._at))
-        finally:
-            self._output.close()
-
-    def _write_sidecar(self) -> None:
-        layout = self.format.layout
-        geometry = RawGeometry.tight(
-            layout.width, layout.height, round(rate_of(self._stamps), 6), self.format.colorimetry
-        )
-        Path(str(self.path) + SIDECAR).write_text(format_sidecar(geometry), encoding='utf-8')
+    path: Path
+    output: Any
+    writer: McapWriter
+    frames: Topic | None = None
+    channels: dict[Topic, int] = field(default_factory=dict)
 
 
-class FrameRecorder:
-    """Writes frames to a file. Use as a context manager; leaving it writes what was copied so far, and the file's end.
+class Recorder:
+    """Records to a folder. Use as a context manager; leaving it writes what was taken so far.
 
-    :param path: the file; ``.zcr`` keeps everything bit by bit, ``.nv12`` keeps NV12's pixels and a geometry beside them. When the frames'
-        size or format changes, ``NAME_2.zcr`` and so on follow.
-    :param ledger: books each copy, under ``record``.
-    :param buffer_bytes: memory for frames that wait for the disk; at least two frames are kept.
-    :param overwrite: whether files that are there may be replaced.
-    :param open_output: opens the files, which have ``write`` and ``close``; for tests.
-    :raises ConfigError: a path that can't be written, or is taken.
+    A folder that holds a recording goes on with its next file; what has no end there gets it.
+
+    :param ledger: books each copy of a frame, under ``record``.
+    :param open_output: opens a new file; for tests.
+    :raises ConfigError: a folder that can't be written, or isn't one.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        folder: str | Path,
         *,
         ledger: CopyLedger,
-        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-        overwrite: bool = False,
+        limits: Limits = Limits(),
         open_output: Callable[[Path], Any] | None = None,
     ) -> None:
-        self._path = Path(path)
-        if self._path.suffix not in (SUFFIX, RAW_SUFFIX):
-            raise ConfigError(f"recording '{path}' must end in {SUFFIX} or {RAW_SUFFIX}")
-        self._overwrite = overwrite
-        self._open_output = open_output or self._open
-        self._check_place()
+        self._folder = Path(folder)
+        self._limits = limits
         self._ledger = ledger
-        self._buffer_bytes = buffer_bytes
-        self._full: queue.SimpleQueue[_Copy | None] = queue.SimpleQueue()
+        self._open_output = open_output or _open_new
+        self._finished: list[tuple[str, Contents]] = []
+        self.notices = self._begin()
+        self._part: _Part | None = None
+        self._full: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._spare: deque[bytearray] = deque()
         self._lock = threading.Lock()
-        self._format: RecordingFormat | None = None
-        self._allocated = 0
-        self._recorded = self._dropped = self._refused = self._waiting = self._bytes = 0
+        self._format: RecordedFormat | None = None
+        self._frame_topic: Topic | None = None
+        self._allocated = self._taken = 0
+        self._recorded = self._messages = self._dropped = self._refused = 0
+        self._waiting = self._bytes = self._written = 0
+        self._last_ns = 0
+        self._latched: dict[Topic, deque[_Item]] = {}
         self._files: list[str] = []
         self._failure = ''
-        self._ended = False
-        self._given_up = False
-        self._closing = False
-        self._written = 0
+        self._ended = self._given_up = self._closing = False
         self._thread = threading.Thread(target=self._run, name='recorder', daemon=True)
         self._thread.start()
 
-    def _check_place(self) -> None:
+    def _begin(self) -> list[str]:
+        """Make the folder, or finish the recording in it; returns what the user should know."""
+        folder = self._folder
+        if folder.suffix == SUFFIX:
+            raise ConfigError(f"recording '{folder}' is a folder; leave {SUFFIX} out of its name")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(
-                f"folder '{self._path.parent}' can't be made: {error.strerror}"
-            ) from error
-        if self._path.exists() and not self._overwrite:
-            raise ConfigError(
-                f"recording '{self._path}' exists; choose another path, or allow to overwrite it"
-            )
-        if not os.access(self._path.parent, os.W_OK | os.X_OK):
-            raise ConfigError(f"folder '{self._path.parent}' can't be written to")
+            raise ConfigError(f"folder '{folder}' can't be made: {error.strerror}") from error
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise ConfigError(f"folder '{folder}' can't be written to")
+        self._finished, done = finish_recording(folder)
+        if (folder / METADATA).exists() and not self._finished:
+            raise ConfigError(f"'{folder}' has a recording of another kind; choose another path")
+        if self._finished:
+            done.append(f"'{folder}' has {len(self._finished)} files: the recording goes on there")
+        if shortage := self._shortage():
+            raise ConfigError(shortage)
+        return done
 
-    def _open(self, path: Path) -> Any:
-        return open(path, 'wb' if self._overwrite else 'xb', buffering=0)
+    def _shortage(self) -> str:
+        """Why the disk may not get more; empty: it may."""
+        if not self._limits.floor_bytes:
+            return ''
+        found = os.statvfs(self._folder)
+        free = found.f_bavail * found.f_frsize
+        if free >= self._limits.floor_bytes:
+            return ''
+        floor = self._limits.floor_bytes // MIB
+        return f"'{self._folder}' has {free // MIB} MiB free, less than 'disk_floor' ({floor} MiB)"
 
-    def put(self, frame: Frame) -> bool:
-        """Copy *frame*, which stays the caller's. ``False``: left out, and counted why. Never waits for the disk; one thread."""
-        layout = frame.data.layout
-        problem = self._problem(layout)
+    def put(self, frame: Frame, topic: str) -> bool:
+        """Copy *frame*, which stays the caller's. ``False``: left out, and counted why. Never waits
+        for the disk; one thread.
+        """
+        data = frame.data
+        problem = _problem(data.layout)
         if problem:
-            self._refused += 1
-            self._failure = problem
-            return False
-        if (
-            self._format is None
-            or self._format.layout != layout
-            or self._format.colorimetry != frame.data.colorimetry
-        ):
-            self._format = RecordingFormat(layout, frame.data.colorimetry)
+            return self._refuse(problem)
+        form = RecordedFormat(data.layout, data.colorimetry)
+        if form != self._format or self._frame_topic is None:
+            self._format, self._frame_topic = form, form.topic(topic)
         content = None if self._ended else self._buffer(self._format.frame_bytes)
         if content is None:
             self._dropped += 1
             return False
-        planes = views(self._format.tight, content)
         try:
             with frame.map() as sources:
-                for source, target in zip(sources, planes, strict=True):
-                    np.copyto(target, source)
+                _copy(sources, views(self._format.tight, content))
         except ZcError as error:  # taken back by its pool, or a device doesn't finish with it
-            planes.clear()
             self._spare.append(content)
-            self._refused += 1
-            self._failure = str(error)
-            return False
+            return self._refuse(str(error))
         self._ledger.book(REASON, len(content))
-        with self._lock:
-            self._waiting += 1
-        data = frame.data
-        self._full.put(
-            _Copy(content, planes, self._format, data.header, data.sequence, data.captured_ns)
-        )
+        parts = self._format.message_head(data.header), content
+        stamp_ns, now_ns = data.header.stamp_ns, time.time_ns()
+        self._take(_Item(self._frame_topic, now_ns, stamp_ns, data.sequence, parts, content))
         return True
 
-    def _problem(self, layout: ImageLayout) -> str:
-        if layout.modifier != LINEAR:
-            return f'{layout.describe()} can not be recorded: only LINEAR frames have rows that the CPU reads'
-        if self._path.suffix == RAW_SUFFIX and layout.fourcc != NV12:
-            return f'{fourcc_name(layout.fourcc)} frames can not be recorded in {RAW_SUFFIX}: record to {SUFFIX}'
-        return ''
+    def put_message(
+        self, topic: Topic, content: bytes, log_ns: int, *, latched: bool = False
+    ) -> bool:
+        """Take a serialised message. ``False``: left out, and counted. Any thread.
+
+        :param latched: each file begins with the topic's last messages.
+        """
+        with self._lock:
+            fits = not self._ended and self._taken + len(content) <= self._limits.buffer_bytes
+            self._dropped += not fits
+            self._taken += len(content) if fits else 0
+        if fits:
+            self._take(_Item(topic, log_ns, log_ns, 0, (content,), latched=latched))
+        return fits
+
+    def _refuse(self, problem: str) -> bool:
+        self._refused += 1
+        self._failure = problem
+        return False
+
+    def _take(self, item: _Item) -> None:
+        with self._lock:
+            self._waiting += 1
+        self._full.put(item)
 
     def _buffer(self, size: int) -> bytearray | None:
         """Memory for a frame: one that was written, or a new one while there may be more."""
-        while True:
-            try:
-                content = self._spare.popleft()
-            except IndexError:
-                break
+        while self._spare:
+            content = self._spare.popleft()
             if len(content) == size:
                 return content
             with self._lock:
                 self._allocated -= len(content)
         with self._lock:
-            if self._allocated + size > max(self._buffer_bytes, 2 * size):
+            if self._allocated + size > max(self._limits.buffer_bytes, 2 * size):
                 return None
             self._allocated += size
         return bytearray(size)
 
     def _run(self) -> None:
-        file: _File | None = None
-        while (copy := self._full.get()) is not None:
+        flush_s = sync_s = time.monotonic()
+        open_ended = False
+        while True:
+            item = None
+            with contextlib.suppress(queue.Empty):
+                item = self._full.get(timeout=_FLUSH_S if open_ended else None)
+                if item is None:
+                    break
             try:
-                if not self._ended:
-                    if file is None or file.format is not copy.recording_format:
-                        if file is not None:
-                            file.close()
-                        file = None
-                        file = self._next_file(copy.recording_format)
-                    file.add(copy)
-                    self._recorded += 1
-                    self._bytes += len(copy.content)
-            except (
-                Exception
-            ) as error:  # whatever it was: a thread that only ended would look like a slow disk
+                if item is not None and not self._ended:
+                    self._write(item)
+                    open_ended = True
+                now = time.monotonic()
+                if self._part is not None and now - flush_s >= _FLUSH_S:
+                    self._part.writer.flush()
+                    flush_s = now
+                if self._part is not None and now - sync_s >= _SYNC_S:
+                    self._sync(self._part)
+                    sync_s = now
+                    open_ended = item is not None
+            except Exception as error:  # a thread that only ended would look like a slow disk
                 self._end(error)
-            with self._lock:
-                self._waiting -= 1
-            copy.planes.clear()
-            self._spare.append(copy.content)
-        if file is not None:
-            try:
-                file.close()
-            except OSError as error:
-                self._end(error)
+                open_ended = False
+            if item is not None:
+                self._give_back(item)
+        self._close_part()
+
+    def _write(self, item: _Item) -> None:
+        part = self._part
+        if part is not None and self._is_full(part, item):
+            self._close_part()
+            part = None
+        if part is None:
+            part = self._part = self._next_part()
+            for earlier in [each for items in self._latched.values() for each in items]:
+                self._add(part, replace(earlier, log_ns=item.log_ns))
+        self._add(part, item)
+        if item.latched:
+            kept = self._latched.setdefault(item.topic, deque(maxlen=_KEPT))
+            kept.append(item)
+        if item.copy is None:
+            self._messages += 1
+            return
+        part.writer.flush()
+        part.frames = item.topic
+        self._recorded += 1
+        self._bytes += len(item.copy)
+
+    def _add(self, part: _Part, item: _Item) -> None:
+        channel = part.channels.get(item.topic)
+        if channel is None:
+            channel = part.channels[item.topic] = part.writer.channel(item.topic)
+        # Readers without an index want the order of time.
+        self._last_ns = max(self._last_ns, item.log_ns)
+        part.writer.add(channel, self._last_ns, item.publish_ns, item.sequence, *item.parts)
+
+    def _is_full(self, part: _Part, item: _Item) -> bool:
+        """Whether the message belongs into the next file: one has frames of one format."""
+        size, limits = part.writer.size, self._limits
+        if item.copy is not None and part.frames not in (None, item.topic):
+            return True
+        began_ns = part.writer.contents.first_ns
+        return 0 < limits.split_bytes <= size or (
+            began_ns > 0 and 0 < limits.split_ns <= item.log_ns - began_ns
+        )
+
+    def _give_back(self, item: _Item) -> None:
+        with self._lock:
+            self._waiting -= 1
+            if item.copy is None:
+                self._taken -= len(item.parts[0])
+        if item.copy is not None:
+            self._spare.append(item.copy)
+
+    def _sync(self, part: _Part) -> None:
+        part.writer.flush()
+        os.fdatasync(part.output.fileno())
+        if shortage := self._shortage():
+            raise RecordingError(shortage)
 
     def _on_written(self) -> None:
         self._written += 1
 
-    def _next_file(self, recording_format: RecordingFormat) -> _File:
-        number = len(self._files) + 1
-        path = (
-            self._path
-            if number == 1
-            else self._path.with_name(f'{self._path.stem}_{number}{self._path.suffix}')
-        )
-        file = _File(path, recording_format, self._open_output, self._on_written)
+    def _next_part(self) -> _Part:
+        number = max(map(number_of, parts_in(self._folder)), default=-1) + 1
+        path = self._folder / f'{self._folder.name}_{number}{SUFFIX}'
+        output = self._open_output(path)
+        try:
+            writer = McapWriter(output, self._on_written)
+        except BaseException:
+            output.close()
+            raise
         self._files.append(str(path))
-        return file
+        return _Part(path, output, writer)
+
+    def _close_part(self) -> None:
+        """Finish the file, and list it."""
+        part, self._part = self._part, None
+        if part is None:
+            return
+        name = part.path.name
+        try:
+            with contextlib.closing(part.output):
+                if not self._ended:
+                    part.writer.flush()
+                part.writer.finish(describe_alone(name, part.writer.contents))
+            self._finished.append((name, part.writer.contents))
+            write_whole(self._folder / METADATA, describe(self._finished))
+        except OSError as error:
+            if not self._ended:
+                self._end(error)
+            self._failure += f"; when it has room, zc_record --repair '{self._folder}' finishes it"
 
     def _end(self, error: Exception) -> None:
-        """The disk is full or gone. What was written stays; its file is read up to the last whole frame."""
+        """The disk is full or gone. What was written stays, and its file gets its end."""
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        self._failure = f"recording to '{self._path}' has ended: {reason}"
+        self._failure = f"recording to '{self._folder}' has ended: {reason}"
         self._ended = True
+        self._close_part()
 
     @property
     def failed(self) -> bool:
@@ -681,14 +382,15 @@ class FrameRecorder:
     def statistics(self) -> RecorderStatistics:
         """Counters; from any thread."""
         return RecorderStatistics(
-            self._recorded, self._dropped, self._refused, self._waiting, self._bytes, tuple(self._files), self._failure
+            self._recorded, self._messages, self._dropped, self._refused, self._waiting, self._bytes, tuple(self._files), self._failure
         )  # fmt: skip
 
     def close(self, stuck_s: float = STUCK_S) -> bool:
-        """Write everything that was copied, and the file's end, as long as the disk goes on, however slowly. Idempotent.
+        """Write everything that was taken, and the file's end, as long as the disk goes on, however
+        slowly. Idempotent.
 
-        :param stuck_s: a disk that takes nothing for so long is given up, and :attr:`failed`. What it has is read up to the last whole
-            frame. The thread ends when the disk lets it.
+        :param stuck_s: a disk that takes nothing for so long is given up, and :attr:`failed`. The
+            thread ends when the disk lets it; what has no end gets it at the next start.
         :returns: whether the thread has ended.
         """
         if not self._closing:
@@ -707,11 +409,31 @@ class FrameRecorder:
         with self._lock:
             waiting = self._waiting
         self._given_up = True
-        left = f'{waiting} frames' if waiting else "the file's end"
-        self._failure = f"'{self._path}': its disk has taken nothing for {stuck_s:g} s; {left} could not be written"
+        left = f'{waiting} messages' if waiting else "the file's end"
+        self._failure = f"'{self._folder}': its disk has taken nothing for {stuck_s:g} s; {left} could not be written"
 
-    def __enter__(self) -> FrameRecorder:
+    def __enter__(self) -> Recorder:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _open_new(path: Path) -> Any:
+    """A new file that nobody else finishes while it is written."""
+    output = open(path, 'xb', buffering=0)  # noqa: SIM115 - closed with its part
+    fcntl.flock(output.fileno(), fcntl.LOCK_EX)
+    return output
+
+
+def _problem(layout: ImageLayout) -> str:
+    if layout.modifier == LINEAR:
+        return ''
+    return (
+        f'{layout.describe()} can not be recorded: only LINEAR frames have rows that the CPU reads'
+    )
+
+
+def _copy(sources: Any, targets: list[NDArray[Any]]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        np.copyto(target, source)

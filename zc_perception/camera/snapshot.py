@@ -1,12 +1,11 @@
-"""One frame on disk: a picture for people, and its bytes as they are for programs.
-
-NV12 becomes ``NAME.nv12`` with its geometry in ``NAME.nv12.yaml`` (:mod:`~zc_perception.camera.replay.raw`), everything else a recording
-of one frame, ``NAME.zcr``; camera ``replay`` plays both to the same bytes.
+"""One frame on disk: a picture for people, and a recording of this frame alone, ``NAME.mcap``, which camera ``replay`` plays to the
+same bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,21 +15,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.recording import (
-    RAW_SUFFIX,
-    SUFFIX,
-    RecordingFormat,
-    frame_head,
-    index_of,
-    preamble,
-)
-from zc_perception.camera.replay.raw import SIDECAR, RawGeometry, format_sidecar
+from zc_perception.camera.mcap_file import SUFFIX, McapWriter
+from zc_perception.camera.recorded_image import RecordedFormat
+from zc_perception.camera.recording_folder import describe_alone
 from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.pixel.colorimetry import Matrix
 from zc_perception.pixel.conversion import ToPicture
-from zc_perception.pixel.fourcc import NV12, fourcc_name
+from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import views
 from zc_perception.pixel.modifier import LINEAR
 
@@ -47,18 +39,15 @@ class Snapshot:
     """A frame's pixels, copied, with all that belongs to them.
 
     :param content: the planes, tight, one after the other.
-    :param framerate: the camera's, in Hz; 0: nobody knows.
     """
 
-    recording_format: RecordingFormat
+    recording_format: RecordedFormat
     header: Header
     sequence: int
-    captured_ns: int
     content: bytearray
-    framerate: float = 0.0
 
     @classmethod
-    def of(cls, frame: Frame, ledger: CopyLedger, framerate: float = 0.0) -> Snapshot:
+    def of(cls, frame: Frame, ledger: CopyLedger) -> Snapshot:
         """Copy *frame*, which stays the caller's; booked under ``snapshot``.
 
         :raises FormatError: it isn't LINEAR: no row that the CPU reads.
@@ -69,15 +58,8 @@ class Snapshot:
             raise FormatError(
                 f'{data.layout.describe()} has no rows that the CPU reads; let a participant ask for LINEAR frames'
             )
-        found = RecordingFormat(data.layout, data.colorimetry)
-        snapshot = cls(
-            found,
-            data.header,
-            data.sequence,
-            data.captured_ns,
-            bytearray(found.frame_bytes),
-            framerate,
-        )
+        found = RecordedFormat(data.layout, data.colorimetry)
+        snapshot = cls(found, data.header, data.sequence, bytearray(found.frame_bytes))
         with frame.map() as sources:
             for source, target in zip(sources, snapshot.planes(), strict=True):
                 np.copyto(target, source)
@@ -99,24 +81,20 @@ class Snapshot:
             return None
         return picture[..., 0] if layout.format.is_grey else picture
 
-    def _files(self) -> Mapping[str, bytes | bytearray]:
+    def _recording(self) -> bytes:
+        """A recording of this frame, on topic ``image_raw``."""
+        output = io.BytesIO()
+        writer = McapWriter(output)
+        channel = writer.channel(self.recording_format.topic('image_raw'))
+        stamp_ns, head = self.header.stamp_ns, self.recording_format.message_head(self.header)
+        writer.add(channel, stamp_ns, stamp_ns, self.sequence, head, self.content)
+        writer.flush()
+        writer.finish(describe_alone(f'snapshot{SUFFIX}', writer.contents))
+        return output.getvalue()
+
+    def _files(self) -> Mapping[str, bytes]:
         """Contents by suffix. The frame itself first: a picture alone is of no use to a program."""
-        found = self.recording_format
-        layout, colorimetry = found.layout, found.colorimetry
-        files: dict[str, bytes | bytearray]
-        if layout.fourcc == NV12 and colorimetry.matrix is not Matrix.RGB:
-            geometry = RawGeometry.tight(layout.width, layout.height, self.framerate, colorimetry)
-            files = {
-                RAW_SUFFIX: self.content,
-                RAW_SUFFIX + SIDECAR: format_sidecar(geometry).encode(),
-            }
-        else:
-            start = preamble(found)
-            frame = (
-                frame_head(self.header, self.sequence, self.captured_ns, self.content)
-                + self.content
-            )
-            files = {SUFFIX: start + frame + index_of([len(start)], len(start) + len(frame))}
+        files = {SUFFIX: self._recording()}
         picture = self.picture()
         if picture is not None:
             done, encoded = cv2.imencode(PICTURE_SUFFIX, picture, _PNG)
@@ -146,7 +124,7 @@ class Snapshot:
         )
 
 
-def _write_new(base: Path, files: Mapping[str, bytes | bytearray]) -> tuple[Path, ...]:
+def _write_new(base: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
     """:raises FileExistsError: one of the names is taken; what was written by then is gone again, as with every OSError."""
     written: list[Path] = []
     try:

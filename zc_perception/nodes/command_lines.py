@@ -27,8 +27,8 @@ _OVERLAY = {
     'jpeg_quality': 'of detections/image/compressed',
 }
 _RECORDER = {
-    'path': 'the file to write: NAME.zcr, or NAME.nv12 for pixels alone',
-    'overwrite': 'whether an existing file may be replaced',
+    'path': 'the folder to write, as of ros2 bag record',
+    'topics': 'what else is recorded when somebody publishes it',
     'max_frames': 'end after so many frames; 0: no limit',
     'max_duration': 'end after so many seconds; 0: no limit',
 }
@@ -71,10 +71,12 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
         },
     ),
     'zc_record': (
-        'Writes the frames of image_raw to disk, bit by bit, without slowing the camera down. It ends at Ctrl-C or at a limit.',
+        'Records the frames of image_raw bit by bit, and detections and other topics, as MCAP, without slowing the camera down. '
+        'It ends at Ctrl-C or at a limit.',
         [
-            'zc_record --ros-args -p path:=drive.zcr',
-            'zc_record --ros-args -p path:=drive.zcr -p max_duration:=60.0',
+            'zc_record --ros-args -p path:=drive',
+            'zc_record --ros-args -p path:=drive -p max_duration:=60.0',
+            'zc_record --repair drive',
         ],
         _RECORDER,
     ),
@@ -111,6 +113,12 @@ def options_of(program: str) -> NodeOptionParser:
             '--stereo',
             action='store_true',
             help='two cameras in namespaces left and right, whose frames are pairs',
+        )
+    if program == 'zc_record':
+        parser.main.add_argument(
+            '--repair',
+            metavar='FOLDER',
+            help='finish what a recorder that was killed has left there, and end',
         )
     if not program.startswith(
         'component_container'

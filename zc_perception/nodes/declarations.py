@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zc_perception.camera.kinds import CAMERAS
-from zc_perception.camera.recording import RAW_SUFFIX, SUFFIX
 from zc_perception.detection.space import PARAMETERS as SPACE
 from zc_perception.detection.tracking import PARAMETERS as TRACKING
 from zc_perception.errors import ConfigError
@@ -194,9 +193,14 @@ NODES: Mapping[str, NodeSpecs] = {
         *_LIFECYCLE,
     ),
     'recorder': NodeSpecs(
-        ParameterSpec('path', '', f'The file. {SUFFIX} keeps frames with all that belongs to them, {RAW_SUFFIX} only the pixels of NV12.'),
-        ParameterSpec('overwrite', False, 'Whether an existing file may be replaced.'),
-        ParameterSpec('buffer', 256, 'Most memory for frames that wait for the disk.', 'MiB', 1, 65536),
+        ParameterSpec('path', '', 'The folder, as of ros2 bag record. A recording that is there goes on with its next file.'),
+        ParameterSpec('frames', True, 'Record the frames of image_raw as they are. false: only the topics.'),
+        ParameterSpec('topics', ['camera_info', 'detections', 'label_info', 'image_raw/foxglove', '/tf_static', '/diagnostics'],
+                      'Topics that are recorded too, when somebody publishes them. * stands for any part of a name.'),
+        ParameterSpec('split_size', 2048, 'A new file begins when one is this large. 0: no limit.', 'MiB', 0, 2**31 - 1),
+        ParameterSpec('split_duration', 0.0, 'A new file begins after this time. 0: no limit.', 's', 0.0, 1e6),
+        ParameterSpec('disk_floor', 1024, 'Recording ends when the disk has less than this free. 0: when it is full.', 'MiB', 0, 2**31 - 1),
+        ParameterSpec('buffer', 256, 'Most memory for what waits for the disk.', 'MiB', 1, 65536),
         ParameterSpec('max_frames', 0, 'Recording ends after this many frames. 0: no limit.', '', 0, 2**31 - 1),
         ParameterSpec('max_duration', 0.0, 'Recording ends this long after the first frame. 0: no limit.', 's', 0.0, 1e6),
         *_SUBSCRIPTION,

@@ -50,6 +50,8 @@ def _perception(program: str, options: argparse.Namespace) -> int:
 
 def _record(program: str, options: argparse.Namespace) -> int:
     """Until SIGINT, ``max_frames`` or ``max_duration``; 1 when the disk failed."""
+    if options.repair is not None:
+        return _repair(options.repair)
     from zc_perception.errors import EXIT_FAILURE
     from zc_perception.nodes.process import run_program
     from zc_perception.nodes.recorder import RecorderNode
@@ -64,6 +66,21 @@ def _record(program: str, options: argparse.Namespace) -> int:
 
     code = run_program(program, build, options)
     return code or (EXIT_FAILURE if nodes and nodes[0].failed else 0)
+
+
+def _repair(folder: str) -> int:
+    """Finish a recording; needs no ROS."""
+    from pathlib import Path
+
+    from zc_perception.camera.recording_folder import finish_recording
+    from zc_perception.errors import ConfigError
+
+    parts, done = finish_recording(Path(folder))
+    if not parts:
+        raise ConfigError(f"'{folder}' has no MCAP file; give the folder of a recording")
+    for sentence in done or [f"'{folder}' is whole: {len(parts)} files"]:
+        print(sentence)
+    return 0
 
 
 def _container(program: str, options: argparse.Namespace) -> int:

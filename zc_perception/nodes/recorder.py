@@ -1,4 +1,4 @@
-"""The node of ``zc_record``: writes a camera's frames to disk, bit by bit, without slowing the camera down."""
+"""The node of ``zc_record``: records a camera's frames bit by bit, and other topics, without slowing the camera down."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 
 from rclpy.qos import QoSProfile
 
-from zc_perception.camera.recording import RAW_SUFFIX, SUFFIX, FrameRecorder, RecorderStatistics
+from zc_perception.camera.mcap_file import Topic
+from zc_perception.camera.recording import MIB, Limits, Recorder, RecorderStatistics
 from zc_perception.errors import ConfigError, FrameReleasedError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.rungs import ROS_MESSAGE
+from zc_perception.local_path import expanded
 from zc_perception.log import Seldom
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -21,6 +23,7 @@ from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.frame_links import subscribe_frames, subscription_status, user_ids
 from zc_perception.nodes.params.qos_overrides import Endpoint
 from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.recorded_topics import RecordedTopics
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Part, Row, Status
 from zc_perception.observe.metrics import RecentCount
 
@@ -30,7 +33,7 @@ _HELD = 2
 RECORDING = Part(
     'recording',
     Row(lambda s: s.failure, ERROR, '{failure}', 'make room, then start a new recording', 'the disk is full or gone'),
-    Row(lambda s: s.left_out, WARN, 'frames were left out lately: {reason}', 'the figures say how many',
+    Row(lambda s: s.left_out, WARN, 'frames or messages were left out lately: {reason}', 'the figures say how many',
         see="raise `buffer`, or record fewer pixels"),
     Row(lambda s: s.rung == ROS_MESSAGE, WARN, 'frames come as messages, converted: the recording is not what the camera gave',
         "record on the camera's host, and let nobody else publish there"),
@@ -40,7 +43,7 @@ RECORDING = Part(
 
 
 class RecorderNode(PerceptionNode):
-    """Subscribes to ``image_raw`` (type-adapted) and records it.
+    """Subscribes to ``image_raw`` (type-adapted) and to plain topics, and records them.
 
     :param on_finished: called once, on the recorder's thread, when it has all frames that it was to record, or the disk has failed.
     """
@@ -57,8 +60,9 @@ class RecorderNode(PerceptionNode):
         self._on_finished = on_finished
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._recorder: FrameRecorder | None = None
-        self._closed_recorder: FrameRecorder | None = None
+        self._recorder: Recorder | None = None
+        self._closed_recorder: Recorder | None = None
+        self._topics: RecordedTopics | None = None
         self._subscription: AdaptedSubscription[Frame] | None = None
         self._taken = 0
         self._first_s: float | None = None
@@ -68,16 +72,22 @@ class RecorderNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """The file, and the subscription, which takes nothing before the node is active."""
+        """The folder, and the subscription, which takes nothing before the node is active."""
         path = self.parameters['path']
         if not path:
-            raise ConfigError(
-                f"parameter 'path' is empty; set it to the file to write, ending in {SUFFIX} or {RAW_SUFFIX}"
-            )
+            raise ConfigError("parameter 'path' is empty; set it to the folder to write")
         self._taken, self._first_s, self._finished = 0, None, False
-        self._recorder = FrameRecorder(
-            path, ledger=self.ledger, buffer_bytes=self.parameters['buffer'] << 20, overwrite=self.parameters['overwrite']
-        )  # fmt: skip
+        limits = Limits(
+            self.parameters['buffer'] * MIB,
+            self.parameters['split_size'] * MIB,
+            round(self.parameters['split_duration'] * 1e9),
+            self.parameters['disk_floor'] * MIB,
+        )
+        self._recorder = Recorder(expanded(path, 'path'), ledger=self.ledger, limits=limits)
+        for sentence in self._recorder.notices:
+            self.get_logger().info(sentence)
+        if not self.parameters['frames']:
+            return
         # It writes bytes as they are, of whatever format.
         needs = BufferConstraints(self.get_name(), cpu_access=CpuAccess.READ)
         self._subscription = subscribe_frames(
@@ -86,7 +96,7 @@ class RecorderNode(PerceptionNode):
         self._subscription.pause()
 
     @property
-    def recorder(self) -> FrameRecorder:
+    def recorder(self) -> Recorder:
         """What writes, once the node has been configured."""
         if self._recorder is None:
             raise self.lacks('recording')
@@ -102,14 +112,20 @@ class RecorderNode(PerceptionNode):
     def _activate(self) -> None:
         self._flowing = True
         self._stop.clear()
-        self.subscription.resume()
+        if self._subscription is not None:
+            self._subscription.resume()
+        self._topics = RecordedTopics(
+            self, self.parameters['topics'], self._take, lambda text: self.warn_once([text])
+        )
         self._thread = threading.Thread(target=self._run, name='recorder input', daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stop.is_set() and not self._finished:
-            frame = self.subscription.queue.get(_WAIT_S)
-            if frame is not None:
+            if self._subscription is None:
+                self._first_s = self._first_s or time.monotonic()
+                self._stop.wait(_WAIT_S)
+            elif (frame := self._subscription.queue.get(_WAIT_S)) is not None:
                 self._record(frame)
             most, duration_s = self.parameters['max_frames'], self.parameters['max_duration']
             lasted_s = 0.0 if self._first_s is None else time.monotonic() - self._first_s
@@ -121,10 +137,15 @@ class RecorderNode(PerceptionNode):
         if self._finished and self._on_finished is not None:
             self._on_finished()
 
+    def _take(self, topic: Topic, content: bytes, log_ns: int, latched: bool) -> None:
+        """A message, on the executor's thread."""
+        if self._flowing:
+            self.recorder.put_message(topic, content, log_ns, latched=latched)
+
     def _record(self, frame: Frame) -> None:
         try:
             with frame:
-                kept = self.recorder.put(frame)
+                kept = self.recorder.put(frame, self.subscription.topic)
         except FrameReleasedError as error:  # its publisher died in between
             self._warn(str(error), 'released')
             return
@@ -152,14 +173,18 @@ class RecorderNode(PerceptionNode):
 
     def collect_diagnostics(self) -> list[Status]:
         """The state, what was written and lost, and by which link."""
-        if self._recorder is None or self._subscription is None:
-            return [self.lifecycle_status()]
-        link = subscription_status(self.subscription, self._conversion_errors)
-        return [self.lifecycle_status(), self._recording_status(self.recorder.statistics()), link]
+        found = [self.lifecycle_status()]
+        if self._recorder is not None:
+            found.append(self._recording_status(self._recorder.statistics()))
+        if self._subscription is not None:
+            found.append(subscription_status(self._subscription, self._conversion_errors))
+        return found
 
     def _recording_status(self, statistics: RecorderStatistics) -> Status:
         values = {
             'recorded': statistics.recorded,
+            'messages': statistics.messages,
+            'topics': ', '.join(self._topics.names if self._topics is not None else ()),
             'dropped_disk_too_slow': statistics.dropped,
             'refused': statistics.refused,
             'waiting': statistics.waiting,
@@ -171,12 +196,15 @@ class RecorderNode(PerceptionNode):
             failure=statistics.failure if self.recorder.failed else '',
             left_out=self._left_out.see(statistics.refused + statistics.dropped),
             reason=self._reason(),
-            rung=self.subscription.statistics().rung,
+            rung='' if self._subscription is None else self._subscription.statistics().rung,
             finished=self._finished,
         )
 
     def _deactivate(self) -> None:
         """What was taken is copied already, and goes to the disk by itself; the file stays open for more."""
+        if self._topics is not None:
+            self._topics.close()
+            self._topics = None
         if self._subscription is not None:
             self._subscription.pause()
         self._stop.set()
@@ -194,10 +222,12 @@ class RecorderNode(PerceptionNode):
         self._closed_recorder = self._recorder
         self._recorder.close()
         done = self._recorder.statistics()
-        files = ', '.join(done.files) or 'no file'
+        files = (
+            f"'{self.parameters['path']}' ({len(done.files)} files)" if done.files else 'no file'
+        )
         left_out = f'{done.dropped} left out because the disk was too slow'
         self.get_logger().info(
-            f'{done.recorded} frames in {files}, {left_out}, {done.refused} refused'
+            f'{done.recorded} frames and {done.messages} messages in {files}, {left_out}, {done.refused} refused'
         )
         if self._recorder.failed:
             self.get_logger().error(done.failure)

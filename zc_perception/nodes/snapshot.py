@@ -140,11 +140,8 @@ class SnapshotService:
             reason = supervisor.condition.reason or 'the camera gives none'
             wait = f'no frame came within {FRAME_WAIT_S:g} s: {reason}; see /diagnostics'
             raise CameraError(why or wait)
-        camera = supervisor.camera
         with frame:
-            snapshot = Snapshot.of(
-                frame, self._ledger, 0.0 if camera is None else camera.framerate
-            )
+            snapshot = Snapshot.of(frame, self._ledger)
         folder = snapshot_folder(self._parameters['snapshot_folder'])
         try:
             paths = snapshot.write(folder, self._prefix)

@@ -1,7 +1,7 @@
-"""rosbag2 recordings, in SQLite or MCAP, as folders or single files: pictures of one topic.
+"""Recordings of zc_record and rosbag2, in MCAP or SQLite, as folders or single files: pictures of one topic.
 
 The ``rosbags`` library, which needs no ROS, reads the storage and the messages, ``sensor_msgs/Image`` and
-``CompressedImage``. It does not copy the pixels.
+``CompressedImage``. It does not copy the pixels. What zc_record has written is played bit by bit, in its own format.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from zc_perception.camera.mcap_file import SUFFIX, read_contents
+from zc_perception.camera.recorded_image import recorded_format, tight_layout
+from zc_perception.camera.recording_folder import METADATA, parts_in
 from zc_perception.camera.replay.pictures import decode_picture
-from zc_perception.camera.replay.place import BAG_MAGIC, METADATA, ZSTD
+from zc_perception.camera.replay.place import BAG_MAGIC, ZSTD
 from zc_perception.camera.replay.source import (
     DEFAULT_FRAMERATE,
     RATE_FROM,
@@ -28,6 +31,7 @@ from zc_perception.camera.replay.source import (
     rate_of,
 )
 from zc_perception.camera.replay.stamps import RecordedStamps
+from zc_perception.camera.replay.unfinished import RecordedPath, is_unfinished
 from zc_perception.errors import (
     ConfigError,
     FormatError,
@@ -37,7 +41,10 @@ from zc_perception.errors import (
     nearest,
 )
 from zc_perception.frame import Header
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
 from zc_perception.pixel.encodings import DEPTHS, ENCODINGS
+from zc_perception.pixel.fourcc import fourcc_name, pixel_format
+from zc_perception.pixel.layout import views
 from zc_perception.pixel.nv12 import even
 from zc_perception.pixel.raw_picture import RawPicture, layout_of
 
@@ -106,7 +113,7 @@ def _opened(path: Path) -> tuple[Any, Any]:
             f"recording '{path}' needs the library rosbags, which is not installed: "
             "pip install rosbags 'apsw!=3.54.0.0' (that version leaks descriptors)"
         ) from error
-    if path.is_dir() and not (path / METADATA).is_file():
+    if path.is_dir() and not (path / METADATA).is_file() and not parts_in(path):
         # A recorder that was killed leaves its storage without metadata.
         files = _storage_files(path)
         if len(files) != 1:
@@ -115,7 +122,7 @@ def _opened(path: Path) -> tuple[Any, Any]:
             )
         path = files[0]
     try:
-        reader = library.Reader(path)
+        reader = library.Reader(RecordedPath(path))
         reader.open()
     except Exception as error:  # the library has several classes, and what its parsers meet in a damaged file comes through as it is
         raise ConfigError(
@@ -175,15 +182,31 @@ class BagSource(FrameSource):
             self.topic = _choose(self._reader.topics, topic, path, self._has_depth)
             self._connections = self._connections_of(self.topic)
             super().__init__(f'{path}: {self.topic}', 0, 0, DEFAULT_FRAMERATE)
+            self._notice = _unfinished_notice(Path(path))
             self.stamps: RecordedStamps = RecordedStamps(self.name)
+            self._recorded = _recorded_format(Path(path), self.topic)
             own = self._look()
-            self.width, self.height = width or even(own[0]), height or even(own[1])
             self._own = own
-            self._writer = PlaneWriter(self.width, self.height)
+            if self._recorded is None:
+                own = even(own[0]), even(own[1])
+            self.width, self.height = width or own[0], height or own[1]
+            self._choose_format()
             self.restart()
         except BaseException:
             self.close()
             raise
+
+    def _choose_format(self) -> None:
+        """The recorded format, if it is known and nothing is scaled; else NV12."""
+        self._writer: PlaneWriter | None = None
+        if self._recorded is None or (self.width, self.height) != self._own:
+            self._writer = PlaneWriter(self.width, self.height)
+        if self._recorded is not None:
+            fourcc, self.colorimetry = self._recorded
+            if self._writer is None:
+                self.fourcc = fourcc
+            elif not pixel_format(fourcc).is_yuv:
+                self.colorimetry = BT601_LIMITED
 
     def _connections_of(self, topic: str) -> list[Any]:
         return [connection for connection in self._reader.connections if connection.topic == topic]
@@ -210,7 +233,7 @@ class BagSource(FrameSource):
                 reason = self._damage
             elif size is None and len(stamps) <= _FIRST_TRIES:
                 try:
-                    size = _size_of(self._picture)
+                    size = self._size_of(self._picture)
                 except (FormatError, LayoutError) as error:
                     reason = str(error)
             if size is None and len(stamps) > _FIRST_TRIES:
@@ -257,15 +280,49 @@ class BagSource(FrameSource):
         """:raises RecordingError: a picture of another size."""
         picture = self._picture
         try:
+            if picture is not None and self._recorded is not None:
+                self._write_recorded(picture, *self._recorded, planes)
+                return True
             if picture is not None:
                 raw = _raw(picture)
                 layout = layout_of(raw)
                 self._check_size(raw.width, raw.height)
+                assert self._writer is not None
                 self._writer.write(raw, layout, planes)
                 return True
         except (FormatError, LayoutError):
             return False
         return False
+
+    def _write_recorded(
+        self, picture: Picture, fourcc: int, colours: Colorimetry, planes: Sequence[NDArray[Any]]
+    ) -> None:
+        """:raises FormatError: it isn't what the recording says of its pictures."""
+        assert isinstance(picture, RawPicture)
+        size = picture.width, picture.height
+        self._check_size(*size)
+        layout = tight_layout(fourcc, *size)
+        if len(picture.data) != layout.buffer_size(0):
+            raise FormatError(f'it has {len(picture.data)} bytes')
+        sources = views(layout, picture.data)
+        if self._writer is not None:
+            self._writer.write_planes(fourcc, size, colours, sources, planes)
+            return
+        for source, plane in zip(sources, planes, strict=True):
+            np.copyto(plane, source)
+
+    def _size_of(self, picture: Picture) -> tuple[int, int]:
+        """The picture's own size.
+
+        :raises FormatError: it can't be read.
+        """
+        if self._recorded is None:
+            picture = _raw(picture)
+            layout_of(picture)
+        elif isinstance(picture, CompressedPicture):
+            raise FormatError('it is compressed')
+        assert isinstance(picture, RawPicture)
+        return picture.width, picture.height
 
     def _check_size(self, width: int, height: int) -> None:
         if (width, height) != self._own:
@@ -273,6 +330,9 @@ class BagSource(FrameSource):
                 f"recording '{self.name}' changes from {self._own[0]}x{self._own[1]} to {width}x{height}; "
                 "play its parts one by one: parameter 'replay_start' begins behind the change"
             )
+
+    def notice(self) -> str:
+        return self._notice
 
     def restart(self) -> None:
         super().restart()
@@ -329,14 +389,44 @@ def _raw(picture: Picture) -> RawPicture:
     return decoded
 
 
-def _size_of(picture: Picture) -> tuple[int, int]:
-    """The picture's own size.
+def _recorded_format(path: Path, topic: str) -> tuple[int, Colorimetry] | None:
+    """What zc_record says of a topic's pictures; ``None``: another program has recorded it.
 
-    :raises FormatError: it can't be read.
+    :raises ConfigError: it says that they change.
     """
-    raw = _raw(picture)
-    layout_of(raw)
-    return raw.width, raw.height
+    found: dict[tuple[int, Colorimetry], Path] = {}
+    for file in parts_in(path) if path.is_dir() else [path]:
+        if file.suffix != SUFFIX:
+            continue
+        try:
+            topics = read_contents(file).topics.values()
+        except (RecordingError, OSError):  # rosbags reads it without a summary
+            continue
+        for recorded in topics:
+            if recorded.name == topic:
+                known = recorded_format(dict(recorded.metadata), str(file))
+                if known is not None:
+                    found.setdefault(known, file)
+    if len(found) > 1:
+        parts = ', '.join(f"'{file}' has {_named(*known)}" for known, file in found.items())
+        raise ConfigError(
+            f"recording '{path}' changes its format ({parts}); play its files one by one"
+        )
+    return next(iter(found), None)
+
+
+def _unfinished_notice(path: Path) -> str:
+    files = parts_in(path)[-1:] if path.is_dir() else [path]
+    if not any(file.suffix == SUFFIX and is_unfinished(file) for file in files):
+        return ''
+    return (
+        f"recording '{path}' has no end, its recorder was killed: what is whole is played; "
+        f"zc_record --repair '{path}' finishes it"
+    )
+
+
+def _named(fourcc: int, colours: Colorimetry) -> str:
+    return f'{fourcc_name(fourcc).strip()} {colours.matrix.value} {colours.range.value}'
 
 
 def _choose(

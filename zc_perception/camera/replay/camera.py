@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from zc_perception.camera import recording
 from zc_perception.camera.camera import DrawnCamera
 from zc_perception.camera.replay.place import recording_path
 from zc_perception.camera.replay.source import STAMPS, FrameSource, Moment
@@ -37,13 +36,13 @@ class ReplayCamera(DrawnCamera):
     """
 
     PARAMETERS = (
-        ParameterSpec('video', '', 'path or file:// URL of a video, a folder of pictures, a .nv12 or .yuv file, a rosbag2 recording or a '
-                      '.zcr file. ~ and $NAME are replaced.'),
+        ParameterSpec('video', '', 'path or file:// URL of a video, a folder of pictures, a .nv12 or .yuv file, or a recording of '
+                      'zc_record or rosbag2. ~ and $NAME are replaced.'),
         ParameterSpec('loop', True, 'start again when the end is reached.'),
         ParameterSpec('keep_all', False, 'every frame exactly once, as fast as consumers take them. It overrides loop. Set it for '
                       'inference too.'),
         ParameterSpec('pixel_format', 'auto', 'the format of a .yuv file, such as I420.'),
-        ParameterSpec('replay_topic', '', 'topic of a rosbag2 recording. Empty: the only topic with pictures.'),
+        ParameterSpec('replay_topic', '', 'topic of a recording of zc_record or rosbag2. Empty: the only topic with pictures.'),
         ParameterSpec('replay_rate', 1.0, 'speed, as a multiple of the recorded speed.', '', 0.01, 100.0),
         ParameterSpec('replay_start', 0.0, 'this much time at the beginning is left out.', 's', 0.0, 1e6),
         ParameterSpec('stamps', 'now', 'stamps of frames. now: the time of the replay. recorded: the recorded ones.', choices=STAMPS),
@@ -77,7 +76,7 @@ class ReplayCamera(DrawnCamera):
             self._video = recording_path(video)
             if self._recorded and not source.has_headers:
                 raise ConfigError(
-                    f"'{self._video}' has no headers: set parameter 'stamps' to 'now', or play a rosbag2 or {recording.SUFFIX} file"
+                    f"'{self._video}' has no headers: set parameter 'stamps' to 'now', or play a recording of zc_record or rosbag2"
                 )
             check_dimensions(pixel_format(source.fourcc), source.width, source.height)
             self.fourcc, self.colorimetry = source.fourcc, source.colorimetry

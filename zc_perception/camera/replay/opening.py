@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zc_perception.camera import recording
 from zc_perception.camera.replay import raw as replay_raw
 from zc_perception.camera.replay.bag import BagSource, is_bag
 from zc_perception.camera.replay.pictures import PICTURES, ImageSource
@@ -26,11 +25,11 @@ def open_source(
 ) -> FrameSource:
     """The source for what is at *path*.
 
-    A folder is a rosbag2 recording or a folder of pictures; ``.mcap`` and ``.db3`` are rosbag2's files, ``.zcr`` is ours, ``.nv12`` and
-    ``.yuv`` are raw; a picture alone is a recording of one frame; anything else is a video.
+    A folder is a recording of zc_record or rosbag2, or a folder of pictures; ``.mcap`` and ``.db3`` are recordings too,
+    ``.nv12`` and ``.yuv`` are raw; a picture alone is a recording of one frame; anything else is a video.
 
     :param path: as :func:`recording_path` has it.
-    :param width: of the frames; 0 for the recording's own. For raw files without a sidecar, what they have.
+    :param width: of the frames; 0 for the recording's own. For raw files, what they have.
     :param height: likewise.
     :param framerate: of what has none of its own: pictures, raw files, and videos without
         one that can be.
@@ -56,8 +55,6 @@ def open_source(
         return BagSource(path, topic, width, height)
     if place.is_dir() or suffix in PICTURES:
         return ImageSource(path, width, height, framerate)
-    if suffix == recording.SUFFIX:
-        return recording.RecordingSource(path, width, height)
     if suffix in replay_raw.SUFFIXES:
         return RawSource(path, width, height, framerate, raw_format)
     return VideoSource(path, width, height, framerate)

@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from zc_perception.camera.mcap_file import MAGIC, SUFFIX
+from zc_perception.camera.recording_folder import METADATA
 from zc_perception.errors import ConfigError
 from zc_perception.local_path import local_path
 
-METADATA = 'metadata.yaml'
 ZSTD = b'\x28\xb5\x2f\xfd'
 _URL = re.compile(r'(?!file:)[a-z][a-z0-9+.-]*://', re.IGNORECASE)
 _SECRET = re.compile(r'(?<=://)[^/@]*@')
@@ -89,7 +90,7 @@ _FOREIGN = (
         'run git lfs pull in its repository, then play it again',
     ),
 )
-BAG_MAGIC = {'.mcap': b'\x89MCAP0\r\n', '.db3': b'SQLite format 3\0'}
+BAG_MAGIC = {SUFFIX: MAGIC, '.db3': b'SQLite format 3\0'}
 """How the storage files of rosbag2 begin. rosbags tells them by these suffixes, in lower case."""
 
 

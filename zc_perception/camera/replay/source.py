@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,17 +101,6 @@ class FrameSource(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Give everything back. Idempotent."""
-
-
-def read_whole(file: BinaryIO, content: NDArray[np.uint8]) -> bool:
-    """Fill *content* from where *file* is; ``False``: it ends before."""
-    view, got = content.data, 0
-    while got < len(view):
-        count = file.readinto(view[got:])  # type: ignore[attr-defined]
-        if not count:
-            return False
-        got += count
-    return True
 
 
 def rate_of(stamps: Iterable[int]) -> float:
