@@ -79,6 +79,7 @@ def test_rows_may_be_padded_and_padding_stays_untouched() -> None:
 @given(sides, sides, seeds, palettes, st.lists(indices, min_size=1, max_size=4))
 @example(1920, 1080, 5, 'train', list(range(0, 4000, 100)))
 @example(3840, 2160, 5, 'train', list(range(0, 4000, 100)))
+@example(64, 64, 153645, 'all', [10113828])
 def test_objects_stay_within_limits(
     width: int, height: int, seed: int, palette: str, when: list[int]
 ) -> None:

@@ -375,19 +375,22 @@ class RoadScene:
         """The accepted objects and their sprites, nearest first."""
         if index < 0:
             raise ValueError(f'index must be 0 or more, got {index}')
-        self._free.fill(255)
-        objects: list[SceneObject] = []
-        sprites: list[_Sprite] = []
         candidates = sorted(
             (self._place(track, index) for track in self._objects), key=lambda s: s.depth
         )
-        for sprite in candidates:
-            self._accept(sprite, objects, sprites)
-        if len(objects) < MIN_OBJECTS:
-            for sprite in self._fillers():
+        # In a tiny picture, few near ones may leave no room: the nearest gives way then.
+        for first in range(len(candidates) + 1):
+            self._free.fill(255)
+            objects: list[SceneObject] = []
+            sprites: list[_Sprite] = []
+            for sprite in candidates[first:]:
+                self._accept(sprite, objects, sprites)
+            for sprite in self._fillers() if len(objects) < MIN_OBJECTS else ():
                 self._accept(sprite, objects, sprites)
                 if len(objects) == MIN_OBJECTS:
                     break
+            if len(objects) >= MIN_OBJECTS:
+                break
         return tuple(objects), sprites
 
     def _accept(self, sprite: _Sprite, objects: list[SceneObject], sprites: list[_Sprite]) -> None:
