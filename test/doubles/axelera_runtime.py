@@ -1,5 +1,8 @@
 """A stand-in for Axelera's Python package ``axelera.runtime``, written from its documented interface and behaviour alone.
 
+Since release 1.9 it also has ``op`` and ``scheduler``, which run an ``.axm``: here a zip archive with the model's settings. They take and
+give real numbers, channels first, as the network had them before it was compiled.
+
 Strict where the documents ask for something: contiguous int8 arrays with padding or descriptors, an instance that is used by one thread,
 instances that go before their connection, cores that are exclusive. The model is the C double's (``axruntime_model.c``): it is computed
 here by NumPy. With ``double_buffer`` a call gives the result of the call two before it, and reads its input as late as that.
@@ -9,13 +12,16 @@ here by NumPy. With ``double_buffer`` a call gives the result of the call two be
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from enum import IntEnum
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -290,6 +296,82 @@ class Context:
         if not self._released:
             self._released = True
             self.module.double.contexts -= 1
+
+
+class Scheduler:
+    """Reserves all cores of the devices that it is given."""
+
+    def __init__(self, module: Any, devices: str | None) -> None:
+        names = [] if devices is None else devices.split(',')
+        if unknown := set(names) - set(module.double.devices):
+            raise ValueError(f'no such device: {unknown}')
+        if module.double.used_sub_devices:
+            raise RuntimeError('num_sub_devices > available')
+        module.double.used_sub_devices = 4
+        self._module = module
+
+    def close(self) -> None:
+        self._module.double.used_sub_devices = 0
+
+
+class AxmModel:
+    """What ``op.load`` gives. It runs under the scheduler that is bound where it is called."""
+
+    def __init__(self, module: Any, current: ContextVar[Scheduler | None], file: str) -> None:
+        if module.double.old_model:
+            raise module.UnknownError('Unsupported model version: 4.0, expected at least 5.0')
+        with zipfile.ZipFile(file) as archive:
+            self._model = Model(json.loads(archive.read('settings.json')))
+        self._module, self._current = module, current
+
+    def __call__(self, tensor: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
+        double = self._module.double
+        if self._current.get() is None:
+            double.misuses.append('a model was run outside of its scheduler')
+        double.runs += 1
+        if double.fail_from and 0 <= double.runs - double.fail_from < double.fail_count:
+            raise getattr(self._module, double.fail_with)(f'injected into run {double.runs}')
+        time.sleep(double.run_s)
+        (info,) = self._model.inputs()
+        height, width = info.unpadded_shape[1:3]
+        if tensor.dtype != np.float32 or tensor.shape != (1, 3, height, width):
+            raise ValueError(
+                f'expected float32 (1, 3, {height}, {width}), got {tensor.dtype} {tensor.shape}'
+            )
+        padded = np.full(info.shape, np.clip(info.zero_point, -128, 127), np.int8)
+        raw = np.rint(tensor.transpose(0, 2, 3, 1) / info.scale + info.zero_point)
+        info.inside(padded)[:] = np.clip(raw, -128, 127)
+        outputs = [np.empty(each.shape, np.int8) for each in self._model.outputs()]
+        self._model.compute(padded, outputs)
+        return tuple(
+            (
+                (each.inside(values).astype(np.float32) - each.zero_point) * np.float32(each.scale)
+            ).transpose(0, 3, 1, 2)
+            for each, values in zip(self._model.outputs(), outputs, strict=True)
+        )
+
+
+def add_pipelines(module: Any) -> dict[str, ModuleType]:
+    """``op`` and ``scheduler``, by their full names."""
+    current: ContextVar[Scheduler | None] = ContextVar('current', default=None)
+
+    @contextlib.contextmanager
+    def create(devices: str | None = None, num_workers: int = 4) -> Iterator[Scheduler]:
+        scheduler = Scheduler(module, devices)
+        token = current.set(scheduler)
+        try:
+            yield scheduler
+        finally:
+            current.reset(token)
+            scheduler.close()
+
+    def load(file: str, *, name: str = '', core_allocation: int | str | None = None) -> AxmModel:
+        return AxmModel(module, current, file)
+
+    op, scheduler = (ModuleType(f'axelera.runtime.{name}') for name in ('op', 'scheduler'))
+    op.load, scheduler.create = load, create  # type: ignore[attr-defined]
+    module.__version__ = '1.9.0'
+    return {one.__name__: one for one in (op, scheduler)}
 
 
 def make_module() -> Any:

@@ -25,6 +25,7 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.process import NodeGroup
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
 from zc_perception.npu.axl.kind import Axl
+from zc_perception.npu.engine_thread import Engine
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 
@@ -78,7 +79,7 @@ class FaultyCamera(SyntheticCamera):
         return super().render(sequence, luma, chroma)
 
 
-class _Blank:
+class _Blank(Engine):
     """An engine that finds nothing, as slowly as it is told."""
 
     def __init__(self, real: Any, faults: AcceleratorFaults) -> None:
@@ -94,6 +95,9 @@ class _Blank:
 
     def geometry(self, width: int, height: int) -> Any:
         return self._real.geometry(width, height)
+
+    def close(self) -> None:
+        self._real.close()
 
 
 class AcceleratorFaults:
@@ -129,7 +133,7 @@ class FaultyAccelerator(OnnxAccelerator):
 
     def load(self, manifest: ModelManifest) -> None:
         super().load(manifest)
-        self._engine = _Blank(self._engine, self._faults)
+        self._thread.engine = _Blank(self._thread.engine, self._faults)
 
     def capabilities(self) -> Capabilities:
         return Capabilities(

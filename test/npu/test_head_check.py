@@ -35,14 +35,14 @@ def manifest_file(folder: Path, *variants: dict[str, Any], classes: list[str]) -
     weights = load_manifest('road').file
     assert weights is not None
     (folder / 'model.onnx').write_bytes(weights.read_bytes())
-    model_file(folder, 64, 64).rename(folder / 'model.axm')
+    model_file(folder, 64, 64).rename(folder / 'model.bin')
     values = {'head': 'yolov8', 'classes': classes, 'variants': list(variants)}
     (folder / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
     return load_manifest(str(folder))
 
 
 ONNX = {'engine': 'onnx', 'file': 'model.onnx', 'input': {'width': 640, 'height': 384}}
-RUNTIME = {'engine': 'axruntime', 'file': 'model.axm', 'input': {'width': 64, 'height': 64}}
+RUNTIME = {'engine': 'axruntime', 'file': 'model.bin', 'input': {'width': 64, 'height': 64}}
 
 
 def test_weights_with_another_number_of_classes_are_refused_with_both_keys(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_weights_that_cannot_be_run_are_refused(
     def broken(self: OnnxEngine, tensor: Any) -> Any:
         raise RuntimeError('a node\nfailed')
 
-    monkeypatch.setattr(OnnxEngine, '_infer', broken)
+    monkeypatch.setattr(OnnxEngine, 'infer', broken)
     (tmp_path / 'model.onnx').write_bytes(identity([1, 3, 48, 64], FLOAT))
     values = {
         'file': 'model.onnx',

@@ -27,10 +27,11 @@ from zc_perception.memory.fence import poll_fd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, SlotState
+from zc_perception.npu.engine_thread import Engine, EngineJob
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.npu.onnx import accelerator as onnx_accelerator
 from zc_perception.npu.onnx import session
-from zc_perception.npu.onnx.accelerator import OnnxAccelerator, OnnxJob
+from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 from zc_perception.pixel.fourcc import fourcc_code
 
 pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
@@ -58,7 +59,7 @@ def road_frame(make_frame: MakeFrame, scene: RoadScene, index: int) -> Frame:
     )
 
 
-def run(accelerator: OnnxAccelerator, frame: Frame) -> OnnxJob:
+def run(accelerator: OnnxAccelerator, frame: Frame) -> EngineJob:
     job = accelerator.submit(accelerator.import_frame(frame), frame)
     assert job.fence.wait(WAIT_S)
     return job
@@ -141,7 +142,7 @@ def test_a_picture_smaller_than_hog_s_window_has_nobody_in_it(
         job.close()
 
 
-class ScriptedEngine:
+class ScriptedEngine(Engine):
     """Waits until it is told to go on; raises what is in ``errors``."""
 
     def __init__(self) -> None:

@@ -357,7 +357,7 @@ def test_a_job_that_was_given_up_before_it_began_is_not_run(
     """Else a model that is too slow would run ever older frames."""
     runs: list[int] = []
     loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))
-    engine, frame = accelerator._engine, make_frame(width=WIDTH, height=HEIGHT)
+    engine, frame = accelerator._thread.engine, make_frame(width=WIDTH, height=HEIGHT)
     assert engine is not None
     run = engine.run
     jobs: list[Any] = []
@@ -370,14 +370,14 @@ def test_a_job_that_was_given_up_before_it_began_is_not_run(
         return run(*planes)
 
     engine.run = slow  # type: ignore[method-assign]
-    hold = accelerator._jobs
-    accelerator._jobs = type(
+    hold = accelerator._thread._queue
+    accelerator._thread._queue = type(
         hold
     )()  # the worker waits in the first one; it sees both jobs at once
     jobs.extend(accelerator.submit(accelerator.import_frame(frame), frame) for _ in range(2))
     for _ in range(2):
-        hold.put(accelerator._jobs.get())
-    accelerator._jobs = hold
+        hold.put(accelerator._thread._queue.get())
+    accelerator._thread._queue = hold
     assert jobs[0].fence.wait(WAIT_S) and given_up[0].wait(WAIT_S)
     assert len(runs) == 1
     jobs[0].outputs()

@@ -69,10 +69,10 @@ def variants(folder: Path, *engines: str, **changes: Any) -> ModelManifest:
     """A manifest for several engines, of which the shipped card's and the runtime's files are all that is there."""
     known: dict[str, dict[str, Any]] = {
         'axl': {'outputs': [{'name': 'o', 'dtype': 'int8', 'shape': [4]}]},
-        'axruntime': {'file': 'model.axm', 'input': {'width': 64, 'height': 64}},
+        'axruntime': {'file': 'model.bin', 'input': {'width': 64, 'height': 64}},
         'opencv_hog': {'input': {'resize': 'none'}},
     }
-    (folder / 'model.axm').touch()
+    (folder / 'model.bin').touch()
     entries = [
         {'engine': engine, **known[engine], **changes.get(engine, {})} for engine in engines
     ]
@@ -149,10 +149,10 @@ def test_a_node_whose_driver_lacks_our_ioctls_is_the_runtime_s_device_too(
     """The whole way with the parameter set, from ENOTTY to a model that is ready on the second device of the runtime's double."""
     node = tmp_path / 'metis-1:3:0'
     node.symlink_to('/dev/null')
-    model_file(tmp_path, 64, 64).rename(tmp_path / 'compiled.axm')
+    model_file(tmp_path, 64, 64).rename(tmp_path / 'compiled.bin')
     network = {'width': 64, 'height': 64, 'resize': 'stretch'}
     compiled = {
-        'file': 'compiled.axm',
+        'file': 'compiled.bin',
         'head': 'yolov8',
         'classes': ['r', 'g', 'b'],
         'input': network,

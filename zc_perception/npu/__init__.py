@@ -10,5 +10,5 @@ Read first:
 The accelerators: :mod:`~zc_perception.npu.axl`, whose driver reads the camera's dma-buf; :mod:`~zc_perception.npu.axruntime`, through
 Axelera's Voyager runtime; :mod:`~zc_perception.npu.onnx`, with ONNX Runtime. Each begins with its ``kind``.
 :mod:`~zc_perception.npu.metis_card` reads what Linux shows of the cards that the last two use; :mod:`~zc_perception.npu.worked_job` is a
-frame on its way through a thread, of those without a driver that signals.
+frame on its way through a thread, of those without a driver that signals, and :mod:`~zc_perception.npu.engine_thread` such a thread.
 """

@@ -28,7 +28,8 @@ from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
-from zc_perception.npu.axruntime.binding import BindingSession, import_binding
+from zc_perception.npu.axruntime.axm import SUFFIX, AxmEngine
+from zc_perception.npu.axruntime.binding import MODULE, BindingSession, import_binding
 from zc_perception.npu.axruntime.kind import CONSTRAINTS, AxRuntime, jobs
 from zc_perception.npu.axruntime.releases import mismatches
 from zc_perception.npu.axruntime.runtime import InstanceOptions, Session
@@ -42,6 +43,7 @@ from zc_perception.npu.axruntime.worker import (
     load_best,
     why_no_heap,
 )
+from zc_perception.npu.engine_thread import EngineJob, EngineThread
 from zc_perception.npu.manifest import ModelManifest, check_head
 from zc_perception.npu.metis_card import driver_version
 from zc_perception.npu.voyager_model import AXRUNTIME
@@ -94,6 +96,8 @@ class AxRuntimeAccelerator(AxRuntime):
         # One for each core of the card that runs the model; also those that don't end.
         self._workers: list[AxRuntimeWorker] = []
         self._loaded = False
+        # Runs an .axm, which has no worker.
+        self._axm: EngineThread | None = None
         self._model_properties: Mapping[str, str] = {}
         self._notices: tuple[str, ...] = ()
         self._lock = threading.Lock()
@@ -188,7 +192,7 @@ class AxRuntimeAccelerator(AxRuntime):
 
     def _unload_before(self) -> None:
         self._unload(_UNLOAD_TIMEOUT_S)
-        if self._holders > 1:
+        if self._holders > 1 or self._axm is not None:
             raise DeviceLostError(
                 'the Voyager runtime does not give the model before back; restart the node'
             )
@@ -208,8 +212,25 @@ class AxRuntimeAccelerator(AxRuntime):
                 'run inference in a process of its own (split_process.launch.py)'
             )
 
+    def _load_axm(self, manifest: ModelManifest) -> None:
+        session = self._session
+        if not isinstance(session, BindingSession):
+            raise ConfigError(
+                f"model '{manifest.file}' needs the Python package {MODULE}, which is not used here: {self._why_no_binding}"
+            )
+        self._axm, device = EngineThread('axruntime-axm', self._ledger), session.device.name
+        self._axm.load(lambda: AxmEngine(manifest, device, session.release), _LOAD_TIMEOUT_S)
+        self._model_properties = {}
+        one_core = (
+            f'aipu_cores: {self._num_cores} is for a model.json; an {SUFFIX} runs on one core'
+        )
+        self._notices = (*self._mismatches(), *([one_core] if self._num_cores > 1 else ()))
+
     def _load(self, manifest: ModelManifest) -> None:
         assert manifest.file is not None
+        if manifest.file.suffix == SUFFIX:
+            self._load_axm(manifest)
+            return
         session = self._session
         model = session.open_model(manifest.file, self._num_cores)
         try:
@@ -286,26 +307,36 @@ class AxRuntimeAccelerator(AxRuntime):
     def _running(self) -> Sequence[AxRuntimeWorker]:
         return self._workers if self._loaded else ()
 
+    @property
+    def _silent_s(self) -> float:
+        """For how long the runtime has been in the longest of its calls."""
+        axm = 0.0 if self._axm is None else self._axm.silent_s()
+        return max(axm, *(worker.silent_s() for worker in self._workers), 0.0)
+
     def hot_threads(self) -> Sequence[threading.Thread]:
         """See :class:`Accelerator`. Of each core one writes tensors, one waits for the runtime; the runtime's own threads are not known."""
+        if self._axm is not None:
+            return self._axm.threads
         return tuple(thread for worker in self._running for thread in worker.threads)
 
     def tune(self, values: Mapping[str, Any]) -> None:
         self._values, self._timeout_s = values, values['timeout']
 
-    def submit(self, handle: ImportHandle, frame: Frame) -> AxRuntimeJob:
+    def submit(self, handle: ImportHandle, frame: Frame) -> AxRuntimeJob | EngineJob:
         workers = self._running
-        if not workers:
+        if not (workers or self._axm):
             raise AcceleratorError('the axruntime accelerator has no model loaded')
         for worker in workers:
             if worker.lost is not None:
                 raise DeviceLostError(str(worker.lost))
-        silent_s = max(worker.silent_s() for worker in workers)
+        silent_s = self._silent_s
         if silent_s > 2 * self._timeout_s:
             raise DeviceLostError(
                 f'the Voyager runtime has not answered for {silent_s:.1f} s (device {self._session.device.name}): see dmesg and axdevice; '
                 'if the device stays in use by this process, restart the node'
             )
+        if self._axm is not None:
+            return self._axm.submit(frame)
         open_jobs = [worker.open_jobs for worker in workers]
         if sum(open_jobs) >= self._max_jobs:
             raise AcceleratorError(
@@ -360,6 +391,8 @@ class AxRuntimeAccelerator(AxRuntime):
         """Wait until the runtime is done with the model, at most *timeout_s*."""
         workers, self._workers, self._loaded = self._workers, [], False
         until = time.monotonic() + timeout_s
+        if self._axm is not None and self._axm.close(timeout_s):
+            self._axm = None
         for worker in workers:
             worker.end()
         for worker in workers:
@@ -381,14 +414,14 @@ class AxRuntimeAccelerator(AxRuntime):
         """
         if self._closed:
             return
-        long_call = any(worker.silent_s() > _LONG_CALL_S for worker in self._workers)
+        long_call = self._silent_s > _LONG_CALL_S
         timeout_s = _CLOSE_TIMEOUT_IN_LONG_CALL_S if long_call else _CLOSE_TIMEOUT_S
         self._unload(timeout_s)
         with self._lock:
             self._closed = True
             self._holders -= 1
             left = self._holders
-        if left:
+        if left or self._axm is not None:
             warnings.warn(
                 f'the Voyager runtime did not return from a call within {timeout_s:g} s; its thread and memory are left behind, and device '
                 f'{self._session.device.name} stays in use until this process ends',

@@ -164,7 +164,7 @@ class BindingSession(Session):
 
     def _failure(self, error: Exception, what: str, *, running: bool = False) -> ZcError:
         """The exception for one of the package's own, see :func:`~zc_perception.npu.axruntime.library.explain`."""
-        return explain(what, str(error), _code(error), release=self.release, running=running)
+        return explain(what, str(error), code_of(error), release=self.release, running=running)
 
     def _list_devices(self) -> Sequence[Device]:
         try:
@@ -199,7 +199,7 @@ class BindingSession(Session):
         except Exception as error:
             raise self._connect_failure(
                 self._failure(error, f"device '{self.device.name}' can't be connected"),
-                _code(error),
+                code_of(error),
             ) from None
 
     def load_instance(self, connection: Any, model: Any, options: InstanceOptions) -> Any:
@@ -229,7 +229,8 @@ class BindingSession(Session):
             context.release()
 
 
-def _code(error: Exception) -> Result:
+def code_of(error: Exception) -> Result:
+    """The C library's code for one of the package's errors."""
     return next(
         (_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES),
         Result.UNKNOWN_ERROR,

@@ -7,9 +7,12 @@ called wrong.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from importlib import metadata
 
 PACKAGE = 'axelera-runtime'
+# By its name since 1.9, and before.
+_PACKAGES = ('axelera-rt', PACKAGE)
 _NUMBER = re.compile(r'(\d+)\.(\d+)(?:\.(\d+))?', re.ASCII)
 # The releases of the runtime that are known, with the oldest driver that each works with.
 _DRIVERS = {(1, 8): '1.6.2', (1, 7): '1.5.5', (1, 6): '1.4.4'}
@@ -26,10 +29,10 @@ def release_number(text: str) -> tuple[int, int, int] | None:
 
 def wheel_release() -> str:
     """Release of the runtime that is installed as a Python package; empty: none is."""
-    try:
-        return metadata.version(PACKAGE)
-    except metadata.PackageNotFoundError:
-        return ''
+    for package in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    return ''
 
 
 def needs_toolchain(release: str) -> bool:

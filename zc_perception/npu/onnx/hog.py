@@ -9,13 +9,14 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import ConfigError
 from zc_perception.npu.accelerator import Outputs
+from zc_perception.npu.engine_thread import Engine
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.conversion import ToLuma
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.samples import Planes
 
 
-class HogEngine:
+class HogEngine(Engine):
     """OpenCV's HOG people detector on the frame's luma.
 
     :raises ConfigError: this OpenCV has none (version 5 dropped it).

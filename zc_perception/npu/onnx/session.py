@@ -11,16 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.detection.tensor import PlanesToTensor
 from zc_perception.errors import ConfigError, message_of, nearest
 from zc_perception.npu.accelerator import Outputs
+from zc_perception.npu.engine_thread import TensorEngine
 from zc_perception.npu.manifest import DTYPES, INPUT, ModelInput, ModelManifest, TensorSpec
 from zc_perception.npu.onnx.kind import parse_providers
-from zc_perception.pixel.colorimetry import Colorimetry
-from zc_perception.pixel.layout import ImageLayout
-from zc_perception.pixel.samples import Planes
 
 CPU = 'CPUExecutionProvider'
 # What ONNX calls them otherwise than NumPy.
@@ -58,7 +54,7 @@ def _dtype(onnx: str) -> str:
     return _NAMES.get(name, name)
 
 
-class OnnxEngine:
+class OnnxEngine(TensorEngine):
     """One model in ONNX Runtime.
 
     :param entries: parameter ``providers``.
@@ -77,7 +73,8 @@ class OnnxEngine:
             raise ConfigError(
                 f"model '{manifest.name}' needs ONNX Runtime: pip install onnxruntime, or use model: hog"
             ) from error
-        self._file, self._input = manifest.file, manifest.input
+        super().__init__(manifest.input)
+        self._file = manifest.file
         self._session = self._open(onnxruntime, parse_providers(entries), threads)
         self.nodes = self._count_nodes()
         self.provider = max(self.nodes, key=self.nodes.__getitem__, default=self._providers[0])
@@ -91,7 +88,6 @@ class OnnxEngine:
                 onnxruntime.OrtValue, self._session, self._name, {self._name: blank, **self._besides},
                 (_MEMORIES[self.provider], int(number)),
             )  # fmt: skip
-        self._converter: tuple[ImageLayout, Colorimetry, PlanesToTensor] | None = None
 
     def _open(
         self, onnxruntime: ModuleType, providers: list[tuple[str, dict[str, str]]], threads: int
@@ -227,44 +223,19 @@ class OnnxEngine:
         given = {spec.name: spec for spec in manifest.tensors}
         return [given.get(name) for name in names]
 
-    def run_blank(self) -> Outputs:
-        """What the model yields for an input of zeros.
+    def infer_blank(self) -> Outputs:
+        """See :class:`TensorEngine`.
 
-        :raises ConfigError: it can't be run.
+        :raises ConfigError: the model can't be run.
         """
         try:
-            return self._infer(np.zeros(self._input.shape, self._input.dtype))
+            return super().infer_blank()
         except Exception as error:  # onnxruntime has no common base class of its errors
             raise ConfigError(
                 f"model file '{self._file}' can't be run: {message_of(error)}; export it anew"
             ) from error
 
-    def geometry(self, width: int, height: int) -> Letterbox:
-        return Letterbox.fit(
-            width,
-            height,
-            self._input.width,
-            self._input.height,
-            stretch=self._input.resize == 'stretch',
-        )
-
-    def _convert(
-        self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry
-    ) -> NDArray[Any]:
-        spec = self._input
-        # Tuples compare their members by identity first, and the layout of a pool's slots is one object.
-        if self._converter is None or self._converter[:2] != (layout, colorimetry):
-            box = self.geometry(layout.width, layout.height)
-            converter = PlanesToTensor(
-                box, layout.fourcc, colorimetry, spec.tables(), pad=spec.pad, bgr=spec.bgr, nhwc=spec.layout == 'nhwc',
-            )  # fmt: skip
-            self._converter = layout, colorimetry, converter
-        return self._converter[2].convert(planes)
-
-    def run(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> Outputs:
-        return self._infer(self._convert(planes, layout, colorimetry))
-
-    def _infer(self, tensor: NDArray[Any]) -> Outputs:
+    def infer(self, tensor: NDArray[Any]) -> Outputs:
         outputs: Sequence[NDArray[Any]] = (
             self._bound.run(tensor)
             if self._bound is not None

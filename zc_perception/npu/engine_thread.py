@@ -1,0 +1,198 @@
+"""A thread that runs an engine on one frame after the other: that of ``onnx``, and that of ``axruntime`` for an ``.axm``.
+
+It reads the frame's buffer through the CPU mapping once per frame; that pass is booked as ``tensor``.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.tensor import PlanesToTensor
+from zc_perception.errors import AcceleratorError, DeviceLostError
+from zc_perception.frame import Frame
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.npu.accelerator import Outputs
+from zc_perception.npu.manifest import ModelInput
+from zc_perception.npu.worked_job import HostResult, WorkedJob
+from zc_perception.pixel.colorimetry import Colorimetry
+from zc_perception.pixel.layout import ImageLayout
+from zc_perception.pixel.samples import Planes
+
+EngineJob = WorkedJob[HostResult]
+
+
+class Engine(ABC):
+    """Something that turns a frame's planes into raw outputs. One thread makes it, uses it and closes it."""
+
+    @abstractmethod
+    def run(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> Outputs:
+        """Blocking. The outputs are the caller's.
+
+        :raises FormatError: a format or a colorimetry that has no conversion.
+        :raises AcceleratorError: it failed.
+        """
+
+    @abstractmethod
+    def geometry(self, width: int, height: int) -> Letterbox:
+        """Between a frame of that size and the outputs. Any thread."""
+
+    def close(self) -> None:  # noqa: B027
+        """Give back what it has."""
+
+
+class TensorEngine(Engine):
+    """One that takes a tensor as the manifest describes it."""
+
+    def __init__(self, network: ModelInput) -> None:
+        self._input = network
+        self._converter: tuple[ImageLayout, Colorimetry, PlanesToTensor] | None = None
+
+    @abstractmethod
+    def infer(self, tensor: NDArray[Any]) -> Outputs:
+        """See :meth:`run`."""
+
+    def infer_blank(self) -> Outputs:
+        """What the model yields for an input of zeros."""
+        return self.infer(np.zeros(self._input.shape, self._input.dtype))
+
+    def geometry(self, width: int, height: int) -> Letterbox:
+        network, stretch = self._input, self._input.resize == 'stretch'
+        return Letterbox.fit(width, height, network.width, network.height, stretch=stretch)
+
+    def run(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> Outputs:
+        network = self._input
+        # Tuples compare their members by identity first, and the layout of a pool's slots is one object.
+        if self._converter is None or self._converter[:2] != (layout, colorimetry):
+            box, nhwc = self.geometry(layout.width, layout.height), network.layout == 'nhwc'
+            converter = PlanesToTensor(
+                box, layout.fourcc, colorimetry, network.tables(), pad=network.pad, bgr=network.bgr, nhwc=nhwc
+            )  # fmt: skip
+            self._converter = layout, colorimetry, converter
+        return self.infer(self._converter[2].convert(planes))
+
+
+class EngineThread:
+    """Owns an engine and the thread that makes it, runs it and closes it.
+
+    :meth:`submit` only queues the frame. The thread maps it, runs the engine and signals the job's fence. Jobs that were given up before
+    the thread has come to them are skipped.
+
+    :param name: of the thread.
+    :param ledger: books the pass over each frame's pixels.
+    :ivar engine: ``None`` before the first one is loaded.
+    """
+
+    def __init__(self, name: str, ledger: CopyLedger) -> None:
+        self._ledger = ledger
+        self.engine: Engine | None = None
+        self._queue: queue.SimpleQueue[EngineJob | Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._closing = False
+        self._began_ns = 0
+
+    def load(self, make: Callable[[], Engine], timeout_s: float) -> None:
+        """Have the thread close the engine before, if there is one, and make another.
+
+        :raises DeviceLostError: it is not there within *timeout_s*.
+        """
+        answers: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+        def change() -> None:
+            try:
+                self._close_engine()
+                self.engine = make()
+            except BaseException as error:
+                answers.put(error)
+            else:
+                answers.put(None)
+
+        self._queue.put(change)
+        if self._thread.ident is None:
+            self._thread.start()
+        try:
+            refusal = answers.get(timeout=timeout_s)
+        except queue.Empty:
+            raise DeviceLostError(
+                f'the model was not loaded within {timeout_s:g} s; restart the node'
+            ) from None
+        if refusal is not None:
+            raise refusal
+
+    def submit(self, frame: Frame) -> EngineJob:
+        """Queue a job. Jobs run and finish in this order.
+
+        :raises AcceleratorError: nothing is loaded.
+        """
+        if self.engine is None or self._closing:
+            raise AcceleratorError('the accelerator has no model loaded')
+        box = self.engine.geometry(frame.data.width, frame.data.height)
+        job = EngineJob(frame, box, lambda result: None)
+        self._queue.put(job)
+        return job
+
+    @property
+    def threads(self) -> tuple[threading.Thread, ...]:
+        """It."""
+        return (self._thread,)
+
+    def silent_s(self) -> float:
+        """For how long the engine has been running the frame that it has; 0 between frames."""
+        began = self._began_ns
+        return (time.monotonic_ns() - began) / 1e9 if began else 0.0
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if isinstance(item, WorkedJob):
+                self._run(item)
+            else:
+                item()
+            del item
+        self._close_engine()
+
+    def _close_engine(self) -> None:
+        engine, self.engine = self.engine, None
+        if engine is not None:
+            engine.close()
+
+    def _run(self, job: EngineJob) -> None:
+        result, error = None, AcceleratorError('the accelerator was closed')
+        # None: it was given up before it began, and would only keep the next one waiting.
+        frame = None if self._closing else job.begin_reading()
+        if frame is not None:
+            try:
+                with frame.map() as planes:
+                    self._ledger.book('tensor', sum(plane.nbytes for plane in planes))
+                    assert self.engine is not None
+                    self._began_ns = time.monotonic_ns()
+                    data = frame.data
+                    result = HostResult(self.engine.run(planes, data.layout, data.colorimetry))
+            except AcceleratorError as failure:
+                error = type(failure)(str(failure))
+            except Exception as failure:
+                # Only the text: the traceback would keep views of the frame's pixels alive.
+                error = AcceleratorError(f'{type(failure).__name__}: {failure}')
+            self._began_ns = 0
+        del frame
+        job.end_reading()
+        job.finish(result, error if result is None else None)
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """End the thread, and the engine on it. A second call does nothing.
+
+        :returns: whether it has ended; what hangs keeps all that it has.
+        """
+        self._closing = True
+        if self._thread.ident is None:
+            return True
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
