@@ -20,7 +20,7 @@ from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError, ZcError
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
-from zc_perception.npu.manifest import ModelManifest
+from zc_perception.npu.manifest import ModelManifest, load_manifest
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 _LIMITS = DecodeLimits(0.6, 0.5, 100)
@@ -76,6 +76,23 @@ def test_it_finds_what_model_json_of_the_same_numbers_finds(
     assert runtime.double.used_sub_devices == 4
     accelerator.close()
     assert runtime.double.used_sub_devices == 0
+
+
+def test_the_folder_of_an_export_is_enough(
+    runtime: Any, open_axruntime: Open, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    folder = tmp_path / 'blobs_axelera_model'
+    folder.mkdir()
+    axm(tmp_path)
+    (tmp_path / 'blobs.axm').rename(folder / 'blobs.axm')
+    (folder / 'metadata.yaml').write_text(
+        'task: detect\nstride: 32\nimgsz: [64, 64]\nnames: {0: red, 1: green, 2: blue}\nend2end: false\n'
+    )
+    manifest = load_manifest(str(folder))
+    assert (manifest.engine, manifest.classes) == ('axruntime', ('red', 'green', 'blue'))
+    accelerator = open_axruntime()
+    accelerator.load(manifest)
+    assert found(accelerator, manifest, make_frame).classes.tolist() == [2, 0]
 
 
 def test_a_failed_run_costs_its_frame_and_a_lost_card_is_called_lost(

@@ -176,7 +176,7 @@ def model(tmp_path: Path) -> Callable[..., str]:
 def found_by(path: str) -> Detections:
     manifest = load_manifest(path)
     engine = OnnxEngine(manifest, 1)
-    outputs = engine.run_blank()
+    outputs = engine.infer_blank()
     check_head(manifest, outputs)
     box = Letterbox.fit(640, 360, WIDTH, HEIGHT, stretch=manifest.input.resize == 'stretch')
     return make_head(manifest.head).decode(outputs, box, DecodeLimits(0.25, 0.45, 10))

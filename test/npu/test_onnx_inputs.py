@@ -178,7 +178,8 @@ def test_a_file_says_of_which_number_sides_must_be_multiples(
 ) -> None:
     weights = identity(['N', 3, 'H', 'W'], FLOAT, multiple=32, metadata={'stride': '32'})
     with pytest.raises(
-        ConfigError, match=r"'input.height' is 48, but model.onnx says stride 32: multiples of that are 32 and 64$"
+        ConfigError,
+        match=r"'input.height' is 48, but model.onnx says stride 32: multiples of that are 32 and 64$",
     ):
         loaded(accelerator, tmp_path, weights)
 
