@@ -71,12 +71,32 @@ def recognise(
     if said.get('task') == 'segment' and len(outputs) == 2:
         outputs = [output for output in outputs if len(output[1]) != 4]
     if not outputs:
-        return Recognised()
+        return _unseen(said)
     if len(outputs) == 1 and len(outputs[0][1]) < 4:
         return _one_output(outputs[0], size, classes, said)
     if all(len(shape) == 4 for _, shape in outputs):
         return _levels(outputs, size, classes)
     return _several(outputs, size, classes, inputs)
+
+
+def _is_detr(said: Mapping[str, Any]) -> bool:
+    words = f'{said.get("head", "")}{said.get("description", "")}'.lower()
+    return 'rtdetr' in re.sub('[-_ ]', '', words)
+
+
+def _has_chosen(said: Mapping[str, Any]) -> bool:
+    """Whether duplicates are removed in the model."""
+    args = said.get('args')
+    return said.get('end2end') is True or (isinstance(args, Mapping) and args.get('nms') is True)
+
+
+def _unseen(said: Mapping[str, Any]) -> Recognised:
+    """Of an ``.axm``, whose outputs only the runtime knows: as Ultralytics exports them. At the start a run on a blank picture checks it."""
+    if 'stride' not in said or _is_detr(said):
+        return Recognised()
+    extra = _extra(said)
+    head = _INPUT if _has_chosen(said) else {'kind': 'yolov8'}
+    return Recognised({**head, **({'extra': extra} if extra else {})})
 
 
 def _one_output(
@@ -90,16 +110,12 @@ def _one_output(
     rows, columns = shape[-2:]
     extra = _extra(said)
     more = {'extra': extra} if extra else {}
-    detr = 'rtdetr' in re.sub(
-        '[-_ ]', '', f'{said.get("head", "")}{said.get("description", "")}'.lower()
-    )
+    detr = _is_detr(said)
     if detr and columns == 6 and (classes != 2 or 'head' in said):
         return Recognised(dict(_CENTRES), input=_STRETCHED)
     if detr and columns is not None and (columns == 4 + classes or not classes):
         return Recognised({**_CENTRES, 'columns': ['box scores']}, columns - 4, input=_STRETCHED)
-    args = said.get('args')
-    chosen = said.get('end2end') is True or (isinstance(args, Mapping) and args.get('nms') is True)
-    if chosen and columns == 6 + extra:
+    if _has_chosen(said) and columns == 6 + extra:
         return Recognised({**_INPUT, **more})
     cells = possible_rows(size, _USUAL) if size else frozenset()
     for count, width, first in ((columns, rows, True), (rows, columns, False)):
