@@ -20,6 +20,7 @@ from zc_perception.detection.heads.levels import ReadyFor, all_described, input_
 from zc_perception.detection.heads.score_filter import (
     CellMajorFilter,
     ChannelMajorFilter,
+    CompiledFilter,
     Values,
     logits,
     make_score_filter,
@@ -220,7 +221,7 @@ class Boxes(Head):
         self._columns = Columns(spec, spec.columns, spec.extra)
         # A class's own number is where the background isn't.
         self._first = int(spec.background == 0)
-        self._filters: ReadyFor[ChannelMajorFilter | CellMajorFilter] = ReadyFor(
+        self._filters: ReadyFor[CompiledFilter | ChannelMajorFilter | CellMajorFilter] = ReadyFor(
             lambda outputs, _: make_score_filter(
                 *self._classes(self._columns.parts(outputs)), spec.sigmoid is True
             )
