@@ -44,6 +44,13 @@ class WhereThereIsACompiler(build_ext):
         ]
         super().copy_extensions_to_source()
 
+    def copy_file(self, source, target, *arguments, **options):
+        """Replace it at once: two environments may be made from these sources while programs load it."""
+        partial = f'{target}.{os.getpid()}'
+        _, copied = super().copy_file(source, partial, *arguments, **options)
+        os.replace(partial, target)
+        return target, copied
+
 
 setup(
     name=NAME,
