@@ -358,9 +358,8 @@ def test_a_scale_for_each_channel_gives_what_real_numbers_give(
         result = head.decode(outputs, SMALL, DecodeLimits(0.4, 0.6, 1000))
         expected = plain.decode(whole, SMALL, DecodeLimits(0.4, 0.6, 1000))
         assert len(expected) > 5
-        assert [v.tolist() for v in vars(result).values()] == [
-            v.tolist() for v in vars(expected).values()
-        ]
+        for name in ('boxes', 'scores', 'classes', 'rows'):
+            assert getattr(result, name).tolist() == getattr(expected, name).tolist()
 
 
 @pytest.mark.parametrize('extreme', [1e4, -1e4, 88.0, -100.0])
@@ -390,11 +389,10 @@ def test_outputs_of_another_arrangement_may_follow() -> None:
     for count in (10, 7, 30):
         table = rows((320, 320, 64, 32, 0.5, 0, 0), empty=count)
         assert len(head.decode([RawTensor(np.ascontiguousarray(table.T[None]))], BOX, limits)) == 1
+    found = head.decode([RawTensor(table)], BOX, limits)
     assert [Box(0.5, 0, 864, 492, 1056, 588)] == [
         Box(float(s), int(c), *b)
-        for b, s, c, _ in zip(
-            *vars(head.decode([RawTensor(table)], BOX, limits)).values(), strict=True
-        )
+        for b, s, c in zip(found.boxes, found.scores, found.classes, strict=True)
     ]
 
 
