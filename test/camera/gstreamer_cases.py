@@ -7,6 +7,7 @@ import os
 import re
 import time
 import weakref
+from ctypes import byref
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from camera.gstreamer_kit import (
 from waiting import until
 
 from zc_perception.camera.clock import StampClock
+from zc_perception.camera.gstreamer.abi import VideoInfo, load_gstreamer
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.camera.gstreamer.image import READABLE_FORMATS
 from zc_perception.camera.gstreamer.pipeline import check_description
@@ -32,8 +34,10 @@ from zc_perception.errors import CameraChangedError, CameraError, CameraLostErro
 from zc_perception.memory.fence import EventFence
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.pixel.colorimetry import Matrix, Range
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.colorimetry import RGB_FULL, Matrix, Range
+from zc_perception.pixel.fourcc import FORMATS, NV12, fourcc_code
+from zc_perception.pixel.gstreamer_caps import buffer_planes, default_layout, frame_caps
+from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
 CROPPED = TIGHT.replace('width=64,height=48', 'width=32,height=16')
@@ -825,3 +829,20 @@ def test_another_size_than_asked_for_is_refused() -> None:
 def test_a_pipeline_may_bring_its_own_sink(sink: str) -> None:
     with streaming(f'zcframes {TIGHT} {sink}') as opened:
         next_frame(opened.camera).release()
+
+
+def test_default_layouts_are_gstreamer_s() -> None:
+    gst = load_gstreamer()
+    for entry in FORMATS.values():
+        for width in (64, 66, 68, 70, 642):
+            if entry.gstreamer is None or width % entry.horizontal:
+                continue
+            layout = compute_layout(entry.code, width, 48)
+            text = frame_caps(layout, RGB_FULL, dmabuf=False)
+            caps, info = gst.gst_caps_from_string(text.encode()), VideoInfo()
+            assert gst.gst_video_info_from_caps(byref(info), caps), text
+            gst.gst_mini_object_unref(caps)
+            ours = buffer_planes(default_layout(layout))
+            count = len(ours.strides)
+            assert tuple(info.stride[:count]) == ours.strides, text
+            assert tuple(info.offset[:count]) == ours.offsets, text

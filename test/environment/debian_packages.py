@@ -3,15 +3,17 @@
     fetch(["busybox-static"], Path("build/packages"))
     resolve_dependency("linux-image-6.12-amd64", "linux-image-")
     fetch_with_dependencies(["python3.11"], Path("build/packages"), "arm64")
+    fetch(["gstreamer1.0-tools"], Path("build/packages"), suite="trixie")
 
 apt checks signatures and hashes. First the system's own package lists are used; where they are empty or older than the
-archive, private lists are fetched into the user's cache, and the system's stay as they are. Packages of another architecture always
-come by private lists, of that architecture alone.
+archive, private lists are fetched into the user's cache, and the system's stay as they are. Packages of another architecture or of
+another release of Debian always come by private lists, of that one alone.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -27,14 +29,18 @@ from environment.paths import cache_folder, locked, scratch_folder
 _T = TypeVar('_T')
 _NETWORK_OPTIONS = ('-o', 'Acquire::Retries=3', '-o', 'Acquire::http::Timeout=30')
 _TIME_LIMIT_S = 1800.0
+_KEYRING = '/usr/share/keyrings/debian-archive-keyring.gpg'
 
 
 class AptError(SetupError):
     """apt is not there, or did what was asked neither with the system's lists nor with its own."""
 
 
-def fetch(names: Sequence[str], into: Path, architecture: str = '') -> list[Path]:
-    """Download the newest ``names`` for this architecture, or another one; returns the ``.deb`` files, in the order of ``names``."""
+def fetch(
+    names: Sequence[str], into: Path, architecture: str = '', suite: str = ''
+) -> list[Path]:
+    """Download the newest ``names`` for this architecture and release of Debian, or another one; returns the ``.deb`` files, in the order
+    of ``names``."""
     into.mkdir(parents=True, exist_ok=True)
 
     def download(options: Sequence[str]) -> list[Path]:
@@ -46,7 +52,7 @@ def fetch(names: Sequence[str], into: Path, architecture: str = '') -> list[Path
             debs = [_deb_of(name, scratch) for name in names]
             return [deb.replace(into / deb.name) for deb in debs]
 
-    return _with_lists(download, f'downloading {" ".join(names)}', architecture)
+    return _with_lists(download, f'downloading {" ".join(names)}', architecture, suite)
 
 
 def fetch_with_dependencies(
@@ -130,14 +136,16 @@ def _deb_of(name: str, folder: Path) -> Path:
     return found[0]
 
 
-def _with_lists(action: Callable[[Sequence[str]], _T], purpose: str, architecture: str = '') -> _T:
-    """Call ``action`` with apt options: the lists that are there first (the system's, or ours of another architecture), then lists of our
-    own, fetched now."""
+def _with_lists(
+    action: Callable[[Sequence[str]], _T], purpose: str, architecture: str = '', suite: str = ''
+) -> _T:
+    """Call ``action`` with apt options: the lists that are there first (the system's, or ours of another architecture or release), then
+    lists of our own, fetched now."""
     _tool('apt-get')
-    name = f'apt-{architecture}' if architecture else 'apt'
-    options = _private_options(cache_folder() / name, architecture)
+    name = '-'.join(part for part in ('apt', suite, architecture) if part)
+    options = _private_options(cache_folder() / name, architecture, suite)
     try:
-        return action(options if architecture else ())
+        return action(options if architecture or suite else ())
     except AptError as error:
         first = error
     lock = cache_folder() / f'{name}.lock'
@@ -152,17 +160,26 @@ def _with_lists(action: Callable[[Sequence[str]], _T], purpose: str, architectur
         ) from error
 
 
-def _private_options(folder: Path, architecture: str = '') -> list[str]:
-    """Return options that keep apt's state in ``folder``, which the user can write to; for another architecture, as of a machine on which
-    nothing is installed."""
+def _private_options(folder: Path, architecture: str = '', suite: str = '') -> list[str]:
+    """Return options that keep apt's state in ``folder``, which the user can write to; for another architecture or release, as of a
+    machine on which nothing is installed."""
     for part in ('state/lists/partial', 'cache/archives/partial'):
         (folder / part).mkdir(parents=True, exist_ok=True)
     installed = Path('/var/lib/dpkg/status')
     settings: dict[str, object] = {}
-    if architecture:
+    if architecture or suite:
         installed = folder / 'nothing_installed'
         installed.touch()
+    if architecture:
         settings = {'APT::Architecture': architecture, 'APT::Architectures': architecture}
+    if suite:
+        sources = folder / 'sources.list'
+        sources.write_text(f'deb [signed-by={_KEYRING}] {_mirror()} {suite} main\n')
+        settings |= {
+            'Dir::Etc::sourcelist': sources,
+            'Dir::Etc::sourceparts': '/dev/null',
+            'Acquire::Languages': 'none',
+        }
     settings |= {
         'Dir::State': folder / 'state',
         'Dir::State::Lists': folder / 'state/lists',
@@ -172,6 +189,20 @@ def _private_options(folder: Path, architecture: str = '') -> list[str]:
         'APT::Sandbox::User': 'root',
     }
     return [argument for key, value in settings.items() for argument in ('-o', f'{key}={value}')]
+
+
+def _mirror() -> str:
+    """Return where this Debian machine gets its packages from: other releases lie there too."""
+    release = platform.freedesktop_os_release()
+    suite = release.get('VERSION_CODENAME', '')
+    listed = _apt(['apt-get', 'indextargets', '--format', '$(REPO_URI) $(RELEASE) $(COMPONENT)'])
+    found = [line.split()[0] for line in listed.splitlines() if line.split()[1:] == [suite, 'main']]
+    if release.get('ID') != 'debian' or not found or not Path(_KEYRING).is_file():
+        raise AptError(
+            f'packages of another release of Debian come only to a Debian machine whose apt has the source main of its own release; '
+            f'this is {release.get("PRETTY_NAME", "another system")}'
+        )
+    return found[0]
 
 
 def _apt(command: Sequence[str], cwd: Path | None = None) -> str:

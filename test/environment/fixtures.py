@@ -8,6 +8,8 @@
 ``build/fixtures/headers``: the headers that name pixel formats. They are the distribution's own, so they may be older than the formats that
 the package knows.
 
+``build/fixtures/gstreamer`` and ``build/fixtures/gstreamer-1.26``: see ``gstreamer_root.py``.
+
 ``build/fixtures/libturbojpeg.so.0``, where the machine has none: see ``turbojpeg.py``.
 """
 
@@ -80,12 +82,14 @@ def headers() -> dict[str, Path]:
 
 def main() -> int:
     """Fetch all fixtures."""
-    from environment import turbojpeg  # which places its file with the functions above
+    from environment import gstreamer_root, turbojpeg  # turbojpeg uses the functions above
 
     try:
         video()
         headers()
         turbojpeg.load()
+        gstreamer_root.root()
+        gstreamer_root.newer_root()
     except SetupError as error:
         print(f'\n{error}', file=sys.stderr)
         return 1

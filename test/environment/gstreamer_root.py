@@ -2,18 +2,22 @@
 
     root = gstreamer_root.root()
     subprocess.run([...], env={**os.environ, **root.environment()})
+    newer = gstreamer_root.newer_root()
+    subprocess.run(newer.command('gst-launch-1.0', ...), env={**os.environ, **newer.environment()})
 
-The libraries, a dozen plugins and the C headers lie in ``build/fixtures/gstreamer`` (11 MB to download, 40 MB unpacked), and in the
-user's cache for the next clone: a second call needs no network. Of the plugins only those are kept whose libraries are there as well.
-Whatever GStreamer the machine has is not used, so that tests see the same one everywhere; its processes need the environment above
-from their start, because the dynamic linker reads it only then. Nothing here depends on the version of Python.
+The libraries and a dozen plugins lie in ``build/fixtures/gstreamer`` (:data:`OWN`, of the machine's own release, with the C headers) and
+``build/fixtures/gstreamer-1.26`` (:data:`NEWER`, Debian 13's), and in the user's cache for the next clone: a second call needs no network.
+Of the plugins only those are kept whose libraries are there as well. Whatever GStreamer the machine has is not used, so that tests see the
+same one everywhere; its processes need the environment above from their start, because the dynamic linker reads it only then. The newer
+one needs a newer C library too, so its programs run under the dynamic linker that lies with it. Nothing here depends on the version of
+Python.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,27 +26,58 @@ from environment.debian_packages import fetch, resolve_dependency, unpack
 from environment.errors import SetupError
 from environment.paths import BUILD, cache_folder, locked, scratch_folder
 
-ROOT = BUILD / 'fixtures/gstreamer'
-REGISTRY = BUILD / 'fixtures/gstreamer-registry.bin'
-#: Part of the cache's name: another list of packages or plugins is another root.
-FORMAT = 2
-PACKAGES = (
-    "libgstreamer1.0-0", "libgstreamer-plugins-base1.0-0", "gstreamer1.0-plugins-base", "gstreamer1.0-plugins-good",
-    "libgstreamer1.0-dev", "libgstreamer-plugins-base1.0-dev", "libglib2.0-dev", "libgudev-1.0-0", "libv4l-0", "libv4lconvert0",
-    "liborc-0.4-0", "libdrm2", "libffi8", "libpcre2-8-0",
+FIXTURES = BUILD / 'fixtures'
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a root is made of.
+
+    :param name: of its folder.
+    :param format: part of the cache's name: another list of packages or plugins is another root.
+    :param renamed: libraries whose packages are called otherwise on other releases (``libglib2.0-0t64``): who depends on them, how their
+        names begin.
+    :param needed: plugins without which the root is of no use; the others are kept where they are.
+    :param suite: the release of Debian; empty: the machine's own. Another one brings its own C library and programs, and no headers.
+    """
+
+    name: str
+    format: int
+    size: str
+    packages: tuple[str, ...]
+    renamed: tuple[tuple[str, str], ...]
+    plugins: tuple[str, ...]
+    needed: tuple[str, ...]
+    suite: str = ''
+
+
+#: ``videoconvertscale`` was two plugins before 1.22.
+OWN = Recipe(
+    'gstreamer', 3, '17 MB',
+    ("libgstreamer1.0-0", "libgstreamer-plugins-base1.0-0", "gstreamer1.0-plugins-base", "gstreamer1.0-plugins-good",
+     "gstreamer1.0-plugins-bad", "gstreamer1.0-plugins-ugly", "libgstreamer-plugins-bad1.0-0",
+     "libgstreamer1.0-dev", "libgstreamer-plugins-base1.0-dev", "libglib2.0-dev", "libgudev-1.0-0", "libv4l-0", "libv4lconvert0",
+     "liborc-0.4-0", "libdrm2", "libffi8", "libpcre2-8-0"),
+    (("libgstreamer1.0-0", "libglib2.0-0"), ("libgstreamer1.0-0", "libdw1"), ("libgstreamer1.0-0", "libunwind8"), ("libdw1", "libelf1"),
+     ("libv4lconvert0", "libjpeg"), ("gstreamer1.0-plugins-ugly", "libx264-"), ("gstreamer1.0-plugins-bad", "libopenh264-")),
+    ("app", "audiotestsrc", "coreelements", "jpeg", "multifile", "openh264", "playback", "rawparse", "typefindfunctions", "video4linux2",
+     "videocrop", "videofilter", "videorate", "videoconvertscale", "videoconvert", "videoparsersbad", "videoscale", "videotestsrc",
+     "x264"),
+    ('app', 'coreelements', 'video4linux2', 'videotestsrc', 'videoparsersbad', 'x264'),
 )  # fmt: skip
-#: Libraries whose packages are called otherwise on other releases (``libglib2.0-0t64``): who depends on them, how their names begin.
-RENAMED = (
-    ("libgstreamer1.0-0", "libglib2.0-0"), ("libgstreamer1.0-0", "libdw1"), ("libgstreamer1.0-0", "libunwind8"), ("libdw1", "libelf1"),
-    ("libv4lconvert0", "libjpeg"),
+NEWER = Recipe(
+    'gstreamer-1.26', 1, '19 MB',
+    ("gstreamer1.0-tools", "libgstreamer1.0-0", "libgstreamer-plugins-base1.0-0", "gstreamer1.0-plugins-base",
+     "gstreamer1.0-plugins-good", "gstreamer1.0-plugins-bad", "gstreamer1.0-plugins-ugly", "libgstreamer-plugins-bad1.0-0",
+     "libatomic1", "libblkid1", "libbz2-1.0", "libc6", "libcap2", "libdrm2", "libdw1t64", "libelf1t64", "libffi8", "libgcc-s1",
+     "libglib2.0-0t64", "liblzma5", "libmount1", "libopenh264-8", "liborc-0.4-0t64", "libpcre2-8-0", "libselinux1", "libstdc++6",
+     "libunwind8", "libx264-164", "libzstd1", "zlib1g"),
+    (),
+    ("app", "coreelements", "openh264", "rawparse", "typefindfunctions", "unixfd", "videoconvertscale", "videoparsersbad", "videorate",
+     "videotestsrc", "x264"),
+    ('app', 'coreelements', 'openh264', 'unixfd', 'videoconvertscale', 'videoparsersbad', 'videotestsrc', 'x264'),
+    suite='trixie',
 )  # fmt: skip
-PLUGINS = (
-    "app", "audiotestsrc", "coreelements", "jpeg", "multifile", "playback", "rawparse",
-    "typefindfunctions", "video4linux2", "videocrop", "videofilter", "videorate",
-    "videoconvertscale", "videoconvert", "videoscale", "videotestsrc",
-)  # fmt: skip
-#: Without these a root is of no use; ``videoconvertscale`` was two plugins before 1.22.
-NEEDED = ('app', 'coreelements', 'video4linux2', 'videotestsrc')
 
 
 @dataclass(frozen=True)
@@ -58,15 +93,26 @@ class GStreamerRoot:
 
     def environment(self, plugins: Path | None = None) -> dict[str, str]:
         """What a process needs from its start; *plugins* is a folder with more of them."""
+        registry = self.folder.with_name(f'{self.folder.name}-registry.bin')
+        own_programs = (self.folder / 'bin').is_dir()
         return {
-            'LD_LIBRARY_PATH': str(self.libraries),
+            **({} if own_programs else {'LD_LIBRARY_PATH': str(self.libraries)}),
             'GST_PLUGIN_SYSTEM_PATH_1_0': str(self.folder / 'plugins'),
             'GST_PLUGIN_PATH_1_0': '' if plugins is None else str(plugins),
             'GST_PLUGIN_SCANNER_1_0': str(self.folder / 'gst-plugin-scanner'),
-            'GST_REGISTRY_1_0': str(REGISTRY if plugins is None else plugins / 'registry.bin'),
+            # The scanner would be started without the linker that it needs.
+            **({'GST_REGISTRY_FORK': 'no'} if own_programs else {}),
+            'GST_REGISTRY_1_0': str(registry if plugins is None else plugins / 'registry.bin'),
             # A test's messages are compared, and nobody is to look for typefinders at home.
             'LC_ALL': 'C.UTF-8',
         }
+
+    def command(self, program: str, *arguments: str) -> list[str]:
+        """How a program runs with the newer root's libraries: one of its own, or any other one by its path."""
+        (linker,) = self.libraries.glob('ld-linux*.so.*')
+        own = self.folder / 'bin' / program
+        path = str(own if own.is_file() else program)
+        return [str(linker), '--library-path', str(self.libraries), '--argv0', path, path, *arguments]
 
     def compiler_arguments(self) -> list[str]:
         """What gcc needs to compile and link against it."""
@@ -88,59 +134,75 @@ class GStreamerRoot:
 
 
 def root() -> GStreamerRoot:
-    """Return the root, fetching it when neither this tree nor the cache has it.
+    """Return the root of the machine's own release, fetching it when neither this tree nor the cache has it.
 
     :raises SetupError: the packages can't be fetched here; the message says why.
     """
-    stamp = ROOT / 'complete'
-    if not (stamp.is_file() and stamp.read_text() == str(FORMAT)):
-        cached = cache_folder() / f'gstreamer-{FORMAT}'
-        lock = cache_folder() / 'gstreamer.lock'
+    return _made(OWN)
+
+
+def newer_root() -> GStreamerRoot:
+    """Return the root with GStreamer 1.26, as :func:`root` does the other one."""
+    return _made(NEWER)
+
+
+def _made(recipe: Recipe) -> GStreamerRoot:
+    target, wanted = FIXTURES / recipe.name, str(recipe.format)
+    stamp = target / 'complete'
+    if not (stamp.is_file() and stamp.read_text() == wanted):
+        cached = cache_folder() / f'{recipe.name}-{recipe.format}'
+        lock = cache_folder() / f'{recipe.name}.lock'
         with locked(lock, f'waiting for another fetch of GStreamer (it holds {lock})'):
             if not cached.is_dir():
-                fetch_root(cached)
-            if not (stamp.is_file() and stamp.read_text() == str(FORMAT)):
-                _place(cached, ROOT)
-    return GStreamerRoot(ROOT)
+                fetch_root(recipe, cached)
+            if not (stamp.is_file() and stamp.read_text() == wanted):
+                _place(cached, target)
+    return GStreamerRoot(target)
 
 
-def fetch_root(into: Path) -> None:
+def fetch_root(recipe: Recipe, into: Path) -> None:
     """Download the packages and keep what is needed of them as the folder *into*."""
     with (
-        step("fetching GStreamer from Debian's packages (11 MB)"),
+        step(f"fetching {recipe.name} from Debian's packages ({recipe.size})"),
         scratch_folder(into.parent) as scratch,
     ):
-        names = [*PACKAGES, *(resolve_dependency(meta, prefix) for meta, prefix in RENAMED)]
+        names = [*recipe.packages, *(resolve_dependency(*pair) for pair in recipe.renamed)]
         # libjpeg comes as an empty package that depends on the real one.
         names = [name if name != 'libjpeg8' else 'libjpeg-turbo8' for name in names]
-        for deb in fetch(names, scratch / 'debs'):
+        for deb in fetch(names, scratch / 'debs', suite=recipe.suite):
             unpack(deb, scratch / 'tree')
         kept = scratch / 'kept'
-        _keep(scratch / 'tree', kept)
-        (kept / 'complete').write_text(str(FORMAT))
+        _keep(recipe, scratch / 'tree', kept)
+        (kept / 'complete').write_text(str(recipe.format))
         os.replace(kept, into)
 
 
-def _keep(tree: Path, kept: Path) -> None:
+def _keep(recipe: Recipe, tree: Path, kept: Path) -> None:
     libraries = _only(sorted((tree / 'usr/lib').glob('*-linux-gnu*')), 'usr/lib/*-linux-gnu*')
-    for name in ('lib', 'plugins', 'include'):
+    for name in ('lib', 'plugins'):
         (kept / name).mkdir(parents=True)
     folders = [libraries, *(tree / 'lib').glob('*-linux-gnu*')]
-    for library in (path for folder in folders for path in sorted(folder.glob('lib*.so.*'))):
+    patterns: Sequence[str] = ('lib*.so.*', 'ld-linux*.so.*') if recipe.suite else ('lib*.so.*',)
+    for library in (path for folder in folders for pattern in patterns for path in sorted(folder.glob(pattern))):
         # Versioned names are links to the file; one file by the name that the linker looks for is enough.
         target = kept / 'lib' / _soname(library.name)
         if not target.exists():
-            shutil.copyfile(library.resolve(), target)
-    for plugin in PLUGINS:
+            shutil.copy(library.resolve(), target)
+    for plugin in recipe.plugins:
         file = libraries / f'gstreamer-1.0/libgst{plugin}.so'
         if file.is_file():
             shutil.copyfile(file, kept / 'plugins' / file.name)
-        elif plugin in NEEDED:
+        elif plugin in recipe.needed:
             raise SetupError(
                 f"Debian's packages have no GStreamer plugin {plugin!r}; they have been rearranged"
             )
     scanner = _only(sorted(libraries.rglob('gst-plugin-scanner')), 'gst-plugin-scanner')
     shutil.copy(scanner, kept / 'gst-plugin-scanner')
+    if recipe.suite:
+        (kept / 'bin').mkdir()
+        for program in ('gst-launch-1.0', 'gst-inspect-1.0'):
+            shutil.copy(tree / 'usr/bin' / program, kept / 'bin' / program)
+        return
     for name in ('gstreamer-1.0', 'glib-2.0'):
         shutil.copytree(tree / 'usr/include' / name, kept / 'include' / name)
     shutil.copytree(libraries / 'glib-2.0/include', kept / 'include/glib-2.0-config')

@@ -28,7 +28,15 @@ from zc_perception.camera.stereo import Side
 from zc_perception.camera.v4l2 import camera as v4l2_camera
 from zc_perception.errors import CameraLostError, ZcError
 from zc_perception.link.endpoints import frame_offer
-from zc_perception.nodes import camera_info, frame_links, inference, overlay, realtime, recorder
+from zc_perception.nodes import (
+    camera_info,
+    frame_links,
+    gstreamer_socket,
+    inference,
+    overlay,
+    realtime,
+    recorder,
+)
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
@@ -114,6 +122,7 @@ def option(name: str, value: Any) -> Static:
     )
 
 
+UNIXFD = gstreamer_socket, 'UnixfdServer'
 SYNTHETIC, REPLAY, V4L2 = (
     ('synthetic', 'SyntheticCamera'),
     ('replay', 'ReplayCamera'),
@@ -183,6 +192,9 @@ ENTRIES: dict[tuple[str, str], Static] = {
         OWN_GROUP, lambda seen: ('allowed_gids', [int(OWN_GROUP)]) in seen.given[-1], {}, (frame_offer, 'SharedMemoryServer')
     ),
     ('capture', 'quarantine'): Static(7.5, lambda seen: 7.5 in seen.given[-1], {}, (frame_offer, 'SharedMemoryServer')),
+    ('capture', 'unixfd'): Static('/folder/front.sock', lambda seen: Path('/folder/front.sock') in seen.given[-1], {}, UNIXFD),
+    ('capture', 'unixfd_window'): Static(7, lambda seen: ('window', 7) in seen.given[-1], {'unixfd': '/folder/front.sock'}, UNIXFD),
+    ('capture', 'unixfd_caps'): Static('drm-format', lambda seen: ('drm', True) in seen.given[-1], {'unixfd': '/folder/x.sock'}, UNIXFD),
     ('capture', 'autostart'): AUTOSTART,
     ('capture', 'lock_memory'): Static(True, lambda seen: seen.given[0][0] == 'mlockall', {}, (realtime, '_libc_call')),
     ('capture', 'gc_freeze'): Static(True, lambda seen: gc.get_freeze_count() > 0),

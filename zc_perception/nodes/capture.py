@@ -42,6 +42,7 @@ from zc_perception.nodes.capture_status import (
 )
 from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.frame_links import FrameServer, group_ids
+from zc_perception.nodes.gstreamer_socket import GStreamerSocket, socket_path
 from zc_perception.nodes.params.qos_overrides import Endpoint, overridden, publisher_qos
 from zc_perception.nodes.perception_node import PATIENCE_S, PerceptionNode
 from zc_perception.nodes.realtime import Realtime, parse_cpus
@@ -143,7 +144,7 @@ class CaptureNode(PerceptionNode):
     PREFIXES = (PREFIX,)
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {
         'frame_id': _check_frame_id, 'participants': parse_stand_ins, 'shared_memory_group': group_ids, 'cpu_affinity': parse_cpus,
-        'snapshot_folder': snapshot_folder,
+        'snapshot_folder': snapshot_folder, 'unixfd': socket_path,
     }  # fmt: skip
     ENDPOINTS = (
         _FRAMES,
@@ -175,6 +176,7 @@ class CaptureNode(PerceptionNode):
         self._publisher: AdaptedPublisher[Frame] | None = None
         self._server: FrameServer | None = None
         self._offer: FrameOffer | None = None
+        self._unixfd: GStreamerSocket | None = None
         self._camera_info = CameraInfoPublisher(self, self.parameters)
         self._controls = CameraControls(self)
         self._factory = self._new_factory()
@@ -242,6 +244,10 @@ class CaptureNode(PerceptionNode):
             if self.parameters['renegotiate']
             else _FIXED.format(self.get_fully_qualified_name()),
         )
+        if (path := socket_path(self.parameters['unixfd'])) is not None:
+            self._unixfd = GStreamerSocket(
+                self, self.parameters, self._key, path, self.ledger, self._framerate
+            )
         # Before the camera is opened, which may depend on what its consumers can use.
         self._offer.listen((self.parameters['width'] or 1, self.parameters['height'] or 1))
         if self._factory.slow:
@@ -250,6 +256,10 @@ class CaptureNode(PerceptionNode):
         else:
             self.supervisor.open_now()
         self._camera_info.reload(self.parameters)
+
+    def _framerate(self) -> float:
+        camera = self.supervisor.camera
+        return 0.0 if camera is None else camera.framerate
 
     def _agree(self) -> None:
         """On buffers, with everybody who is there; or later, when the camera is."""
@@ -269,6 +279,8 @@ class CaptureNode(PerceptionNode):
         """Sensor off, buffers given back: the driver has them again, and others may open the camera."""
         if self.supervisor.started:
             self.supervisor.stop()
+            if self._unixfd is not None:
+                self._unixfd.server.end_streams()
             self._factory.close()
             self._end_buffers()
 
@@ -278,6 +290,9 @@ class CaptureNode(PerceptionNode):
         self._describe()
         self.supervisor.stop()
         self._factory.close()
+        if self._unixfd is not None:
+            self._unixfd.close()
+            self._unixfd = None
         self._end_buffers()
         if self._publisher is not None:
             self._publisher.destroy()
@@ -594,5 +609,6 @@ class CaptureNode(PerceptionNode):
             self._camera_info.status(),
             self._controls.status(),
             *([] if self._stereo is None else [self._stereo.status()]),
+            *([] if self._unixfd is None else [self._unixfd.status()]),
             *self._realtime.statuses(),
         ]

@@ -132,6 +132,11 @@ NODES: Mapping[str, NodeSpecs] = {
                       'encoding means the same, else rgb8.', choices=OUTPUT_ENCODINGS, dynamic=True),
         ParameterSpec('jpeg_quality', 0, 'JPEG quality of image_raw/compressed. 0: the topic is not offered.', '', 0, 100, dynamic=True),
         *_PUBLISHER,
+        ParameterSpec('unixfd', '', "Path of a socket from which GStreamer's own unixfdsrc reads the frames without a copy. Its folder must "
+                      'be this user\'s, and writable by nobody else. Empty: none.'),
+        ParameterSpec('unixfd_window', 4, 'Frames that each reader of that socket may hold at the same time.', '', 1, 32),
+        ParameterSpec('unixfd_caps', 'raw', 'Caps of linear frames there: raw is video/x-raw, drm-format is the form for elements that '
+                      'import dma-bufs only. Other layouts always have a drm-format.', choices=('raw', 'drm-format')),
         ParameterSpec('snapshot_folder', '', 'Folder for ~/snapshot. ~user and $NAME are replaced. A relative path begins in the '
                       'working folder of the node. Empty: $ROS_HOME/zc_perception/snapshots, where ROS_HOME is ~/.ros by default.',
                       dynamic=True),

@@ -131,6 +131,20 @@ def from_gstreamer_colorimetry(text: str, default: Colorimetry = BT601_LIMITED) 
     )
 
 
+_TO_GST_MATRIX = {Matrix.BT709: 3, Matrix.BT601: 4, Matrix.BT2020: 6, Matrix.RGB: 1}
+_TO_GST_TRANSFER = {Transfer.BT709: 5, Transfer.SRGB: 7, Transfer.PQ: 14}
+# The primaries that go with a matrix: SMPTE 170M with BT.601.
+_TO_GST_PRIMARIES = {Matrix.BT709: 1, Matrix.BT601: 4, Matrix.BT2020: 7, Matrix.RGB: 1}
+
+
+def gstreamer_colorimetry(colorimetry: Colorimetry) -> str:
+    """The four numbers of GStreamer's caps. The primaries, which aren't kept, are those that go with the matrix."""
+    matrix = colorimetry.matrix
+    span = 1 if colorimetry.range is Range.FULL else 2
+    transfer = _TO_GST_TRANSFER[colorimetry.transfer]
+    return f'{span}:{_TO_GST_MATRIX[matrix]}:{transfer}:{_TO_GST_PRIMARIES[matrix]}'
+
+
 class V4l2Colorimetry(NamedTuple):
     """The four fields of ``struct v4l2_pix_format``; zeros are V4L2's DEFAULT."""
 

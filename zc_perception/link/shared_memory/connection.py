@@ -407,22 +407,7 @@ class Connection:
             self._pending.clear()
             self.socket.close()
         _release(pending)
-        revoked: set[DmaBuf] = set()
-
-        def quarantine(buffers: Sequence[DmaBuf]) -> Fence:
-            revoked.update(buffers)
-            return quarantine_fence(buffers, quarantine_timeout_s)
-
-        self.pool.revoke(self.holder, quarantine, timeout_s=quarantine_timeout_s + _PATIENCE_S)
-        for frame in held:
-            buffers = frame.data.buffers
-            with contextlib.suppress(StaleFrameError):
-                # Those of another pool than ours, which a producer may have changed to, are not revoked yet.
-                frame.release(
-                    None
-                    if revoked.issuperset(buffers)
-                    else quarantine_fence(buffers, quarantine_timeout_s)
-                )
+        take_back(self.pool, self.holder, held, quarantine_timeout_s)
         return len(held)
 
     def close_in_child(self) -> None:
@@ -449,6 +434,28 @@ class Connection:
                 self.hello.name, self.holder, self.peer.pid, self.peer.uid, self._window, self.hello.window, self._depth, len(self._out),
                 len(self._pending), self._sent, self._dropped, self._trusted_writer, self._in_hand(),
             )  # fmt: skip
+
+
+def take_back(
+    pool: BufferPool, holder: str, held: Sequence[Frame], quarantine_timeout_s: float
+) -> None:
+    """Take *held* back from *holder*, whose process is gone. Its devices may still read: the slots rest until they are done."""
+    revoked: set[DmaBuf] = set()
+
+    def quarantine(buffers: Sequence[DmaBuf]) -> Fence:
+        revoked.update(buffers)
+        return quarantine_fence(buffers, quarantine_timeout_s)
+
+    pool.revoke(holder, quarantine, timeout_s=quarantine_timeout_s + _PATIENCE_S)
+    for frame in held:
+        buffers = frame.data.buffers
+        with contextlib.suppress(StaleFrameError):
+            # Those of another pool than ours, which a producer may have changed to, are not revoked yet.
+            frame.release(
+                None
+                if revoked.issuperset(buffers)
+                else quarantine_fence(buffers, quarantine_timeout_s)
+            )
 
 
 def _release(frames: list[Frame]) -> None:

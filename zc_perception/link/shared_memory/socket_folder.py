@@ -112,18 +112,54 @@ def socket_path(folder: Path, publisher_id: str) -> Path:
             f'publisher_id {publisher_id!r} is no file name; use the hexadecimal one of the announcement'
         )
     path = folder / f'{publisher_id}{SUFFIX}'
-    excess = (
-        len(os.fsencode(folder))
-        + 1
-        + max(len(os.fsencode(path.name)), _STARTING_LENGTH)
-        - SUN_PATH
-    )
+    excess = _excess(path)
     if excess > 0:
         raise ConfigError(
             f"folder '{folder}' has a name that is {excess} bytes too long for a socket's address ({SUN_PATH} bytes); "
             'name a shorter one in the environment variable ZC_RUNTIME_DIR'
         )
     return path
+
+
+def _excess(path: Path) -> int:
+    """Bytes that a socket of this name, or its first name, has too many for an address."""
+    longest = max(len(os.fsencode(path.name)), _STARTING_LENGTH)
+    return len(os.fsencode(path.parent)) + 1 + longest - SUN_PATH
+
+
+def check_place(path: Path, parameter: str) -> None:
+    """Whether a socket that the user has named may lie at *path*: nobody but its owner may put files into its folder.
+
+    :param parameter: what the user calls it, for messages.
+    :raises ConfigError: it may not.
+    """
+    named = f"parameter '{parameter}' is '{path}'"
+    if not path.is_absolute():
+        raise ConfigError(f'{named}; give the whole path, such as /run/user/1000/front.sock')
+    if (excess := _excess(path)) > 0:
+        raise ConfigError(
+            f"{named}, which is {excess} bytes too long for a socket's address ({SUN_PATH} bytes); give a shorter one"
+        )
+    try:
+        status, found = os.stat(path.parent), path.lstat() if os.path.lexists(path) else None
+    except OSError as error:
+        raise ConfigError(
+            f'{named}, whose folder cannot be used: {error.strerror}; make it, with mode 0700'
+        ) from error
+    who = f'{named}, whose folder'
+    if not stat.S_ISDIR(status.st_mode):
+        raise ConfigError(f'{who} is none; give a path in a folder of your own')
+    if status.st_uid != os.geteuid():
+        raise ConfigError(
+            f'{who} belongs to user {status.st_uid}, this is user {os.geteuid()}; name a folder of your own'
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(
+            f"{who} can be written by others (mode {mode:04o}); run 'chmod go-w' on it, or name another one"
+        )
+    if found is not None and not stat.S_ISSOCK(found.st_mode):
+        raise ConfigError(f'{named}, which is there and no socket; remove it, or give another path')
 
 
 def announcement_path(socket: Path) -> Path:
@@ -136,16 +172,23 @@ def starting_path(path: Path) -> Path:
     return path.with_name(f'{STARTING}{os.urandom(4).hex()}')
 
 
-def listen(path: Path, group: int | None = None) -> socket.socket:
+def listen(
+    path: Path,
+    group: int | None = None,
+    *,
+    kind: socket.SocketKind = socket.SOCK_SEQPACKET,
+    step: str = 'name another folder in the environment variable ZC_RUNTIME_DIR',
+) -> socket.socket:
     """A listening socket at *path*, not blocking. It gets its name only once it listens. So a socket of that
     name at which nobody listens is a leftover, which may be removed.
 
+    :param step: what to do if none can be made.
     :raises ConfigError: somebody listens there, or the folder can't be written.
     """
     starting = starting_path(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
     try:
-        if is_dead(path) is False:
+        if is_dead(path, kind) is False:
             raise ConfigError(
                 f"somebody listens at '{path}' already; each publisher needs an id of its own"
             )
@@ -160,7 +203,7 @@ def listen(path: Path, group: int | None = None) -> socket.socket:
         with contextlib.suppress(OSError):
             starting.unlink()
         raise ConfigError(
-            f"no socket can be made at '{path}': {error.strerror}; name another folder in the environment variable ZC_RUNTIME_DIR"
+            f"no socket can be made at '{path}': {error.strerror}; {step}"
         ) from error
     except BaseException:
         listener.close()
@@ -168,9 +211,9 @@ def listen(path: Path, group: int | None = None) -> socket.socket:
     return listener
 
 
-def is_dead(path: Path) -> bool | None:
+def is_dead(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> bool | None:
     """Whether nobody listens at *path* any more; ``None`` if there is no socket, or one that we can't judge."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:
+    with socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK) as probe:
         try:
             if not stat.S_ISSOCK(path.lstat().st_mode):
                 return None

@@ -1,0 +1,323 @@
+"""The unixfd socket: GStreamer 1.26's own ``unixfdsrc`` at the other end, and peers that break the rules."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from link.unixfd.unixfd_kit import NV12, SIZE, Feed, RawReader, crcs, gst
+from long_form import LONG
+from waiting import until
+
+from zc_perception.errors import ConfigError
+from zc_perception.link.shared_memory.unix_socket import Peer
+from zc_perception.link.unixfd.server import COPIED
+from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.pixel.layout import compute_layout
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+MakeFeed = Callable[..., Feed]
+FRAMES = 300 if LONG else 40
+KILLS = 100 if LONG else 2
+CAMERA_KILLS = 50 if LONG else 1
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+@pytest.fixture
+def make_feed(folder: Path) -> Iterator[MakeFeed]:
+    feeds: list[Feed] = []
+
+    def make(*arguments: Any, **options: Any) -> Feed:
+        feeds.append(Feed(folder / 'front.sock', *arguments, **options))
+        return feeds[-1]
+
+    yield make
+    for feed in feeds:
+        feed.close()
+
+
+def publish_for(feed: Feed, frames: int, reader: int = 0) -> None:
+    """Publish as a reader takes: none waits behind another."""
+    watched = feed.server._readers[reader]  # the last frame may be its end
+    before = watched.sent
+    for number in range(1, frames + 1):
+        assert feed.publish()
+        until(lambda: watched.sent >= before + number, lambda: f'{watched} {feed.said}')  # noqa: B023
+
+
+# What the reader makes of each format is the same samples in another order.
+FORMATS = {
+    'NV12': ('I420', lambda y, uv: [y, uv[:, ::2], uv[:, 1::2]]),
+    'YUYV': ('UYVY', lambda yuyv: [yuyv.reshape(SIZE[1], -1, 2)[:, :, ::-1]]),
+    'BG24': ('BGR', lambda rgb: [rgb.reshape(SIZE[1], -1, 3)[:, :, ::-1]]),
+}
+
+
+@pytest.mark.parametrize('name', FORMATS)
+def test_each_frame_is_the_camera_s_with_padded_rows_too(
+    make_feed: MakeFeed, folder: Path, name: str
+) -> None:
+    wanted, order = FORMATS[name]
+    align = 3 * 256 if name == 'BG24' else 256
+    feed = make_feed(compute_layout(fourcc_code(name), *SIZE, stride_align=align))
+    target = folder / 'pixels'
+    reader = gst(
+        'unixfdsrc', f'socket-path={feed.server.path}', f'num-buffers={FRAMES}', '!', 'videoconvert', '!',
+        f'video/x-raw,format={wanted}', '!', 'filesink', f'location={target}',
+    )  # fmt: skip
+    until(feed.readers, lambda: reader.poll())
+    publish_for(feed, FRAMES)
+    assert reader.wait(60) == 0, reader.communicate()
+    pictures = [order(*feed.picture(number)) for number in range(1, FRAMES + 1)]
+    expected = b''.join(np.ascontiguousarray(part).tobytes() for one in pictures for part in one)
+    assert crcs(target.read_bytes(), len(expected) // FRAMES) == crcs(
+        expected, len(expected) // FRAMES
+    )
+    until(feed.all_free, feed.pool.describe_holders)
+    # Before the reader's first element has seen a picture it doesn't know where padded planes lie.
+    copied = feed.ledger.count(COPIED)
+    assert 1 <= copied <= 4, copied
+
+
+def test_the_reader_has_the_camera_s_own_memory(make_feed: MakeFeed) -> None:
+    feed = make_feed()
+    # It shows pictures at their time, so that it holds the newest ones.
+    reader = gst(
+        'unixfdsrc', f'socket-path={feed.server.path}', '!', 'queue', '!',
+        'fakesink', 'sync=true', 'ts-offset=1000000000000',
+    )  # fmt: skip
+    until(feed.readers)
+    until(lambda: feed.publish() and feed.server.statistics().readers[0].held == 4)
+    own = {(b.identity.device, b.identity.inode) for slot in feed.pool.slots for b in slot.buffers}
+
+    def theirs() -> set[tuple[int, int]]:
+        found = set()
+        for entry in Path(f'/proc/{reader.pid}/fd').iterdir():
+            with contextlib.suppress(OSError):
+                if 'memfd' in os.readlink(entry):
+                    status = entry.stat()
+                    found.add((status.st_dev, status.st_ino))
+        return found
+
+    until(lambda: len(theirs() & own) == 4, theirs)
+    assert theirs() <= own, "the reader has memory that is not the camera's"
+    assert feed.ledger.entries() == {}
+    reader.kill()
+    reader.communicate()
+    until(feed.all_free, feed.pool.describe_holders)
+    assert feed.server.statistics().taken_back == 4
+
+
+def test_a_stopped_reader_costs_its_own_frames_only(make_feed: MakeFeed) -> None:
+    feed = make_feed(slots=14)
+    words = 'unixfdsrc', f'socket-path={feed.server.path}', '!', 'fakesink'
+    first, second = gst(*words), gst(*words, 'sync=false')
+    until(lambda: feed.readers() == 2)
+    publish_for(feed, 5)
+    stopped = feed.server.statistics().readers[1].pid
+    os.kill(stopped, signal.SIGSTOP)
+    publish_for(feed, FRAMES)
+    readers = feed.server.statistics().readers
+    assert (feed.lost, readers[0].dropped) == (0, 0), 'neither the camera nor the other reader'
+    assert readers[1].held <= 4 and readers[1].dropped >= FRAMES - 5 - 4
+    os.kill(stopped, signal.SIGCONT)
+    sent = readers[1].sent
+    until(lambda: feed.publish() and feed.server.statistics().readers[1].sent > sent + 4)
+    for process in (first, second):
+        process.kill()
+        process.communicate()
+    until(lambda: not feed.readers())
+    until(feed.all_free, feed.pool.describe_holders)
+
+
+def test_killed_readers_leave_nothing(make_feed: MakeFeed) -> None:
+    feed = make_feed()
+    for number in range(1, KILLS + 1):
+        reader = gst('unixfdsrc', f'socket-path={feed.server.path}', '!', 'fakesink', 'sync=true')
+        until(feed.readers)
+        until(lambda: feed.publish() and feed.server.statistics().readers[0].sent >= 2)
+        reader.kill()
+        reader.communicate()
+        until(lambda: not feed.readers())
+        assert feed.server.statistics().ended == {'eof': number}
+    until(feed.all_free, feed.pool.describe_holders)
+
+
+def test_the_socket_of_a_killed_camera_is_taken_over(folder: Path) -> None:
+    path = folder / 'front.sock'
+    program = [sys.executable, str(Path(__file__).with_name('unixfd_kit.py')), str(path)]
+    paths = os.pathsep.join(sys.path)
+    for _ in range(CAMERA_KILLS + 1):
+        camera = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, env={**os.environ, 'PYTHONPATH': paths})  # fmt: skip
+        assert camera.stdout is not None and camera.stdout.readline() == 'ready\n'
+        assert path.stat().st_mode & 0o777 == 0o600
+        reader = RawReader(path)
+        reader.buffer()
+        camera.kill()
+        camera.communicate()
+        while reader.command()[0] >= 0:  # what was under way, and then the end
+            pass
+        reader.close()
+    assert path.exists(), 'nobody has removed it'
+
+
+def test_who_listens_already_keeps_the_socket(make_feed: MakeFeed) -> None:
+    feed = make_feed()
+    with pytest.raises(ConfigError, match='somebody listens'):
+        Feed(feed.server.path)
+    RawReader(feed.server.path).close()
+
+
+@pytest.mark.parametrize(
+    ('mode', 'name', 'words'),
+    [
+        (0o770, 'front.sock', 'written by others'),
+        (0o700, 'x' * 120, 'too long'),
+        (0o700, 'none/front.sock', 'cannot be used'),
+        (0o700, 'file', 'no socket'),
+    ],
+)
+def test_a_place_where_others_could_be_is_refused(
+    folder: Path, mode: int, name: str, words: str
+) -> None:
+    (folder / 'file').touch()
+    folder.chmod(mode)
+    with pytest.raises(ConfigError, match=words):
+        Feed(folder / name)
+
+
+def test_another_format_ends_the_stream(make_feed: MakeFeed) -> None:
+    feed = make_feed()
+    reader = RawReader(feed.server.path)
+    until(feed.readers)
+    feed.publish()
+    kept = reader.buffer()
+    feed.use(compute_layout(fourcc_code('YUYV'), *SIZE))
+    feed.publish()
+    assert reader.command()[0] == 3, 'EOS'
+    feed.publish()
+    reader.give_back(kept)
+    later = RawReader(feed.server.path)
+    until(lambda: feed.readers() == 2)
+    feed.publish()
+    number, payload, _ = later.command()
+    assert number == 2 and b'YUY2' in payload and payload.endswith(b'\0')
+    later.buffer()
+    reader.close()
+    later.close()
+    until(feed.all_free, feed.pool.describe_holders)
+
+
+def test_a_reader_that_does_not_read_or_give_back_keeps_its_window(make_feed: MakeFeed) -> None:
+    feed = make_feed(window=3)
+    hoarder, good = RawReader(feed.server.path), RawReader(feed.server.path)
+    until(lambda: feed.readers() == 2)
+    for _ in range(30):
+        assert feed.publish()
+        good.give_back(good.buffer())
+    assert feed.server.statistics().readers[0].held == 3
+    hoarder.close()
+    until(lambda: feed.readers() == 1)
+    assert feed.server.statistics().taken_back >= 3
+    good.close()
+    until(feed.all_free, feed.pool.describe_holders)
+
+
+LIES = {
+    'unknown id': struct.pack('=IIQ', 1, 8, 1 << 60),
+    'command': struct.pack('=II', 0, 8),
+    'size': struct.pack('=II', 1, 1 << 31),
+    'noise': bytes(range(256)) * 64,
+}
+
+
+@pytest.mark.parametrize('lie', LIES)
+def test_a_reader_that_lies_is_disconnected(make_feed: MakeFeed, lie: str) -> None:
+    feed = make_feed()
+    liar, good = RawReader(feed.server.path), RawReader(feed.server.path)
+    until(lambda: feed.readers() == 2)
+    feed.publish()
+    liar.buffer()
+    good.give_back(good.buffer())
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        liar.send(LIES[lie])
+    until(lambda: feed.readers() == 1, feed.said)
+    assert feed.server.statistics().last.startswith('reader pid')
+    feed.publish()
+    good.give_back(good.buffer())
+    liar.close()
+    good.close()
+    until(feed.all_free, feed.pool.describe_holders)
+
+
+def test_a_frame_is_given_back_once(make_feed: MakeFeed) -> None:
+    feed = make_feed()
+    reader = RawReader(feed.server.path)
+    until(feed.readers)
+    feed.publish()
+    number = reader.buffer()
+    reader.give_back(number)
+    reader.give_back(number)
+    assert reader.command()[0] == -1
+    assert feed.server.statistics().ended == {'release': 1}
+    reader.close()
+
+
+def test_half_a_command_waits_for_the_other_half(make_feed: MakeFeed) -> None:
+    feed = make_feed()
+    reader = RawReader(feed.server.path)
+    until(feed.readers)
+    feed.publish()
+    whole = struct.pack('=IIQ', 1, 8, reader.buffer())
+    for byte in whole:
+        reader.send(bytes([byte]))
+    until(lambda: not feed.server.statistics().readers[0].held)
+    # Half of one more, with a descriptor that nobody asked for, and the end.
+    socket.send_fds(reader.socket, [whole[:7]], [0])
+    reader.close()
+    until(lambda: not feed.readers())
+    assert feed.server.statistics().ended == {'eof': 1}
+
+
+def test_other_users_are_turned_away(make_feed: MakeFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = make_feed()
+    stranger = Peer(1, os.geteuid() + 1, 1)
+    monkeypatch.setattr('zc_perception.link.unixfd.server.peer_of', lambda _: stranger)
+    reader = RawReader(feed.server.path)
+    assert reader.command()[0] == -1
+    assert feed.server.statistics().ended == {'not_allowed': 1}
+    reader.close()
+
+
+def test_a_reader_without_a_slot_hears_the_end_and_the_log_says_why(make_feed: MakeFeed) -> None:
+    feed = make_feed(slots=4, window=8)
+    first = RawReader(feed.server.path)
+    until(feed.readers)
+    second = RawReader(feed.server.path)
+    assert second.command()[0] == -1
+    assert any("raise parameter 'slots'" in text for text in feed.said), feed.said
+    first.close()
+    second.close()
+    until(lambda: not feed.readers())
+
+
+def test_frames_reach_a_reader_in_any_of_our_layouts() -> None:
+    """The tight layout of the other tests is GStreamer's own."""
+    from zc_perception.pixel.gstreamer_caps import is_default
+
+    assert is_default(NV12)

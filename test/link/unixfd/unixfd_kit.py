@@ -1,0 +1,186 @@
+"""A camera of small frames with its unixfd socket, raw readers, and GStreamer's own ``unixfdsrc``.
+
+Run as a program it serves frames at a path until it is killed.
+"""
+
+from __future__ import annotations
+
+import array
+import operator
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from environment import gstreamer_root
+
+from zc_perception.frame import Frame, Header
+from zc_perception.link.bus import BUS, BusKey, BusPublisher, LinkQos
+from zc_perception.link.unixfd.server import UnixfdServer
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.pixel.layout import ImageLayout, compute_layout
+
+SIZE = 64, 48
+NV12 = compute_layout(fourcc_code('NV12'), *SIZE, stride_align=1, offset_align=1)
+
+
+class Feed:
+    """A publisher on the bus, its pool, and the server."""
+
+    def __init__(
+        self, path: Path, layout: ImageLayout = NV12, *, slots: int = 12, **options: Any
+    ) -> None:
+        self.key: BusKey = ('unixfd tests', str(path), 'sensor_msgs/msg/Image')
+        self.ledger = CopyLedger()
+        self.said: list[str] = []
+        self.sequence = 0
+        self.lost = 0
+        self.publisher: BusPublisher[Frame] = BusPublisher('camera', LinkQos(1))
+        self.publisher.deliver = Frame.deliver
+        self.publisher.pool_of = operator.attrgetter('_lease.pool')
+        self.pools: list[BufferPool] = []
+        options = {'name': 'camera', 'window': 4, 'quarantine_s': 0.01} | options
+        self.server = UnixfdServer(
+            self.key, path, ledger=self.ledger, report=self.said.append, warn=self.said.append, **options
+        )  # fmt: skip
+        BUS.add_publisher(self.key, self.publisher)
+        self.use(layout, slots)
+
+    def use(self, layout: ImageLayout, slots: int = 12) -> None:
+        heap = SealedMemfd()
+
+        def allocate() -> tuple[DmaBuf, ...]:
+            sizes = map(layout.buffer_size, range(layout.num_buffers))
+            return tuple(heap.allocate(size) for size in sizes)
+
+        self.pools.append(BufferPool(layout, allocate, slots, name='camera', reserve=1))
+        self.publisher.use(self.pools[-1])
+
+    @property
+    def pool(self) -> BufferPool:
+        return self.pools[-1]
+
+    def publish(self) -> bool:
+        """One more frame, whose pixels nobody else has; ``False``: there is no slot for it."""
+        slot = self.pool.acquire()
+        if slot is None:
+            self.lost += 1
+            return False
+        self.sequence += 1
+        for plane in self.pool.layout.planes:
+            mapping = slot.buffers[plane.buffer].mapping()
+            noise = np.random.default_rng([self.sequence, plane.offset]).bytes(plane.size)
+            mapping[plane.offset : plane.offset + plane.size] = noise
+        with Frame.publish_slot(
+            self.pool, slot, header=Header(self.sequence, 'camera'), colorimetry=BT601_LIMITED, sequence=self.sequence,
+            captured_ns=time.monotonic_ns(),
+        ) as frame:  # fmt: skip
+            self.publisher.publish(frame)
+        return True
+
+    def picture(self, sequence: int) -> list[np.ndarray[Any, Any]]:
+        """The samples of frame *sequence* as rows of bytes, without what pads them."""
+        layout, planes = self.pool.layout, []
+        for plane, kind in zip(layout.planes, layout.format.planes, strict=True):
+            noise = np.random.default_rng([sequence, plane.offset]).bytes(plane.size)
+            shape = kind.rows(layout.height), kind.row_bytes(layout.width)
+            planes.append(np.ndarray(shape, np.uint8, noise, 0, (plane.stride, 1)))
+        return planes
+
+    def readers(self) -> int:
+        return len(self.server.statistics().readers)
+
+    def all_free(self) -> bool:
+        self.pool.collect()
+        return not any(slot.leases or slot.fences for pool in self.pools for slot in pool.slots)
+
+    def close(self) -> None:
+        self.server.close()
+        BUS.remove_publisher(self.key, self.publisher)
+        for pool in self.pools:
+            pool.close()
+
+
+def gst(*words: str, **options: Any) -> subprocess.Popen[str]:
+    """``gst-launch-1.0`` of GStreamer 1.26."""
+    root = gstreamer_root.newer_root()
+    return subprocess.Popen(
+        root.command('gst-launch-1.0', '-q', *words), env=gstreamer_root.with_environment(root.environment()),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options,
+    )  # fmt: skip
+
+
+def crcs(data: bytes, frame_bytes: int) -> list[int]:
+    """Of each picture in a file."""
+    assert len(data) % frame_bytes == 0, (
+        f'{len(data)} bytes are no whole pictures of {frame_bytes}'
+    )
+    return [zlib.crc32(data[at : at + frame_bytes]) for at in range(0, len(data), frame_bytes)]
+
+
+class RawReader:
+    """A reader's socket, and nothing that would keep it from doing wrong."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(60.0)
+        self.socket.connect(os.fspath(path))
+
+    def command(self) -> tuple[int, bytes, list[int]]:
+        """The next command, its payload and descriptors; -1 at the end."""
+        try:
+            head = self.socket.recv(8)
+            if not head:
+                return -1, b'', []
+            number, size = struct.unpack('=II', head)
+            payload, control, _, _ = (
+                self.socket.recvmsg(size, 1024) if size else (b'', [], 0, None)
+            )
+        except ConnectionResetError:
+            return -1, b'', []
+        fds = array.array('i')
+        for _, _, data in control:
+            fds.frombytes(data)
+        return number, payload, list(fds)
+
+    def buffer(self) -> int:
+        """The id of the next buffer, past its caps."""
+        while True:
+            number, payload, fds = self.command()
+            for fd in fds:
+                os.close(fd)
+            if number == 0:
+                return int(struct.unpack_from('=Q', payload)[0])
+            assert number == 2, f'command {number}'
+
+    def give_back(self, number: int) -> None:
+        self.send(struct.pack('=IIQ', 1, 8, number))
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def main() -> None:
+    feed = Feed(Path(sys.argv[1]))
+    print('ready', flush=True)
+    while True:
+        feed.publish()
+        time.sleep(0.01)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,533 @@
+"""Serves a camera's frames to ``unixfdsrc``: one thread for all readers of one socket, each a client of the bus of its own.
+
+The bus promises each reader the frames that it may hold (its *window*), and queues the newest frame for it while it holds that many. The
+thread passes descriptors on and takes RELEASE_BUFFER. What a reader holds is taken back when its connection ends.
+
+A reader's first buffers need care: GStreamer ignores a ``GstVideoMeta`` until an element of the reader's process has asked a buffer for
+one. So a picture whose planes don't lie as GStreamer expects goes as a copy that does, until the reader has given a buffer back.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import itertools
+import mmap
+import os
+import select
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zc_perception.errors import AcceleratorError, FormatError, StaleFrameError, one_line
+from zc_perception.forking import Turn, in_child
+from zc_perception.frame import Frame, FrameData
+from zc_perception.frame_queue import KeepLastQueue
+from zc_perception.link.bus import BUS, BusKey, BusSubscription, LinkQos
+from zc_perception.link.shared_memory.connection import take_back
+from zc_perception.link.shared_memory.protocol import ProtocolError
+from zc_perception.link.shared_memory.server import FenceWatch
+from zc_perception.link.shared_memory.socket_folder import check_place, listen
+from zc_perception.link.shared_memory.unix_socket import Peer, consumer_allowed, drain, peer_of
+from zc_perception.link.unixfd import wire
+from zc_perception.link.unixfd.wire import Command, MemoryType
+from zc_perception.memory import kernel_abi as abi
+from zc_perception.memory.dmabuf import BufferKind, CpuAccess
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.pool import BufferPool
+from zc_perception.pixel.gstreamer_caps import (
+    BufferPlanes,
+    buffer_planes,
+    default_layout,
+    frame_caps,
+    is_default,
+)
+from zc_perception.pixel.layout import ImageLayout
+from zc_perception.pixel.modifier import LINEAR
+
+COPIED = 'unixfd_first'
+"""The copy ledger's reason for a reader's first pictures with padded rows."""
+_SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+# More readers at the same time are turned away.
+_MOST_READERS = 32
+# Of one reader in one turn: who sends for ever must not keep the others waiting.
+_READ_BYTES = 64 * wire.RELEASE_SIZE
+_ACCEPT_PAUSE_S = 0.1
+_EVENTS = 64
+
+
+@dataclass(frozen=True)
+class ReaderStatistics:
+    """One reader, for diagnostics.
+
+    :param held: frames that it has.
+    :param dropped: frames that it didn't get because it held its window, or didn't read.
+    :param copied: frames that went to it as a copy.
+    """
+
+    pid: int
+    uid: int
+    sent: int
+    held: int
+    dropped: int
+    copied: int
+
+
+@dataclass(frozen=True)
+class UnixfdStatistics:
+    """A snapshot for diagnostics.
+
+    :param connected: readers since start.
+    :param ended: by reason, how connections ended (eof, format, silent peers and so on), and who was turned away.
+    :param taken_back: frames that readers held when they ended.
+    :param last: how the latest connection that this end has ended went, in words.
+    :param unfit: why no reader can have the camera's frames; empty: they can.
+    """
+
+    readers: tuple[ReaderStatistics, ...]
+    connected: int
+    ended: dict[str, int]
+    taken_back: int
+    last: str
+    unfit: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Stream:
+    """What all frames of one layout have in common."""
+
+    layout: ImageLayout
+    kind: BufferKind
+    caps: str
+    where: BufferPlanes
+    meta: bytes
+    padded: bool
+    tight: ImageLayout
+    sealed: set[int] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class _Reader:
+    """A reader's end, for the server's thread alone."""
+
+    socket: socket.socket
+    peer: Peer
+    queue: KeepLastQueue[Frame]
+    subscription: BusSubscription[Frame]
+    out: dict[int, Frame] = field(default_factory=dict)
+    heard: bytearray = field(default_factory=bytearray)
+    # Waits for its acquire fence.
+    early: Frame | None = None
+    stream: _Stream | None = None
+    ended: bool = False
+    gave_back: bool = False
+    sent: int = 0
+    lost: int = 0
+    copied: int = 0
+
+    def statistics(self) -> ReaderStatistics:
+        dropped = self.lost + self.queue.dropped + self.subscription.refused
+        return ReaderStatistics(
+            self.peer.pid, self.peer.uid, self.sent, len(self.out), dropped, self.copied
+        )
+
+
+class UnixfdServer:
+    """Serves the frames under a key of the bus at *path*.
+
+    It owns the socket, the thread ``unixfd NAME``, its readers' sockets and the frames that these hold. Nobody waits for a reader: one
+    that stops, hoards or dies costs its own window.
+
+    :param name: of the publisher, for the thread, the holders and messages.
+    :param window: frames that a reader may hold at the same time.
+    :param drm: say caps with a ``drm-format`` also of linear dma-bufs.
+    :param framerate: the camera's, asked for each layout; 0: unknown.
+    :param quarantine_s: how long buffers of a dead reader rest, where no fence tells when its devices are done.
+    :param report: gets a sentence when a reader comes or goes; called on the server's thread.
+    :param warn: gets in its place those that somebody should act on.
+    :raises ConfigError: the socket can't be there, or somebody listens there.
+    """
+
+    def __init__(
+        self,
+        key: BusKey,
+        path: Path,
+        *,
+        name: str,
+        window: int,
+        ledger: CopyLedger,
+        drm: bool = False,
+        framerate: Callable[[], float] = lambda: 0.0,
+        quarantine_s: float = 2.0,
+        report: Callable[[str], object] = lambda _: None,
+        warn: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self.path = path
+        self._key = key
+        self._name = name
+        self._window = window
+        self._ledger = ledger
+        self._drm = drm
+        self._framerate = framerate
+        self._quarantine_s = quarantine_s
+        self._report = report
+        self._warn = warn
+        self._pid = os.getpid()
+        self._readers: tuple[_Reader, ...] = ()
+        self._numbers = itertools.count(1)
+        self._connected = self._taken_back = 0
+        self._ended: Counter[str] = Counter()
+        self._last = self._unfit = ''
+        self._stream: _Stream | None = None
+        self._stopping = self._ending = self._paused = False
+        check_place(path, 'unixfd')
+        self._listener = listen(path, kind=socket.SOCK_STREAM, step='name another folder')
+        self._inode = path.lstat().st_ino
+        self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        self._epoll = select.epoll()
+        self._fences = FenceWatch(self._epoll)
+        # By descriptor, what to do about it.
+        self._calls: dict[int, tuple[Callable[[], None], _Reader | None]] = {}
+        self._watch(self._listener.fileno(), self._accept)
+        self._watch(self._wake.fileno(), self._awake)
+        in_child(Turn.LINKS, self._after_fork)
+        self._thread = threading.Thread(target=self._run, name=f'unixfd {name}', daemon=True)
+        self._thread.start()
+
+    def _watch(self, number: int, call: Callable[[], None], reader: _Reader | None = None) -> None:
+        self._calls[number] = call, reader
+        self._epoll.register(number, select.EPOLLIN)
+
+    def _unwatch(self, number: int) -> None:
+        if self._calls.pop(number, None) is not None:
+            self._epoll.unregister(number)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            for number, _ in self._epoll.poll(_ACCEPT_PAUSE_S if self._paused else None, _EVENTS):
+                if number in self._calls:
+                    self._guarded(*self._calls[number])
+                elif self._fences.signalled(number):
+                    for reader in self._readers:
+                        if reader.early is not None:
+                            self._guarded(partial(self._serve, reader), reader)
+            if self._paused:
+                self._paused = False
+                self._watch(self._listener.fileno(), self._accept)
+            if self._ending:
+                self._ending = False
+                for reader in self._readers:
+                    self._say_end(reader)
+        self._listener.close()
+        for reader in self._readers:
+            self._say_end(reader)
+            self._drop(reader, 'closed', '')
+        self._fences.close()
+        self._epoll.close()
+
+    def _awake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake.fileno())
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            # Out of descriptors: the listener stays readable, so looking again at once would spin.
+            self._ended['descriptors'] += 1
+            self._warn(f'a unixfd reader could not connect: {error.strerror}')
+            self._unwatch(self._listener.fileno())
+            self._paused = True
+            return
+        sock.setblocking(False)
+        peer = peer_of(sock)
+        why, reason = '', ''
+        if not consumer_allowed(peer):
+            why, reason = f'user {peer.uid} may not read these frames', 'not_allowed'
+        elif len(self._readers) >= _MOST_READERS:
+            why, reason = f'{_MOST_READERS} readers are connected, which is the most', 'readers'
+        if why:
+            self._ended[reason] += 1
+            self._last = f'reader pid {peer.pid} was turned away: {why}'
+            self._warn(f'unixfd: {self._last}')
+            sock.close()
+            return
+        queue = KeepLastQueue(1, Frame.release, gate=Frame.hand_out)
+        subscription = BusSubscription(
+            f'unixfd reader {peer.pid}', LinkQos(1, reliable=False), queue, held=self._window
+        )
+        reader = _Reader(sock, peer, queue, subscription)
+        self._watch(sock.fileno(), partial(self._hear, reader), reader)
+        self._watch(queue.fileno(), partial(self._serve, reader), reader)
+        BUS.add_subscription(self._key, subscription)
+        # Who is seen here gets whatever is published from then on.
+        self._readers = (*self._readers, reader)
+        self._connected += 1
+        for publisher in BUS.publishers(self._key):
+            if why := publisher.without_slots(subscription):
+                self._drop(reader, 'slots', f"{why}; raise parameter 'slots'", warn=True)
+                return
+        self._report(f'unixfd: reader pid {peer.pid} is connected')
+
+    def _guarded(self, call: Callable[[], None], reader: _Reader | None) -> None:
+        """Whatever goes wrong costs this reader its connection, and nobody else anything."""
+        try:
+            call()
+        except Exception as error:
+            reason, text = 'internal', one_line(error)
+            if isinstance(error, ProtocolError):
+                reason, text = error.reason, str(error)
+            if reader is None:
+                self._warn(f'unixfd: {text}')
+            else:
+                self._drop(reader, reason, text, warn=True)
+
+    def _hear(self, reader: _Reader) -> None:
+        """A reader gives frames back, or has gone.
+
+        :raises ProtocolError: it says something else, or gives back what it doesn't hold.
+        """
+        try:
+            data = reader.socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b''
+        if not data:
+            self._drop(reader, 'eof', '')
+            return
+        heard = reader.heard
+        heard += data
+        while (number := wire.parse_release(heard)) is not None:
+            del heard[: wire.RELEASE_SIZE]
+            frame = reader.out.pop(number, None)
+            if frame is None:
+                raise ProtocolError(
+                    'release', f'a reader gave back buffer {number}, which it does not hold'
+                )
+            reader.gave_back = True
+            with contextlib.suppress(StaleFrameError):
+                frame.release()
+
+    def _serve(self, reader: _Reader) -> None:
+        """Send what waits for a reader, as far as its window and the fences allow."""
+        waited, reader.early = reader.early, None
+        if waited is not None:
+            self._watch(reader.queue.fileno(), partial(self._serve, reader), reader)
+        while not reader.ended:
+            frame = waited or reader.queue.get()
+            waited = None
+            if frame is None:
+                return
+            fence = frame.data.acquire_fence
+            try:
+                if fence is not None and not fence.wait(0.0):
+                    reader.early = frame
+                    self._unwatch(reader.queue.fileno())
+                    self._fences.add(fence)
+                    return
+                if fence is not None:
+                    fence.check()
+            except (AcceleratorError, ValueError, OSError):
+                reader.lost += 1  # nothing was written into it
+                frame.release()
+                continue
+            if not self._send(reader, frame):
+                frame.release()
+
+    def _send(self, reader: _Reader, frame: Frame) -> bool:
+        """Whether the reader has the frame now; otherwise the caller releases it."""
+        data = frame.data
+        stream = self._stream_of(data)
+        if stream is None:
+            self._drop(reader, 'format', self._unfit, warn=True)
+            return False
+        if reader.stream is None:
+            if not self._write(reader, wire.pack_caps(stream.caps), ()):
+                return False
+        elif reader.stream.caps != stream.caps:
+            self._say_end(reader)
+            return False
+        reader.stream = stream
+        number, pts, sequence = next(self._numbers), data.captured_ns, data.sequence
+        if stream.padded and not reader.gave_back:
+            with _tight_copy(data, stream) as copy:
+                packet = wire.pack_buffer(
+                    number, pts, sequence, MemoryType.MEMFD, buffer_planes(stream.tight).sizes, b''
+                )
+                sent = self._write(reader, packet, [copy.fileno()])
+            self._ledger.book(COPIED, buffer_planes(stream.tight).sizes[0])
+            reader.copied += sent
+        else:
+            if data.buffer_uid not in stream.sealed:
+                for buffer in data.buffers:
+                    buffer.seal_for_sharing()
+                stream.sealed.add(data.buffer_uid)
+            kind = MemoryType.DMABUF if stream.kind is BufferKind.DMABUF else MemoryType.MEMFD
+            packet = wire.pack_buffer(
+                number, pts, sequence, kind, stream.where.sizes, stream.meta
+            )  # fmt: skip
+            sent = self._write(reader, packet, [buffer.fileno() for buffer in data.buffers])
+        if sent:
+            reader.out[number] = frame
+            reader.sent += 1
+        return sent
+
+    def _stream_of(self, data: FrameData) -> _Stream | None:
+        """What the frame has in common with others of its layout; ``None``: GStreamer can't be told of it."""
+        known, kind = self._stream, data.buffers[0].kind
+        if known is not None and known.layout is data.layout and known.kind is kind:
+            return known
+        layout, dmabuf = data.layout, kind is BufferKind.DMABUF
+        try:
+            caps = frame_caps(
+                layout,
+                data.colorimetry,
+                self._framerate(),
+                dmabuf=dmabuf,
+                drm=self._drm and dmabuf,
+            )
+        except FormatError as error:
+            self._unfit = str(error)
+            return None
+        self._unfit = ''
+        where = buffer_planes(layout)
+        padded = layout.modifier == LINEAR and not is_default(layout)
+        self._stream = _Stream(
+            layout, kind, caps, where, wire.video_meta(layout, where),
+            padded and '(' not in caps.partition(',')[0], default_layout(layout),
+        )  # fmt: skip
+        return self._stream
+
+    def _write(self, reader: _Reader, packet: bytes, fds: Sequence[int]) -> bool:
+        """Whether the command is on its way. A reader that has gone is told by its EOF."""
+        control: list[tuple[int, int, Any]] = []
+        if fds:
+            control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))]
+        try:
+            written = reader.socket.sendmsg([packet], control, _SEND)
+        except (
+            OSError
+        ):  # it doesn't read, as many descriptors are under way as may be, or it has gone
+            reader.lost += 1
+            return False
+        if written != len(packet):
+            raise ProtocolError('stopped', 'a reader did not take in a whole command')
+        return True
+
+    def _say_end(self, reader: _Reader) -> None:
+        """EOS: the reader gets no further frames. What it holds it may go on reading."""
+        if reader.ended:
+            return
+        reader.ended = True
+        self._leave_bus(reader)
+        if reader.stream is not None:
+            self._write(reader, wire.pack(Command.EOS), ())
+
+    def _leave_bus(self, reader: _Reader) -> None:
+        self._unwatch(reader.queue.fileno())
+        BUS.remove_subscription(self._key, reader.subscription)
+        early, reader.early = reader.early, None
+        if early is not None:
+            early.release()
+        reader.queue.close()
+
+    def _drop(self, reader: _Reader, reason: str, text: str, *, warn: bool = False) -> None:
+        """End a connection, and take back what the reader holds."""
+        if reader not in self._readers:
+            return
+        held, reader.out = list(reader.out.values()), {}
+        said = f'unixfd: reader pid {reader.peer.pid} {f"was disconnected: {text}" if text else "has gone"}; it held {len(held)} frames'
+        self._ended[reason] += 1
+        self._taken_back += len(held)
+        if text:
+            self._last = said.partition(': ')[2]
+        (self._warn if warn else self._report)(said)
+        self._readers = tuple(each for each in self._readers if each is not reader)
+        self._unwatch(reader.socket.fileno())
+        reader.ended = True
+        self._leave_bus(reader)
+        owners: dict[tuple[BufferPool, str], list[Frame]] = {}
+        for frame in held:
+            if (lease := frame._lease) is not None:
+                owners.setdefault((lease.pool, lease.holder), []).append(frame)
+        for (pool, holder), frames in owners.items():
+            take_back(pool, holder, frames, self._quarantine_s)
+        drain(reader.socket)
+        reader.socket.close()
+
+    def end_streams(self) -> None:
+        """Tell all readers that the stream has ended. Who connects later gets what comes then."""
+        self._ending = True
+        self._ring()
+
+    def _ring(self) -> None:
+        with contextlib.suppress(ValueError, OSError):
+            os.eventfd_write(self._wake.fileno(), 1)
+
+    def statistics(self) -> UnixfdStatistics:
+        """A snapshot."""
+        return UnixfdStatistics(
+            tuple(reader.statistics() for reader in self._readers), self._connected, dict(self._ended),
+            self._taken_back, self._last, self._unfit,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """End all streams and the thread, and remove the socket. A second call does nothing; nor does one in a forked child."""
+        if self._pid != os.getpid() or self._stopping:
+            return
+        with contextlib.suppress(OSError):
+            # A successor may have taken the name over.
+            if self.path.lstat().st_ino == self._inode:
+                self.path.unlink()
+        self._stopping = True
+        self._ring()
+        self._thread.join()
+        self._wake.close()
+
+    def _after_fork(self) -> None:
+        """In the child: copies of the sockets would hide the parent's death from the readers."""
+        for reader in self._readers:
+            reader.socket.close()
+        self._readers = ()
+        self._listener.close()
+        self._epoll.close()
+        self._wake.close()
+
+
+def _tight_copy(data: FrameData, stream: _Stream) -> OwnedFd:
+    """The pixels where GStreamer expects them, in a memfd of their own."""
+    target = OwnedFd(os.memfd_create('unixfd', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+    try:
+        size = buffer_planes(stream.tight).sizes[0]
+        os.ftruncate(target.fileno(), size)
+        with mmap.mmap(target.fileno(), size) as memory, contextlib.ExitStack() as access:
+            mappings = [
+                access.enter_context(buffer.cpu_access(CpuAccess.READ)) for buffer in data.buffers
+            ]
+            for plane, own, kind in zip(
+                data.layout.planes, stream.tight.planes, data.layout.format.planes, strict=True
+            ):
+                shape = kind.rows(data.layout.height), kind.row_bytes(data.layout.width)
+                rows = np.ndarray(
+                    shape, np.uint8, mappings[plane.buffer], plane.offset, (plane.stride, 1)
+                )
+                np.ndarray(shape, np.uint8, memory, own.offset, (own.stride, 1))[:] = rows
+                del rows
+        seals = abi.F_SEAL_SHRINK | abi.F_SEAL_GROW | abi.F_SEAL_FUTURE_WRITE
+        fcntl.fcntl(target.fileno(), abi.F_ADD_SEALS, seals)
+    except BaseException:
+        target.close()
+        raise
+    return target

@@ -1,0 +1,105 @@
+"""How GStreamer describes a picture of ours: its caps, and where the planes lie in its buffer.
+
+Source: GStreamer's *video-info.c* for the default strides and offsets, the *DMA buffers* design for caps with a ``drm-format``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import NamedTuple
+
+from zc_perception.errors import FormatError
+from zc_perception.pixel.colorimetry import Colorimetry, gstreamer_colorimetry
+from zc_perception.pixel.drm_format import drm_format_string
+from zc_perception.pixel.format_names import DMA_DRM, gstreamer_format, gstreamer_name
+from zc_perception.pixel.fourcc import fourcc_code, fourcc_name
+from zc_perception.pixel.layout import ImageLayout, PlaneLayout
+from zc_perception.pixel.modifier import INVALID, LINEAR
+
+_TEN_BITS_PACKED = fourcc_code('NV15')
+_MOST_DENOMINATOR = 1001
+
+
+class BufferPlanes(NamedTuple):
+    """One picture's memories, and its planes. Offsets count from the beginning of the first memory; the memories follow each other."""
+
+    sizes: tuple[int, ...]
+    offsets: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def buffer_planes(layout: ImageLayout) -> BufferPlanes:
+    """Say how a ``GstBuffer`` over a picture's buffers lies in memory. What is behind the last plane of a buffer is left out."""
+    sizes = [layout.buffer_size(index) for index in range(layout.num_buffers)]
+    begins = [sum(sizes[:index]) for index in range(len(sizes))]
+    return BufferPlanes(
+        tuple(sizes),
+        tuple(begins[plane.buffer] + plane.offset for plane in layout.planes),
+        tuple(plane.stride for plane in layout.planes),
+    )
+
+
+def default_layout(layout: ImageLayout) -> ImageLayout:
+    """The same picture as GStreamer expects it where nothing else is said: in one buffer, each row a multiple of 4 bytes."""
+    planes, offset = [], 0
+    for plane in layout.format.planes:
+        stride = plane.row_bytes(layout.width)
+        if layout.fourcc != _TEN_BITS_PACKED:
+            stride = -(-stride // 4) * 4
+        size = stride * plane.rows(layout.height)
+        planes.append(PlaneLayout(0, offset, stride, size))
+        offset += size
+    return replace(layout, planes=tuple(planes))
+
+
+def is_default(layout: ImageLayout) -> bool:
+    """Whether GStreamer finds the planes of a linear picture without being told where they are."""
+    return buffer_planes(layout)[1:] == buffer_planes(default_layout(layout))[1:]
+
+
+def frame_caps(
+    layout: ImageLayout,
+    colorimetry: Colorimetry,
+    framerate: float = 0.0,
+    *,
+    dmabuf: bool,
+    drm: bool = False,
+) -> str:
+    """Caps of pictures: ``video/x-raw`` where GStreamer has a name for the format, else those with a ``drm-format``.
+
+    :param framerate: 0: it varies, or nobody knows.
+    :param dmabuf: the memory is dma-bufs; only of these can caps with a ``drm-format`` be said.
+    :param drm: say the ``drm-format`` in any case.
+    :raises FormatError: GStreamer has no caps for them.
+    """
+    name = DMA_DRM if drm else _format(layout, dmabuf)
+    described = f'format=(string){name}'
+    if name == DMA_DRM:
+        if not dmabuf or layout.modifier == INVALID:
+            why = 'no dma-buf' if not dmabuf else 'of a layout that nobody names'
+            raise FormatError(
+                f'{layout.describe()} is {why}, and needs caps with a drm-format in GStreamer; '
+                'choose a linear pixel_format that GStreamer has a name for, such as NV12'
+            )
+        described += f', drm-format=(string){drm_format_string(layout.fourcc, layout.modifier)}'
+    feature = '(memory:DMABuf)' if name == DMA_DRM else ''
+    rate = Fraction(framerate).limit_denominator(_MOST_DENOMINATOR)
+    return (
+        f'video/x-raw{feature}, {described}, width=(int){layout.width}, height=(int){layout.height}, '
+        f'framerate=(fraction){rate.numerator}/{rate.denominator}, '
+        f'colorimetry=(string){gstreamer_colorimetry(colorimetry)}'
+    )
+
+
+def _format(layout: ImageLayout, dmabuf: bool) -> str:
+    if layout.modifier == LINEAR:
+        try:
+            return gstreamer_name(layout.fourcc)
+        except FormatError:
+            if dmabuf:
+                return DMA_DRM
+            raise FormatError(
+                f"'{fourcc_name(layout.fourcc).strip()}' has no name in GStreamer; choose another pixel_format, such as NV12"
+            ) from None
+    return gstreamer_format(layout.fourcc, layout.modifier)
