@@ -226,6 +226,7 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('recorder', 'path'): Static('{tmp}/b', lambda seen: str(seen.given[-1][0]).endswith('/b'), {}, (recorder, 'Recorder')),
     ('recorder', 'frames'): Static(False, lambda seen: seen.node._subscription is None),
     ('recorder', 'topics'): Static(['/x', 'y/*'], lambda seen: seen.node._topics._patterns == ['/x', '/y/*'], active=True),
+    ('recorder', 'black_box'): Static(20.0, lambda seen: seen.node._box._window_ns == 20_000_000_000),
     ('recorder', 'split_size'): Static(3, lambda seen: seen.given[-1][1] == 3 << 20, {}, (recorder, 'Limits')),
     ('recorder', 'split_duration'): Static(2.5, lambda seen: seen.given[-1][2] == 2_500_000_000, {}, (recorder, 'Limits')),
     ('recorder', 'disk_floor'): Static(3, lambda seen: seen.given[-1][3] == 3 << 20, {}, (recorder, 'Limits')),

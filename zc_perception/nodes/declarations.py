@@ -202,6 +202,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec('frames', True, 'Record the frames of image_raw as they are. false: only the topics.'),
         ParameterSpec('topics', ['camera_info', 'detections', 'label_info', 'image_raw/foxglove', '/tf_static', '/diagnostics'],
                       'Topics that are recorded too, when somebody publishes them. * stands for any part of a name.'),
+        ParameterSpec('black_box', 0.0, 'Instead of recording, keep this much time of the topics in memory (at most buffer), and '
+                      'write it when ~/trigger is called. 0: record.', 's', 0.0, 600.0),
         ParameterSpec('split_size', 2048, 'A new file begins when one is this large. 0: no limit.', 'MiB', 0, 2**31 - 1),
         ParameterSpec('split_duration', 0.0, 'A new file begins after this time. 0: no limit.', 's', 0.0, 1e6),
         ParameterSpec('disk_floor', 1024, 'Recording ends when the disk has less than this free. 0: when it is full.', 'MiB', 0, 2**31 - 1),

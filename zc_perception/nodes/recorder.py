@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rclpy.qos import QoSProfile
 
+from zc_perception.camera.black_box import BlackBox
 from zc_perception.camera.mcap_file import Topic
 from zc_perception.camera.recording import MIB, Limits, Recorder, RecorderStatistics
 from zc_perception.errors import ConfigError, FrameReleasedError
@@ -19,6 +21,7 @@ from zc_perception.local_path import expanded
 from zc_perception.log import Seldom
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.nodes.black_box import TriggerService
 from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.frame_links import subscribe_frames, subscription_status, user_ids
 from zc_perception.nodes.params.qos_overrides import Endpoint
@@ -39,6 +42,16 @@ RECORDING = Part(
         "record on the camera's host, and let nobody else publish there"),
     Row(lambda s: s.finished, OK, 'finished'),
     well='recording',
+)  # fmt: skip
+
+
+BLACK_BOX = Part(
+    'black box',
+    Row(lambda s: s.failure, WARN, 'the last trigger failed: {failure}', 'make room, or call ~/trigger again',
+        'it says what stood against it'),
+    Row(lambda s: not s.videos, WARN, 'nothing is kept: no encoder publishes one of its topics as foxglove_msgs/CompressedVideo',
+        'start an encoder for the cameras, and name its topics in parameter topics'),
+    well='{kept_s:.0f} s are kept',
 )  # fmt: skip
 
 
@@ -63,6 +76,8 @@ class RecorderNode(PerceptionNode):
         self._recorder: Recorder | None = None
         self._closed_recorder: Recorder | None = None
         self._topics: RecordedTopics | None = None
+        self._box: BlackBox | None = None
+        self._trigger: TriggerService | None = None
         self._subscription: AdaptedSubscription[Frame] | None = None
         self._taken = 0
         self._first_s: float | None = None
@@ -83,7 +98,12 @@ class RecorderNode(PerceptionNode):
             round(self.parameters['split_duration'] * 1e9),
             self.parameters['disk_floor'] * MIB,
         )
-        self._recorder = Recorder(expanded(path, 'path'), ledger=self.ledger, limits=limits)
+        folder = Path(expanded(path, 'path'))
+        if self.parameters['black_box']:
+            self._box = BlackBox(self.parameters['black_box'], limits.buffer_bytes)
+            self._trigger = TriggerService(self, self._box, folder, limits.floor_bytes)
+            return
+        self._recorder = Recorder(folder, ledger=self.ledger, limits=limits)
         for sentence in self._recorder.notices:
             self.get_logger().info(sentence)
         if not self.parameters['frames']:
@@ -117,6 +137,8 @@ class RecorderNode(PerceptionNode):
         self._topics = RecordedTopics(
             self, self.parameters['topics'], self._take, lambda text: self.warn_once([text])
         )
+        if self._box is not None:
+            return
         self._thread = threading.Thread(target=self._run, name='recorder input', daemon=True)
         self._thread.start()
 
@@ -139,7 +161,9 @@ class RecorderNode(PerceptionNode):
 
     def _take(self, topic: Topic, content: bytes, log_ns: int, latched: bool) -> None:
         """A message, on the executor's thread."""
-        if self._flowing:
+        if self._box is not None:
+            self._box.take(topic, content, log_ns, latched)
+        elif self._flowing:
             self.recorder.put_message(topic, content, log_ns, latched=latched)
 
     def _record(self, frame: Frame) -> None:
@@ -174,11 +198,26 @@ class RecorderNode(PerceptionNode):
     def collect_diagnostics(self) -> list[Status]:
         """The state, what was written and lost, and by which link."""
         found = [self.lifecycle_status()]
+        if self._box is not None:
+            found.append(self._box_status(self._box))
         if self._recorder is not None:
             found.append(self._recording_status(self._recorder.statistics()))
         if self._subscription is not None:
             found.append(subscription_status(self._subscription, self._conversion_errors))
         return found
+
+    def _box_status(self, box: BlackBox) -> Status:
+        kept_s, kept_bytes, videos = box.held(time.time_ns())
+        trigger = self._trigger
+        values = {
+            'kept_s': round(kept_s, 1),
+            'bytes': kept_bytes,
+            'videos': ', '.join(videos),
+            'topics': ', '.join(self._topics.names if self._topics is not None else ()),
+            'written': 0 if trigger is None else trigger.written,
+        }
+        failure = '' if trigger is None else trigger.failure
+        return BLACK_BOX.status(values, failure=failure, videos=videos, kept_s=kept_s)
 
     def _recording_status(self, statistics: RecorderStatistics) -> Status:
         values = {
@@ -217,6 +256,9 @@ class RecorderNode(PerceptionNode):
         if self._subscription is not None:
             self._subscription.destroy()
             self._subscription = None
+        trigger, self._trigger, self._box = self._trigger, None, None
+        if trigger is not None:
+            trigger.close()
         if self._recorder is None or self._closed_recorder is self._recorder:
             return
         self._closed_recorder = self._recorder

@@ -1,0 +1,74 @@
+"""Service ``~/trigger``: what the black box has kept goes to the disk, while it keeps on."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from std_srvs.srv import Trigger
+
+from zc_perception.camera.black_box import BlackBox
+from zc_perception.errors import one_line
+from zc_perception.link.rclpy_compat import ResponseSender, answer_later
+
+_MOST_WAITING = 4
+_JOIN_S = 10.0
+_REQUESTS = QoSProfile(depth=200)
+
+
+class TriggerService:
+    """Answers from a thread of its own, which lives while the black box does: triggers are written
+    one after the other, each with what came until it was called.
+    """
+
+    def __init__(self, node: Node, box: BlackBox, folder: Path, floor_bytes: int) -> None:
+        self._node = node
+        self._box = box
+        self._folder = folder
+        self._floor_bytes = floor_bytes
+        self.written = 0
+        self.failure = ''
+        self._requests: queue.Queue[tuple[Any, ResponseSender, int] | None] = queue.Queue()
+        self._service = node.create_service(
+            Trigger, '~/trigger', lambda request, response: response, qos_profile=_REQUESTS
+        )
+        answer_later(self._service, self._on_request)
+        self._thread = threading.Thread(target=self._run, name='black box', daemon=True)
+        self._thread.start()
+
+    def _on_request(self, response: Any, send: ResponseSender) -> None:
+        """On the executor."""
+        if self._requests.qsize() < _MOST_WAITING:
+            self._requests.put((response, send, time.time_ns()))
+            return
+        response.success = False
+        response.message = f'{_MOST_WAITING} triggers wait for the disk; call again later'
+        send(response)
+
+    def _run(self) -> None:
+        while (request := self._requests.get()) is not None:
+            response, send, now_ns = request
+            try:
+                response.message = self._box.write(self._folder, now_ns, self._floor_bytes)
+                response.success = True
+                self.written += 1
+                self.failure = ''
+                self._node.get_logger().info(response.message)
+            except Exception as error:  # who called must not wait for ever
+                response.success = False
+                response.message = self.failure = f'nothing was written: {one_line(error)}'
+                self._node.get_logger().error(response.message)
+            with contextlib.suppress(Exception):  # the service may be gone, and the caller too
+                send(response)
+
+    def close(self) -> None:
+        """Write what was asked for, and offer the service no longer."""
+        self._node.destroy_service(self._service)
+        self._requests.put(None)
+        self._thread.join(_JOIN_S)
