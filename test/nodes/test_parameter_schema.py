@@ -160,7 +160,9 @@ def test_schema_and_node_agree_on_every_value(data: st.DataObject) -> None:
         allowed = True
     except ConfigError:
         allowed = False
-    assert conforms(section(node, **{name: value}), FRESH) == allowed
+    # What a function of Python checks a schema can't say.
+    agreed = conforms(section(node, **{name: value}), FRESH)
+    assert agreed == allowed or (agreed and spec.check is not None)
 
 
 @pytest.mark.parametrize('name', FILES)

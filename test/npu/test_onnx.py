@@ -21,6 +21,7 @@ from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.detection.tiles import decode
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.fence import poll_fd
@@ -91,6 +92,63 @@ def test_the_road_model_finds_what_is_in_the_frame(
     assert wanted >= 10 and found >= 0.8 * wanted
     # Luma and chroma of each frame, read once.
     assert ledger.entries() == {'tensor': LedgerEntry(3, 3 * 640 * 360 * 3 // 2)}
+
+
+def test_small_objects_of_a_large_picture_are_found_in_tiles_of_a_part_of_it(
+    ledger: CopyLedger, make_frame: MakeFrame
+) -> None:
+    """Objects of 8 pixels and more in a 4K picture: without tiles they would be less than two pixels for the model."""
+    manifest, scene, (left, top) = load_manifest('road'), RoadScene(640, 360, 3), (1800, 900)
+    picture = np.zeros((540, 640), np.uint8)
+    scene.draw(0, picture[:360], picture[360:].reshape(180, 320, 2))
+    small = [
+        cv2.resize(plane, (size, rows), interpolation=cv2.INTER_AREA)
+        for plane, size, rows in (
+            (picture[:360], 320, 180),
+            (picture[360:].reshape(180, 320, 2), 160, 90),
+        )
+    ]
+
+    def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+        luma[:], chroma[:] = 110, 128
+        luma[top : top + 180, left : left + 320] = small[0]
+        chroma[top // 2 : top // 2 + 90, left // 2 : left // 2 + 160] = small[1]
+
+    frame = make_frame(width=3840, height=2160, fill=fill)
+    limits = DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100)
+    shares = {}
+    for name, parts in {'whole': {}, 'tiles': {'roi': '1640,810,640,360', 'tiles': '3x3'}}.items():
+        accelerator = OnnxAccelerator(ledger, {'threads': 1, **parts})
+        try:
+            accelerator.load(manifest)
+            job = run(accelerator, frame)
+            found = decode(make_head(manifest.head), job.outputs(), job.letterbox, limits)
+            job.close()
+        finally:
+            accelerator.close()
+        hits = []
+        for item in scene.truth(0):
+            if item.visible >= 0.9 and min(item.width, item.height) >= 16:
+                box = np.array([[item.x, item.y, item.x + item.width, item.y + item.height]]) / 2
+                overlaps = box_iou(
+                    box + (left, top) * 2, found.boxes[found.classes == item.class_index]
+                )
+                hits.append(bool((overlaps >= 0.5).any()))
+        shares[name] = sum(hits) / len(hits)
+    assert shares['whole'] == 0.0 and shares['tiles'] >= 0.6, shares
+
+
+def test_a_part_outside_of_the_frame_is_refused_in_words(
+    ledger: CopyLedger, make_frame: MakeFrame
+) -> None:
+    accelerator = OnnxAccelerator(ledger, {'threads': 1, 'roi': '600,0,64,64'})
+    try:
+        accelerator.load(load_manifest('road'))
+        frame = make_frame(width=640, height=360)
+        with pytest.raises(AcceleratorError, match='frames have 640x360 pixels'):
+            accelerator.submit(accelerator.import_frame(frame), frame)
+    finally:
+        accelerator.close()
 
 
 @pytest.mark.parametrize('name', ['NV12', 'YUYV'])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,6 +41,8 @@ class Lens:
     def rays(self, points: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float64]:
         """Directions (n, 2), x and y at a distance of 1, of points (n, 2) in a picture of *size*."""
         scaled = (points * (self.size[0] / size[0], self.size[1] / size[1])).reshape(-1, 1, 2)
+        import cv2  # which every node's start would wait for, as it reads the parameter above
+
         undistort = cv2.fisheye.undistortPoints if self.fisheye else cv2.undistortPoints
         rays = undistort(scaled, self.matrix, self.distortion)
         return np.asarray(rays, np.float64).reshape(-1, 2)

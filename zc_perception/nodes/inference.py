@@ -18,6 +18,7 @@ from vision_msgs.msg import Detection2DArray, LabelInfo
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
+from zc_perception.detection.tiles import decode, parse_roi, parse_tiles
 from zc_perception.detection.tracking import Tracking
 from zc_perception.errors import ConfigError, nearest, shown
 from zc_perception.frame import Frame
@@ -248,7 +249,7 @@ class InferenceNode(PerceptionNode):
 
     SPECS = NODES['inference']
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {
-        'cpu_affinity': parse_cpus, 'shared_memory_users': user_ids,
+        'cpu_affinity': parse_cpus, 'shared_memory_users': user_ids, 'roi': parse_roi, 'tiles': parse_tiles,
     }  # fmt: skip
     ENDPOINTS = (
         Endpoint('detections', 'publisher'), Endpoint('label_info', 'publisher'), Endpoint('image_raw', 'subscription', adapted=True),
@@ -535,7 +536,7 @@ class InferenceNode(PerceptionNode):
             self._own('nms_threshold', stream.manifest.nms_threshold),
             maximum,
         )
-        found = self._classes(stream.head.decode(entry.job.outputs(), entry.job.letterbox, limits))
+        found = self._classes(decode(stream.head, entry.job.outputs(), entry.job.letterbox, limits))
         found = self._tracking(found, data.header.stamp_ns, (data.width, data.height))
         decoded_ns = time.monotonic_ns()
         self._publisher.publish(stream.to_message(data.header, found))

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import PlanesToTensor
+from zc_perception.detection.tiles import Part, Parts, Tiling, crop
 from zc_perception.errors import AcceleratorError, DeviceLostError
-from zc_perception.frame import Frame
+from zc_perception.frame import Frame, FrameData
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu.accelerator import Outputs
 from zc_perception.npu.manifest import ModelInput
@@ -31,10 +33,10 @@ EngineJob = WorkedJob[HostResult]
 
 
 class Engine(ABC):
-    """Something that turns a frame's planes into raw outputs. One thread makes it, uses it and closes it."""
+    """Something that turns the planes of a frame, or of a part of it, into raw outputs. One thread makes it, uses it and closes it."""
 
     @abstractmethod
-    def run(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> Outputs:
+    def run(self, planes: Planes, layout: ImageLayout | Part, colorimetry: Colorimetry) -> Outputs:
         """Blocking. The outputs are the caller's.
 
         :raises FormatError: a format or a colorimetry that has no conversion.
@@ -54,7 +56,7 @@ class TensorEngine(Engine):
 
     def __init__(self, network: ModelInput) -> None:
         self._input = network
-        self._converter: tuple[ImageLayout, Colorimetry, PlanesToTensor] | None = None
+        self._converter: tuple[ImageLayout | Part, Colorimetry, PlanesToTensor] | None = None
 
     @abstractmethod
     def infer(self, tensor: NDArray[Any]) -> Outputs:
@@ -68,7 +70,7 @@ class TensorEngine(Engine):
         network, stretch = self._input, self._input.resize == 'stretch'
         return Letterbox.fit(width, height, network.width, network.height, stretch=stretch)
 
-    def run(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> Outputs:
+    def run(self, planes: Planes, layout: ImageLayout | Part, colorimetry: Colorimetry) -> Outputs:
         network = self._input
         # Tuples compare their members by identity first, and the layout of a pool's slots is one object.
         if self._converter is None or self._converter[:2] != (layout, colorimetry):
@@ -88,11 +90,13 @@ class EngineThread:
 
     :param name: of the thread.
     :param ledger: books the pass over each frame's pixels.
+    :param parts: which parts of a frame the engine runs on; ``None``: all of it at once.
     :ivar engine: ``None`` before the first one is loaded.
     """
 
-    def __init__(self, name: str, ledger: CopyLedger) -> None:
+    def __init__(self, name: str, ledger: CopyLedger, parts: Parts | None = None) -> None:
         self._ledger = ledger
+        self._parts = parts
         self.engine: Engine | None = None
         self._queue: queue.SimpleQueue[EngineJob | Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -134,7 +138,8 @@ class EngineThread:
         """
         if self.engine is None or self._closing:
             raise AcceleratorError('the accelerator has no model loaded')
-        box = self.engine.geometry(frame.data.width, frame.data.height)
+        size, geometry = (frame.data.width, frame.data.height), self.engine.geometry
+        box = geometry(*size) if self._parts is None else self._parts.geometry(size, geometry)
         job = EngineJob(frame, box, lambda result: None)
         self._queue.put(job)
         return job
@@ -170,11 +175,11 @@ class EngineThread:
         if frame is not None:
             try:
                 with frame.map() as planes:
-                    self._ledger.book('tensor', sum(plane.nbytes for plane in planes))
                     assert self.engine is not None
                     self._began_ns = time.monotonic_ns()
-                    data = frame.data
-                    result = HostResult(self.engine.run(planes, data.layout, data.colorimetry))
+                    result = HostResult(
+                        self._outputs(self.engine, planes, frame.data, job.letterbox)
+                    )
             except AcceleratorError as failure:
                 error = type(failure)(str(failure))
             except Exception as failure:
@@ -184,6 +189,19 @@ class EngineThread:
         del frame
         job.end_reading()
         job.finish(result, error if result is None else None)
+
+    def _outputs(self, engine: Engine, planes: Planes, data: FrameData, box: Letterbox) -> Outputs:
+        """Of the frame, or of its parts one after the other."""
+        if not isinstance(box, Tiling):
+            self._ledger.book('tensor', sum(plane.nbytes for plane in planes))
+            return engine.run(planes, data.layout, data.colorimetry)
+        outputs: list[RawTensor] = []
+        for region in box.regions:
+            part = crop(planes, (data.width, data.height), region)
+            self._ledger.book('tensor', sum(plane.nbytes for plane in part))
+            shape = Part(data.fourcc, region.width, region.height)
+            outputs += engine.run(part, shape, data.colorimetry)
+        return outputs
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """End the thread, and the engine on it. A second call does nothing.

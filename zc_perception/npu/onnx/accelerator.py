@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from zc_perception.detection.tiles import Parts
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
@@ -32,7 +33,7 @@ class OnnxAccelerator(Onnx):
         self._name = 'no model'
         self._facts: Mapping[str, object] = {}
         self._notices: Sequence[str] = ()
-        self._thread = EngineThread('onnx-accelerator', ledger)
+        self._thread = EngineThread('onnx-accelerator', ledger, Parts(self._values))
 
     def capabilities(self) -> Capabilities:
         return Capabilities(

@@ -7,6 +7,7 @@ import numpy as np
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.detection.tiles import Part
 from zc_perception.errors import ConfigError
 from zc_perception.npu.accelerator import Outputs
 from zc_perception.npu.engine_thread import Engine
@@ -31,12 +32,12 @@ class HogEngine(Engine):
         self._hog.setSVMDetector(
             np.asarray(cv2.HOGDescriptor.getDefaultPeopleDetector(), np.float32)
         )
-        self._converter: tuple[ImageLayout, Colorimetry, ToLuma] | None = None
+        self._converter: tuple[ImageLayout | Part, Colorimetry, ToLuma] | None = None
 
     def geometry(self, width: int, height: int) -> Letterbox:
         return Letterbox.fit(width, height, width, height, stretch=True)
 
-    def run(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> Outputs:
+    def run(self, planes: Planes, layout: ImageLayout | Part, colorimetry: Colorimetry) -> Outputs:
         """See :class:`Engine`. One output (n, 6): x0, y0, x1, y1, score, class.
 
         The SVM's distance d > 0 has no upper bound; the score is 1 - exp(-d), so that it lies in 0..1 as subscribers expect.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zc_perception.detection.tiles import PARAMETERS as TILES
 from zc_perception.errors import ConfigError
 from zc_perception.machine.system import System
 from zc_perception.memory.ledger import CopyLedger
@@ -71,6 +72,7 @@ class Onnx(Accelerator):
             'CPU. Empty: all of it.',
             check=parse_providers,
         ),
+        *TILES,
     )
     AUTO = 90
 

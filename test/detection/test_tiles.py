@@ -1,0 +1,135 @@
+"""Parts of a picture: where tiles are, what is in them, and that an object is one however many tiles it is in."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from zc_perception.detection.detections import Detections, box_iou
+from zc_perception.detection.heads.spec import DecodeLimits, Head, HeadSpec
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.detection.tiles import (
+    Region,
+    Tiling,
+    crop,
+    decode,
+    parse_roi,
+    parse_tiles,
+    plan,
+)
+from zc_perception.errors import AcceleratorError, ConfigError
+
+LIMITS = DecodeLimits(0.1, 0.5, 100)
+EVEN = st.integers(16, 1000).map(lambda half: 2 * half)
+
+
+class Ready(Head):
+    """Its outputs are boxes in pixels of the part."""
+
+    def decode(
+        self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
+    ) -> Detections:
+        rows = outputs[0].values
+        return Detections(rows[:, :4], rows[:, 4], rows[:, 5].astype(np.intp))
+
+
+def seen(objects: NDArray[np.float32], regions: Sequence[Region], whole: Region) -> Detections:
+    """What a perfect detector makes of *objects* (n, 6), of which a tile has those parts that are large enough to be recognised."""
+    outputs = []
+    for region in regions:
+        low = np.array(region[:2], np.float32)
+        rows = objects.copy()
+        rows[:, :4] = np.clip(rows[:, :4] - np.tile(low, 2), 0, np.tile(region[2:], 2))
+        sides, full = rows[:, 2:4] - rows[:, :2], objects[:, 2:4] - objects[:, :2]
+        known = (sides > 0).all(axis=1) & (sides.prod(axis=1) >= 0.3 * full.prod(axis=1))
+        rows[:, 4] *= sides.prod(axis=1) / full.prod(axis=1)
+        outputs.append(RawTensor(rows[known]))
+    one = Letterbox.fit(*regions[0][2:], 64, 64)
+    return decode(
+        Ready(HeadSpec('ready', 9)), outputs, Tiling.of(one, tuple(regions), whole), LIMITS
+    )
+
+
+@given(EVEN, EVEN, st.integers(1, 16), st.integers(1, 16), st.floats(0.0, 0.5))
+@settings(max_examples=200, deadline=None)
+def test_tiles_are_even_of_one_size_and_cover_everything_with_the_overlap(
+    width: int, height: int, columns: int, rows: int, overlap: float
+) -> None:
+    assume((columns, rows) != (1, 1))
+    whole, tiles = plan((width, height), None, (columns, rows), overlap)
+    assert whole == (0, 0, width, height) and len(tiles) == columns * rows
+    assert len({tile[2:] for tile in tiles}) == 1 and not any(
+        n % 2 for tile in tiles for n in tile
+    )
+    for axis, count in ((0, columns), (1, rows)):
+        starts, side = sorted({tile[axis] for tile in tiles}), tiles[0][axis + 2]
+        assert starts[0] == 0 and starts[-1] + side == whole[axis + 2] and len(starts) <= count
+        shared = [before + side - after for before, after in itertools.pairwise(starts)]
+        assert all(each >= int(overlap * side) - 4 for each in shared)
+
+
+@given(st.integers(20, 600), st.integers(20, 320), st.integers(16, 60), st.integers(16, 60))
+@settings(max_examples=150, deadline=None)
+def test_an_object_across_borders_is_one_with_its_whole_box(
+    x: int, y: int, width: int, height: int
+) -> None:
+    objects = np.array([[x, y, x + width, y + height, 0.9, 3]], np.float32)
+    whole, tiles = plan((720, 400), None, (3, 2), 0.3)
+    found = seen(objects, tiles, whole)
+    assert found.boxes.tolist() == [[x, y, x + width, y + height]]
+    assert found.classes.tolist() == [3] and found.scores[0] <= 0.9
+
+
+def test_neighbours_and_other_classes_stay_apart_and_the_best_come_first() -> None:
+    objects = np.array(
+        [
+            [200, 100, 240, 160, 0.5, 1],
+            [238, 100, 280, 160, 0.9, 1],
+            [202, 102, 242, 158, 0.8, 2],
+            [0, 0, 30, 30, 0.7, 1],
+        ],
+        np.float32,
+    )
+    whole, tiles = plan((720, 400), None, (3, 2), 0.3)
+    found = seen(objects, tiles, whole)
+    order = np.argsort(-objects[:, 4])
+    assert box_iou(found.boxes, objects[order, :4]).diagonal().min() == 1.0
+    assert found.scores.tolist() == pytest.approx(objects[order, 4].tolist())
+
+
+def test_a_part_of_planes_has_the_pixels_of_that_part_in_each_of_them() -> None:
+    luma = np.arange(48 * 64, dtype=np.uint16).reshape(48, 64)
+    packed = np.stack((luma, luma), axis=2)
+    half = luma.reshape(24, 2, 32, 2)[:, 0, :, 0]
+    parts = crop((luma, half, packed), (64, 48), Region(10, 4, 20, 12))
+    assert (parts[0] == luma[4:16, 10:30]).all() and (parts[2] == packed[4:16, 10:30]).all()
+    assert (parts[1] == half[2:8, 5:15]).all() and all(
+        np.shares_memory(a, b) for a, b in zip(parts, (luma, half, packed), strict=True)
+    )
+    with pytest.raises(AcceleratorError, match='no part 10,4,20,12; take multiples of 4'):
+        crop((luma[:, ::4],), (64, 48), Region(10, 4, 20, 12))
+
+
+@pytest.mark.parametrize(
+    'text', ['1,2,3', '0,0,64,64,2', '1,0,64,64', '0,0,0,64', 'a,0,64,64', '-2,0,64,64']
+)
+def test_what_is_no_part_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"parameter 'roi' is .*such as '640,360,1280,720'"):
+        parse_roi(text)
+
+
+def test_what_is_no_tiling_is_refused_and_a_part_outside_of_the_frame_too() -> None:
+    for text in ('0x1', '17x1', '2', 'x', '2x', '1x1x1', '2×2'):
+        with pytest.raises(ConfigError, match=r"parameter 'tiles' is .*'COLUMNSxROWS'"):
+            parse_tiles(text)
+    assert parse_roi(' 2, 4,64,32') == (2, 4, 64, 32) and parse_tiles('3x2') == (3, 2)
+    assert plan((64, 48), None, (1, 1), 0.2) == (Region(0, 0, 64, 48), ())
+    with pytest.raises(AcceleratorError, match="'roi' is 2,4,64,32, but frames have 64x48 pixels"):
+        plan((64, 48), (2, 4, 64, 32), (1, 1), 0.2)
