@@ -129,6 +129,7 @@ setup(
             'perception = zc_perception.nodes.main:perception',
             'zc_demo = zc_perception.nodes.demo:main',
             'zc_doctor = zc_perception.doctor.zc_doctor:main',
+            'zc_model = zc_perception.npu.zc_model:main',
             'zc_record = zc_perception.nodes.main:zc_record',
             'zc_timeline = zc_perception.observe.zc_timeline:main',
             'zc_verify = zc_perception.verify.zc_verify:main',

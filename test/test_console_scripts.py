@@ -115,7 +115,7 @@ def test_help_and_version_need_no_other_module(program: str) -> None:
 def test_help_is_help_beside_ros_arguments_too(program: str) -> None:
     arguments = (
         ['--ros-args', '-p', 'x:=1', '--']
-        if program not in ('zc_demo', 'zc_doctor', 'zc_timeline', 'zc_verify')
+        if program not in ('zc_demo', 'zc_doctor', 'zc_model', 'zc_timeline', 'zc_verify')
         else []
     )
     shown = run(program, *arguments, '-h', missing=ALL)

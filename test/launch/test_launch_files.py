@@ -7,7 +7,9 @@ import re
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
+from npu.onnx_kit import FLOAT, constant
 from ros2_tools import REPOSITORY, Ros2
 
 FILES = sorted(path.name for path in (REPOSITORY / 'launch').glob('*.launch.*'))
@@ -70,6 +72,17 @@ def test_perception_runs_in_a_container_and_ends_by_ctrl_c(ros2: Ros2, small: st
         assert all(
             f"unloaded '/{node}'" in launch.output for node in ('capture', 'overlay', 'inference')
         ), launch.output
+
+
+def test_a_model_s_file_is_enough(ros2: Ros2, small: str, tmp_path: Path) -> None:
+    rows = np.zeros((1, 300, 6), np.float32)
+    rows[0, 0] = 10, 20, 50, 60, 0.9, 1
+    said = {'names': "{0: 'car', 1: 'person'}", 'end2end': 'True', 'stride': '32'}
+    model = tmp_path / 'mine.onnx'
+    model.write_bytes(constant({'output0': rows}, {'images': (FLOAT, (1, 3, 64, 64))}, said))
+    with ros2.launch(PACKAGE, 'perception.launch.py', small, f'model:={model}') as launch:
+        launch.wait_for(r'first detections: 1 person \(class_id 1\)')
+        assert_clean(launch.interrupt(whole_group=True), launch.output)
 
 
 def test_perception_runs_as_a_program(ros2: Ros2, small: str) -> None:
@@ -360,6 +373,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
     'cameras and stereo': (
         ['perception.launch.py', 'stereo:=true', 'cameras:=a'],
         'cameras and stereo can not go together',
+    ),
+    'one device for several cameras': (
+        ['multi_camera.launch.py', 'device:=/dev/video0'],
+        "launch argument 'device' is '/dev/video0', for 2 cameras; give each its own",
     ),
     'no overlay in the program': (
         ['perception.launch.py', 'composition:=program', 'overlay:=false'],

@@ -77,7 +77,7 @@ def test_bad_options_are_refused_in_one_line(
         ),
         (['--camera', 'replay'], '--camera replay needs a recording; add --video FILE'),
         (
-            ['--video', 'drive.mp4'],
+            ['--camera', 'synthetic', '--video', 'drive.mp4'],
             '--video has no effect with --camera synthetic; add --camera replay',
         ),
         (['--keep-all'], '--keep-all has no effect with --camera synthetic; add --camera replay'),

@@ -22,6 +22,7 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.errors import ConfigError
 from zc_perception.npu.manifest import check_head, load_manifest
 from zc_perception.npu.onnx.session import OnnxEngine
+from zc_perception.npu.zc_model import main
 
 pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
 
@@ -366,3 +367,20 @@ def test_names_is_called_classes(model: Callable[..., str]) -> None:
     path = model({'output0': table(CORNERS)}, {}, {'names': ['car', 'person']})
     with pytest.raises(ConfigError, match=r"key 'names' is unknown; did you mean 'classes'\?"):
         load_manifest(path)
+
+
+def test_zc_model_prints_a_manifest_that_says_the_same(
+    model: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = model(*READ['rtdetr'])
+    assert main([path]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "# output 'output0' 1x300x6 float32" in printed and 'says head: RTDETRDecoder' in printed
+    )
+    (tmp_path / 'again.yaml').write_text(printed)
+    again, first = load_manifest(str(tmp_path / 'again.yaml')), load_manifest(path)
+    assert (again.head, again.classes, again.input) == (first.head, first.classes, first.input)
+    (tmp_path / 'empty').mkdir()
+    assert main([str(tmp_path / 'empty')]) == 2
+    assert 'has no model.yaml and no model' in capsys.readouterr().err

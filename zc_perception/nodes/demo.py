@@ -44,7 +44,8 @@ def option_parser() -> OptionParser:
         [
             'zc_demo',
             'zc_demo --duration 5 --out build/demo',
-            'zc_demo --camera replay --video drive.mp4 --keep-all',
+            'zc_demo --video drive.mp4 --keep-all',
+            'zc_demo --model yolo11n.onnx --video people.avi',
         ],
     )
     first, more = parser.main, parser.more
@@ -56,15 +57,14 @@ def option_parser() -> OptionParser:
     )
     first.add_argument(
         '--camera',
-        default='synthetic',
         metavar='|'.join(_CAMERAS),
-        help='a drawn road scene (default), or a recording',
+        help='a drawn road scene (default), or a recording (default with --video)',
     )
     first.add_argument('--video', metavar='FILE', help='replay: the recording')
     first.add_argument(
         '--model',
         default='road',
-        help="a shipped model (road, hog) or a model.yaml's path; default road",
+        help='a shipped model (road, hog), an ONNX file, a folder of an export or a model.yaml; default road',
     )
     first.add_argument('--accelerator', default='auto', help='auto (default), or the name of one')
     first.add_argument(
@@ -113,6 +113,8 @@ def check(options: argparse.Namespace) -> None:
 
     from zc_perception.errors import ConfigError, nearest, shown
 
+    if options.camera is None:
+        options.camera = 'replay' if options.video else 'synthetic'
     if options.camera not in _CAMERAS:
         near = nearest(options.camera, _CAMERAS)
         raise ConfigError(

@@ -266,6 +266,7 @@ class InferenceNode(PerceptionNode):
         self.processed = 0
         self.detected = 0
         self.failed = 0
+        self._shown = False
         self._factory = accelerator_factory
         self._stream: InferenceStream | None = None
         self._pace = Pace(self.parameters['max_rate'])
@@ -544,6 +545,9 @@ class InferenceNode(PerceptionNode):
         self.frame_log.processed(entry, done_ns, decoded_ns, published_ns, len(found))
         self.processed += 1
         self.detected += len(found)
+        if not self._shown and len(found):
+            self._shown = True
+            self.get_logger().info(first_found(found, stream.manifest.classes))
         received_ns = entry.received_ns
         self.latencies.record_frame(
             received_ns - entry.frame.published_ns, done_ns - received_ns, decoded_ns - done_ns, published_ns - decoded_ns,
@@ -811,6 +815,16 @@ class InferenceStatus:
     def close(self) -> None:
         """End what runs aside."""
         self._temperature.close()
+
+
+def first_found(found: Detections, names: Sequence[str]) -> str:
+    """What the first boxes show, for a person who has just started it: classes are numbers in the message."""
+    kinds, counts = np.unique(found.classes, return_counts=True)
+    seen = ', '.join(
+        f'{count} {names[kind]} (class_id {kind})'
+        for kind, count in zip(kinds, counts, strict=True)
+    )
+    return f'first detections: {seen}; the names of all classes are in topic label_info'
 
 
 def _pci_address(accelerator: Accelerator) -> str:

@@ -17,6 +17,7 @@ from launch.substitutions import LaunchConfiguration
 
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.errors import ConfigError, nearest
+from zc_perception.local_path import local_path
 from zc_perception.nodes.command_lines import check_namespace
 from zc_perception.nodes.params.yaml_file import ParameterYaml, read_parameter_yaml
 from zc_perception.npu.kinds import ACCELERATORS, AUTO
@@ -116,6 +117,12 @@ def common(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
             description='Namespace of all nodes and topics, such as truck.',
         ),
         DeclareLaunchArgument(
+            'model',
+            default_value='',
+            description='What to detect with: an ONNX file such as yolo11n.onnx, the folder of an export, a model.yaml, or a shipped model '
+            '(road, hog); empty: as the parameter file says.',
+        ),
+        DeclareLaunchArgument(
             'accelerator',
             default_value=FROM_FILE,
             choices=[FROM_FILE, AUTO, *ACCELERATORS.names],
@@ -168,7 +175,13 @@ def camera() -> list[DeclareLaunchArgument]:
         DeclareLaunchArgument(
             'video',
             default_value='',
-            description='File that camera:=replay plays; empty: as the parameter file says.',
+            description='Recording to play, with camera:=replay; empty: as the parameter file says.',
+        ),
+        DeclareLaunchArgument(
+            'device',
+            default_value='',
+            description='Device node of the camera, such as /dev/video2, with camera:=v4l2; empty: as the parameter file says. With several '
+            'cameras each has its own, in the parameter file.',
         ),
     ]
 
@@ -261,12 +274,19 @@ class Chosen:
         values: dict[str, Any] = {}
         given = self._context.launch_configurations
         if kind == 'capture':
+            # A recording or a device says by which kind of camera.
+            for name, camera in (('video', 'replay'), ('device', 'v4l2')):
+                if given.get(name):
+                    values |= {name: self[name], 'camera': camera}
             if 'camera' in given and self['camera'] != FROM_FILE:
                 values['camera'] = self['camera']
-            if given.get('video'):
-                values['video'] = self['video']
-        if kind == 'inference' and self['accelerator'] != FROM_FILE:
-            values['accelerator'] = self['accelerator']
+        if kind == 'inference':
+            if self['accelerator'] != FROM_FILE:
+                values['accelerator'] = self['accelerator']
+            if given.get('model'):
+                # A container may run in another folder.
+                path = local_path(self['model'], 'model')
+                values['model'] = os.path.abspath(path) if os.path.exists(path) else self['model']
         if self['autostart'] != FROM_FILE:
             values['autostart'] = self.flag('autostart')
         return values

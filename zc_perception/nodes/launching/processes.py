@@ -27,7 +27,7 @@ from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.ros_adapters import get_ros_node
 
 from zc_perception.camera.stereo import Side
-from zc_perception.errors import ZcError
+from zc_perception.errors import ConfigError, ZcError
 from zc_perception.link.rclpy_compat import InvalidHandle
 from zc_perception.nodes.command_lines import check_cameras
 from zc_perception.nodes.launching.arguments import Chosen
@@ -202,6 +202,11 @@ def _judge(
     from zc_perception.nodes.params.verdict import check_file
 
     check_cameras([name for name in cameras if name], "launch argument 'cameras'")
+    if len(cameras) > 1 and chosen['device']:
+        raise ConfigError(
+            f"launch argument 'device' is '{chosen['device']}', for {len(cameras)} cameras; give each its own in the parameter file, as "
+            f'/{cameras[0]}/capture: ros__parameters: device'
+        )
     paths = {
         camera: {kind: f'{chosen.namespace(camera).rstrip("/")}/{kind}' for kind in kinds}
         for camera in cameras

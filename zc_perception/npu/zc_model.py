@@ -1,0 +1,95 @@
+"""``zc_model``: what a model's file says of itself, how it is understood, whether it runs here; and a manifest to start from. No ROS."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from zc_perception.terminal import ending_quietly, put
+
+TYPE_CHECKING = False  # as in zc_perception/__init__.py
+if TYPE_CHECKING:
+    import argparse
+
+    from zc_perception.npu.manifest import ModelManifest
+    from zc_perception.programs import OptionParser
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Entry point; 0 if the model runs."""
+    with ending_quietly():
+        from zc_perception.programs import start
+
+        return start(_parser(), _run, args)
+
+
+def _parser() -> OptionParser:
+    from zc_perception.programs import OptionParser
+
+    parser = OptionParser(
+        'zc_model',
+        'Prints what a model says of itself and how it is understood, tries it on a blank picture, and prints a model.yaml to start from.',
+        ['zc_model yolo11n.onnx', 'zc_model yolo11n_axelera_model/', 'zc_model road'],
+        usage='[options] MODEL',
+        after='Exit code: 0, or 2 if it cannot be used, with the reason.',
+    )
+    parser.main.add_argument(
+        'model', metavar='MODEL', help='an ONNX file, a folder, a model.yaml or a shipped model'
+    )
+    parser.main.add_argument(
+        '--accelerator', default='auto', help='auto (default), or the name of one'
+    )
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    from zc_perception.memory.ledger import CopyLedger
+    from zc_perception.npu.manifest import find_manifest, load_manifest
+    from zc_perception.npu.model_file import facts_of
+    from zc_perception.npu.selection import open_accelerator
+
+    path = find_manifest(options.model)
+    if path.suffix.lower() not in ('.yaml', '.yml'):
+        facts = facts_of(path)
+        for name, value in facts.said.items():
+            _say(f'# {path.name} says {name}: {value!s:.200}')
+        for what, tensors in (('input', facts.inputs), ('output', facts.outputs)):
+            for tensor in tensors:
+                _say(f'# {what} {tensor} {tensor.dtype}')
+    manifest = load_manifest(options.model)
+    selected = open_accelerator(options.accelerator, manifest, {}, CopyLedger())
+    try:
+        capabilities = selected.accelerator.capabilities()
+        _say(f'# runs on accelerator {capabilities.name} ({capabilities.device})')
+    finally:
+        selected.accelerator.close()
+    _say(manifest_text(selected.manifest))
+    return 0
+
+
+def _say(text: str) -> None:
+    put(text, sys.stdout)
+
+
+def manifest_text(manifest: ModelManifest) -> str:
+    """A ``model.yaml`` that says the same as what was understood."""
+    import yaml
+
+    network, head = manifest.input, manifest.head
+    values = {
+        'name': manifest.name,
+        'engine': manifest.engine,
+        **({} if manifest.file is None else {'file': str(manifest.file.resolve())}),
+        'input': {'width': network.width, 'height': network.height, 'resize': network.resize}
+        if network.width
+        else {'resize': 'none'},
+        'head': {'kind': head.kind, **{k: _listed(v) for k, v in head.options.items()}},
+        'classes': list(manifest.classes),
+        'score_threshold': manifest.score_threshold,
+        'nms_threshold': manifest.nms_threshold,
+    }
+    return yaml.safe_dump(values, default_flow_style=None, sort_keys=False, width=100).rstrip()
+
+
+def _listed(value: object) -> object:
+    return [_listed(v) for v in value] if isinstance(value, tuple) else value
