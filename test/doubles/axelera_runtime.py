@@ -171,8 +171,6 @@ class ModelInstance:
             )
         if failing:
             raise getattr(self._module, double.fail_with)(f'injected into run {double.runs}')
-        if double.stop_threads_s:
-            double.stop_threads(round(double.stop_threads_s * 1e6))
         time.sleep(double.run_s)
         if double.refuse_output_dmabuf and self._options.get('output_dmabuf'):
             raise self._module.NotImplemented('outputs are MMIO')
@@ -380,7 +378,7 @@ def make_module() -> Any:
     module.__version__ = '1.8.0'
     module.double = SimpleNamespace(
         devices=['metis-0:1:0', 'metis-1:3:0'], firmware='1.8.0', board_controller='7.4', lock=threading.Lock(), run_s=0.0,
-        stop_threads_s=0.0, stop_threads=None, fail_from=0, fail_count=0, fail_with='UnknownError', refuse_output_dmabuf=False,
+        fail_from=0, fail_count=0, fail_with='UnknownError', refuse_output_dmabuf=False,
         no_executor=False, old_model=False, runs=0, live=0, contexts=0, used_sub_devices=0, used_connections=set(), options=[],
         misuses=[],
     )  # fmt: skip

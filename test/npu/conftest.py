@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import sys
 from collections.abc import Callable, Iterator
@@ -128,9 +127,6 @@ def double(built: Double) -> Iterator[Double]:
 def binding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The vendor's Python package, as a double; at the end all that was made of it is gone, and nothing was misused."""
     module = make_module()
-    module.double.stop_threads = ctypes.PyDLL(
-        None
-    ).usleep  # a C function that is called without letting other threads go on
     monkeypatch.setitem(sys.modules, 'axelera', ModuleType('axelera'))
     monkeypatch.setitem(sys.modules, 'axelera.runtime', module)
     yield module

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from npu.axruntime_kit import WAIT_S, Double, Open, model, number_in, numbered, run_numbered, start
+from npu.axruntime_kit import WAIT_S, Double, Open, model, number_in, numbered, start
 from npu.scheduler_kit import MakeFrame, MakePool
 from numpy.typing import NDArray
 
@@ -205,42 +205,6 @@ def test_without_both_the_message_names_both(
         match=r'libmissing\.so.*axelera-runtime.*\(Python package axelera-runtime .* is not installed\)',
     ):
         open_accelerator()
-
-
-def test_a_binding_that_stops_other_threads_gives_way_to_the_library(
-    binding: Any, installed: Double, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path
-) -> None:
-    binding.double.stop_threads_s = 0.3
-    accelerator = open_accelerator()
-    assert accelerator.facts()['interface'] == 'python'
-    accelerator.load(model(tmp_path))
-    facts = accelerator.facts()
-    assert facts['interface'] == 'c' and 'stops the other threads of this process' in str(
-        facts['python_binding']
-    )
-    assert run_numbered(accelerator, make_frame, 3) == 3
-
-
-def test_a_binding_that_stops_other_threads_is_better_than_nothing(
-    binding: Any,
-    open_accelerator: Open,
-    make_frame: MakeFrame,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.setattr(axruntime_library, 'candidates', lambda library: ['libmissing.so'])
-    binding.double.stop_threads_s = 0.3
-    accelerator = open_accelerator()
-    accelerator.load(model(tmp_path))
-    assert accelerator.facts()['interface'] == 'python'
-    assert any(
-        'split_process.launch.py' in notice and 'libmissing.so' in notice
-        for notice in accelerator.notices()
-    )
-    binding.double.stop_threads_s = 0.0
-    frame = make_frame(width=64, height=64, fill=numbered(3))
-    assert raw_results(accelerator, frame)
-    frame.release()
 
 
 def test_a_binding_that_lets_other_threads_go_stays(

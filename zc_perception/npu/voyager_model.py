@@ -172,5 +172,8 @@ class VoyagerRules(EngineRules):
 
 
 AXRUNTIME = VoyagerRules(
-    'axruntime', file="the model.json or .axm of Voyager's compiler", needs_file=True, takes_frames=False
+    'axruntime',
+    file="the model.json or .axm of Voyager's compiler",
+    needs_file=True,
+    takes_frames=False,
 )

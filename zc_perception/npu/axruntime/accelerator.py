@@ -3,8 +3,8 @@
 Its models take a letterboxed, quantised, padded int8 tensor and not NV12. So this way is not free of copies: each frame is read once and
 its tensor written once, straight into the dma-buf that the runtime imports, booked as ``tensor``. It needs only what today's driver has.
 
-The vendor's Python package ``axelera.runtime`` is preferred. The C library takes its place where the package can't be imported, where it
-would stop the other threads of this process, and where a path of the library is given. Diagnostics say which is used (``interface``) and
+The vendor's Python package ``axelera.runtime`` is preferred. The C library takes its place where the package can't be imported, and where
+a path of the library is given. Diagnostics say which is used (``interface``) and
 why not the package (``python_binding``).
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h`` and of ``axelera.runtime``. What stands between the lines there is in the modules
@@ -39,7 +39,6 @@ from zc_perception.npu.axruntime.worker import (
     AxRuntimeJob,
     AxRuntimeWorker,
     LoadPlan,
-    StopsOtherThreadsError,
     load_best,
     why_no_heap,
 )
@@ -90,8 +89,6 @@ class AxRuntimeAccelerator(AxRuntime):
         self._timeout_s = values['timeout']
         self._flush_after_s = flush_after_s
         self._why_no_binding = ''
-        self._why_no_library = ''
-        self._measure_binding = True
         self._session = self._open_session()
         # One for each core of the card that runs the model; also those that don't end.
         self._workers: list[AxRuntimeWorker] = []
@@ -181,9 +178,6 @@ class AxRuntimeAccelerator(AxRuntime):
         self._unload_before()
         try:
             self._load(manifest)
-        except StopsOtherThreadsError as error:
-            self._leave_binding(str(error))
-            self._load(manifest)
         except (AcceleratorError, ConfigError) as error:
             too_old = self._mismatches()
             if not too_old:
@@ -195,21 +189,6 @@ class AxRuntimeAccelerator(AxRuntime):
         if self._holders > 1 or self._axm is not None:
             raise DeviceLostError(
                 'the Voyager runtime does not give the model before back; restart the node'
-            )
-
-    def _leave_binding(self, reason: str) -> None:
-        """Go on with the C library, or else with the package as it is."""
-        self._unload_before()
-        self._session.close()
-        try:
-            self._session = RuntimeSession('', self._values['accelerator_device'])
-            self._why_no_binding = reason
-        except AcceleratorError as error:
-            self._session = BindingSession(self._values['accelerator_device'])
-            self._measure_binding = False
-            self._why_no_library = (
-                f"{reason}, so that a camera in the same process waits, and the C library can't take its place ({error}); "
-                'run inference in a process of its own (split_process.launch.py)'
             )
 
     def _load_axm(self, manifest: ModelManifest) -> None:
@@ -248,9 +227,8 @@ class AxRuntimeAccelerator(AxRuntime):
                 LoadPlan(
                     connection, session.pack, tensor, outputs, options, self._heap, self._no_heap,
                     self._values['output_dmabuf'], jobs({**self._values, 'aipu_cores': 1}),
-                    measure=index == 0 and self._measure_binding and isinstance(session, BindingSession),
                 )
-                for index, connection in enumerate(model.connections)
+                for connection in model.connections
             ]  # fmt: skip
             plans[0].attempts()
         except BaseException:
@@ -266,7 +244,6 @@ class AxRuntimeAccelerator(AxRuntime):
         self._loaded = True
         self._notices = (
             *self._mismatches(),
-            *([self._why_no_library] if self._why_no_library else ()),
             *dict.fromkeys(notice for worker in self._workers for notice in worker.model.notices),
             *([self._about_cores()] if self._num_cores > 1 else ()),
         )

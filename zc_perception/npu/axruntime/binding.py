@@ -3,19 +3,13 @@
 In the field it ran more frames per second than the public C interface. :class:`BindingSession` owns the package's context and what is made
 from it. An instance has no method that ends it: it ends when nothing refers to it any more, and has to go before its connection.
 
-No document says whether ``ModelInstance.run`` lets other Python threads go on. If it doesn't, a camera in the same process stands still
-while the model runs. So that is measured once, when a model is loaded: :func:`stops_other_threads`.
-
 Source: Voyager SDK 1.8, ``docs/reference/apis/axruntime-py.md`` and the tutorials of ``axruntime-python``.
 """
 
 from __future__ import annotations
 
 import importlib
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +34,6 @@ _CODES = {
     'Pending': Result.PENDING_ERROR,
     **{code.name.title().replace('_', ''): code for code in Result},
 }
-# Runs that nobody could notice are not worth an answer; of longer ones as many as fit into this time.
-_NOTICEABLE_S = 0.002
-_MEASURED_FOR_S = 0.2
-_TICK_S = 0.0002
-_NEARLY_ALL = 0.8
 
 
 def import_binding() -> Any:
@@ -76,44 +65,6 @@ def import_binding() -> Any:
 def binding_release(module: Any) -> str:
     """Release of the package; empty where nobody says."""
     return wheel_release() or str(getattr(module, '__version__', ''))
-
-
-def stops_other_threads(run: Callable[[], None]) -> bool:
-    """Whether the other Python threads of this process stand still while *run* lasts.
-
-    A thread notes the time again and again. If in each run there is a gap of nearly its whole length between two notes, the run stopped
-    that thread. A machine that is busy makes gaps too, but not in each run. Runs that are too short for anybody to notice tell nothing:
-    they stop nobody for long.
-    """
-    notes: list[int] = []
-    done = threading.Event()
-
-    def note() -> None:
-        while not done.is_set():
-            notes.append(time.monotonic_ns())
-            time.sleep(_TICK_S)
-
-    thread = threading.Thread(target=note, name='axruntime-measure', daemon=True)
-    spans: list[tuple[int, int]] = []
-    thread.start()
-    try:
-        until = time.monotonic() + _MEASURED_FOR_S
-        while time.monotonic() < until:
-            began = time.monotonic_ns()
-            run()
-            spans.append((began, time.monotonic_ns()))
-    finally:
-        done.set()
-        thread.join()
-    long = [(first, last) for first, last in spans if last - first >= _NOTICEABLE_S * 1e9]
-    return bool(long) and all(
-        _longest_gap(notes, first, last) > _NEARLY_ALL * (last - first) for first, last in long
-    )
-
-
-def _longest_gap(notes: Sequence[int], first: int, last: int) -> int:
-    inside = [first, *(at for at in notes if first < at < last), last]
-    return max(after - before for before, after in pairwise(inside))
 
 
 def _tensor(info: Any) -> TensorSpec:

@@ -30,7 +30,6 @@ from zc_perception.errors import (
 )
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import Heap
-from zc_perception.npu.axruntime.binding import stops_other_threads
 from zc_perception.npu.axruntime.kind import LATE_CALLS
 from zc_perception.npu.axruntime.runtime import Connection, InstanceOptions
 from zc_perception.npu.axruntime.tensors import FrameToTensor, InputSlot, OutputSlot, Pack
@@ -118,16 +117,11 @@ def why_no_heap(name: str, error: AllocationError) -> str:
     return f"{node} can't be used: {error}"
 
 
-class StopsOtherThreadsError(AcceleratorError):
-    """The Python binding keeps every other Python thread of this process waiting while the model runs."""
-
-
 @dataclass(frozen=True)
 class LoadPlan:
     """What is to be loaded on one connection, and how.
 
     :param pack: of the session that the connection belongs to.
-    :param measure: whether to find out if runs stop the other Python threads.
     :param heap: where dma-bufs for tensors come from; ``None``: nowhere, because of ``no_heap``.
     :param output_dmabuf: ``auto``, ``true`` or ``false``.
     :param jobs: how many are in flight at most.
@@ -142,7 +136,6 @@ class LoadPlan:
     no_heap: str
     output_dmabuf: str
     jobs: int
-    measure: bool = False
 
     @property
     def late(self) -> int:
@@ -191,10 +184,6 @@ class LoadedModel:
             self.calls = RuntimeCalls(plan.connection.run, plan.late)
             for _ in range(self.late + 1):
                 self._try()
-            if plan.measure and stops_other_threads(self._try):
-                raise StopsOtherThreadsError(
-                    'axelera.runtime stops the other threads of this process while the model runs'
-                )
         except BaseException:
             self.close()
             raise
@@ -240,7 +229,7 @@ def load_best(plan: LoadPlan) -> LoadedModel:
         options = replace(plan.options, input_dmabuf=attempt[0], output_dmabuf=attempt[1])
         try:
             loaded = LoadedModel(plan, options)
-        except (DeviceLostError, StopsOtherThreadsError):
+        except DeviceLostError:
             raise
         except ZcError as error:
             if attempt == attempts[-1]:
