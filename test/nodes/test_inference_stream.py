@@ -125,15 +125,13 @@ def test_a_class_that_the_model_does_not_have_is_refused(wanted: str, message: s
 
 
 def test_an_accelerator_that_is_opened_anew_takes_over_what_was_changed() -> None:
-    values: dict[str, Any] = {'accelerator': 'onnx', 'model': 'hog', 'classes': [], 'threads': 1}
+    values: dict[str, Any] = {'accelerator': 'onnx', 'model': 'road', 'classes': [], 'threads': 1}
     selected = select_accelerator(values, CopyLedger(), None)
     with contextlib.closing(selected.accelerator):
         values['threads'] = 2
         with contextlib.closing(selected.reopen()) as again:
-            assert (selected.accelerator.facts(), again.facts()) == (
-                {'threads': 1},
-                {'threads': 2},
-            )
+            threads = [one.facts()['threads'] for one in (selected.accelerator, again)]
+            assert threads == [1, 2]
 
 
 def test_frames_go_through_the_scheduler_s_thread_and_the_accelerator_s() -> None:
