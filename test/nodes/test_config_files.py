@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from nodes.programs import Program
 
 CONFIG = Path(__file__).resolve().parents[2] / 'config'
@@ -38,3 +41,24 @@ def test_it_starts_the_nodes(name: str, tmp_path: Path, free_domain: int) -> Non
         assert program.interrupt() == 0, program.output
         assert 'NV12 LINEAR 320x240' in program.output
         assert 'Traceback' not in program.output and 'is unknown' not in program.output
+
+
+def test_layouts_of_viewers_show_topics_that_there_are() -> None:
+    layout = json.loads((CONFIG / 'foxglove_layout.json').read_text())
+
+    def panels(tree: Any) -> set[str]:
+        return {tree} if isinstance(tree, str) else panels(tree['first']) | panels(tree['second'])
+
+    assert panels(layout['layout']) == layout['configById'].keys()
+    rviz = yaml.safe_load((CONFIG / 'perception.rviz').read_text())
+    shown = [display['Topic']['Value'] for display in rviz['Visualization Manager']['Displays']]
+    for panel in layout['configById'].values():
+        shown += [
+            panel['imageMode']['imageTopic'] if 'imageMode' in panel
+            else panel.get('topicToRender') or panel['topicPath'].partition('.')[0]
+        ]  # fmt: skip
+    there = (CONFIG.parent / 'docs' / 'topics_and_links.md').read_text()
+    there += (CONFIG.parent / 'docs' / 'recordings.md').read_text()
+    assert all(f'`{topic.lstrip("/")}`' in there or f'`{topic}`' in there for topic in shown), (
+        shown
+    )
