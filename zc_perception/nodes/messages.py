@@ -126,7 +126,7 @@ class DetectionsCdr:
         parts = [_ENCAPSULATION, head, _COUNT.pack(len(detections))]
         add, numbers, known = parts.extend, _NUMBERS.pack, self._num_classes
         # The first header comes at 4 after that of the message, which is as long. An id comes after doubles, hence at 8.
-        lead, begin, number = head, 4, _NO_ID
+        lead, begin, number, results = head, 4, _NO_ID, self._results[1]
         ids = None if detections.ids is None else _texts(detections)
         rows = zip(
             detections.boxes.tolist(),
@@ -135,9 +135,7 @@ class DetectionsCdr:
             strict=True,
         )
         for place, ((x0, y0, x1, y1), score, index) in enumerate(rows):
-            result = (
-                self._results[begin // 4][index] if index < known else self._result(begin, index)
-            )
+            result = results[index] if index < known else self._result(begin, index)
             add(
                 (
                     lead,
@@ -151,6 +149,7 @@ class DetectionsCdr:
                 continue
             lead = number + bytes(-len(number) % 4) + head
             begin = len(lead) % 8
+            results = self._results[begin // 4]
         if len(detections):
             parts.append(number)
         return b''.join(parts)
