@@ -696,13 +696,6 @@ class ImportFollowing:
         if not node.counted:
             return
         self.kept += 0 if node.cached else _kept(node, table)
-        if (
-            surplus + unused
-            and not {'trial_imports', 'import_cache'} <= node.before.keys() & node.after.keys()
-        ):
-            told = f'{node} imported more often than its frames need, and does not tell what it imported on trial'
-            self.unknown.append((told, 'use nodes of this version'))
-            return
         self.surplus += surplus
         self.unused += unused
 

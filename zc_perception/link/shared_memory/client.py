@@ -45,6 +45,7 @@ from zc_perception.link.shared_memory.unix_socket import (
     RECEIVE_FLAGS,
     TRUNCATED,
     TRUNCATED_TEXT,
+    PacketReader,
     adopt,
     adopt_fence,
     close_all,
@@ -85,6 +86,7 @@ class Greeting:
         self.noted = ''
         self._path = path
         self._hello = hello
+        self._reader = PacketReader(MAX_PACKET)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
             self.socket.connect(os.fspath(path))
@@ -145,30 +147,14 @@ class Greeting:
         return welcome
 
     def _packet(self) -> memoryview | None:
-        buffer = bytearray(MAX_PACKET)
-        while True:
-            try:
-                size, ancillary, flags, _ = self.socket.recvmsg_into(
-                    [buffer], CONTROL_ROOM, RECEIVE_FLAGS
-                )
-                break
-            except BlockingIOError:
-                if time.monotonic() < self.deadline:
-                    return None
-                raise self._silent() from None
-            except ConnectionResetError:
-                continue  # told once; what was sent before comes with the next call
-        fds = adopt(ancillary)
-        close_all(fds)
-        if not size:
+        found = self._reader.read(self.socket, 0)
+        if found is None:
+            if time.monotonic() < self.deadline:
+                return None
+            raise self._silent()
+        if not found[0]:
             raise PeerGoneError(f"the producer at '{self._path}' closed the connection")
-        if flags & TRUNCATED:
-            raise ProtocolError('truncated', TRUNCATED_TEXT)
-        if fds:
-            raise ProtocolError(
-                'descriptors', f'{len(fds)} descriptors came where only WELCOME may'
-            )
-        return memoryview(buffer)[:size]
+        return self._reader.packet[: found[0]]
 
     def _silent(self) -> SilentError:
         return SilentError(f"the producer at '{self._path}' does not answer; it may be stopped")
