@@ -153,16 +153,6 @@ def test_every_delivery_is_a_frame_of_its_own_over_the_same_data(
     assert holders(pool) == {}
 
 
-def test_a_delivery_above_the_quota_is_none_and_leaves_the_frame_alone(
-    make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    pool = make_pool(slots=1)
-    pool.set_quota('slow', 0)
-    frame = make_frame(pool)
-    assert frame.deliver('slow') is None
-    assert holders(pool) == {'camera': 1}
-
-
 def test_the_first_share_of_a_lent_frame_takes_it_over(
     make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
@@ -246,13 +236,6 @@ def test_a_block_s_own_exception_is_not_hidden_by_a_view_in_its_traceback(
     gc.collect()
     pool.collect()
     assert holders(pool) == {} and pool.statistics().abandoned == 1
-
-
-def test_without_an_exception_a_view_that_is_left_is_told(make_frame: MakeFrame) -> None:
-    with pytest.raises(BufferError), make_frame() as frame, frame.map() as planes:
-        view = planes[0]
-    del view
-    frame.release()
 
 
 def test_of_several_threads_that_release_one_does(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from pixel.layout_oracle import PLANES, plane_bytes
 
-from zc_perception.errors import AcceleratorError, AllocationError, FormatError, FrameReleasedError
+from zc_perception.errors import AcceleratorError, FormatError, FrameReleasedError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import EventFence
@@ -20,7 +19,7 @@ from zc_perception.memory.pool import BufferPool
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
-from zc_perception.pixel.modifier import INVALID, LINEAR
+from zc_perception.pixel.modifier import INVALID
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
@@ -165,44 +164,6 @@ def test_padding_is_never_seen(frame_over: FrameOver) -> None:
     frame.release()
 
 
-def test_mixed_buffers_are_each_plane_s_own(frame_over: FrameOver) -> None:
-    planes = (PlaneLayout(0, 8, 16, 64), PlaneLayout(1, 4, 8, 16), PlaneLayout(1, 32, 8, 16))
-    layout = ImageLayout(8, 4, fourcc_code('YU12'), LINEAR, planes)
-    frame = frame_over(layout, *(SealedMemfd().allocate(layout.buffer_size(i)) for i in range(2)))
-    with frame.map(write=True) as views:
-        for value, view in enumerate(views, 1):
-            view[:] = value
-        del view
-    first, second = (buffer.mapping() for buffer in frame.data.buffers)
-    assert first[:100] == b'\0' * 8 + (b'\1' * 8 + b'\0' * 8) * 4 + b'\0' * 28
-    assert (
-        second[:50]
-        == b'\0' * 4
-        + (b'\2' * 4 + b'\0' * 4) * 2
-        + b'\0' * 12
-        + (b'\3' * 4 + b'\0' * 4) * 2
-        + b'\0' * 2
-    )
-    frame.release()
-
-
-def test_a_buffer_that_may_only_be_read_is_not_mapped_for_writing(make_frame: MakeFrame) -> None:
-    frame = make_frame()
-    (buffer,) = frame.data.buffers
-    narrow = DmaBuf(buffer.dup(), BufferKind.MEMFD, 'memfd', writable=False)
-    reader = Frame(replace(frame.data, buffers=(narrow,)), frame._held())
-    with (
-        pytest.raises(AllocationError, match=r'may only be read here: map without write=True'),
-        reader.map(write=True),
-    ):
-        pytest.fail('mapped')
-    with reader.map() as planes:
-        assert planes[0].shape == (48, 64)
-    reader.release()
-    frame._lease = None
-    narrow.close()
-
-
 @pytest.mark.parametrize('modifier', [1 << 56 | 1, INVALID])
 def test_tiled_memory_has_no_rows_to_look_at(frame_over: FrameOver, modifier: int) -> None:
     layout = ImageLayout(
@@ -256,16 +217,6 @@ def test_a_buffer_that_can_t_end_does_not_keep_the_others_from_it(
     with pytest.raises(BufferError):
         frame.release()
     del view
-    frame.release()
-
-
-def test_an_abandoned_block_ends_its_access(frame_over: FrameOver) -> None:
-    buffer = CountingBuffer(64 * 72)
-    frame = frame_over(compute_layout(NV12, 64, 48), buffer)
-    block = frame.map()
-    block.__enter__()
-    del block
-    assert [name for name, _ in buffer.calls] == ['begin', 'end']
     frame.release()
 
 

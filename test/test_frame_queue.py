@@ -76,14 +76,6 @@ def test_it_polls_readable_exactly_while_it_holds_a_frame(
     taken(queue).release()
 
 
-def test_getting_waits_for_a_frame(make_frame: MakeFrame) -> None:
-    queue, frame = FrameQueue(1), make_frame()
-    putter = threading.Timer(0.03, queue.put, (frame,))
-    putter.start()
-    assert queue.get(120.0) is frame
-    putter.join()
-
-
 def test_a_consumer_that_lost_the_race_for_a_frame_goes_on_waiting(
     make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
@@ -105,17 +97,6 @@ def test_a_consumer_that_lost_the_race_for_a_frame_goes_on_waiting(
     for consumer in consumers:
         consumer.join(120.0)
     assert lost == []
-
-
-def test_closing_wakes_a_waiting_consumer() -> None:
-    queue = FrameQueue(1)
-    closer = threading.Timer(0.03, queue.close)
-    closer.start()
-    started = time.monotonic()
-    assert queue.get(120.0) is None
-    assert time.monotonic() - started < 60.0
-    closer.join()
-    assert readable(queue), 'whoever polls later is told as well'
 
 
 def test_no_frame_is_lost_between_threads(make_pool: MakePool, make_frame: MakeFrame) -> None:
@@ -376,28 +357,6 @@ def test_many_threads_wait_at_once_and_each_wait_ends_with_its_time() -> None:
 
 
 # While its owner takes nothing
-
-
-def test_what_is_queued_and_what_comes_is_released_until_it_accepts_again(
-    make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    pool, queue = make_pool(slots=3), FrameQueue(2)
-    queue.put(make_frame(pool, sequence=0))
-    queue.put(make_frame(pool, sequence=1))
-    queue.refuse()
-    queue.refuse()
-    assert len(queue) == 0 and pool.statistics().holders == {}
-    queue.put(make_frame(pool, sequence=2))
-    assert len(queue) == 0 and pool.statistics().holders == {} and queue.dropped == 0, (
-        'nobody wanted it'
-    )
-    assert queue.get() is None
-    queue.accept()
-    queue.put(make_frame(pool, sequence=3))
-    frame = queue.get()
-    assert frame is not None and frame.data.sequence == 3
-    frame.release()
-    queue.close()
 
 
 def test_room_for_one_kind_is_made_at_the_cost_of_that_kind_alone() -> None:

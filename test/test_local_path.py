@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 from pathlib import Path
 
 import pytest
@@ -40,11 +38,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_what_a_person_means(named: str, wanted: str, home: Path) -> None:
     assert local_path(named, 'video') == wanted.format(home=home)
-
-
-def test_the_home_of_another_user() -> None:
-    user = pwd.getpwuid(os.getuid())
-    assert local_path(f'~{user.pw_name}/b', 'video') == f'{user.pw_dir}/b'
 
 
 def test_a_name_that_is_there_is_meant_as_it_is(

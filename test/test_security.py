@@ -19,7 +19,6 @@ sys.path.append(str(Path(__file__).parent / 'link' / 'shared_memory'))
 from memory_link import PUBLISHER, RawPeer, make_pool, publish
 
 from zc_perception.link.shared_memory.server import SharedMemoryServer
-from zc_perception.link.shared_memory.socket_folder import runtime_folder
 
 PACKAGE = Path(zc_perception.__file__).parent
 SOURCES = sorted(PACKAGE.rglob('*.py'))
@@ -147,14 +146,3 @@ def test_a_consumer_can_read_a_sealed_buffer_and_nothing_else(given: int) -> Non
             )  # F_ADD_SEALS: an executable one, were there any more to add
     finally:
         os.close(again)
-
-
-def test_the_folder_and_the_socket_are_the_user_s_own(tmp_path: Path) -> None:
-    folder = runtime_folder(environment={'ZC_RUNTIME_DIR': str(tmp_path / 'zc')})
-    before = os.umask(0)
-    try:
-        with SharedMemoryServer('camera', PUBLISHER, make_pool(2), folder=folder) as server:
-            assert os.stat(server.path).st_mode & 0o777 == 0o600
-    finally:
-        os.umask(before)
-    assert os.stat(folder).st_mode & 0o777 == 0o700

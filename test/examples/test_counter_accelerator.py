@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from entry_point_kit import install, offer_alone
-from nodes.ros_kit import alone, overrides, ros, spun
+from nodes.ros_kit import overrides, ros, spun
 from rclpy.parameter import Parameter
 from waiting import until
 
@@ -60,14 +60,6 @@ def test_it_finds_what_is_bright_and_a_change_of_its_parameter_reaches_it(
             until(lambda: node.detected > 0)
             refused = node.set_parameters([Parameter('brightness', value=256)])[0]
             assert "'brightness' is 256; it must be an integer from 1 to 255" in refused.reason
-
-
-def test_the_node_describes_its_parameters(free_domain: int) -> None:
-    with alone(free_domain, InferenceNode, COUNTER) as node:
-        described = node.describe_parameter('brightness')
-        assert 'counter: Least luma of what counts' in described.description
-        assert described.integer_range[0].to_value == 255 and not described.read_only
-        assert node.get_parameter('least_area').value == 64
 
 
 def test_help_names_its_parameters(installed: Path) -> None:

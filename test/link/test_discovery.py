@@ -82,21 +82,6 @@ def consumer(folder: Path) -> Iterator[Consumer]:
     made.close()
 
 
-@pytest.mark.parametrize('lie', [
-    announced(CAMERA), announced(CAMERA, ''), announced(CAMERA, '/nowhere/x.sock', 'f' * 32),
-], ids=['another socket', 'no socket', 'another host'])  # fmt: skip
-def test_a_liar_that_takes_a_publisher_s_name_does_not_move_it(
-    consumer: Consumer, camera: SharedMemoryServer, lie: Announcement
-) -> None:
-    consumer.hear(announced(CAMERA, camera.path))
-    assert consumer.meets()
-    consumer.hear(lie)
-    assert consumer.look() == [RemotePublisher(CAMERA, RemoteState.CONNECTED)]
-    assert consumer.links.statistics()[CAMERA].connections == 1
-    consumer.hear(announced(CAMERA, camera.path))
-    assert consumer.meets() and consumer.links.statistics()[CAMERA].connections == 1
-
-
 def test_the_file_beside_the_socket_is_worth_more_than_what_anybody_says(
     consumer: Consumer, camera: SharedMemoryServer
 ) -> None:
@@ -108,47 +93,6 @@ def test_the_file_beside_the_socket_is_worth_more_than_what_anybody_says(
     write_announcement(announced(CAMERA, camera.path), TOPIC, 0)
     assert consumer.meets()
     assert eventually(lambda: consumer.look() and consumer.ids == [CAMERA])
-
-
-def test_what_a_file_confirms_is_not_moved_and_not_pushed_out_before_it_is_connected(
-    folder: Path,
-) -> None:
-    announcements = Announcements()
-    announcements.add(announced(CAMERA, folder / 'c.sock'), confirmed=True)
-    for liar in (announced(CAMERA), *liars(250)):
-        announcements.add(liar)
-    assert announced(CAMERA, folder / 'c.sock') in announcements.known(())
-    announcements.add(announced(CAMERA, folder / 'd.sock'), confirmed=True)
-    assert announced(CAMERA, folder / 'd.sock') in announcements.known(()), (
-        'another file replaces it'
-    )
-
-
-def test_who_was_met_nowhere_goes_first_and_who_listens_stays_longest() -> None:
-    announcements, connected = Announcements(), announced('a')
-    for announcement in (
-        connected,
-        announced('refuses'),
-        announced('ended'),
-        announced('nowhere'),
-        announced('waits'),
-    ):
-        announcements.add(announcement)
-    announcements.judge([
-        RemotePublisher('a', RemoteState.CONNECTED), RemotePublisher('refuses', RemoteState.IMPOSSIBLE, 'no slots', True),
-        RemotePublisher('ended', RemoteState.GONE), RemotePublisher('nowhere', RemoteState.IMPOSSIBLE),
-        RemotePublisher('waits', RemoteState.CONNECTING),
-    ])  # fmt: skip
-    left = []
-    for number in range(200):
-        announcements.add(announced(f'{number:032x}'))
-        known = [a.publisher_id for a in announcements.known(())]
-        left += [
-            each
-            for each in ('a', 'refuses', 'ended', 'nowhere', 'waits')
-            if each not in known and each not in left
-        ]
-    assert left == ['ended', 'nowhere', 'waits']
 
 
 def test_files_are_read_at_once_for_who_is_missing_and_now_and_then_for_who_is_not_in_the_graph(

@@ -198,22 +198,6 @@ def test_frames_of_another_process_come_as_they_are(
     assert len(set(seen)) == 100 or seen != sorted(seen), 'values begin again after 250'
 
 
-def test_an_array_of_the_last_step_keeps_no_frame_away(alone: Node, flowing: Cameras) -> None:
-    """The most natural loop: its variable still shows the last frame while the next one is waited for."""
-    flowing()
-    seen, last = [], None
-    with FrameReader(alone, 'image') as frames:
-        for frame in frames:
-            y = frame.y
-            assert last is None or (last[0] == last[1]).all()
-            last = y, y.copy()
-            seen.append(number_of(frame))
-            if len(seen) == 30:
-                break
-    assert seen == sorted(set(seen))
-    del y, last
-
-
 @pytest.mark.parametrize('asynchronous', [False, True])
 @pytest.mark.parametrize('how', ['destroy', 'destroy_node', 'shutdown'])
 def test_a_loop_that_waits_ends_with_the_reader_the_node_or_the_context(

@@ -73,31 +73,6 @@ def test_two_frames_may_be_held_by_default_and_more_if_asked_for(
         subscription.destroy()
 
 
-def test_an_array_from_a_callback_stays_what_it_was_and_frames_go_on(
-    here: Ros, camera: Cameras
-) -> None:
-    """The pixels of a frame whose array is kept are never those of a later one."""
-    source, kept, seen = camera(), [], []
-
-    def on_frame(frame: Frame) -> None:
-        seen.append(number_of(frame))
-        if len(seen) == 1:
-            kept.extend((frame.y, frame.y.copy()))
-
-    subscription = create_frame_subscription(here.node('viewer'), 'image', on_frame)
-    assert eventually(lambda: source.met(subscription))
-    assert publishing(source, lambda: len(seen) > 20), 'one of the two that it may hold is left'
-    assert (kept[0] == kept[1]).all()
-    assert eventually(
-        lambda: [each for each, _ in subscription.statistics().in_hand][:1] == seen[:1]
-    ), subscription.statistics()
-    kept.clear()
-    assert publishing(
-        source, lambda: seen[0] not in [each for each, _ in subscription.statistics().in_hand]
-    )
-    subscription.destroy()
-
-
 def test_stamp_and_header_are_messages(here: Ros, camera: Cameras) -> None:
     source, found = camera(), []
 

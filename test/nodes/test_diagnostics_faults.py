@@ -70,33 +70,6 @@ def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
         subscription.destroy()
 
 
-@pytest.mark.parametrize(
-    ('copy_free', 'level', 'words'),
-    [
-        ('preferred', WARN, ('is a plain publisher: stop it', 'each frame is copied')),
-        (
-            'required',
-            ERROR,
-            (
-                'in_process: /capture is in this process; copy_free is required, but /',
-                "set 'copy_free' to 'preferred'",
-            ),
-        ),
-    ],
-)
-def test_a_plain_publisher_on_the_topic_costs_copies(
-    copy_free: str, level: int, words: tuple[str, str], free_domain: int
-) -> None:
-    with fleet(free_domain, inference={'copy_free': copy_free}) as run:
-        plain = run.reader.node.create_publisher(Image, 'image_raw', 1)
-        picture = Image(width=8, height=4, step=24, encoding='rgb8', data=bytes(96))
-        timer = run.reader.node.create_timer(0.2, lambda: plain.publish(picture))
-        run.shows('inference: link', level, *words)
-        run.reader.node.destroy_timer(timer)
-        run.reader.node.destroy_publisher(plain)
-        run.well('inference: link')
-
-
 def test_an_accelerator_that_is_lost(free_domain: int, logged: Callable[[], str]) -> None:
     with fleet(free_domain) as run:
         first, part = run.inference.accelerator, 'inference: accelerator'

@@ -12,9 +12,7 @@ from typing import Any, cast
 
 import pytest
 import rclpy
-from link.shared_memory.memory_link import connected
 from rclpy.qos import QoSProfile
-from waiting import until
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
@@ -24,12 +22,9 @@ from zc_perception.link.endpoints import (
     SubscriptionStatistics,
 )
 from zc_perception.link.endpoints.remote_links import OTHER_HOST
-from zc_perception.link.endpoints.windows import TooSlow
 from zc_perception.link.image_conversion import frame_adapter
-from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.connection import ConsumerStatistics
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool
 from zc_perception.nodes.frame_links import FrameServer, group_ids, subscription_status, user_ids
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.observe import metrics
@@ -149,89 +144,6 @@ def test_consumers_are_named_with_their_rung_and_what_they_lost(
         and status.message == 'overlay can write to the buffers, which this heap cannot prevent'
     )
     subscription.destroy()
-
-
-def test_the_publisher_s_log_warns_of_a_consumer_that_was_granted_fewer_frames_than_it_asked_for(
-    served: ServedTopic, make_pool: Callable[..., BufferPool], logged: Callable[[], str]
-) -> None:
-    assert served.links.server is not None
-    served.links.server.set_pool(make_pool(slots=5))
-    path = served.links.server.path
-    with (
-        SharedMemoryClient(path, name='modest', window=1) as modest,
-        SharedMemoryClient(path, name='greedy', window=4) as greedy,
-    ):
-        for client in (modest, greedy):
-            connected(client)
-        until(lambda: 'or end other consumers\n' in logged(), logged)
-        values = dict(served.links.status().values)
-    modest_line, greedy_line = (
-        next((line for line in logged().splitlines() if f'{name}#' in line), '')
-        for name in ('modest', 'greedy')
-    )
-    assert '[INFO]' in modest_line and modest_line.endswith('is connected: window 1, depth 1')
-    assert (
-        '[WARN]' in greedy_line
-        and 'window 2, depth 1; it asked for a window of 4' in greedy_line
-        and "raise 'slots'" in greedy_line
-    )
-    assert str(values['consumer greedy']).endswith('holds 0 of 2, asked for 4')
-    assert str(values['consumer modest']).endswith('holds 0 of 1')
-
-
-def test_a_consumer_that_holds_all_that_it_may_is_named_at_both_ends(
-    served: ServedTopic, logged: Callable[[], str]
-) -> None:
-    holds = ((7, 4.5), (9, 2.25))
-    greedy = ConsumerStatistics(
-        'greedy',
-        'x',
-        42,
-        0,
-        2,
-        2,
-        1,
-        held=2,
-        pending=1,
-        sent=9,
-        dropped=3,
-        trusted_writer=False,
-        in_hand=holds,
-    )
-    served.counted = {'consumers': (greedy,)}
-    status = served.links.status()
-    assert status.level is Level.WARN
-    assert status.advice == 'the log of greedy says whether it is too slow, or has to release them'
-    assert status.message == (
-        'greedy gets no more frames, because it has all 2 that it may hold: '
-        'frame 7 for 4.5 s, frame 9 for 2.2 s'
-    )
-    assert str(status.values['consumer greedy']).endswith(
-        'holds 2 of 2 (frame 7 for 4.5 s, frame 9 for 2.2 s)'
-    )
-    assert '[WARN]' in logged() and 'greedy gets no more frames' in logged()
-    served.links.status()
-    assert logged().count('greedy gets no more frames') == 1, 'once a minute'
-    served.counted = {'consumers': (replace(greedy, in_hand=((7, 4.5), (9, 0.02))),)}
-    assert served.links.status().level is Level.OK, 'it has got one just now'
-    statistics = SubscriptionStatistics(
-        'shared_memory', 'x', 5, 1, 0, 0, window=2, asked=2, in_hand=holds, full_s=2.25
-    )
-    status = subscription_status(SimpleNamespace(statistics=lambda: statistics), RecentCount())  # type: ignore[arg-type]
-    assert (
-        status.level is Level.WARN
-        and 'this node holds all 2 that it may: frame 7 for 4.5 s, frame 9 for 2.2 s'
-        in status.message
-    )
-    assert 'release frames sooner' in status.advice
-    statistics = replace(statistics, slow=TooSlow('the model is too slow', 'take a smaller one'))
-    busy = cast(Any, SimpleNamespace(statistics=lambda: statistics))
-    status = subscription_status(busy, RecentCount())
-    assert status.message == (
-        'shared_memory: no frame comes, because the model is too slow: it has all 2 that this '
-        'node may hold: frame 7 for 4.5 s, frame 9 for 2.2 s'
-    )
-    assert status.advice == 'take a smaller one'
 
 
 def test_an_announcement_that_can_not_be_written_is_a_warning(served: ServedTopic) -> None:

@@ -17,16 +17,7 @@ from verify.card_kit import (
     taken,
     uncached,
 )
-from verify.verify_kit import (
-    DRIVER_THREAD,
-    MS,
-    PERIOD,
-    POOL,
-    START,
-    cached_graph,
-    event,
-    uncached_graph,
-)
+from verify.verify_kit import DRIVER_THREAD, MS, POOL, START, cached_graph, event, uncached_graph
 
 from zc_perception.npu.axl.kind import Axl
 from zc_perception.observe.frame_log import RecordKind
@@ -66,20 +57,6 @@ def test_imports_on_trial_are_given_back_and_counted_by_the_node() -> None:
         False,
         '1 imports were of no frame, though the cache is off',
     )
-
-
-def test_what_lies_across_the_window_s_ends_is_no_matter() -> None:
-    card = Card()
-    first, last = START - PERIOD, START + 19 * PERIOD + 49 * MS
-    uncached(card, [first, *TIMES, last])
-    # Imported before the window, run in it; imported in it, run behind it; and behind it, when the recording ends before the job.
-    early = card.take(START - MS, POOL[0])
-    card.run(START + MS, early, POOL[0])
-    card.give_back(START + 6 * MS, early, POOL[0])
-    late = card.take(START + 20 * PERIOD - MS, POOL[1])
-    card.run(START + 20 * PERIOD + MS, late, POOL[1])
-    card.take(START + 21 * PERIOD, POOL[2])
-    assert judged(observed([node(card, cached=False)], [card])) == (True, '')
 
 
 def test_an_import_whose_job_is_still_to_come_when_the_recording_ends_is_no_matter() -> None:
@@ -221,16 +198,6 @@ def test_a_cache_that_gives_each_import_back_is_none() -> None:
     assert holds is False and 'more often than the cache needs' in reason
 
 
-def test_new_buffers_may_be_used_after_the_window() -> None:
-    card = Card()
-    cached(card, had(card))
-    new = card.take(TIMES[-1] + 10 * MS, 41)
-    card.run(START + 21 * PERIOD, new, 41)
-    assert judged(observed([node(card, cached=True)], [card], ALL)) == (True, '')
-    card.take(TIMES[-1] + 12 * MS, 41)
-    assert judged(observed([node(card, cached=True)], [card], ALL))[0] is False
-
-
 def test_a_cache_that_was_too_small_imports_again_what_it_threw_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -358,9 +325,3 @@ def test_the_import_of_a_job_that_was_given_up_may_last() -> None:
     handle = card.take(TIMES[3] + 20 * MS, POOL[0])
     card.run(TIMES[3] + 21 * MS, handle, POOL[0], kind=RecordKind.FAILED)
     assert judged(observed([node(card, cached=False)], [card])) == (True, '')
-
-
-def test_a_cache_keeps_its_imports() -> None:
-    card = Card()
-    cached(card, taken(card, START - 20 * MS))
-    assert judged(observed([node(card, cached=True)], [card])) == (True, '')

@@ -35,12 +35,7 @@ from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.evidence.copies import LargeCopy
 from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.evidence.mappings import MemoryMapping
-from zc_perception.verify.invariants import (
-    KNOWN_EXPORTERS,
-    all_checks,
-    check_attached,
-    check_imports,
-)
+from zc_perception.verify.invariants import all_checks, check_attached, check_imports
 from zc_perception.verify.observation import Observation
 
 ROOT = Unreadable('something', 'Permission denied', 'run as root')
@@ -453,12 +448,6 @@ def test_an_idle_node_is_named_with_what_to_do() -> None:
     assert 'Measure longer (--seconds)' in check.next_step
 
 
-def test_a_failed_frame_that_was_submitted_counts() -> None:
-    seen = with_records(cached_graph(), lambda old: old._replace(kind=RecordKind.FAILED))
-    assert verdicts(seen) == {'I1': True, 'I2': True, 'I3': True, 'I4': True}
-    assert figures(seen, 'I1')['frames'] == 20
-
-
 def test_without_events_looks_must_all_show_the_attachment() -> None:
     sources = {name: how for name, how in SOURCES.items() if name != 'dma_buf_detach'}
     assert check_attached(cached_graph(event_sources=sources)).holds is True
@@ -580,12 +569,6 @@ def test_nodes_of_one_process_share_a_ledger() -> None:
             copies={'draw': {'count': 9, 'bytes': 1}},
         )
     assert figures(seen, 'I4')['ledger'] == {'draw': 4}
-
-
-def test_exporters_can_be_named() -> None:
-    seen = replace(cached_graph(), exporters=dict.fromkeys(POOL, 'my_heap'))
-    holds = {check.name: check.holds for check in all_checks(seen, (*KNOWN_EXPORTERS, 'my_heap'))}
-    assert (verdicts(seen)['I2'], holds['I2']) == (False, True)
 
 
 def test_the_driver_releases_in_a_thread_of_its_own() -> None:

@@ -285,31 +285,6 @@ def test_it_connects_when_there_is_somebody_and_backs_off_while_not(
             assert delay is not None and 4.9 < delay <= 5.0, 'refused for good: another publisher'
 
 
-def test_a_producer_that_closes_after_each_frame_is_met_less_and_less_often(folder: Path) -> None:
-    with (
-        FakeProducer(folder / 's') as producer,
-        SharedMemoryClient(folder / 's', name='npu') as client,
-    ):
-        delays = []
-        for _ in range(7):
-            client._retry.due = 0.0  # time has passed
-            peer = producer.serve(client)
-            producer.introduce(peer)
-            producer.frame(peer)
-            receive(client).release()
-            peer.close()
-            until(lambda: client.receive() is None and not client.connected, 'EOF')
-            delays.append(client._retry.pause_s)
-            assert 0.0 < client._retry.due - time.monotonic() <= client._retry.pause_s
-        assert [round(delay, 2) for delay in delays] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
-        assert client.statistics().received == 7, 'no frame was lost for it'
-        peer = producer.serve(client)
-        client._welcomed_at -= 1.0  # time has passed
-        peer.close()
-        until(lambda: client.receive() is None and not client.connected, 'EOF')
-        assert client._retry.pause_s == 0.02, 'what was long ago is forgotten'
-
-
 @pytest.mark.parametrize('forgets', [False, True])
 def test_what_is_held_beyond_the_end_of_the_consumer_stays_as_it_is(
     forgets: bool, pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient

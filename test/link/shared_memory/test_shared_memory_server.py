@@ -12,7 +12,6 @@ from memory_link import (
     FrameMessage,
     RawPeer,
     all_free,
-    make_frame,
     make_layout,
     make_pool,
     publish,
@@ -316,22 +315,6 @@ def test_a_consumer_goes_on_with_other_buffers_and_keeps_what_it_holds(
     other.close()
 
 
-def test_a_consumer_that_was_granted_more_than_the_other_buffers_have_connects_again(
-    serve: Serve,
-) -> None:
-    many, few = make_pool(12), make_pool(4)
-    server = serve(many)
-    with RawPeer.welcomed(server.path, window=8) as peer:
-        server.set_pool(few)
-        assert peer.receive_refused().code == RefusalCode.BUSY
-    settled(server, 'pool')
-    with RawPeer.welcomed(server.path, window=8):
-        assert server.consumers == 1
-    server.close()
-    many.close()
-    few.close()
-
-
 def test_who_waits_is_told_why_and_let_in_when_there_are_buffers(
     pool: BufferPool, serve: Serve
 ) -> None:
@@ -527,25 +510,6 @@ def test_a_real_sync_file_is_the_only_release_fence(
         until(lambda: all_free(pool), 'the fence')
         assert server.statistics().consumers[0].held == 0 and frame.uid == uid
     os.close(event)
-
-
-def test_a_frame_id_that_is_too_long_costs_the_consumers_and_not_the_camera(
-    pool: BufferPool, serve: Serve
-) -> None:
-    server = serve(pool)
-    with RawPeer.welcomed(server.path) as peer:
-        with make_frame(pool, 0, header=Header(0, 'ü' * 127)) as frame:
-            server.publish(frame)
-        assert peer.receive_frame().sequence == 0
-        with make_frame(pool, 1, header=Header(0, 'ü' * 128)) as frame:
-            peer.release(FrameMessage(pool.slots[0].buffer_uid, 1, 0, 0, 0, 0, 0, 0, False))
-            until(lambda: server.statistics().consumers[0].held == 0, 'the release')
-            server.publish(frame)
-        assert peer.receive_type() == MessageType.BUFFERS
-        packet, _ = peer.receive()
-        assert b'has 256 bytes; at most 255' in packet
-    settled(server, 'constraints')
-    until(lambda: all_free(pool), 'every slot')
 
 
 def test_closing_tells_everybody_and_leaves_nothing(pool: BufferPool, serve: Serve) -> None:
