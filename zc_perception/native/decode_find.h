@@ -22,17 +22,16 @@ CLONES static int NAMED(reaches)(const T *values, size_t classes, T least) {
 static T NAMED(highest_finite)(const char *values, ptrdiff_t next, size_t classes) {
     T lanes[8], high = LOWEST;
     size_t k = 0;
-    for (size_t j = 0; j < 8; j++) lanes[j] = LOWEST;
-    for (; k + 8 <= classes; k += 8)
-        for (size_t j = 0; j < 8; j++, values += next) {
-            const T value = *(const T *)values;
-            lanes[j] = value > lanes[j] && IS_FINITE(value) ? value : lanes[j];
-        }
-    for (; k < classes; k++, values += next) {
-        const T value = *(const T *)values;
-        high = value > high && IS_FINITE(value) ? value : high;
+    if (next == (ptrdiff_t)sizeof(T)) { /* nearly always all are finite */
+        NAMED(highest)((const T *)values, (ptrdiff_t)sizeof lanes, classes / 8, 8, lanes);
+        for (k = classes / 8 * 8; k < classes; k++) high = ((const T *)values)[k] > high ? ((const T *)values)[k] : high;
+        for (size_t j = 0; j < 8; j++) high = lanes[j] > high ? lanes[j] : high;
+        if (IS_FINITE(high)) return high;
     }
-    for (size_t j = 0; j < 8; j++) high = lanes[j] > high ? lanes[j] : high;
+    for (k = 0, high = LOWEST; k < classes; k++, values += next) {
+        const T value = *(const T *)values;
+        if (value > high && IS_FINITE(value)) high = value;
+    }
     return high;
 }
 static ptrdiff_t NAMED(find)(const struct zc_scores *s, T least, int64_t *cells, int64_t *classes, T *best) {
