@@ -103,7 +103,10 @@ def dangers(text: str) -> list[str]:
 
 @pytest.mark.parametrize('path', SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_a_source_does_nothing_dangerous(path: Path) -> None:
-    assert dangers(path.read_text(encoding='utf-8')) == []
+    # Metadata of a model is Python as text, and literal_eval runs none of it; it gets no more than 1 MB.
+    allowed = {'npu/model_file.py': ['ast.literal_eval']}
+    found = dangers(path.read_text(encoding='utf-8'))
+    assert found == allowed.get(path.relative_to(PACKAGE).as_posix(), [])
 
 
 @pytest.fixture
