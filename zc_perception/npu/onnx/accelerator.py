@@ -31,7 +31,8 @@ class OnnxAccelerator(Onnx):
     def __init__(self, ledger: CopyLedger, values: Mapping[str, Any] | None = None) -> None:
         self._values = Onnx.own(values or {})
         self._name = 'no model'
-        self._facts: Mapping[str, object] = {}
+        self._threads = {'threads': self._values['threads'] or 'one per core'}
+        self._facts: Mapping[str, object] = self._threads
         self._notices: Sequence[str] = ()
         self._thread = EngineThread('onnx-accelerator', ledger, Parts(self._values))
 
@@ -52,7 +53,7 @@ class OnnxAccelerator(Onnx):
 
     def _made(self, manifest: ModelManifest) -> Engine:
         if manifest.engine == OPENCV_HOG.name:
-            self._name, self._facts, self._notices = 'OpenCV HOG', {}, ()
+            self._name, self._facts, self._notices = 'OpenCV HOG', self._threads, ()
             return HogEngine()
         engine = OnnxEngine(manifest, self._values['threads'], self._values['providers'])
         check_head(manifest, engine.infer_blank())
@@ -60,7 +61,7 @@ class OnnxAccelerator(Onnx):
         self._name = f'ONNX Runtime{"" if first == CPU else f" on {first}"}, {model}'
         share = f'{nodes[CPU]} of {nodes.total()}'
         self._facts = {
-            'threads': self._values['threads'] or 'one per core',
+            **self._threads,
             'provider': first,
             'nodes_on_cpu': share if nodes else 'this ONNX Runtime does not tell',
         }
