@@ -148,7 +148,7 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec('accelerator', AUTO, 'Where the model runs. auto: the first that fits, best first; /diagnostics says why each before '
                       'it did not fit.', choices=(AUTO, *ACCELERATORS.built_in), other_choices=lambda: ACCELERATORS.others,
                       renamed={'cpu': 'onnx'}),
-        ParameterSpec('model', 'road', 'Name of a shipped model (road, hog), or path of a model.yaml.'),
+        ParameterSpec('model', 'road', "Shipped model (road, hog), or path of an ONNX file, an export's folder or a model.yaml."),
         ParameterSpec('score_threshold', _OWN, "Detections with a lower score are dropped. -1: the model's own value.", '', 0.0, 1.0, _OWN,
                       dynamic=True),
         ParameterSpec('nms_threshold', _OWN, "Boxes of one class that overlap more than this become one. -1: the model's own value.", 'IoU',
