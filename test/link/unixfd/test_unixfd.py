@@ -215,7 +215,7 @@ def test_another_format_ends_the_stream(make_feed: MakeFeed) -> None:
     later = RawReader(feed.server.path)
     until(lambda: feed.readers() == 2)
     feed.publish()
-    number, payload, _ = later.command()
+    number, payload = later.command()
     assert number == 2 and b'YUY2' in payload and payload.endswith(b'\0')
     later.buffer()
     reader.close()

@@ -137,29 +137,29 @@ class RawReader:
         self.socket.settimeout(60.0)
         self.socket.connect(os.fspath(path))
 
-    def command(self) -> tuple[int, bytes, list[int]]:
-        """The next command, its payload and descriptors; -1 at the end."""
+    def command(self) -> tuple[int, bytes]:
+        """The next command and its payload; -1 at the end. Its descriptors are closed."""
         try:
             head = self.socket.recv(8)
             if not head:
-                return -1, b'', []
+                return -1, b''
             number, size = struct.unpack('=II', head)
             payload, control, _, _ = (
                 self.socket.recvmsg(size, 1024) if size else (b'', [], 0, None)
             )
         except ConnectionResetError:
-            return -1, b'', []
+            return -1, b''
         fds = array.array('i')
         for _, _, data in control:
             fds.frombytes(data)
-        return number, payload, list(fds)
+        for fd in fds:
+            os.close(fd)
+        return number, payload
 
     def buffer(self) -> int:
         """The id of the next buffer, past its caps."""
         while True:
-            number, payload, fds = self.command()
-            for fd in fds:
-                os.close(fd)
+            number, payload = self.command()
             if number == 0:
                 return int(struct.unpack_from('=Q', payload)[0])
             assert number == 2, f'command {number}'
