@@ -53,7 +53,7 @@ def test_they_agree_under_the_sanitizers(tmp_path: Path) -> None:
     }  # fmt: skip
     script = [sys.executable, '-m', 'native.two_forms', str(target), '7']
     done = subprocess.run(
-        [*script, '50000' if LONG else '100'],
+        [*script, '2000' if LONG else '100'],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and int(done.stdout) > 500, done.stdout + done.stderr
