@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from camera.test_black_box import KEYS, OTHERS
 from foxglove_msgs.msg import CompressedVideo
 from nodes.ros_kit import overrides, ros, spun, wait_until_known
 from rclpy.node import Node
@@ -49,8 +48,9 @@ def test_triggers_are_answered_with_what_was_written_or_why_not(
             assert not answer.success and 'no picture of a video came' in answer.message
             until(lambda: video.get_subscription_count() == 1, 'it subscribes')
             assert 'trigger failed' in status().message
+            key, other = b'\0\0\0\1\x67ps\0\0\1\x65', b'\0\0\0\1\x41'
             for number in range(20):
-                data = (KEYS if number % 10 == 0 else OTHERS)['h264'] + bytes(2000)
+                data = (other if number % 10 else key) + bytes(2000)
                 video.publish(CompressedVideo(data=data, format='h264', frame_id='lens'))
             until(lambda: recorder._box.held(0)[1] > 20 * 2000, 'all came')
             futures = [client.call_async(Trigger.Request()) for _ in range(2)]
