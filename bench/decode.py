@@ -5,16 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from bench.subcommand import (
-    FULL_HD,
-    Bar,
-    Command,
-    Figure,
-    Measured,
-    Say,
-    check_counts,
-    figure_of,
-)
+from bench.subcommand import FULL_HD, Bar, Command, Figure, Measured, Say, check_counts, figure_of
 
 
 def _median(case: str) -> Figure:
@@ -65,9 +56,7 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     check_counts(options, frames=100_000)
 
     def measure(say: Say) -> Measured:
-        from bench.decode_cases import (
-            measure_decoding,
-        )  # it needs OpenCV, which --help must not
+        from bench.decode_cases import measure_decoding  # it needs OpenCV, which --help must not
 
         return Measured(
             measure_decoding(options.repetitions, options.frames, say), {'opencv_threads': 1}

@@ -38,16 +38,7 @@ from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.utilities import get_default_context, get_rmw_implementation_identifier
 from sensor_msgs.msg import Image
 
-from bench.link_roles import (
-    ANSWER_S,
-    FILL,
-    PicturesIn,
-    PicturesOut,
-    Role,
-    Times,
-    paced,
-    stamp,
-)
+from bench.link_roles import ANSWER_S, FILL, PicturesIn, PicturesOut, Role, Times, paced, stamp
 from bench.obeying import answer, hold_back_termination, obey
 from zc_perception.errors import ZcError
 from zc_perception.frame import Frame, Header

@@ -20,12 +20,7 @@ from bench.startup import STARTUP
 from bench.subcommand import Command, check_bars, check_counts
 from bench.timeline import TIMELINE
 from zc_perception.errors import EXIT_FAILURE, ConfigError
-from zc_perception.programs import (
-    OptionParser,
-    StrictParser,
-    exit_code_of,
-    start,
-)
+from zc_perception.programs import OptionParser, StrictParser, exit_code_of, start
 from zc_perception.whole_file import output_file, write_output
 
 _WHAT = 'Measures this package beside its floors and beside what one would use instead.'

@@ -20,15 +20,7 @@ from typing import Any
 from bench.link import FLOORS, LINKS, PLAIN, READ
 from bench.peers.processes import VARIANTS as PEERS
 from bench.rows import Row
-from bench.subcommand import (
-    FULL_HD,
-    UHD_4K,
-    UHD_8K,
-    VGA,
-    Command,
-    Verdict,
-    check_bars,
-)
+from bench.subcommand import FULL_HD, UHD_4K, UHD_8K, VGA, Command, Verdict, check_bars
 from bench.worker import importing_bench
 
 #: Runs a sub-command.

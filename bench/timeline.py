@@ -18,15 +18,7 @@ from typing import Any
 
 from bench.pipeline import RATE_HZ, PipelinePlan, Processes, Setup
 from bench.rows import Condition, Row, Series, make_rows
-from bench.subcommand import (
-    FULL_HD,
-    Command,
-    Measured,
-    Say,
-    add_delay,
-    check_counts,
-    check_delay,
-)
+from bench.subcommand import FULL_HD, Command, Measured, Say, add_delay, check_counts, check_delay
 from bench.worker import BenchError
 from zc_perception.errors import ConfigError
 from zc_perception.observe.frame_log import CAPACITY, FrameRecord, find_frame_logs

@@ -16,13 +16,7 @@ from bench import __main__ as program
 from bench import pipeline
 from bench.pipeline import SETUPS, PipelinePlan, series_of
 from bench.rows import Row
-from bench.stand_ins import (
-    OBJECTS,
-    DelayedAccelerator,
-    PrefilledCamera,
-    TimerFence,
-    fixed_result,
-)
+from bench.stand_ins import OBJECTS, DelayedAccelerator, PrefilledCamera, TimerFence, fixed_result
 from bench.subcommand import Measured
 from bench.worker import BenchError
 from zc_perception.detection.heads import make_head

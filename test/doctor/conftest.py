@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 from doctor.vehicle import Vehicle
 
+from zc_perception.doctor import machine_checks
+
 
 @pytest.fixture
-def vehicle(tmp_path: Path, no_fd_leak: None) -> Iterator[Vehicle]:
-    """A healthy one, from which nothing may be left open."""
+def vehicle(
+    tmp_path: Path, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Vehicle]:
+    """A healthy one, from which nothing may be left open. A compiler was there, whether or not these tests have one."""
+    monkeypatch.setattr(machine_checks, 'compiled', True)
     with tempfile.TemporaryDirectory() as short:
         yield Vehicle(tmp_path, Path(short) / 'zc')

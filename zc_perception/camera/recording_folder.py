@@ -14,13 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from zc_perception.camera.mcap_file import (
-    LIBRARY,
-    SUFFIX,
-    Contents,
-    finish_file,
-    read_contents,
-)
+from zc_perception.camera.mcap_file import LIBRARY, SUFFIX, Contents, finish_file, read_contents
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.whole_file import write_whole
 

@@ -27,6 +27,7 @@ from zc_perception.link.endpoints.windows import TooSlow
 from zc_perception.link.rungs import REFUSED, UNMATCHED
 from zc_perception.log import Seldom
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.native import compiled, how_it_runs
 from zc_perception.negotiation.session import Consumer
 from zc_perception.nodes import STARTUP
 from zc_perception.nodes.capture_status import copies_status, copy_facts, latency_status
@@ -451,6 +452,8 @@ class InferenceNode(PerceptionNode):
             logger.info(
                 f"running on accelerator '{capabilities.name}' (model {selected.manifest.name}, {capabilities.device}): {access}"
             )
+        if compiled is None:
+            logger.info(f'{how_it_runs()}: detections take more of a CPU')
         if selected.manifest.finds:
             logger.info(f'model {selected.manifest.name} finds {selected.manifest.finds}')
         self._status.say_notices()

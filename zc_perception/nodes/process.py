@@ -29,7 +29,7 @@ from rclpy.utilities import remove_ros_args
 
 from zc_perception.errors import EXIT_FAILURE, EXIT_USAGE, ZcError, error_line
 from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, init_without_signal_handlers
-from zc_perception.native import compiled, how_it_runs
+from zc_perception.native import how_it_runs
 from zc_perception.nodes import STARTUP
 from zc_perception.nodes.params.ros_arguments import (
     CommandLine,
@@ -128,10 +128,7 @@ def ros_context(
         raise explain_ros_arguments(args or (), error) from error
     remember_command_line(context, CommandLine(args or (), tolerant=tolerant))
     STARTUP.reached('ros')
-    logger = get_logger('zc_perception')
-    logger.debug(f'{raised}; {how_it_runs()}')
-    if compiled is None:
-        logger.info(f'{how_it_runs()}: detections take more of a CPU')
+    get_logger('zc_perception').debug(f'{raised}; {how_it_runs()}')
     try:
         yield context
     finally:

@@ -15,11 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.recorded_image import tight_layout
-from zc_perception.camera.replay.source import (
-    DEFAULT_FRAMERATE,
-    FrameSource,
-    Moment,
-)
+from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment
 from zc_perception.errors import ConfigError, RecordingError, nearest, shown
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, fourcc_name, pixel_format
