@@ -229,10 +229,7 @@ class Processes:
         try:
             for number, setup in enumerate(plan.setups):
                 self._of[setup] = Cameras(
-                    f'setup_{number}',
-                    setup.condition,
-                    plan.delay_ms,
-                    'decoded',
+                    f'setup_{number}', setup.condition, plan.delay_ms, 'decoded'
                 )
             for setup, cameras in self._of.items():
                 if refused := cameras.grow(setup.cameras):

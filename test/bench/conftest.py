@@ -32,10 +32,7 @@ def start(free_domain: int, runtime: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def begin(module: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-        command, pipe = (
-            [sys.executable, '-m', module, *arguments],
-            subprocess.PIPE,
-        )
+        command, pipe = ([sys.executable, '-m', module, *arguments], subprocess.PIPE)
         started.append(
             subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, **options)
         )

@@ -244,8 +244,7 @@ def test_the_bars_decide_only_when_asked(
     assert program.main(['link', '--check']) == 1
     assert capsys.readouterr().out.count('not measured') == len(COMMANDS[0].bars)
     monkeypatch.setattr(
-        'bench.program.check_bars',
-        lambda rows, bars: [Verdict('a bar ≤ 2×', '1.50×', True)],
+        'bench.program.check_bars', lambda rows, bars: [Verdict('a bar ≤ 2×', '1.50×', True)]
     )
     assert program.main(['link', '--check']) == 0
     assert 'pass  a bar ≤ 2×: 1.50×' in capsys.readouterr().out

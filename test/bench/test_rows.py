@@ -36,10 +36,7 @@ def flat(median_us: float, cpu_us: float = 1.0, lost: int = 0) -> Series:
     return Series([median_us] * 30, cpu_us, lost)
 
 
-@pytest.mark.parametrize(
-    ('count', 'warm'),
-    [(1, 1), (19, 19), (20, 18), (45, 41), (300, 270)],
-)
+@pytest.mark.parametrize(('count', 'warm'), [(1, 1), (19, 19), (20, 18), (45, 41), (300, 270)])
 def test_the_first_tenth_of_a_series_warms_up_unless_it_is_short(count: int, warm: int) -> None:
     # As in floor.py: later samples are the larger ones here, so that the smallest go.
     series = Series([float(n) for n in range(count)], 1.0)

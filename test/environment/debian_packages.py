@@ -36,9 +36,7 @@ class AptError(SetupError):
     """apt is not there, or did what was asked neither with the system's lists nor with its own."""
 
 
-def fetch(
-    names: Sequence[str], into: Path, architecture: str = '', suite: str = ''
-) -> list[Path]:
+def fetch(names: Sequence[str], into: Path, architecture: str = '', suite: str = '') -> list[Path]:
     """Download the newest ``names`` for this architecture and release of Debian, or another one; returns the ``.deb`` files, in the order
     of ``names``."""
     into.mkdir(parents=True, exist_ok=True)
@@ -196,7 +194,9 @@ def _mirror() -> str:
     release = platform.freedesktop_os_release()
     suite = release.get('VERSION_CODENAME', '')
     listed = _apt(['apt-get', 'indextargets', '--format', '$(REPO_URI) $(RELEASE) $(COMPONENT)'])
-    found = [line.split()[0] for line in listed.splitlines() if line.split()[1:] == [suite, 'main']]
+    found = [
+        line.split()[0] for line in listed.splitlines() if line.split()[1:] == [suite, 'main']
+    ]
     if release.get('ID') != 'debian' or not found or not Path(_KEYRING).is_file():
         raise AptError(
             f'packages of another release of Debian come only to a Debian machine whose apt has the source main of its own release; '

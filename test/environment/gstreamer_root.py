@@ -112,7 +112,15 @@ class GStreamerRoot:
         (linker,) = self.libraries.glob('ld-linux*.so.*')
         own = self.folder / 'bin' / program
         path = str(own if own.is_file() else program)
-        return [str(linker), '--library-path', str(self.libraries), '--argv0', path, path, *arguments]
+        return [
+            str(linker),
+            '--library-path',
+            str(self.libraries),
+            '--argv0',
+            path,
+            path,
+            *arguments,
+        ]
 
     def compiler_arguments(self) -> list[str]:
         """What gcc needs to compile and link against it."""
@@ -183,7 +191,9 @@ def _keep(recipe: Recipe, tree: Path, kept: Path) -> None:
         (kept / name).mkdir(parents=True)
     folders = [libraries, *(tree / 'lib').glob('*-linux-gnu*')]
     patterns: Sequence[str] = ('lib*.so.*', 'ld-linux*.so.*') if recipe.suite else ('lib*.so.*',)
-    for library in (path for folder in folders for pattern in patterns for path in sorted(folder.glob(pattern))):
+    for library in (
+        path for folder in folders for pattern in patterns for path in sorted(folder.glob(pattern))
+    ):
         # Versioned names are links to the file; one file by the name that the linker looks for is enough.
         target = kept / 'lib' / _soname(library.name)
         if not target.exists():

@@ -110,14 +110,7 @@ def test_a_dependency_may_be_shipped(each: Distribution) -> None:
 
 def test_the_required_ones_were_looked_at() -> None:
     found = {canonicalize_name(each.metadata['Name']) for each in DISTRIBUTIONS}
-    assert found >= {
-        'av',
-        'numpy',
-        'pyyaml',
-        'onnxruntime',
-        'opencv-python-headless',
-        'rosbags',
-    }
+    assert found >= {'av', 'numpy', 'pyyaml', 'onnxruntime', 'opencv-python-headless', 'rosbags'}
     assert found >= DYNAMICALLY_LINKED
 
 

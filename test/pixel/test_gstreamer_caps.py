@@ -65,11 +65,7 @@ def test_caps_say_the_format_s_name_or_its_drm_format() -> None:
     assert frame_caps(tiled, BT601_LIMITED, dmabuf=True).startswith(f'{drm}NV12:0x')
     nameless = layout('NV42')
     assert frame_caps(nameless, BT601_LIMITED, dmabuf=True).startswith(f'{drm}NV42,')
-    for impossible, dmabuf in (
-        (nameless, False),
-        (tiled, False),
-        (layout('NV12', INVALID), True),
-    ):
+    for impossible, dmabuf in ((nameless, False), (tiled, False), (layout('NV12', INVALID), True)):
         with pytest.raises(FormatError):
             frame_caps(impossible, BT601_LIMITED, dmabuf=dmabuf)
 

@@ -540,7 +540,9 @@ class InferenceNode(PerceptionNode):
             self._own('nms_threshold', stream.manifest.nms_threshold),
             maximum,
         )
-        found = self._classes(decode(stream.head, entry.job.outputs(), entry.job.letterbox, limits))
+        found = self._classes(
+            decode(stream.head, entry.job.outputs(), entry.job.letterbox, limits)
+        )
         found = self._tracking(found, data.header.stamp_ns, (data.width, data.height))
         decoded_ns = time.monotonic_ns()
         self._publisher.publish(stream.to_message(data.header, found))

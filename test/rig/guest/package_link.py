@@ -316,9 +316,7 @@ def a_consumer_in_c_reads_the_cameras_own_buffers(exporter: str) -> None:
     ):
         program = c_program(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         consumer = stack.enter_context(
-            ConsumerProcess(
-                program, server.path, '--memory', 'dmabuf', '--frames', '20'
-            )
+            ConsumerProcess(program, server.path, '--memory', 'dmabuf', '--frames', '20')
         )
         until(lambda: server.consumers == 1, 'it connects', PATIENCE_S)
         right = {}

@@ -444,9 +444,7 @@ def a_driver_without_our_ioctls_makes_auto_go_on_and_says_so_in_one_line() -> No
                 'onnx',
             ):
                 AxlAccelerator(AxlAccelerator.own({}))
-            selection = open_accelerator(
-                'auto', load_manifest('hog'), {}, CopyLedger()
-            )
+            selection = open_accelerator('auto', load_manifest('hog'), {}, CopyLedger())
             equal(selection.accelerator.capabilities().name, 'onnx', 'accelerator')
             (why,) = [reason for reason in selection.reasons if "'axl'" in reason]
             assert 'no import and submit ioctls (ENOTTY)' in why and '\n' not in why, why

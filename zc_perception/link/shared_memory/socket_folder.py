@@ -159,7 +159,9 @@ def check_place(path: Path, parameter: str) -> None:
             f"{who} can be written by others (mode {mode:04o}); run 'chmod go-w' on it, or name another one"
         )
     if found is not None and not stat.S_ISSOCK(found.st_mode):
-        raise ConfigError(f'{named}, which is there and no socket; remove it, or give another path')
+        raise ConfigError(
+            f'{named}, which is there and no socket; remove it, or give another path'
+        )
 
 
 def announcement_path(socket: Path) -> Path:
