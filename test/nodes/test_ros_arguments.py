@@ -150,6 +150,18 @@ def _sections(folder: Path, text: str) -> list[str]:
             r"does not match node '/truck/front/capture'; write '/\*\*/front/capture'",
         ),
         ('/*/front/capture', FRONT, r"write '/\*\*/front/capture'"),
+        (
+            '/fornt/capture',
+            FRONT,
+            "'fornt/capture' does not match node '/front/capture'; did you mean 'front'?.* section of its own",
+        ),
+        ('/**/fornt/capture', ['/truck/front/capture'], "did you mean 'front'?"),
+        ('/truk/front/capture', ['/truck/front/capture'], "did you mean 'truck/front'?"),
+        (
+            '/frontleft/capture',
+            ['/front_left/capture', '/front_right/capture'],
+            "node '/front_left/capture'; did you mean 'front_left'?",
+        ),
         ('/**/captur', NODES, "no node 'captur' here; did you mean 'capture'"),
         ('inferense', NODES, "no node 'inferense' here; did you mean 'inference'"),
     ],
@@ -163,8 +175,29 @@ def test_sections_that_miss_are_refused_with_the_right_spelling(
     assert argv[-1] in str(refused.value)
 
 
-def test_sections_of_cameras_that_are_not_here_pass(tmp_path: Path) -> None:
-    check(_file(tmp_path, '/**/capture', '/**/front/capture', '/rear/overlay'), FRONT)
+@pytest.mark.parametrize(
+    ('sections', 'node'),
+    [
+        (['/**/capture', '/**/front/capture', '/rear/overlay'], '/front/capture'),
+        (['/cam1/capture'], '/cam0/capture'),  # another number is another camera
+        (['/front_left/capture'], '/front_right/capture'),
+        (['/car/front/capture'], '/truck/front/capture'),
+        (['/fornt/capture', '/front/capture'], '/front/capture'),  # not mistyped: both are there
+    ],
+)
+def test_sections_of_cameras_that_are_not_here_pass(
+    sections: list[str], node: str, tmp_path: Path
+) -> None:
+    check(_file(tmp_path, *sections), [node])
+
+
+def test_several_files_are_judged_together(tmp_path: Path) -> None:
+    first, second = tmp_path / 'a.yaml', tmp_path / 'b.yaml'
+    for path, space in ((first, 'fornt'), (second, 'front')):
+        path.write_text(f'/{space}/capture:\n  ros__parameters: {{width: 640}}\n')
+    with pytest.raises(ConfigError, match="did you mean 'front'"):
+        check(['--params-file', str(first)], FRONT)
+    check(['--params-file', str(first), '--params-file', str(second)], FRONT)
 
 
 @pytest.mark.parametrize(

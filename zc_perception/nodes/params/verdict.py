@@ -16,6 +16,7 @@ It asks three things, and the nodes at their start go by the same rules:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,7 @@ from zc_perception.nodes.params.yaml_file import (
 )
 from zc_perception.parameters import EVERY_NODE, EVERY_NODE_SPECS
 
+_WILDCARDS = {'*', '**'}
 Node = tuple[str, str]
 """A node's full name and its kind, which is the name that it has where nothing renames it."""
 
@@ -267,7 +269,7 @@ def judge_sections(
         elif '*' in name:
             continue
         elif own := [node for node, kind in nodes if _is_called(name, node, kind, among)]:
-            if problem := _miss(section, own):
+            if problem := _miss(section, own, among):
                 refused.append(Problem(problem, '', section, line))
         elif hint := nearest(name, names):
             text = f"there is no node '{name}' here{hint}; nodes are {', '.join(names)}"
@@ -283,15 +285,36 @@ def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
     )
 
 
-def _miss(section: str, nodes: Sequence[str]) -> str:
+def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
+    """Whether one looks like the other with a typing error. Names that differ in a number or in a whole word are different cameras'."""
+    one, other = '_'.join(written), '_'.join(meant)
+    pairs = list(zip(one.split('_'), other.split('_'), strict=False))
+    if one.replace('_', '') == other.replace('_', ''):
+        return True
+    return one.count('_') == other.count('_') and all(
+        re.sub(r'\D', '', first) == re.sub(r'\D', '', second) and nearest(first, [second])
+        for first, second in pairs
+    )
+
+
+def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
     """Why a section that matches none of *nodes*, all of its node's kind, was meant for one of them; empty: it may be another camera's."""
-    literal = [space for space in section.split('/')[1:-1] if space not in ('*', '**')]
+    shown = section.lstrip('/')
+    literal = [space for space in section.split('/')[1:-1] if space not in _WILDCARDS]
     for node in nodes:
         right = '/'.join(['/**', *literal, last_name(node)])
         if section_matches(right, node):
             own = last_name(section)
             renamed = '' if last_name(node) == own else f', as which {own} runs here'
-            return (
-                f"'{section.lstrip('/')}' does not match node '{node}'{renamed}; write '{right}'"
-            )
+            return f"'{shown}' does not match node '{node}'{renamed}; write '{right}'"
+    for node in nodes:
+        meant = node.split('/')[1:-1][-len(literal) :]
+        if literal and _mistyped(literal, meant) and not any(_names(s, node) for s in among):
+            hint = f"did you mean '{'/'.join(meant)}'? If '{'/'.join(literal)}' is another camera, give '{node}' a section of its own"
+            return f"'{shown}' does not match node '{node}'; {hint}"
     return ''
+
+
+def _names(section: str, node: str) -> bool:
+    """Whether the section names that node rather than all of a kind."""
+    return section_matches(section, node) and not set(section.split('/')[-2:]) & _WILDCARDS
