@@ -433,11 +433,7 @@ def test_a_forked_child_owns_no_frame(make_pool: MakePool, make_frame: MakeFrame
         status = 1
         try:
             assert frame.released and 'released' in repr(frame)
-            for use in (
-                frame.share,
-                lambda: frame.deliver('npu'),
-                lambda: frame.map().__enter__(),
-            ):
+            for use in (frame.keep, lambda: frame.deliver('npu'), lambda: frame.map().__enter__()):
                 with pytest.raises(
                     FrameReleasedError,
                     match=r'^frame 5 belongs to the parent process, a forked child owns no leases',

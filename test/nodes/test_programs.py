@@ -39,7 +39,8 @@ WRONG = {
     ),
     'unknown model': (
         ['inference__model=rood'],
-        "model 'rood' is not known; use one of hog, road or the path of a model.yaml; did you mean 'road'?",
+        "model 'rood' is not known; use one of hog, road or the path of a model.yaml, "
+        "of an ONNX file or of an exporter's folder; did you mean 'road'?",
     ),
     'unknown heap': (['capture__heap=dma_heep'], "heap 'dma_heep' is not known"),
     'no card': (['inference__accelerator=axl'], 'no Metis card: there is no /dev/metis-*'),
