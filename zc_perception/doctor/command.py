@@ -91,18 +91,6 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
     return found or _not_checked(check, 'the check gave no result')
 
 
-@dataclass
-class _Lane:
-    """One group of checks. The first one that waits is the one that runs, on a thread of its own."""
-
-    waiting: deque[Check]
-    deadline: float = 0.0
-
-    @property
-    def running(self) -> Check:
-        return self.waiting[0]
-
-
 def run_checks(
     checks: Sequence[Check], system: System, needs: Needs, limit_s: float = CHECK_LIMIT_S
 ) -> Iterator[Result]:
