@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -52,6 +54,15 @@ def _as_urgent_as_it_began() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, 'nice', lambda increment: os.getpriority(os.PRIO_PROCESS, 0))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _interpreter_as_it_began() -> Iterator[None]:
+    """Undo what a program's ``main`` sets for its whole process, which here is that of later tests, too."""
+    switches_s, descriptors = sys.getswitchinterval(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield
+    sys.setswitchinterval(switches_s)
+    resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
 
 
 @pytest.fixture
