@@ -16,8 +16,9 @@ from waiting import until
 
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
-from zc_perception.link.announcement import Announcement
+from zc_perception.link.announcement import Announcement, new_publisher_id
 from zc_perception.link.bus import LinkQos
+from zc_perception.link.endpoints import remote_links
 from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.endpoints.windows import Window
 from zc_perception.link.rungs import RemoteState
@@ -55,6 +56,23 @@ def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
     (state,) = links.update(there, there)
     assert state.state is RemoteState.CONNECTING and 'ulimit' not in state.reason
     assert len(links.statistics()) == 1
+    links.close()
+    queue.end()
+
+
+@pytest.mark.parametrize('here', [True, False])
+def test_a_publisher_that_ended_before_it_was_heard_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    """Of this process: messages are not read for its sake. Of another one, its folder may not be shared with us."""
+    monkeypatch.setattr(remote_links, '_PATIENCE_S', 0.0)
+    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+    links = SharedMemoryLinks('npu')
+    links.open(queue, LinkQos(1), lambda header: True, None, lambda: None)
+    publisher_id = new_publisher_id() if here else 'a' * 32
+    there = [announced(publisher_id, tmp_path / 'a.sock')]
+    (state,) = links.update(there, there)
+    assert state.state is (RemoteState.GONE if here else RemoteState.IMPOSSIBLE)
     links.close()
     queue.end()
 

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import os
+import secrets
 import stat
 import uuid
 from collections.abc import Collection, Iterator
@@ -133,8 +134,19 @@ def announcement_topic(topic: str) -> str:
 
 
 def new_publisher_id() -> str:
-    """A random id; says nothing of the host."""
-    return uuid.uuid4().hex
+    """A random id; says nothing of the host, and :func:`made_here` knows it."""
+    return secrets.token_hex(8) + _process(os.getpid())
+
+
+def made_here(publisher_id: str) -> bool:
+    """Whether it is one of this process, also after its publisher's end."""
+    return publisher_id.endswith(_process(os.getpid()))
+
+
+@functools.cache
+def _process(pid: int) -> str:
+    """A forked child has another one than its parent."""
+    return secrets.token_hex(8)
 
 
 def host_id() -> str:

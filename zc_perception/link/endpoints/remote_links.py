@@ -15,7 +15,7 @@ from pathlib import Path
 
 from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
-from zc_perception.link.announcement import Announcement, host_id
+from zc_perception.link.announcement import Announcement, host_id, made_here
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints.windows import Window
 from zc_perception.link.rungs import RemotePublisher, RemoteState
@@ -58,7 +58,10 @@ class _Link:
         self.number = next(_numbers)
         self.since = time.monotonic()
         self.was_connected = False
-        self.was_there = os.path.exists(announcement.socket)
+        # The graph may tell of a publisher of this process when that has ended already.
+        self.was_there = made_here(announcement.publisher_id) or os.path.exists(
+            announcement.socket
+        )
         self.fileno = client.fileno
         self._receive = client.receive
         self._accept = accept
