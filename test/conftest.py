@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 from descriptors import open_descriptors
 from hypothesis import HealthCheck, settings
+from process_state import kept
 from ros_domains import ON_THIS_HOST, locked_domain
 
 from zc_perception.frame import Frame, Header
@@ -57,12 +56,10 @@ def _as_urgent_as_it_began() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _interpreter_as_it_began() -> Iterator[None]:
-    """Undo what a program's ``main`` sets for its whole process, which here is that of later tests, too."""
-    switches_s, descriptors = sys.getswitchinterval(), resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield
-    sys.setswitchinterval(switches_s)
-    resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
+def _process_as_it_began() -> Iterator[None]:
+    """Undo what a test, or a program's ``main`` that it calls, sets for its whole process, which here is that of later tests, too."""
+    with kept():
+        yield
 
 
 @pytest.fixture

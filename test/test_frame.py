@@ -353,7 +353,7 @@ def test_a_view_s_finalizer_takes_no_lock(make_pool: MakePool, make_frame: MakeF
     with pool._lock:
         thread = threading.Thread(target=forget, daemon=True)
         thread.start()
-        thread.join(10.0)
+        thread.join(60.0)
         assert not thread.is_alive(), 'the finalizer waits for the lock'
     assert pool.acquire() is not None
 

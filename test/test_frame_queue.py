@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import sys
@@ -138,6 +139,7 @@ class _Nothing:
 
 
 def test_at_its_end_a_queue_that_somebody_keeps_has_no_descriptor_of_sources() -> None:
+    gc.collect()  # what others have left would end in between
     queue, source, got = FrameQueue(1), _Nothing(), []
     none = len(os.listdir('/proc/self/fd'))
     queue.fileno()
@@ -147,7 +149,7 @@ def test_at_its_end_a_queue_that_somebody_keeps_has_no_descriptor_of_sources() -
     waiting = threading.Thread(target=lambda: got.append(queue.get(30.0)))
     waiting.start()
     queue.end()
-    waiting.join(10.0)
+    waiting.join(60.0)
     assert got == [None] and queue.get(0.1) is None and readable(queue)
     assert len(os.listdir('/proc/self/fd')) == before
     queue.end()
@@ -164,6 +166,7 @@ def test_a_queue_that_ends_at_any_moment_of_a_get_is_no_error_in_it() -> None:
         except BaseException as error:
             errors.append(error)
 
+    gc.collect()
     before, interval = len(os.listdir('/proc/self/fd')), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -175,7 +178,7 @@ def test_a_queue_that_ends_at_any_moment_of_a_get_is_no_error_in_it() -> None:
             for _ in range(turn % 50 * 4):
                 pass
             queue.end()
-            waiting.join(10.0)
+            waiting.join(60.0)
             assert not waiting.is_alive()
             source.close()
             del queue

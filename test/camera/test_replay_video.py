@@ -626,7 +626,7 @@ def test_neither_descriptors_nor_threads_nor_frames_pile_up(tmp_path: Path) -> N
             after = counted()
         finally:
             gc.enable()
-    assert after[0] == before[0] and after[1] <= before[1] and after[2] <= before[2] + 1
+    assert after[0] <= before[0] and after[1] <= before[1] and after[2] <= before[2] + 1
 
 
 def test_a_change_of_size_ends_it_and_names_both(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from zc_perception.errors import (
     NegotiationError,
 )
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class CountedFrame:

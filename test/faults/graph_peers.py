@@ -53,7 +53,7 @@ class Stranger(Onlooker):
 
     def close(self) -> None:
         self.executor.shutdown(timeout_sec=2.0)
-        self._thread.join(5.0)
+        self._thread.join(60.0)
         super().close()
 
 
@@ -167,7 +167,7 @@ def producer(trial: Trial) -> None:
             stage.meanwhile(lambda: connections[0] >= wanted, 'connections to it')
         finally:
             stop.set()
-            thread.join(10.0)
+            thread.join(60.0)
     path.unlink(missing_ok=True)
     trial.note('connections that it broke', connections[0])
 

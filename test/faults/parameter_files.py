@@ -175,7 +175,7 @@ def _judge(trial: Trial, ends: Counter[str], program: str, path: Path, running: 
     while running.alive and ']: ready' not in running.output and time.monotonic() < deadline:
         time.sleep(0.01)
     code = running.end() if running.alive else running.process.returncode
-    running._reader.join(5.0)
+    running._reader.join(60.0)
     ends[str(code)] += 1
     if wrong := verdict(program, code, running.output):
         trial.must_be_zero(

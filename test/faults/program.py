@@ -58,14 +58,14 @@ class Running(Program):
         """Whether it has ended, and all that it said has been read."""
         if self.alive:
             return False
-        self._reader.join(5.0)
+        self._reader.join(60.0)
         return True
 
     def kill(self) -> None:
         """SIGKILL, and wait."""
         self.process.kill()
         self.process.wait(60.0)
-        self._reader.join(5.0)
+        self._reader.join(60.0)
 
     def end(self, timeout_s: float = 60.0) -> int:
         """SIGINT; the exit code, or that of SIGKILL where it didn't end in time."""

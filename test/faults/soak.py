@@ -227,7 +227,7 @@ class SoakOnlooker(Onlooker):
     def close(self) -> None:
         """End."""
         self.executor.shutdown(timeout_sec=2.0)
-        self._thread.join(5.0)
+        self._thread.join(60.0)
         super().close()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from camera.counter_picture import read_counter
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
-from nodes.fault_kit import Reader, Stalls
+from nodes.fault_kit import Reader
 from nodes.ros_kit import Onlooker, answer_of
 from rclpy.executors import ExternalShutdownException
 from rclpy.logging import LoggingSeverity, set_logger_level
@@ -33,6 +33,30 @@ DEPTH = 30
 """Frames that may wait for it: a second's, so that a machine that is busy for a moment costs it none."""
 STRANGE = 'strange'
 """The frame_id of detections that are not the camera's."""
+
+
+class Stalls:
+    """How long threads of this process were kept from running: on a machine that is too busy, nothing can be shown in time."""
+
+    def __init__(self) -> None:
+        self._seen = 0.0, time.monotonic()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name='stalls', daemon=True)
+        self._thread.start()
+
+    @property
+    def total_s(self) -> float:
+        """Until now: whoever asks may run again before the thread that counts does."""
+        total, before = self._seen
+        return total + max(0.0, time.monotonic() - before - 0.03)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.02):
+            self._seen = self.total_s, time.monotonic()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
 
 
 class Pauses:
@@ -281,7 +305,7 @@ class Witness(Reader):
         self._stalls.close()
         self.executor.shutdown(timeout_sec=2.0)
         for thread in self._threads:
-            thread.join(5.0)
+            thread.join(60.0)
         if self.frames is not None:
             self.frames.destroy()
         super().close()

@@ -301,7 +301,7 @@ class WitnessProgram:
 
     def end(self) -> None:
         self._stop.set()
-        self._thread.join(5.0)
+        self._thread.join(60.0)
         self._frames.destroy()
         self._executor.shutdown()
         self._ros.context.try_shutdown()

@@ -401,9 +401,9 @@ class Program:
         self.close(list(self._ends))
         self._stop.set()
         if self._kind == 'events':
-            self._thread.join(5.0)
+            self._thread.join(60.0)
         self._executor.shutdown()
-        self._thread.join(5.0)
+        self._thread.join(60.0)
         self.context.try_shutdown()
 
 

@@ -110,9 +110,9 @@ class Ros:
         self._stop.set()
         # An executor of rclpy that is shut down while it begins to wait may wait for ever, with all that its context has.
         self._end.set_result(None)
-        self._thread.join(5)
+        self._thread.join(60.0)
         self.executor.shutdown()
-        self._thread.join(5)
+        self._thread.join(60.0)
         for endpoint in self._endpoints:
             endpoint.destroy()
         for node in self._nodes:

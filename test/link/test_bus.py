@@ -97,7 +97,7 @@ def test_publishing_goes_on_while_subscribers_come_and_go(
             publisher.publish(frame)
     done.set()
     for thread in threads:
-        thread.join(20.0)
+        thread.join(60.0)
     assert errors == [] and steady.delivered == 150
     steady.queue.close()
     assert pool.statistics().holders == {}

@@ -44,7 +44,7 @@ def camera(
     thread.start()
     yield
     stop.set()
-    thread.join(10.0)
+    thread.join(60.0)
 
 
 @pytest.mark.usefixtures('camera')

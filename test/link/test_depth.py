@@ -22,11 +22,29 @@ WAYS = {'in_process': 'adapted', 'shared_memory': 'adapted', 'ros_message': 'pla
 PUBLISHED = 60
 
 
+class Source:
+    """Publishes a frame of a value: by a camera of this process, of another one, or by messages from another one."""
+
+    def __init__(
+        self, here: Ros, publish: Callable[[int], Any], acked: Callable[[], Any] | None = None
+    ) -> None:
+        self.publish = publish
+        self._here = here
+        self._acked = acked
+
+    def all_have_come(self) -> None:
+        """Wait until all that can be read of what was published waits for the reader."""
+        if self._acked is not None:
+            self._acked()
+        for _ in range(3):
+            self._here.on_executor(lambda: None)
+        time.sleep(0.5)
+
+
 @pytest.fixture(params=WAYS)
-def publish(
+def source(
     request: pytest.FixtureRequest, here: Ros, free_domain: int, tmp_path: Path
-) -> Iterator[Callable[[int], Any]]:
-    """Publishes a frame of that value: by a camera of this process, of another one, or by messages from another one."""
+) -> Iterator[Source]:
     qos = {'depth': 80, 'transient_local': False, 'best_effort': False}
     end = {
         'name': 'p',
@@ -38,12 +56,16 @@ def publish(
     }
     if request.param == 'in_process':
         publisher = KINDS[end['kind']](here.node('camera'), end)
-        yield publisher.publish
+        yield Source(here, publisher.publish)
         publisher.close()
         return
     with LinkProcess('single', free_domain, tmp_path) as there:
         there('open', [end])
-        yield lambda value: there('publish', {'p': [value]})
+        yield Source(
+            here,
+            lambda value: there('publish', {'p': [value]}),
+            (lambda: there('acked', ['p'])) if request.param == 'ros_message' else None,
+        )
 
 
 def value_of(frame: Frame) -> int:
@@ -112,11 +134,11 @@ def read(here: Ros) -> Iterator[Callable[..., Reader]]:
         reader.close()
 
 
-def begin(reader: Reader, publish: Callable[[int], Any]) -> None:
+def begin(reader: Reader, source: Source) -> None:
     """Publish until the reader has its first frame, and take what else has come by then."""
 
     def has_begun() -> bool:
-        publish(250)
+        source.publish(250)
         time.sleep(0.02)
         return reader.first()
 
@@ -126,12 +148,12 @@ def begin(reader: Reader, publish: Callable[[int], Any]) -> None:
 @pytest.mark.parametrize('how', ['callback', 'queue'])
 @pytest.mark.parametrize('depth', [1, 10, 40])
 def test_the_newest_wait(
-    publish: Callable[[int], Any], read: Callable[..., Reader], depth: int, how: str
+    source: Source, read: Callable[..., Reader], depth: int, how: str
 ) -> None:
     reader = read(how, depth=depth)
-    begin(reader, publish)
+    begin(reader, source)
     for value in range(1, PUBLISHED + 1):
-        publish(value)
+        source.publish(value)
     # By messages the last one comes a little later.
     assert eventually(
         lambda: (
@@ -139,7 +161,7 @@ def test_the_newest_wait(
             or reader.frames.statistics().conversions >= depth
         )
     )
-    time.sleep(0.5)
+    source.all_have_come()
     waited = reader.go_on()
     assert waited == list(range(PUBLISHED + 1 - depth, PUBLISHED + 1)), reader.frames.statistics()
     statistics = reader.frames.statistics()
@@ -149,13 +171,13 @@ def test_the_newest_wait(
 
 
 def test_who_keeps_all_gets_the_newest_and_no_errors(
-    publish: Callable[[int], Any], read: Callable[..., Reader]
+    source: Source, read: Callable[..., Reader]
 ) -> None:
     reader = read('callback', qos=QoSProfile(history=HistoryPolicy.KEEP_ALL))
-    begin(reader, publish)
+    begin(reader, source)
     for value in range(1, PUBLISHED + 1):
-        publish(value)
-    time.sleep(1.0)
+        source.publish(value)
+    source.all_have_come()
     waited = [value for value in reader.go_on() if value <= PUBLISHED]
     assert len(waited) >= 16 and waited == list(
         range(PUBLISHED + 1 - len(waited), PUBLISHED + 1)

@@ -50,7 +50,7 @@ def flowing(camera: Cameras) -> Iterator[Callable[..., Camera]]:
     yield make
     done.set()
     for thread in threads:
-        thread.join(20.0)
+        thread.join(60.0)
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_frames_of_another_process_come_as_they_are(
                 assert frames.statistics().rung == 'shared_memory'
         finally:
             done.set()
-            thread.join(20.0)
+            thread.join(60.0)
     assert len(set(seen)) == 100 or seen != sorted(seen), 'values begin again after 250'
 
 
@@ -272,7 +272,7 @@ def test_the_program_may_begin_and_end_to_spin_the_node_at_any_time(
         thread.start()
         until('mine')
         stop.set()
-        thread.join(10.0)
+        thread.join(60.0)
         mine.remove_node(alone)
         until('spinner of')
     mine.shutdown()

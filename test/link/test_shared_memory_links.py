@@ -177,10 +177,10 @@ def test_links_connect_again_by_themselves_and_wake_only_whom_they_have_to(
 
     def take() -> Frame:
         if with_callback:
-            assert woken.wait(20.0)
+            assert woken.wait(60.0)
             woken.clear()
             queue.fetch()
-        frame = queue.get(20.0)
+        frame = queue.get(60.0)
         assert frame is not None
         return frame
 
@@ -197,7 +197,7 @@ def test_links_connect_again_by_themselves_and_wake_only_whom_they_have_to(
                 with take() as frame:
                     assert frame.data.sequence == sequence
         if with_callback:
-            assert woken.wait(20.0)
+            assert woken.wait(60.0)
             queue.fetch()
         else:
             assert queue.get(0.5) is None

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from pool_kit import SMALL, CountingAllocator, closes
-from waiting import until
+from waiting import eventually, until
 
 from zc_perception.errors import StaleFrameError
 from zc_perception.memory.fence import EventFence
@@ -159,9 +159,10 @@ class Stress:
         for thread in threads:
             thread.start()
         time.sleep(seconds)
+        assert eventually(lambda: self.errors or len(self.history) > 100), 'they get nowhere'
         self.stop.set()
         for thread in threads:
-            thread.join(30.0)
+            thread.join(60.0)
             assert not thread.is_alive(), 'a thread hangs'
         while not self.frames.empty():
             self.pool.abandon(self.frames.get()[0])
@@ -195,7 +196,6 @@ def test_nothing_is_lost_or_handed_out_twice(seed: int) -> None:
     )
     assert stress.errors == []
     stress.check_history()
-    assert len(stress.history) > 100, 'the threads got somewhere'
     statistics = stress.pool.statistics()
     assert statistics.states == {SlotState.FREE: statistics.slots}, stress.pool.describe_holders()
     assert statistics.holders == {}

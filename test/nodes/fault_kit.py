@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import rclpy
@@ -29,8 +28,6 @@ from zc_perception.npu.engine_thread import Engine
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 
-SHOWN_S = 2.0
-"""A fault must be shown within so long on a machine that keeps up."""
 SIZE = (64, 128)
 FRAMERATE = 30.0
 
@@ -157,39 +154,6 @@ class FaultyAccelerator(OnnxAccelerator):
         super().close()
 
 
-def _waited_s() -> float:
-    """What the threads of this process have waited for a processor, in all; 0 where the kernel doesn't count it."""
-    waited_ns = 0
-    for task in Path('/proc/self/task').iterdir():
-        with suppress(OSError):  # it has ended
-            waited_ns += int((task / 'schedstat').read_text(encoding='ascii').split()[1])
-    return waited_ns / 1e9
-
-
-class Stalls:
-    """How long threads of this process were kept from running: on a machine that is too busy, nothing can be shown in time."""
-
-    def __init__(self) -> None:
-        self._seen = 0.0, time.monotonic()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name='stalls', daemon=True)
-        self._thread.start()
-
-    @property
-    def total_s(self) -> float:
-        """Until now: whoever asks may run again before the thread that counts does."""
-        total, before = self._seen
-        return total + max(0.0, time.monotonic() - before - 0.03)
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.02):
-            self._seen = self.total_s, time.monotonic()
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-
 class Reader(Onlooker):
     """Another program: the last status of each name."""
 
@@ -246,7 +210,6 @@ class Fleet:
     ) -> None:
         self.camera, self.accelerator = CameraFaults(), AcceleratorFaults()
         self.context, self.reader = context, reader
-        self.stalls = Stalls()
         self.group: NodeGroup | None = None
         self.capture = CaptureNode(
             camera_factory=self.camera, context=context, parameter_overrides=overrides(capture)
@@ -264,20 +227,6 @@ class Fleet:
     def well(self, name: str) -> None:
         """Until that part is OK."""
         self.until(lambda: self.reader.level(name) == 0, f'{name} is well')
-
-    def shows(self, name: str, level: int, *words: str) -> float:
-        """Until that part has the level, with all the words; within :data:`SHOWN_S` of now.
-
-        The time that threads of this process were kept from running does not count.
-        """
-        began, stalled, waited = time.monotonic(), self.stalls.total_s, _waited_s()
-        self.reader.comes_to(name, level, *words)
-        took = time.monotonic() - began
-        kept_s = 3 * (self.stalls.total_s - stalled) + max(0.0, _waited_s() - waited)
-        assert took <= SHOWN_S + kept_s, (
-            f'{name}: shown after {took:.2f} s, {kept_s:.2f} s of it for a busy machine'
-        )
-        return took
 
 
 @contextmanager
@@ -301,4 +250,3 @@ def fleet(
                 yield made
         finally:
             made.accelerator.waiting.set()
-            made.stalls.close()

@@ -90,7 +90,7 @@ class Program:
         """
         self.process.send_signal(number)
         code = self.process.wait(timeout_s)
-        self._reader.join(30)
+        self._reader.join(60.0)
         return code
 
     def __enter__(self) -> Any:
@@ -100,7 +100,7 @@ class Program:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(TIMEOUT_S)
-        self._reader.join(5)
+        self._reader.join(60.0)
         if self.process.stdout is not None:
             self.process.stdout.close()
 

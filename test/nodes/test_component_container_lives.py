@@ -272,7 +272,7 @@ def test_a_wrong_argument_ends_it_with_one_line(
 ) -> None:
     with Container(tmp_path, free_domain, *arguments, wait=False) as container:
         assert container.process.wait(TIMEOUT_S) == 2
-        container._reader.join(30.0)
+        container._reader.join(60.0)
     lines = container.output.splitlines()
     assert len(lines) == 1, lines
     assert lines[0].startswith('component_container: error: ')

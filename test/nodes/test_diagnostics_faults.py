@@ -55,7 +55,7 @@ def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
             holder='slow_tracker',
         )
         subscription.update_rung()
-        run.shows(
+        run.reader.comes_to(
             'capture: link',
             WARN,
             'slow_tracker gets no more frames, because it has all 1 that it may hold',
@@ -74,7 +74,7 @@ def test_an_accelerator_that_is_lost(free_domain: int, logged: Callable[[], str]
     with fleet(free_domain) as run:
         first, part = run.inference.accelerator, 'inference: accelerator'
         run.accelerator.present = False
-        run.shows(
+        run.reader.comes_to(
             part,
             ERROR,
             'recovering since',
@@ -114,7 +114,9 @@ def test_a_model_that_takes_seconds_is_called_slow_and_nobody_is_to_release_fram
     with fleet(free_domain, inference={'timeout': 60.0}) as run:
         run.accelerator.job_s = 3.0
         words = 'because the model is too slow: it has all '
-        run.shows('inference: link', WARN, f'no frame comes, {words}', 'take a smaller model')
+        run.reader.comes_to(
+            'inference: link', WARN, f'no frame comes, {words}', 'take a smaller model'
+        )
         run.until(lambda: words in logged(), 'the log')
         run.accelerator.job_s = 0.0
         run.well('inference: link')
@@ -124,14 +126,14 @@ def test_a_model_that_takes_seconds_is_called_slow_and_nobody_is_to_release_fram
 def test_a_model_that_is_too_slow_for_the_camera(free_domain: int) -> None:
     with fleet(free_domain) as run:
         run.accelerator.job_s = 0.1
-        run.shows(
+        run.reader.comes_to(
             'inference: detections', WARN, 'the model is too slow: only', 'take a smaller model'
         )
         # Who asks for no more gets what was asked for.
         assert run.inference.set_parameters([Parameter('max_rate', value=5.0)])[0].successful
         run.well('inference: detections')
         assert run.inference.set_parameters([Parameter('max_rate', value=0.0)])[0].successful
-        run.shows('inference: detections', WARN, 'the model is too slow')
+        run.reader.comes_to('inference: detections', WARN, 'the model is too slow')
         run.accelerator.job_s = 0.0
         run.well('inference: detections')
 
@@ -143,10 +145,9 @@ def test_who_asks_for_few_frames_a_second_gets_them_and_is_not_called_slow(
     with fleet(free_domain) as run:
 
         def shows(text: str) -> bool:
-            assert run.reader.level('inference: detections') == 0, run.reader.text(
-                'inference: detections'
-            )
-            return text in run.reader.text('inference: detections')
+            """Well, and in these words; a machine that stands still is slow for a moment, and so called."""
+            part = 'inference: detections'
+            return run.reader.level(part) == 0 and text in run.reader.text(part)
 
         for max_rate in (2.0, 0.0):
             assert run.inference.set_parameters([Parameter('max_rate', value=max_rate)])[
@@ -209,7 +210,7 @@ def test_an_accelerator_that_refuses_frames_is_not_called_slow(
 def test_an_import_cache_that_is_of_no_use(free_domain: int) -> None:
     with fleet(free_domain) as run:
         run.accelerator.imports_each = True
-        run.shows(
+        run.reader.comes_to(
             'inference: accelerator',
             WARN,
             'the import cache is of no use',
@@ -241,7 +242,7 @@ def test_a_card_that_is_too_hot(free_domain: int, tmp_path: Path) -> None:
             lambda: any(v.value == 'board 60.0 of 95' for v in run.reader.last['inference: accelerator'].values), 'the temperature'
         )  # fmt: skip
         heat(97)
-        run.shows(
+        run.reader.comes_to(
             'inference: accelerator',
             WARN,
             'the card is too hot: board 97.0 of 95 degrees',
@@ -270,7 +271,7 @@ def test_a_disk_that_is_full(
         run.group.add_node(recorder)
         try:
             recorder.start()
-            run.shows(
+            run.reader.comes_to(
                 'recorder: recording',
                 ERROR,
                 'No space left on device',

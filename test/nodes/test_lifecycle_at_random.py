@@ -85,7 +85,7 @@ class Load:
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60.0)
 
 
 def test_random_transitions_while_frames_flow_leak_nothing(

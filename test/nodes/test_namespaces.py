@@ -46,7 +46,7 @@ def test_a_namespace_that_is_too_long_for_ros_is_said_in_a_line(
         'error:'
     ) as node:
         assert node.process.wait(60.0) == 2
-        node._reader.join(30.0)
+        node._reader.join(60.0)
     (line,) = [line for line in node.lines if 'rmw_fastrtps' not in line]
     assert (
         'topic length should not exceed' in line

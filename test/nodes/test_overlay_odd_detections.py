@@ -156,7 +156,7 @@ def test_a_thread_that_has_ended_is_an_error_and_holds_no_frame(
         viewer.until(lambda: bool(ended), 'the end of the thread')
         thread = overlay._thread
         assert thread is not None
-        thread.join(20)
+        thread.join(60.0)
         status = verdict(overlay)
         assert status.level is Level.ERROR
         assert (

@@ -65,7 +65,7 @@ def thread() -> Iterator[threading.Thread]:
     running.start()
     yield running
     stop.set()
-    running.join(10)
+    running.join(60.0)
 
 
 def knobs(*threads: threading.Thread, **values: Any) -> tuple[Realtime, Node, dict[str, Any]]:
@@ -187,5 +187,5 @@ def test_the_real_system_binds_the_calling_thread() -> None:
 
     thread = threading.Thread(target=bound)
     thread.start()
-    thread.join(10)
+    thread.join(60.0)
     assert found == [{CPUS[-1]}] and os.sched_getaffinity(0) == set(CPUS)

@@ -26,7 +26,7 @@ def record(domain: int, *, cold: bool = False, **values: object) -> Program:
 def ended(recorder: Program) -> tuple[int, str]:
     """Its exit code, and all that it has said."""
     code = recorder.process.wait(60)
-    recorder._reader.join(30)
+    recorder._reader.join(60.0)
     return code, recorder.output
 
 

@@ -255,7 +255,7 @@ def test_a_driver_that_can_waits_for_the_sync_file_itself(
 def test_any_other_fence_has_signalled_before_the_job_starts(
     make_opened: Callable[..., Opened], make_frame: MakeFrame, kind: str
 ) -> None:
-    accelerator, card = make_opened(level=2 if kind == 'an eventfd' else 1, timeout=5.0)
+    accelerator, card = make_opened(level=2 if kind == 'an eventfd' else 1, timeout=60.0)
     fence: Any = EventFence() if kind == 'an eventfd' else Scripted()
     frame = make_frame(acquire_fence=fence)
     if kind == 'an eventfd':
@@ -267,7 +267,7 @@ def test_any_other_fence_has_signalled_before_the_job_starts(
         signaller.join()
         fence.close()
     else:
-        assert fence.waits[0] == 5.0, 'as long as a job may take'
+        assert fence.waits[0] == 60.0, 'as long as a job may take'
     end(card, job)
 
 

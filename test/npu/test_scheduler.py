@@ -188,7 +188,7 @@ def test_stop_does_not_wait_for_the_idle_poll(
     until(lambda: bool(bench.accelerator.tidied))
     stopper = threading.Thread(target=bench.scheduler.stop)
     stopper.start()
-    stopper.join(20.0)
+    stopper.join(60.0)
     assert not stopper.is_alive() and not bench.scheduler._thread.is_alive()
 
 

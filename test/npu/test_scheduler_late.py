@@ -160,7 +160,7 @@ def test_a_device_that_never_ends_its_jobs_hangs_after_three_timeouts(
 
 def test_jobs_that_were_in_flight_together_are_late_together(start: Start) -> None:
     # Long enough that a busy machine submits all in time, and lets them end before they have hung.
-    bench = start(in_flight=4, timeout_s=1.0, keep_all=True, reopen=Factory())
+    bench = start(in_flight=4, timeout_s=2.0, keep_all=True, reopen=Factory())
     bench.feed(0, 1, 2, 3)
     given_up(bench, 0, 1, 2, 3)
     bench.accelerator.instant_all = True

@@ -39,7 +39,7 @@ def test_running_nodes_are_measured(tmp_path: Path) -> None:
     document = result_in(tmp_path)
     assert done.stderr == ''
     assert f'measuring inference /made/inference (process {process.pid})' in done.stdout
-    assert document['frames'] > 10 and document['window']['seconds'] >= 1
+    assert document['frames'] > 0 and document['window']['seconds'] >= 1
     assert [(one['pid'], one['role']) for one in document['processes']] == [
         (process.pid, 'capture'),
         (process.pid, 'inference'),

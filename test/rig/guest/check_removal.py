@@ -116,8 +116,8 @@ def a_card_waits_for_ioctls_that_use_it() -> None:
         removing.start()
         assert not removed.wait(0.2), 'the card was removed while an ioctl used it'
         page.fill(bytes(image.argument()))
-        calling.join(20)
-        removing.join(20)
+        calling.join(60.0)
+        removing.join(60.0)
         equal(
             (outcome, removed.is_set()),
             ([0], True),
@@ -159,10 +159,10 @@ def an_unbound_driver_and_busy_files_don_t_meet() -> None:
             thread.start()
         for _ in range(30):
             before = done[0]
-            until(lambda before=before: done[0] > before + 2, 'jobs run', 20)
+            until(lambda before=before: done[0] > before + 2, 'jobs run', 60.0)
             with unbound():
                 assert not list(Path('/dev').glob('metis-*')), 'the node is still there'
         stop.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(60.0)
     equal(odd, [], 'what should not have happened')

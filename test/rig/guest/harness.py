@@ -112,7 +112,7 @@ def together(workers: Sequence[Callable[[], None]], seconds: float = 60.0) -> No
 def at_rest() -> dict[str, int]:
     """What the device still holds when everybody had time to let go: a worker tidies up after it has signalled."""
     gc.collect()
-    eventually(lambda: not any(live().values()), 10.0)
+    eventually(lambda: not any(live().values()))
     return live()
 
 

@@ -50,7 +50,7 @@ PUBLISHER = 'f' * 32
 #: Where the C consumer lies that was compiled before the guest was started.
 PROGRAM = 'ZC_WIRE_CONSUMER'
 SIZE, FRAMERATE = (320, 180), 60.0
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @contextmanager

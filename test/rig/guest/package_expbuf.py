@@ -98,7 +98,7 @@ def what_the_cpu_writes_there_is_what_the_device_reads(exporter: str) -> None:
             with buffer.cpu_access(CpuAccess.READ | CpuAccess.WRITE) as memory:
                 memory[:BYTES] = bytes([level]) * BYTES
             job = start(device, [buffer], result, layout=LAYOUT)
-            assert job.wait(20.0)
+            assert job.wait(60.0)
             job.check()
             job.close()
             equal(result_crcs(result), level_crcs(level, LAYOUT), f'CRCs, level {level}')

@@ -125,7 +125,7 @@ def a_job_in_flight_is_a_pending_fence_of_its_buffers(heap: str) -> None:
         exported = b.source.export_fence(WRITE)
         assert exported is not None and not exported.wait(0.01)
         let_go()
-        assert exported.wait(20.0), 'the exported fence'
+        assert exported.wait(60.0), 'the exported fence'
         assert job.wait(0.0), 'the exported fence signalled before the job'
         exported.check()
         exported.close()
@@ -173,7 +173,7 @@ def a_sync_file_s_status_is_its_job_s(heap: str) -> None:
             job.check()
         going = time.monotonic_ns()
         let_go()
-        assert job.wait(20.0)
+        assert job.wait(60.0)
         raw = fence_info(job.fileno())
         equal(
             (job.status(), raw.status, raw.driver, raw.timeline),
@@ -194,13 +194,13 @@ def an_error_stays_visible_through_merge_and_export() -> None:
         with parameters(latency_us=200000):
             good = start(second, [b.source], result)
         merged = SyncFile.merge('one of them fails', good, failing)
-        assert failing.wait(20.0) and is_readable(failing.fileno()), (
+        assert failing.wait(60.0) and is_readable(failing.fileno()), (
             'an error fence polls readable'
         )
         equal(failing.status(), -errno.EIO, 'status')
         with refused(AcceleratorError, 'Input/output error'):
             failing.check()
-        assert merged.wait(20.0)
+        assert merged.wait(60.0)
         with refused(AcceleratorError, 'Input/output error'):
             merged.check()
         good.check()

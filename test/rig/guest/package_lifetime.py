@@ -131,7 +131,7 @@ def a_closed_pool_ends_by_itself_when_device_and_consumer_are_done(heap: str) ->
         with held.map() as planes:
             equal(int(planes[0].max()), 1, 'pixels of a held frame')
         let_go()
-        assert job.wait(20.0)
+        assert job.wait(60.0)
         job.close()
         until(
             lambda: set(inodes) & set(bufinfo()) == {inodes[0]},
@@ -214,7 +214,7 @@ def a_fork_in_the_middle_takes_nothing_and_does_not_hang(end: str) -> None:
                         gc.set_threshold(0)
                         _ENDS[end](held)
                     equal(wait_for(pid), 0, 'exit status of the child')
-                    until(lambda before=before: sum(turns) > before + 3, 'the threads go on', 30.0)  # type: ignore[misc]
+                    until(lambda before=before: sum(turns) > before + 3, 'the threads go on', 60.0)  # type: ignore[misc]
             finally:
                 stop.set()
 

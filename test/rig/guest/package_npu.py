@@ -100,7 +100,7 @@ class Flow:
         until(
             lambda: len(self.results) + len(self.losses) >= count,
             f'{count} frames are through',
-            20,
+            60.0,
         )
 
 
@@ -146,7 +146,9 @@ def every_result_is_of_its_own_frame_with_0_imports_a_frame_or_1() -> None:
             before = npu.imports
             for number in range(12):
                 until(
-                    lambda number=number: len(through.results) >= number + 4, 'slots come back', 20
+                    lambda number=number: len(through.results) >= number + 4,
+                    'slots come back',
+                    60.0,
                 )
                 through.put(make())
             through.wait(18)
@@ -236,7 +238,7 @@ def a_card_that_is_pulled_costs_its_frames_and_works_again_when_it_is_back() -> 
                 until(
                     lambda: 'no Metis card' in through.scheduler.state.last_error,
                     'opening it anew fails, and says why',
-                    10,
+                    60.0,
                 )
                 equal(bufinfo_attached(), [], 'attached while there is no card')
                 through.put(make())  # refused, and counted
@@ -244,7 +246,7 @@ def a_card_that_is_pulled_costs_its_frames_and_works_again_when_it_is_back() -> 
                     lambda: through.scheduler.statistics().refused_recovering == 1,
                     'frames are let go meanwhile',
                 )
-        until(lambda: not through.scheduler.state.recovering, 'the card works again', 20)
+        until(lambda: not through.scheduler.state.recovering, 'the card works again', 60.0)
         for _ in range(4):
             through.put(make())
         through.wait(8)
@@ -271,12 +273,12 @@ def a_card_that_hangs_is_opened_anew() -> None:
             until(
                 lambda: through.scheduler.statistics().losses == 1,
                 'three timeouts in a row are a loss',
-                20,
+                60.0,
             )
         for turn in range(4, 24):  # a machine that is busy may be late with a first result, too
-            until(lambda: not through.scheduler.state.recovering, 'the card works again', 20)
+            until(lambda: not through.scheduler.state.recovering, 'the card works again', 60.0)
             through.put(make())
-            until(lambda turn=turn: _ended(through) == turn, 'the frame is through', 20)
+            until(lambda turn=turn: _ended(through) == turn, 'the frame is through', 60.0)
             if through.results:
                 break
         assert through.results and all(
@@ -318,7 +320,7 @@ def what_a_job_s_fence_says_is_explained() -> None:
             make() as frame,
         ):
             job = npu.submit(npu.import_frame(frame), frame)
-            assert job.fence.wait(10.0)
+            assert job.fence.wait(60.0)
             with refused(AxlError, 'axl job (import 1', *words):
                 job.fence.check()
             job.close()
@@ -339,7 +341,7 @@ def an_import_is_not_taken_from_a_job_that_was_given_up() -> None:
                 (1, 1),
                 'imports and jobs given up',
             )
-        until(lambda: live()['jobs'] == 0, 'the job ends', 20)
+        until(lambda: live()['jobs'] == 0, 'the job ends', 60.0)
         npu.tidy()
         equal(
             (live()['imports'], npu.facts()['jobs_given_up']),
@@ -355,7 +357,7 @@ def a_result_is_mapped_once_and_read_between_syncs() -> None:
         for number in range(12):
             with make() as frame:
                 job = npu.submit(npu.import_frame(frame), frame)
-                assert job.fence.wait(10.0)
+                assert job.fence.wait(60.0)
                 job.outputs()
                 job.outputs()
                 equal(
@@ -475,7 +477,7 @@ def a_signal_does_not_disturb_the_ioctls() -> None:
                 with make() as frame:
                     handle = npu.import_frame(frame)
                     job = npu.submit(handle, frame)
-                    assert job.fence.wait(10.0)
+                    assert job.fence.wait(60.0)
                     job.outputs()
                     job.close()
                     npu.release(handle)
@@ -573,7 +575,7 @@ def a_frame_is_not_read_before_its_acquire_fence() -> None:
         frame = Frame(late, second._held())
         job = npu.submit(npu.import_frame(frame), frame)
         assert not job.fence.wait(0.02), 'the job did not wait'
-        assert job.fence.wait(10) and blocker.fence.wait(0)
+        assert job.fence.wait(60.0) and blocker.fence.wait(0)
         ends = [fence_info(one.fence.fileno()).timestamp_ns for one in (blocker, job)]
         assert ends == sorted(ends), 'fence timestamps'
         job.close()

@@ -1,0 +1,106 @@
+"""What a test may change of the process that runs it, and what later tests in it would inherit: :func:`kept` puts it back."""
+
+from __future__ import annotations
+
+import gc
+import locale
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith('RLIMIT_')]
+_SIGNALS = [
+    getattr(signal, f'SIG{name}')
+    for name in ('HUP', 'INT', 'QUIT', 'PIPE', 'ALRM', 'TERM', 'USR1', 'USR2', 'CHLD', 'XFSZ')
+]
+
+
+def _set_signals(handlers: dict[int, Any]) -> None:
+    for number, handler in handlers.items():
+        # None: code in C has set it, and Python can't.
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
+def _set_limits(limits: dict[int, tuple[int, int]]) -> None:
+    for which, limit in limits.items():
+        resource.setrlimit(which, limit)
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables without the one that pytest itself sets."""
+    return {name: value for name, value in os.environ.items() if name != 'PYTEST_CURRENT_TEST'}
+
+
+def _set_environment(before: dict[str, str]) -> None:
+    for name in _environment().keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
+def _set_garbage_collection(found: tuple[bool, tuple[int, int, int], bool]) -> None:
+    enabled, thresholds, frozen = found
+    (gc.enable if enabled else gc.disable)()
+    gc.set_threshold(*thresholds)
+    if not frozen:
+        gc.unfreeze()
+
+
+def _set_logging(found: tuple[int, int]) -> None:
+    logging.root.setLevel(found[0])
+    logging.disable(found[1])
+
+
+#: How each is read, and set.
+_STATES: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+    (sys.getswitchinterval, sys.setswitchinterval),
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+    (lambda: {which: resource.getrlimit(which) for which in _LIMITS}, _set_limits),
+    (lambda: {number: signal.getsignal(number) for number in _SIGNALS}, _set_signals),
+    (
+        lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        lambda mask: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
+    ),
+    (_umask, os.umask),
+    (os.getcwd, os.chdir),
+    (_environment, _set_environment),
+    (lambda: os.sched_getaffinity(0), lambda cpus: os.sched_setaffinity(0, cpus)),
+    (
+        lambda: (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority),
+        lambda found: os.sched_setscheduler(0, found[0], os.sched_param(found[1])),
+    ),
+    (lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name)),
+    (
+        lambda: (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() > 0),
+        _set_garbage_collection,
+    ),
+    (lambda: (logging.root.level, logging.root.manager.disable), _set_logging),
+    (socket.getdefaulttimeout, socket.setdefaulttimeout),
+    (lambda: [*sys.argv], lambda argv: sys.argv.__setitem__(slice(None), argv)),
+    (lambda: [*sys.path], lambda path: sys.path.__setitem__(slice(None), path)),
+    (lambda: sys.modules['__main__'], lambda module: sys.modules.__setitem__('__main__', module)),
+)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Put back at the end what has changed meanwhile: of this thread, which is the main one, and of the whole process."""
+    assert threading.current_thread() is threading.main_thread()
+    before = [read() for read, _ in _STATES]
+    yield
+    for (read, write), was in zip(_STATES, before, strict=True):
+        if read() != was:
+            write(was)
