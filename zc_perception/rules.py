@@ -7,7 +7,7 @@ Ubuntu 22.04 has the old one, differ in everything; and the words of the refusal
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -208,7 +208,6 @@ class Table(Rule):
 
     :param keys: each may be left out, but for:
     :param needed: keys that must be there.
-    :param sets: at least one of these sets of keys must be there, the first ones preferred in messages.
     :param elsewhere: asked for keys that people write here but that belong to another table, and to which; only for one that is unknown.
     :param more: asked for keys that other packages add; likewise.
     :param meant: keys that people write for others.
@@ -216,7 +215,6 @@ class Table(Rule):
 
     keys: Mapping[str, Key]
     needed: tuple[str, ...] = ()
-    sets: tuple[tuple[str, ...], ...] = ()
     elsewhere: Callable[[], Mapping[str, str]] = dict
     more: Callable[[], Mapping[str, Key]] = dict
     meant: Mapping[str, str] = field(default_factory=dict)
@@ -250,13 +248,9 @@ class Table(Rule):
                     None, f'{key.rule.words}, or left out for {key.default}'
                 )
             key.rule.check(entry, place.at(name))
-        for name in (*self.needed, *self._lacking(value)):
+        for name in self.needed:
             if name not in value:
                 raise place.at(name).missing(self.keys[name].rule.words)
-
-    def _lacking(self, value: Mapping[str, Any]) -> Sequence[str]:
-        lacks = [[name for name in names if name not in value] for names in self.sets]
-        return min(lacks, key=len, default=[])
 
     def schema(self) -> Schema:
         properties = {}
@@ -271,8 +265,6 @@ class Table(Rule):
         }
         if self.needed:
             schema['required'] = list(self.needed)
-        if self.sets:
-            schema['anyOf'] = [{'required': list(names)} for names in self.sets]
         return schema
 
 

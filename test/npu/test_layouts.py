@@ -144,6 +144,9 @@ READ: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None]] = {
             'detection_classes': padded(LABELS.astype(np.float32) + 1, 100)
         }, {}, TWO,
     ),
+    'detection output': (
+        {'detection_out': columns(np.zeros(2), LABELS + 1, SCORES, CORNERS / ([WIDTH, HEIGHT] * 2)).reshape(1, 1, 2, 7)}, {}, TWO,
+    ),
     'mmdeploy': ({'dets': padded(columns(CORNERS, SCORES), 100), 'labels': padded(LABELS, 100)}, {}, TWO),
     'yolo nas': ({'boxes': padded(CORNERS, CELLS), 'scores': of_classes(3, CELLS)}, {}, THREE),
     'yolox decoded': ({'output': raw(3, objects=True)}, {}, {**THREE, 'head': 'yolov5'}),
@@ -186,7 +189,7 @@ def found_by(path: str) -> Detections:
 @pytest.mark.parametrize('layout', READ)
 def test_boxes_are_where_they_are(layout: str, model: Callable[..., str]) -> None:
     found = found_by(model(*READ[layout]))
-    stretched = any(name in layout for name in ('rtdetr', 'rfdetr', 'tensorflow'))
+    stretched = any(name in layout for name in ('rtdetr', 'rfdetr', 'tensorflow', 'detection'))
     expected = Letterbox.fit(640, 360, WIDTH, HEIGHT, stretch=stretched).to_source(CORNERS)
     assert np.abs(found.boxes - expected).max() < 0.02
     assert found.scores == pytest.approx(SCORES, abs=1e-3)
@@ -228,7 +231,7 @@ CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | N
     ),
     'another size': (
         {'output0': raw(3).transpose(0, 2, 1)}, ultralytics(3), {'input': {'width': 640, 'height': 256}},
-        r"key 'input.width' is 640, but mine.onnx says 'images' 1x3x256x320 \(that is 320\)",
+        r"key 'input.width' is 640, but mine.onnx says 'images' 1x3x256x320 \(that is 320\); write width: 320",
     ),
     'yolox decoded, as yolox': ({'output': raw(3, objects=True)}, {}, {**THREE, 'head': 'yolox'}, 'decoded already'),
     'yolox that can be either': ({'output': raw(3, objects=True)}, {}, THREE, r'head: yolox .* or head: yolov5 \(YOLOX exported'),

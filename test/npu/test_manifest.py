@@ -12,7 +12,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from npu.onnx_kit import FLOAT, identity
+from npu.onnx_kit import FLOAT, INT8, identity
 
 from zc_perception.detection.heads import HEADS
 from zc_perception.detection.heads.spec import HeadSpec
@@ -422,7 +422,7 @@ def test_an_option_of_another_kind_of_head_is_refused_with_its_key(tmp_path: Pat
     with pytest.raises(ConfigError) as caught:
         load_manifest(path)
     assert str(caught.value).startswith(
-        f"{path}: head.coordinates is not for head 'yolov8'; it is for boxes, ssd: leave it out"
+        f"{path}: head.coordinates is not for head 'yolov8'; it is for boxes: leave it out"
     )
 
 
@@ -481,8 +481,15 @@ def test_int8_needs_its_scale(tmp_path: Path) -> None:
         match=r"key 'input\.scale' is missing; it must be a number above 0, as the values are int8",
     ):
         load_manifest(written(tmp_path, values))
-    given = load_manifest(written(tmp_path, changed(values, 'input.scale', 0.5))).input
-    assert (given.dtype, given.scale, given.zero_point, given.layout) == ('int8', 0.5, 0, 'nchw')
+    path = written(tmp_path, changed(values, 'input.scale', 1 / 255))
+    (tmp_path / 'weights.onnx').write_bytes(identity([1, 3, 'h', 'w'], INT8))
+    given = load_manifest(path).input
+    assert (given.dtype, given.scale, given.zero_point, given.layout) == (
+        'int8',
+        1 / 255,
+        0,
+        'nchw',
+    )
     with pytest.raises(ConfigError, match=r"key 'input\.mean' is \[1, 2\]; it must be one number"):
         load_manifest(written(tmp_path, changed(GOOD, 'input.mean', [1, 2])))
 

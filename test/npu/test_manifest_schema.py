@@ -32,7 +32,7 @@ WRITE = (
 TENSOR = {'name': 'o', 'layout': 'nhwc', 'dtype': 'int8', 'shape': [1, 2], 'offset': 4, 'scale': [1, 0.5], 'zero_point': 3,
           'padding': [[0, 0], [0, 1]]}  # fmt: skip
 HEAD = {'kind': 'ssd', 'strides': [8], 'anchors': [[[1, 2.5]]], 'sigmoid': False, 'softmax': True, 'class_agnostic': True,
-        'variances': [0.1, 1], 'background': -1, 'priors': [[0, 0, 1, 1]], 'box_order': 'yxyx', 'coordinates': 'input'}  # fmt: skip
+        'variances': [0.1, 1], 'background': -1, 'priors': [[0, 0, 1, 1]], 'box_order': 'yxyx'}  # fmt: skip
 WHOLE: dict[str, Any] = {
     'name': 'm', 'engine': 'onnx', 'file': 'w.onnx', 'model_id': 1, 'finds': '', 'licence': '', 'classes': ['a'], 'classes_file': 'l.txt',
     'score_threshold': 0.5, 'nms_threshold': 1, 'max_detections': 5, 'head': HEAD, 'outputs': [TENSOR],

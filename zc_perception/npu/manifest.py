@@ -33,7 +33,7 @@ from zc_perception.errors import AcceleratorError, ConfigError, message_of, near
 from zc_perception.local_path import local_path
 from zc_perception.npu.engine_rules import EngineRules, Values
 from zc_perception.npu.kinds import ACCELERATORS
-from zc_perception.npu.model_file import ModelFacts, contradiction, facts_of
+from zc_perception.npu.model_file import AXES, BESIDES, ModelFacts, contradiction, facts_of
 from zc_perception.rules import (
     Key,
     Place,
@@ -59,6 +59,7 @@ _FLOAT = re.compile(r'^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$', r
 # Limits for blank tensors, which shall yield no boxes: it is their shapes that matter.
 _BLANK_LIMITS = DecodeLimits(1.0, 0.5, 1)
 _ANY_SIZE = 64
+_FEWEST_VALUES = 16
 _SHIPPED_CLASSES = ('coco',)
 _OTHER_TASKS = {'obb': 'oriented boxes', 'classify': 'one class for a whole picture'}
 # Options that the outputs decide, not a person.
@@ -852,7 +853,9 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
         values['classes'] = list(facts.names)
     own = values.get('input') or {}
     values['input'] = network = {**_input_of(facts, own), **own}
-    size = _check_size(network, facts, part.place('input'))
+    # A contradiction is refused later, by its own name.
+    width, height = (facts.axes.get(side) or network.get(side) for side in ('width', 'height'))
+    size = (width, height) if width and height else None
     classes = len(_classes(part)) if 'classes' in values or 'classes_file' in values else 0
     found = recognise(
         [(output.name, output.shape) for output in facts.outputs],
@@ -873,35 +876,68 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
 
 
 def _input_of(facts: ModelFacts, own: Values) -> dict[str, Any]:
-    width, height = facts.size
-    said: dict[str, Any] = {'width': width, 'height': height, 'layout': facts.layout}
-    if facts.inputs and 'dtype' not in own and facts.inputs[0].dtype in _INPUT_TYPES:
-        said['dtype'] = facts.inputs[0].dtype
-    if facts.channels == 1:
-        said['colour'] = 'grey'
+    (width, height), axes = facts.size, facts.axes
+    said: dict[str, Any] = {'width': width, 'height': height}
+    if axes:
+        said['layout'] = next(name for name, order in AXES.items() if order == (*axes,))
+        dtype = facts.pictures[0].dtype
+        said |= {'dtype': dtype} if dtype in _INPUT_TYPES and 'dtype' not in own else {}
+        said |= {'colour': 'grey'} if axes['colour'] == 1 else {}
     return {key: value for key, value in said.items() if value}
 
 
-def _check_size(network: Values, facts: ModelFacts, place: Place) -> tuple[int, int] | None:
-    """:returns: width and height, where both are known."""
-    size = network.get('width'), network.get('height')
-    for key, given, has in zip(('width', 'height'), size, facts.fixed_size, strict=True):
-        if given and has and given != has:
-            words = contradiction(
-                place.at(key).key,
-                given,
-                facts.source,
-                f'{facts.inputs[0]} (that is {has})',
-                f'write {key}: {has}, or leave it out',
-            )
-            raise ConfigError(f'{place.path}: {words}')
-        if given and given % facts.stride:
-            low = max(given // facts.stride, 1) * facts.stride
+def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part) -> None:
+    """:raises ConfigError: the file takes another tensor than the manifest says, or one that nothing here can fill."""
+    given, place, pictures = part.values['input'], part.place('input'), facts.pictures
+    for side in ('width', 'height'):
+        size, low = getattr(network, side), getattr(network, side) // facts.stride * facts.stride
+        if size != low:
             raise ConfigError(
-                f"{place.path}: key '{place.at(key).key}' is {given}, but {facts.source.name} says stride {facts.stride}: multiples "
-                f'of that are {low} and {low + facts.stride}'
+                f"{place.path}: key '{place.at(side).key}' is {size}, but {facts.source.name} says stride {facts.stride}: "
+                f'multiples of that are {max(low, facts.stride)} and {max(low, facts.stride) + facts.stride}'
             )
-    return (size[0], size[1]) if size[0] and size[1] else None
+    if not facts.inputs:
+        return
+    if len(pictures) != 1:
+        raise ConfigError(
+            f"model file '{file}' has {len(facts.inputs)} inputs ({', '.join(i.name for i in facts.inputs)}); it needs one for the "
+            f'picture, and may have {", ".join(BESIDES)} besides: export the model without the others'
+        )
+    picture = pictures[0]
+    if len(picture.shape) == 4 and (picture.shape[0] or 1) > 1:
+        raise ConfigError(
+            f"model file '{file}' takes batches of {picture.shape[0]} frames, and runs here on each as it comes; "
+            'export it with batch 1 (yolo export … batch=1)'
+        )
+    shape, axes, has = picture.shape, AXES[network.layout], facts.axes
+    wrong = {
+        axis: size
+        for axis, size, want in zip(axes, shape, network.shape, strict=False)
+        if size not in (None, want)
+    }
+    advice = 'correct it, or leave it out'
+    if len(shape) != 4 or (wrong and axes != (*has,)):
+        key, value, said = 'layout', f'{network.layout} ({" x ".join(axes)})', str(picture)
+    elif wrong:
+        key, size = next(iter(wrong.items()))
+        value, said = given.get(key, 'rgb'), f'{picture} (that is {size})'
+        advice = (
+            f'write {key}: {"grey" if size == 1 and key == "colour" else size}, or leave it out'
+        )
+    elif picture.dtype != network.dtype:
+        key, value, said = 'dtype', network.dtype, f'{picture} {picture.dtype}'
+        if picture.dtype not in _INPUT_TYPES:
+            advice = f'export the model with one of {", ".join(_INPUT_TYPES)}'
+    elif (values := min(len(np.unique(table)) for table in network.tables())) < _FEWEST_VALUES:
+        raise ConfigError(
+            f"{place.path}: '{place.at('range').key}' [{network.low:g}, {network.high:g}] with scale {network.scale:g} leaves {values} "
+            f'values of {network.dtype} for the 256 of a sample; correct one of them, or leave both out: samples go in as they are'
+        )
+    else:
+        return
+    raise ConfigError(
+        f'{place.path}: {contradiction(place.at(key).key, value, file, said, advice)}'
+    )
 
 
 def _settled(part: _Part, facts: ModelFacts, found: Recognised) -> Any:
@@ -921,12 +957,6 @@ def _settled(part: _Part, facts: ModelFacts, found: Recognised) -> Any:
     if told is None or own['kind'] not in HEADS.built_in:
         return given
     if own['kind'] != told['kind']:
-        # SSD's head reads corners and scores of its own, too.
-        corners = told.get('box_order') != 'cxcywh' and 'image' not in ' '.join(
-            told.get('columns', ())
-        )
-        if own['kind'] == 'ssd' and told['kind'] == 'boxes' and corners:
-            return given
         raise ConfigError(f'{part.path}: {_other_head(place.key, own, facts, told)}')
     for option in _UNCHOSEN & own.keys() & told.keys():
         if own[option] != told[option]:
@@ -959,6 +989,8 @@ def _manifest(part: _Part) -> ModelManifest:
         _complete(part, facts)
     classes = _classes(part)
     network = _input(part, engine, file)
+    if file is not None and facts is not None:
+        _check_input(network, file, facts, part)
     head = _head(part, len(classes), network)
     return ModelManifest(
         name=part.values.get('name', part.path.resolve().parent.name),

@@ -20,6 +20,12 @@ from zc_perception.errors import ConfigError, message_of, shown
 
 # onnx.proto: TensorProto.DataType
 _TYPES = {1: 'float32', 2: 'uint8', 3: 'int8', 4: 'uint16', 5: 'int16', 6: 'int32', 7: 'int64', 10: 'float16', 11: 'float64'}  # fmt: skip
+# Inputs beside the picture by which exporters have boxes scaled: RT-DETR, D-FINE; PaddleDetection.
+BESIDES = ('orig_target_sizes', 'im_shape', 'scale_factor')
+AXES = {
+    'nchw': ('batch', 'colour', 'height', 'width'),
+    'nhwc': ('batch', 'height', 'width', 'colour'),
+}
 _METADATA = 'metadata.yaml'
 _LARGEST_METADATA = 1 << 20
 # What people give in place of an ONNX file, by its first bytes.
@@ -64,32 +70,23 @@ class ModelFacts:
         return tuple(map(str, names)) if isinstance(names, (list, tuple)) else ()
 
     @property
-    def layout(self) -> str:
-        """``nchw`` or ``nhwc``, by where the channels are; empty where it can't be told."""
-        shape = self.inputs[0].shape if self.inputs else ()
+    def pictures(self) -> list[TensorFacts]:
+        """The inputs but for those that say sizes; one, if a model can be run here."""
+        return [tensor for tensor in self.inputs if tensor.name not in BESIDES]
+
+    @property
+    def axes(self) -> dict[str, int | None]:
+        """Of the picture's tensor: its layout by where the channels are, and how long each is; empty where it can't be told."""
+        shape = self.pictures[0].shape if self.pictures else ()
         if len(shape) != 4:
-            return ''
-        return 'nhwc' if shape[3] in (1, 3) and shape[1] not in (1, 3) else 'nchw'
-
-    @property
-    def channels(self) -> int | None:
-        """Of the input."""
-        return self.inputs[0].shape[3 if self.layout == 'nhwc' else 1] if self.layout else None
-
-    @property
-    def fixed_size(self) -> tuple[int | None, int | None]:
-        """Width and height of the input as its shape says them."""
-        if not self.layout:
-            return None, None
-        height, width = (
-            self.inputs[0].shape[1:3] if self.layout == 'nhwc' else self.inputs[0].shape[2:]
-        )
-        return width, height
+            return {}
+        nhwc = shape[3] in (1, 3) and shape[1] not in (1, 3)
+        return dict(zip(AXES['nhwc' if nhwc else 'nchw'], shape, strict=True))
 
     @property
     def size(self) -> tuple[int | None, int | None]:
         """Width and height: the shape's, or those that the model was exported with."""
-        width, height = self.fixed_size
+        width, height = self.axes.get('width'), self.axes.get('height')
         trained = self.said.get('imgsz')
         trained = [trained, trained] if isinstance(trained, int) else trained
         if isinstance(trained, (list, tuple)) and len(trained) == 2:

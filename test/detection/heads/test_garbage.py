@@ -26,6 +26,7 @@ BOX = Letterbox.fit(321, 203, *INPUT)
 CLASSES = 3
 CELLS = sum(rows * columns for rows, columns in GRIDS)
 ANCHORS = (((10.0, 13.0), (16.0, 30.0)),) * 3
+PRIORS = {'priors': ((0.5, 0.5, 0.3, 0.3),) * 30}
 
 CASES = {
     'boxes': ('boxes', {}, [(20, 6)]),
@@ -62,12 +63,14 @@ CASES = {
         {'sigmoid': True},
         [(1, *grid, channels) for grid in GRIDS for channels in (4, 1, CLASSES)],
     ),
-    'ssd': ('ssd', {'priors': ((0.5, 0.5, 0.3, 0.3),) * 30}, [(1, 30, 4), (1, 30, 4)]),
+    'ssd': ('ssd', PRIORS, [(1, 30, 4), (1, 30, 4)]),
     'ssd anchors': ('ssd', {'anchors': ANCHORS}, [(1, 2 * CELLS, 4), (1, 2 * CELLS, 4)]),
-    'ssd softmax': ('ssd', {'softmax': True, 'coordinates': 'input'}, [(1, 30, 4), (1, 30, 4)]),
-    'ssd sigmoid': ('ssd', {'sigmoid': True, 'background': -1}, [(1, 30, 4), (1, 30, 3)]),
-    'ssd table': ('ssd', {}, [(1, 1, 30, 7)]),
-    'ssd tflite': ('ssd', {}, [(1, 30, 4), (1, 30), (1, 30), (1,)]),
+    'ssd softmax': ('ssd', {'softmax': True, **PRIORS}, [(1, 30, 4), (1, 30, 4)]),
+    'ssd sigmoid': (
+        'ssd',
+        {'sigmoid': True, 'background': -1, **PRIORS},
+        [(1, 30, 4), (1, 30, 3)],
+    ),
     'of the page': ('mine', {}, [(20, 5)]),
 }
 
@@ -251,7 +254,7 @@ def test_frames_of_another_geometry_than_the_head_s() -> None:
         ),
         (
             HeadSpec('yolov8', 1, coordinates='input'),
-            "head.coordinates is not for head 'yolov8'; it is for boxes, ssd: leave it out, or",
+            "head.coordinates is not for head 'yolov8'; it is for boxes: leave it out, or",
         ),
         (
             HeadSpec('boxes', 1, anchors=ANCHORS),
@@ -274,7 +277,7 @@ def test_frames_of_another_geometry_than_the_head_s() -> None:
             'head.class_agnostic is for boxes that the host suppresses: add suppressed: false',
         ),
         (
-            HeadSpec('ssd', 1, strides=(8, 16)),
+            HeadSpec('ssd', 1, strides=(8, 16), **PRIORS),
             'head.strides belongs to head.anchors, from which priors are made: give both',
         ),
     ],

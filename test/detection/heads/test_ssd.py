@@ -1,4 +1,4 @@
-"""SSD: deltas on priors, decoded boxes and finished tables."""
+"""SSD: deltas on priors."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from zc_perception.errors import AcceleratorError, ConfigError
 SMALL = Letterbox.fit(321, 203, *INPUT, stretch=True)
 EVERYTHING = 1.0
 NEAR = 1e-5
+ONE = ((0.5, 0.5, 0.8, 0.8),)
 
 
 def priors_of(
@@ -125,23 +126,6 @@ def test_priors_are_made_from_anchors_level_row_column_anchor() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ('options', 'corners'),
-    [
-        ({}, (0.25, 0.25, 0.5, 0.75)),
-        ({'coordinates': 'relative', 'box_order': 'yxyx'}, (0.25, 0.25, 0.75, 0.5)),
-        ({'coordinates': 'input'}, (24, 16, 48, 48)),
-        ({'coordinates': 'source'}, (321 / 4, 203 / 4, 321 / 2, 203 * 0.75)),
-    ],
-)
-def test_decoded_boxes_in_each_unit(options: dict[str, str], corners: tuple[float, ...]) -> None:
-    found = decode(
-        HeadSpec('ssd', 1, INPUT, **options), [[[0.1, 0.9], [0.9, 0.1]]], [[corners, corners]]
-    )  # type: ignore[arg-type]
-    np.testing.assert_allclose(found.boxes, [[321 / 4, 203 / 4, 321 / 2, 203 * 0.75]], rtol=1e-5)
-    assert found.scores.tolist() == pytest.approx([0.9])
-
-
 def test_boxes_may_have_further_axes() -> None:
     priors = priors_of(np.random.default_rng(1), 5)
     scores, deltas = np.full((1, 5, 3), 0.4), np.zeros((1, 5, 4))
@@ -152,59 +136,34 @@ def test_boxes_may_have_further_axes() -> None:
         assert decode(spec, shaped, scores.reshape(1, 15)).boxes.tolist() == plain.boxes.tolist()
 
 
-def test_the_table_with_seven_columns_ends_at_a_negative_image() -> None:
-    table = [
-        [0, 1, 0.4, 0.25, 0.25, 0.5, 0.75],
-        [0, 2, 0.9, 0, 0, 0.5, 0.5],
-        [0, 0, 0.9, 0, 0, 1, 1],
-        [-1, 1, 0.9, 0, 0, 1, 1],
-        [0, 1, 0.9, 0, 0, 1, 1],
-    ]
-    found = decode(HeadSpec('ssd', 2, INPUT), np.reshape(table, (1, 1, 5, 7)))
-    assert found.classes.tolist() == [1, 0]
-    np.testing.assert_allclose(
-        found.boxes, [[0, 0, 160.5, 101.5], [80.25, 50.75, 160.5, 152.25]], rtol=1e-6
-    )
-
-
-@pytest.mark.parametrize('count', [2, 7, -1, float('nan')])
-def test_the_four_outputs_of_tensorflow_lite(count: float) -> None:
-    corners = [[[0.25, 0.0, 0.75, 0.5], [0.0, 0.0, 0.5, 0.5], [0, 0, 1, 1]]]
-    spec = HeadSpec('ssd', 3, INPUT, box_order='yxyx')
-    found = decode(spec, corners, [[1, 2, 0]], [[0.5, 0.6, 0.7]], [count])
-    assert found.classes.tolist() == {2: [2, 1], 7: [0, 2, 1]}.get(count, [])
-    if count == 2:
-        np.testing.assert_allclose(found.boxes[1], [0, 50.75, 160.5, 152.25], rtol=1e-6)
-
-
 def test_a_score_at_the_threshold_counts_with_softmax() -> None:
-    spec = HeadSpec('ssd', 1, INPUT, softmax=True)
-    logits, corners = [[[0.0, 0.0]]], [[[0.1, 0.1, 0.9, 0.9]]]
-    assert len(decode(spec, logits, corners, score=0.5)) == 1
-    assert len(decode(spec, logits, corners, score=0.500001)) == 0
+    spec = HeadSpec('ssd', 1, INPUT, softmax=True, priors=ONE)
+    logits, deltas = [[[0.0, 0.0]]], [[[0.0] * 4]]
+    assert len(decode(spec, logits, deltas, score=0.5)) == 1
+    assert len(decode(spec, logits, deltas, score=0.500001)) == 0
 
 
 @pytest.mark.parametrize('bad', [float('nan'), float('inf')])
 @pytest.mark.parametrize('softmax', [False, True])
 def test_scores_that_are_no_numbers_are_no_detections(bad: float, softmax: bool) -> None:
-    spec = HeadSpec('ssd', 1, INPUT, softmax=softmax)
-    assert len(decode(spec, [[[0.1, bad]]], [[[0.1, 0.1, 0.9, 0.9]]])) == 0
+    spec = HeadSpec('ssd', 1, INPUT, softmax=softmax, priors=ONE)
+    assert len(decode(spec, [[[0.1, bad]]], [[[0.0] * 4]])) == 0
 
 
 @pytest.mark.parametrize(
     ('options', 'key'),
     [
-        ({'background': 2}, 'head.background is 2: must be 0 .first., 3 .last. or -1'),
-        ({'softmax': True, 'sigmoid': True}, 'head.softmax and head.sigmoid'),
+        (
+            {'background': 2, 'priors': ONE},
+            'head.background is 2: must be 0 .first., 3 .last. or -1',
+        ),
+        ({'softmax': True, 'sigmoid': True, 'priors': ONE}, 'head.softmax and head.sigmoid'),
         ({'priors': ((0.5, 0.5, 0.0, 1.0),)}, 'head.priors: every prior'),
         (
-            {'priors': ((0.5, 0.5, 1.0, 1.0),), 'coordinates': 'input'},
-            'head.coordinates belongs to decoded boxes',
+            {'priors': ONE, 'anchors': (((1.0, 1.0),),) * 3},
+            'head.anchors and head.priors: give one',
         ),
-        (
-            {'priors': ((0.5, 0.5, 1.0, 1.0),), 'anchors': (((1.0, 1.0),),) * 3},
-            'head.anchors and head.priors',
-        ),
+        ({}, r'ready are read by head: boxes .columns: .box, scores.'),
         ({'anchors': (((1.0, 1.0),),) * 2}, 'head.anchors has 2 levels, head.strides 3'),
     ],
 )
@@ -214,23 +173,18 @@ def test_options_that_do_not_belong_together(options: dict[str, object], key: st
 
 
 @pytest.mark.parametrize(
-    'shapes', [[], [(1, 5, 4)], [(1, 5, 4), (1, 6, 4)], [(1, 5, 3), (1, 5, 4)], [(1, 5, 4)] * 3]
+    'shapes', [[], [(1, 1, 4)], [(1, 1, 4), (1, 2, 4)], [(1, 1, 3), (1, 1, 4)], [(1, 1, 4)] * 3]
 )
 def test_another_layout_is_an_error_with_its_shape(shapes: list[tuple[int, ...]]) -> None:
-    head = make_head(HeadSpec('ssd', 3, INPUT))
     with pytest.raises(
         AcceleratorError,
-        match=r'head ssd: .*expected boxes 1xNx4 and scores 1xNx4 \(3 classes and the background\)',
+        match=r'head ssd: .*expected deltas 1x1x4 and scores 1x1x4 \(3 classes and the background\)',
     ):
-        head.decode(
-            [RawTensor(np.zeros(shape, np.float32)) for shape in shapes],
-            SMALL,
-            DecodeLimits(0.5, 0.5, 10),
-        )
+        decode(HeadSpec('ssd', 3, INPUT, priors=ONE), *map(np.zeros, shapes))
 
 
 def test_each_prior_counts_for_its_best_class() -> None:
     found: NDArray[np.intp] = decode(
-        HeadSpec('ssd', 2, INPUT), [[[0.1, 0.6, 0.7]]], [[[0.1, 0.1, 0.9, 0.9]]]
+        HeadSpec('ssd', 2, INPUT, priors=ONE), [[[0.1, 0.6, 0.7]]], [[[0.0] * 4]]
     ).classes
     assert found.tolist() == [1]

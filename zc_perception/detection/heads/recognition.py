@@ -22,6 +22,12 @@ _CENTRES: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order'
 _TENSORFLOW: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'yxyx'}
 _YOLO_NAS: HeadOptions = {**_INPUT, 'suppressed': False}
 _DETR = '^(dets|labels|pred_)'
+# Of OpenVINO's and Caffe's SSDs, 1x1xnx7.
+_DETECTION_OUTPUT: HeadOptions = {
+    **_RELATIVE,
+    'columns': ['image class score box'],
+    'background': 0,
+}
 # Words of the outputs, sorted; what one of their names has to contain; the head.
 _SEVERAL: tuple[tuple[tuple[str, ...], str, HeadOptions], ...] = (
     (('box score', 'class'), '', _INPUT),  # mmdeploy
@@ -74,6 +80,8 @@ def recognise(
         return _unseen(said)
     if len(outputs) == 1 and len(outputs[0][1]) < 4:
         return _one_output(outputs[0], size, classes, said)
+    if len(outputs) == 1 and outputs[0][1][:2] == (1, 1) and outputs[0][1][3] == 7:
+        return Recognised(dict(_DETECTION_OUTPUT), input=_STRETCHED)
     if all(len(shape) == 4 for _, shape in outputs):
         return _levels(outputs, size, classes)
     return _several(outputs, size, classes, inputs)

@@ -1,25 +1,15 @@
-"""SSD and what follows its pattern: scores of all classes and a box for each prior."""
+"""SSD and what follows its pattern: scores of all classes and deltas for each prior."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads.boxes import (
-    UNITS,
-    Columns,
-    CornerUnit,
-    best_first,
-    check_background,
-    ready_made,
-    real,
-    x_first,
-)
+from zc_perception.detection.heads.boxes import check_background, x_first
 from zc_perception.detection.heads.candidates import Candidates, detections, from_centres
 from zc_perception.detection.heads.levels import (
     ANCHORS,
@@ -50,18 +40,14 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.rules import Key, array, boolean, choice, integer, number
 
-# OpenVINO's and Caffe's DetectionOutput, TFLite_Detection_PostProcess.
-_TABLES = (('image class score box',), ('box', 'class', 'score', 'count'))
 # Wider than the rounding of a difference of two logits.
 _SLACK = 1e-3
 
 
 class Ssd(Head):
-    """Two outputs, scores (N x classes, with the background if there is one) and boxes (N x 4), or one finished table: n x 7 (image,
-    label, score, corners), or TensorFlow Lite's four (corners, classes, scores, count).
+    """Two outputs, scores (N x classes, with the background if there is one) and deltas (N x 4). Boxes that are ready are for ``boxes``.
 
-    With priors the boxes are deltas: centre = prior centre + v · variance · prior size, size = prior size · exp(v · variance). Each prior
-    counts for its best class.
+    Centre = prior centre + v · variance · prior size, size = prior size · exp(v · variance). Each prior counts for its best class.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -82,39 +68,30 @@ class Ssd(Head):
         ),
         'priors': Key(
             array('a list of four numbers each', array('four numbers', number(), 4, 4)),
-            'cx, cy, w, h of each prior, relative to the input, in the order of the rows; without priors and anchors boxes are decoded.',
+            'cx, cy, w, h of each prior, relative to the input, in the order of the rows; or anchors, from which they are made.',
         ),
         'box_order': Key(
-            choice('xyxy', 'yxyx'),
-            'Which axis comes first in corners and deltas; yxyx: TensorFlow.',
-            'xyxy',
-        ),
-        'coordinates': Key(
-            UNITS,
-            "Unit of decoded corners: pixels of the frame or of the input; left out: relative to the input's size.",
+            choice('xyxy', 'yxyx'), 'Which axis comes first in deltas; yxyx: TensorFlow.', 'xyxy'
         ),
     }
 
     def __init__(self, spec: HeadSpec) -> None:
         super().__init__(spec)
         spec = self._spec
+        if bool(spec.anchors) == bool(spec.priors):
+            raise ConfigError(
+                'head.anchors and head.priors: give one of them, deltas are read with priors, which are made from anchors; boxes that are '
+                'ready are read by head: boxes (columns: [box, scores], [image class score box] …)'
+            )
         if spec.anchors:
             check_strides(spec, has_grids=True)
         elif list(spec.strides) != STRIDES.default:
             raise ConfigError(
                 'head.strides belongs to head.anchors, from which priors are made: give both, or leave it out'
             )
-        if spec.anchors and spec.priors:
-            raise ConfigError(
-                'head.anchors and head.priors: give one of them, priors are made from anchors'
-            )
         if spec.anchors and len(spec.anchors) != len(spec.strides):
             raise ConfigError(
                 f'head.anchors has {len(spec.anchors)} levels, head.strides {len(spec.strides)}: must be as many'
-            )
-        if spec.coordinates and (spec.anchors or spec.priors):
-            raise ConfigError(
-                'head.coordinates belongs to decoded boxes: leave it away with head.priors or head.anchors'
             )
         check_background(spec)
         if spec.softmax and spec.sigmoid:
@@ -124,30 +101,15 @@ class Ssd(Head):
         self._ready: ReadyFor[_PerPrior] = ReadyFor(
             lambda outputs, box: _PerPrior(spec, outputs, box)
         )
-        self._unit = CornerUnit(spec)
-        self._tables = {len(outputs): Columns(spec, outputs) for outputs in _TABLES}
 
     @np.errstate(all='ignore')
     def decode(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections:
         outputs = readable(self._spec.kind, outputs)
-        if columns := self._tables.get(len(outputs)):
-            with suppress(AcceleratorError):
-                parts = columns.parts(outputs)
-                corners, box = self._unit.corners(real(parts['box']).T, box)
-                labels = real(parts['class']).reshape(-1) - (
-                    'image' in parts and self._spec.background == 0
-                )
-                scores = real(parts['score']).reshape(-1)
-                chosen = ready_made(corners, scores, labels, self._spec.num_classes, limits.score)
-                return best_first(chosen, box, limits.count)
         reader = self._ready.reader(outputs, box)
-        found, boxes = reader.find(outputs, limits.score)
-        if reader.priors is None:
-            corners, box = self._unit.corners(boxes, box)
-        else:
-            corners = self._from_priors(boxes, reader.priors.take(found.cells, axis=1))
+        found, deltas = reader.find(outputs, limits.score)
+        corners = self._from_priors(deltas, reader.priors.take(found.cells, axis=1))
         return detections(
             Candidates(corners, found.scores, found.classes, found.cells),
             box,
@@ -166,7 +128,7 @@ class Ssd(Head):
 
 
 class _PerPrior:
-    """:param priors: (4, N) centre and size in input pixels; ``None``: boxes are decoded already."""
+    """:ivar priors: (4, N) centre and size in input pixels."""
 
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], box: Letterbox) -> None:
         self._spec = spec
@@ -180,20 +142,16 @@ class _PerPrior:
 
     def _which(self, outputs: Sequence[RawTensor]) -> int:
         """The number of the boxes' output; where both fit, boxes come first."""
+        count = self.priors.shape[1]
         for index in (0, 1) if len(outputs) == 2 else ():
-            boxes, scores = outputs[index].values, outputs[1 - index].values
-            count = boxes.size // 4 if self.priors is None else self.priors.shape[1]
-            # (1, N, 4), (1, N, 1, 4), and (1, 4 N) where the number of priors is known.
-            shaped = self.priors is not None or (
-                boxes.shape[-1:] == (4,) and scores.shape[-1:] == (self._width,)
-            )
-            if shaped and (boxes.size, scores.size) == (4 * count, self._width * count):
+            # (1, N, 4), (1, N, 1, 4), and (1, 4 N).
+            sizes = outputs[index].values.size, outputs[1 - index].values.size
+            if sizes == (4 * count, self._width * count):
                 return index
-        count_text = 'N' if self.priors is None else str(self.priors.shape[1])
         background = ' and the background' if self._spec.background >= 0 else ''
         raise AcceleratorError(
-            f'head {self._spec.kind}: {all_described(outputs)}: expected boxes 1x{count_text}x4 and scores 1x{count_text}x{self._width} '
-            f'({self._spec.num_classes} classes{background}), or one table nx7, or the four outputs of TFLite_Detection_PostProcess'
+            f'head {self._spec.kind}: {all_described(outputs)}: expected deltas 1x{count}x4 and scores 1x{count}x{self._width} '
+            f'({self._spec.num_classes} classes{background}), one for each prior'
         )
 
     def _scores(self, tensor: RawTensor) -> Values:
@@ -235,15 +193,13 @@ class _PerPrior:
         return Found(cells[fine], best[fine], scores[fine])
 
 
-def _priors(spec: HeadSpec, box: Letterbox) -> NDArray[np.float32] | None:
+def _priors(spec: HeadSpec, box: Letterbox) -> NDArray[np.float32]:
     size = np.array([input_size(spec, box)], np.float32).T
     if spec.priors:
         priors: NDArray[np.float32] = (
             np.array(spec.priors, np.float64).T * np.concatenate((size, size))
         ).astype(np.float32)
         return priors
-    if not spec.anchors:
-        return None
     grids = grids_for(spec, box)
     levels = []
     for level, anchors in enumerate(spec.anchors):

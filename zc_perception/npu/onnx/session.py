@@ -15,7 +15,8 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import ConfigError, message_of, nearest
 from zc_perception.npu.accelerator import Outputs
 from zc_perception.npu.engine_thread import TensorEngine
-from zc_perception.npu.manifest import DTYPES, INPUT, ModelInput, ModelManifest, TensorSpec
+from zc_perception.npu.manifest import DTYPES, ModelInput, ModelManifest, TensorSpec
+from zc_perception.npu.model_file import BESIDES
 from zc_perception.npu.onnx.kind import parse_providers
 
 CPU = 'CPUExecutionProvider'
@@ -29,16 +30,17 @@ _PACKAGES = {
     'QNN': 'onnxruntime-qnn',
     'VitisAI': "AMD's Ryzen AI or Vitis AI",
 }
-# Inputs beside the picture by which exporters have boxes scaled: filled so that boxes are in pixels of the input.
-_BESIDES: Mapping[str, Callable[[ModelInput], tuple[int, int]]] = {
-    'orig_target_sizes': lambda network: (network.width, network.height),  # RT-DETR, D-FINE
-    'im_shape': lambda network: (network.height, network.width),  # PaddleDetection
-    'scale_factor': lambda network: (1, 1),
-}
+# What makes boxes come in pixels of the input.
+_BESIDES: Mapping[str, Callable[[ModelInput], tuple[int, int]]] = dict(
+    zip(
+        BESIDES,
+        (lambda n: (n.width, n.height), lambda n: (n.height, n.width), lambda n: (1, 1)),
+        strict=True,
+    )
+)
 _TOO_NEW = re.compile(r'[Oo]pset (\d+) is under development|model (IR version: \d+)')
 # Where in ONNX Runtime's own source an error was raised.
 _PLACE = re.compile(r'(\[ONNXRuntimeError\] : \d+ : \w+ : )?(/\S+:\d+ .*?\) )?')
-_FEWEST_VALUES = 16
 # Providers that compute in a memory of their own, by ONNX Runtime's name of it.
 _MEMORIES = {
     'CUDAExecutionProvider': 'cuda',
@@ -78,7 +80,7 @@ class OnnxEngine(TensorEngine):
         self._session = self._open(onnxruntime, parse_providers(entries), threads)
         self.nodes = self._count_nodes()
         self.provider = max(self.nodes, key=self.nodes.__getitem__, default=self._providers[0])
-        self._name, self._besides = self._check_inputs(manifest)
+        self._name, self._besides = self._inputs(manifest.input)
         self._tensors = self._specs(manifest)
         self._bound: _Bound | None = None
         if self.provider in _MEMORIES:
@@ -142,54 +144,15 @@ class OnnxEngine(TensorEngine):
                 nodes[part.ep_name] += len(part.get_nodes())
         return nodes
 
-    def _check_inputs(self, manifest: ModelManifest) -> tuple[str, dict[str, NDArray[Any]]]:
+    def _inputs(self, network: ModelInput) -> tuple[str, dict[str, NDArray[Any]]]:
         """The name of the picture's input, and what is given to the others."""
-        inputs, wanted = self._session.get_inputs(), manifest.input
+        inputs = {given.name: _dtype(given.type) for given in self._session.get_inputs()}
         besides = {
-            given.name: np.array([_BESIDES[given.name](wanted)], _dtype(given.type))
-            for given in inputs
-            if given.name in _BESIDES
+            name: np.array([_BESIDES[name](network)], inputs[name])
+            for name in _BESIDES
+            if name in inputs
         }
-        pictures = [given for given in inputs if given.name not in besides]
-        if len(pictures) != 1:
-            raise ConfigError(
-                f"model file '{self._file}' has {len(inputs)} inputs ({', '.join(i.name for i in inputs)}); it needs one for the "
-                f'picture, and may have {", ".join(_BESIDES)} besides: export the model without the others'
-            )
-        picture = pictures[0]
-        self._check_picture(picture.shape, _dtype(picture.type), manifest)
-        return picture.name, besides
-
-    def _check_picture(self, shape: Sequence[Any], kind: str, manifest: ModelManifest) -> None:
-        wanted, types = manifest.input, INPUT.keys['dtype'].rule.words
-        if len(shape) == 4 and isinstance(shape[0], int) and shape[0] > 1:
-            raise ConfigError(
-                f"model file '{self._file}' takes batches of {shape[0]} frames, and runs here on each as it comes; "
-                'export it with batch 1 (yolo export … batch=1)'
-            )
-        # A size that the file leaves open has a name, or none.
-        if len(shape) != 4 or any(
-            isinstance(has, int) and has != want
-            for has, want in zip(shape, wanted.shape, strict=True)
-        ):
-            axes = 'N, C, H, W' if wanted.layout == 'nchw' else 'N, H, W, C'
-            raise ConfigError(
-                f'{manifest.path}: input is {wanted.width}x{wanted.height} with {wanted.channels} channel{"s"[: wanted.channels - 1]}, '
-                f"the file's is {shape} (it must be {axes}); correct width, height, layout or colour"
-            )
-        if kind != wanted.dtype:
-            hint = (
-                f'set input.dtype: {kind}' if kind in types else f'export the model with {types}'
-            )
-            raise ConfigError(
-                f"{manifest.path}: key 'input.dtype' is {wanted.dtype}, the file's input is {kind}; {hint}"
-            )
-        values = min(len(np.unique(table)) for table in wanted.tables())
-        if values < _FEWEST_VALUES:
-            raise ConfigError(
-                f"{manifest.path}: 'input.range' [{wanted.low:g}, {wanted.high:g}] with scale {wanted.scale:g} leaves {values} values of "
-                f'{wanted.dtype} for the 256 of a sample; correct one of them, or leave both out: samples go in as they are'
-            )
+        return next(name for name in inputs if name not in besides), besides
 
     def _specs(self, manifest: ModelManifest) -> list[TensorSpec | None]:
         """What the manifest says of each output of the file."""
