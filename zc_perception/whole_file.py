@@ -32,7 +32,7 @@ def _mode(path: Path) -> int | None:
     return mode if stat.S_ISREG(mode) and not str(path).startswith('/dev/') else 0
 
 
-def _write_new(path: Path, content: bytes, mode: int | None) -> None:
+def _write_new(path: Path, content: bytes, mode: int | None, sync: bool = True) -> None:
     with open(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), 'wb'
     ) as file:
@@ -40,7 +40,8 @@ def _write_new(path: Path, content: bytes, mode: int | None) -> None:
         file.flush()
         if mode is not None:
             os.fchmod(file.fileno(), stat.S_IMODE(mode))
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
 
 
 def _unfinished(path: Path) -> Path:
@@ -66,10 +67,11 @@ def check_writable(path: Path) -> None:
             trial.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_whole(path: Path, content: str | bytes, *, sync: bool = True) -> None:
     """Write a file whole or not at all, also when the power fails; a link stays one, and what it leads to is written. A file that is there
     keeps its permissions. What is there and is no regular file (``/dev/stdout``, a FIFO, a device) is written in place.
 
+    :param sync: ``False``: whoever calls has it :func:`sync_whole` soon, since the disk may be slow; a power cut until then may cost it.
     :raises OSError: it can't be written; of a file, what was there before still is.
     """
     data = content.encode() if isinstance(content, str) else content
@@ -83,15 +85,26 @@ def write_whole(path: Path, content: str | bytes) -> None:
         return
     real, unfinished = Path(os.path.realpath(path)), _unfinished(path)
     try:
-        _write_new(unfinished, data, mode)
+        _write_new(unfinished, data, mode, sync)
         unfinished.replace(real)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    with contextlib.suppress(
-        OSError
-    ):  # so that a power cut doesn't bring the old file back; not every file system can
-        folder = os.open(real.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if sync:
+        sync_folder(real.parent)
+
+
+def sync_whole(path: Path) -> None:
+    """Have the disk keep a file, if it is there, as it is now."""
+    with contextlib.suppress(FileNotFoundError), path.open('rb') as file:
+        os.fsync(file.fileno())
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Have the disk keep the names in a folder, so that a power cut doesn't bring an old file back; not every file system can."""
+    with contextlib.suppress(OSError):
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
         finally:

@@ -239,6 +239,11 @@ class McapWriter:
         """Bytes of the file, with those that wait."""
         return self._at + self._waiting
 
+    @property
+    def waits(self) -> bool:
+        """Whether something was added that is not written yet."""
+        return bool(self._parts)
+
     def channel(self, topic: Topic) -> int:
         """Return the number of a new channel."""
         self.flush()

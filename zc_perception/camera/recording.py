@@ -3,8 +3,9 @@ way.
 
 Each frame is copied out of the producer's buffer at once, so that the slot is free again; a thread
 of its own writes the copy. Between copy and disk is a bounded amount of memory. When it is full the
-new frame is left out and counted, so a slow disk costs the recorder frames, and nobody else. What
-was written is on the disk within a second, whatever happens to the process or the power.
+new frame is left out and counted, so a slow disk costs the recorder frames, and nobody else. A
+second thread tells the disk again and again to keep what was written, so that a power cut takes the
+last second only; the first one never waits for that, and a kill takes less.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.pixel.layout import ImageLayout, views
 from zc_perception.pixel.modifier import LINEAR
-from zc_perception.whole_file import write_whole
+from zc_perception.whole_file import sync_folder, sync_whole, write_whole
 
 REASON = 'record'
 MIB = 1 << 20
 STUCK_S = 1.0
 """A disk that takes nothing for so long, in seconds, isn't waited for at the end."""
+_SYNCED_S = 5.0
 _FLUSH_S = 0.25
-_SYNC_S = 0.5
+_SYNC_S = 0.25
 # Of a latched topic: as many as it has publishers, usually.
 _KEPT = 32
 
@@ -115,6 +117,69 @@ class _Part:
     channels: dict[Topic, int] = field(default_factory=dict)
 
 
+class _Syncing:
+    """Has the disk keep what was written, on a thread of its own, and closes files that are ready.
+
+    :param look: asked each time for what else stands against going on.
+    :param tell: told what does, once.
+    """
+
+    def __init__(self, look: Callable[[], str], tell: Callable[[Exception], object]) -> None:
+        self._look = look
+        self._tell = tell
+        self._open: Any = None
+        self._new: Path | None = None
+        self._ready: deque[tuple[Any, Path]] = deque()
+        self._ending = False
+        self._turn = threading.Event()
+        self._thread = threading.Thread(target=self._run, name='recorder sync', daemon=True)
+        self._thread.start()
+
+    def begin(self, output: Any, folder: Path) -> None:
+        """Sync a new file from now on."""
+        self._new, self._open = folder, output
+        self._turn.set()
+
+    def finish(self, output: Any, metadata: Path) -> None:
+        """Sync a file that is ready, and the list that names it, and close it."""
+        self._open = None
+        self._ready.append((output, metadata))
+        self._turn.set()
+
+    def _run(self) -> None:
+        told = False
+        while not (self._ending and not self._ready):
+            self._turn.wait(_SYNC_S if self._open is not None else None)
+            self._turn.clear()
+            try:
+                output = self._open
+                if output is not None:
+                    new, self._new = self._new, None
+                    os.fdatasync(output.fileno())
+                    if new is not None:
+                        sync_folder(new)
+                while self._ready:
+                    output, metadata = self._ready.popleft()
+                    with contextlib.closing(output):
+                        os.fsync(output.fileno())
+                    sync_whole(metadata)
+                if self._open is not None and (shortage := self._look()):
+                    raise RecordingError(shortage)
+            except Exception as error:  # a thread that only ended would break the promise
+                if not told:
+                    told = True
+                    self._tell(error)
+
+    def end(self) -> None:
+        """End when all is on the disk."""
+        self._ending = True
+        self._turn.set()
+
+    def join(self, patience_s: float) -> None:
+        """Wait for the end, but not for ever: the disk takes what was written without us, too."""
+        self._thread.join(patience_s)
+
+
 class Recorder:
     """Records to a folder. Use as a context manager; leaving it writes what was taken so far.
 
@@ -140,7 +205,7 @@ class Recorder:
         self._finished: list[tuple[str, Contents]] = []
         self.notices = self._begin()
         self._part: _Part | None = None
-        self._full: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._full: queue.SimpleQueue[_Item | Exception | None] = queue.SimpleQueue()
         self._spare: deque[bytearray] = deque()
         self._lock = threading.Lock()
         self._format: RecordedFormat | None = None
@@ -153,6 +218,7 @@ class Recorder:
         self._files: list[str] = []
         self._failure = ''
         self._ended = self._given_up = self._closing = False
+        self._syncing = _Syncing(self._shortage, self._full.put)
         self._thread = threading.Thread(target=self._run, name='recorder', daemon=True)
         self._thread.start()
 
@@ -254,32 +320,29 @@ class Recorder:
         return bytearray(size)
 
     def _run(self) -> None:
-        flush_s = sync_s = time.monotonic()
-        open_ended = False
+        flush_s = time.monotonic()
         while True:
             item = None
+            waits = self._part is not None and self._part.writer.waits
             with contextlib.suppress(queue.Empty):
-                item = self._full.get(timeout=_FLUSH_S if open_ended else None)
+                item = self._full.get(timeout=_FLUSH_S if waits else None)
                 if item is None:
                     break
             try:
-                if item is not None and not self._ended:
+                if isinstance(item, Exception):
+                    self._end(item)
+                elif item is not None and not self._ended:
                     self._write(item)
-                    open_ended = True
                 now = time.monotonic()
                 if self._part is not None and now - flush_s >= _FLUSH_S:
                     self._part.writer.flush()
                     flush_s = now
-                if self._part is not None and now - sync_s >= _SYNC_S:
-                    self._sync(self._part)
-                    sync_s = now
-                    open_ended = item is not None
             except Exception as error:  # a thread that only ended would look like a slow disk
                 self._end(error)
-                open_ended = False
-            if item is not None:
+            if isinstance(item, _Item):
                 self._give_back(item)
         self._close_part()
+        self._syncing.end()
 
     def _write(self, item: _Item) -> None:
         part = self._part
@@ -328,12 +391,6 @@ class Recorder:
         if item.copy is not None:
             self._spare.append(item.copy)
 
-    def _sync(self, part: _Part) -> None:
-        part.writer.flush()
-        os.fdatasync(part.output.fileno())
-        if shortage := self._shortage():
-            raise RecordingError(shortage)
-
     def _on_written(self) -> None:
         self._written += 1
 
@@ -347,6 +404,7 @@ class Recorder:
             output.close()
             raise
         self._files.append(str(path))
+        self._syncing.begin(output, self._folder)
         return _Part(path, output, writer)
 
     def _close_part(self) -> None:
@@ -354,21 +412,24 @@ class Recorder:
         part, self._part = self._part, None
         if part is None:
             return
-        name = part.path.name
+        name, metadata = part.path.name, self._folder / METADATA
         try:
-            with contextlib.closing(part.output):
-                if not self._ended:
-                    part.writer.flush()
-                part.writer.finish(describe_alone(name, part.writer.contents))
+            if not self._ended:
+                part.writer.flush()
+            part.writer.finish(describe_alone(name, part.writer.contents))
             self._finished.append((name, part.writer.contents))
-            write_whole(self._folder / METADATA, describe(self._finished))
+            write_whole(metadata, describe(self._finished), sync=False)
         except OSError as error:
             if not self._ended:
                 self._end(error)
             self._failure += f"; when it has room, zc_record --repair '{self._folder}' finishes it"
+        finally:
+            self._syncing.finish(part.output, metadata)
 
     def _end(self, error: Exception) -> None:
         """The disk is full or gone. What was written stays, and its file gets its end."""
+        if self._ended:
+            return
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         self._failure = f"recording to '{self._folder}' has ended: {reason}"
         self._ended = True
@@ -403,6 +464,8 @@ class Recorder:
                 written, since = self._written, time.monotonic()
             elif self._thread.is_alive() and time.monotonic() - since >= stuck_s:
                 self._give_up(stuck_s)
+        if not self._given_up:
+            self._syncing.join(_SYNCED_S)
         return not self._thread.is_alive()
 
     def _give_up(self, stuck_s: float) -> None:

@@ -33,6 +33,7 @@ from zc_perception.observe.metrics import RecentCount
 _WAIT_S = 0.1
 # Copied at once and released: one frame in work, one behind it.
 _HELD = 2
+_DEPTH = 16
 RECORDING = Part(
     'recording',
     Row(lambda s: s.failure, ERROR, '{failure}', 'make room, then start a new recording', 'the disk is full or gone'),
@@ -111,7 +112,7 @@ class RecorderNode(PerceptionNode):
         # It writes bytes as they are, of whatever format.
         needs = BufferConstraints(self.get_name(), cpu_access=CpuAccess.READ)
         self._subscription = subscribe_frames(
-            self, self.parameters, self.ledger, QoSProfile(depth=4), held=_HELD, constraints=needs
+            self, self.parameters, self.ledger, QoSProfile(depth=_DEPTH), held=_HELD, constraints=needs
         )
         self._subscription.pause()
 

@@ -82,6 +82,6 @@ class RecordedPath(type(Path())):  # type: ignore[misc]
         if self.name != METADATA:
             return str(super().read_text(*args, **options))
         there = super().read_text(*args, **options) if super().exists() else ''
-        if there and not any(map(is_unfinished, parts_in(self.parent)[-1:])):
-            return str(there)
-        return describe(read_parts(Path(self.parent))[0])
+        parts, _ = read_parts(Path(self.parent))
+        ours = parts and all(contents.library == LIBRARY for _, contents in parts)
+        return describe(parts) if ours or not there else str(there)
