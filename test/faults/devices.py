@@ -151,7 +151,7 @@ def rig(trial: Trial) -> None:
         trial.absent(f'no kernel rig here: {error}')
     script = str(faults.TEST / 'rig' / 'guest' / 'run_checks.py')
     command = [sys.executable, script, 'camera', 'the graph survives', 'a graph that never got']
-    result = machine.run(command, timeout=480, out_dir=trial.folder, vivid=camera_kit.VIVID)
+    result = machine.run(command, timeout=1800, out_dir=trial.folder, vivid=camera_kit.VIVID)
     try:
         found: dict[str, str] = json.loads(
             (trial.folder / 'camera.json').read_text(encoding='utf-8')

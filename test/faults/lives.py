@@ -42,7 +42,7 @@ def thousand(trial: Trial) -> None:
     with own_sockets(trial.folder):
         done = subprocess.run(
             [sys.executable, __file__, str(count)], env=os.environ | {'ROS_DOMAIN_ID': str(trial.domain)}, capture_output=True, text=True,
-            timeout=900.0, check=False,
+            timeout=3600.0, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])

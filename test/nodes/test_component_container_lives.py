@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from long_form import LONG
 from nodes.container_kit import TIMEOUT_S, Client, Container, client, install
 from waiting import until
 
-CYCLES = 50
+CYCLES = 300 if LONG else 50
 ENDS_S = 30.0
 Start = Callable[..., tuple[Container, Client]]
 

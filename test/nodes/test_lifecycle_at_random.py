@@ -30,7 +30,7 @@ from zc_perception.nodes.recorder import RecorderNode
 pytestmark = pytest.mark.usefixtures('ros_home')
 SMALL = {'width': 128, 'height': 128, 'framerate': 60.0, 'heap': 'memfd'}
 HOG = {'model': 'hog', 'timeout': 20.0}
-TRANSITIONS = 200 if LONG else 40
+TRANSITIONS = 500 if LONG else 40
 
 
 def test_the_last_frame_has_gone_before_deactivate_answers(free_domain: int) -> None:

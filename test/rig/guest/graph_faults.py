@@ -255,7 +255,7 @@ def _consumer(name: str, **values: object) -> subprocess.Popen[bytes]:
     words = [
         word for key, value in (INFERENCE | values).items() for word in ('-p', f'{key}:={value}')
     ]
-    code = 'import sys; from zc_perception.nodes import main, programs; sys.stdin.readline(); sys.exit(main.inference_node())'
+    code = 'import sys; from zc_perception.nodes import inference, main; sys.stdin.readline(); sys.exit(main.inference_node())'
     command = [sys.executable, '-c', code, '--ros-args', '-r', f'__node:={name}', *words]
     with _log(name).open('wb') as log:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
