@@ -130,6 +130,9 @@ class _Nothing:
     def fileno(self) -> int:
         return self.pipe[0]
 
+    def wait(self, epoll: select.epoll, timeout_s: float) -> None:
+        epoll.poll(timeout_s)
+
     def receive(self) -> Frame | None:
         return None
 
@@ -197,6 +200,9 @@ class _Endless:
     def fileno(self) -> int:
         return self._fd
 
+    def wait(self, epoll: select.epoll, timeout_s: float) -> None:
+        epoll.poll(timeout_s)
+
     def receive(self) -> str:
         return self._name
 
@@ -229,6 +235,9 @@ class _Socket:
 
     def fileno(self) -> int:
         return self._fd
+
+    def wait(self, epoll: select.epoll, timeout_s: float) -> None:
+        epoll.poll(timeout_s)
 
     def receive(self) -> int | None:
         return self.sent.popleft() if self.sent else None

@@ -26,6 +26,9 @@ class Source(Protocol[T_co]):
     def fileno(self) -> int:
         """Readable when :meth:`receive` may have something."""
 
+    def wait(self, epoll: select.epoll, timeout_s: float) -> None:
+        """Wait until *epoll* is readable, for at most *timeout_s*. It may fetch an object meanwhile, which :meth:`receive` yields."""
+
     def receive(self) -> T_co | None:
         """The next object, or ``None``. Never blocks, never raises: a source that has failed says so to its owner."""
 
@@ -65,6 +68,8 @@ class KeepLastQueue(Generic[T]):
         self._signalled = False
         self._sources: tuple[Source[T], ...] = ()
         self._receivers: tuple[Callable[[], T | None], ...] = ()
+        # How to wait for the descriptor of all: where there is one source, by that, which has then less to do.
+        self._wait: Callable[[select.epoll, float], object] = select.epoll.poll
         self._epoll: select.epoll | None = None
         self._closed = False
         self._refusing = False
@@ -195,6 +200,7 @@ class KeepLastQueue(Generic[T]):
     def _set_sources(self, sources: tuple[Source[T], ...]) -> None:
         self._sources = sources
         self._receivers = tuple(source.receive for source in sources)
+        self._wait = sources[0].wait if len(sources) == 1 else select.epoll.poll
 
     def detach(self, source: Source[T]) -> None:
         """Undo :meth:`attach`. A second call does nothing."""
@@ -228,7 +234,7 @@ class KeepLastQueue(Generic[T]):
                 # Nearly always there is nothing yet, and a source takes longer to say so than poll to find out that there is.
                 entry = self._take() if self._entries or self._signalled else None
                 if entry is None and not self._closed:
-                    epoll.poll(timeout_s)
+                    self._wait(epoll, timeout_s)
                     entry = self._take()
             if entry is not None or self._closed:
                 return entry
@@ -248,7 +254,8 @@ class KeepLastQueue(Generic[T]):
                 return None
             with self._fetching:
                 if not self._entries:
-                    entry = self._receive()
+                    receivers = self._receivers
+                    entry = receivers[0]() if len(receivers) == 1 else self._receive()
                     if entry is None or not self._entries:
                         return entry
                     # What was queued meanwhile is delivered first. A message was preceded by a fetch, so it is older. An object of this

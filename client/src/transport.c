@@ -34,7 +34,7 @@ void transport_close_fds(struct packet *packet) {
     while (packet->num_fds > 0) close(packet->fds[--packet->num_fds]);
 }
 
-enum received transport_receive(int sock, struct packet *packet, struct wire_fault *fault) {
+bool transport_fetch(int sock, struct packet *packet) {
     union {
         struct cmsghdr header;
         char bytes[CMSG_SPACE(WIRE_MAX_FDS * sizeof(int))];
@@ -43,28 +43,33 @@ enum received transport_receive(int sock, struct packet *packet, struct wire_fau
     struct msghdr message;
     ssize_t length;
     bool reset = false, again;
-    packet->num_fds = 0;
     do {
         message = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
         length = recvmsg(sock, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         again = length < 0 && (errno == EINTR || (errno == ECONNRESET && !reset)); /* a reset is told once, before what still lies there */
         reset = reset || (length < 0 && errno == ECONNRESET);
     } while (again);
-    if (length < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? RECEIVED_NOTHING : RECEIVED_END;
-    for (struct cmsghdr *each = CMSG_FIRSTHDR(&message); each != NULL; each = CMSG_NXTHDR(&message, each)) {
+    packet->error = length < 0 ? errno : 0;
+    packet->length = length < 0 ? 0 : (size_t)length;
+    packet->num_fds = 0;
+    packet->flags = length < 0 ? 0 : message.msg_flags;
+    for (struct cmsghdr *each = length < 0 ? NULL : CMSG_FIRSTHDR(&message); each != NULL; each = CMSG_NXTHDR(&message, each)) {
         if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
         const size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
         for (size_t i = 0; i < count && packet->num_fds < WIRE_MAX_FDS; i++)
             memcpy(&packet->fds[packet->num_fds++], CMSG_DATA(each) + i * sizeof(int), sizeof(int));
     }
-    packet->length = (size_t)length;
-    if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+    return length >= 0;
+}
+enum received transport_receive(int sock, struct packet *packet, struct wire_fault *fault) {
+    if (!transport_fetch(sock, packet)) return packet->error == EAGAIN || packet->error == EWOULDBLOCK ? RECEIVED_NOTHING : RECEIVED_END;
+    if (packet->flags & (MSG_TRUNC | MSG_CTRUNC)) {
         transport_close_fds(packet);
-        wire_broken(fault, WIRE_RULE, message.msg_flags & MSG_TRUNC ? "packet" : "control",
+        wire_broken(fault, WIRE_RULE, packet->flags & MSG_TRUNC ? "packet" : "control",
                     "a packet too long, or with more descriptors than 4 or than this process may still open (RLIMIT_NOFILE)");
         return RECEIVED_BROKEN;
     }
-    if (length > 0) return RECEIVED_PACKET;
+    if (packet->length > 0) return RECEIVED_PACKET;
     transport_close_fds(packet);
     return RECEIVED_END;
 }

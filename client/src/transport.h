@@ -13,10 +13,14 @@ struct packet {
     size_t length;
     int fds[WIRE_MAX_FDS];
     size_t num_fds;
+    int flags; /* recvmsg's */
+    int error; /* errno where nothing came */
 };
 enum received { RECEIVED_NOTHING, RECEIVED_PACKET, RECEIVED_END, RECEIVED_BROKEN };
 
-/* The next packet, without waiting. */
+/* Whether the socket has given something: a packet, as it is, or its end, which has no bytes. Doesn't wait; sets all but bytes in any case. */
+bool transport_fetch(int sock, struct packet *packet);
+/* The next packet that isn't cut off, without waiting. */
 enum received transport_receive(int sock, struct packet *packet, struct wire_fault *fault);
 /* 0; -EAGAIN: there is no room; -EPIPE: the peer has gone, what it still said can be read; another error. */
 int transport_send(int sock, const uint8_t *bytes, size_t length, const int *fds, size_t num_fds);

@@ -91,3 +91,10 @@ def camera(here: Ros, way: str, tmp_path: Path) -> Iterator[Callable[..., Camera
     yield make
     for each in cameras:
         each.close()
+
+
+@pytest.fixture(params=['compiled', 'plain'])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames of other processes are received by the compiled steps, where they are there, then in plain Python."""
+    if request.param == 'plain':
+        monkeypatch.setattr('zc_perception.link.shared_memory.remote_slots.compiled', None)

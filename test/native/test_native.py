@@ -18,6 +18,11 @@ from native.two_forms import compare
 from zc_perception import native
 
 ROOT = Path(__file__).resolve().parents[2]
+CLIENT = ROOT / 'client'
+SOURCES = [
+    *sorted((ROOT / 'zc_perception/native').glob('*.c')),
+    *(CLIENT / 'src' / f'{name}.c' for name in ('transport', 'wire')),
+]
 SUFFIX = sysconfig.get_config_var('EXT_SUFFIX')
 
 
@@ -43,20 +48,23 @@ def test_they_agree_under_the_sanitizers(tmp_path: Path) -> None:
     subprocess.run(
         [compiler, '-shared', '-fPIC', '-g', '-O1', '-ffp-contract=off', '-Wall', '-Wextra', '-Wshadow', '-Werror',
          '-Wno-cast-function-type', '-DZC_NO_CLONES', '-fsanitize=address,undefined', '-fno-sanitize-recover=all',
-         f'-I{include}', *map(str, sorted((ROOT / 'zc_perception/native').glob('*.c'))), '-o', str(target)],
+         f'-I{include}', f'-I{CLIENT}/include', f'-I{CLIENT}/src', *map(str, SOURCES), '-o', str(target)],
         check=True,
     )  # fmt: skip
     library = subprocess.check_output([compiler, '-print-file-name=libasan.so'], text=True).strip()
     environment = {
         **os.environ, 'LD_PRELOAD': library, 'ASAN_OPTIONS': 'detect_leaks=0', 'PYTHONMALLOC': 'malloc',
-        'PYTHONPATH': f'{ROOT / "test"}:{ROOT}', 'OPENBLAS_NUM_THREADS': '1',
+        'PYTHONPATH': f'{ROOT / "test"}:{ROOT / "test/link/shared_memory"}:{ROOT}', 'OPENBLAS_NUM_THREADS': '1',
     }  # fmt: skip
-    script = [sys.executable, '-m', 'native.two_forms', str(target), '7']
-    done = subprocess.run(
-        [*script, '2000' if LONG else '100'],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0 and int(done.stdout) > 500, done.stdout + done.stderr
+    for program, few, many in (
+        ('native.two_forms', '100', '2000'),
+        ('two_receivers', '1000', '50000'),
+    ):
+        done = subprocess.run(
+            [sys.executable, '-m', program, str(target), '7', many if LONG else few],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0 and done.stdout, done.stdout + done.stderr
 
 
 def test_what_does_not_fit_is_an_error_and_nothing_is_written(compiled: ModuleType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -310,6 +311,9 @@ def test_a_source_that_joins_the_queue_is_waited_for(start: Callable[..., Bench]
 
         def fileno(self) -> int:
             return self.bell.fileno()
+
+        def wait(self, epoll: select.epoll, timeout_s: float) -> None:
+            epoll.poll(timeout_s)
 
         def receive(self) -> None:
             return None

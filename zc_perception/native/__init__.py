@@ -1,7 +1,8 @@
 """What of a frame's way is compiled, where a C compiler was there when the package was installed.
 
 ``compiled`` is that module, or ``None``: then everything runs in Python, which says what the compiled steps have to yield,
-in every bit. ``decode.h`` says what the functions do; their users are ``detection/heads/score_filter.py`` and ``candidates.py``.
+in every bit. ``decode.h`` says what the functions of boxes do; their users are ``detection/heads/score_filter.py`` and ``candidates.py``.
+``receiver.h`` is about frames of other processes; its user is ``link/shared_memory/remote_slots.py``. The wire it shares with ``client/``.
 """
 
 from __future__ import annotations
@@ -14,13 +15,20 @@ from types import ModuleType
 
 PLAIN_VARIABLE = 'ZC_PLAIN'
 """Set it to 1 in the environment to run in plain Python although there is a compiled module."""
+# As in module.c: goes up with each change that the other side has to know.
+_VERSION = 2
 
 
 def _load() -> tuple[ModuleType | None, str]:
     if os.environ.get(PLAIN_VARIABLE, '') not in ('', '0'):
         return None, f'plain Python ({PLAIN_VARIABLE} is set)'
     try:
-        return importlib.import_module('zc_perception.native.compiled'), 'compiled steps'
+        module = importlib.import_module('zc_perception.native.compiled')
+        if (
+            getattr(module, 'VERSION', 1) != _VERSION
+        ):  # sources that are newer than what was compiled
+            return None, 'plain Python (the compiled steps are of another version; install again)'
+        return module, 'compiled steps'
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError)
         why = 'no C compiler was there when it was installed' if missing else str(error)

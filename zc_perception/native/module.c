@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Python's face of what is compiled: arrays come as buffers, and results go into arrays that the caller has made. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "receiver.h"
+
 #include <string.h>
 
 #include "decode.h"
@@ -112,7 +112,12 @@ static PyMethodDef functions[] = {
     {"suppress", (PyCFunction)(void (*)(void))suppress, METH_FASTCALL, suppress_doc},
     {NULL, NULL, 0, NULL},
 };
-static PyModuleDef_Slot slots[] = {{0, NULL}};
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "zc_perception.native.compiled", NULL, 0, functions, slots, NULL, NULL, NULL};
+/* As in __init__.py. */
+enum { VERSION = 2 };
+static int begin(PyObject *module) { return zc_add_receiver(module) != 0 ? -1 : PyModule_AddIntConstant(module, "VERSION", VERSION); }
+static void end(void *module) { zc_clear_names(PyModule_GetState(module)); }
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)begin}, {0, NULL}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "zc_perception.native.compiled", NULL, sizeof(struct zc_names), functions, slots,
+                                        NULL, NULL, end};
 PyMODINIT_FUNC PyInit_compiled(void);
 PyMODINIT_FUNC PyInit_compiled(void) { return PyModuleDef_Init(&definition); }

@@ -18,7 +18,7 @@ from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.protocol import MessageType
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 
-pytestmark = pytest.mark.usefixtures('no_fd_leak')
+pytestmark = pytest.mark.usefixtures('no_fd_leak', 'form')
 
 
 def a_fd(kind: str) -> int:

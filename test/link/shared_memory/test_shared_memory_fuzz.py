@@ -1,4 +1,4 @@
-"""A second of :mod:`wire_fuzz` for each seed, both directions; a minute altogether in the long form."""
+"""A second of :mod:`wire_fuzz` for each seed, both directions and both forms; a minute altogether in the long form."""
 
 from __future__ import annotations
 
@@ -6,15 +6,26 @@ from pathlib import Path
 
 import pytest
 from long_form import LONG
+from two_receivers import compare
 from wire_fuzz import fuzz
 
+from zc_perception.native import compiled
+
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-SEEDS = range(1, 6)
-SECONDS = (60.0 if LONG else 5.0) / len(SEEDS)
+SEEDS = range(1, 4)
+SECONDS = 10.0 if LONG else 1.0
 
 
+@pytest.mark.usefixtures('form')
 @pytest.mark.parametrize('seed', SEEDS)
 def test_mutated_conversations_break_neither_end(folder: Path, seed: int) -> None:
     outcome = fuzz(seed, SECONDS, folder)
     # It came further than the first packet, and found several ways to be refused.
     assert len(outcome['protocol_errors']) >= 3 and len(outcome['client']) >= 4, outcome  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(compiled is None, reason='there is one form here: plain Python')
+def test_both_forms_receive_the_same() -> None:
+    assert compiled is not None
+    ends = compare(2, 50_000 if LONG else 3_000, compiled)
+    assert ends['frame'] > 500 and len(ends) > 6, ends

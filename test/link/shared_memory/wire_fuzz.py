@@ -262,6 +262,8 @@ class ClientFuzz:
         attempt(self.client)
         kept = []
         while self.client.connected:
+            if rng.random() < 0.5:  # as a queue does
+                self.client.wait(self.client._epoll, 0.0)
             frame = self.client.receive()
             if frame is None:
                 continue

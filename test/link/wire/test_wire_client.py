@@ -22,7 +22,7 @@ from zc_perception.link.shared_memory.protocol import RefusedError
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.wire import Hello
 
-pytestmark = pytest.mark.usefixtures('no_fd_leak')
+pytestmark = pytest.mark.usefixtures('no_fd_leak', 'form')
 PATIENCE_S = 60.0
 NV12_ALIGNED = Requirements(
     formats=((spec.NV12, 0),), stride_align=8, offset_align=16, max_width=72, max_height=48

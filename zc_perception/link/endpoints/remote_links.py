@@ -63,6 +63,7 @@ class _Link:
             announcement.socket
         )
         self.fileno = client.fileno
+        self.wait = client.wait
         self._receive = client.receive
         self._accept = accept
         self._parted = parted

@@ -38,15 +38,11 @@ from zc_perception.link.shared_memory.protocol import (
     RefusedError,
     SilentError,
 )
-from zc_perception.link.shared_memory.remote_slots import RemoteSlots
+from zc_perception.link.shared_memory.remote_slots import CameUnread, RemoteSlots
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
 from zc_perception.link.shared_memory.unix_socket import (
-    CONTROL_ROOM,
-    RECEIVE_FLAGS,
-    TRUNCATED,
     TRUNCATED_TEXT,
     PacketReader,
-    adopt,
     adopt_fence,
     close_all,
     descriptor_left,
@@ -64,7 +60,6 @@ _SETTLED_S = 1.0
 _PATIENT_RETRY_S = 5.0
 # Of those that bring no frame, in one call: whoever sends them for ever must not keep the caller.
 _PACKETS_AT_ONCE = range(64)
-_FRAME_TYPE = int(MessageType.FRAME)
 # Why this end leaves a producer that serves it still.
 _FROM_HERE = ('closed', 'retargeted', 'constraints')
 
@@ -266,9 +261,6 @@ class SharedMemoryClient:
         self._unusable = False
         self._announced = self._announced_before = 0
         self._welcomed_at = 0.0
-        self._buffer = bytearray(MAX_PACKET)
-        self._packet = memoryview(self._buffer)
-        self._buffers = [self._buffer]
         self._closed = False
         self._retry = BackOff(_FIRST_RETRY_S, _LAST_RETRY_S)
         self._received = self.dropped = self._connections = self._abandoned = self._depth = 0
@@ -405,32 +397,21 @@ class SharedMemoryClient:
             if slots.attention:
                 self._answer_bell()
                 slots.attend()
-            receive_into, buffers, packet = slots.receive_into, self._buffers, self._packet
+            receive = slots.receiver.receive
             for _ in _PACKETS_AT_ONCE:
                 try:
-                    size, ancillary, flags, _ = receive_into(buffers, CONTROL_ROOM, RECEIVE_FLAGS)
-                except BlockingIOError:
-                    return None
-                except ConnectionResetError:
-                    continue  # told once; what was sent before comes with the next call
-                except OSError as error:
-                    self._end('eof', f'the producer is gone: {error.strerror}')
-                    return None
-                try:
-                    if (
-                        size
-                        and packet[0] == _FRAME_TYPE
-                        and not ancillary
-                        and not flags & TRUNCATED
-                    ):
-                        frame, dropped = slots.admit(packet, size, None)
-                    else:
-                        admitted = self._other_packet(slots, size, adopt(ancillary), flags)
+                    came = receive(slots)
+                    if came is None:
+                        return None
+                    if isinstance(came, CameUnread):
+                        admitted = self._other_packet(slots, came)
                         if admitted is None:
                             if self._slots is None:
                                 return None
                             continue
                         frame, dropped = admitted
+                    else:
+                        frame, dropped = came
                 except MisfitError as error:
                     slots.refuse(str(error))
                     self._end(
@@ -450,20 +431,27 @@ class SharedMemoryClient:
                 return frame
             return None
 
+    def wait(self, epoll: select.epoll, timeout_s: float) -> None:
+        """Wait until *epoll*, of which :meth:`fileno` is a part, is readable. May fetch what the socket has for :meth:`receive`."""
+        slots = self._slots
+        if slots is None:
+            epoll.poll(timeout_s)
+        else:
+            slots.receiver.wait(epoll, timeout_s)
+
     def _answer_bell(self) -> None:
         if self._bell is not None:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._bell.fileno())
 
-    def _other_packet(
-        self, slots: RemoteSlots, size: int, fds: list[OwnedFd], flags: int
-    ) -> tuple[Frame, int] | None:
-        """Everything but a FRAME without a fence. Owns *fds*.
+    def _other_packet(self, slots: RemoteSlots, came: CameUnread) -> tuple[Frame, int] | None:
+        """What the receiver has not admitted: everything but a plain FRAME. Owns the descriptors.
 
         :raises ProtocolError: it may not come.
         """
+        packet, fds, truncated, gone = came
         try:
-            if flags & TRUNCATED:
+            if truncated:
                 if (
                     not descriptor_left()
                 ):  # what the kernel has left out is not the producer's fault
@@ -473,10 +461,12 @@ class SharedMemoryClient:
                     )
                     return None
                 raise ProtocolError('truncated', TRUNCATED_TEXT)
-            if not size:
+            if gone:
+                self._end('eof', f'the producer is gone: {os.strerror(gone)}')
+                return None
+            if not packet:
                 self._end('eof', 'the producer has closed the connection')
                 return None
-            packet = self._packet[:size]
             kind = wire.message_type(packet)
             if kind is not MessageType.FRAME:
                 slots.count_other()
@@ -489,7 +479,7 @@ class SharedMemoryClient:
                 slots.introduce(message, owned)
             elif kind is MessageType.FRAME:
                 fence = adopt_fence(fds.pop()) if fds else None
-                return slots.admit(self._packet, size, fence)
+                return slots.admit(packet, len(packet), fence)
             elif kind is MessageType.BUFFER_RETIRED:
                 slots.retire(wire.parse_retired(packet))
             elif kind is MessageType.REFUSED:

@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 from zc_perception.errors import AllocationError, FormatError, LayoutError, StaleFrameError
 from zc_perception.forking import Turn, in_child
@@ -28,6 +28,7 @@ from zc_perception.frame import Frame, FrameData, Header
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import (
     MAX_OTHERS,
+    MAX_PACKET,
     MAX_SLOTS,
     MessageType,
     MisfitError,
@@ -35,12 +36,22 @@ from zc_perception.link.shared_memory.protocol import (
     RefusalCode,
 )
 from zc_perception.link.shared_memory.requirements import Requirements
-from zc_perception.link.shared_memory.unix_socket import SEND_FLAGS, Peer, close_all
+from zc_perception.link.shared_memory.unix_socket import (
+    CONTROL_ROOM,
+    RECEIVE_FLAGS,
+    SEND_FLAGS,
+    TRUNCATED,
+    Peer,
+    adopt,
+    close_all,
+    own,
+)
 from zc_perception.link.shared_memory.wire import BuffersMessage, Refused
 from zc_perception.memory.dmabuf import MAPPABLE, BufferKind, DmaBuf, is_write_only
 from zc_perception.memory.fence import Fence, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import Lease, close_buffers
+from zc_perception.native import compiled
 from zc_perception.negotiation.session import trial_failure
 from zc_perception.negotiation.settings import BufferSettings, TrialImport
 from zc_perception.pixel.colorimetry import Colorimetry
@@ -123,6 +134,70 @@ class RemoteLease:
         self.ended = False
 
 
+class CameUnread(NamedTuple):
+    """What a receiver has not admitted, for Python to look at.
+
+    :param packet: empty at the end of the connection.
+    :param truncated: it was longer, or had more descriptors, than there was room for.
+    :param error: the errno of a socket that gave nothing, or 0.
+    """
+
+    packet: wire.Packet
+    fds: list[OwnedFd]
+    truncated: bool
+    error: int
+
+
+class PlainReceiver:
+    """Receives from the socket of a connection. ``native/receiver.c`` does the same in C, where it is compiled, and hands all but plain
+    FRAMEs that break no rule to :meth:`RemoteSlots.admit` and whoever looks at the rest.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._receive_into = sock.recvmsg_into
+        buffer = bytearray(MAX_PACKET)
+        self._buffers = [buffer]
+        self._packet = memoryview(buffer)
+
+    def wait(self, epoll: select.epoll, timeout_s: float) -> None:
+        """Wait until *epoll* is readable, for at most *timeout_s*. May fetch what the socket has, which :meth:`receive` yields next."""
+        epoll.poll(timeout_s)
+
+    def receive(self, slots: RemoteSlots) -> tuple[Frame, int] | CameUnread | None:
+        """A frame, and how many were dropped before it; or what else came; ``None``: nothing is there. One thread at a time.
+
+        :raises ProtocolError: it is a FRAME that may not come.
+        """
+        try:
+            try:
+                size, ancillary, flags, _ = self._receive_into(
+                    self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
+                )
+            except (
+                ConnectionResetError
+            ):  # told once; what was sent before comes with the next call
+                size, ancillary, flags, _ = self._receive_into(
+                    self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
+                )
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            return CameUnread(b'', [], False, error.errno or 0)
+        if size and self._packet[0] == _FRAME_TYPE and not ancillary and not flags & TRUNCATED:
+            return slots.admit(self._packet, size, None)
+        return CameUnread(self._packet[:size], adopt(ancillary), bool(flags & TRUNCATED), 0)
+
+    def close(self) -> None:
+        """Before the socket is closed."""
+
+    forked = close
+
+
+def _unread(packet: bytes, numbers: list[int], truncated: bool, error: int) -> CameUnread:
+    """For ``native/receiver.c``. Owns the descriptors."""
+    return CameUnread(packet, own(numbers), truncated, error)
+
+
 class RemoteSlots:
     """The producer's slots as one connection knows them, and the pool of the frames in them. It owns the socket. Any thread may call it,
     but only one at a time receives.
@@ -155,7 +230,9 @@ class RemoteSlots:
         self.name = holder
         self.peer = peer
         self.window = window
-        self.receive_into = sock.recvmsg_into
+        self.receiver: PlainReceiver = (
+            PlainReceiver(sock) if compiled is None else compiled.Receiver(sock.fileno(), _unread)
+        )
         self.abandoned = 0
         self.released = 0
         self.attention = False
@@ -266,7 +343,7 @@ class RemoteSlots:
         with contextlib.suppress(OSError):
             self._send(wire.pack_refused(Refused(RefusalCode.CONSTRAINTS, text)), SEND_FLAGS)
 
-    def admit(self, packet: memoryview, size: int, fence: SyncFile | None) -> tuple[Frame, int]:
+    def admit(self, packet: wire.Packet, size: int, fence: SyncFile | None) -> tuple[Frame, int]:
         """FRAME came: the frame, and how many were dropped before it. Owns *fence*.
 
         :raises ProtocolError: it isn't one, or none that may come here.
@@ -626,6 +703,7 @@ class RemoteSlots:
         """Lock held."""
         self._ended = True
         self._leaving = False
+        self.receiver.close()
         self._socket.close()
         for _, fence in self._unsent:
             if fence is not None:
@@ -636,4 +714,5 @@ class RemoteSlots:
         """After fork: close the copy of the socket, so that the producer sees the parent's end."""
         self._ended = True
         self._lock = threading.Lock()
+        self.receiver.forked()
         self._socket.close()

@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from zc_perception.errors import AcceleratorError, ConfigError, shown
@@ -109,6 +109,11 @@ def adopt(ancillary: Ancillary) -> list[OwnedFd]:
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+    return own(numbers)
+
+
+def own(numbers: Sequence[int]) -> list[OwnedFd]:
+    """Owners of descriptors that have just come. Those that nobody can own are closed."""
     owned: list[OwnedFd] = []
     try:
         for number in numbers:

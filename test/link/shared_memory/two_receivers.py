@@ -1,0 +1,122 @@
+"""Mutated packets of a producer, received by the compiled steps and in plain Python: the same frames, ends and words, and no descriptor stays.
+
+A program as well: ``two_receivers.py COMPILED SEED PACKETS`` does it with a module that was built in another way, such as for a sanitizer.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
+
+from memory_link import FrameMessage, make_layout, pack_frame
+from native.two_forms import load
+from wire_fuzz import Message, mutate, send_all
+
+from zc_perception.frame import Frame
+from zc_perception.link.shared_memory import remote_slots, wire
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.requirements import ANYTHING
+from zc_perception.link.shared_memory.unix_socket import Peer
+from zc_perception.memory.dmabuf import BufferKind
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+
+IDS = (b'camera', b'camera', b'camera', 'öptical'.encode(), b'', b'a\0b', b'\xc3', b'x' * 255)
+
+
+def _said(frame: Frame) -> str:
+    """All that a packet says of a frame."""
+    data, lease = frame.data, frame._lease
+    assert lease is not None and not lease.ended and lease.generation == data.generation
+    fields = (
+        data.header,
+        data.buffer_uid,
+        data.generation,
+        data.sequence,
+        data.captured_ns,
+        data.capture_cost_ns,
+        data.acquire_fence,
+    )
+    return f'{fields} {frame.published_ns} {lease.slot.sequence} {lease.slot.since_ns}'
+
+
+def _outcome(form: ModuleType | None, messages: list[Message], seed: int) -> Iterator[str]:
+    rng = random.Random(seed)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    with (
+        theirs,
+        SharedMemoryClient(Path('/nowhere'), name='npu') as client,
+        patch.object(remote_slots, 'compiled', form),
+    ):
+        peer = Peer(os.getpid(), os.geteuid(), os.getegid())
+        client._slots = remote_slots.RemoteSlots(
+            ours, client._epoll, peer, 'npu', 2, ANYTHING, None, lambda: None
+        )
+        client._epoll.register(ours.fileno())
+        held: list[Frame] = []
+        for message in [*messages, None]:
+            if message is None:
+                theirs.shutdown(socket.SHUT_WR)
+            else:
+                send_all(theirs, [message])
+            if rng.random() < 0.5:
+                client.wait(client._epoll, 0.0)
+            if rng.random() < 0.2:
+                continue
+            while (frame := client.receive()) is not None:
+                yield _said(frame)
+                held.append(frame)
+                if len(held) == 2 or rng.random() < 0.5:
+                    held.pop(0).release()
+            found = client.statistics()
+            yield f'{found.received} {found.dropped} {found.held} {found.ended} {found.last_end}'
+        for frame in held:
+            frame.release()
+
+
+def compare(seed: int, packets: int, compiled: ModuleType) -> Counter[str]:
+    """How often a conversation ended in which way, equally in both forms; ``frame``: how many frames came."""
+    rng, layout, heap = random.Random(seed), make_layout(), SealedMemfd()
+    before = len(os.listdir('/proc/self/fd'))
+    spare = [os.eventfd(0), os.memfd_create('fuzz'), os.open('/dev/null', os.O_RDWR)]
+    buffers = [heap.allocate(layout.buffer_size(0)) for _ in range(3)]
+    ends: Counter[str] = Counter()
+    sent = 0
+    while sent < packets:
+        messages: list[Message] = []
+        for uid, buffer in enumerate(buffers, 1):
+            size = (buffer.size,)
+            slot = wire.BuffersMessage(uid, layout, BT601_LIMITED, BufferKind.MEMFD, size)
+            messages.append((wire.pack_buffers(slot), [buffer.fileno()]))
+        for number in range(12):
+            said = FrameMessage(
+                number % 3 + 1, number // 3 + 1, *(rng.choice((0, 5, 2**63 - 1)) for _ in range(5)), number // 9, False
+            )  # fmt: skip
+            messages.append(
+                (pack_frame(said, rng.choice(IDS[: rng.choice((3, 3, 3, 3, 3, 8))])), [])
+            )
+        messages.append((wire.pack_retired(2), []))
+        messages = mutate(rng, messages, spare)
+        sent += len(messages)
+        found = [list(_outcome(form, messages, sent)) for form in (compiled, None)]
+        assert found[0] == found[1], (seed, sent, messages, found)
+        ends['frame'] += sum(line.startswith('(Header') for line in found[0])
+        ends.update([found[0][-1].partition("{'")[2].partition("'")[0]])
+    for fd in spare:
+        os.close(fd)
+    for buffer in buffers:
+        buffer.close()
+    assert len(os.listdir('/proc/self/fd')) == before
+    return ends
+
+
+if __name__ == '__main__':
+    print(compare(int(sys.argv[2]), int(sys.argv[3]), load(sys.argv[1])))
