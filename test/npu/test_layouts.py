@@ -127,6 +127,19 @@ READ: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None]] = {
         {'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 51))), 300)},
         ultralytics(2, end2end=True, task='pose', kpt_shape=[17, 3]), None,
     ),
+    'oriented': ({'output0': raw(3, extra=1).transpose(0, 2, 1)}, ultralytics(3, task='obb'), None),
+    'oriented, end to end': (
+        {'output0': padded(columns(centres(False), SCORES, LABELS, np.zeros(2)), 300)},
+        ultralytics(3, task='obb', end2end=True), None,
+    ),
+    'segments': (
+        {'output0': raw(3, extra=8).transpose(0, 2, 1), 'output1': np.zeros((1, 8, 64, 80), np.float32)},
+        ultralytics(3, task='segment'), None,
+    ),
+    'segments, end to end': (
+        {'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 32))), 300), 'output1': np.zeros((1, 32, 64, 80), np.float32)},
+        ultralytics(2, end2end=True, task='segment'), None,
+    ),
     'rtdetr': ({'output0': table(centres(True))}, ultralytics(3, head='RTDETRDecoder'), None),
     'rtdetr of two classes': ({'output0': table(centres(True))}, ultralytics(2, head='RTDETRDecoder'), None),
     'rtdetr, older': (
@@ -244,7 +257,6 @@ CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | N
         {'output0': table(CORNERS)}, {}, {'classes': ['car'], 'head': 'boxes'}, r'classes from 0 to 1 of 1',
     ),
     'no names': ({'output0': raw(80).transpose(0, 2, 1)}, {}, None, "is missing.* for its 80 classes; those of COCO are classes_file: coco"),
-    'oriented boxes': ({'output0': raw(3)}, ultralytics(3, task='obb'), None, 'task obb'),
     'a classifier': ({'output0': np.zeros((1, 3), np.float32)}, ultralytics(3, task='classify'), None, 'task classify'),
 }  # fmt: skip
 
@@ -297,6 +309,31 @@ def test_raw_levels_are_known_by_their_channels(
 ) -> None:
     head = load_manifest(model(_levels(channels, 3), {}, THREE)).head
     assert head.kind == kind and head.options.get('reg_max', 0) == reg_max
+
+
+@pytest.mark.parametrize('reg_max', [1, 16])
+@pytest.mark.parametrize('split', [True, False])
+@pytest.mark.parametrize(
+    ('task', 'extra', 'head'),
+    [
+        ({'task': 'segment'}, 8, {'masks': 8}),
+        ({'task': 'pose', 'kpt_shape': [17, 3]}, 51, {'keypoints': (17, 3)}),
+        ({'task': 'obb'}, 1, {'oriented': True}),
+    ],
+)
+def test_so_are_those_of_more_than_boxes(
+    task: dict[str, Any], extra: int, head: dict[str, Any], split: bool, reg_max: int,
+    model: Callable[..., str],
+) -> None:  # fmt: skip
+    channels = (4 * reg_max, 3, extra) if split else (4 * reg_max + 3 + extra,)
+    outputs = _levels(channels, 3)
+    if 'masks' in head:
+        outputs['prototypes'] = np.zeros((1, extra, 64, 80), np.float32)
+    path = model(outputs, ultralytics(3, **task), None)
+    expected = {'kind': 'yolov8', 'reg_max': reg_max, **head}
+    manifest = load_manifest(path)
+    assert {'kind': manifest.head.kind, **manifest.head.options} == expected
+    found_by(path)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ class Detections:
     :param rows: (n) which row of the model's outputs each box is from, in the head's own numbering: :meth:`Head.extras`
         reads masks' coefficients, keypoints or ids by it. Empty where no head made the boxes.
     :param ids: (n) of the objects' tracks, 0 for one without; ``None``: nobody tracks.
+    :param turned: (n, 5) of oriented boxes centre, size and angle: radians, from x to y, hence clockwise on the screen. Their ``boxes``
+        are the upright ones around them. ``None``: boxes are upright.
     """
 
     boxes: NDArray[np.float32]
@@ -22,6 +24,7 @@ class Detections:
     classes: NDArray[np.intp]
     rows: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
     ids: NDArray[np.int64] | None = None
+    turned: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -34,7 +37,14 @@ class Detections:
             self.classes[which],
             self.rows[which] if len(self.rows) else self.rows,
             None if self.ids is None else self.ids[which],
+            None if self.turned is None else self.turned[which],
         )
+
+    def moved(self, x: float, y: float) -> Detections:
+        """The same by so many pixels to the right and down."""
+        by = np.array((x, y, x, y, 0), np.float32)
+        turned = None if self.turned is None else self.turned + by * (1, 1, 0, 0, 0)
+        return replace(self, boxes=self.boxes + by[:4], turned=turned)
 
     @classmethod
     def empty(cls) -> Detections:

@@ -195,6 +195,8 @@ def decode(
     """As :meth:`Head.decode`, also for a frame that was run in tiles: *outputs* are those of the first tile, then of the second …"""
     if not isinstance(box, Tiling):
         return head.decode(outputs, box, limits)
+    if len(box.regions) == 1:
+        return head.decode(outputs, box, limits).moved(*box.regions[0][:2])
     each = len(outputs) // len(box.regions)
     found = []
     for index, region in enumerate(box.regions):

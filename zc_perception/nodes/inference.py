@@ -170,7 +170,7 @@ class ClassFilter:
 
 
 def check_classes(values: Mapping[str, Any]) -> None:
-    """Whether the model is there, and has the classes that are wanted on an accelerator that may run it."""
+    """Whether the model is there, has the classes that are wanted on an accelerator that may run it, and can run in tiles if it shall."""
     manifest = load_manifest(values['model'])
     engines = engines_of(values['accelerator'])
     variants = [variant for variant in manifest.variants if variant.engine in engines]
@@ -182,6 +182,12 @@ def check_classes(values: Mapping[str, Any]) -> None:
             refusals.append(error)
     if variants and len(refusals) == len(variants):
         raise refusals[0]
+    tiles = values.get('tiles', '1x1')
+    if manifest.head.extra and parse_tiles(tiles) != (1, 1):
+        raise ConfigError(
+            f"parameter 'tiles' is {tiles}, but model {manifest.name} finds more than upright boxes, which nobody joins across tiles; take "
+            'roi, or a model for task detect'
+        )
 
 
 # Of the frames that come. Fewer results than that: the model is too slow, which newest-wins hides well.

@@ -35,7 +35,7 @@ _ONE = _COUNT.pack(1)
 # Orientation's w, and the covariance of 6 × 6.
 _UPRIGHT = struct.pack('<d', 1.0) + bytes(8 * 36)
 # Score; position and the orientation's x, y, z; the above; centre; theta; size. All of it are doubles, hence it begins and ends at 8.
-_NUMBERS = struct.Struct(f'<d48x{len(_UPRIGHT)}s2d8x2d')
+_NUMBERS = struct.Struct(f'<d48x{len(_UPRIGHT)}s5d')
 # ``Detection2D.id``, empty, and the way from there to the next detection's stamp.
 _NO_ID = _ONE + b'\0'
 
@@ -58,27 +58,43 @@ class DetectionsWriter:
     def write(self, header: Header, detections: Detections) -> Detection2DArray:
         """The message, valid until the next call.
 
-        It has the frame's header, whole; boxes as centre and size in source-image pixels; ``class_id`` a decimal string.
+        It has the frame's header, whole; boxes as centre, angle and size in source-image pixels; ``class_id`` a decimal string.
         """
         message = self._message
         stamp_to_message(header, message)
         rows = zip(
-            detections.boxes.tolist(),
+            _places(detections),
             detections.scores.tolist(),
             detections.classes.tolist(),
             strict=True,
         )
         ids = _texts(detections)
-        for number, ((x0, y0, x1, y1), score, index) in enumerate(rows):
+        for number, (place, score, index) in enumerate(rows):
             detection = self._detection(number)
             box, hypothesis = detection.bbox, detection.results[0].hypothesis
-            box.center.position.x, box.center.position.y = (x0 + x1) / 2, (y0 + y1) / 2
-            box.size_x, box.size_y = x1 - x0, y1 - y0
+            (
+                box.center.position.x,
+                box.center.position.y,
+                box.center.theta,
+                box.size_x,
+                box.size_y,
+            ) = place
             hypothesis.class_id = self._ids[index] if index < len(self._ids) else str(index)
             hypothesis.score = score
             detection.id = ids[number]
         message.detections = self._spare[: len(detections)]
         return message
+
+
+def _places(detections: Detections) -> list[Sequence[float]]:
+    """Centre, theta and size of each."""
+    if detections.turned is None:
+        return [
+            ((x0 + x1) / 2, (y0 + y1) / 2, 0.0, x1 - x0, y1 - y0)
+            for x0, y0, x1, y1 in detections.boxes.tolist()
+        ]
+    rows: list[Sequence[float]] = detections.turned[:, [0, 1, 4, 2, 3]].tolist()
+    return rows
 
 
 def _texts(detections: Detections) -> list[str]:
@@ -129,23 +145,17 @@ class DetectionsCdr:
         lead, begin, number, results = head, 4, _NO_ID, self._results[1]
         ids = None if detections.ids is None else _texts(detections)
         rows = zip(
-            detections.boxes.tolist(),
+            _places(detections),
             detections.scores.tolist(),
             detections.classes.tolist(),
             strict=True,
         )
-        for place, ((x0, y0, x1, y1), score, index) in enumerate(rows):
+        for at, (place, score, index) in enumerate(rows):
             result = results[index] if index < known else self._result(begin, index)
-            add(
-                (
-                    lead,
-                    result,
-                    numbers(score, _UPRIGHT, (x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, y1 - y0),
-                )
-            )
+            add((lead, result, numbers(score, _UPRIGHT, *place)))
             if ids is not None:
-                number = _string(ids[place])
-            elif place:
+                number = _string(ids[at])
+            elif at:
                 continue
             lead = number + bytes(-len(number) % 4) + head
             begin = len(lead) % 8
@@ -169,9 +179,10 @@ def _samples() -> list[tuple[Header, Detections]]:
                 if length
                 else None
             )
+            turned = np.concatenate((corners, corners[:, :1] / 7), axis=1) if length % 2 else None
             found = Detections(
-                corners, np.linspace(0.75, 0.25, count, dtype=np.float32), classes, ids=ids
-            )
+                corners, np.linspace(0.75, 0.25, count, dtype=np.float32), classes, ids=ids, turned=turned,
+            )  # fmt: skip
             samples.append(
                 (Header(1_700_000_000_000_000_005 + length, 'öptical_'[:length]), found)
             )

@@ -385,6 +385,7 @@ class OverlayNode(PerceptionNode):
             name,
             hypothesis.score,
             detection.id,
+            box.center.theta,
         )
 
     def collect_diagnostics(self) -> list[Status]:

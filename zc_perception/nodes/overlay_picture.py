@@ -144,8 +144,8 @@ class PictureHistory:
 
 @dataclass(frozen=True)
 class LabelledBox:
-    """A box in pixels of the frame, with its class, its score, and its track's id if it has one. Wherever it is, it can be drawn if all
-    its numbers are finite."""
+    """A box in pixels of the frame, with its class, its score, its track's id if it has one, and the angle by which it is turned about its
+    centre. Wherever it is, it can be drawn if all its numbers are finite."""
 
     left: float
     top: float
@@ -155,11 +155,26 @@ class LabelledBox:
     name: str
     score: float
     id: str = ''
+    theta: float = 0.0
 
     @property
     def finite(self) -> bool:
         """Whether it can be drawn."""
-        return all(map(math.isfinite, (self.left, self.top, self.right, self.bottom, self.score)))
+        numbers = self.left, self.top, self.right, self.bottom, self.score, self.theta
+        return all(map(math.isfinite, numbers))
+
+    def outline(self, scale: tuple[float, float]) -> list[tuple[int, int]]:
+        """Its corners in a picture of that scale."""
+        x, y = (self.left + self.right) / 2, (self.top + self.bottom) / 2
+        cos, sin = math.cos(self.theta) / 2, math.sin(self.theta) / 2
+        across, down = self.right - self.left, self.bottom - self.top
+        return [
+            (
+                pixel((x + across * i * cos - down * j * sin) * scale[0]),
+                pixel((y + across * i * sin + down * j * cos) * scale[1]),
+            )
+            for i, j in ((-1, -1), (1, -1), (1, 1), (-1, 1))
+        ]
 
 
 def pixel(value: float) -> int:
@@ -203,26 +218,34 @@ class Painter:
             caption = f'{caption}  ({len(boxes) - len(shown)} more not drawn)'
         if caption:
             self._text(picture, caption, 0, 0, _BLACK)
-        corners = [
-            (
-                pixel(box.left * scale[0]),
-                pixel(box.top * scale[1]),
-                pixel(box.right * scale[0]) - 1,
-                pixel(box.bottom * scale[1]) - 1,
-            )
-            for box in shown
-        ]
+        corners = [self._corners(box, scale) for box in shown]
         for box, (left, top, right, bottom) in zip(
             reversed(shown), reversed(corners), strict=True
         ):
-            cv2.rectangle(
-                picture, (left, top), (right, bottom), class_colour(box.class_id), self.line
-            )
+            colour = class_colour(box.class_id)
+            if box.theta:
+                outline = [np.array(box.outline(scale))]
+                cv2.polylines(picture, outline, True, colour, self.line, cv2.LINE_AA)
+            else:
+                cv2.rectangle(picture, (left, top), (right, bottom), colour, self.line)
         for box, corner in zip(shown, corners, strict=True):
             text = f'{box.name[:_LONGEST_NAME]} {box.score:.2f}'
             if box.id:
                 text += f' #{box.id[:_LONGEST_NAME]}'
             self._label(picture, text, corner, class_colour(box.class_id))
+
+    @staticmethod
+    def _corners(box: LabelledBox, scale: tuple[float, float]) -> tuple[int, int, int, int]:
+        """Of the upright box around it."""
+        if box.theta:
+            xs, ys = zip(*box.outline(scale), strict=True)
+            return min(xs), min(ys), max(xs), max(ys)
+        return (
+            pixel(box.left * scale[0]),
+            pixel(box.top * scale[1]),
+            pixel(box.right * scale[0]) - 1,
+            pixel(box.bottom * scale[1]) - 1,
+        )
 
     def _size(self, text: str) -> tuple[int, int]:
         """Width and height of the text's field."""

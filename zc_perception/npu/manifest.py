@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from zc_perception.detection.heads import HEADS, HeadRule, make_head
 from zc_perception.detection.heads.recognition import Recognised, recognise
-from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.heads.spec import EXTRAS, DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError, message_of, nearest, shown
@@ -61,9 +61,9 @@ _BLANK_LIMITS = DecodeLimits(1.0, 0.5, 1)
 _ANY_SIZE = 64
 _FEWEST_VALUES = 16
 _SHIPPED_CLASSES = ('coco',)
-_OTHER_TASKS = {'obb': 'oriented boxes', 'classify': 'one class for a whole picture'}
+_OTHER_TASKS = {'classify': 'one class for a whole picture'}
 # Options that the outputs decide, not a person.
-_UNCHOSEN = {'columns', 'coordinates', 'box_order', 'reg_max', 'extra'}
+_UNCHOSEN = {'columns', 'coordinates', 'box_order', 'reg_max', *EXTRAS}
 
 
 @dataclass(frozen=True)

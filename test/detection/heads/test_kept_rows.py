@@ -43,7 +43,7 @@ def test_numbers_behind_the_scores_are_read_by_row(turned: bool, quantised: bool
     tensor = RawTensor(steps, 0.01) if quantised else RawTensor(rows)
     if turned:
         tensor = RawTensor(np.ascontiguousarray(tensor.values.T[None]), tensor.scale)
-    head = make_head(HeadSpec('yolov8', CLASSES, (64, 64), extra=2))
+    head = make_head(HeadSpec('yolov8', CLASSES, (64, 64), keypoints=[1, 2]))
     found = head.decode([tensor], BOX, LIMITS)
     assert found.rows.tolist() == [70, 9, 82]
     assert head.extras([tensor], found.rows).tolist() == [[70, 70], [9, 9], [82, 82]]
@@ -55,7 +55,7 @@ def test_numbers_behind_the_class_of_a_table() -> None:
     rows[0, 2, :6] = 4, 4, 20, 20, 0.4, 1
     rows[0, 5, :6] = 30, 30, 40, 40, 0.6, 2
     tensor = RawTensor(rows)
-    head = make_head(HeadSpec('boxes', CLASSES, (64, 64), coordinates='input', extra=2))
+    head = make_head(HeadSpec('boxes', CLASSES, (64, 64), coordinates='input', keypoints=[1, 2]))
     found = head.decode([tensor], BOX, LIMITS)
     assert found.rows.tolist() == [5, 2]
     assert head.extras([tensor], found.rows).tolist() == [[5, 5], [2, 2]]

@@ -16,7 +16,14 @@ from zc_perception.detection.heads.candidates import (
     from_centres,
     in_source,
 )
-from zc_perception.detection.heads.levels import ReadyFor, all_described, input_size, readable
+from zc_perception.detection.heads.levels import (
+    ReadyFor,
+    all_described,
+    input_size,
+    readable,
+    without_prototypes,
+)
+from zc_perception.detection.heads.oriented import oriented
 from zc_perception.detection.heads.score_filter import (
     CellMajorFilter,
     ChannelMajorFilter,
@@ -29,7 +36,7 @@ from zc_perception.detection.heads.score_filter import (
 )
 from zc_perception.detection.heads.spec import (
     CLASS_AGNOSTIC,
-    EXTRA,
+    EXTRAS,
     SIGMOID,
     DecodeLimits,
     Head,
@@ -199,7 +206,7 @@ class Boxes(Head):
             "Unit of boxes: pixels of the input or of the frame (source), or relative to the input's size.",
             'input',
         ),
-        'extra': EXTRA,
+        **EXTRAS,
         'suppressed': Key(boolean(), 'Whether the model has removed duplicates already.', True),
         'sigmoid': SIGMOID,
         'background': Key(
@@ -217,6 +224,10 @@ class Boxes(Head):
                 'head.class_agnostic is for boxes that the host suppresses: add suppressed: false, or leave it out'
             )
         check_background(spec)
+        if spec.oriented and spec.box_order != 'cxcywh':
+            raise ConfigError(
+                f'head.box_order is {spec.box_order}: with oriented it must be cxcywh, centre and size'
+            )
         self._unit = CornerUnit(spec)
         self._columns = Columns(spec, spec.columns, spec.extra)
         # A class's own number is where the background isn't.
@@ -231,7 +242,7 @@ class Boxes(Head):
     def decode(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections:
-        outputs = readable(self._spec.kind, outputs)
+        outputs = self._rows_of(outputs)
         parts = self._columns.parts(outputs)
         classes = self._spec.num_classes
         if 'scores' in parts:
@@ -245,6 +256,12 @@ class Boxes(Head):
             corners, box = self._unit.corners(real(parts['box']).T, box)
             scores, labels = self._rows(parts)
             chosen = ready_made(corners, scores, labels, classes, limits.score)
+        if self._spec.oriented:
+            tensor, values = parts['extra']
+            return oriented(
+                chosen, tensor.read(values[chosen.rows])[:, 0], box, limits,
+                suppressed=self._spec.suppressed, class_agnostic=self._spec.class_agnostic,
+            )  # fmt: skip
         if not self._spec.suppressed:
             return detections(chosen, box, limits, self._spec.class_agnostic)
         return best_first(chosen, box, limits.count)
@@ -262,12 +279,16 @@ class Boxes(Head):
         return scores, real(parts['class']).reshape(-1) - np.float32(self._first)
 
     def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        tensor, values = self._columns.parts(readable(self._spec.kind, outputs))['extra']
+        tensor, values = self._columns.parts(self._rows_of(outputs))['extra']
         return tensor.read(values[rows])
+
+    def _rows_of(self, outputs: Sequence[RawTensor]) -> Sequence[RawTensor]:
+        kind = self._spec.kind
+        return readable(kind, without_prototypes(kind, outputs, self._spec.masks))
 
     @np.errstate(all='ignore')
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
-        parts = self._columns.parts(readable(self._spec.kind, outputs))
+        parts = self._columns.parts(self._rows_of(outputs))
         four = x_first(self._spec, real(parts['box']).T)
         used = np.any(four != 0, axis=0)
         if 'scores' in parts:

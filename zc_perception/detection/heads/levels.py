@@ -56,6 +56,11 @@ class ReadyFor(Generic[_Reader]):
         self._key: tuple[object, ...] = ()
         self._reader: _Reader | None = None
 
+    @property
+    def last(self) -> _Reader | None:
+        """The one for the outputs before."""
+        return self._reader
+
     def reader(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Reader:
         """The one for these outputs, which are ``readable``."""
         shapes = [
@@ -67,6 +72,31 @@ class ReadyFor(Generic[_Reader]):
             self._reader = self._make(outputs, box)
             self._key = key
         return self._reader
+
+
+def prototypes(outputs: Sequence[RawTensor], masks: int) -> int:
+    """Which of the outputs has the masks' prototypes: the largest grid of so many channels. -1: there is none."""
+    grids = [
+        (output.values.size, -index)
+        for index, output in enumerate(outputs)
+        if len(shape := without_batch(output.values).shape) == 3 and masks in (shape[0], shape[2])
+    ]
+    return -max(grids)[1] if grids else -1
+
+
+def without_prototypes(kind: str, outputs: Sequence[RawTensor], masks: int) -> Sequence[RawTensor]:
+    """The outputs that boxes are in.
+
+    :raises AcceleratorError: there should be masks, and no output has their prototypes.
+    """
+    if not masks:
+        return outputs
+    which = prototypes(outputs, masks)
+    if which < 0:
+        raise AcceleratorError(
+            f'head {kind}: {all_described(outputs)}: head.masks is {masks}, and no output is a grid with so many channels'
+        )
+    return [output for index, output in enumerate(outputs) if index != which]
 
 
 def _scale(tensor: RawTensor) -> float | bytes:

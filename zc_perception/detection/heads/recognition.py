@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zc_perception.detection.heads.levels import STRIDES, possible_rows
+from zc_perception.detection.heads.spec import HeadSpec
 
 Output = tuple[str, tuple[int | None, ...]]
 HeadOptions = dict[str, Any]
@@ -73,17 +74,18 @@ def recognise(
     :param said: the file's metadata.
     :param inputs: names of the inputs.
     """
-    # Axes of the masks' prototypes, which no box depends on.
-    if said.get('task') == 'segment' and len(outputs) == 2:
+    grids = [shape for _, shape in outputs if len(shape) == 4]
+    extras = _extras(said, grids)
+    if 'masks' in extras and len(grids) == 1:  # no box depends on the masks' prototypes
         outputs = [output for output in outputs if len(output[1]) != 4]
     if not outputs:
-        return _unseen(said)
+        return _unseen(said, extras)
     if len(outputs) == 1 and len(outputs[0][1]) < 4:
-        return _one_output(outputs[0], size, classes, said)
+        return _one_output(outputs[0], size, classes, said, extras)
     if len(outputs) == 1 and outputs[0][1][:2] == (1, 1) and outputs[0][1][3] == 7:
         return Recognised(dict(_DETECTION_OUTPUT), input=_STRETCHED)
     if all(len(shape) == 4 for _, shape in outputs):
-        return _levels(outputs, size, classes)
+        return _levels(outputs, size, classes, extras)
     return _several(outputs, size, classes, inputs)
 
 
@@ -98,33 +100,39 @@ def _has_chosen(said: Mapping[str, Any]) -> bool:
     return said.get('end2end') is True or (isinstance(args, Mapping) and args.get('nms') is True)
 
 
-def _unseen(said: Mapping[str, Any]) -> Recognised:
+def _unseen(said: Mapping[str, Any], extras: HeadOptions) -> Recognised:
     """Of an ``.axm``, whose outputs only the runtime knows: as Ultralytics exports them. At the start a run on a blank picture checks it."""
     if 'stride' not in said or _is_detr(said):
         return Recognised()
-    extra = _extra(said)
-    head = _INPUT if _has_chosen(said) else {'kind': 'yolov8'}
-    return Recognised({**head, **({'extra': extra} if extra else {})})
+    return Recognised(_chosen(extras) if _has_chosen(said) else {'kind': 'yolov8', **extras})
+
+
+def _chosen(extras: HeadOptions) -> HeadOptions:
+    """The head for rows that the model has suppressed: turned boxes are centre and size."""
+    return {**_INPUT, **({'box_order': 'cxcywh'} if 'oriented' in extras else {}), **extras}
 
 
 def _one_output(
-    output: Output, size: tuple[int, int] | None, classes: int, said: Mapping[str, Any]
+    output: Output,
+    size: tuple[int, int] | None,
+    classes: int,
+    said: Mapping[str, Any],
+    extras: HeadOptions,
 ) -> Recognised:
     shape = output[1]
-    if len(shape) == 2 and shape[1] == 7:
+    if len(shape) == 2 and shape[1] == 7 and not extras:
         return Recognised({**_INPUT, 'columns': ['image box class score']})
     if len(shape) not in (2, 3):
         return Recognised()
     rows, columns = shape[-2:]
-    extra = _extra(said)
-    more = {'extra': extra} if extra else {}
+    extra = HeadSpec('', 0, **extras).extra
     detr = _is_detr(said)
     if detr and columns == 6 and (classes != 2 or 'head' in said):
         return Recognised(dict(_CENTRES), input=_STRETCHED)
     if detr and columns is not None and (columns == 4 + classes or not classes):
         return Recognised({**_CENTRES, 'columns': ['box scores']}, columns - 4, input=_STRETCHED)
     if _has_chosen(said) and columns == 6 + extra:
-        return Recognised({**_INPUT, **more})
+        return Recognised(_chosen(extras))
     cells = possible_rows(size, _USUAL) if size else frozenset()
     for count, width, first in ((columns, rows, True), (rows, columns, False)):
         # Of a dynamic export the number of rows is open.
@@ -133,7 +141,7 @@ def _one_output(
             continue
         fits = width == 4 + classes + extra if classes else first
         if known and fits:
-            return Recognised({'kind': 'yolov8', **more}, width - 4 - extra)
+            return Recognised({'kind': 'yolov8', **extras}, width - 4 - extra)
         if size and count == 3 * sum(cells_of(size)) and (not classes or width == 5 + classes):
             return Recognised({'kind': 'yolov5'}, width - 5)
         if count in cells and width == 5 + classes:
@@ -163,12 +171,19 @@ def cells_of(size: tuple[int, int]) -> list[int]:
     return [-(-size[0] // stride) * -(-size[1] // stride) for stride in _USUAL]
 
 
-def _extra(said: Mapping[str, Any]) -> int:
-    """Numbers of each row besides box and classes, by the task."""
+def _extras(said: Mapping[str, Any], grids: Sequence[tuple[int | None, ...]]) -> HeadOptions:
+    """What rows have besides box and classes, by the task."""
     task, keypoints = said.get('task'), said.get('kpt_shape')
     if task == 'pose' and isinstance(keypoints, (list, tuple)) and len(keypoints) == 2:
-        return int(keypoints[0]) * int(keypoints[1])
-    return {'segment': 32, 'obb': 1}.get(str(task), 0)
+        return {'keypoints': list(map(int, keypoints))}
+    if task == 'segment':
+        sides = (
+            [n for shape in grids[:1] for n in (shape[1], shape[3]) if n]
+            if len(grids) == 1
+            else []
+        )
+        return {'masks': min(sides, default=32)}
+    return {'oriented': True} if task == 'obb' else {}
 
 
 def _word(name: str, shape: tuple[int | None, ...], alone: bool) -> str:
@@ -237,7 +252,9 @@ def _with_scores(
     return Recognised(head, columns)
 
 
-def _levels(outputs: Sequence[Output], size: tuple[int, int] | None, classes: int) -> Recognised:
+def _levels(
+    outputs: Sequence[Output], size: tuple[int, int] | None, classes: int, extras: HeadOptions
+) -> Recognised:
     """Raw levels, by the channels of each grid."""
     if size is None:
         return Recognised()
@@ -250,17 +267,30 @@ def _levels(outputs: Sequence[Output], size: tuple[int, int] | None, classes: in
                 break
             grids.setdefault(stride, []).append(shape[channel] or 0)
         else:
-            found = _of_channels([sorted(channels) for channels in grids.values()], classes)
+            if 'masks' in extras and len(grids) > 1 and len(grids[min(grids)]) == 1:
+                extras = {'masks': grids.pop(min(grids))[0]}  # the prototypes are the finest
+            found = _of_channels(
+                [sorted(channels) for channels in grids.values()], classes, extras
+            )
             if found.head is not None and sorted(grids) != list(_USUAL):
                 found.head['strides'] = sorted(grids)
             return found
     return Recognised()
 
 
-def _of_channels(levels: Sequence[list[int]], classes: int) -> Recognised:
+def _of_channels(levels: Sequence[list[int]], classes: int, extras: HeadOptions) -> Recognised:
     channels = levels[0]
     if any(level != channels for level in levels):
         return Recognised()
+    if extras:
+        extra = HeadSpec('', 0, **extras).extra
+        channels = [channels[0] - extra] if len(channels) == 1 else [*channels]
+        if len(channels) == 3 and extra in channels:
+            channels.remove(extra)
+        found = _of_channels([channels], classes, {})
+        if found.head is None or found.head['kind'] != 'yolov8':
+            return Recognised()
+        return replace(found, head={**found.head, **extras})
     if len(channels) == 3 and channels[:2] in ([1, 4], [1, classes]) and 4 in channels:
         return Recognised({'kind': 'yolox'}, classes)
     if len(channels) == 2:

@@ -13,19 +13,27 @@ from numpy.typing import NDArray
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import AcceleratorError
-from zc_perception.rules import Key, boolean, integer
+from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.rules import Key, array, boolean, integer
 
 SIGMOID = Key(
     boolean(),
     'Whether the host has to apply it to scores; left out: as this kind of head is usually exported.',
 )
 CLASS_AGNOSTIC = Key(boolean(), 'One suppression for all classes instead of one for each.', False)
-EXTRA = Key(
-    integer(0, 1 << 12),
-    "Numbers behind the classes of each row: masks' coefficients, keypoints, an angle.",
-    0,
+MASKS = Key(
+    integer(0, 1024), "Coefficients of the masks' prototypes behind the classes of each row.", 0
 )
+KEYPOINTS = Key(
+    array('two numbers: how many keypoints, and the numbers of each (2, or 3 with a score)', integer(1, 1024), 2, 2),
+    'Keypoints behind the classes of each row: how many, and the numbers of each (2, or 3 with a score).',
+    [],
+)  # fmt: skip
+ORIENTED = Key(
+    boolean(), 'Whether boxes are turned by an angle, the last number of each row.', False
+)
+EXTRAS = {'masks': MASKS, 'keypoints': KEYPOINTS, 'oriented': ORIENTED}
+"""Options of heads whose rows may have more than a box and classes."""
 
 
 class HeadSpec:
@@ -43,6 +51,24 @@ class HeadSpec:
         self.kind, self.num_classes, self.input_size = kind, num_classes, input_size
         self.options = {name: _frozen(value) for name, value in options.items()}
         vars(self).update(self.options)
+
+    @property
+    def extra(self) -> int:
+        """Numbers of each row behind box and classes.
+
+        :raises ConfigError: more than one thing stands there, or keypoints have other numbers.
+        """
+        given = {name: value for name in EXTRAS if (value := getattr(self, name, None))}
+        if len(given) > 1:
+            raise ConfigError(
+                f'head.{" and head.".join(given)}: rows have one of them; leave the others out'
+            )
+        count, numbers = given.get('keypoints', (0, 2))
+        if numbers not in (2, 3):
+            raise ConfigError(
+                f'head.keypoints is {[count, numbers]}: each has 2 numbers, or 3 with a score'
+            )
+        return int(given.get('masks', 0) + count * numbers + given.get('oriented', False))
 
     if TYPE_CHECKING:
 
@@ -85,11 +111,9 @@ class DecodeLimits:
 class Head(ABC):
     """Decodes the outputs of one model. One thread.
 
-    What stands on boxes (masks, keypoints, angles, ids) is built on two things. :attr:`Detections.rows` names for each detection the row
-    of the outputs that it is from, after suppression and in the same order as the boxes. :meth:`extras` reads the numbers that stand
-    behind box, score and classes in such rows; the option ``extra`` says how many there are. A number of a row means something to the
-    head that gave it only. Where a model has further outputs, such as the masks' prototypes, both methods get those that the boxes are
-    in (``outputs[:1]``).
+    What stands on boxes is built on two things. :attr:`Detections.rows` names for each detection the row of the outputs that it is from,
+    after suppression and in the same order as the boxes. :meth:`extras` reads the numbers that stand behind box, score and classes in such
+    rows; one of the options ``EXTRAS`` says what they are. A number of a row means something to the head that gave it only.
 
     :param spec: has nothing but what the class declares in ``OPTIONS``, checked by the rules there.
     :raises ConfigError: options that don't belong together; names them as ``head.NAME``.
@@ -114,7 +138,8 @@ class Head(ABC):
         """
 
     def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """(n, extra) real numbers: what the model yields for these rows besides box, score and classes.
+        """(n, extra) real numbers: what the model yields for these rows besides box, score and classes. Keypoints are in pixels of the
+        input, with scores from 0 to 1; an angle is in radians.
 
         :param outputs: the same that :meth:`decode` was given.
         :param rows: of what it found.

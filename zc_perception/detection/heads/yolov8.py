@@ -23,16 +23,19 @@ from zc_perception.detection.heads.levels import (
     negative_sizes,
     readable,
     rows_objection,
+    without_prototypes,
 )
+from zc_perception.detection.heads.oriented import oriented
 from zc_perception.detection.heads.score_filter import (
     Values,
     logits,
     make_score_filter,
     out_of_reach,
+    sigmoid,
 )
 from zc_perception.detection.heads.spec import (
     CLASS_AGNOSTIC,
-    EXTRA,
+    EXTRAS,
     SIGMOID,
     DecodeLimits,
     Head,
@@ -122,7 +125,8 @@ class Distances:
 class YoloV8(Head):
     """Both exports: one tensor of decoded boxes, 1 x (4 + classes) x N or 1 x N x (4 + classes): centre and size in input pixels, scores;
     where both are as many, the former unless the layout is ``nhwc``;
-    or the raw levels, boxes and classes apart or in one tensor for each grid, in any order.
+    or the raw levels, boxes and classes apart or in one tensor for each grid, in any order. Behind the classes of each row, or as a third
+    part of each level, stand masks' coefficients, keypoints or an angle.
 
     Only what reaches the score is dequantised, and only its boxes are computed.
     """
@@ -136,7 +140,7 @@ class YoloV8(Head):
         ),
         'sigmoid': SIGMOID,
         'class_agnostic': CLASS_AGNOSTIC,
-        'extra': EXTRA,
+        **EXTRAS,
     }
 
     def __init__(self, spec: HeadSpec) -> None:
@@ -146,7 +150,7 @@ class YoloV8(Head):
         # Box channels, unless classes are as many.
         self._gathered = (
             4 * spec.reg_max
-            if spec.num_classes not in (4 * spec.reg_max, 4 * spec.reg_max - 4)
+            if 4 * spec.reg_max not in (spec.num_classes, spec.num_classes + 4, spec.extra)
             else 0
         )
         self._ready: ReadyFor[_Decoded | _Levels] = ReadyFor(self._read)
@@ -155,26 +159,40 @@ class YoloV8(Head):
     def decode(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections:
-        outputs = readable(self._spec.kind, outputs, self._gathered)
-        candidates = self._ready.reader(outputs, box).candidates(outputs, limits.score)
-        return detections(candidates, box, limits, self._spec.class_agnostic)
+        outputs = self._rows_of(outputs)
+        reader = self._ready.reader(outputs, box)
+        candidates = reader.candidates(outputs, limits.score)
+        if not self._spec.oriented:
+            return detections(candidates, box, limits, self._spec.class_agnostic)
+        return oriented(
+            candidates,
+            reader.extras(outputs, candidates.rows)[:, 0],
+            box,
+            limits,
+            about=reader.anchors(candidates.rows),
+            class_agnostic=self._spec.class_agnostic,
+        )
 
+    @np.errstate(all='ignore')
     def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        return _Decoded(self._spec, outputs[0]).extras(readable(self._spec.kind, outputs), rows)
+        reader = self._ready.last
+        if reader is None or not self._spec.extra:
+            return super().extras(outputs, rows)
+        return reader.extras(self._rows_of(outputs), rows)
+
+    def _rows_of(self, outputs: Sequence[RawTensor]) -> Sequence[RawTensor]:
+        kind = self._spec.kind
+        return readable(kind, without_prototypes(kind, outputs, self._spec.masks), self._gathered)
 
     @np.errstate(all='ignore')
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
-        outputs = readable(self._spec.kind, outputs, self._gathered)
+        outputs = self._rows_of(outputs)
         return self._ready.reader(outputs, box).objection(outputs, box, score)
 
     def _read(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Decoded | _Levels:
         classes = self._spec.num_classes + self._spec.extra
         if is_decoded(self._spec, outputs, box, 4 * self._spec.reg_max + classes, 4 + classes):
             return _Decoded(self._spec, outputs[0])
-        if self._spec.extra:
-            raise AcceleratorError(
-                f'head {self._spec.kind}: {all_described(outputs)}: head.extra belongs to rows of decoded boxes, not to raw levels'
-            )
         return _Levels(self._spec, outputs, grids_for(self._spec, box))
 
 
@@ -215,6 +233,10 @@ class _Decoded:
     def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:
         return outputs[0].read(self._rows(outputs[0].values)[rows, self._classes.stop :])
 
+    def anchors(self, rows: NDArray[np.intp]) -> NDArray[np.float32] | None:
+        """(2, n) the places about which boxes are turned; ``None``: their centres."""
+        return None
+
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
         rows = outputs[0].read(np.ascontiguousarray(self._rows(outputs[0].values)))
         return (
@@ -227,11 +249,13 @@ class _Decoded:
 
 class _Levels:
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
-        self._grids = grids
+        self._spec, self._grids = spec, grids
         self._distances = Distances(spec.reg_max)
-        arranged = arrange(
-            spec.kind, outputs, grids.shapes, {'box': 4 * spec.reg_max, 'class': spec.num_classes}
-        )
+        parts = {'box': 4 * spec.reg_max, 'class': spec.num_classes}
+        if spec.extra:
+            parts['extra'] = spec.extra
+        arranged = arrange(spec.kind, outputs, grids.shapes, parts)
+        self._extras = [level['extra'] for level in arranged if spec.extra]
         self._boxes = [level['box'] for level in arranged]
         self._classes = [level['class'] for level in arranged]
         self._sigmoid = spec.sigmoid is not False
@@ -259,6 +283,30 @@ class _Levels:
         return Candidates(
             self._corners(rows, distances), np.concatenate(scores), np.concatenate(classes), rows
         )
+
+    def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        spec = self._spec
+        found = np.empty((len(rows), spec.extra), np.float32)
+        levels = np.searchsorted(self._grids.starts, rows, side='right') - 1
+        for level in np.unique(levels):
+            part, own = self._extras[level], levels == level
+            cells = rows[own] - self._grids.starts[level]
+            found[own] = outputs[part.output].read(_of_cells(part.view(outputs), cells))
+        # Networks without distributions (YOLO26) give angles as they are, and keypoints from the cell's centre.
+        new = spec.reg_max == 1
+        if spec.oriented and not new:
+            return np.asarray(np.float32(np.pi) * (sigmoid(found) - np.float32(0.25)))
+        if spec.keypoints:
+            points = found.reshape(len(rows), *spec.keypoints)
+            points[..., :2] *= 1 if new else 2
+            points[..., :2] += (self._grids.corners[:, rows].T + (0.5 if new else 0))[:, None]
+            points[..., :2] *= self._grids.strides[rows, None, None]
+            points[..., 2:] = sigmoid(points[..., 2:])
+        return found
+
+    def anchors(self, rows: NDArray[np.intp]) -> NDArray[np.float32] | None:
+        centres = self._grids.corners.take(rows, axis=1) + np.float32(0.5)
+        return np.asarray(centres * self._grids.strides[rows])
 
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
         return next(

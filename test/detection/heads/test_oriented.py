@@ -1,0 +1,189 @@
+"""Turned boxes, keypoints and coefficients in each layout, beside a slow reference that goes through all cells one by one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from zc_perception.detection.heads import make_head
+from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import AcceleratorError, ConfigError
+
+SIDE, CLASSES, STRIDES = 64, 2, (8, 16, 32)
+# The picture stands in rows 8 to 56 of the input, at half its size.
+BOX = Letterbox.fit(128, 96, SIDE, SIDE)
+LIMITS = DecodeLimits(0.5, 0.4, 30)
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+class Levels:
+    """Random raw levels, and what each cell says: box about its anchor, classes' scores, extra numbers."""
+
+    def __init__(self, seed: int, bins: int, extra: int) -> None:
+        random = np.random.default_rng(seed)
+        self.outputs, self.cells = [], []
+        for stride in STRIDES:
+            n = SIDE // stride
+            parts = [
+                random.normal(0, 1.5, (4 * bins, n, n)) if bins > 1 else random.uniform(0.2, 3, (4, n, n)),
+                random.normal(-1.5, 1.5, (CLASSES, n, n)),
+                random.normal(0, 1.0, (extra, n, n)),
+            ]  # fmt: skip
+            self.outputs += [RawTensor(p.astype(np.float32)[None], layout='nchw') for p in parts]
+            for row in range(n):
+                for column in range(n):
+                    box, scores, more = (p[:, row, column] for p in parts)
+                    if bins > 1:
+                        powers = np.exp(box.reshape(4, bins))
+                        box = (powers * np.arange(bins)).sum(1) / powers.sum(1)
+                    self.cells.append((column, row, stride, box, sigmoid(scores), more))
+
+
+def distance(one: NDArray[Any], other: NDArray[Any]) -> float:
+    """Of two Gaussians, by Bhattacharyya's formula with matrices."""
+
+    def spread(turned: NDArray[Any]) -> NDArray[Any]:
+        c, s = math.cos(turned[4]), math.sin(turned[4])
+        turn = np.array([[c, -s], [s, c]])
+        return turn @ np.diag(turned[2:4] ** 2 / 12) @ turn.T
+
+    a, b, apart = spread(one), spread(other), one[:2] - other[:2]
+    middle = (a + b) / 2
+    exponent = apart @ np.linalg.inv(middle) @ apart / 8
+    exponent += (
+        math.log(np.linalg.det(middle) / math.sqrt(np.linalg.det(a) * np.linalg.det(b))) / 2
+    )
+    return 1 - math.sqrt(1 - math.exp(-exponent))
+
+
+def suppressed(rows: list[tuple[float, int, NDArray[Any], int]]) -> list[Any]:
+    """Score, class, turned box, row: those that no better one of their class overlaps; no pair may be undecided."""
+    kept, rows = [], sorted(rows, key=lambda row: (-row[0], row[3]))
+    for at, (_, kind, turned, _) in enumerate(rows):
+        shared = [distance(turned, other[2]) for other in rows[:at] if other[1] == kind]
+        assume(all(abs(each - LIMITS.iou) > 1e-3 for each in shared))
+        if not any(each > LIMITS.iou for each in shared):
+            kept.append(rows[at])
+    return kept[: LIMITS.count]
+
+
+def in_source(turned: NDArray[Any]) -> NDArray[Any]:
+    x, y, w, h, angle = turned
+    angle = (angle + math.pi / 2) % math.pi - math.pi / 2
+    return np.array([2 * x, 2 * (y - 8), 2 * w, 2 * h, angle])
+
+
+@pytest.mark.parametrize('layout', ['levels', 'yolo26 levels', 'decoded', 'table'])
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_turned_boxes_are_those_of_the_reference(layout: str, seed: int) -> None:
+    bins = 1 if 'yolo26' in layout else 4
+    given_ = Levels(seed, bins, 1)
+    boxes, rows = [], []
+    for number, (column, row, stride, (left, top, right, bottom), scores, (raw,)) in enumerate(
+        given_.cells
+    ):
+        angle = raw if bins == 1 else (sigmoid(raw) - 0.25) * math.pi
+        x, y = (right - left) / 2, (bottom - top) / 2
+        centre = (
+            column + 0.5 + x * math.cos(angle) - y * math.sin(angle),
+            row + 0.5 + x * math.sin(angle) + y * math.cos(angle),
+        )
+        turned = np.array([*centre, left + right, top + bottom, 0]) * stride
+        turned[4] = angle
+        boxes.append(np.concatenate((turned[:4], scores, [angle])))
+        corners = outline(in_source(turned))
+        inside = (corners.max(0) > 0).all() and (corners.min(0) < (128, 96)).all()
+        if scores.max() >= LIMITS.score and inside:
+            rows.append((scores.max(), int(scores.argmax()), turned, number))
+    assume(all(abs(row[0] - LIMITS.score) > 1e-5 for row in rows))
+    table = np.array(boxes, np.float32)
+    if layout == 'table':
+        columns = [
+            table[:, :4],
+            table[:, 4:6].max(1)[:, None],
+            table[:, 4:6].argmax(1)[:, None],
+            table[:, 6:],
+        ]
+        head = make_head(
+            HeadSpec('boxes', CLASSES, (SIDE, SIDE), box_order='cxcywh', oriented=True)
+        )
+        expected = sorted(rows, key=lambda row: (-row[0], row[3]))[: LIMITS.count]
+        outputs = [RawTensor(np.concatenate(columns, axis=1)[None].astype(np.float32))]
+    else:
+        head = make_head(HeadSpec('yolov8', CLASSES, (SIDE, SIDE), reg_max=bins, oriented=True))
+        expected = suppressed(rows)
+        outputs = [RawTensor(table.T.copy()[None])] if layout == 'decoded' else given_.outputs
+    found = head.decode(outputs, BOX, LIMITS)
+    assert found.rows.tolist() == [row[3] for row in expected]
+    assert found.turned is not None and found.classes.tolist() == [row[1] for row in expected]
+    for turned, box, row in zip(found.turned, found.boxes, expected, strict=True):
+        want = in_source(row[2])
+        assert turned[:4] == pytest.approx(want[:4], abs=0.01)
+        assert abs(math.sin(turned[4] - want[4])) < 1e-4
+        corners = outline(want).clip((0, 0), (128, 96))
+        assert box == pytest.approx([*corners.min(0), *corners.max(0)], abs=0.01)
+
+
+def outline(turned: NDArray[Any]) -> NDArray[Any]:
+    """The four corners, from the direction of each side: x to the right, y down, so that a positive angle is clockwise."""
+    along = np.array([math.cos(turned[4]), math.sin(turned[4])]) * turned[2] / 2
+    across = np.array([-math.sin(turned[4]), math.cos(turned[4])]) * turned[3] / 2
+    signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))
+    return np.array([turned[:2] + i * along + j * across for i, j in signs])
+
+
+@pytest.mark.parametrize(('bins', 'factor', 'shift'), [(4, 2.0, 0.0), (1, 1.0, 0.5)])
+def test_keypoints_of_raw_levels(bins: int, factor: float, shift: float) -> None:
+    given_ = Levels(5, bins, 6)
+    head = make_head(HeadSpec('yolov8', CLASSES, (SIDE, SIDE), reg_max=bins, keypoints=[2, 3]))
+    found = head.decode(given_.outputs, BOX, LIMITS)
+    points = head.extras(given_.outputs, found.rows)
+    assert len(points) > 5
+    for row, six in zip(found.rows, points.reshape(-1, 2, 3), strict=True):
+        column, line, stride, *_, raw = given_.cells[row]
+        for (x, y, score), want in zip(six, raw.reshape(2, 3), strict=True):
+            place = [
+                (factor * v + cell + shift) * stride
+                for v, cell in zip(want, (column, line), strict=False)
+            ]
+            assert [x, y, score] == pytest.approx([*place, sigmoid(want[2])], abs=1e-3)
+
+
+def test_prototypes_are_told_from_levels_and_coefficients_read_by_cell() -> None:
+    given_ = Levels(7, 4, 8)
+    prototypes = RawTensor(np.zeros((1, 8, 16, 16), np.float32))
+    outputs = [*given_.outputs[:4], prototypes, *given_.outputs[4:]]
+    head = make_head(HeadSpec('yolov8', CLASSES, (SIDE, SIDE), reg_max=4, masks=8))
+    found = head.decode(outputs, BOX, LIMITS)
+    wanted = [given_.cells[row][5] for row in found.rows]
+    assert np.allclose(head.extras(outputs, found.rows), wanted, atol=1e-6) and len(found) > 5
+    with pytest.raises(AcceleratorError, match=r'head.masks is 8, and no output is a grid'):
+        head.decode([RawTensor(np.zeros((1, 14, 84), np.float32))], BOX, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'options', 'message'),
+    [
+        ('yolov8', {'masks': 32, 'oriented': True}, 'head.masks and head.oriented: rows have one of them'),
+        ('yolov8', {'keypoints': [17, 4]}, r'head.keypoints is \[17, 4\]: each has 2 numbers, or 3'),
+        ('boxes', {'oriented': True}, 'head.box_order is xyxy: with oriented it must be cxcywh'),
+        ('yolox', {'masks': 32}, 'head.masks is not for head .yolox.; it is for boxes, yolov8'),
+    ],
+)  # fmt: skip
+def test_options_that_don_t_belong_together(
+    kind: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_head(HeadSpec(kind, CLASSES, (SIDE, SIDE), **options)).decode([], BOX, LIMITS)
