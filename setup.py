@@ -98,7 +98,7 @@ setup(
         # apsw 3.54.0.0, the newest for Python 3.10, keeps a descriptor of each SQLite recording that rosbags opens.
         'bags': ['rosbags>=0.11', 'apsw!=3.54.0.0'],
         # 8.1 is Ubuntu 22.04's, which brings what is asked of it.
-        'video': ['av>=8.1,<20'],
+        'video': ['av>=12,<20'],
         # The site of docs/.
         'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5,<10'],
         # What bench/ measures the links beside, and its plots.

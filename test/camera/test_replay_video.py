@@ -35,7 +35,6 @@ from camera.video_kit import (
 )
 from numpy.typing import NDArray
 
-from zc_perception.camera.replay import video_facts
 from zc_perception.camera.replay.opening import open_source
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
@@ -279,16 +278,9 @@ def test_a_picture_whose_rows_lie_upside_down(tmp_path: Path) -> None:
         ),
     ],
 )
-@pytest.mark.parametrize('asked', ['frames', 'words'])
 def test_frames_have_the_colorimetry_of_the_file_and_its_samples(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    said: dict[str, int],
-    wanted: Colorimetry,
-    asked: str,
+    tmp_path: Path, said: dict[str, int], wanted: Colorimetry
 ) -> None:
-    if asked == 'words':  # as with the PyAV of Ubuntu 22.04 and Debian 12
-        monkeypatch.setattr(video_facts, '_ASKABLE', (999, 0))
     pictures = scenes(2)
     path = write_video(tmp_path / 'clip.mkv', 'ffv1', pictures, setup=context(**said))
     found = play(path)
@@ -324,12 +316,9 @@ def test_what_says_nothing_of_colours_is_what_players_take_it_for(
         ({'colorspace': 8}, 'its colour matrix is ycgco'),
     ],
 )
-@pytest.mark.parametrize('asked', ['frames', 'words'])
 def test_colours_without_a_conversion_are_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, int], words: str, asked: str
+    tmp_path: Path, said: dict[str, int], words: str
 ) -> None:
-    if asked == 'words':
-        monkeypatch.setattr(video_facts, '_ASKABLE', (999, 0))
     path = write_video(tmp_path / 'clip.mkv', 'ffv1', scenes(1), setup=context(**said))
     with pytest.raises(ConfigError, match=f"video '{path}' can't be played: {words}.*convert it"):
         play(path)
@@ -365,19 +354,6 @@ def test_pictures_are_turned_as_the_file_says(
     assert found.size == ((48, 64) if matrix[0] == 0 else (64, 48))
     for planes, before in zip(found.planes, play(upright).good, strict=True):
         assert same(planes, tuple(turned(plane) for plane in before))
-
-
-def test_turns_are_read_from_ffmpeg_s_words_where_frames_can_not_be_asked(
-    tmp_path: Path, upright: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = play(with_matrix(upright, tmp_path / 'turned.mp4', (0, 1, -1, 0)))
-    monkeypatch.setattr(video_facts, '_ASKABLE', (999, 0))
-    monkeypatch.setattr(
-        'zc_perception.camera.replay.video_file.turn_of', lambda frame: video_facts.UPRIGHT
-    )
-    found = play(tmp_path / 'turned.mp4')
-    assert found.size == (48, 64)
-    assert all(map(same, found.planes, wanted.good))
 
 
 def test_a_turn_by_no_quarter_of_a_circle_is_refused(tmp_path: Path, upright: Path) -> None:

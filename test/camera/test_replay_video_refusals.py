@@ -153,6 +153,15 @@ def test_a_missing_library_is_named_with_what_installs_it(
         open_source(str(path))
 
 
+def test_a_library_that_does_not_say_how_pictures_are_turned_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_video(tmp_path / 'clip.mkv', 'ffv1', scenes(1))
+    monkeypatch.setattr(av, 'library_versions', {'libavformat': (59, 27, 100)})
+    with pytest.raises(ConfigError, match=r'needs PyAV 12 .* libavformat 59\.27.*pip install -U'):
+        open_source(str(path))
+
+
 @pytest.mark.parametrize('name', ['concat:a.mkv', 'http:', '50%d.mkv', 'straße 1.mkv'])
 def test_a_name_is_a_file_s_name_whatever_is_in_it(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

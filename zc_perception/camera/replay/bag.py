@@ -1,7 +1,8 @@
 """Recordings of zc_record and rosbag2, in MCAP or SQLite, as folders or single files: pictures of one topic.
 
-The ``rosbags`` library, which needs no ROS, reads the storage and the messages, ``sensor_msgs/Image`` and
-``CompressedImage``. It does not copy the pixels. What zc_record has written is played bit by bit, in its own format.
+The ``rosbags`` library, which needs no ROS, reads the storage and the messages, ``sensor_msgs/Image``,
+``CompressedImage`` and ``foxglove_msgs/CompressedVideo``. It does not copy the pixels. What zc_record has written is played bit by
+bit, in its own format.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from zc_perception.camera.black_box import VIDEO
 from zc_perception.camera.mcap_file import SUFFIX, read_contents
 from zc_perception.camera.recorded_image import recorded_format, tight_layout
 from zc_perception.camera.recording_folder import METADATA, parts_in
@@ -32,6 +34,7 @@ from zc_perception.camera.replay.source import (
 )
 from zc_perception.camera.replay.stamps import RecordedStamps
 from zc_perception.camera.replay.unfinished import RecordedPath, is_unfinished
+from zc_perception.camera.replay.video_topic import DEFINITION, TopicDecoder
 from zc_perception.errors import (
     ConfigError,
     FormatError,
@@ -58,9 +61,18 @@ class CompressedPicture(NamedTuple):
     data: NDArray[np.uint8]
 
 
-Picture = RawPicture | CompressedPicture
+class VideoPicture(NamedTuple):
+    """A picture of a video: *format* is such as ``h264``."""
+
+    format: str
+    data: NDArray[np.uint8]
+    frame: Any = None
+    """PyAV's, once it is decoded."""
+
+
+Picture = RawPicture | CompressedPicture | VideoPicture
 _COMPRESSED = 'sensor_msgs/msg/CompressedImage'
-_TYPES = ('sensor_msgs/msg/Image', _COMPRESSED)
+_TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
 # Pictures that can't be read at the recording's start, before it counts as damaged: a decoder may have begun between key frames.
 _FIRST_TRIES = 32
 _CLOCK_WAS_SET_NS = 1_000_000_000
@@ -92,6 +104,10 @@ def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Pict
         found = store.deserialize_cdr(memoryview(content), msgtype)
     except Exception as error:  # as in _opened
         raise FormatError(f'the message is damaged: {_first_line(error)}') from error
+    if msgtype == VIDEO:
+        at = found.timestamp
+        header = Header(at.sec * _NANOSECONDS + at.nanosec, found.frame_id)
+        return header, VideoPicture(found.format, found.data)
     header = Header(
         found.header.stamp.sec * _NANOSECONDS + found.header.stamp.nanosec, found.header.frame_id
     )
@@ -128,7 +144,9 @@ def _opened(path: Path) -> tuple[Any, Any]:
         raise ConfigError(
             f"recording '{path}' can't be opened: {_first_line(error)}; {_advice(path)}"
         ) from error
-    return reader, types.get_typestore(types.Stores.LATEST)
+    store = types.get_typestore(types.Stores.LATEST)
+    store.register(types.get_types_from_msg(DEFINITION, VIDEO))
+    return reader, store
 
 
 def _advice(path: Path) -> str:
@@ -185,6 +203,9 @@ class BagSource(FrameSource):
             self._notice = _unfinished_notice(Path(path))
             self.stamps: RecordedStamps = RecordedStamps(self.name)
             self._recorded = _recorded_format(Path(path), self.topic)
+            video = self._connections[0].msgtype == VIDEO
+            self._decoder = TopicDecoder(self.name) if video else None
+            self._first_frame: Any = None
             own = self._look()
             self._own = own
             if self._recorded is None:
@@ -199,6 +220,13 @@ class BagSource(FrameSource):
     def _choose_format(self) -> None:
         """The recorded format, if it is known and nothing is scaled; else NV12."""
         self._writer: PlaneWriter | None = None
+        if self._decoder is not None:
+            try:
+                size = self.width, self.height
+                self.colorimetry = self._decoder.begin(self._first_frame, size)
+            except FormatError as error:
+                raise ConfigError(f"recording '{self.name}' can't be played: {error}") from error
+            return
         if self._recorded is None or (self.width, self.height) != self._own:
             self._writer = PlaneWriter(self.width, self.height)
         if self._recorded is not None:
@@ -265,9 +293,10 @@ class BagSource(FrameSource):
             )
         except FormatError as error:
             self._picture, self._damage = None, str(error)
-        else:
+        if header is not None:
             stamp_ns = self.stamps.stamp(header.stamp_ns, recorded_ns)
             header = replace(header, stamp_ns=stamp_ns)
+            self._decode()
         if self._first_ns is None:
             self._first_ns = stamp_ns, recorded_ns
         by_stamp, by_record = stamp_ns - self._first_ns[0], recorded_ns - self._first_ns[1]
@@ -276,10 +305,25 @@ class BagSource(FrameSource):
             by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record, header
         )
 
+    def _decode(self) -> None:
+        """Of a video each picture, also one that nobody wants: later ones need it."""
+        if isinstance(self._picture, VideoPicture):
+            assert self._decoder is not None
+            try:
+                frame = self._decoder.decode(self._picture.format, self._picture.data)
+                self._picture = self._picture._replace(frame=frame)
+            except FormatError as error:
+                self._picture, self._damage = None, str(error)
+
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
         """:raises RecordingError: a picture of another size."""
         picture = self._picture
         try:
+            if isinstance(picture, VideoPicture):
+                assert self._decoder is not None
+                self._check_size(picture.frame.width, picture.frame.height)
+                self._decoder.write(picture.frame, planes)
+                return True
             if picture is not None and self._recorded is not None:
                 self._write_recorded(picture, *self._recorded, planes)
                 return True
@@ -316,6 +360,9 @@ class BagSource(FrameSource):
 
         :raises FormatError: it can't be read.
         """
+        if isinstance(picture, VideoPicture):
+            self._first_frame = picture.frame
+            return picture.frame.width, picture.frame.height
         if self._recorded is None:
             picture = _raw(picture)
             layout_of(picture)
@@ -338,6 +385,8 @@ class BagSource(FrameSource):
         super().restart()
         self._messages = iter(self._reader.messages(connections=self._connections))
         self.stamps.restart()
+        if self._decoder is not None:
+            self._decoder.restart()
         self._first_ns = None
         self._picture = None
 
@@ -353,6 +402,8 @@ def _encoding(picture: Picture) -> str:
     """What its pixels are, or were before they were compressed."""
     if isinstance(picture, RawPicture):
         return picture.encoding
+    if isinstance(picture, VideoPicture):
+        return ''
     return picture.format.partition(';')[0].strip()
 
 
@@ -370,6 +421,7 @@ def _raw(picture: Picture) -> RawPicture:
     """
     if isinstance(picture, RawPicture):
         return picture
+    assert isinstance(picture, CompressedPicture)
     named = f"format '{picture.format[:60]}'"
     if _is_depth(picture):
         raise FormatError(f'{named} is a depth image, not a picture')
@@ -458,6 +510,8 @@ def _choose(
         return wanted
     if len(pictures) > 1:
         pictures = [name for name in pictures if not has_depth(name)] or pictures
+    if len(pictures) > 1:  # a video beside what it was made of
+        pictures = [name for name in pictures if topics[name].msgtype != VIDEO] or pictures
     if len(pictures) != 1:
         what = (
             'several topics with pictures'

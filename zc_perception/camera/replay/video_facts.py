@@ -1,12 +1,9 @@
-"""What a video stream says of its pictures: what their numbers mean, and how they are turned.
-
-Names are FFmpeg's. Old PyAV, and FFmpeg before 6.1, can't be asked for all of it. There it is read
-from FFmpeg's description of the file in words, which ``ffmpeg -i`` prints too.
+"""What a video stream says of its pictures, in FFmpeg's names: what their numbers mean, and how
+they are turned.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,11 +71,6 @@ _UPRIGHT_BY = (
 )
 # The largest picture of standard definition has 720x576 pixels.
 _HIGH_DEFINITION = 1280, 577
-# libavformat of FFmpeg 6.1, the first whose frames have what is said of their stream.
-_ASKABLE = (60, 16)
-_PIXELS = re.compile(r', \w+\(([^()]*)\), \d+x\d+')
-# Of FFmpeg up to 6, and since.
-_TURN = re.compile(r'(?:displaymatrix|Display Matrix): rotation of (\S+) degrees')
 
 Turn = tuple[int, int, int, int]
 """(a, b, c, d): a picture's pixels go to x' = a·x + c·y, y' = b·x + d·y. Rows are counted down."""
@@ -102,62 +94,8 @@ class Said(NamedTuple):
         )
 
 
-def described(av: Any, container: Any, stream: Any) -> str | None:
-    """What FFmpeg says of *stream* in words; ``None``: its frames themselves can be asked.
-
-    :param av: PyAV.
-    """
-    version = av.library_versions['libavformat'][:2]
-    if version >= _ASKABLE and hasattr(stream.codec_context, 'color_trc'):
-        return None
-    level = av.logging.get_level()
-    av.logging.set_level(av.logging.INFO)
-    try:
-        words = str(container.dumps_format())
-    finally:
-        av.logging.set_level(level)
-    of_stream = rf'^ *Stream #\d+:{stream.index}\b.*?(?=^ *Stream #|\Z)'
-    found = re.search(of_stream, words, re.MULTILINE | re.DOTALL)
-    return found[0] if found else ''
-
-
-def said_in(words: str) -> Said:
-    """What the description of a stream says of its colours."""
-    pixels = _PIXELS.search(words.partition('\n')[0])
-    matrix = range_ = transfer = UNKNOWN
-    for word in pixels[1].split(', ') if pixels else ():
-        names = word.split('/')
-        if word in _RANGES.values():
-            range_ = word
-        elif len(names) == 3:
-            matrix, transfer = names[0], names[2]
-        elif word in _MATRICES.values():  # matrix, primaries and transfer have one name
-            matrix = transfer = word
-    return Said(matrix, range_, transfer)
-
-
-def turn_in(words: str) -> Turn:
-    """How the description of a stream says that its pictures are turned.
-
-    :raises FormatError: by no quarter of a circle.
-    """
-    found = _TURN.search(words)
-    degrees = found[1] if found else '0'
-    # Counted against the clock.
-    turns: dict[float, Turn] = {
-        0: UPRIGHT,
-        90: (0, -1, 1, 0),
-        180: (-1, 0, 0, -1),
-        270: (0, 1, -1, 0),
-    }
-    turn = turns.get(float(degrees) % 360)
-    if turn is None:
-        raise FormatError(f'its pictures are turned by {degrees} degrees; {_UPRIGHT_BY}')
-    return turn
-
-
 def said_by(frame: Any, codec: Any) -> Said:
-    """What a frame says, and its decoder where frames can't."""
+    """What a frame says, and its decoder of the transfer."""
     return Said(
         _MATRICES.get(int(frame.colorspace), UNKNOWN),
         _RANGES.get(int(frame.color_range), UNKNOWN),

@@ -12,16 +12,7 @@ from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
 from zc_perception.camera.replay.source import RATE_FROM, rate_of
-from zc_perception.camera.replay.video_facts import (
-    UPRIGHT,
-    Said,
-    Turn,
-    described,
-    said_by,
-    said_in,
-    turn_in,
-    turn_of,
-)
+from zc_perception.camera.replay.video_facts import Said, Turn, said_by, turn_of
 from zc_perception.camera.replay.video_opening import open_video
 from zc_perception.errors import ConfigError, RecordingError
 
@@ -71,7 +62,6 @@ class VideoFile:
         self._end: int | None = None
         self._keys: list[int] = []
         self.encrypted = False
-        self._words = described(self._av, self._container, self._stream)
         self._frames = self._decoded()
 
     def reformatter(self) -> Any:
@@ -80,15 +70,14 @@ class VideoFile:
 
     def said(self, frame: Any) -> Said:
         """What the stream says of a frame's colours."""
-        return said_by(frame, self._codec) if self._words is None else said_in(self._words)
+        return said_by(frame, self._codec)
 
     def turn(self, frame: Any) -> Turn:
         """How the first frame, and with it all of them, is turned.
 
         :raises FormatError: by no quarter of a circle.
         """
-        turn = turn_of(frame)
-        return turn_in(self._words) if turn == UPRIGHT and self._words is not None else turn
+        return turn_of(frame)
 
     def next(self) -> Decoded | None:
         """The next frame; ``None``: there is none.

@@ -15,6 +15,8 @@ _TEXT_CONTROLS = frozenset(b'\t\n\v\f\r\x1b')
 # A line of text with binary pictures behind it.
 _YUV4MPEG = b'YUV4MPEG2'
 _COVER_RATE = 90_000
+# libavformat of FFmpeg 6.1, the first whose frames have what is said of their stream.
+_ASKABLE = (60, 16)
 _CONVERT = "convert it to H.264 with another program, for example 'ffmpeg -i IN OUT.mp4'"
 _ANOTHER = "set parameter 'video' to the path of a video file or another recording"
 
@@ -39,7 +41,7 @@ def open_video(path: str) -> OpenVideo:
     :raises ConfigError: PyAV is missing, or the file is no video that it can decode; says what the
         file is.
     """
-    av = _library(path)
+    av = pyav(path)
     head = _head(path)
     try:
         # A name with a colon would be taken for a protocol, and a playlist could name any host.
@@ -58,7 +60,11 @@ def open_video(path: str) -> OpenVideo:
     return OpenVideo(av, container, stream, others)
 
 
-def _library(path: str) -> Any:
+def pyav(path: str) -> Any:
+    """Return PyAV.
+
+    :raises ConfigError: it is missing, or too old to say how pictures are turned and coloured.
+    """
     try:
         av = importlib.import_module('av')
         importlib.import_module('av.video.reformatter')
@@ -67,6 +73,13 @@ def _library(path: str) -> Any:
             f"video '{path}' needs the library PyAV, which is not installed: "
             'sudo apt install python3-av, or pip install av'
         ) from error
+    version = av.library_versions['libavformat'][:2]
+    if version < _ASKABLE or not hasattr(av.VideoCodecContext, 'color_trc'):
+        raise ConfigError(
+            f"video '{path}' needs PyAV 12 with FFmpeg 6.1, or newer; here is PyAV {av.__version__} "
+            f'with libavformat {".".join(map(str, version))}, which does not say how pictures are '
+            "turned and coloured: pip install -U 'av<20'"
+        )
     # Old ones hand FFmpeg's warnings to Python's logging, from the threads that decode.
     if av.logging.get_level() is not None:
         av.logging.set_level(av.logging.PANIC)
