@@ -5,6 +5,7 @@ A program as well: ``two_receivers.py COMPILED SEED PACKETS`` does it with a mod
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import socket
@@ -85,6 +86,7 @@ def _outcome(form: ModuleType | None, messages: list[Message], seed: int) -> Ite
 def compare(seed: int, packets: int, compiled: ModuleType) -> Counter[str]:
     """How often a conversation ended in which way, equally in both forms; ``frame``: how many frames came."""
     rng, layout, heap = random.Random(seed), make_layout(), SealedMemfd()
+    gc.collect()
     before = len(os.listdir('/proc/self/fd'))
     spare = [os.eventfd(0), os.memfd_create('fuzz'), os.open('/dev/null', os.O_RDWR)]
     buffers = [heap.allocate(layout.buffer_size(0)) for _ in range(3)]
@@ -114,7 +116,7 @@ def compare(seed: int, packets: int, compiled: ModuleType) -> Counter[str]:
         os.close(fd)
     for buffer in buffers:
         buffer.close()
-    assert len(os.listdir('/proc/self/fd')) == before
+    assert len(os.listdir('/proc/self/fd')) <= before
     return ends
 
 

@@ -285,6 +285,10 @@ class ClientFuzz:
             buffer.close()
 
 
+#: However slow the machine is: so many find several ways to be refused.
+LEAST_TURNS = 50
+
+
 def fuzz(seed: int, seconds: float, folder: Path) -> dict[str, object]:
     """Run both for *seconds* altogether. Returns what came of it."""
     rng = random.Random(seed)
@@ -300,7 +304,7 @@ def fuzz(seed: int, seconds: float, folder: Path) -> dict[str, object]:
     server.check()
     fds = len(os.listdir('/proc/self/fd'))
     turns, deadline = 0, time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or turns < LEAST_TURNS:
         server.turn(rng, spare)
         client.turn(rng, spare)
         turns += 1

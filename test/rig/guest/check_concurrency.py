@@ -12,6 +12,8 @@ from .kernel_api import heap_buffer, live, parameters
 from .npu_client import RESULT_SIZE, Npu, make_image
 
 _SECONDS = 2.0
+#: On the slowest machine, too.
+_LEAST_JOBS = 11
 
 
 @check
@@ -23,7 +25,7 @@ def threads_race_on_the_same_handles() -> None:
         def worker(seed: int) -> None:
             nonlocal jobs
             chance = random.Random(seed)
-            while time.monotonic() < end:
+            while time.monotonic() < end or jobs < _LEAST_JOBS:
                 try:
                     action, handle = chance.randrange(3), chance.randrange(1, 400)
                     if action == 0:
@@ -39,8 +41,7 @@ def threads_race_on_the_same_handles() -> None:
                         raise
 
         with parameters(latency_us=100):
-            together([lambda seed=seed: worker(seed) for seed in range(4)])  # type: ignore[misc]
-    assert jobs > 10, f'only {jobs} jobs were submitted'
+            together([lambda seed=seed: worker(seed) for seed in range(4)], 600.0)  # type: ignore[misc]
     expect_nothing_left()
 
 
