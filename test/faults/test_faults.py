@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from long_form import LONG
+from process_state import kept
 
 from faults import accounts, peers
 from faults.harness import Fault
@@ -15,6 +16,13 @@ from faults.outcome import ABSENT, HELD
 from faults.run_faults import Theatre, all_faults
 
 FAULTS = [each for each in all_faults().values() if LONG or not each.long_only]
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _process_as_it_began() -> Iterator[None]:
+    """A stage sets variables and more for this process; many faults share it, so that these are put back after the last one."""
+    with kept():
+        yield
 
 
 @pytest.fixture(scope='module', autouse=True)
