@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import inspect
 import itertools
+import math
 import threading
 import time
 import traceback
@@ -22,14 +23,28 @@ from zc_perception.log import ONCE, Seldom, on_stderr
 _LONGEST_STOP_S = 2.0
 
 
+def next_turn(now: float, period_s: float, phase_s: float) -> float:
+    """The next turn after *now*: turns are whole periods of the steady clock, and *phase_s*. So what has the same phase is looked at
+    together, which costs a third of looking at one after the other: its code is in the CPU's caches then.
+    """
+    return (math.floor((now - phase_s) / period_s + 1e-6) + 1) * period_s + phase_s
+
+
 class Watch:
     """One thing that is looked at, until :meth:`stop`; or until the object is gone whose method looks: it isn't kept alive for that."""
 
-    def __init__(self, lookout: Lookout, period_s: float, look: Callable[[], object]) -> None:
+    def __init__(
+        self, lookout: Lookout, period_s: float, look: Callable[[], object], phase_s: float
+    ) -> None:
         self._lookout = lookout
         self._look = weakref.WeakMethod(look) if inspect.ismethod(look) else (lambda: look)
-        self.period_s = period_s
+        self._period_s = period_s
+        self._phase_s = phase_s
         self.stopped = False
+
+    def next_turn(self) -> float:
+        """When it is looked at again."""
+        return next_turn(time.monotonic(), self._period_s, self._phase_s)
 
     def look(self) -> None:
         """Once."""
@@ -61,15 +76,14 @@ class Lookout:
         self._complain = Seldom(on_stderr, ONCE)
         self._changed = threading.Condition()
         self._due: list[tuple[float, int, Watch]] = []
-        self._turn = 0.0
         self._looking: Watch | None = None
         self._thread: threading.Thread | None = None
 
-    def watch(self, period_s: float, look: Callable[[], object]) -> Watch:
-        """Call *look* each *period_s*, for the first time after one. By the steady clock; turns that were missed are not made up for."""
-        watch = Watch(self, period_s, look)
+    def watch(self, period_s: float, look: Callable[[], object], phase_s: float = 0.0) -> Watch:
+        """Call *look* each *period_s*, for the first time within one: see :func:`next_turn`. Turns that were missed are not made up for."""
+        watch = Watch(self, period_s, look, phase_s)
         with self._changed:
-            self._put(watch, time.monotonic() + period_s)
+            self._put(watch)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name='lookout', daemon=True)
                 self._thread.start()
@@ -86,8 +100,8 @@ class Lookout:
             if threading.current_thread() is not self._thread:
                 self._changed.wait_for(lambda: self._looking is not watch, _LONGEST_STOP_S)
 
-    def _put(self, watch: Watch, due: float) -> None:
-        heapq.heappush(self._due, (due, next(self._order), watch))
+    def _put(self, watch: Watch) -> None:
+        heapq.heappush(self._due, (watch.next_turn(), next(self._order), watch))
 
     def _run(self) -> None:
         while (watch := self._next()) is not None:
@@ -101,10 +115,7 @@ class Lookout:
         with self._changed:
             self._looking = None
             if not watch.stopped:
-                due = self._turn + watch.period_s
-                self._put(
-                    watch, due if due > time.monotonic() else time.monotonic() + watch.period_s
-                )
+                self._put(watch)
             self._changed.notify_all()
 
     def _next(self) -> Watch | None:
@@ -115,7 +126,7 @@ class Lookout:
                 wait_s = due - time.monotonic()
                 if wait_s <= 0:
                     heapq.heappop(self._due)
-                    self._looking, self._turn = watch, due
+                    self._looking = watch
                     return watch
                 self._changed.wait(wait_s)
             self._thread = None

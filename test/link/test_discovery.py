@@ -18,7 +18,12 @@ from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement, write_announcement
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints import discovery
-from zc_perception.link.endpoints.discovery import Announcements, PublisherCount, PublisherGraph
+from zc_perception.link.endpoints.discovery import (
+    Announcements,
+    GraphSigns,
+    PublisherCount,
+    PublisherGraph,
+)
 from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 from zc_perception.link.shared_memory.server import SharedMemoryServer
@@ -204,6 +209,22 @@ class Writers:
                 writers.items() if isinstance(writers, dict) else enumerate(writers)
             )
         ]
+
+
+def test_the_graph_is_asked_when_a_number_has_changed_and_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, counts = [1000.0], {TOPIC: 1, f'{TOPIC}/_zc': 1}
+    monkeypatch.setattr(discovery, 'time', SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(discovery, 'publisher_count', lambda node, topic: counts[topic])
+    signs = GraphSigns(SimpleNamespace(), TOPIC)  # type: ignore[arg-type]
+    assert signs.changed() and not signs.changed()
+    for topic in counts:
+        counts[topic] += 1
+        assert signs.changed() and not signs.changed()
+    assert signs.changed('a folder') and not signs.changed('a folder')
+    now[0] += discovery._REFRESH_S
+    assert signs.changed('a folder'), 'one publisher may have given way to another'
 
 
 def test_a_publisher_needs_no_writer_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,9 @@ def test_the_end_of_a_node_or_its_context_is_the_end_of_looking_and_no_error(
 def test_another_error_of_the_middleware_is_told_and_ends_nothing(
     lookout: Lookout, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    node = SimpleNamespace(executor=object(), context=SimpleNamespace(ok=lambda: True))
+    node = SimpleNamespace(
+        executor=object(), context=SimpleNamespace(ok=lambda: True), get_namespace=lambda: '/'
+    )
     looks: list[int] = []
 
     def fail() -> None:

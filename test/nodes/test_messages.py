@@ -13,7 +13,7 @@ from vision_msgs.msg import Detection2DArray
 
 from zc_perception.detection.detections import Detections
 from zc_perception.frame import Header
-from zc_perception.nodes import messages
+from zc_perception.link import rclpy_compat
 from zc_perception.nodes.messages import (
     DetectionsCdr,
     DetectionsWriter,
@@ -142,7 +142,7 @@ def test_where_the_middleware_does_not_understand_messages_are_used(
     def refuse(serialised: bytes, kind: type) -> None:
         raise RuntimeError('not this format')
 
-    monkeypatch.setattr(messages, 'deserialize_message', refuse)
+    monkeypatch.setattr(rclpy_compat, 'deserialize_message', refuse)
     message = detections_writer(3)(HEADER, detections([((1, 2, 5, 10), 0.5, 2)]))
     assert (
         isinstance(message, Detection2DArray)

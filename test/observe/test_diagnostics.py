@@ -12,6 +12,7 @@ import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from nodes.ros_kit import Onlooker, overrides, ros
 from rclpy.node import Node
+from rclpy.serialization import deserialize_message
 
 from zc_perception.observe import diagnostics
 from zc_perception.observe.diagnostics import (
@@ -41,7 +42,10 @@ class Desk:
         self.publisher = DiagnosticsPublisher(
             node, lambda: self.statuses, before_publishing=self._count
         )
-        self.publisher._publisher = SimpleNamespace(publish=self.sent.append)  # type: ignore[assignment]
+        self.publisher._publisher = SimpleNamespace(publish=self._receive)  # type: ignore[assignment]
+
+    def _receive(self, message: bytes) -> None:
+        self.sent.append(deserialize_message(message, DiagnosticArray))
 
     def _count(self) -> None:
         self.regular += 1
@@ -80,7 +84,40 @@ def number(level: int | bytes) -> int:
 
 def test_a_second_has_one_message_while_nothing_changes(desk: Desk) -> None:
     assert desk.pass_time(10.0) in (10, 11)
-    assert desk.regular == len(desk.sent)
+    assert desk.regular == 1, 'only what says something new is worth more'
+    desk.become(Level.OK, 'streaming again')
+    assert desk.pass_time(5.0) in (5, 6) and desk.regular == 2
+
+
+def test_levels_are_looked_at_when_a_sign_has_changed_and_for_a_while_after_it(desk: Desk) -> None:
+    looks: list[float] = []
+
+    def collect() -> list[Status]:
+        looks.append(desk.now)
+        return desk.statuses
+
+    def pass_time(seconds: float) -> int:
+        before = len(looks)
+        desk.pass_time(seconds)
+        return len(looks) - before
+
+    sign: list[object] = ['quiet']
+    desk.publisher._collect, desk.publisher._signs = collect, lambda: sign[0]
+    desk.pass_time(2 * diagnostics._RESTLESS_S)
+    assert pass_time(10.0) in (10, 11), 'as often as messages go out'
+    for told in ('trouble', 'quiet'):
+        sign[0] = told
+        desk.become(Level.WARN if told == 'trouble' else Level.OK)
+        sent = len(desk.sent)
+        assert pass_time(diagnostics.LOOK_S) == 1 and len(desk.sent) == sent + 1
+        assert pass_time(2.0) == 10, 'what it announces may take a while'
+    assert pass_time(20.0) < 50
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    desk.publisher._signs = fail  # type: ignore[assignment]
+    assert pass_time(5.0) == 25, 'without signs there is nothing but levels'
 
 
 @pytest.mark.parametrize('level', [Level.WARN, Level.ERROR])

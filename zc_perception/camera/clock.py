@@ -219,6 +219,11 @@ class StampClock:
         self._corrected += ros <= last
         return max(ros, last + 1)
 
+    @property
+    def troubles(self) -> int:
+        """Grows with each step of the clock and each implausible stamp."""
+        return self._steps + self._implausible
+
     def statistics(self) -> ClockStatistics:
         """Offset, jitter and counters; from any thread."""
         offset = (

@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import rclpy
@@ -20,6 +20,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSPolicyKind, QoSProfile
 from rclpy.qos_overriding_options import QoSOverridingOptions, _declare_qos_parameters
+from rclpy.serialization import deserialize_message
 from rclpy.task import Future
 
 from zc_perception.errors import one_line, printable
@@ -86,6 +87,12 @@ def subscription_count(publisher: Any) -> int:
         return 0
 
 
+def publisher_count(node: Node, topic: str) -> int:
+    """Publishers of a topic, by its full name: the node's own method costs several times as much, to make one of it."""
+    with node.handle:
+        return int(node.handle.get_count_publishers(topic))
+
+
 def publish(publisher: Any, message: Any) -> None:
     """Publish, unless the publisher is destroyed or ROS is shut down."""
     try:
@@ -95,6 +102,21 @@ def publish(publisher: Any, message: Any) -> None:
     except RuntimeError as error:
         if not _says_shut_down(error):
             raise
+
+
+def understood(
+    ros_type: type[Any],
+    samples: Iterable[Any],
+    write: Callable[..., bytes],
+    make: Callable[..., Any],
+) -> bool:
+    """Whether the middleware reads what *write* writes of each sample as the very message that *make* makes of it."""
+    try:
+        return all(
+            deserialize_message(write(*sample), ros_type) == make(*sample) for sample in samples
+        )
+    except Exception:  # a middleware of its own format has errors of its own
+        return False
 
 
 def create_reader(

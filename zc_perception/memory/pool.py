@@ -1202,6 +1202,18 @@ class BufferPool:
             ]
         return tuple(sorted(found))
 
+    @property
+    def troubles(self) -> int:
+        """Grows with each counter of what should not be, and where a consumer has all that it may."""
+        return (
+            self._exhausted
+            + self._abandoned
+            + self._retired
+            + self._fence_errors
+            + self._failures
+            + self._refused
+        )
+
     def statistics(self) -> PoolStatistics:
         """A snapshot."""
         with self._lock:

@@ -50,7 +50,7 @@ from zc_perception.nodes.snapshot import SnapshotService, snapshot_folder
 from zc_perception.nodes.stereo_side import StereoSide
 from zc_perception.observe.diagnostics import Status
 from zc_perception.observe.frame_log import FrameLog
-from zc_perception.observe.metrics import StageLatencies
+from zc_perception.observe.metrics import Silence, StageLatencies
 from zc_perception.pixel.fourcc import fourcc_name
 
 _KEEP_ALL_DELAY_S = 1.0
@@ -166,6 +166,7 @@ class CaptureNode(PerceptionNode):
         self.pause_s = 0.0
         self._paused_ns = 0
         self._counters = CaptureCounters()
+        self._quiet = Silence()
         self._stamps = StampClock(
             self.now_ns, is_simulated=lambda: self._node_clock.ros_time_is_active
         )
@@ -504,6 +505,7 @@ class CaptureNode(PerceptionNode):
 
     def _on_condition(self, condition: CameraCondition) -> None:
         """On the camera's thread, or that which opens it first."""
+        self.stir()
         if condition.state is CameraState.LOST:
             if self._paused_ns and self._offer is not None:
                 # What it was opened for may be why it is lost.
@@ -572,6 +574,18 @@ class CaptureNode(PerceptionNode):
         """See :class:`PerceptionNode`: no waiting brings the camera back."""
         condition = self.supervisor.condition
         return condition.reason if self._flowing and condition.state is CameraState.FAILED else ''
+
+    def signs(self) -> object:
+        """See :class:`PerceptionNode`."""
+        camera, server = self.supervisor.camera, self._server
+        if camera is None or server is None:
+            return self._stirred
+        seen, pool = camera.statistics(), camera.pool
+        silent = self._quiet.see(self._counters.openings + seen.captured) > 0.0
+        return (
+            self._stirred, silent, seen.lost, seen.bad, seen.no_slot,
+            0 if pool is None else pool.troubles, camera.clock.troubles, server.troubles,
+        )  # fmt: skip
 
     def collect_diagnostics(self) -> list[Status]:
         """State, camera, pool, clock, link, copies, latencies, calibration, negotiation, controls and, of a side, the pairs."""

@@ -265,6 +265,17 @@ class FrameServer:
             for consumer in consumers
         ]
 
+    @property
+    def troubles(self) -> tuple[object, ...]:
+        """Changes with what :meth:`status` warns of, but for other publishers."""
+        publisher, counters = self._publisher, self.server and self.server.counters
+        return (
+            publisher.messages.errors,
+            publisher.messages.withheld,
+            publisher.announcer.unannounced,
+            counters and counters.troubles,
+        )
+
     def status(self) -> Status:
         """Who gets frames how, and who lately didn't."""
         link = self._publisher.statistics()

@@ -273,6 +273,7 @@ class InferenceNode(PerceptionNode):
         self.processed = 0
         self.detected = 0
         self.failed = 0
+        self._quiet = Silence()
         self._shown = False
         self._factory = accelerator_factory
         self._stream: InferenceStream | None = None
@@ -594,6 +595,20 @@ class InferenceNode(PerceptionNode):
     def patience_s(self) -> float:
         """A frame may take its timeout, and a device its second one."""
         return PATIENCE_S + 2.0 * float(self.parameters['timeout'])
+
+    def signs(self) -> object:
+        """See :class:`PerceptionNode`."""
+        stream = self._stream
+        if stream is None:
+            return self._stirred
+        silent = self._quiet.see(self.processed) > 0.0
+        return (
+            self._stirred,
+            silent,
+            self.failed,
+            stream.subscription.choice,
+            stream.scheduler.state.since_ns,
+        )
 
     def collect_diagnostics(self) -> list[Status]:
         """The state of the node, and what :class:`InferenceStatus` says."""

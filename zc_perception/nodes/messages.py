@@ -1,11 +1,9 @@
 """Detections as ``vision_msgs``: as a message, or as the bytes of one, without a message object.
 
-A message costs a Python object for each of its fields, then a pass over all of them that checks and converts. Most of them never change.
-:class:`DetectionsCdr` lays everything that doesn't change out once, and puts six numbers per detection in between: CDR in the wire format
-of XCDR1, little-endian. Alignment is relative to the end of the four bytes of encapsulation. Whether this middleware and this version of
-``vision_msgs`` read it as it is meant is tried before it is used: see :func:`cdr_is_understood`.
+Most fields of a message never change. :class:`DetectionsCdr` lays everything that doesn't change out once, and puts six numbers per
+detection in between, see :mod:`~zc_perception.link.cdr`.
 
-Source: OMG DDS-XTypes 1.3, 7.4.1 (XCDR1) and DDSI-RTPS 2.5, 10.2 (encapsulation); ``vision_msgs`` 4.
+Source: ``vision_msgs`` 4.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import struct
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from rclpy.serialization import deserialize_message
 from vision_msgs.msg import (
     Detection2D,
     Detection2DArray,
@@ -25,13 +22,12 @@ from vision_msgs.msg import (
 
 from zc_perception.detection.detections import Detections
 from zc_perception.frame import Header
+from zc_perception.link.cdr import COUNT, ENCAPSULATION, STAMP, cdr_string
 from zc_perception.link.image_conversion import stamp_to_message
+from zc_perception.link.rclpy_compat import understood
 
 Write = Callable[[Header, Detections], Detection2DArray]
-_ENCAPSULATION = b'\0\1\0\0'
-_STAMP = struct.Struct('<iI')
-_COUNT = struct.Struct('<I')
-_ONE = _COUNT.pack(1)
+_ONE = COUNT.pack(1)
 # Orientation's w, and the covariance of 6 × 6.
 _UPRIGHT = struct.pack('<d', 1.0) + bytes(8 * 36)
 # Score; position and the orientation's x, y, z; the above; centre; theta; size. All of it are doubles, hence it begins and ends at 8.
@@ -103,11 +99,6 @@ def _texts(detections: Detections) -> list[str]:
     return [''] * len(detections) if ids is None else [str(i) if i else '' for i in ids.tolist()]
 
 
-def _string(text: str) -> bytes:
-    encoded = text.encode() + b'\0'
-    return _COUNT.pack(len(encoded)) + encoded
-
-
 class DetectionsCdr:
     """Makes what ``Publisher.publish`` takes as bytes."""
 
@@ -117,7 +108,7 @@ class DetectionsCdr:
 
     def _use_frame(self, frame_id: str) -> None:
         """What is between a header and the numbers depends on the header's length, by its alignment alone."""
-        text = _string(frame_id)
+        text = cdr_string(frame_id)
         # A number of 4 bytes follows.
         self._frame, self._frame_id = text + bytes(-len(text) % 4), frame_id
         # All of them are multiples of 4, so that there are two cases: a result that begins at 8, or at 4 after one.
@@ -128,7 +119,7 @@ class DetectionsCdr:
     @staticmethod
     def _result(begin: int, index: int) -> bytes:
         """That there is one result, and its class id: from *begin* on, up to the score."""
-        text = _ONE + _string(str(index))
+        text = _ONE + cdr_string(str(index))
         return text + bytes(-(begin + len(text)) % 8)
 
     def write(self, header: Header, detections: Detections) -> bytes:
@@ -138,8 +129,8 @@ class DetectionsCdr:
         """
         if header.frame_id != self._frame_id:
             self._use_frame(header.frame_id)
-        head = _STAMP.pack(*divmod(header.stamp_ns, 1_000_000_000)) + self._frame
-        parts = [_ENCAPSULATION, head, _COUNT.pack(len(detections))]
+        head = STAMP.pack(*divmod(header.stamp_ns, 1_000_000_000)) + self._frame
+        parts = [ENCAPSULATION, head, COUNT.pack(len(detections))]
         add, numbers, known = parts.extend, _NUMBERS.pack, self._num_classes
         # The first header comes at 4 after that of the message, which is as long. An id comes after doubles, hence at 8.
         lead, begin, number, results = head, 4, _NO_ID, self._results[1]
@@ -154,7 +145,7 @@ class DetectionsCdr:
             result = results[index] if index < known else self._result(begin, index)
             add((lead, result, numbers(score, _UPRIGHT, *place)))
             if ids is not None:
-                number = _string(ids[at])
+                number = cdr_string(ids[at])
             elif at:
                 continue
             lead = number + bytes(-len(number) % 4) + head
@@ -194,14 +185,7 @@ def cdr_is_understood(write: Write) -> bool:
 
     :param write: makes a message of the same; valid until it is called again.
     """
-    mine = DetectionsCdr(105)
-    try:
-        return all(
-            deserialize_message(mine.write(*sample), Detection2DArray) == write(*sample)
-            for sample in _samples()
-        )
-    except Exception:  # a middleware of its own format has errors of its own
-        return False
+    return understood(Detection2DArray, _samples(), DetectionsCdr(105).write, write)
 
 
 def detections_writer(

@@ -45,7 +45,7 @@ from zc_perception.nodes.overlay_trails import Trails
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos, subscription_qos
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
-from zc_perception.observe.metrics import LatencyWindow, RecentCount, RecentRates
+from zc_perception.observe.metrics import LatencyWindow, RecentCount, RecentRates, Silence
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.conversion import ToPicture
 from zc_perception.pixel.fourcc import NV12
@@ -108,6 +108,7 @@ class OverlayNode(PerceptionNode):
         }
         self._conversion_errors = RecentCount()
         self._rate = RecentRates()
+        self._quiet = Silence()
         self._draw_times = LatencyWindow()
         self._names: dict[str, str] = {}
         self._history = PictureHistory(self.parameters['history'], self.parameters['scale'])
@@ -387,6 +388,16 @@ class OverlayNode(PerceptionNode):
             detection.id,
             box.center.theta,
         )
+
+    def signs(self) -> object:
+        """See :class:`PerceptionNode`."""
+        subscription, thread = self._frame_subscription, self._thread
+        link = None if subscription is None else subscription.choice
+        lives = thread is None or thread.is_alive()
+        silent = self._quiet.see(self.drawn) > 0.0
+        return (
+            self._stirred, link, lives, silent, self.failed, self.left_out, self.unmatched, self._unfit,
+        )  # fmt: skip
 
     def collect_diagnostics(self) -> list[Status]:
         """Whether anybody looks, and whether pictures find their detections."""

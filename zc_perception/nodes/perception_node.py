@@ -121,6 +121,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._stopped = False
         self._error: Exception | None = None
         self._failure = ''
+        self._stirred = 0
         self._warn_once = Seldom(lambda text: self.get_logger().warning(text), ONCE)
         self._err_once = Seldom(lambda text: self.get_logger().error(text), ONCE)
         self._diagnostics: DiagnosticsPublisher | None = None
@@ -129,7 +130,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self.parameters = NodeParameters(
             self,
             self.SPECS,
-            self._on_parameter,
+            self._on_parameter_stirred,
             self.PREFIXES,
             check=self._check_parameter,
             changeable=self._not_changeable,
@@ -173,9 +174,21 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     def _on_parameter(self, name: str, value: Any) -> None:
         """A parameter has changed."""
 
+    def _on_parameter_stirred(self, name: str, value: Any) -> None:
+        self._on_parameter(name, value)
+        self.stir()
+
     def collect_diagnostics(self) -> Sequence[Status]:
         """The node's parts."""
         return [self.lifecycle_status()]
+
+    def signs(self) -> object:
+        """See :class:`DiagnosticsPublisher`. By default its own: levels are looked at each time."""
+        return object()
+
+    def stir(self) -> None:
+        """Something has happened that a level may depend on. Any thread."""
+        self._stirred += 1
 
     def _describe(self) -> None:
         """Once a second, before diagnostics are published."""
@@ -270,7 +283,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         if self.parameters['autostart']:
             self._open_once()
         self._diagnostics = DiagnosticsPublisher(
-            self, self.collect_diagnostics, before_publishing=self._describe
+            self, self.collect_diagnostics, before_publishing=self._describe, signs=self.signs
         )
 
     def _open_once(self) -> None:
@@ -312,6 +325,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         except Exception as error:
             self._note('configure', error)
             return TransitionCallbackReturn.ERROR
+        finally:
+            self.stir()
         self._failure = ''
         return TransitionCallbackReturn.SUCCESS
 
@@ -342,6 +357,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             self._end()
         except Exception as error:
             self.get_logger().error(f'the node could not close everything: {one_line(error)}')
+        finally:
+            self.stir()
         return TransitionCallbackReturn.SUCCESS
 
     def _step(self, name: str, work: Callable[[], None]) -> TransitionCallbackReturn:
@@ -350,6 +367,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         except Exception as error:
             self._note(name, error)
             return TransitionCallbackReturn.ERROR
+        finally:
+            self.stir()
         return TransitionCallbackReturn.SUCCESS
 
     def _note(self, step: str, error: Exception) -> None:

@@ -213,5 +213,6 @@ class Realtime:
     def statuses(self) -> list[Status]:
         """What the system refused; none where it refused nothing."""
         refused = '; '.join(self._refused.copy().values())
-        page = shipped_file('docs/vehicle.md')
-        return [REALTIME.status(refused=refused, page=page)] if refused else []
+        if not refused:
+            return []
+        return [REALTIME.status(refused=refused, page=shipped_file('docs/vehicle.md'))]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +15,18 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
 from zc_perception.errors import one_line
-from zc_perception.link.endpoints.executor_turns import NodeWatch
+from zc_perception.link.cdr import COUNT, ENCAPSULATION, STAMP, cdr_string
+from zc_perception.link.endpoints.executor_turns import NodeWatch, phase_s
+from zc_perception.link.rclpy_compat import understood
+from zc_perception.lookout import next_turn
+from zc_perception.observe.metrics import RECENT_S
 
 TOPIC = '/diagnostics'
 PERIOD_S = 1.0
 LOOK_S = 0.2
-"""Levels are looked at so often, and published when one has changed: no more than five messages a second, whatever flickers."""
+"""Signs are looked at so often, and levels where one has changed: no more than five messages a second, whatever flickers."""
+_RESTLESS_S = RECENT_S + PERIOD_S
+"""What a sign announces shows within so long: warnings pass, and what has stopped is known to have stopped."""
 
 
 class Level(Enum):
@@ -38,20 +44,20 @@ class Figures(Mapping[str, Any]):
     """Values that are made when somebody asks for them: levels are looked at more often than figures are published."""
 
     def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
-        self._make = make
-
-    @cached_property
-    def _made(self) -> Mapping[str, Any]:
-        return self._make()
+        self._make = cache(make)
 
     def __getitem__(self, name: str) -> Any:
-        return self._made[name]
+        return self._make()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._made)
+        return iter(self._make())
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._make())
+
+    def items(self) -> ItemsView[str, Any]:
+        """See Mapping."""
+        return self._make().items()
 
 
 @dataclass(frozen=True)
@@ -117,21 +123,23 @@ class Part:
         holding = (row for row in (*self.rows, self._well) if row.when(look))
         first = next(holding)
         said = [first, *(row for row in holding if row.joins)] if first.joins else [first]
-        message, advice = (
-            '; '.join(dict.fromkeys(text.format_map(seen) for text in texts))
-            for texts in ([row.sentence for row in said], [row.advice for row in said])
-        )
-        return Status(self.name, first.level, message, values or {}, advice, hardware_id)
+        message = '; '.join(dict.fromkeys([row.sentence.format_map(seen) for row in said]))
+        advice = '; '.join(dict.fromkeys([row.advice.format_map(seen) for row in said]))
+        values = {} if values is None else values
+        return Status(self.name, first.level, message, values, advice, hardware_id)
 
 
 class DiagnosticsPublisher:
-    """Looks five times a second, publishes once a second and when a level has changed.
+    """Publishes once a second and when a level has changed. It looks five times a second at *signs*, and for a while after one of them has
+    changed at what *collect* says: that takes a hundred times as long.
 
     By the steady clock: a simulation's time may stand still. From the moment on that the node has an executor, but not on that: see
     :mod:`~zc_perception.lookout`. What *collect* raises is published as an error, and costs nothing else.
 
     :param collect: called on a thread of its own, one call at a time; must be quick, and neither wait nor touch pixels.
-    :param before_publishing: called before each message of the regular ones: once a second.
+    :param before_publishing: called once a second, before the regular message, if that says something else than the last one.
+    :param signs: something that is not equal to what it was once a level may have changed or is about to; by default it never is. As
+        quick as reading some attributes.
     """
 
     def __init__(
@@ -140,30 +148,48 @@ class DiagnosticsPublisher:
         collect: Callable[[], Sequence[Status]],
         *,
         before_publishing: Callable[[], object] = lambda: None,
+        signs: Callable[[], object] = object,
     ) -> None:
         self._node = node
         self._collect = collect
         self._before_publishing = before_publishing
         self._host = socket.gethostname()
         self._name = node.get_fully_qualified_name().lstrip('/')
+        self._signs = signs
+        self._signs_seen: object = None
         self._levels: dict[str, Level] = {}
-        self._due = time.monotonic()
+        self._regular: list[_Row] = []
+        self._due = self._calm_at = time.monotonic()
+        self._phase_s = phase_s(node)
         self._publisher = node.create_publisher(DiagnosticArray, TOPIC, 10)
         self._watch = NodeWatch(node, LOOK_S, self.look)
 
     def look(self) -> None:
         """Publish if it is time, or if a level has changed since it was published last."""
-        statuses = self._statuses()
         now = time.monotonic()
-        if now >= self._due:
-            self._due = max(self._due + PERIOD_S, now + PERIOD_S / 2)
+        try:
+            signs = self._signs()
+        except Exception:  # what collects says it
+            signs = object()
+        if signs != self._signs_seen:
+            self._signs_seen, self._calm_at = signs, now + _RESTLESS_S
+        if now < self._due and now >= self._calm_at:
+            return
+        statuses = self._statuses()
+        if now < self._due:
+            if {status.part: status.level for status in statuses} != self._levels:
+                self._publish([self._row(status) for status in statuses])
+            return
+        self._due = next_turn(now, PERIOD_S, self._phase_s)
+        rows = [self._row(status) for status in statuses]
+        if rows != self._regular:
+            self._regular = rows
             try:
                 self._before_publishing()
             except Exception as error:
-                statuses = [*statuses, _broken(error)]
-        elif {status.part: status.level for status in statuses} == self._levels:
-            return
-        self._publish(statuses)
+                self._regular = []
+                rows = [*rows, self._row(_broken(error))]
+        self._publish(rows)
 
     def _statuses(self) -> Sequence[Status]:
         try:
@@ -171,29 +197,73 @@ class DiagnosticsPublisher:
         except Exception as error:  # a fault in what only looks on must not end the node
             return [_broken(error)]
 
-    def _publish(self, statuses: Sequence[Status]) -> None:
-        message = DiagnosticArray()
-        message.header.stamp = self._node.get_clock().now().to_msg()
-        message.status = [self._as_message(status) for status in statuses]
-        self._levels = {status.part: status.level for status in statuses}
-        self._publisher.publish(message)
+    def _publish(self, rows: Sequence[_Row]) -> None:
+        self._levels = {part: level for part, level, _, _ in rows}
+        make = _as_bytes if _bytes_are_understood() else _as_message
+        self._publisher.publish(make(self._node.get_clock().now().nanoseconds, rows))
 
-    def _as_message(self, status: Status) -> DiagnosticStatus:
+    def _row(self, status: Status) -> _Row:
         try:
-            values = [KeyValue(key=key, value=str(value)) for key, value in status.values.items()]
+            values = {key: str(value) for key, value in status.values.items()}
         except Exception as error:
-            status, values = _broken(error, status.part), []
-        return DiagnosticStatus(
-            level=status.level.value,
-            name=f'{self._name}: {status.part}',
-            message=status.text(),
-            hardware_id=status.hardware_id or self._host,
-            values=values,
-        )
+            status, values = _broken(error, status.part), {}
+        texts = f'{self._name}: {status.part}', status.text(), status.hardware_id or self._host
+        return status.part, status.level, texts, values
 
     def stop(self) -> None:
         """No more messages. Idempotent."""
         self._watch.stop()
+
+
+_Row = tuple[str, Level, tuple[str, str, str], Mapping[str, str]]
+"""Part and level; name, message and hardware id; values."""
+
+
+def _as_message(now_ns: int, rows: Sequence[_Row]) -> DiagnosticArray:
+    message = DiagnosticArray()
+    message.header.stamp.sec, message.header.stamp.nanosec = divmod(now_ns, 1_000_000_000)
+    message.status = [
+        DiagnosticStatus(
+            level=level.value,
+            name=name,
+            message=text,
+            hardware_id=hardware_id,
+            values=[KeyValue(key=key, value=value) for key, value in values.items()],
+        )
+        for _, level, (name, text, hardware_id), values in rows
+    ]
+    return message
+
+
+def _as_bytes(now_ns: int, rows: Sequence[_Row]) -> bytes:
+    """The same, serialised: a number of 4 bytes begins at a multiple of 4, a level anywhere."""
+    out = bytearray(ENCAPSULATION + STAMP.pack(*divmod(now_ns, 1_000_000_000)) + cdr_string(''))
+    out += bytes(-len(out) % 4) + COUNT.pack(len(rows))
+    for _, level, texts, values in rows:
+        out += _LEVEL[level]
+        for text in texts:
+            out += bytes(-len(out) % 4) + cdr_string(text)
+        out += bytes(-len(out) % 4) + COUNT.pack(len(values))
+        for pair in values.items():
+            for text in pair:
+                out += bytes(-len(out) % 4) + cdr_string(text)
+    return bytes(out)
+
+
+_LEVEL = {
+    level: bytes([level.value]) if isinstance(level.value, int) else level.value for level in Level
+}
+
+
+@cache
+def _bytes_are_understood() -> bool:
+    texts = ['öptical_'[:length] for length in range(8)]
+    rows = [
+        ('', level, (text, text * 2, 'x'), dict.fromkeys(texts, text))
+        for level in Level
+        for text in texts
+    ]
+    return understood(DiagnosticArray, [(7_000_000_005, rows), (0, [])], _as_bytes, _as_message)
 
 
 def _broken(error: Exception, part: str = 'diagnostics') -> Status:

@@ -20,6 +20,7 @@ from zc_perception.link.announcement import SUFFIX, Announcement, host_id, read_
 from zc_perception.link.bus import BusPublisher, LinkQos
 from zc_perception.link.endpoints.publisher import AdaptedPublisher
 from zc_perception.link.endpoints.qos import link_qos
+from zc_perception.link.rclpy_compat import publisher_count
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 from zc_perception.link.shared_memory.socket_folder import SUFFIX as SOCKET_SUFFIX
 from zc_perception.link.shared_memory.socket_folder import default_folder
@@ -35,6 +36,8 @@ _ALONE_S = 2.0
 _LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE)
 #: Stands in the graph for a node's name that has not come yet.
 UNNAMED = '_UNKNOWN_'
+# Whoever gives way to another one between two looks changes no number: so often all is looked at anew.
+_REFRESH_S = 5.0
 #: Longer than a middleware keeps a publisher that was killed in the graph (Fast DDS: 20 s).
 UNPROVED_S = 30.0
 
@@ -53,6 +56,25 @@ class PublisherCount:
     matching: int
     plain: tuple[str, ...]
     mismatch: str
+
+
+class GraphSigns:
+    """Says whether it is worth asking who publishes on a topic: the number of publishers costs a tenth of their names and QoS."""
+
+    def __init__(self, node: Node, topic: str) -> None:
+        self._node = node
+        self._topics = topic, topic + SUFFIX
+        self._seen: tuple[object, ...] = ()
+        self._refresh_at = 0.0
+
+    def changed(self, *others: object) -> bool:
+        """Whether a number is another one than at the last call, or one of *others*; or whether that is some seconds ago."""
+        seen = (*(publisher_count(self._node, topic) for topic in self._topics), *others)
+        now = time.monotonic()
+        if seen == self._seen and now < self._refresh_at:
+            return False
+        self._seen, self._refresh_at = seen, now + _REFRESH_S
+        return True
 
 
 class PublisherGraph:
@@ -123,6 +145,12 @@ class PublisherGraph:
             ),
             mismatches[0] if mismatches and all(mismatches) else '',
         )
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a writer on the topic may be about to come, or none."""
+        now = time.monotonic()
+        return any(now - since < _ALONE_S for since in self._alone.values())
 
     def _without_messages(self, announcers: Counter[str]) -> int:
         """How many of *announcers* have been without a writer on the topic for so long that none will come."""
@@ -349,9 +377,13 @@ class Rivals:
         self._publisher = publisher
         self._monotonic = monotonic
         self._since: dict[bytes, float] = {}
+        self._signs = GraphSigns(node, publisher.topic)
+        self._alone = False
 
     def look(self) -> list[str]:
         """Names of the nodes that publish there too; empty: there is none, or none that is known to be alive."""
+        if not self._signs.changed() and self._alone:
+            return []
         topic = self._publisher.topic
         announcers = self._node.get_publishers_info_by_topic(topic + SUFFIX)
         now = self._monotonic()
@@ -362,6 +394,7 @@ class Rivals:
             ]
         names = Counter(map(node_name, announcers))
         names -= Counter([self._node.get_fully_qualified_name()])
+        self._alone = len(self._since) == 1 and not names
         # A node's name comes a little later than its endpoints.
         return sorted('its name is not known yet' if UNNAMED in name else name for name in names)
 

@@ -11,6 +11,7 @@ import contextlib
 import threading
 import types
 import weakref
+import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
@@ -122,6 +123,13 @@ def _rest(coroutine: Coroutine[Any, Any, None]) -> Generator[None, None, None]:
             return
 
 
+def phase_s(node: Node) -> float:
+    """Within a second, when a node is looked at: together with those of its namespace, which are one camera's; cameras one after the other,
+    so that they don't keep the interpreter's lock from frames all at once.
+    """
+    return zlib.crc32(node.get_namespace().encode()) / 2**32
+
+
 class NodeWatch:
     """Ends with :meth:`stop`, with the node, with its context, or with whoever keeps this object; by the steady clock.
 
@@ -131,7 +139,7 @@ class NodeWatch:
     def __init__(self, node: Node, period_s: float, look: Callable[[], object]) -> None:
         self._node = node
         self._look = look
-        self._watch = LOOKOUT.watch(period_s, self._once)
+        self._watch = LOOKOUT.watch(period_s, self._once, phase_s(node))
 
     def _once(self) -> None:
         if self._node.executor is None:

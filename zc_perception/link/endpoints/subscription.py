@@ -27,8 +27,10 @@ these, an object that comes directly takes the queue's alone.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
+import os
 import threading
 import time
 import traceback
@@ -50,7 +52,7 @@ from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement, announcement_topic, host_id
 from zc_perception.link.bus import BUS, MEETING, BusPublisher, BusSubscription
 from zc_perception.link.changeover import REMEMBERED, Changeover, Key, message_key
-from zc_perception.link.endpoints.discovery import Announcements, PublisherGraph
+from zc_perception.link.endpoints.discovery import Announcements, GraphSigns, PublisherGraph
 from zc_perception.link.endpoints.executor_turns import ExecutorWake, NodeWatch, coroutine_turn
 from zc_perception.link.endpoints.qos import (
     ANNOUNCEMENTS_QOS,
@@ -69,8 +71,10 @@ from zc_perception.link.endpoints.windows import (
 from zc_perception.link.image_conversion import ImageToFrame
 from zc_perception.link.rclpy_compat import call_soon, create_reader, wake_up, when_destroyed
 from zc_perception.link.rungs import (
+    IN_PROCESS,
     NO_PUBLISHER,
     REFUSED,
+    SHARED_MEMORY,
     UNMATCHED,
     Choice,
     LocalPublisher,
@@ -277,6 +281,8 @@ class AdaptedSubscription(Generic[T]):
             remote = SharedMemoryLinks('', off='use_intra_process_comms is false for this node')
         self._remote = remote
         self._graph = PublisherGraph(node, self.topic, self._wanted)
+        self._folder = default_folder()
+        self._signs = GraphSigns(node, self.topic)
         self._announcements = Announcements()
         self._unreachable_since: float | None = None
         self._reader: Any = None
@@ -314,7 +320,8 @@ class AdaptedSubscription(Generic[T]):
         """On no executor: that is woken only when there is something for it to do."""
         executor = self._node.executor
         with self._rung_lock:
-            news = not self._closed and not self._paused and self._is_news(choose(self._view()))
+            asleep = self._closed or self._paused or not self._restless()
+            news = not asleep and self._is_news(choose(self._view()))
             news |= bool(self._unjudged)
             windows = () if self._closed else self._windows()
         # Here, because a callback that doesn't return keeps the executor.
@@ -335,6 +342,25 @@ class AdaptedSubscription(Generic[T]):
         called_at = self._called_at
         runs = called_at and time.monotonic() - called_at >= STALLED_S
         return SLOW_CALLBACK if runs else self._slow
+
+    def _restless(self) -> bool:
+        """Whether another choice may be due: always, but while all come directly or nobody is there, and no sign says that this is over."""
+        local, choice, folder_ns = BUS.publishers(self._key), self._choice, 0
+        if not self._remote.off:
+            with contextlib.suppress(OSError):
+                folder_ns = os.stat(self._folder).st_mtime_ns
+        changed = self._signs.changed(folder_ns, *local)
+        direct = all(rung in (IN_PROCESS, SHARED_MEMORY) for rung, _ in choice.routes)
+        calm = direct and bool(choice.routes or choice.reason == NO_PUBLISHER)
+        return (
+            changed
+            or not calm
+            or choice.waiting
+            or self._reader is not None
+            or (choice.rung, choice.reason) != self._said
+            or self._graph.undecided
+            or any(publisher.without_slots(self._bus_subscription) for publisher in local)
+        )
 
     def _is_news(self, choice: Choice) -> bool:
         if choice.reader:
@@ -453,7 +479,7 @@ class AdaptedSubscription(Generic[T]):
         own_ids = {publisher.publisher_id for publisher in local}
         if not self._remote.off and self._announcements.incomplete(count.adapted):
             self._announcements.read_files(
-                default_folder(), self.topic, self._domain, own_ids, self._remote.connected()
+                self._folder, self.topic, self._domain, own_ids, self._remote.connected()
             )
         announced = self._announcements.known(own_ids)
         # Which of them don't match can't be known from here: then the middleware decides.
@@ -755,6 +781,11 @@ class AdaptedSubscription(Generic[T]):
                     # What it has raised keeps the callback's variables, and rclpy keeps that in a cycle: nobody could say until when.
                     _forget_variables(raised)
                 self._warn(f"'{self.topic}': {error}", 'not released')
+
+    @property
+    def choice(self) -> Choice:
+        """The ways in use, and why."""
+        return self._choice
 
     def statistics(self) -> SubscriptionStatistics:
         """Counters, the kind of link that is in use, and why. From any thread; see :class:`SubscriptionStatistics`."""

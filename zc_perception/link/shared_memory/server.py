@@ -110,6 +110,11 @@ class ServerStatistics:
         self.internal_errors += 1
         self.last_internal_error = one_line(error)
 
+    @property
+    def troubles(self) -> int:
+        """Grows with each refusal and each error."""
+        return sum((self.internal_errors, *self.refused.values(), *self.protocol_errors.values()))
+
     def copy(
         self, consumers: tuple[ConsumerStatistics, ...], handshaking: int
     ) -> ServerStatistics:
