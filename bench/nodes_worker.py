@@ -15,7 +15,7 @@ idle      ``seconds``             ``cpu_us`` of this process while no camera run
 run       ``cameras, seconds,     of the first so many cameras, the others rest: ``ran_s``, ``latencies_us`` (from captured to published,
           spread, probed``        less the accelerator's delay), ``due``, ``published``, ``detections``, ``drops`` by reason,
                                   ``conversions``, ``imports``, ``stages_us``; until the last detections are out: ``wall_s``, ``cpu_us``;
-                                  ``cpu_each_us``: one camera's, from a frame to the next; if *probed*, ``use``: figures of
+                                  ``cpu_each_us``: one camera's, from a frame to the next; if *probed*, ``use`` and ``holders``: of
                                   :class:`MachineUse`. *spread*: the cameras' frames come evenly over the period
 ========  ======================  ==============================================================================================
 
@@ -42,6 +42,7 @@ import rclpy
 from rclpy.parameter import Parameter
 from rclpy.utilities import get_rmw_implementation_identifier
 
+from bench.holders import LONG_NS, LockHolders
 from bench.obeying import obey, run_worker
 from bench.stand_ins import DelayedAccelerator, PrefilledCamera
 from zc_perception.detection.detections import Detections
@@ -59,6 +60,7 @@ _DRAIN_S = 5.0
 _IN_FLIGHT = 2
 _TICK_S = 1.0 / os.sysconf('SC_CLK_TCK')
 _PROBE_S = 0.005
+_MARKED = 4
 # Fields of a CPU's line: user, nice, system, idle, iowait, irq, softirq, steal.
 _IDLE = (3, 4)
 _FIELDS = 8
@@ -159,6 +161,18 @@ def _run_delay_ns() -> int:
         return 0
 
 
+def _resident_mib(status: str) -> dict[str, float]:
+    kib = {
+        name: float(value.split()[0])
+        for name, _, value in (line.partition(':') for line in status.splitlines())
+        if name.startswith('Rss')
+    }
+    return {
+        'resident_mib': (kib['RssAnon'] + kib['RssFile']) / 1024,
+        'buffers_mib': kib['RssShmem'] / 1024,
+    }
+
+
 class MachineUse:
     """Measures from entering to leaving; a context manager.
 
@@ -173,13 +187,27 @@ class MachineUse:
         self._cpu_ns = self._wall_ns = 0
         self._busy_s = 0.0
         self._lock_us: list[float] = []
+        self._holders = LockHolders()
 
     def _probe(self) -> None:
-        while not self._stop.is_set():
+        for number in itertools.count():
+            if self._stop.is_set():
+                return
+            # Of so many threads that costs some.
+            marked = number % _MARKED == 0
+            if marked:
+                self._holders.mark()
             waited_ns, until_ns = _run_delay_ns(), time.monotonic_ns() + round(_PROBE_S * 1e9)
             time.sleep(_PROBE_S)
             late_ns = time.monotonic_ns() - until_ns
-            self._lock_us.append(max(0, late_ns - (_run_delay_ns() - waited_ns)) / 1e3)
+            kept_ns = max(0, late_ns - (_run_delay_ns() - waited_ns))
+            self._lock_us.append(kept_ns / 1e3)
+            if marked and kept_ns >= LONG_NS:
+                self._holders.kept(kept_ns)
+
+    def holders(self) -> list[Mapping[str, Any]]:
+        """Who kept the lock for long."""
+        return self._holders.longest()
 
     def __enter__(self) -> MachineUse:
         self._busy_s = busy_s(self._cpus, _stat())
@@ -203,7 +231,7 @@ class MachineUse:
 
     def figures(self) -> dict[str, float]:
         """After leaving. ``process_percent`` of one CPU; ``machine_percent`` of all that the process may use, whoever used them;
-        ``gil_wait_*_us``: from having a CPU to running on."""
+        ``gil_wait_*_us``: from having a CPU to running on; ``resident_mib`` without, ``buffers_mib`` of the cameras' buffers."""
         wall_s = self._wall_ns / 1e9
         waits = sorted(self._lock_us) or [0.0]
         return {
@@ -211,6 +239,7 @@ class MachineUse:
             'machine_percent': min(100.0, 100.0 * self._busy_s / (wall_s * len(self._cpus))),
             'gil_wait_p50_us': waits[len(waits) // 2],
             'gil_wait_p99_us': waits[int(len(waits) * 0.99)],
+            **_resident_mib(Path('/proc/self/status').read_text(encoding='ascii')),
         }
 
 
@@ -332,6 +361,7 @@ class Cameras:
             ),
             'imports': sum(graph.inference.accelerator.imports for graph in graphs),
             'use': {} if use is None else use.figures(),
+            'holders': [] if use is None else use.holders(),
         }
 
     def _cpu_each(self, graphs: Sequence[Graph]) -> list[float]:

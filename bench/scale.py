@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.holders import describe
 from bench.pipeline import Cameras, check_path
 from bench.rows import Condition, Row, Series, make_rows
 from bench.subcommand import (
@@ -85,6 +86,7 @@ class Window:
 
     series: Series
     drops: dict[str, int]
+    holders: Sequence[Mapping[str, Any]] = ()
 
     @property
     def holds(self) -> bool:
@@ -107,7 +109,8 @@ def window_of(run: dict[str, Any], received: int) -> Window:
         'fps': run['published'] / run['ran_s'],
     }
     cpu_us = figures['process_percent'] / 100.0 * run['ran_s'] * 1e6 / run['due']
-    return Window(Series(run['latencies_us'], cpu_us, sum(drops.values()), figures), drops)
+    series = Series(run['latencies_us'], cpu_us, sum(drops.values()), figures)
+    return Window(series, drops, run.get('holders', ()))
 
 
 def explain(window: Window, cpus: int) -> str:
@@ -169,6 +172,8 @@ class Search:
             self._say(
                 f'{cameras} cameras: p99 {last.series.p99_us / 1e3:.1f} ms, {f"lost {lost}" if lost else "nothing lost"}'
             )
+            if last.holders:
+                self._say(f'  kept the lock over 1 ms: {describe(last.holders)}')
             if last.holds:
                 return True
         return False
@@ -251,6 +256,10 @@ def measure_scale(plan: ScalePlan, say: Say) -> Measured:
             'first_loss': search.failed,
             'limit': search.limit(cpus),
             'cpus': cpus,
+            'holders': {
+                str(number): list(windows[-1].holders)
+                for number, windows in search.windows.items()
+            },
         }
         say(f'{name}: {search.held} cameras without a loss; limit: {limits[name]["limit"]}')
     if not rows:

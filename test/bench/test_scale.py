@@ -6,13 +6,13 @@ import os
 import re
 import sys
 import threading
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_kit import instead_of_measuring, run_bench
+from waiting import until
 
 from bench import __main__ as program
 from bench import scale
@@ -247,18 +247,23 @@ def test_a_thread_that_keeps_the_lock_is_seen_in_what_others_wait() -> None:
     begun, stop = threading.Event(), threading.Event()
 
     def compute() -> None:
+        begun.set()
         while not stop.is_set():
             sum(range(1000))
-            begun.set()
 
     thread = threading.Thread(target=compute)
     thread.start()
     assert begun.wait(60.0)
     with MachineUse() as busy:
-        time.sleep(0.3)
-        stop.set()
-        thread.join()
-    figures = busy.figures()
+        try:
+            until(lambda: busy.holders(), 'a wait for the lock')
+        finally:
+            stop.set()
+            thread.join()
+    figures, holders = busy.figures(), busy.holders()
+    assert holders and 'test_scale.py:compute' in holders[0]['place'], 'the function is named'
+    assert holders[0]['worst_us'] >= holders[0]['p99_us'] >= 1000 and holders[0]['times'] > 0
+    assert figures['resident_mib'] > 1 and figures['buffers_mib'] >= 0
     assert figures['gil_wait_p50_us'] > 1000 and figures['process_percent'] > 0
     assert 0 < figures['machine_percent'] <= 100
 

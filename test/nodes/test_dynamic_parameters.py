@@ -221,6 +221,18 @@ def too_late(bench: Bench, node: str, name: str, value: float) -> None:
     bench.run.eventually(lambda: bench.inference.failed >= failed + 2, 'frames are given up')
 
 
+def broken(bench: Bench, node: str, name: str, value: float) -> None:
+    assert not any(status.part == 'budget' for status in bench.inference.collect_diagnostics())
+    bench.set(node, name, value)
+
+    def named() -> bool:
+        budget = next(s for s in bench.inference.collect_diagnostics() if s.part == 'budget')
+        late = sum(int(n) for key, n in budget.values.items() if key.startswith('late_by_'))
+        return bool(late) and budget.level is Level.WARN and 'the worst ' in budget.message
+
+    bench.run.eventually(named, 'the stage that broke it')
+
+
 def reaches_the_accelerator(bench: Bench, node: str, name: str, value: bool) -> None:
     bench.set(node, name, value)
     assert bench.tuned[-1]['import_cache'] is value, 'it has it when the call returns'
@@ -294,6 +306,7 @@ ENTRIES: dict[tuple[str, str], Dynamic] = {
         ['sign'], results(lambda r: set(r.found.classes.tolist()) <= {SIGN})
     ),
     ('inference', 'max_rate'): Dynamic(4.0, paced),
+    ('inference', 'deadline'): Dynamic(1e-6, broken),
     ('inference', 'in_flight'): Dynamic(2, results(lambda r: r.in_flight == 2, some=True)),
     ('inference', 'timeout'): Dynamic(0.01, too_late, costs_frames=True),
     ('inference', 'import_cache'): Dynamic(False, reaches_the_accelerator),

@@ -12,9 +12,10 @@ from observe.frame_log_kit import made_entry, made_frame
 
 from zc_perception.errors import ZcError
 from zc_perception.observe import frame_log
+from zc_perception.observe.budget import STAGES
 from zc_perception.observe.frame_log import FrameLog, FrameRecord, RecordKind
-from zc_perception.observe.timeline import STAGES, WHOLE, stages_us
-from zc_perception.observe.zc_timeline import main, stage_rows
+from zc_perception.observe.timeline import WHOLE, NodeTrack, stages_us
+from zc_perception.observe.zc_timeline import _budget_line, budget_of, main, stage_rows
 
 BLANK = FrameRecord(1, RecordKind.PROCESSED, 0, 1, 1, *(0,) * 10, (1,), 0, 0, 3, 0, 1)
 NAMES = [name for name, _ in STAGES]
@@ -49,6 +50,20 @@ def test_rows_are_stages_in_their_order_with_their_share() -> None:
     assert (rows[0]['median_us'], rows[-1]['median_us'], rows[-1]['p99_us']) == (2, 254, 381)
     assert rows[-1]['share_percent'] == 100.0
     assert sum(row['share_percent'] for row in rows[:-1]) == pytest.approx(100.0, abs=0.5)
+
+
+def test_a_deadline_s_late_frames_are_counted_by_the_stage_that_broke_it() -> None:
+    usual = [record(scale=10)] * 5
+    late = usual[0]._replace(sent_ns=usual[0].sent_ns + 5_000_000)
+    unsent = usual[0]._replace(sent_ns=0)
+    found = budget_of(NodeTrack('/inference', 'inference', 1, [*usual, late, unsent], 0.002))
+    assert (found['frames'], found['late'], found['stages']) == (6, 1, {'publish': 1})
+    assert _budget_line(found) == (
+        '/inference: deadline 2 ms, 1 of 6 frames late (publish 1), '
+        'the worst 6.3 ms: publish took 5.6 ms, usually 0.6'
+    )
+    in_time = budget_of(NodeTrack('/inference', 'inference', 1, usual, 0.002))
+    assert _budget_line(in_time) == '/inference: deadline 2 ms, 0 of 5 frames late'
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec('classes', [], 'Names or indices of the classes that are published. Empty: all.', whole_numbers=True, dynamic=True),
         ParameterSpec('max_rate', 0.0, 'Most frames that are run per second, each time the newest. 0: no limit.', 'Hz', 0.0, 1000.0,
                       dynamic=True),
+        ParameterSpec('deadline', 0.0, 'A frame should take no longer from the camera to its sent detections. /diagnostics counts those that '
+                      'do, and names the stage that broke it. 0: nobody looks.', 's', 0.0, 60.0, dynamic=True),
         ParameterSpec('keep_all', False, 'Run every frame instead of the newest. For recordings only.'),
         *TRACKING,
         *SPACE,

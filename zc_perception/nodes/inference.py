@@ -48,6 +48,7 @@ from zc_perception.npu.metis_card import Temperatures, TemperatureWatch, place_o
 from zc_perception.npu.recovering_device import DeviceState
 from zc_perception.npu.scheduler import InFlight, Scheduler, SchedulerStatistics
 from zc_perception.npu.selection import Selection, engines_of, open_accelerator
+from zc_perception.observe.budget import FrameBudget, Late
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import RecentCount, RecentRates, Silence, StageLatencies
@@ -240,6 +241,22 @@ DETECTIONS = Part(
         _SLOW_MODEL.advice),
     well='{done:.1f} of {coming:.1f} frames per second',
 )  # fmt: skip
+# What to do about the stage that broke a deadline, by its name.
+_TOO_LONG = {
+    'capture': "its thread waits for a CPU: see realtime_priority, or end what else runs in the camera's process",
+    'link': 'this node was busy with the frame before, or waits for a CPU: see in_flight and realtime_priority',
+    'import': 'the accelerator imports or converts: see part accelerator',
+    'infer': 'the device takes so long: a smaller model, or fewer frames on it (max_rate)',
+    'queue': 'the frame before was decoded late, or this thread waits for a CPU: see realtime_priority',
+    'decode': 'many candidates: raise score_threshold or name classes; or the thread waits for a CPU',
+    'publish': 'the middleware takes so long: look at who subscribes to detections',
+}
+BUDGET = Part(
+    'budget',
+    Row(lambda s: s.late, WARN, '{late} frame(s) took longer than {deadline_ms:g} ms lately, the worst {worst}', '{advice}',
+        see='by the stage that it names; see [zc_timeline](timeline.md#a-deadline)'),
+    well='no frame took longer than {deadline_ms:g} ms lately',
+)  # fmt: skip
 _OWN = -1.0
 # Frames in flight are waited for so long when the node is deactivated; what takes longer gives its buffers back by itself.
 _DRAIN_S = 1.0
@@ -274,6 +291,7 @@ class InferenceNode(PerceptionNode):
         self.detected = 0
         self.failed = 0
         self._quiet = Silence()
+        self.budget = FrameBudget(self.parameters['deadline'])
         self._shown = False
         self._factory = accelerator_factory
         self._stream: InferenceStream | None = None
@@ -425,6 +443,8 @@ class InferenceNode(PerceptionNode):
     def _on_parameter(self, name: str, value: Any) -> None:
         if name == 'max_rate':
             self._pace.set(value)
+        elif name == 'deadline':
+            self.budget = FrameBudget(value)
         self._tracking.tune(self.parameters)
         stream = self._stream
         if stream is None:
@@ -526,6 +546,7 @@ class InferenceNode(PerceptionNode):
             'conversions': link.conversions,
             'processed': self.processed,
             'failed': self.failed,
+            'deadline_s': self.parameters['deadline'],
             'copies': copy_facts(self.ledger),
             'startup': STARTUP.facts(),
         }
@@ -565,6 +586,12 @@ class InferenceNode(PerceptionNode):
             received_ns - entry.frame.published_ns, done_ns - received_ns, decoded_ns - done_ns, published_ns - decoded_ns,
             published_ns - data.captured_ns,
         )  # fmt: skip
+        budget = self.budget
+        if budget.deadline_ns:
+            budget.judge(
+                data.captured_ns, entry.frame.published_ns, received_ns, entry.submitted_ns, entry.signalled_ns, done_ns, decoded_ns,
+                published_ns,
+            )  # fmt: skip
         for observer in self.observers:
             observer(entry, found)
 
@@ -606,6 +633,7 @@ class InferenceNode(PerceptionNode):
             self._stirred,
             silent,
             self.failed,
+            self.budget.late,
             stream.subscription.choice,
             stream.scheduler.state.since_ns,
         )
@@ -645,6 +673,9 @@ class InferenceStatus:
         self._enabled = True
         self._most = 0.0
         self._temperature = TemperatureWatch()
+        self._budget: FrameBudget | None = None
+        self._late = RecentCount()
+        self._worst: Late | None = None
 
     def lost(self, error: Exception) -> None:
         """A frame has no result. Any thread."""
@@ -676,7 +707,33 @@ class InferenceStatus:
             ),
             self._accelerator_status(stream, statistics, state, lost),
             self._rate_status(stream, statistics, state),
+            *self._budget_status(),
             *found,
+        ]
+
+    def _budget_status(self) -> list[Status]:
+        """What became of the deadline, if there is one."""
+        budget = self._node.budget
+        if budget is not self._budget:
+            self._budget, self._late, self._worst = budget, RecentCount(), None
+        if not budget.deadline_ns:
+            return []
+        late = self._late.see(budget.late)
+        worst = [each for each in (budget.take_worst(), self._worst) if late and each is not None]
+        self._worst = max(worst, default=None)
+        values = {
+            'deadline_ms': f'{budget.deadline_ns / 1e6:g}',
+            'late': budget.late,
+            **{f'late_by_{stage}': count for stage, count in budget.stages.copy().items()},
+        }
+        return [
+            BUDGET.status(
+                values,
+                late=self._worst is not None and late,
+                deadline_ms=budget.deadline_ns / 1e6,
+                worst=self._worst,
+                advice='' if self._worst is None else _TOO_LONG[self._worst.stage],
+            )
         ]
 
     def _since_result(self, statistics: SchedulerStatistics, *counters: str) -> int:

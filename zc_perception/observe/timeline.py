@@ -15,7 +15,6 @@ track here has as many lanes as it needs.
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zc_perception.npu.driver_events import traced
+from zc_perception.observe.budget import STAGES, spans_ns
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 
 #: Tracks of the kernel.
@@ -82,12 +82,14 @@ class NodeTrack:
     """The records of one node's log.
 
     :param role: ``capture`` or ``inference``.
+    :param deadline_s: the node's parameter; 0: it has none.
     """
 
     node: str
     role: str
     pid: int
     records: Sequence[FrameRecord]
+    deadline_s: float = 0.0
 
 
 @dataclass
@@ -622,16 +624,6 @@ def build_timeline(
 
 
 WHOLE = 'whole'
-#: Of one frame, in order: its name, and what it lies between.
-STAGES = (
-    ('capture', 'the camera has it → published'),
-    ('link', 'published → taken by the inference node'),
-    ('import', 'taken → the device has the job'),
-    ('infer', 'the device has the job → its fence is seen'),
-    ('queue', 'the fence is seen → its turn comes'),
-    ('decode', 'its turn comes → the boxes are there'),
-    ('publish', 'the boxes are there → detections are sent'),
-)
 
 
 def is_whole(record: FrameRecord) -> bool:
@@ -640,19 +632,17 @@ def is_whole(record: FrameRecord) -> bool:
 
 
 def stages_us(record: FrameRecord) -> dict[str, float]:
-    """Return the time of each stage of one processed frame, and of the whole way.
+    """Return the time of each stage of one processed frame, and of the whole way."""
+    spans = spans_ns(times_ns(record))
+    return {
+        **{name: span / 1e3 for (name, _), span in zip(STAGES, spans, strict=True)},
+        WHOLE: sum(spans) / 1e3,
+    }
 
-    If the node doesn't know a time, that stage is 0 and the next one is longer.
-    """
-    times = [
+
+def times_ns(record: FrameRecord) -> tuple[int, ...]:
+    """Return the times between which the stages lie."""
+    return (
         record.captured_ns, record.published_ns, record.received_ns, record.submitted_ns, record.signalled_ns, record.done_ns,
         record.decoded_ns, record.sent_ns,
-    ]  # fmt: skip
-    for number in range(1, len(times)):
-        # A fence may be seen by a thread that is late to note that it was submitted.
-        times[number] = max(times[number], times[number - 1])
-    found = {
-        name: (end - begin) / 1e3
-        for (name, _), (begin, end) in zip(STAGES, itertools.pairwise(times), strict=True)
-    }
-    return {**found, WHOLE: (times[-1] - times[0]) / 1e3}
+    )  # fmt: skip

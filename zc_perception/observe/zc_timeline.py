@@ -82,7 +82,7 @@ def stage_rows(records: Sequence[FrameRecord]) -> list[dict[str, Any]]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
-    from zc_perception.observe.timeline import STAGES
+    from zc_perception.observe.budget import STAGES
 
     between = dict(STAGES)
     return '\n'.join(
@@ -94,6 +94,34 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
                 for row in rows
             ),
         ]
+    )
+
+
+def budget_of(track: NodeTrack) -> dict[str, Any]:
+    """Return what became of a node's deadline in these frames."""
+    from zc_perception.observe.budget import FrameBudget
+    from zc_perception.observe.timeline import is_whole, times_ns
+
+    budget, whole = FrameBudget(track.deadline_s), list(filter(is_whole, track.records))
+    for record in whole:
+        budget.judge(*times_ns(record))
+    worst = budget.take_worst()
+    return {
+        'node': track.node,
+        'deadline_ms': track.deadline_s * 1e3,
+        'frames': len(whole),
+        'late': budget.late,
+        'stages': dict(budget.stages),
+        'worst': None if worst is None else worst._asdict(),
+        'text': '' if worst is None else str(worst),
+    }
+
+
+def _budget_line(budget: dict[str, Any]) -> str:
+    stages = ', '.join(f'{stage} {count}' for stage, count in budget['stages'].items())
+    return (
+        f'{budget["node"]}: deadline {budget["deadline_ms"]:g} ms, {budget["late"]} of {budget["frames"]} frames late'
+        + (f' ({stages}), the worst {budget["text"]}' if stages else '')
     )
 
 
@@ -122,7 +150,12 @@ def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
         for log in logs:
             log.skip()
         time.sleep(seconds)
-        return [NodeTrack(log.node, log.role, log.pid, log.read()) for log in logs]
+        return [
+            NodeTrack(
+                log.node, log.role, log.pid, log.read(), float(log.facts().get('deadline_s', 0.0))
+            )
+            for log in logs
+        ]
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -148,10 +181,12 @@ def _run(options: argparse.Namespace) -> int:
         write_output(trace, json.dumps(build_timeline(tracks)), '--trace')
         put(f'{trace} (open it in ui.perfetto.dev)', sys.stderr)
     rows = stage_rows(records)
+    budgets = [budget_of(track) for track in tracks if track.deadline_s]
     if rows_file is not None:
         document = {'seconds': options.seconds, 'frames': len(records), 'stages': rows}
+        document |= {'deadlines': budgets} if budgets else {}
         write_output(rows_file, json.dumps(document, indent=1) + '\n', '--json')
-    error = put(_table(rows), sys.stdout)
+    error = put('\n'.join([_table(rows), *map(_budget_line, budgets)]), sys.stdout)
     if error is not None and rows_file is None:
         raise ConfigError(
             f"the result can't be printed: {error.strerror}; give a file with --json"

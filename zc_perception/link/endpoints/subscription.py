@@ -340,7 +340,8 @@ class AdaptedSubscription(Generic[T]):
     def _too_slow(self) -> TooSlow | None:
         """What is, if that is why all frames are held."""
         called_at = self._called_at
-        runs = called_at and time.monotonic() - called_at >= STALLED_S
+        # It has begun a little after the frame was handed out.
+        runs = called_at and time.monotonic() - called_at >= STALLED_S / 2
         return SLOW_CALLBACK if runs else self._slow
 
     def _restless(self) -> bool:

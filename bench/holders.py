@@ -1,0 +1,85 @@
+"""Who keeps the interpreter's lock: while one thread was kept from running, which other one used the CPU, and where it stands afterwards.
+
+Sources: clock_getcpuclockid(3), and the kernel's ``include/linux/posix-timers_types.h`` for the number of a thread's clock.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+LONG_NS = 1_000_000
+_NAMED = 5
+# Of its stack, innermost first: the function, and who asked for it.
+_DEEP = 3
+
+
+def _thread_clock(native_id: int) -> int:
+    """The clock of a thread's CPU time. Made of its number: of a thread that has just ended it is an error, not undefined."""
+    return (~native_id << 3) | 6
+
+
+class LockHolders:
+    """One thread owns it: it calls :meth:`mark`, waits, and calls :meth:`kept` if it was kept from running for long."""
+
+    def __init__(self) -> None:
+        self._spent: dict[int, int] = {}
+        self._kept_us: dict[str, list[float]] = {}
+
+    def mark(self) -> None:
+        """Before the wait."""
+        self._spent = self._clocks()
+
+    def _clocks(self) -> dict[int, int]:
+        own, found = threading.get_ident(), {}
+        for thread in threading.enumerate():
+            if thread.native_id and thread.ident and thread.ident != own:
+                try:
+                    found[thread.ident] = time.clock_gettime_ns(_thread_clock(thread.native_id))
+                except OSError:  # it has ended
+                    continue
+        return found
+
+    def kept(self, wait_ns: int) -> None:
+        """The lock came *wait_ns* late: book that to whoever used the CPU most meanwhile."""
+        frames = sys._current_frames()
+        used = {
+            ident: spent - self._spent[ident]
+            for ident, spent in self._clocks().items()
+            if ident in self._spent and ident in frames
+        }
+        if used:
+            holder = max(used, key=used.__getitem__)
+            self._kept_us.setdefault(_place(frames[holder]), []).append(wait_ns / 1e3)
+
+    def longest(self) -> list[Mapping[str, Any]]:
+        """The places that kept it longest in all, the worst first."""
+        ordered = sorted(self._kept_us.copy().items(), key=lambda each: -sum(each[1]))
+        return [
+            {
+                'place': place,
+                'times': len(waits),
+                'p99_us': sorted(waits)[int(len(waits) * 0.99)],
+                'worst_us': max(waits),
+            }
+            for place, waits in ordered[:_NAMED]
+        ]
+
+
+def _place(frame: Any) -> str:
+    stack = traceback.extract_stack(frame, _DEEP)
+    return ' < '.join(
+        f'{line.filename.rpartition("/")[2]}:{line.name}' for line in reversed(stack)
+    )
+
+
+def describe(holders: Sequence[Mapping[str, Any]]) -> str:
+    """In one line."""
+    return '; '.join(
+        f'{each["place"]} {each["times"]} times, p99 {each["p99_us"] / 1e3:.1f} ms'
+        for each in holders
+    )
