@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Cells whose maxima are computed together, so that all their numbers fit into the second cache. */
-enum { BLOCK = 512, GROUPS = 17 };
+/* Cells whose maxima are computed together, so that all their numbers fit into the second cache; and are asked for together. */
+enum { BLOCK = 512, GROUPS = 17, STEP = 32 };
 
 /* GCC makes vector code of the plain loops below; where it can, also such that newer processors run. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(ZC_NO_CLONES)
@@ -56,14 +56,15 @@ ptrdiff_t zc_find(const struct zc_scores *given, double least, int64_t *cells, i
     }
 }
 
-/* A box as OpenCV's Rect2d has it; the size is a float32 difference. next: the one of its class that stayed before it. */
+/* A box; the size is a float32 difference. next: the one of its class that stayed before it, or NOBODY. */
 struct rect {
-    double x, y, width, height, area;
-    int64_t place;
+    float x, y, width, height;
     int64_t class_;
-    uint32_t rank;
-    ptrdiff_t next;
+    uint32_t place, next;
 };
+#define NOBODY UINT32_MAX
+/* A box in the order in which boxes are looked at. */
+struct turn { uint32_t rank, rect; };
 
 /* By falling score, of equal ones in the order of their places: what has the lower rank comes first. */
 static uint32_t rank_of(float score) {
@@ -72,35 +73,40 @@ static uint32_t rank_of(float score) {
     memcpy(&bits, &plain, sizeof bits);
     return bits & 0x80000000u ? bits : ~(bits | 0x80000000u);
 }
-/* Sorts the order of n rects by rank, 11 bits at a time, keeping equal ones in place. */
-static uint32_t *sort(const struct rect *rects, size_t n, uint32_t *order, uint32_t *spare) {
-    for (unsigned shift = 0; shift < 32; shift += 11) {
-        size_t starts[2048] = {0}, sum = 0;
-        for (size_t i = 0; i < n; i++) starts[rects[i].rank >> shift & 2047]++;
-        if (starts[rects[0].rank >> shift & 2047] == n) continue;
-        for (size_t b = 0; b < 2048; b++) {
-            const size_t count = starts[b];
+/* Sorts n of them by rank, a byte at a time as far as they differ, keeping equal ones in place. */
+static struct turn *sort(size_t n, struct turn *turns, struct turn *spare) {
+    uint32_t least = UINT32_MAX, most = 0;
+    for (size_t i = 0; i < n; i++) {
+        least = turns[i].rank < least ? turns[i].rank : least;
+        most = turns[i].rank > most ? turns[i].rank : most;
+    }
+    for (unsigned shift = 0; shift < 32 && (most - least) >> shift != 0; shift += 8) {
+        uint32_t starts[256] = {0}, sum = 0;
+        for (size_t i = 0; i < n; i++) starts[(turns[i].rank - least) >> shift & 255]++;
+        for (size_t b = 0; b < 256; b++) {
+            const uint32_t count = starts[b];
             starts[b] = sum;
             sum += count;
         }
-        for (size_t i = 0; i < n; i++) spare[starts[rects[order[i]].rank >> shift & 2047]++] = order[i];
-        uint32_t *sorted = spare;
-        spare = order;
-        order = sorted;
+        for (size_t i = 0; i < n; i++) spare[starts[(turns[i].rank - least) >> shift & 255]++] = turns[i];
+        struct turn *sorted = spare;
+        spare = turns;
+        turns = sorted;
     }
-    return order;
+    return turns;
+}
+/* How far two sides of boxes lie on each other; the second begins so far behind the first. */
+static double shared_side(double first, double second, double ahead) {
+    const double left = first - (ahead > 0 ? ahead : 0), right = second + (ahead < 0 ? ahead : 0), side = left < right ? left : right;
+    return side > 0 ? side : 0;
 }
 /* Whether OpenCV's NMSBoxes takes them for the same object, with every rounding of its rectOverlap. */
 static int same(const struct rect *a, const struct rect *b, float iou) {
-    if (a->area + b->area <= DBL_EPSILON) return !(1.0f <= iou);
-    const struct rect *left = a->x < b->x ? a : b, *right = a->x < b->x ? b : a;
-    const struct rect *high = a->y < b->y ? a : b, *low = a->y < b->y ? b : a;
-    double width = left->width - (right->x - left->x), height = high->height - (low->y - high->y);
-    if (!(width > 0 && height > 0)) return !(0.0f <= iou);
-    width = width < right->width ? width : right->width;
-    height = height < low->height ? height : low->height;
-    const double shared = width * height;
-    return !(1.0f - (float)(1.0 - shared / (a->area + b->area - shared)) <= iou);
+    const double both = (double)a->width * a->height + (double)b->width * b->height;
+    const double across = shared_side(a->width, b->width, (double)b->x - a->x), down = shared_side(a->height, b->height, (double)b->y - a->y);
+    const double shared = across * down;
+    if (both <= DBL_EPSILON) return !(1.0f <= iou);
+    return !(1.0f - (float)(1.0 - shared / (both - shared)) <= iou);
 }
 static double between(double low, double value, double high) {
     value = value > low ? value : low;
@@ -112,15 +118,16 @@ static float in_source(double side, double offset, double source, double size) {
 }
 
 /* Those that are boxes: numbers, with an area, and some of it inside of the picture. */
-static size_t gather(const struct zc_boxes *boxes, const struct zc_letterbox *box, struct rect *rects) {
+static size_t gather(const struct zc_boxes *boxes, const struct zc_letterbox *box, struct rect *rects, struct turn *turns) {
     const float left = (float)box->left, top = (float)box->top, right = left + (float)box->width, bottom = top + (float)box->height;
     size_t n = 0;
     for (size_t i = 0; i < boxes->count; i++) {
         const float *x = boxes->corners + i, x0 = x[0], y0 = x[boxes->stride], x1 = x[2 * boxes->stride], y1 = x[3 * boxes->stride];
         const float width = x1 - x0, height = y1 - y0;
         if (!(width > 0 && height > 0 && x1 > left && y1 > top && x0 < right && y0 < bottom && width * height < INFINITY)) continue;
-        rects[n++] = (struct rect){x0, y0, width, height, (double)width * height, (int64_t)i, boxes->classes == NULL ? 0 : boxes->classes[i],
-                                   rank_of(boxes->scores[i]), -1};
+        rects[n] = (struct rect){x0, y0, width, height, boxes->classes == NULL ? 0 : boxes->classes[i], (uint32_t)i, NOBODY};
+        turns[n] = (struct turn){rank_of(boxes->scores[i]), (uint32_t)n};
+        n++;
     }
     return n;
 }
@@ -128,23 +135,22 @@ static size_t gather(const struct zc_boxes *boxes, const struct zc_letterbox *bo
 ptrdiff_t zc_suppress(const struct zc_boxes *boxes, const struct zc_letterbox *box, float iou, size_t limit, int64_t *places, float *sources) {
     enum { HEADS = 256 };
     const size_t most = boxes->count;
-    ptrdiff_t heads[HEADS]; /* of those that stayed, by class: the last one, or of several classes the last one of all */
+    uint32_t heads[HEADS]; /* of those that stayed, by class: the last one, or of several classes the last one of all */
     size_t found = 0, stayed = 0;
     if (most == 0 || limit == 0) return 0;
-    struct rect *rects = malloc(most * (sizeof *rects + 2 * sizeof(uint32_t)));
+    struct rect *rects = malloc(most * (sizeof *rects + 2 * sizeof(struct turn)));
     if (rects == NULL) return -1;
-    uint32_t *order = (uint32_t *)(rects + most);
-    const size_t n = gather(boxes, box, rects);
-    for (size_t i = 0; i < HEADS; i++) heads[i] = -1;
-    for (size_t i = 0; i < n; i++) order[i] = (uint32_t)i;
-    if (n > 0) order = sort(rects, n, order, order + most);
+    struct turn *turns = (struct turn *)(rects + most);
+    const size_t n = gather(boxes, box, rects, turns);
+    for (size_t i = 0; i < HEADS; i++) heads[i] = NOBODY;
+    if (n > 0) turns = sort(n, turns, turns + most);
     for (size_t i = 0; i < n && stayed < limit; i++) {
-        struct rect *one = &rects[order[i]];
-        ptrdiff_t *head = &heads[(uint64_t)one->class_ % HEADS], other = *head;
-        while (other >= 0 && (rects[other].class_ != one->class_ || !same(&rects[other], one, iou))) other = rects[other].next;
-        if (other >= 0) continue;
+        struct rect *one = &rects[turns[i].rect];
+        uint32_t *head = &heads[(uint64_t)one->class_ % HEADS], other = *head;
+        while (other != NOBODY && (rects[other].class_ != one->class_ || !same(&rects[other], one, iou))) other = rects[other].next;
+        if (other != NOBODY) continue;
         one->next = *head;
-        *head = order[i];
+        *head = turns[i].rect;
         stayed++;
         const float *corner = boxes->corners + one->place;
         const float x0 = in_source(corner[0], box->left, box->source_width, box->width);

@@ -12,6 +12,20 @@ CLONES static void NAMED(highest)(const T *values, ptrdiff_t next, size_t classe
     for (size_t k = 0; k < classes; k++, values = (const T *)((const char *)values + next))
         for (size_t i = 0; i < count; i++) high[i] = values[i] > high[i] ? values[i] : high[i];
 }
+/* The same of eight classes, which begin the maxima of a group; those of all classes go on. */
+CLONES static void NAMED(highest_of_eight)(const T *values, ptrdiff_t next, size_t count, T *restrict high, T *restrict all) {
+#define ROW(k) *const r##k = (const T *)((const char *)values + (k) * next)
+    const T ROW(0), ROW(1), ROW(2), ROW(3), ROW(4), ROW(5), ROW(6), ROW(7);
+#undef ROW
+    for (size_t i = 0; i < count; i++) {
+        T most = LOWEST;
+#define HIGHER(k) most = r##k[i] > most ? r##k[i] : most
+        HIGHER(0), HIGHER(1), HIGHER(2), HIGHER(3), HIGHER(4), HIGHER(5), HIGHER(6), HIGHER(7);
+#undef HIGHER
+        high[i] = most;
+        all[i] = most > all[i] ? most : all[i];
+    }
+}
 /* Whether one of a cell's numbers, which lie side by side, is at least that. */
 CLONES static int NAMED(reaches)(const T *values, size_t classes, T least) {
     T hit = 0; /* as wide as the numbers, or it would be no vector's */
@@ -39,17 +53,27 @@ static ptrdiff_t NAMED(find)(const struct zc_scores *s, T least, int64_t *cells,
     /* Classes of a group: a cell's best class is looked for in one group only. */
     const size_t group = s->classes <= 8 * (GROUPS - 1) ? 8 : (s->classes + GROUPS - 2) / (GROUPS - 1);
     size_t found = 0;
-    T high[GROUPS][BLOCK]; /* of all classes, then of each group */
+    T high[GROUPS][BLOCK + 64 / sizeof(T)]; /* of all classes, then of each group; a cache has no place for rows of 2 KiB */
     for (size_t row = 0; row < s->rows; row++)
         for (size_t first = 0; first < s->columns; first += BLOCK) {
             const size_t count = s->columns - first < BLOCK ? s->columns - first : BLOCK;
             const char *block = s->data + (ptrdiff_t)row * s->row + (ptrdiff_t)first * s->column;
             size_t groups = 0;
-            for (size_t k = 0; side_by_side && k < s->classes; k += group)
-                NAMED(highest)((const T *)(block + (ptrdiff_t)k * s->class_), s->class_, s->classes - k < group ? s->classes - k : group, count,
-                               high[++groups]);
-            if (side_by_side) NAMED(highest)(high[1], sizeof high[1], groups, count, high[0]);
+            for (size_t i = 0; side_by_side && i < count; i++) high[0][i] = LOWEST;
+            for (size_t k = 0; side_by_side && k < s->classes; k += group) {
+                const T *first_class = (const T *)(block + (ptrdiff_t)k * s->class_);
+                const size_t classes_here = s->classes - k < group ? s->classes - k : group;
+                if (classes_here == 8) NAMED(highest_of_eight)(first_class, s->class_, count, high[++groups], high[0]);
+                else {
+                    NAMED(highest)(first_class, s->class_, classes_here, count, high[++groups]);
+                    for (size_t i = 0; i < count; i++) high[0][i] = high[groups][i] > high[0][i] ? high[groups][i] : high[0][i];
+                }
+            }
             for (size_t i = 0; i < count; i++) {
+                if (side_by_side && i % STEP == 0 && i + STEP <= count && !NAMED(reaches)(high[0] + i, STEP, least)) {
+                    i += STEP - 1;
+                    continue;
+                }
                 const char *cell = block + (ptrdiff_t)i * s->column, *value = cell;
                 if (side_by_side ? !(high[0][i] >= least) : !NAMED(reaches)((const T *)cell, s->classes, least)) continue;
                 const int known = side_by_side && IS_FINITE(high[0][i]);
