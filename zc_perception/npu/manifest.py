@@ -553,23 +553,17 @@ def load_manifest(model: str) -> ModelManifest:
     if not variants or 'engine' in values or 'file' in values:
         parts.insert(0, _Part(path, values, None, None))
     else:
+        words = "a key of a variant, as the top level has neither 'engine' nor 'file'"
         for key in values.keys() - {'variants', *_SHAREABLE}:
-            raise (
-                Place(path)
-                .at(key)
-                .refuse(
-                    values[key],
-                    "a key of a variant, as the top level has neither 'engine' nor 'file'",
-                )
-            )
-    for position, part in enumerate(parts):
-        if any(part.get('engine') == other.get('engine') for other in parts[:position]):
-            place, words = part.own_place('engine'), 'one that no other variant has'
-            raise (
-                place.refuse(part.own['engine'], words)
-                if 'engine' in part.own
-                else place.missing(words)
-            )
+            raise Place(path).at(key).refuse(values[key], words)
+    engines: set[str] = set()
+    for part in parts:
+        place, words = part.own_place('engine'), 'one that no other variant has'
+        if part.get('engine') in engines and 'engine' in part.own:
+            raise place.refuse(part.own['engine'], words)
+        if part.get('engine') in engines:
+            raise place.missing(words)
+        engines.add(part.get('engine'))
     manifests = [_manifest(part) for part in parts]
     if all(manifest.missing for manifest in manifests):
         raise ConfigError('; '.join(manifest.missing for manifest in manifests))
