@@ -150,6 +150,9 @@ READ: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None]] = {
     'rfdetr': (
         {'dets': padded(centres(True), 300), 'labels': logits(of_classes(4, 300))}, {}, THREE,
     ),
+    'rtdetr of transformers': (
+        {'logits': logits(of_classes(3, 300)), 'pred_boxes': padded(centres(True), 300)}, {}, THREE,
+    ),
     'yolov7': ({'output': columns(np.zeros(2), CORNERS, LABELS, SCORES)}, {}, TWO),
     'efficient nms': (_nms(CORNERS, ('num_dets', 'det_boxes', 'det_scores', 'det_classes')), {}, TWO),
     'tensorflow': (
@@ -248,6 +251,12 @@ CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | N
     ),
     'yolox decoded, as yolox': ({'output': raw(3, objects=True)}, {}, {**THREE, 'head': 'yolox'}, 'decoded already'),
     'yolox that can be either': ({'output': raw(3, objects=True)}, {}, THREE, r'head: yolox .* or head: yolov5 \(YOLOX exported'),
+    'detr of transformers': (
+        {'logits': logits(of_classes(4, 100)), 'pred_boxes': padded(centres(True), 100)}, {}, THREE, 'softmax that its scores need',
+    ),
+    'rfdetr without names': (
+        {'dets': padded(centres(True), 300), 'labels': logits(of_classes(4, 300))}, {}, None, 'for its 3 classes',
+    ),
     'logits': ({'output0': logits(raw(3).transpose(0, 2, 1))}, {}, {**THREE, 'head': 'yolov8'}, 'these are logits'),
     'an older rtdetr': (
         {'output0': np.concatenate((padded(centres(True), 300), of_classes(3, 300)), axis=2)}, {}, {**THREE, 'head': 'yolov8'},

@@ -63,7 +63,8 @@ def _refuse_foreign(kind: str, head: type[Head], given: Mapping[str, Any]) -> No
         ]
         if readers:
             raise ConfigError(
-                f"head.{name} is not for head '{kind}'; it is for {', '.join(readers)}: leave it out, or change the kind of head"
+                f"head.{name} is not for head '{kind}'; it is for {', '.join(readers)}: leave it out, or change the kind of head; "
+                'where the file of the model says it, leave head out'
             )
 
 

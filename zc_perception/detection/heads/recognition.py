@@ -22,24 +22,25 @@ _RELATIVE: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order
 _CENTRES: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'cxcywh'}
 _TENSORFLOW: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'yxyx'}
 _YOLO_NAS: HeadOptions = {**_INPUT, 'suppressed': False}
-_DETR = '^(dets|labels|pred_)'
+# Transformers were trained on whole pictures; RF-DETR's backbone on ImageNet's colours.
+_STRETCHED: HeadOptions = {'resize': 'stretch'}
+_IMAGENET = {**_STRETCHED, 'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
 # Of OpenVINO's and Caffe's SSDs, 1x1xnx7.
 _DETECTION_OUTPUT: HeadOptions = {
     **_RELATIVE,
     'columns': ['image class score box'],
     'background': 0,
 }
-# Words of the outputs, sorted; what one of their names has to contain; the head.
-_SEVERAL: tuple[tuple[tuple[str, ...], str, HeadOptions], ...] = (
-    (('box score', 'class'), '', _INPUT),  # mmdeploy
-    (('box', 'class', 'count', 'score'), 'detection_', {**_TENSORFLOW, 'background': 0}),  # TF-OD
-    (('box', 'class', 'count', 'score'), 'num|count', _INPUT),  # EfficientNMS
-    (('box', 'class', 'score'), 'target_sizes', _INPUT),  # RT-DETR, D-FINE: in the sizes that they are given
-    (('box', 'scores'), _DETR, {**_CENTRES, 'sigmoid': True}),  # RF-DETR, DETR
+_RF_DETR, _HUGGING_FACE = '^(dets|labels)$', '^pred_boxes$'
+# Words of the outputs, sorted; what one of their names, or of the inputs', has to contain; the head; what is usual as input.
+_SEVERAL: tuple[tuple[tuple[str, ...], str, HeadOptions, HeadOptions], ...] = (
+    (('box score', 'class'), '', _INPUT, {}),  # mmdeploy
+    (('box', 'class', 'count', 'score'), 'detection_', {**_TENSORFLOW, 'background': 0}, _STRETCHED),  # TF-OD
+    (('box', 'class', 'count', 'score'), 'num|count', _INPUT, {}),  # EfficientNMS
+    (('box', 'class', 'score'), 'target_sizes', _INPUT, _STRETCHED),  # RT-DETR, D-FINE: in the sizes that they are given
+    (('box', 'scores'), _RF_DETR, {**_CENTRES, 'sigmoid': True}, _IMAGENET),
+    (('box', 'scores'), _HUGGING_FACE, {**_CENTRES, 'sigmoid': True}, _STRETCHED),  # RT-DETR, D-FINE of Transformers
 )  # fmt: skip
-# Transformers were trained on whole pictures; RF-DETR's backbone on ImageNet's colours.
-_STRETCHED = {'resize': 'stretch'}
-_IMAGENET = {**_STRETCHED, 'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
 _ANCHOR_OPTIONS = (
     'head: {kind: yolov5, anchors: […]} with the anchors that the model was trained with'
 )
@@ -210,15 +211,13 @@ def _several(
 ) -> Recognised:
     words = [_word(name.lower(), shape, len(outputs) == 1) for name, shape in outputs]
     names = [name for name, _ in outputs] + list(inputs)
-    for wanted, pattern, head in _SEVERAL:
+    for wanted, pattern, head, usual in _SEVERAL:
         if tuple(sorted(words)) == wanted and any(re.search(pattern, name) for name in names):
             found = _with_scores({**head, 'columns': words}, outputs, words, classes)
-            usual: dict[str, Mapping[str, Any]] = {
-                'target_sizes': _STRETCHED,
-                'detection_': _STRETCHED,
-                _DETR: _IMAGENET,
-            }
-            return replace(found, input=usual.get(pattern, {}))
+            if pattern == _HUGGING_FACE and 'background' in (found.head or {}):
+                return Recognised(None, classes, (_softmax(words, classes),))
+            background = int(pattern == _RF_DETR and not classes)
+            return replace(found, classes=found.classes - background, input=usual)
     if sorted(words) == ['box', 'scores']:
         rows = outputs[words.index('box')][1][-2]
         if size and rows in possible_rows(size, _USUAL):
@@ -239,6 +238,14 @@ def _several(
             ),
         )
     return Recognised()
+
+
+def _softmax(words: Sequence[str], classes: int) -> str:
+    head = f'head: {{kind: boxes, columns: [{", ".join(words)}], coordinates: relative, box_order: cxcywh, background: {classes}'
+    return (
+        f'{head}}} where the model ends in the softmax that its scores need (DETR, YOLOS: export it so), or {head}, sigmoid: true}} where '
+        'each class has a sigmoid of its own'
+    )
 
 
 def _with_scores(
