@@ -121,11 +121,13 @@ setup(
             'zc_perception::InferenceNode = zc_perception.nodes.components:InferenceNode',
             'zc_perception::OverlayNode = zc_perception.nodes.components:OverlayNode',
             'zc_perception::RecorderNode = zc_perception.nodes.components:RecorderNode',
+            'zc_perception::GStreamerNode = zc_perception.nodes.components:GStreamerNode',
         ],
         'console_scripts': [
             'capture_node = zc_perception.nodes.main:capture_node',
             'component_container = zc_perception.nodes.main:component_container',
             'component_container_mt = zc_perception.nodes.main:component_container_mt',
+            'gstreamer_node = zc_perception.nodes.main:gstreamer_node',
             'inference_node = zc_perception.nodes.main:inference_node',
             'overlay_node = zc_perception.nodes.main:overlay_node',
             'perception = zc_perception.nodes.main:perception',

@@ -21,6 +21,7 @@ _STARTED_BY = {
     'inference': 'programs `inference_node` and `perception`, component `zc_perception::InferenceNode`',
     'overlay': 'programs `overlay_node` and `perception`, component `zc_perception::OverlayNode`',
     'recorder': 'program `zc_record`, component `zc_perception::RecorderNode`',
+    'gstreamer': 'program `gstreamer_node`, component `zc_perception::GStreamerNode`',
 }
 _TYPES = {
     bool: '`true`, `false`',

@@ -27,10 +27,10 @@ Outcome = dict[str, list[str]]
 """What each function of a file said, once for each of its parameters: nothing, or why it failed."""
 
 
-def gstreamer() -> GStreamerRoot:
+def gstreamer(*, newer: bool = False) -> GStreamerRoot:
     """The tests' GStreamer; where there is none the test is skipped, or fails if it is required."""
     try:
-        return gstreamer_root.root()
+        return gstreamer_root.newer_root() if newer else gstreamer_root.root()
     except SetupError as error:
         if os.environ.get('ZC_RIG') == 'required':
             raise
@@ -58,7 +58,7 @@ def build_plugin(root: GStreamerRoot, source: str, folder: Path, *options: str) 
     return target
 
 
-def names_of(*cases: str) -> list[str]:
+def names_of(*cases: str | Path) -> list[str]:
     """The test functions of files, without importing them."""
     trees = [ast.parse((HERE / name).read_text(encoding='utf-8')) for name in cases]
     functions = [
@@ -67,16 +67,35 @@ def names_of(*cases: str) -> list[str]:
     return [name for name in functions if name.startswith('test_')]
 
 
+def python_with(
+    *arguments: str, plugins: Path | None = None, newer: bool = False
+) -> tuple[list[str], dict[str, str]]:
+    """The command and environment of a Python in which GStreamer and ROS can be loaded.
+
+    :param newer: GStreamer 1.26, in place of the machine's own release's.
+    """
+    root = gstreamer(newer=newer)
+    variables, ros = root.environment(plugins), os.environ.get('LD_LIBRARY_PATH')
+    if newer:
+        command = root.command(sys.executable, *arguments)
+        command[2] += f':{ros}' if ros else ''
+    else:
+        command = [sys.executable, *arguments]
+        variables['LD_LIBRARY_PATH'] += f':{ros}' if ros else ''
+    return command, gstreamer_root.with_environment({**variables, 'PYTHONFAULTHANDLER': '1'})
+
+
 def run_cases(
-    cases: Sequence[str], folder: Path, plugins: Path, variables: Mapping[str, str] | None = None
+    cases: Sequence[str | Path],
+    folder: Path,
+    plugins: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    *,
+    newer: bool = False,
 ) -> Outcome:
     """Run all tests of some files in one process with GStreamer, and report what each said."""
     report = folder / 'report.xml'
-    environment = gstreamer_root.with_environment(
-        {**gstreamer().environment(plugins), 'PYTHONFAULTHANDLER': '1', **(variables or {})}
-    )
-    command = [
-        sys.executable,
+    arguments = [
         '-m',
         'pytest',
         '-q',
@@ -84,10 +103,12 @@ def run_cases(
         'no:cacheprovider',
         f'--junitxml={report}',
         f'--basetemp={folder / "tmp"}',
+        *(str(HERE / name) for name in cases),
     ]
+    command, environment = python_with(*arguments, plugins=plugins, newer=newer)
     result = subprocess.run(
-        [*command, *(str(HERE / name) for name in cases)],
-        env=environment,
+        command,
+        env={**environment, **(variables or {})},
         cwd=HERE.parents[1],
         capture_output=True,
         text=True,
@@ -96,7 +117,7 @@ def run_cases(
     )
     if not report.is_file():
         pytest.fail(
-            f'{", ".join(cases)} ended with status {result.returncode}:\n{result.stdout[-5000:]}{result.stderr[-5000:]}',
+            f'{", ".join(map(str, cases))} ended with status {result.returncode}:\n{result.stdout[-5000:]}{result.stderr[-5000:]}',
             pytrace=False,
         )
     outcome: Outcome = {}

@@ -13,6 +13,7 @@ from zc_perception.camera.gstreamer import abi
 STRUCTS = {
     'GstMiniObject': (abi.MiniObject, {}),
     'GstBuffer': (abi.Buffer, {}),
+    'GstAllocator': (abi.Allocator, {}),
     'GstMessage': (abi.Message, {}),
     'GstQuery': (abi.Query, {}),
     'GstPadProbeInfo': (abi.PadProbeInfo, {}),
@@ -39,6 +40,8 @@ NUMBERS = {
     'GST_QUERY_CAPS': abi.QUERY_CAPS,
     'GST_CAPS_INTERSECT_FIRST': abi.CAPS_INTERSECT_FIRST,
     'GST_BUFFER_FLAG_CORRUPTED': abi.BUFFER_CORRUPTED,
+    'GST_BUFFER_FLAG_DELTA_UNIT': abi.BUFFER_DELTA_UNIT,
+    'GST_MEMORY_FLAG_READONLY': abi.MEMORY_READONLY,
     'GST_VIDEO_MAX_PLANES': abi.MAX_PLANES,
     **{f'GST_STATE_{state.name}': state for state in abi.State},
     **{f'GST_STATE_CHANGE_{change.name}': change for change in abi.StateChange},

@@ -31,6 +31,7 @@ from zc_perception.link.endpoints import frame_offer
 from zc_perception.nodes import (
     camera_info,
     frame_links,
+    gstreamer,
     gstreamer_socket,
     inference,
     overlay,
@@ -38,6 +39,7 @@ from zc_perception.nodes import (
     recorder,
 )
 from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.gstreamer import GStreamerNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.recorder import RecorderNode
@@ -49,12 +51,14 @@ KINDS: dict[str, Any] = {
     'inference': InferenceNode,
     'overlay': OverlayNode,
     'recorder': RecorderNode,
+    'gstreamer': GStreamerNode,
 }
 BASE: dict[str, dict[str, Any]] = {
     'capture': {'width': 128, 'height': 128, 'heap': 'memfd'},
     'inference': {'model': 'hog'},
     'overlay': {},
     'recorder': {'path': '{tmp}/base', 'disk_floor': 0},
+    'gstreamer': {},
 }
 
 
@@ -122,6 +126,7 @@ def option(name: str, value: Any) -> Static:
     )
 
 
+FEED = gstreamer, 'FrameFeed'
 UNIXFD = gstreamer_socket, 'UnixfdServer'
 SYNTHETIC, REPLAY, V4L2 = (
     ('synthetic', 'SyntheticCamera'),
@@ -240,6 +245,15 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('recorder', 'shared_memory_users'): Static(['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS),
     ('recorder', 'copy_free'): Static('required', lambda seen: seen.node.subscription._required is True),
     ('recorder', 'autostart'): AUTOSTART,
+    ('gstreamer', 'pipeline'): Static('fakesink', lambda seen: 'fakesink' in seen.given[-1], {}, FEED),
+    ('gstreamer', 'encoder'): Static('openh264enc', lambda seen: ' openh264enc ' in seen.given[-1][0], {}, FEED),
+    ('gstreamer', 'bit_rate'): Static(500, lambda seen: ' bitrate=500 ' in seen.given[-1][0], {}, FEED),
+    ('gstreamer', 'gop_size'): Static(7, lambda seen: ' key-int-max=7 ' in seen.given[-1][0], {}, FEED),
+    ('gstreamer', 'window'): Static(7, lambda seen: seen.node._subscription._bus_subscription.held == 7),
+    ('gstreamer', 'shared_memory'): Static(False, lambda seen: seen.node._subscription._remote.off),
+    ('gstreamer', 'shared_memory_users'): Static(['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS),
+    ('gstreamer', 'copy_free'): Static('required', lambda seen: seen.node._subscription._required is True),
+    ('gstreamer', 'autostart'): AUTOSTART,
 }  # fmt: skip
 DYNAMIC = {
     (node, name)
@@ -356,6 +370,9 @@ def test_a_parameter_set_while_unconfigured_takes_effect_at_configure(
     monkeypatch.setattr(gstreamer_camera, 'check_description', lambda description: None)
     monkeypatch.setattr(argus, 'load_gstreamer', Mock)
     monkeypatch.setattr(overlay, 'subscription_count', lambda publisher: 1)
+    monkeypatch.setattr(gstreamer, 'load_gstreamer', Mock)
+    feed = Mock(has_sink=False, formats=lambda: None)
+    monkeypatch.setattr(gstreamer, 'FrameFeed', lambda text, **_: feed)
     node = bench.node(kind, entry)
     seen, value = Seen(node), filled(entry.value)
     if entry.given_to is not None:

@@ -85,6 +85,7 @@ def test_the_same_mistake_of_two_cameras_is_said_once(tmp_path: Path) -> None:
         ('/front/capture', ['/rear'], ['/rear/capture', '/rear/inference', '/rear/overlay']),
         ('/**/recorder', [], ['/capture', '/inference', '/overlay', '/recorder']),
         ('/recodrer', [], ['/capture', '/inference', '/overlay', '/recorder']),
+        ('/**/gstreamer', [], ['/capture', '/gstreamer', '/inference', '/overlay']),
         ('/planner', [], ['/capture', '/inference', '/overlay']),
     ],
 )

@@ -18,6 +18,7 @@ from waiting import until
 from zc_perception.camera.mcap_file import MAGIC
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.command_lines import PROGRAMS
+from zc_perception.nodes.gstreamer import GStreamerNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.recorder import RecorderNode
@@ -188,6 +189,7 @@ NODES = {
     'inference': InferenceNode,
     'overlay': OverlayNode,
     'recorder': RecorderNode,
+    'gstreamer': GStreamerNode,
 }
 
 
@@ -198,6 +200,7 @@ NODES = {
         ('inference_node', 'inference'),
         ('overlay_node', 'overlay'),
         ('zc_record', 'recorder'),
+        ('gstreamer_node', 'gstreamer'),
         ('perception', ''),
     ],
 )

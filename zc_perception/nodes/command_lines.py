@@ -32,6 +32,11 @@ _RECORDER = {
     'max_frames': 'end after so many frames; 0: no limit',
     'max_duration': 'end after so many seconds; 0: no limit',
 }
+_GSTREAMER = {
+    'pipeline': 'as for gst-launch-1.0, behind the frames; empty: H.264 topics',
+    'encoder': 'auto, x264enc or openh264enc, where pipeline is empty',
+    'window': 'frames that the pipeline may hold',
+}
 _KINDS = {
     'capture_node': {'': CAMERAS},
     'inference_node': {'': ACCELERATORS},
@@ -52,6 +57,14 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
         'Draws the detections into the frames and publishes detections/image while somebody subscribes to it.',
         ['overlay_node', 'overlay_node --ros-args -p scale:=0.5'],
         _OVERLAY,
+    ),
+    'gstreamer_node': (
+        'Runs a GStreamer pipeline on the frames of image_raw, or publishes them as H.264.',
+        [
+            'gstreamer_node',
+            "gstreamer_node --ros-args -p pipeline:='videoconvert ! autovideosink'",
+        ],
+        _GSTREAMER,
     ),
     'perception': (
         'Runs capture, inference and overlay in one process, for one camera or for several.',

@@ -15,7 +15,7 @@ from rclpy.clock import Clock, ClockType
 from rclpy.timer import Timer
 
 from zc_perception.errors import ZcError
-from zc_perception.nodes import capture, inference, overlay, recorder
+from zc_perception.nodes import capture, gstreamer, inference, overlay, recorder
 from zc_perception.nodes.params.ros_arguments import CommandLine, check_start, command_line
 from zc_perception.nodes.perception_node import PerceptionNode
 
@@ -90,3 +90,7 @@ class OverlayNode(SelfStarting, overlay.OverlayNode):
 
 class RecorderNode(SelfStarting, recorder.RecorderNode):
     """``zc_perception::RecorderNode``."""
+
+
+class GStreamerNode(SelfStarting, gstreamer.GStreamerNode):
+    """``zc_perception::GStreamerNode``."""

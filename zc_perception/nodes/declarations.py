@@ -215,5 +215,17 @@ NODES: Mapping[str, NodeSpecs] = {
         *_SUBSCRIPTION,
         *_LIFECYCLE,
     ),
+    'gstreamer': NodeSpecs(
+        ParameterSpec('pipeline', '', 'The pipeline as for gst-launch-1.0, without what is in front of the frames. What it ends in '
+                      'appsink name=zc_sink becomes topics. Empty: as encoder says.'),
+        ParameterSpec('encoder', 'auto', 'Where pipeline is empty, which encoder makes H.264 topics. auto: x264enc, else openh264enc.',
+                      choices=('auto', 'x264enc', 'openh264enc')),
+        ParameterSpec('bit_rate', 4000, 'Of that encoder.', 'kbit/s', 10, 1000000),
+        ParameterSpec('gop_size', 30, 'Of that encoder: at least each so manieth picture is a key frame.', '', 1, 1000),
+        ParameterSpec('window', 4, 'Frames that the pipeline may hold at the same time. While it holds so many, newer ones are skipped.',
+                      '', 1, 32),
+        *_SUBSCRIPTION,
+        *_LIFECYCLE,
+    ),
 }  # fmt: skip
 """By the node's name."""

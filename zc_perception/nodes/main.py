@@ -90,6 +90,7 @@ def _container(program: str, options: argparse.Namespace) -> int:
 
 
 capture_node = partial(_start, 'capture_node', _one_node)
+gstreamer_node = partial(_start, 'gstreamer_node', _one_node)
 inference_node = partial(_start, 'inference_node', _one_node)
 overlay_node = partial(_start, 'overlay_node', _one_node)
 perception = partial(_start, 'perception', _perception)

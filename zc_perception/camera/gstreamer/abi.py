@@ -1,4 +1,4 @@
-"""GStreamer's C interface, by ctypes: the functions and the public fields that the cameras use.
+"""GStreamer's C interface, by ctypes: the functions and the public fields that are used here.
 
 Source: the headers of GStreamer 1.x, whose ABI doesn't change within the series (``test/camera/test_gstreamer_abi.py`` compares with
 what a C compiler makes of them). ctypes and not PyGObject, because everything that matters here needs the object itself: a buffer's
@@ -31,6 +31,8 @@ QUERY_ALLOCATION = 140 << 8 | 2 | 4
 QUERY_CAPS = 170 << 8 | 1 | 2
 CAPS_INTERSECT_FIRST = 1
 BUFFER_CORRUPTED = 1 << 8
+BUFFER_DELTA_UNIT = 1 << 13
+MEMORY_READONLY = 1 << 1
 MAX_PLANES = 4
 
 
@@ -73,6 +75,12 @@ class ResourceError(IntEnum):
 MiniObject = c_struct(
     'size type; int refcount lockstate; uint flags; ptr copy dispose free; uint priv_uint; ptr priv_pointer'
 )
+# The head of elements and allocators.
+Object = c_struct(
+    'ptr g_class; uint ref_count; ptr qdata; u64 lock; ptr name parent; u32 flags; ptr control_bindings; u64 control_rate last_sync; '
+    'ptr reserved'
+)
+Allocator = c_struct('head object; ptr mem_type mem_map', head=Object)
 Buffer = c_struct(
     'head mini_object; ptr pool; u64 pts dts duration offset offset_end', head=MiniObject
 )
@@ -97,6 +105,7 @@ MapInfo = c_struct('ptr memory; int flags; ptr data; size size maxsize; ptr[4] u
 Error = c_struct('u32 domain; int code; text message')
 
 ProbeCallback = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(PadProbeInfo), c_void_p)
+MapFunction = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_int)
 
 # What the functions take and return, by the headers: ``*`` is the address of something. A returned string that the caller must free is
 # ``ptr``: ctypes would copy and lose it.
@@ -108,9 +117,12 @@ _TYPES: dict[str, Any] = {
 }  # fmt: skip
 _PROTOTYPES: dict[str, dict[str, str]] = {
     'libglib-2.0.so.0': {
-        'void ptr': 'g_free',
+        'void ptr': 'g_free g_async_queue_unref',
         'void error': 'g_error_free',
         'text u32': 'g_quark_to_string',
+        'ptr': 'g_async_queue_new',
+        'void ptr ptr': 'g_async_queue_push',
+        'ptr ptr': 'g_async_queue_pop',
     },
     'libgobject-2.0.so.0': {'ptr ptr text': 'g_object_class_find_property'},
     'libgstreamer-1.0.so.0': {
@@ -122,13 +134,16 @@ _PROTOTYPES: dict[str, dict[str, str]] = {
         'ptr ptr text': 'gst_bin_get_by_name gst_element_get_static_pad',
         'ptr ptr': 'gst_element_get_bus gst_object_get_name gst_object_ref_sink gst_mini_object_ref gst_bus_pop gst_sample_get_buffer '
                    'gst_sample_get_caps gst_sample_get_segment gst_caps_to_string gst_caps_normalize',
-        'int ptr': 'gst_bin_recalculate_latency gst_caps_is_empty',
+        'int ptr': 'gst_bin_recalculate_latency gst_caps_is_empty gst_caps_is_any',
+        'int ptr ptr': 'gst_caps_can_intersect gst_element_send_event',
+        'void ptr u64': 'gst_element_set_start_time gst_element_set_base_time',
+        'void ptr ptr ptr': 'gst_mini_object_weak_ref',
         'int ptr int': 'gst_element_set_state',
         'u64 ptr': 'gst_element_get_base_time gst_clock_get_time',
         'ptr ptr ptr': 'gst_pad_peer_query_caps',
         'ulong ptr uint probe ptr ptr': 'gst_pad_add_probe',
-        'void ptr ptr': 'gst_pipeline_use_clock gst_query_set_caps_result',
-        'ptr': 'gst_system_clock_obtain',
+        'void ptr ptr': 'gst_pipeline_use_clock gst_query_set_caps_result gst_buffer_append_memory',
+        'ptr': 'gst_system_clock_obtain gst_buffer_new',
         'void ptr text text': 'gst_util_set_object_arg',
         'void ptr': 'gst_object_unref gst_mini_object_unref',
         'void ptr error* ptr*': 'gst_message_parse_error gst_message_parse_warning',
@@ -154,14 +169,22 @@ _PROTOTYPES: dict[str, dict[str, str]] = {
     },
     'libgstapp-1.0.so.0': {
         'ptr ptr u64': 'gst_app_sink_try_pull_sample gst_app_sink_try_pull_preroll',
-        'int ptr': 'gst_app_sink_is_eos',
+        'int ptr': 'gst_app_sink_is_eos gst_app_src_end_of_stream',
         'ptr ptr': 'gst_app_sink_get_caps',
-        'void ptr ptr': 'gst_app_sink_set_caps',
+        'void ptr ptr': 'gst_app_sink_set_caps gst_app_src_set_caps',
+        'int ptr ptr': 'gst_app_src_push_buffer',
     },
-    'libgstallocators-1.0.so.0': {'int ptr': 'gst_is_dmabuf_memory gst_dmabuf_memory_get_fd'},
+    'libgstallocators-1.0.so.0': {
+        'int ptr': 'gst_is_dmabuf_memory gst_dmabuf_memory_get_fd',
+        'ptr': 'gst_fd_allocator_new gst_dmabuf_allocator_new',
+        'ptr ptr int size': 'gst_dmabuf_allocator_alloc',
+        'ptr ptr int size uint': 'gst_fd_allocator_alloc',
+    },
     'libgstvideo-1.0.so.0': {
         'int info* ptr': 'gst_video_info_from_caps',
         'size': 'gst_video_meta_api_get_type gst_video_crop_meta_api_get_type',
+        'ptr ptr uint int uint uint uint size* int*': 'gst_buffer_add_video_meta_full',
+        'ptr u64 int uint': 'gst_video_event_new_upstream_force_key_unit',
     },
 }  # fmt: skip
 
@@ -184,7 +207,7 @@ class GStreamer:
                         setattr(self, name, function)
             except (OSError, AttributeError) as error:
                 raise ConfigError(
-                    f'this camera needs GStreamer 1.16 or newer: {error}; {INSTALL}'
+                    f'this needs GStreamer 1.16 or newer: {error}; {INSTALL}'
                 ) from error
         failure = POINTER(Error)()
         if not self.gst_init_check(None, None, ctypes.byref(failure)):

@@ -26,20 +26,14 @@ from zc_perception.camera.gstreamer.abi import (
     CAPS_INTERSECT_FIRST,
     CLOCK_TIME_NONE,
     FORMAT_TIME,
-    INSTALL,
     OFFSET_NONE,
-    PARSE_FATAL_ERRORS,
-    PARSE_NO_SUCH_ELEMENT,
     PROBE_HANDLED,
     PROBE_OK,
     PROBE_QUERY_DOWNSTREAM,
     QUERY_ALLOCATION,
     QUERY_CAPS,
     Buffer,
-    Error,
     GStreamer,
-    Message,
-    MessageType,
     ProbeCallback,
     Query,
     ResourceError,
@@ -48,19 +42,14 @@ from zc_perception.camera.gstreamer.abi import (
     VideoInfo,
     load_gstreamer,
 )
+from zc_perception.camera.gstreamer.bare_pipeline import BarePipeline, Said, without_a_shell
 from zc_perception.errors import CameraBusyError, CameraError, CameraLostError, ConfigError
 
 SINK = 'zc_sink'
 _SLICE_S = 0.1
-_SAME_CLOCK_NS = 5_000_000
-_LAUNCHER = re.compile(r'(?:\S*/)?gst-launch\S*')
-_QUOTES = '"\'“”‘’'
-# Nothing but a property's value may be in quotes.
-_FOR_A_SHELL = re.compile(rf'!\s*[{_QUOTES}]|[“”‘’]|\\[\s()]')
 _LAST_SINK = re.compile(r'!\s*(?!appsink\b)(\w*sink)\b[^!]*$')
 _LAST_ELEMENT = re.compile(r'!\s*appsink\b([^!]*)$')
 _NAME = re.compile(r'\bname\s*=\s*"?([\w.-]+)"?')
-_MAX_WARNINGS = 8
 _R = TypeVar('_R', bound='Reference')
 
 
@@ -155,20 +144,7 @@ def complete(description: str) -> tuple[str, str]:
             "parameter 'pipeline' is empty; set it to what you would give gst-launch-1.0, such as 'v4l2src io-mode=dmabuf ! "
             "video/x-raw,format=NV12'"
         )
-    if text[0] in _QUOTES:
-        raise ConfigError(
-            f'pipeline {description} begins with a quote; leave out the quotes around it, '
-            'they are for a shell'
-        )
-    if launcher := _LAUNCHER.match(text):
-        raise ConfigError(
-            f"pipeline '{description}' begins with '{launcher[0]}'; leave out that program and "
-            'its options, such as -v'
-        )
-    if text.endswith('!'):
-        raise ConfigError(
-            f"pipeline '{description}' ends with a '!'; leave the last one out, the sink is put behind it"
-        )
+    text = without_a_shell(text)
     if sink := _LAST_SINK.search(text):
         raise ConfigError(
             f"pipeline '{description}' ends with the sink '{sink[1]}'; leave that out, "
@@ -189,7 +165,7 @@ def check_description(description: str) -> None:
     Pipeline(load_gstreamer(), description, buffers=1).close()
 
 
-class Pipeline:
+class Pipeline(BarePipeline):
     """One pipeline. :meth:`start`, :meth:`pull` and :meth:`close` belong to one thread.
 
     :param description: as for gst-launch-1.0; see :func:`complete`.
@@ -201,28 +177,15 @@ class Pipeline:
     def __init__(
         self, gst: GStreamer, description: str, *, buffers: int, accepts: str = ''
     ) -> None:
-        self._gst = gst
         self._buffers = buffers
         self.live = False
-        self.warnings: list[str] = []
         self._last_sample = time.monotonic()
         self._pulls = 0
         self._had_sample = False
         self._accepted = Reference(gst, 0)
         text, sink = complete(description)
-        self.description = text
-        failure = ctypes.POINTER(Error)()
-        pipeline = gst.gst_parse_launch_full(
-            text.encode(), None, PARSE_FATAL_ERRORS, byref(failure)
-        )
-        if failure or not pipeline:
-            if pipeline:
-                gst.gst_object_unref(gst.gst_object_ref_sink(pipeline))
-            self._refuse(failure)
-        # The reference is floating until it is taken.
-        self._pipeline: int = gst.gst_object_ref_sink(pipeline)
-        self._sink: int = gst.gst_bin_get_by_name(self._pipeline, sink.encode()) or 0
-        self._bus: int = gst.gst_element_get_bus(self._pipeline)
+        super().__init__(gst, text)
+        self._sink = self.element(sink)
         if not self._sink or not gst.has_property(self._sink, 'max-buffers'):
             self.close()
             raise ConfigError(
@@ -233,18 +196,6 @@ class Pipeline:
         self._prepare()
         if accepts:
             self._accept(accepts)
-
-    def _refuse(self, failure: ctypes._Pointer[Any]) -> None:
-        message, domain, code = self._gst.take_error(failure)
-        advice = 'try it with gst-launch-1.0 first'
-        if 'parse' in domain and code == PARSE_NO_SUCH_ELEMENT:
-            advice = f'gst-inspect-1.0 lists what there is; {INSTALL}'
-        elif _FOR_A_SHELL.search(self.description):
-            advice = (
-                'leave out quotes and backslashes that are for a shell: '
-                "'! video/x-raw, format=NV12 !'"
-            )
-        raise ConfigError(f"pipeline '{self.description}': {message}; {advice}")
 
     def _prepare(self) -> None:
         gst, sink = self._gst, self._sink
@@ -260,12 +211,7 @@ class Pipeline:
         pad = gst.gst_element_get_static_pad(sink, b'sink')
         gst.gst_pad_add_probe(pad, PROBE_QUERY_DOWNSTREAM, self._probe, None, None)
         gst.gst_object_unref(pad)
-        clock = gst.gst_system_clock_obtain()
-        gst.gst_pipeline_use_clock(self._pipeline, clock)
-        self.clock_is_monotonic = (
-            abs(gst.gst_clock_get_time(clock) - time.monotonic_ns()) < _SAME_CLOCK_NS
-        )
-        gst.gst_object_unref(clock)
+        self.clock_is_monotonic = self.use_system_clock()
 
     def _accept(self, text: str) -> None:
         """Let the sink take nothing but these caps. Where it has caps of its own, from the description, only those of them."""
@@ -439,94 +385,36 @@ class Pipeline:
             else int(self._gst.gst_element_get_base_time(self._pipeline)) + running
         )
 
-    def _set_state(self, state: State) -> StateChange:
-        change = StateChange(self._gst.gst_element_set_state(self._pipeline, state))
-        if change == StateChange.FAILURE:
-            self.check()
-            raise CameraError(
-                f"pipeline '{self.description}' can't go to {state.name}; run it with GST_DEBUG=3 to see which element refuses"
-            )
-        return change
-
-    def check(self) -> None:
-        """Read everything that the bus has.
-
-        :raises CameraError: an element reported an error: CameraBusyError, CameraLostError for whatever else its device said.
-        """
-        while message := self._gst.gst_bus_pop(self._bus):
-            try:
-                kind = Message.from_address(message).type
-                if kind == MessageType.ERROR:
-                    raise self._error(message)
-                if kind == MessageType.WARNING:
-                    self._warn(message)
-                elif kind == MessageType.LATENCY:
-                    self._gst.gst_bin_recalculate_latency(self._pipeline)
-            finally:
-                self._gst.gst_mini_object_unref(message)
-
-    def _error(self, message: int) -> CameraError:
-        text, debug, domain, code = self._parse(message, error=True)
-        where = f"pipeline '{self.description}': {text}"
-        # Where a pad appears late, such as decodebin's, caps without anything in common are an
-        # element that is not linked.
-        if 'not-negotiated' in debug or 'not-linked' in debug:
+    def _error(self, said: Said) -> CameraError:
+        where = f"pipeline '{self.description}': {said.text}"
+        if said.not_negotiated:
             return NotNegotiatedError(
                 f'{where} (not negotiated): what one element makes the next can not take; '
                 'check the caps with gst-launch-1.0 -v'
             )
-        if 'resource' not in domain:
-            return CameraError(f'{where}{self._reason(debug)}; try it with gst-launch-1.0')
-        if code == ResourceError.BUSY:
+        if 'resource' not in said.domain:
+            return CameraError(f'{where}{said.reason}; try it with gst-launch-1.0')
+        if said.code == ResourceError.BUSY:
             return CameraBusyError(f'{where}; end the other program that uses it')
-        source = Message.from_address(message).src
-        if source and self._gst.has_property(source, 'location'):
+        if said.source and self._gst.has_property(said.source, 'location'):
             advice = (
                 'see that what its location names is there and may be read; '
                 'write the whole path of a file'
             )
             kind = CameraLostError if self._had_sample else CameraError
-            return kind(f'{where}{self._reason(debug)}; {advice}')
-        if code == ResourceError.NOT_FOUND or self._had_sample:
+            return kind(f'{where}{said.reason}; {advice}')
+        if said.code == ResourceError.NOT_FOUND or self._had_sample:
             return CameraLostError(
-                f'{where}{self._reason(debug)}; plug it in, or see the kernel log'
+                f'{where}{said.reason}; plug it in, or see the kernel log'
             )
         return CameraError(
-            f'{where}{self._reason(debug)}; see that the device is there and may be used'
+            f'{where}{said.reason}; see that the device is there and may be used'
         )
-
-    def _warn(self, message: int) -> None:
-        text, debug, _, _ = self._parse(message, error=False)
-        sentence = f'{text}{self._reason(debug)}'
-        if sentence not in self.warnings and len(self.warnings) < _MAX_WARNINGS:
-            self.warnings.append(sentence)
-
-    @staticmethod
-    def _reason(debug: str) -> str:
-        """The debug text's own words: its first line is a place in GStreamer's source."""
-        _, _, words = debug.partition('\n')
-        words = ' '.join(words.split())
-        return f' ({words})' if words else ''
-
-    def _parse(self, message: int, *, error: bool) -> tuple[str, str, str, int]:
-        failure, debug = ctypes.POINTER(Error)(), c_void_p()
-        parse = self._gst.gst_message_parse_error if error else self._gst.gst_message_parse_warning
-        parse(message, byref(failure), byref(debug))
-        text, domain, code = self._gst.take_error(failure)
-        source = Message.from_address(message).src
-        name = self._gst.take_text(self._gst.gst_object_get_name(source)) if source else 'pipeline'
-        return f'{name}: {text}', self._gst.take_text(debug.value), domain, code
 
     def close(self) -> None:
         """Stop and free it. Frames that were pulled stay as they are. Idempotent."""
-        pipeline, self._pipeline = self._pipeline, 0
-        if not pipeline:
-            return
-        self._gst.gst_element_set_state(pipeline, State.NULL)
-        for thing in (self._sink, self._bus, pipeline):
-            if thing:
-                self._gst.gst_object_unref(thing)
-        self._sink = self._bus = 0
+        super().close()
+        self._sink = 0
         self._accepted.close()
 
 

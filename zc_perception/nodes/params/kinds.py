@@ -20,6 +20,7 @@ _CLASSES = {
     'inference': 'InferenceNode',
     'overlay': 'OverlayNode',
     'recorder': 'RecorderNode',
+    'gstreamer': 'GStreamerNode',
 }
 NAMES = tuple(_CLASSES)
 """Names of the nodes; a node's module in :mod:`zc_perception.nodes` has the same name."""

@@ -169,12 +169,13 @@ def expected_nodes(
     sections: Sequence[Section], namespaces: Sequence[str] | None
 ) -> dict[str, str]:
     """The nodes that are going to have a file, for :func:`judge`: those of some namespaces, or those that the file names, or one of each
-    kind. A recorder only where a section is for it: none of the programs for cameras starts one.
+    kind. A recorder or a pipeline only where a section is for it: none of the programs for cameras starts one.
 
     :param namespaces: of all cameras; ``None``: as the file says.
     """
     named = {name: nodes_named(name, sections) for name in NAMES}
-    of_cameras = [name for name in NAMES if name != 'recorder']
+    alone = ('recorder', 'gstreamer')
+    of_cameras = [name for name in NAMES if name not in alone]
     spaces = namespaces
     if spaces is None:
         spaces = list(
@@ -188,12 +189,13 @@ def expected_nodes(
             nodes[node] = name
     for section, _ in sections:
         own = last_name(section)
-        if own == 'recorder' or (
-            own not in NAMES and nearest(own, NAMES) == nearest(own, ['recorder']) != ''
-        ):
-            nodes |= dict.fromkeys(
-                named['recorder'] or [f'{space}/recorder' for space in spaces], 'recorder'
-            )
+        for name in alone:
+            if own == name or (
+                own not in NAMES and nearest(own, NAMES) == nearest(own, [name]) != ''
+            ):
+                nodes |= dict.fromkeys(
+                    named[name] or [f'{space}/{name}' for space in spaces], name
+                )
     return nodes
 
 

@@ -1,0 +1,251 @@
+"""A feed and its pipelines, over frames of memfds. Run by ``test_feed.py`` in a process that has GStreamer."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from waiting import until
+
+from zc_perception.camera.gstreamer.abi import Buffer, PadProbeInfo, ProbeCallback, load_gstreamer
+from zc_perception.errors import ConfigError
+from zc_perception.frame import Frame, Header
+from zc_perception.frame_queue import KeepLastQueue
+from zc_perception.link.gstreamer import feed as feed_module
+from zc_perception.link.gstreamer.feed import FrameFeed
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.pixel.layout import compute_layout
+
+SIZE = WIDTH, HEIGHT = 70, 48
+# Rows of 70 bytes lie 96 apart, which GStreamer has to be told.
+PADDED = compute_layout(fourcc_code('NV12'), *SIZE, stride_align=32, offset_align=4096)
+SLOTS = 8
+BUFFER_PROBE = 1 << 4
+DROP, OK = 0, 1
+
+
+class Bench:
+    """A pool, a queue of its frames, and what was said."""
+
+    def __init__(self) -> None:
+        heap = SealedMemfd()
+
+        def allocate() -> tuple[DmaBuf, ...]:
+            return tuple(heap.allocate(PADDED.buffer_size(i)) for i in range(PADDED.num_buffers))
+
+        self.pool = BufferPool(PADDED, allocate, SLOTS, name='camera')
+        for slot in self.pool.slots:
+            for buffer in slot.buffers:
+                buffer.mapping()  # which takes a descriptor
+        self.queue: KeepLastQueue[Frame] = KeepLastQueue(None, Frame.release)
+        self.ledger = CopyLedger()
+        self.said: list[str] = []
+        self.sequence = 0
+
+    def put(self) -> bool:
+        """One more frame, each of whose samples is a number of its own; ``False``: there is no slot."""
+        slot = self.pool.acquire()
+        if slot is None:
+            return False
+        self.sequence += 1
+        for buffer in slot.buffers:
+            buffer.mapping()[:] = bytes([self.sequence % 200 + 20]) * buffer.size
+        self.queue.put(
+            Frame.publish_slot(
+                self.pool, slot, header=Header(self.sequence, 'camera'), colorimetry=BT601_LIMITED, sequence=self.sequence,
+                captured_ns=time.monotonic_ns(),
+            )
+        )  # fmt: skip
+        return True
+
+    def put_when_free(self) -> None:
+        until(self.put, lambda: self.said)
+
+    def inodes(self) -> set[int]:
+        return {buffer.identity.inode for slot in self.pool.slots for buffer in slot.buffers}
+
+    def all_back(self) -> bool:
+        self.pool.collect()
+        return not any(slot.leases or slot.fences for slot in self.pool.slots)
+
+    @contextmanager
+    def feed(self, pipeline: str, *, start: bool = True) -> Iterator[FrameFeed]:
+        made = FrameFeed(pipeline, name='bench', ledger=self.ledger, warn=self.said.append)
+        try:
+            if start:
+                made.start(self.queue)
+            yield made
+        finally:
+            made.close()
+
+
+def memfds() -> int:
+    """Descriptors of frames."""
+    found = 0
+    for number in os.listdir('/proc/self/fd'):
+        with suppress(OSError):
+            found += os.readlink(f'/proc/self/fd/{number}').startswith('/memfd:')
+    return found
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """All is closed, and every frame back, at the end."""
+    made = Bench()
+    before = memfds()
+    yield made
+    made.queue.close()
+    until(made.all_back, lambda: [slot.leases for slot in made.pool.slots])
+    assert not [t.name for t in threading.enumerate() if t.name.startswith('gstreamer ')]
+    assert memfds() == before
+    made.queue.end()
+    made.pool.close()
+
+
+def spy(feed: FrameFeed, name: str, look: Callable[[int], int]) -> Any:
+    """Call *look* with each buffer that leaves an element of the run that goes on."""
+    gst = load_gstreamer()
+    pipeline = until(lambda: feed._pipeline)
+
+    @ProbeCallback
+    def probe(_pad: int, info: ctypes._Pointer[Any], _data: int) -> int:
+        assert isinstance(info[0], PadProbeInfo)
+        return look(info[0].data)
+
+    element = pipeline.element(name)
+    pad = gst.gst_element_get_static_pad(element, b'src')
+    gst.gst_pad_add_probe(pad, BUFFER_PROBE, probe, None, None)
+    gst.gst_object_unref(pad)
+    return probe
+
+
+def test_an_element_gets_the_frames_own_memory_and_nothing_is_booked(bench: Bench) -> None:
+    seen: list[tuple[int, int, int]] = []
+    allocators = ctypes.CDLL('libgstallocators-1.0.so.0')
+    allocators.gst_fd_memory_get_fd.argtypes = [ctypes.c_void_p]
+
+    def look(buffer: int) -> int:
+        memory = load_gstreamer().gst_buffer_peek_memory(buffer, 0)
+        inode = os.fstat(allocators.gst_fd_memory_get_fd(memory)).st_ino
+        record = Buffer.from_address(buffer)
+        seen.append((inode, record.offset, record.pts))
+        return OK
+
+    with bench.feed('identity name=spy ! fakesink') as feed:
+        bench.put()
+        probe = spy(feed, 'spy', look)
+        for _ in range(3 * SLOTS):
+            bench.put_when_free()
+        until(lambda: len(seen) >= 3 * SLOTS, lambda: feed.statistics())
+        assert feed.statistics().held <= 1  # fakesink keeps its last one
+        assert not feed.statistics().mapped
+    del probe
+    assert {inode for inode, _, _ in seen} <= bench.inodes()
+    numbers = [number for _, number, _ in seen]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    stamps = [pts for _, _, pts in seen]
+    assert stamps == sorted(set(stamps)) and all(pts % 1000 == 0 for pts in stamps)
+    assert not bench.ledger.entries() and not bench.said
+
+
+def test_padded_rows_are_read_where_they_are_and_that_is_booked(
+    bench: Bench, tmp_path: Path
+) -> None:
+    file = tmp_path / 'pictures'
+    sink = f'filesink location={file} buffer-mode=unbuffered'
+    with bench.feed(f'videoconvert ! video/x-raw,format=I420 ! {sink}') as feed:
+        for _ in range(40):
+            bench.put_when_free()
+        until(lambda: feed.statistics().frames == 40, lambda: (feed.statistics(), bench.said))
+    # 70 luma and 35 chroma bytes in rows of whole words.
+    picture = np.fromfile(file, np.uint8).reshape(40, 72 * 48 + 2 * 36 * 24)
+    for number, pixels in enumerate(picture):
+        rows = pixels[: 72 * 48].reshape(48, 72)[:, :70], pixels[72 * 48 :].reshape(48, 36)[:, :35]
+        assert {int(v) for part in rows for v in np.unique(part)} == {(number + 1) % 200 + 20}
+    assert bench.ledger.count('gstreamer') == 40
+    assert feed.statistics().mapped
+
+
+def test_a_hundred_stops_bring_every_lease_back(bench: Bench) -> None:
+    pipeline = 'queue ! videoconvert ! video/x-raw,format=I420 ! queue ! fakesink'
+    with bench.feed(pipeline, start=False) as feed:
+        for turn in range(100):
+            before = feed.statistics().frames
+            for _ in range(4):
+                bench.put_when_free()
+            feed.start(bench.queue)
+            # The end comes while none, one or several are in the pipeline.
+            until(lambda: feed.statistics().frames >= before + turn % 4, lambda: bench.said)  # noqa: B023
+            feed.stop()
+            while (frame := bench.queue.get()) is not None:
+                frame.release()
+            until(bench.all_back, lambda: feed.statistics())
+    assert not bench.said
+
+
+@pytest.mark.parametrize(
+    ('pipeline', 'named'),
+    [
+        ('identity error-after=3 ! fakesink', 'identity'),
+        ('identity eos-after=3 ! fakesink', 'has ended its stream (EOS)'),
+        ('video/x-raw,format=I420 ! fakesink', "takes none of the frames: they are 'video/x-raw, format=(string)NV12"),
+        ('filesink location=/nowhere/at/all', '/nowhere/at/all'),
+    ],
+)  # fmt: skip
+def test_what_fails_is_named_and_tried_again_and_keeps_no_frame(
+    pipeline: str, named: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, '_FIRST_PAUSE_S', 0.001)
+    monkeypatch.setattr(feed_module, '_LAST_PAUSE_S', 0.001)
+    with bench.feed(pipeline) as feed:
+        until(lambda: (bench.put(), feed.statistics().failed >= 3)[1], lambda: bench.said)
+        assert named in feed.statistics().failure
+    assert all(named in text and 'the next try is in' in text for text in bench.said)
+
+
+def test_a_stuck_element_keeps_its_frames_until_it_lets_go(bench: Bench) -> None:
+    let_go = threading.Event()
+
+    def hang(_buffer: int) -> int:
+        let_go.wait()
+        return DROP
+
+    with bench.feed('identity name=spy ! fakesink') as feed:
+        bench.put()
+        probe = spy(feed, 'spy', hang)
+        for _ in range(4):
+            bench.put_when_free()
+        until(lambda: feed.statistics().held >= 4, lambda: feed.statistics())
+        feed.stop()
+        until(lambda: feed.statistics().stuck == 1, lambda: feed.statistics())
+        assert not bench.all_back()
+        let_go.set()
+    del probe
+
+
+@pytest.mark.parametrize(
+    ('pipeline', 'text'),
+    [
+        ('nosuchelement ! fakesink', 'nosuchelement'),
+        ('appsrc ! fakesink', "begins with 'appsrc'"),
+        ('! fakesink', "begins with '!'"),
+        ('gst-launch-1.0 fakesink', 'leave out that program'),
+        ('identity name=zc_sink ! fakesink', 'is not an appsink'),
+    ],
+)
+def test_a_text_that_is_no_pipeline_is_a_mistake(pipeline: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        FrameFeed(pipeline, name='bench', ledger=CopyLedger())

@@ -1,0 +1,21 @@
+"""Frames into pipelines, with GStreamer 1.22 and 1.26 in processes of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from camera.gstreamer_process import Outcome, check, names_of, run_cases
+
+CASES = Path(__file__).with_name('feed_cases.py')
+
+
+@pytest.fixture(scope='module', params=['machine', '1.26'])
+def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    folder = tmp_path_factory.mktemp('feed')
+    return run_cases([CASES], folder, newer=request.param == '1.26')
+
+
+@pytest.mark.parametrize('name', names_of(CASES))
+def test_in_a_process_with_gstreamer(name: str, outcome: Outcome) -> None:
+    check(name, outcome)

@@ -1,0 +1,272 @@
+"""Keeps a pipeline running over the frames of a queue: what an element does wrong ends the run, and another one begins after a pause."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zc_perception.backoff import BackOff
+from zc_perception.camera.gstreamer.abi import load_gstreamer
+from zc_perception.errors import AcceleratorError, ZcError
+from zc_perception.frame import Frame, Header
+from zc_perception.frame_queue import KeepLastQueue
+from zc_perception.link.gstreamer.h264 import AccessUnit, AccessUnits
+from zc_perception.link.gstreamer.lent_frames import LentFrames
+from zc_perception.link.gstreamer.run import FramePipeline, NotTakenError, PipelineError
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.constraints import Format
+
+_WAIT_S = 0.05
+_FENCE_S = 1.0
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 30.0
+# A run that lasted so long was a good one: the next failure is a first one.
+_GOOD_S = 10.0
+# And after so long the latest failure is over.
+_SOUND_S = 2.0
+# Of frames that an encoder may still have.
+_MOST_HEADERS = 256
+_JOIN_S = 3.0
+
+
+@dataclass(frozen=True)
+class FeedStatistics:
+    """A snapshot for diagnostics.
+
+    :param frames: that went into the pipeline.
+    :param held: that it has now.
+    :param failed: runs that an error or the end of the stream has ended.
+    :param failure: the latest of these, while no run goes on; empty: one does.
+    :param lost: frames that could not go in.
+    :param units: access units that came out.
+    :param unknown: those whose time stamp is no frame's.
+    :param reordered: those that come behind a later one: B-frames.
+    :param bare: those that begin a picture without saying how it is to be decoded.
+    :param mapped: whether an element reads the frames with the CPU.
+    :param stuck: pipelines that did not come to an end.
+    """
+
+    frames: int
+    held: int
+    failed: int
+    failure: str
+    lost: int
+    caps: str
+    units: int
+    unknown: int
+    reordered: int
+    bare: int
+    mapped: bool
+    stuck: int
+    warnings: tuple[str, ...]
+
+
+class FrameFeed:
+    """Feeds one pipeline. It owns the thread ``gstreamer NAME``, the pipeline, and the frames in it.
+
+    :param description: the pipeline's text, which begins behind the frames.
+    :param listeners: how many want what comes out of it. While there is none, frames are let go; for each new one a picture is begun.
+        Asked on the thread, for each frame.
+    :param take: gets access units of the sink, on a thread of its own.
+    :param warn: gets a sentence when a run has failed.
+    :raises ConfigError: GStreamer isn't there, the text can't be understood, or an element is missing.
+    """
+
+    def __init__(
+        self,
+        description: str,
+        *,
+        name: str,
+        ledger: CopyLedger,
+        listeners: Callable[[], int] = lambda: 1,
+        take: Callable[[AccessUnit], None] = lambda _: None,
+        warn: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self._gst = load_gstreamer()
+        self._description = description
+        self._name = name
+        self._listeners = listeners
+        self._take = take
+        self._warn = warn
+        self._lent = LentFrames(self._gst, name, ledger)
+        self._back_off = BackOff(_FIRST_PAUSE_S, _LAST_PAUSE_S)
+        self._pipeline: FramePipeline | None = None
+        self._units: AccessUnits | None = None
+        self._headers: dict[int, Header] = {}
+        self._ended: list[FramePipeline] = []
+        self._refused: list[str] = []
+        self._heard = 0
+        self._began = 0.0
+        self._frames = self._failed = self._lost = self._taken = 0
+        self._counts = [0, 0, 0]
+        self._failure = ''
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        try:
+            with_sink = FramePipeline(self._gst, description, self._lent)
+            self.has_sink = bool(with_sink.sink)
+            with_sink.close()
+        except BaseException:
+            self._lent.close()
+            raise
+
+    def formats(self) -> tuple[Format, ...] | None:
+        """See :meth:`FramePipeline.formats`; ``None`` also while a device is not there that the pipeline needs."""
+        pipeline = FramePipeline(self._gst, self._description, self._lent)
+        try:
+            return pipeline.formats()
+        except PipelineError:
+            return None  # it is tried again with the first frame, and named then
+        finally:
+            pipeline.close()
+
+    def start(self, queue: KeepLastQueue[Frame]) -> None:
+        """Take frames from *queue* until :meth:`stop`."""
+        self._stop.clear()
+        self._back_off.start_over()
+        self._thread = threading.Thread(
+            target=self._run, args=(queue,), name=f'gstreamer {self._name}', daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the threads run."""
+        units = self._units
+        return (
+            self._thread is not None and self._thread.is_alive() and (units is None or units.alive)
+        )
+
+    def _run(self, queue: KeepLastQueue[Frame]) -> None:
+        try:
+            while not self._stop.is_set():
+                try:
+                    self._turn(queue)
+                except ZcError as error:
+                    self._fail(error)
+        finally:
+            self._end(finish=True)
+
+    def _turn(self, queue: KeepLastQueue[Frame]) -> None:
+        frame = queue.get(_WAIT_S)
+        if frame is None and queue.closed:
+            self._stop.wait(_WAIT_S)
+        try:
+            listeners, before = self._listeners(), self._heard
+            self._heard = listeners
+            if not listeners or self._back_off.remaining_s:
+                return
+            pipeline = self._pipeline
+            if pipeline is None:
+                if frame is None:
+                    return
+                pipeline = self._open()
+            elif listeners > before and self._units is not None:
+                pipeline.force_key_unit()
+            if frame is not None:
+                frame = self._push(pipeline, frame)
+            pipeline.check()
+            if pipeline.ended:
+                raise PipelineError(f"pipeline '{self._description}' has ended its stream (EOS)")
+        finally:
+            if frame is not None:
+                frame.release()
+
+    def _open(self) -> FramePipeline:
+        self._pipeline = pipeline = FramePipeline(
+            self._gst, self._description, self._lent, self._refused
+        )
+        self._lent.forget_mapped()
+        self._headers.clear()
+        if self.has_sink:
+            self._units = AccessUnits(
+                self._gst, pipeline, self._name, self._headers, self._take_unit
+            )
+        self._began = time.monotonic()
+        pipeline.start()
+        return pipeline
+
+    def _push(self, pipeline: FramePipeline, frame: Frame) -> Frame | None:
+        """``None``: the frame is the pipeline's now."""
+        fence = frame.data.acquire_fence
+        try:
+            if fence is not None and not fence.wait(_FENCE_S):
+                self._lost += 1
+                return frame
+            if fence is not None:
+                fence.check()
+        except (AcceleratorError, ValueError, OSError):
+            self._lost += 1  # nothing was written into it
+            return frame
+        pts = pipeline.pts_of(frame.data)
+        if self._units is not None:  # which may ask for it at once
+            self._headers[pts] = frame.data.header
+            if len(self._headers) > _MOST_HEADERS:
+                del self._headers[next(iter(self._headers))]
+        if not pipeline.push(frame, pts):
+            self._lost += 1
+            return None
+        self._frames += 1
+        if self._failure and time.monotonic() - self._began > _SOUND_S:
+            self._failure = ''
+        return None
+
+    def _take_unit(self, unit: AccessUnit) -> None:
+        self._taken += 1
+        self._take(unit)
+
+    def _fail(self, error: ZcError) -> None:
+        pipeline = self._pipeline
+        if isinstance(error, NotTakenError) and pipeline is not None and pipeline.offers_left:
+            self._refused.append(pipeline.caps)
+            self._end(finish=False)
+            return
+        self._refused.clear()
+        if pipeline is not None and time.monotonic() - self._began > _GOOD_S:
+            self._back_off.start_over()
+        self._failed += 1
+        self._failure = str(error)
+        self._end(finish=False)
+        self._back_off.failed()
+        self._warn(f'{error}; the next try is in {self._back_off.pause_s:g} s')
+
+    def _end(self, *, finish: bool) -> None:
+        pipeline, self._pipeline = self._pipeline, None
+        units, self._units = self._units, None
+        if pipeline is None:
+            return
+        if finish:
+            try:
+                pipeline.finish()
+            except ZcError as error:
+                self._warn(str(error))
+        if units is not None:
+            units.close()
+            for index, count in enumerate((units.unknown, units.reordered, units.bare)):
+                self._counts[index] += count
+        pipeline.close()
+        self._ended = [each for each in (*self._ended, pipeline) if each.stuck]
+
+    def statistics(self) -> FeedStatistics:
+        """A snapshot."""
+        pipeline, units = self._pipeline, self._units
+        now = (0, 0, 0) if units is None else (units.unknown, units.reordered, units.bare)
+        unknown, reordered, bare = (a + b for a, b in zip(self._counts, now, strict=True))
+        return FeedStatistics(
+            self._frames, self._lent.out, self._failed, self._failure, self._lost, '' if pipeline is None else pipeline.caps,
+            self._taken, unknown, reordered, bare, self._lent.mapped, sum(each.stuck for each in self._ended),
+            () if pipeline is None else tuple(pipeline.warnings),
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """End the run; sinks write what they still have. A second call does nothing."""
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_JOIN_S)
+
+    def close(self) -> None:
+        """Stop for good. What a stuck element holds stays lent until it lets go."""
+        self.stop()
+        self._lent.close()

@@ -1,0 +1,253 @@
+"""``gstreamer_node``: a GStreamer pipeline over the camera's frames, and the H.264 that comes out of it as topics."""
+
+from __future__ import annotations
+
+import array
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from builtin_interfaces.msg import Time
+from rclpy.qos import QoSProfile
+from std_msgs.msg import Header as HeaderMessage
+
+from zc_perception.camera.gstreamer.abi import load_gstreamer
+from zc_perception.camera.gstreamer.pipeline import SINK
+from zc_perception.errors import ConfigError
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints import AdaptedSubscription
+from zc_perception.link.endpoints.windows import TooSlow
+from zc_perception.link.gstreamer.feed import FrameFeed
+from zc_perception.link.gstreamer.h264 import AccessUnit
+from zc_perception.link.gstreamer.lent_frames import COPIED
+from zc_perception.link.gstreamer.run import complete
+from zc_perception.link.rclpy_compat import publish, subscription_count
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.nodes.declarations import NODES
+from zc_perception.nodes.frame_links import subscribe_frames, subscription_status, user_ids
+from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos, subscription_qos
+from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
+from zc_perception.observe.metrics import RecentCount
+
+_ENCODERS = {
+    'x264enc': 'x264enc tune=zerolatency speed-preset=ultrafast bframes=0 key-int-max={gop} bitrate={kbit}',
+    'openh264enc': 'openh264enc gop-size={gop} bitrate={bit} rate-control=bitrate',
+}
+# What both take and every viewer can show.
+_ENCODED = 'video/x-raw, format=(string){ NV12, I420 }'
+_TAIL = f'h264parse config-interval=-1 ! appsink name={SINK}'
+_KEY = 1
+_MESSAGES = {
+    'foxglove': ('foxglove_msgs', 'CompressedVideo'),
+    'ffmpeg': ('ffmpeg_image_transport_msgs', 'FFMPEGPacket'),
+}
+_DEPTH = 60
+_SLOW = TooSlow(
+    "an element of the pipeline doesn't give frames back",
+    "use a quicker element, put 'queue leaky=downstream max-size-buffers=1' in front of it, or raise 'window'",
+)
+GSTREAMER = Part(
+    'gstreamer',
+    Row(lambda s: s.dead, ERROR, "the thread that feeds the pipeline has ended; its traceback is on the node's stderr",
+        'deactivate and activate the node, or start it again'),
+    Row(lambda s: s.seen.failure, ERROR, '{seen.failure}', 'try it with gst-launch-1.0 and videotestsrc; the next run follows by itself',
+        'what an element said'),
+    Row(lambda s: s.seen.stuck, WARN, '{seen.stuck} pipeline(s) did not come to an end and hold frames',
+        'restart the node; see which element waits: GST_DEBUG=3'),
+    Row(lambda s: s.bare, WARN, '{bare} key frame(s) came without SPS and PPS lately: who subscribes late sees nothing',
+        "put 'h264parse config-interval=-1' in front of the sink"),
+    Row(lambda s: s.reordered, WARN, '{reordered} picture(s) came out of order lately: Foxglove shows no B-frames',
+        'set bframes=0 or b-frames=0 at the encoder'),
+    Row(lambda s: s.unknown, WARN, "{unknown} picture(s) have a time stamp that is no frame's lately, and are not published",
+        'leave out elements that change time stamps, such as videorate'),
+    Row(lambda s: s.lost, WARN, '{lost} frame(s) could not go into the pipeline lately',
+        'see the log of the camera: a device failed to write them'),
+    Row(lambda s: s.idle, OK, 'idle: nobody subscribes to its H.264'),
+    well='running: {seen.frames} frames',
+)  # fmt: skip
+
+
+class GStreamerNode(PerceptionNode):
+    """Subscribes to ``image_raw`` (type-adapted) and hands each frame to a pipeline, in its own memory.
+
+    If the pipeline ends in an appsink called ``zc_sink``, its H.264 goes out on ``image_raw/foxglove`` and ``image_raw/ffmpeg``. Then
+    frames go in only while somebody subscribes.
+    """
+
+    SPECS = NODES['gstreamer']
+    CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {
+        'shared_memory_users': user_ids,
+        'pipeline': complete,
+    }
+    ENDPOINTS = (
+        Endpoint('image_raw', 'subscription', adapted=True),
+        Endpoint('image_raw/foxglove', 'publisher'),
+        Endpoint('image_raw/ffmpeg', 'publisher'),
+    )
+
+    def __init__(self, **node_options: Any) -> None:
+        super().__init__('gstreamer', **node_options)
+        self._feed: FrameFeed | None = None
+        self._subscription: AdaptedSubscription[Frame] | None = None
+        self._topics: dict[str, tuple[Any, type[Any]]] = {}
+        self._pts = 0
+        self._recent = {name: RecentCount() for name in ('lost', 'unknown', 'reordered', 'bare')}
+        self._conversion_errors = RecentCount()
+        subscription_qos(self, 'image_raw', QoSProfile(depth=2))
+        self._begin()
+
+    def _open(self) -> None:
+        """The pipeline can be made, and says what it takes."""
+        text = self._text()
+        feed = self._feed = FrameFeed(
+            text, name=self.get_name(), ledger=self.ledger, listeners=self._listeners, take=self._publish,
+            warn=lambda text: self.get_logger().error(text),
+        )  # fmt: skip
+        if feed.has_sink:
+            self._offer_topics()
+        needs = BufferConstraints(
+            self.get_name(),
+            formats=feed.formats(),
+            cpu_access=CpuAccess.READ if self._encodes else CpuAccess(0),
+        )
+        self._subscription = subscribe_frames(
+            self, self.parameters, self.ledger, QoSProfile(depth=2), held=self.parameters['window'], constraints=needs, slow=_SLOW
+        )  # fmt: skip
+        self._subscription.pause()
+
+    @property
+    def _encodes(self) -> bool:
+        return not self.parameters['pipeline'].strip()
+
+    def _text(self) -> str:
+        """The parameter, or the pipeline of parameter ``encoder``."""
+        if not self._encodes:
+            return str(self.parameters['pipeline'])
+        wanted, gst = self.parameters['encoder'], load_gstreamer()
+        names = [*_ENCODERS] if wanted == 'auto' else [wanted]
+        name = next((each for each in names if gst.has_element(each)), '')
+        if not name:
+            raise ConfigError(
+                f"parameter 'encoder' is '{wanted}', but GStreamer has no {' or '.join(names)} here; install gstreamer1.0-plugins-ugly "
+                "(x264enc) or gstreamer1.0-plugins-bad (openh264enc), or set parameter 'pipeline' to one with the encoder of your hardware"
+            )
+        kbit = self.parameters['bit_rate']
+        made = _ENCODERS[name].format(gop=self.parameters['gop_size'], kbit=kbit, bit=kbit * 1000)
+        self.get_logger().info(
+            f"{name} encodes on the CPU and copies each frame (booked as '{COPIED}'); for an encoder in hardware set parameter 'pipeline'"
+        )
+        return f'videoconvert ! {_ENCODED} ! {made} ! {_TAIL}'
+
+    def _offer_topics(self) -> None:
+        image, missing = self.resolve_topic_name('image_raw'), []
+        for suffix, (package, name) in _MESSAGES.items():
+            try:
+                kind = getattr(importlib.import_module(f'{package}.msg'), name)
+            except ImportError:
+                missing.append(f'{package} ({image}/{suffix})')
+                continue
+            topic = f'{image}/{suffix}'
+            qos = publisher_qos(self, topic, QoSProfile(depth=_DEPTH))
+            self._topics[suffix] = self.create_publisher(kind, topic, qos), kind
+        if not self._topics:
+            raise ConfigError(
+                f'the pipeline ends in {SINK}, but no message for its H.264 is installed: install one of {", ".join(missing)}'
+            )
+        if missing:
+            self.get_logger().info(f'not installed, so not published: {", ".join(missing)}')
+
+    def _listeners(self) -> int:
+        """For the feed's thread."""
+        if not self._topics:
+            return 1
+        return sum(subscription_count(publisher) for publisher, _ in self._topics.values())
+
+    def _publish(self, unit: AccessUnit) -> None:
+        """On the thread that takes H.264."""
+        seconds, nanoseconds = divmod(unit.header.stamp_ns, 1_000_000_000)
+        stamp = Time(sec=seconds, nanosec=nanoseconds)
+        header = HeaderMessage(stamp=stamp, frame_id=unit.header.frame_id)
+        data = array.array('B', unit.data)
+        self._pts += 1
+        for suffix, (publisher, kind) in self._topics.items():
+            if not subscription_count(publisher):
+                continue
+            if suffix == 'foxglove':
+                message = kind(timestamp=header.stamp, frame_id=header.frame_id, format='h264')
+            else:
+                message = kind(
+                    header=header, width=unit.width, height=unit.height, encoding='h264', pts=self._pts, flags=_KEY if unit.key else 0
+                )  # fmt: skip
+            message.data = data
+            publish(publisher, message)
+
+    @property
+    def feed(self) -> FrameFeed:
+        """What runs the pipeline, while the node is configured."""
+        if self._feed is None:
+            raise self.lacks('pipeline')
+        return self._feed
+
+    def _activate(self) -> None:
+        self._flowing = True
+        assert self._subscription is not None
+        self._subscription.resume()
+        self.feed.start(self._subscription.queue)
+
+    def _deactivate(self) -> None:
+        if self._feed is not None:
+            self._feed.stop()
+        if self._subscription is not None:
+            self._subscription.pause()
+
+    def _cleanup(self) -> None:
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            feed.close()
+        if self._subscription is not None:
+            self._subscription.destroy()
+            self._subscription = None
+        publishers, self._topics = self._topics, {}
+        for publisher, _ in publishers.values():
+            self.destroy_publisher(publisher)
+
+    def collect_diagnostics(self) -> list[Status]:
+        """How the pipeline does, and by which link its frames come."""
+        found = [self.lifecycle_status()]
+        feed, subscription = self._feed, self._subscription
+        if feed is not None and subscription is not None:
+            found += [
+                self._pipeline_status(feed),
+                subscription_status(subscription, self._conversion_errors),
+            ]
+        return found
+
+    def _pipeline_status(self, feed: FrameFeed) -> Status:
+        seen = feed.statistics()
+        if seen.mapped:
+            self.warn_once(
+                [
+                    f"an element of the pipeline reads frames with the CPU, which is booked as '{COPIED}'"
+                ]
+            )
+        self.warn_once(seen.warnings)
+        booked = self.ledger.entries().get(COPIED)
+        values = {
+            'frames': seen.frames, 'held': seen.held, 'lost': seen.lost, 'caps': seen.caps, 'runs_failed': seen.failed, 'stuck': seen.stuck,
+            'read_by_cpu': seen.mapped, 'read_frames': 0 if booked is None else booked.count,
+            'read_bytes': 0 if booked is None else booked.bytes,
+        }  # fmt: skip
+        if feed.has_sink:
+            values |= {
+                'pictures': seen.units, 'without_frame': seen.unknown, 'reordered': seen.reordered, 'key_frames_bare': seen.bare,
+                'listeners': self._listeners(),
+            }  # fmt: skip
+        return GSTREAMER.status(
+            Figures(lambda: values),
+            seen=seen,
+            dead=self.flowing and not feed.alive,
+            idle=not self._listeners(),
+            **{name: recent.see(getattr(seen, name)) for name, recent in self._recent.items()},
+        )
