@@ -10,7 +10,6 @@ import resource
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -90,15 +89,13 @@ _STATES: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
     (lambda: (logging.root.level, logging.root.manager.disable), _set_logging),
     (socket.getdefaulttimeout, socket.setdefaulttimeout),
     (lambda: [*sys.argv], lambda argv: sys.argv.__setitem__(slice(None), argv)),
-    (lambda: [*sys.path], lambda path: sys.path.__setitem__(slice(None), path)),
     (lambda: sys.modules['__main__'], lambda module: sys.modules.__setitem__('__main__', module)),
 )
 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Put back at the end what has changed meanwhile: of this thread, which is the main one, and of the whole process."""
-    assert threading.current_thread() is threading.main_thread()
+    """Put back at the end what has changed meanwhile, of this thread and of the whole process."""
     before = [read() for read, _ in _STATES]
     yield
     for (read, write), was in zip(_STATES, before, strict=True):
