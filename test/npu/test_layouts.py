@@ -182,7 +182,7 @@ def model(tmp_path: Path) -> Callable[..., str]:
     ) -> str:
         inputs = {'images': more.pop('image', IMAGES['images'])}
         if set(outputs) == {'labels', 'boxes', 'scores'}:
-            inputs['orig_target_sizes'] = (INT64, (1, 2))
+            inputs = {'orig_target_sizes': (INT64, (1, 2)), **inputs}
         file = tmp_path / 'mine.onnx'
         file.write_bytes(constant(outputs, inputs, metadata, **more))
         if manifest is None:
@@ -410,6 +410,11 @@ def test_a_network_s_name_leads_to_its_head(
     path = model({'output0': table(CORNERS)}, {}, {**TWO, 'head': written})
     with pytest.raises(ConfigError, match=f'for {written} it is {meant}'):
         load_manifest(path)
+
+
+def test_a_class_is_called_by_its_own_number_s_name(model: Callable[..., str]) -> None:
+    path = model({'output0': table(CORNERS)}, ultralytics(2, names={1: 'car'}, end2end=True), None)
+    assert load_manifest(path).classes == ('0', 'car')
 
 
 def test_names_is_called_classes(model: Callable[..., str]) -> None:

@@ -271,6 +271,11 @@ def test_outputs_of_other_types_become_float32(
             r"key 'input.colour' is rgb, but .* 1x1x48x64 \(that is 1\); write colour: grey",
         ),
         (
+            identity([1, 4, HEIGHT, WIDTH], FLOAT),
+            {},
+            r"'input.colour' is rgb, .* .that is 4.; export it with 1 or 3 channels",
+        ),
+        (
             identity([1, 3, HEIGHT, WIDTH], FLOAT),
             {'layout': 'nhwc'},
             r"key 'input.layout' is nhwc .*1x3x48x64",
@@ -334,6 +339,7 @@ def test_outputs_of_other_types_become_float32(
         'two values',
         'nhwc',
         'grey',
+        'four channels',
         'nchw',
         'batch',
         'axes',

@@ -61,7 +61,7 @@ _BLANK_LIMITS = DecodeLimits(1.0, 0.5, 1)
 _ANY_SIZE = 64
 _FEWEST_VALUES = 16
 _SHIPPED_CLASSES = ('coco',)
-_OTHER_TASKS = {'classify': 'one class for a whole picture'}
+_TASKS = ('detect', 'segment', 'pose', 'obb')
 # Options that the outputs decide, not a person.
 _UNCHOSEN = {'columns', 'coordinates', 'box_order', 'reg_max', *EXTRAS}
 
@@ -831,9 +831,9 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
     :raises ConfigError: they contradict each other; or the file leaves open how it is to be read.
     """
     values, path = part.values, part.path
-    if facts.task in _OTHER_TASKS:
+    if facts.task not in ('', *_TASKS):
         raise ConfigError(
-            f"model '{facts.source}' is for task {facts.task} ({_OTHER_TASKS[facts.task]}), which no head reads; use one for task detect"
+            f"model '{facts.source}' is for task {facts.task}, which no head reads; use one for task {', '.join(_TASKS)}"
         )
     if 'classes' in values or 'classes_file' in values:
         given = _classes(part)
@@ -915,8 +915,9 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
     elif wrong:
         key, size = next(iter(wrong.items()))
         value, said = given.get(key, 'rgb'), f'{picture} (that is {size})'
+        size = {1: 'grey', 3: 'rgb'}.get(size, '') if key == 'colour' else size
         advice = (
-            f'write {key}: {"grey" if size == 1 and key == "colour" else size}, or leave it out'
+            f'write {key}: {size}, or leave it out' if size else 'export it with 1 or 3 channels'
         )
     elif picture.dtype != network.dtype:
         key, value, said = 'dtype', network.dtype, f'{picture} {picture.dtype}'

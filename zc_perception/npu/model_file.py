@@ -7,7 +7,6 @@ An ONNX file is read field by field after ``onnx.proto``; weights are passed ove
 from __future__ import annotations
 
 import ast
-import math
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ AXES = {
 }
 _METADATA = 'metadata.yaml'
 _LARGEST_METADATA = 1 << 20
+_LARGEST_CLASS = 1 << 16
 # What people give in place of an ONNX file, by its first bytes.
 _IMPOSTORS = (
     (b'version https://git-lfs', 'a Git LFS pointer, not the file itself: git lfs pull'),
@@ -63,10 +63,13 @@ class ModelFacts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the classes."""
+        """Of the classes; one whose number has no name is called by its number."""
         names = self.said.get('names', ())
         if isinstance(names, Mapping):
-            names = [names[key] for key in sorted(names, key=_number)]
+            numbered = {int(key): name for key, name in names.items() if str(key).isdecimal()}
+            if len(numbered) < len(names) or max(numbered, default=0) > _LARGEST_CLASS:
+                return ()
+            names = [numbered.get(n, n) for n in range(max(numbered, default=-1) + 1)]
         return tuple(map(str, names)) if isinstance(names, (list, tuple)) else ()
 
     @property
@@ -109,13 +112,6 @@ class ModelFacts:
     def task(self) -> str:
         """``detect``, ``segment`` …; empty: unknown."""
         return str(self.said.get('task', ''))
-
-
-def _number(key: object) -> float:
-    try:
-        return float(str(key))
-    except ValueError:
-        return math.inf
 
 
 def facts_of(file: Path) -> ModelFacts:
