@@ -542,9 +542,9 @@ def test_without_the_library_it_is_named_with_the_version_to_avoid(
 
 
 def test_a_topic_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / 'x.nv12').write_bytes(bytes(96))
+    (tmp_path / 'x.avi').write_bytes(bytes(96))
     with pytest.raises(
         ConfigError,
-        match=r"parameter 'replay_topic' is '/i', but '.*x\.nv12' is no rosbag2 recording",
+        match=r"parameter 'replay_topic' is '/i', but '.*x\.avi' is no rosbag2 recording",
     ):
-        replay(tmp_path / 'x.nv12', replay_topic='/i')
+        replay(tmp_path / 'x.avi', replay_topic='/i')

@@ -9,20 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import av
 import cv2
 import numpy as np
 import pytest
-from camera.replay_kit import NOW_NS, nv12_rows, played, png_chunk, random_planes, replay
+from camera.replay_kit import NOW_NS, played, png_chunk, random_planes, replay
+from camera.video_kit import write_video
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from pixel.format_samples import ALL, YUV, noise, rgb_planes, yuv_planes
 
 from zc_perception.camera.replay.pictures import natural_key
 from zc_perception.errors import ConfigError, RecordingError
-from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import fourcc_code
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 WIDTH, HEIGHT = 64, 48
@@ -208,148 +205,16 @@ def test_folders_that_can_not_be_played_are_named(
         replay(tmp_path)
 
 
-def write_raw(
-    path: Path, count: int, stride: int = WIDTH, rows: int = HEIGHT, rest: int = 0
-) -> list[tuple[Any, Any]]:
-    """A raw file with padding of 0xEE; its frames' planes."""
-    frames, content = [], bytearray()
-    for seed in range(count):
-        luma, chroma = random_planes(WIDTH, HEIGHT, seed)
-        padded = np.full((rows * 3 // 2, stride), 0xEE, np.uint8)
-        padded[:HEIGHT, :WIDTH] = luma
-        padded[rows : rows + HEIGHT // 2, :WIDTH] = nv12_rows(luma, chroma)[HEIGHT:]
-        frames.append((luma, chroma))
-        content += padded.tobytes()
-    path.write_bytes(content + bytes(rest))
-    return frames
-
-
-def test_tight_raw_frames_with_their_size_from_parameters(tmp_path: Path) -> None:
-    path = tmp_path / 'clip.nv12'
-    frames = write_raw(path, 3)
-    camera = replay(
-        path, width=WIDTH, height=HEIGHT, framerate=20.0, constraints={'stride_align': 96}
-    )
-    assert camera.notices() == ()
-    found = played(camera)
-    assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == [0, 50_000_000, 100_000_000]
-    for (_, planes), expected in zip(found, frames, strict=True):
+@pytest.mark.parametrize('form', ['nv12', 'yuv420p'])
+def test_raw_frames_are_played_from_a_container(form: str, tmp_path: Path) -> None:
+    frames = [random_planes(WIDTH, HEIGHT, seed) for seed in range(3)]
+    three = [(luma, chroma[..., 0], chroma[..., 1]) for luma, chroma in frames]
+    pictures = frames if form == 'nv12' else three
+    path = write_video(tmp_path / 'clip.nut', 'rawvideo', pictures, form)
+    for (_, planes), expected in zip(played(replay(path)), frames, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(planes, expected, strict=True))
-
-
-COLOURS = np.repeat(
-    np.array([[(200, 30, 40), (20, 190, 60), (30, 40, 210), (220, 220, 30)]], np.uint8),
-    WIDTH // 4,
-    axis=1,
-).repeat(HEIGHT, axis=0)
-
-
-def ffmpeg_raw(path: Path, name: str, *frames: NDArray[np.uint8]) -> Path:
-    """A file of raw frames as ffmpeg writes it, with -pix_fmt *name*; the frames are R, G, B."""
-    with av.open(str(path), 'w', format='rawvideo') as output:
-        stream = output.add_stream('rawvideo', rate=30)
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, name
-        for pixels in frames:
-            output.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format='rgb24')))
-        output.mux(stream.encode(None))
-    return path
-
-
-@pytest.mark.parametrize(
-    ('name', 'written'),
-    [
-        ('I420', 'yuv420p'),
-        ('YU12', 'yuv420p'),
-        ('nv12', 'nv12'),
-        ('NV21', 'nv21'),
-        ('YUY2', 'yuyv422'),
-        ('UYVY', 'uyvy422'),
-        ('RGB', 'rgb24'),
-    ],
-)
-def test_the_format_of_a_yuv_file_is_what_the_parameter_says(
-    name: str, written: str, tmp_path: Path
-) -> None:
-    path = ffmpeg_raw(tmp_path / 'clip.yuv', written, COLOURS, COLOURS[:, ::-1])
-    size = {'width': WIDTH, 'height': HEIGHT}
-    found = played(replay(path, pixel_format=name, **size))
-    assert len(found) == 2
-    assert (
-        b''.join(plane.tobytes() for _, planes in found for plane in planes) == path.read_bytes()
-    )
-
-
-@pytest.mark.parametrize(
-    ('name', 'parameter', 'message'),
-    [
-        ('a.yuv', 'auto', r"does not say its format: set parameter 'pixel_format' to YU12 \(I420"),
-        ('a.yuv', 'MJPG', "parameter 'pixel_format' is 'MJPG'; it must be one of NV12, "),
-        (
-            'a.nv12',
-            'YUYV',
-            r"'pixel_format' is 'YUYV', but '.*a\.nv12' is of NV12; set it to auto",
-        ),
-    ],
-)
-def test_a_raw_file_whose_format_is_not_sure_is_refused(
-    name: str, parameter: str, message: str, tmp_path: Path
-) -> None:
-    write_raw(tmp_path / name, 1)
-    with pytest.raises(ConfigError, match=message):
-        replay(tmp_path / name, pixel_format=parameter, width=WIDTH, height=HEIGHT)
-
-
-def test_raw_files_that_can_not_be_played_are_named(tmp_path: Path) -> None:
-    path = tmp_path / 'clip.nv12'
-    write_raw(path, 2, rest=17)
-    with pytest.raises(ConfigError, match="its size: set parameters 'width' and 'height'"):
-        replay(path)
-    sizes = r'has 9233 bytes: 2 frames of 64x48 NV12 \(4608 bytes\) and 17 bytes'
-    with pytest.raises(ConfigError, match=rf'{sizes}; check .*; truncate -s 9216 '):
-        replay(path, width=WIDTH, height=HEIGHT)
-    with pytest.raises(ConfigError, match=r'0 frames of 640x480 NV12 .* pixel_format$'):
-        replay(path, width=640, height=480)
-
-
-def raw_frames(name: str, count: int) -> list[list[NDArray[Any]]]:
-    random = np.random.default_rng(2)
-    if name in YUV:
-        return [
-            yuv_planes(name, *noise(name, WIDTH, HEIGHT, seed), random) for seed in range(count)
-        ]
-    return [
-        rgb_planes(name, random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8), random)
-        for _ in range(count)
-    ]
-
-
-@pytest.mark.parametrize('name', ALL)
-def test_a_raw_file_of_any_format_plays_bit_by_bit_in_that_format(
-    name: str, tmp_path: Path
-) -> None:
-    frames = raw_frames(name, 2)
-    (tmp_path / 'clip.yuv').write_bytes(
-        b''.join(plane.tobytes() for planes in frames for plane in planes)
-    )
-    size = {'width': WIDTH, 'height': HEIGHT}
-    camera = replay(
-        tmp_path / 'clip.yuv', pixel_format=name.strip(), constraints={'stride_align': 96}, **size
-    )
-    found = played(camera)
-    assert len(found) == 2
-    for (frame, planes), expected in zip(found, frames, strict=True):
-        assert frame.data.fourcc == fourcc_code(name)
-        assert frame.data.colorimetry == (
-            BT601_LIMITED if name in YUV else Colorimetry(Matrix.RGB, Range.FULL)
-        )
-        assert all(np.array_equal(a, b) for a, b in zip(planes, expected, strict=True))
-
-
-def test_a_raw_file_that_is_cut_while_it_plays_costs_its_last_frames(tmp_path: Path) -> None:
-    path = tmp_path / 'clip.nv12'
-    write_raw(path, 3)
-    camera = replay(path, width=WIDTH, height=HEIGHT)
-    with path.open('r+b') as file:
-        file.truncate(WIDTH * HEIGHT * 3 // 2 + 5)
-    assert len(played(camera)) == 1
-    assert camera.statistics().bad == 2
+    for name in ('clip.nv12', 'clip.yuv'):
+        path.rename(tmp_path / name)
+        path = tmp_path / name
+        with pytest.raises(ConfigError, match=rf"raw file '.*{name}' says neither.*ffmpeg -f raw"):
+            replay(path)

@@ -44,9 +44,9 @@ from zc_perception.whole_file import sync_folder, sync_whole, write_whole
 
 REASON = 'record'
 MIB = 1 << 20
-STUCK_S = 1.0
+STUCK_S = 3.0
 """A disk that takes nothing for so long, in seconds, isn't waited for at the end."""
-_SYNCED_S = 5.0
+_SYNCED_S = 1.0
 _FLUSH_S = 0.25
 _SYNC_S = 0.25
 # Of a latched topic: as many as it has publishers, usually.

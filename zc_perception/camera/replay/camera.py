@@ -36,12 +36,11 @@ class ReplayCamera(DrawnCamera):
     """
 
     PARAMETERS = (
-        ParameterSpec('video', '', 'path or file:// URL of a video, a folder of pictures, a .nv12 or .yuv file, or a recording of '
-                      'zc_record or rosbag2. ~ and $NAME are replaced.'),
+        ParameterSpec('video', '', 'path or file:// URL of a video, a folder of pictures, or a recording of zc_record or '
+                      'rosbag2. ~ and $NAME are replaced.'),
         ParameterSpec('loop', True, 'start again when the end is reached.'),
         ParameterSpec('keep_all', False, 'every frame exactly once, as fast as consumers take them. It overrides loop. Set it for '
                       'inference too.'),
-        ParameterSpec('pixel_format', 'auto', 'the format of a .yuv file, such as I420.'),
         ParameterSpec('replay_topic', '', 'topic of a recording of zc_record or rosbag2. Empty: the only topic with pictures.'),
         ParameterSpec('replay_rate', 1.0, 'speed, as a multiple of the recorded speed.', '', 0.01, 100.0),
         ParameterSpec('replay_start', 0.0, 'this much time at the beginning is left out.', 's', 0.0, 1e6),
@@ -70,7 +69,6 @@ class ReplayCamera(DrawnCamera):
             height=parameters['height'],
             framerate=framerate,
             topic=parameters['replay_topic'],
-            raw_format=parameters['pixel_format'],
         )
         try:
             self._video = recording_path(video)

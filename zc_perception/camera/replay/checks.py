@@ -25,10 +25,7 @@ def recording(system: System, camera: NodeNeed) -> Finding:
         path = local_path(path, 'video')
     asked = {
         'video': str(system.root / path.lstrip('/')) if path.startswith('/') else path,
-        **{
-            name: camera[name]
-            for name in ('width', 'height', 'framerate', 'replay_topic', 'pixel_format')
-        },
+        **{name: camera[name] for name in ('width', 'height', 'framerate', 'replay_topic')},
     }
     try:
         answer = system.ask(try_recording, json.dumps(asked))
@@ -48,8 +45,8 @@ def recording(system: System, camera: NodeNeed) -> Finding:
 def try_recording(text: str) -> dict[str, Any]:
     """Whether a recording can be played: open it as the capture node does, and give it back.
 
-    :param text: JSON: ``video``, ``width``, ``height``, ``framerate``, ``replay_topic`` and
-        ``pixel_format`` as the node has them.
+    :param text: JSON: ``video``, ``width``, ``height``, ``framerate`` and ``replay_topic``
+        as the node has them.
     """
     from zc_perception.camera.replay.opening import open_source
 
@@ -61,7 +58,6 @@ def try_recording(text: str) -> dict[str, Any]:
             height=wanted['height'],
             framerate=wanted['framerate'],
             topic=wanted['replay_topic'],
-            raw_format=wanted['pixel_format'],
         )
     except ZcError as error:
         return {'error': str(error)}

@@ -4,44 +4,41 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zc_perception.camera.replay import raw as replay_raw
 from zc_perception.camera.replay.bag import BagSource, is_bag
 from zc_perception.camera.replay.pictures import PICTURES, ImageSource
 from zc_perception.camera.replay.place import recording_path, refuse_foreign
-from zc_perception.camera.replay.raw import RawSource
 from zc_perception.camera.replay.source import FrameSource
 from zc_perception.camera.replay.video import VideoSource
 from zc_perception.errors import ConfigError
 
+_RAW = ('.nv12', '.yuv')
+
 
 def open_source(
-    path: str,
-    *,
-    width: int = 0,
-    height: int = 0,
-    framerate: float = 0.0,
-    topic: str = '',
-    raw_format: str = replay_raw.AUTO,
+    path: str, *, width: int = 0, height: int = 0, framerate: float = 0.0, topic: str = ''
 ) -> FrameSource:
     """The source for what is at *path*.
 
     A folder is a recording of zc_record or rosbag2, or a folder of pictures; ``.mcap`` and ``.db3`` are recordings too,
-    ``.nv12`` and ``.yuv`` are raw; a picture alone is a recording of one frame; anything else is a video.
+    a picture alone is a recording of one frame; anything else is a video.
 
     :param path: as :func:`recording_path` has it.
-    :param width: of the frames; 0 for the recording's own. For raw files, what they have.
+    :param width: of the frames; 0 for the recording's own.
     :param height: likewise.
-    :param framerate: of what has none of its own: pictures, raw files, and videos without
-        one that can be.
+    :param framerate: of what has none of its own: pictures, and videos without one that can be.
     :param topic: which topic of a rosbag2 recording.
-    :param raw_format: of raw files, such as NV12.
     :raises ConfigError: it can't be used.
     :raises LayoutError: an odd width or height.
     """
     path = recording_path(path)
     place = Path(path)
     suffix = place.suffix.lower()
-    if place.is_file() and suffix not in replay_raw.SUFFIXES:
+    if place.is_file():
+        if suffix in _RAW:
+            raise ConfigError(
+                f"raw file '{path}' says neither size nor format; put it into a container: ffmpeg "
+                '-f rawvideo -pix_fmt nv12 -video_size WIDTHxHEIGHT -framerate 30 -i IN -c copy OUT.nut'
+            )
         refuse_foreign(place)
     try:
         bag = is_bag(place)
@@ -55,6 +52,4 @@ def open_source(
         return BagSource(path, topic, width, height)
     if place.is_dir() or suffix in PICTURES:
         return ImageSource(path, width, height, framerate)
-    if suffix in replay_raw.SUFFIXES:
-        return RawSource(path, width, height, framerate, raw_format)
     return VideoSource(path, width, height, framerate)
