@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import weakref
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, NoReturn, Protocol, SupportsIndex
 
 import numpy as np
@@ -160,12 +159,7 @@ class FrameMapping(PlaneViews):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         frame = self._frame
         if frame is not None:
             self._finish(frame)
@@ -598,12 +592,7 @@ class Frame:
     def __enter__(self) -> Frame:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         # The traceback of an exception keeps views alive that its functions hold; it matters more than they, and ends with them.
         with contextlib.suppress(BufferError) if kind is not None else contextlib.nullcontext():
             if self._lease is not None:

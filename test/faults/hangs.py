@@ -24,7 +24,7 @@ def inference(trial: Trial) -> None:
         time.sleep(trial.random.uniform(0.0, 0.1))
         stage.inference.send(signal.SIGSTOP)
         received, began, stalled = witness.received, time.monotonic(), witness.stalled_s()
-        while time.monotonic() - began < 3:
+        while time.monotonic() - began < trial.times(3, 4):
             stage.read_logs()
             time.sleep(0.05)
         stage.meanwhile(lambda: witness.received > received, 'a frame while a consumer hangs')  # noqa: B023

@@ -11,12 +11,9 @@ import json
 import os
 from collections.abc import Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zc_perception.errors import ConfigError, ZcError
-
-if TYPE_CHECKING:
-    pass
 
 MESSAGES = (
     'sensor_msgs.msg',

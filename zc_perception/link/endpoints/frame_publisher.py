@@ -700,12 +700,7 @@ class FramePublisher:
     def __enter__(self) -> FramePublisher:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.destroy()
 
 

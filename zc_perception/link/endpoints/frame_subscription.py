@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Literal
 
 from rclpy.callback_groups import CallbackGroup
@@ -446,12 +445,7 @@ class FrameReader(FrameSubscription):
     def __enter__(self) -> FrameReader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end_step()
         self.destroy()
 
