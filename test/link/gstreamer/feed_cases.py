@@ -110,7 +110,7 @@ def bench() -> Iterator[Bench]:
     made.queue.close()
     until(made.all_back, lambda: [slot.leases for slot in made.pool.slots])
     assert not [t.name for t in threading.enumerate() if t.name.startswith('gstreamer ')]
-    assert memfds() == before
+    assert memfds() <= before
     made.queue.end()
     made.pool.close()
 
@@ -150,7 +150,8 @@ def test_an_element_gets_the_frames_own_memory_and_nothing_is_booked(bench: Benc
         for _ in range(3 * SLOTS):
             bench.put_when_free()
         until(lambda: len(seen) >= 3 * SLOTS, lambda: feed.statistics())
-        assert feed.statistics().held <= 1  # fakesink keeps its last one
+        # fakesink keeps its last one.
+        until(lambda: feed.statistics().held <= 1, lambda: feed.statistics())
         assert not feed.statistics().mapped
     del probe
     assert {inode for inode, _, _ in seen} <= bench.inodes()
