@@ -45,16 +45,19 @@ class LockHolders:
         return found
 
     def kept(self, wait_ns: int) -> None:
-        """The lock came *wait_ns* late: book that to whoever used the CPU most meanwhile."""
+        """The lock came *wait_ns* late: book that to whoever used the CPU most meanwhile, and as far as it did: a thread that another program
+        keeps from the CPU keeps the lock, too.
+        """
         frames = sys._current_frames()
         used = {
             ident: spent - self._spent[ident]
             for ident, spent in self._clocks().items()
             if ident in self._spent and ident in frames
         }
-        if used:
-            holder = max(used, key=used.__getitem__)
-            self._kept_us.setdefault(_place(frames[holder]), []).append(wait_ns / 1e3)
+        holder = max(used, key=used.__getitem__, default=0)
+        if used.get(holder, 0) >= LONG_NS:
+            kept_us = min(wait_ns, used[holder]) / 1e3
+            self._kept_us.setdefault(_place(frames[holder]), []).append(kept_us)
 
     def longest(self) -> list[Mapping[str, Any]]:
         """The places that kept it longest in all, the worst first."""
