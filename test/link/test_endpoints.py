@@ -148,8 +148,13 @@ def test_a_plain_publisher_that_sends_brings_all_to_messages_until_it_goes(
         converted = stamp_ns - 100
         assert eventually(lambda: publisher.statistics().conversions == converted)
 
+    # Whoever has heard of the plain one alone reads its messages until the other is heard of, too.
     assert eventually(
-        lambda: foreign.get_subscription_count() == 1 and publisher.statistics().image_readers == 1
+        lambda: (
+            foreign.get_subscription_count() == 1
+            and publisher.statistics().image_readers == 1
+            and subscription.statistics().rung == IN_PROCESS
+        )
     )
     publish(101)
     send(1, '16UC1')

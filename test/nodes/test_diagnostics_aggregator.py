@@ -88,7 +88,8 @@ def test_every_part_that_may_appear_has_a_place() -> None:
         part
         for part in parts
         if not any(
-            places(f'{node}: {part}') for node in ('capture', 'inference', 'overlay', 'recorder', 'gstreamer')
+            places(f'{node}: {part}')
+            for node in ('capture', 'inference', 'overlay', 'recorder', 'gstreamer')
         )
     ]
     assert lost == []
