@@ -464,9 +464,10 @@ class Recorder:
                 written, since = self._written, time.monotonic()
             elif self._thread.is_alive() and time.monotonic() - since >= stuck_s:
                 self._give_up(stuck_s)
-        if not self._given_up:
+        ended = not self._thread.is_alive()
+        if ended:
             self._syncing.join(_SYNCED_S)
-        return not self._thread.is_alive()
+        return ended
 
     def _give_up(self, stuck_s: float) -> None:
         with self._lock:
