@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from waiting import until
@@ -21,6 +22,7 @@ from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.gstreamer import feed as feed_module
 from zc_perception.link.gstreamer.feed import FrameFeed
+from zc_perception.link.gstreamer.h264 import AccessUnit, nal_types
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
@@ -145,7 +147,8 @@ def test_an_element_gets_the_frames_own_memory_and_nothing_is_booked(bench: Benc
         return OK
 
     with bench.feed('identity name=spy ! fakesink') as feed:
-        bench.put()
+        bench.put()  # with the next one it says the rate
+        bench.put_when_free()
         probe = spy(feed, 'spy', look)
         for _ in range(3 * SLOTS):
             bench.put_when_free()
@@ -168,14 +171,14 @@ def test_padded_rows_are_read_where_they_are_and_that_is_booked(
     file = tmp_path / 'pictures'
     sink = f'filesink location={file} buffer-mode=unbuffered'
     with bench.feed(f'videoconvert ! video/x-raw,format=I420 ! {sink}') as feed:
-        for _ in range(40):
+        for _ in range(41):
             bench.put_when_free()
         until(lambda: feed.statistics().frames == 40, lambda: (feed.statistics(), bench.said))
     # 70 luma and 35 chroma bytes in rows of whole words.
     picture = np.fromfile(file, np.uint8).reshape(40, 72 * 48 + 2 * 36 * 24)
     for number, pixels in enumerate(picture):
         rows = pixels[: 72 * 48].reshape(48, 72)[:, :70], pixels[72 * 48 :].reshape(48, 36)[:, :35]
-        assert {int(v) for part in rows for v in np.unique(part)} == {(number + 1) % 200 + 20}
+        assert {int(v) for part in rows for v in np.unique(part)} == {(number + 2) % 200 + 20}
     assert bench.ledger.count('gstreamer') == 40
     assert feed.statistics().mapped
 
@@ -217,6 +220,47 @@ def test_what_fails_is_named_and_tried_again_and_keeps_no_frame(
     assert all(named in text and 'the next try is in' in text for text in bench.said)
 
 
+def test_h264_has_the_frames_stamps_and_a_key_frame_for_each_new_listener(bench: Bench) -> None:
+    encoder = 'x264enc tune=zerolatency speed-preset=ultrafast bframes=0 key-int-max=1000'
+    tail = f'{encoder} ! h264parse config-interval=-1 ! appsink name=zc_sink'
+    pipeline = f'videoconvert ! video/x-raw,format=I420 ! {tail}'
+    listeners, units = [0], list[AccessUnit]()
+    options: dict[str, Any] = {'name': 'bench', 'ledger': bench.ledger, 'warn': bench.said.append}
+    feed = FrameFeed(pipeline, listeners=lambda: listeners[0], take=units.append, **options)
+    try:
+        feed.start(bench.queue)
+        for _ in range(3):
+            bench.put_when_free()
+            until(bench.all_back)
+        assert feed.statistics().frames == 0  # nobody listens
+        listeners[0] = 1
+        for number in range(300):
+            bench.put_when_free()
+            until(lambda: len(units) == number + 1, lambda: (feed.statistics(), bench.said))  # noqa: B023
+        listeners[0] = 2
+        until(lambda: (bench.put(), any(unit.key for unit in units[300:]))[1], lambda: feed.statistics())
+    finally:
+        feed.close()
+    assert [unit.header.stamp_ns for unit in units[:300]] == [*range(4, 304)]
+    assert [at for at, unit in enumerate(units[:300]) if unit.key] == [0]
+    assert all({7, 8} <= {*nal_types(unit.data)} for unit in units if unit.key)
+    assert {(unit.width, unit.height) for unit in units} == {SIZE}
+    seen = feed.statistics()
+    assert (seen.unknown, seen.reordered, seen.bare, seen.lost) == (0, 0, 0, 0)
+    assert bench.ledger.count('gstreamer') == seen.frames
+    decoder = av.CodecContext.create('h264', 'r')
+    frames = [frame for unit in units for frame in decoder.decode(av.Packet(unit.data))]
+    frames += decoder.decode(None)
+    for unit, frame in zip(units, frames, strict=True):
+        rows = np.frombuffer(frame.planes[0], np.uint8).reshape(HEIGHT, -1)[:, :WIDTH]
+        error = np.mean((rows - float(unit.header.stamp_ns % 200 + 20)) ** 2)
+        assert 10 * np.log10(255**2 / max(error, 1e-9)) >= 35
+    # Whoever comes with the second listener can begin there.
+    late = av.CodecContext.create('h264', 'r')
+    (begin,) = (at for at, unit in enumerate(units) if unit.key and at)
+    assert [*late.decode(av.Packet(units[begin].data)), *late.decode(None)]
+
+
 def test_a_stuck_element_keeps_its_frames_until_it_lets_go(bench: Bench) -> None:
     let_go = threading.Event()
 
@@ -225,7 +269,8 @@ def test_a_stuck_element_keeps_its_frames_until_it_lets_go(bench: Bench) -> None
         return DROP
 
     with bench.feed('identity name=spy ! fakesink') as feed:
-        bench.put()
+        bench.put()  # with the next one it says the rate
+        bench.put_when_free()
         probe = spy(feed, 'spy', hang)
         for _ in range(4):
             bench.put_when_free()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from zc_perception.backoff import BackOff
 from zc_perception.camera.gstreamer.abi import load_gstreamer
 from zc_perception.errors import AcceleratorError, ZcError
-from zc_perception.frame import Frame, Header
+from zc_perception.frame import Frame, FrameData, Header
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.gstreamer.h264 import AccessUnit, AccessUnits
 from zc_perception.link.gstreamer.lent_frames import LentFrames
@@ -62,6 +62,13 @@ class FeedStatistics:
     warnings: tuple[str, ...]
 
 
+def rate_of(one: FrameData, other: FrameData) -> float:
+    """Frames per second as two frames show it, in whole ones; 0: they don't."""
+    apart_ns = other.captured_ns - one.captured_ns
+    frames = max(1, other.sequence - one.sequence)
+    return float(min(1000, max(1, round(1e9 * frames / apart_ns)))) if apart_ns > 0 else 0.0
+
+
 class FrameFeed:
     """Feeds one pipeline. It owns the thread ``gstreamer NAME``, the pipeline, and the frames in it.
 
@@ -96,6 +103,7 @@ class FrameFeed:
         self._headers: dict[int, Header] = {}
         self._ended: list[FramePipeline] = []
         self._refused: list[str] = []
+        self._last: FrameData | None = None
         self._heard = 0
         self._began = 0.0
         self._frames = self._failed = self._lost = self._taken = 0
@@ -152,6 +160,9 @@ class FrameFeed:
         frame = queue.get(_WAIT_S)
         if frame is None and queue.closed:
             self._stop.wait(_WAIT_S)
+        last = self._last
+        if frame is not None:
+            self._last = frame.data
         try:
             listeners, before = self._listeners(), self._heard
             self._heard = listeners
@@ -159,9 +170,10 @@ class FrameFeed:
                 return
             pipeline = self._pipeline
             if pipeline is None:
-                if frame is None:
+                # How far two frames are apart says the rate.
+                if frame is None or last is None:
                     return
-                pipeline = self._open()
+                pipeline = self._open(rate_of(last, frame.data))
             elif listeners > before and self._units is not None:
                 pipeline.force_key_unit()
             if frame is not None:
@@ -173,9 +185,9 @@ class FrameFeed:
             if frame is not None:
                 frame.release()
 
-    def _open(self) -> FramePipeline:
+    def _open(self, framerate: float) -> FramePipeline:
         self._pipeline = pipeline = FramePipeline(
-            self._gst, self._description, self._lent, self._refused
+            self._gst, self._description, self._lent, framerate, self._refused
         )
         self._lent.forget_mapped()
         self._headers.clear()

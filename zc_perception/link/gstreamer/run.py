@@ -55,6 +55,7 @@ class FramePipeline(BarePipeline):
     """A pipeline over frames. All methods but :meth:`close` belong to one thread.
 
     :param description: see :func:`complete`.
+    :param framerate: 0: nobody knows. Encoders wait for one frame more then.
     :param refused: caps that are not offered: an element that seemed to take them did not.
     :raises ConfigError: it can't be understood, or an element is missing.
     """
@@ -62,9 +63,15 @@ class FramePipeline(BarePipeline):
     ERROR = PipelineError
 
     def __init__(
-        self, gst: GStreamer, description: str, lent: LentFrames, refused: Sequence[str] = ()
+        self,
+        gst: GStreamer,
+        description: str,
+        lent: LentFrames,
+        framerate: float = 0.0,
+        refused: Sequence[str] = (),
     ) -> None:
         super().__init__(gst, complete(description))
+        self._framerate = framerate
         self._lent = lent
         self._source = self.element(SOURCE)
         self.sink = self.element(SINK)
@@ -153,7 +160,9 @@ class FramePipeline(BarePipeline):
         understood = dmabuf and self._gst.version >= _DRM_SINCE
         for drm in (True, False) if understood else (False,):
             try:
-                caps = frame_caps(data.layout, data.colorimetry, dmabuf=dmabuf, drm=drm)
+                caps = frame_caps(
+                    data.layout, data.colorimetry, self._framerate, dmabuf=dmabuf, drm=drm
+                )
             except FormatError as error:
                 last = error
             else:
