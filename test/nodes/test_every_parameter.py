@@ -206,6 +206,7 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('inference', 'accelerator'): Static('axl', lambda seen: 'no Metis card' in str(seen.error)),
     ('inference', 'model'): Static('road', lambda seen: seen.node.manifest.name == 'road'),
     ('inference', 'keep_all'): Static(True, lambda seen: seen.node.subscription._wanted.depth is None),
+    ('inference', 'annotations'): Static(True, lambda seen: seen.node.get_publishers_info_by_topic('/detections/annotations')),
     ('inference', 'depth_topic'): Static('depth', lambda seen: seen.node.get_subscriptions_info_by_topic('/depth')),
     ('inference', 'accelerator_device'): option('accelerator_device', 'metis-0:1:0'),
     ('inference', 'axl_ioctls'): option('axl_ioctls', ['submit=0x60']),

@@ -189,6 +189,13 @@ def crop(planes: Planes, size: tuple[int, int], region: Region) -> Planes:
     return tuple(parts)
 
 
+def seen_region(box: Letterbox) -> Region:
+    """What of the frame the model sees at once."""
+    if isinstance(box, Tiling):
+        return box.regions[0]
+    return Region(0, 0, box.source_width, box.source_height)
+
+
 def decode(
     head: Head, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
 ) -> Detections:
@@ -196,7 +203,7 @@ def decode(
     if not isinstance(box, Tiling):
         return head.decode(outputs, box, limits)
     if len(box.regions) == 1:
-        return head.decode(outputs, box, limits).moved(*box.regions[0][:2])
+        return head.decode(outputs, box, limits).moved(*seen_region(box)[:2])
     each = len(outputs) // len(box.regions)
     found = []
     for index, region in enumerate(box.regions):

@@ -24,8 +24,8 @@ class CopyLedger:
     Reasons in use: ``draw`` and ``decode`` (a camera made of software writes its frame, as a program that publishes its own does, or
     the JPEG of a webcam is decoded), ``tensor`` (an accelerator on the CPU reads it), ``to_ros`` and ``from_ros`` (conversion from and to
     ``sensor_msgs/Image``), ``debayer`` (one pass more for Bayer), ``to_jpeg``,
-    ``overlay``, ``record``, ``snapshot``, ``gstreamer`` (an element of ``gstreamer_node``'s pipeline reads it), ``unixfd_first`` (padded rows,
-    until GStreamer looks where they lie), ``bgr`` and ``copy``
+    ``overlay``, ``masks``, ``record``, ``snapshot``, ``gstreamer`` (an element of ``gstreamer_node``'s pipeline reads it),
+    ``unixfd_first`` (padded rows, until GStreamer looks where they lie), ``bgr`` and ``copy``
     (what a program asks a frame for).
     """
 

@@ -161,6 +161,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec('deadline', 0.0, 'A frame should take no longer from the camera to its sent detections. /diagnostics counts those that '
                       'do, and names the stage that broke it. 0: nobody looks.', 's', 0.0, 60.0, dynamic=True),
         ParameterSpec('keep_all', False, 'Run every frame instead of the newest. For recordings only.'),
+        ParameterSpec('annotations', False, 'Boxes and names also as foxglove_msgs/ImageAnnotations, on detections/annotations. Models with '
+                      'keypoints publish them in any case.'),
         *TRACKING,
         *SPACE,
         *FOR_ALL,

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -264,6 +264,16 @@ _DRAIN_LOOK_S = 0.002
 Observer = Callable[[InFlight, Detections], None]
 
 
+class Stage(Protocol):
+    """What the node makes of boxes besides ``detections``."""
+
+    def see(self, entry: InFlight, found: Detections) -> None:
+        """Take what was found in a frame, after it was published. On the hot path."""
+
+    def close(self) -> None:
+        """End everything of it."""
+
+
 class InferenceNode(PerceptionNode):
     """Subscribes to ``image_raw`` (type-adapted), publishes ``detections`` and the latched ``label_info``; service ``~/enable``.
 
@@ -277,6 +287,7 @@ class InferenceNode(PerceptionNode):
     }  # fmt: skip
     ENDPOINTS = (
         Endpoint('detections', 'publisher'), Endpoint('label_info', 'publisher'), Endpoint('image_raw', 'subscription', adapted=True),
+        Endpoint('detections/masks', 'publisher'), Endpoint('detections/annotations', 'publisher'),
         Endpoint('detections_3d', 'publisher'), Endpoint('detections_3d/markers', 'publisher'),
     )  # fmt: skip
 
@@ -299,6 +310,7 @@ class InferenceNode(PerceptionNode):
         self._classes = ClassFilter((), ())
         self._tracking = Tracking(self.parameters)
         self._space: BoxesInSpace | None = None
+        self._stages: list[Stage] = []
         self._realtime = Realtime(
             self,
             self.parameters,
@@ -345,7 +357,7 @@ class InferenceNode(PerceptionNode):
                 accept=self._accepts,
             )
             self._stream = InferenceStream(selected, subscription, scheduler)
-            self._open_space(self.parameters['depth_topic'])
+            self._open_stages(self._stream)
         except BaseException:
             subscription.destroy()
             selected.accelerator.close()
@@ -353,13 +365,24 @@ class InferenceNode(PerceptionNode):
         self._publish_labels()
         subscription.take_part(self._consumer())
 
-    def _open_space(self, topic: str) -> None:
-        if topic:
-            # Its messages would cost time at each start.
+    def _open_stages(self, stream: InferenceStream) -> None:
+        """What stands on boxes: imported where it is wanted, as its messages cost time at each start."""
+        head = stream.manifest.head.options
+        if self.parameters['depth_topic']:
             from zc_perception.nodes.space import BoxesInSpace
 
-            self._space = BoxesInSpace(self, topic)
-            self.observers.append(self._space.see)
+            self._space = BoxesInSpace(self, self.parameters['depth_topic'])
+            self._stages.append(self._space)
+        if head.get('masks'):
+            from zc_perception.nodes.masks import MaskTopic
+
+            self._stages.append(MaskTopic(self, self.ledger, stream.head, head['masks']))
+        if self.parameters['annotations'] or head.get('keypoints'):
+            from zc_perception.nodes.annotations import AnnotationTopic
+
+            names, shape = stream.manifest.classes, head.get('keypoints') or ()
+            self._stages.append(AnnotationTopic(self, stream.head, names, shape))
+        self.observers += [stage.see for stage in self._stages]
 
     def _agree(self) -> None:
         self._announce_accelerator()
@@ -388,10 +411,10 @@ class InferenceNode(PerceptionNode):
         if not self._stopped:  # one that has ended may still be asked for its counters
             self._stream = None
         self._realtime.cleanup()
-        space, self._space = self._space, None
-        if space is not None:
-            self.observers.remove(space.see)
-            space.close()
+        self._space, stages, self._stages = None, self._stages, []
+        for stage in stages:
+            self.observers.remove(stage.see)
+            stage.close()
 
     def _accepts(self) -> bool:
         return self._flowing and bool(self.parameters['enabled']) and self._pace.accepts()

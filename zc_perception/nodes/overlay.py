@@ -41,6 +41,7 @@ from zc_perception.nodes.overlay_picture import (
     PictureHistory,
     ReducedPicture,
 )
+from zc_perception.nodes.overlay_shapes import ANNOTATIONS, MASKS, KeypointLayer, Layer, MaskLayer
 from zc_perception.nodes.overlay_trails import Trails
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos, subscription_qos
 from zc_perception.nodes.perception_node import PerceptionNode
@@ -91,6 +92,8 @@ class OverlayNode(PerceptionNode):
         Endpoint('detections/image/compressed', 'publisher'),
         Endpoint('label_info', 'subscription'),
         Endpoint('detections', 'subscription'),
+        Endpoint(MASKS, 'subscription'),
+        Endpoint(ANNOTATIONS, 'subscription'),
         Endpoint('image_raw', 'subscription', adapted=True),
     )
 
@@ -122,6 +125,7 @@ class OverlayNode(PerceptionNode):
         self._colorimetry: Colorimetry | None = None
         self._painter = Painter(0)
         self._trails = Trails()
+        self._layers: list[Layer] = []
         self._pace: float | None = None
         self._thread: threading.Thread | None = None
         self._stop_drawing = threading.Event()
@@ -141,6 +145,8 @@ class OverlayNode(PerceptionNode):
             self, 'label_info', QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         )
         self._detections_qos = subscription_qos(self, 'detections', QoSProfile(depth=10))
+        self._masks_qos = subscription_qos(self, MASKS, QoSProfile(depth=2))
+        self._annotations_qos = subscription_qos(self, ANNOTATIONS, QoSProfile(depth=2))
         subscription_qos(
             self, 'image_raw', QoSProfile(depth=2)
         )  # declared now, though it is used only while somebody looks
@@ -192,6 +198,10 @@ class OverlayNode(PerceptionNode):
         self._detection_subscription = self.create_subscription(
             Detection2DArray, 'detections', self._on_detections, self._detections_qos
         )
+        self._layers = [
+            MaskLayer(self, self._masks_qos, self._awake),
+            KeypointLayer(self, self._annotations_qos, self._awake),
+        ]
         self._stop_drawing = threading.Event()
         self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         arguments = (
@@ -219,6 +229,9 @@ class OverlayNode(PerceptionNode):
         if self._detection_subscription is not None:
             self.destroy_subscription(self._detection_subscription)
             self._detection_subscription = None
+        for layer in self._layers:
+            layer.close()
+        self._layers = []
         self._history.clear()
         self._detections.clear()
         self._unfit = ''
@@ -310,9 +323,9 @@ class OverlayNode(PerceptionNode):
             if newest is not None:
                 self.skipped += stamp in history
                 self.unmatched += stamp not in history
-            elif stamp in history:
+            elif stamp in history and not any(layer.waits(stamp) for layer in self._layers):
                 newest = message
-            elif stamp > history.newest:
+            elif stamp > history.newest or stamp in history:
                 waiting.append(message)
             else:
                 self.unmatched += 1
@@ -341,6 +354,8 @@ class OverlayNode(PerceptionNode):
         age = f'{age_ms:.0f} ms  ' if 0 <= age_ms < _MOST_AGE_MS else ''
         (self._pace,) = self._rate.see(self.drawn) or (self._pace,)
         rate = '' if self._pace is None else f'  {self._pace:.1f} Hz'
+        for layer in self._layers:
+            layer.paint(self._picture, message, reduced.scale, self._painter.line)
         self._trails.paint(
             self._picture, boxes, reduced.scale, stamp_ns(message.header), self._painter.line
         )

@@ -163,18 +163,19 @@ class LabelledBox:
         numbers = self.left, self.top, self.right, self.bottom, self.score, self.theta
         return all(map(math.isfinite, numbers))
 
-    def outline(self, scale: tuple[float, float]) -> list[tuple[int, int]]:
-        """Its corners in a picture of that scale."""
+    def corners(self) -> list[tuple[float, float]]:
+        """All four, in pixels of the frame."""
         x, y = (self.left + self.right) / 2, (self.top + self.bottom) / 2
         cos, sin = math.cos(self.theta) / 2, math.sin(self.theta) / 2
-        across, down = self.right - self.left, self.bottom - self.top
+        width, height = self.right - self.left, self.bottom - self.top
         return [
-            (
-                pixel((x + across * i * cos - down * j * sin) * scale[0]),
-                pixel((y + across * i * sin + down * j * cos) * scale[1]),
-            )
+            (x + width * i * cos - height * j * sin, y + width * i * sin + height * j * cos)
             for i, j in ((-1, -1), (1, -1), (1, 1), (-1, 1))
         ]
+
+    def outline(self, scale: tuple[float, float]) -> list[tuple[int, int]]:
+        """The same in a picture of that scale."""
+        return [(pixel(x * scale[0]), pixel(y * scale[1])) for x, y in self.corners()]
 
 
 def pixel(value: float) -> int:

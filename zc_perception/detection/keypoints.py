@@ -1,0 +1,42 @@
+"""Keypoints of what was found, in the frame's pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads.spec import Head
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.detection.tiles import seen_region
+
+PEOPLE = 17
+PERSON = ((0, 1), (0, 2), (1, 3), (2, 4), (5, 6), (5, 7), (7, 9), (6, 8), (8, 10),
+          (5, 11), (6, 12), (11, 12), (11, 13), (13, 15), (12, 14), (14, 16))  # fmt: skip
+"""Lines between the 17 keypoints of COCO's people: nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles."""
+SEEN = 0.5
+"""Keypoints with a lower score are not seen: no line ends at them."""
+
+
+def keypoints(
+    head: Head,
+    outputs: Sequence[RawTensor],
+    box: Letterbox,
+    found: Detections,
+    shape: Sequence[int],
+) -> NDArray[np.float32]:
+    """(n, keypoints, 3) x, y, clipped to the picture, and score from 0 to 1; 1 where the model has none.
+
+    :param outputs: those that *found* was decoded from.
+    :param shape: of keypoints of each row: how many, and their numbers.
+    """
+    values = head.extras(outputs, found.rows).reshape(-1, shape[1])
+    points = np.ones((len(values), 3), np.float32)
+    # Pairs, where the letterbox takes boxes.
+    points[:, :2] = box.to_source(np.tile(values[:, :2], 2))[:, :2]
+    points[:, :2] += seen_region(box)[:2]
+    points[:, 2:] = values[:, 2:]
+    return points.reshape(len(found), shape[0], 3)
