@@ -94,7 +94,8 @@ class Environment:
         manifests = tuple(
             ROOT / name for name in ('setup.py', 'setup.cfg', 'pyproject.toml', 'package.xml')
         )
-        compiled = sorted((ROOT / PACKAGE / 'native').glob('*.[ch]'))
+        folders = (PACKAGE + '/native', 'client/src', 'client/include')
+        compiled = sorted(path for folder in folders for path in (ROOT / folder).glob('*.[ch]'))
         return (
             Layer('wheels', (Path(__file__).resolve(), *self.requirements), self.install_wheels),
             Layer('interfaces', (HERE / 'rosidl_build.py', *definitions), self.build_interfaces),

@@ -24,6 +24,7 @@ SOURCES = (
     'docs',
     'examples',
     'resource',
+    'client',  # the compiled steps are made of its sources, too
     'zc_perception',
     'setup.py',
     'setup.cfg',
