@@ -192,14 +192,15 @@ def test_a_reader_that_is_sometimes_slow(
         source.publish(**{'plain' if plain else 'camera': value})
         time.sleep(0.004)
         if value % 30 == 0:  # the slowest machine gets some of each, too
-            assert eventually(lambda value=value: reader.seen and reader.seen[-1] > value - 30), (
+            assert eventually(lambda value=value: max(reader.seen, default=0) > value - 30), (
                 value,
                 reader.seen,
             )
             eventually(
                 lambda value=value: any(v > value - 30 and v % 3 == 0 for v in reader.seen), 5.0
             )
-    assert eventually(lambda: reader.seen and reader.seen[-1] >= VALUES[-1] - 1)
+    # What the plain one said may be the last that comes: its messages wait elsewhere than frames.
+    assert eventually(lambda: max(reader.seen, default=0) >= VALUES[-1] - 1), reader.seen
     time.sleep(0.3)
     for name, mine in (
         ('plain', [v for v in reader.seen if v % 3 == 0 and 60 < v <= 180]),
