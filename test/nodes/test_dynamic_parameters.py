@@ -5,6 +5,7 @@ The table of the others is in ``test_every_parameter.py``, which also looks that
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -200,7 +201,7 @@ def keeps_ids(bench: Bench, node: str, name: str, value: Any) -> None:
             set([] if result.found.ids is None else result.found.ids) - {0}
             for result in bench.results[start:]
         ]
-        return any(one & next_one for one, next_one in zip(ids, ids[1:], strict=False))
+        return any(one & next_one for one, next_one in itertools.pairwise(ids))
 
     bench.run.eventually(kept)
 
