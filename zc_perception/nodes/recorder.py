@@ -112,7 +112,12 @@ class RecorderNode(PerceptionNode):
         # It writes bytes as they are, of whatever format.
         needs = BufferConstraints(self.get_name(), cpu_access=CpuAccess.READ)
         self._subscription = subscribe_frames(
-            self, self.parameters, self.ledger, QoSProfile(depth=_DEPTH), held=_HELD, constraints=needs
+            self,
+            self.parameters,
+            self.ledger,
+            QoSProfile(depth=_DEPTH),
+            held=_HELD,
+            constraints=needs,
         )
         self._subscription.pause()
 

@@ -238,7 +238,10 @@ def test_h264_has_the_frames_stamps_and_a_key_frame_for_each_new_listener(bench:
             bench.put_when_free()
             until(lambda: len(units) == number + 1, lambda: (feed.statistics(), bench.said))  # noqa: B023
         listeners[0] = 2
-        until(lambda: (bench.put(), any(unit.key for unit in units[300:]))[1], lambda: feed.statistics())
+        until(
+            lambda: (bench.put(), any(unit.key for unit in units[300:]))[1],
+            lambda: feed.statistics(),
+        )
     finally:
         feed.close()
     assert [unit.header.stamp_ns for unit in units[:300]] == [*range(4, 304)]

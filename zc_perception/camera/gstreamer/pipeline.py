@@ -404,12 +404,8 @@ class Pipeline(BarePipeline):
             kind = CameraLostError if self._had_sample else CameraError
             return kind(f'{where}{said.reason}; {advice}')
         if said.code == ResourceError.NOT_FOUND or self._had_sample:
-            return CameraLostError(
-                f'{where}{said.reason}; plug it in, or see the kernel log'
-            )
-        return CameraError(
-            f'{where}{said.reason}; see that the device is there and may be used'
-        )
+            return CameraLostError(f'{where}{said.reason}; plug it in, or see the kernel log')
+        return CameraError(f'{where}{said.reason}; see that the device is there and may be used')
 
     def close(self) -> None:
         """Stop and free it. Frames that were pulled stay as they are. Idempotent."""
