@@ -1,8 +1,8 @@
 """ament_python package: installs the Python package, the share files and the console scripts."""
 
+from glob import glob
 import os
 import re
-from glob import glob
 from xml.etree import ElementTree
 
 from setuptools import Extension, find_packages, setup

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+import sys
 
 from zc_perception.terminal import ending_quietly
 

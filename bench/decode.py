@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from bench.subcommand import FULL_HD, Bar, Command, Figure, Measured, Say, check_counts, figure_of
+from bench.subcommand import Bar, check_counts, Command, Figure, figure_of, FULL_HD, Measured, Say
 
 
 def _median(case: str) -> Figure:
@@ -30,7 +30,8 @@ DECODE_BARS = (
     Bar('yolov8_decoded 1x84x8400, 100 objects', _median('yolov8_decoded'), 800, ' µs'),
     _quicker('yolov8_decoded', 'filter_first'),
     _quicker('yolov8_decoded', 'numpy_usual'),
-    # Most of the time goes into the same maximum over the classes: no slower is what there is to win.
+    # Most of the time goes into the same maximum over the classes: no slower is what there is to
+    # win.
     _quicker('yolov8_sparse', 'filter_first', 0.97),
     _quicker('yolov8_sparse', 'numpy_usual'),
     Bar('yolov8_dfl_int8, 100 objects', _median('yolov8_dfl_int8'), 1200, ' µs'),

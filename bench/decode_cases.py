@@ -1,29 +1,31 @@
 """What ``zc_bench decode`` measures: a frame's input tensor, and its boxes, by this package and by what one would write without it.
 
-In this order: the scene (a YOLOv8's raw levels for 100 objects, as int8 and as the decoded float tensor of the same numbers), the ways
-from NV12 to a quantised input tensor, the same boxes by OpenCV and NumPy, and the measurement.
+In this order: the scene (a YOLOv8's raw levels for 100 objects, as int8 and as the decoded float
+tensor of the same numbers), the ways from NV12 to a quantised input tensor, the same boxes by
+OpenCV and NumPy, and the measurement.
 
-Everything runs on one CPU with one thread of OpenCV. Each repetition measures every variant of every case, in an order of its own, and
-checks first that the variants of a head yield the same boxes: a quicker wrong answer is no result.
+Everything runs on one CPU with one thread of OpenCV. Each repetition measures every variant of
+every case, in an order of its own, and checks first that the variants of a head yield the same
+boxes: a quicker wrong answer is no result.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
+from dataclasses import dataclass
 import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.rows import Condition, Measuring, Row, Series, make_rows
-from bench.subcommand import FULL_HD, UHD_4K, Say, repetitions
+from bench.rows import Condition, make_rows, Measuring, Row, Series
+from bench.subcommand import FULL_HD, repetitions, Say, UHD_4K
 from bench.worker import BenchError
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.detections import Detections
@@ -203,7 +205,8 @@ TENSOR_SPEC = QuantisedTensorSpec(
     zero_point=-130,
     padding=((1, 1), (1, 15), (0, 1)),
 )
-# Of 255 grey levels, on the drawn road with its sensor noise. At an odd ratio (1080p) they are equal but for rounding.
+# Of 255 grey levels, on the drawn road with its sensor noise. At an odd ratio (1080p) they are
+# equal but for rounding.
 MOST_OFF_MEAN = 1.0
 
 Figures = Mapping[str, Mapping[str, float]]
@@ -270,7 +273,8 @@ def tensor_case(
             figures[f'{kind}_max_off_levels'] = float(off.max())
         if figures['road_mean_off_levels'] > MOST_OFF_MEAN:
             raise BenchError(
-                f'the tensor of {width}x{height} is {figures["road_mean_off_levels"]:.2f} levels off the exact one'
+                f'the tensor of {width}x{height} is {figures["road_mean_off_levels"]:.2f} '
+                'levels off the exact one'
             )
         return {'ours': figures}
 

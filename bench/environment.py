@@ -5,12 +5,12 @@ Those are tuned as far as it goes, or not at all, whatever the shell has set.
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib import metadata
+import os
 from pathlib import Path
+import platform
 from typing import Any
 
 from zc_perception.native import how_it_runs
@@ -69,7 +69,8 @@ _TUNING = (
     'GLIBC_TUNABLES',
 )
 _TUNING_PREFIXES = ('MALLOC_', 'RMW_FASTRTPS_', 'ZENOH_', 'IOX2_')
-# Of the allocator: memory that was as large as a frame once isn't given back, so that the next frame faults no fresh pages in.
+# Of the allocator: memory that was as large as a frame once isn't given back, so that the next
+# frame faults no fresh pages in.
 KEPT_MEMORY = {
     'MALLOC_MMAP_THRESHOLD_': str(1 << 30),
     'MALLOC_TRIM_THRESHOLD_': str(1 << 30),

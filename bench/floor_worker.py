@@ -1,13 +1,14 @@
 """A process in which nothing else is loaded: ``python -m bench.floor_worker NAME``.
 
-It measures floors, as commands ask for them: ``floor.py`` as it is. A floor forks, and a large parent would make it slower than
-it is. The guard condition's has a process of its own for the same reason, for it loads rclpy.
+It measures floors, as commands ask for them: ``floor.py`` as it is. A floor forks, and a large
+parent would make it slower than it is. The guard condition's has a process of its own for the same
+reason, for it loads rclpy.
 """
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
+import gc
 
 from bench import floor
 from bench.obeying import answer, commands

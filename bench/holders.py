@@ -1,15 +1,16 @@
 """Who keeps the interpreter's lock: while one thread was kept from running, which other one used the CPU, and where it stands afterwards.
 
-Sources: clock_getcpuclockid(3), and the kernel's ``include/linux/posix-timers_types.h`` for the number of a thread's clock.
+Sources: clock_getcpuclockid(3), and the kernel's ``include/linux/posix-timers_types.h`` for the
+number of a thread's clock.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 LONG_NS = 1_000_000

@@ -1,46 +1,49 @@
 """``zc_bench link``: what handing over a frame costs, beside its floors and what one would use instead, in the same run.
 
-Every repetition measures every case at every size and rate, in an order of its own, so that what the machine does meanwhile hits all of
-them. The floors are those of ``floor.py``: a bare descriptor loop over a Unix socket, a bare ``SimpleQueue``, a bare guard condition.
+Every repetition measures every case at every size and rate, in an order of its own, so that what
+the machine does meanwhile hits all of them. The floors are those of ``floor.py``: a bare
+descriptor loop over a Unix socket, a bare ``SimpleQueue``, a bare guard condition.
 
-For all of them the clock starts when the pixels are in a buffer of the producer's and stamped, and stops when the consumer has a view of
-all of them. How plain messages are tuned is in :func:`~bench.environment.tuned_environment`. The case ``link_read`` is the
-same with a consumer that reads every pixel first, as most consumers do: it shows what remains of a ratio then.
+For all of them the clock starts when the pixels are in a buffer of the producer's and stamped, and
+stops when the consumer has a view of all of them. How plain messages are tuned is in
+:func:`~bench.environment.tuned_environment`. The case ``link_read`` is the same with a consumer
+that reads every pixel first, as most consumers do: it shows what remains of a ratio then.
 
-In this file, in this order: :class:`Case` (what is measured: a floor's process, or a producer's and a consumer's), :class:`Peers` (what
-one would use instead, see :mod:`~bench.peers`), :class:`Cases` (owns all processes of a run), :class:`LinkPlan`, :func:`measure_links`, the
-bars, the command. The other ends of the processes are ``floor_worker.py`` and ``link_worker.py``.
+In this file, in this order: :class:`Case` (what is measured: a floor's process, or a producer's
+and a consumer's), :class:`Peers` (what one would use instead, see :mod:`~bench.peers`),
+:class:`Cases` (owns all processes of a run), :class:`LinkPlan`, :func:`measure_links`, the bars,
+the command. The other ends of the processes are ``floor_worker.py`` and ``link_worker.py``.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 import contextlib
+from dataclasses import dataclass
 import functools
 import os
 import random
 import socket
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bench.environment import plain_environment, tuned_environment
-from bench.rows import Condition, Measuring, Rounds, Row, Series, make_rows
+from bench.rows import Condition, make_rows, Measuring, Rounds, Row, Series
 from bench.subcommand import (
+    Bar,
+    check_counts,
+    Command,
+    figure_of,
     FULL_HD,
+    Key,
+    Measured,
+    repetitions,
+    Rows,
+    Say,
     SIZES,
     UHD_8K,
     VGA,
-    Bar,
-    Command,
-    Key,
-    Measured,
-    Rows,
-    Say,
-    check_counts,
-    figure_of,
-    repetitions,
 )  # fmt: skip
 from bench.worker import BenchError, NoAnswerError, Worker
 from zc_perception.errors import ConfigError
@@ -59,7 +62,8 @@ REFERENCES = [('floor', name) for name in FLOORS] + [
 READ_REFERENCES = [*REFERENCES[: len(FLOORS)], (READ, 'shared_memory')]
 WARM_UP_FRAMES = 12
 _MATCH_S = 60.0
-# How long an answer may take on top of the series; a producer whose frames aren't answered gives up sooner.
+# How long an answer may take on top of the series; a producer whose frames aren't answered gives
+# up sooner.
 _PATIENCE_S = 120.0
 _FLOOR_PATIENCE_S = 30.0
 
@@ -106,8 +110,8 @@ class Case(Protocol):
 class FloorCase:
     """Floors; a frame's size doesn't enter.
 
-    A floor waits for each wake-up for ever, and that of the guard condition has been seen not to come: its process is started again then,
-    and the series repeated.
+    A floor waits for each wake-up for ever, and that of the guard condition has been seen not to
+    come: its process is started again then, and the series repeated.
 
     :param start: starts its process.
     :param say: gets a line for each that had to be started again.
@@ -172,7 +176,8 @@ class LinkCase:
             while not (answer := end.ask(op='matched'))['matched']:
                 if time.monotonic() > deadline:
                     raise BenchError(
-                        f"the benchmark's process '{end.role}' did not find its other end within {_MATCH_S:g} s ({answer['reason']}); "
+                        f"the benchmark's process '{end.role}' did not find its other end "
+                        f'within {_MATCH_S:g} s ({answer["reason"]}); '
                         'does multicast work on the loopback device?'
                     )
                 time.sleep(0.1)
@@ -205,11 +210,13 @@ class LinkCase:
             ]
         if any(s['conversions'] for s in spent):
             raise BenchError(
-                f'frames were converted to messages on a link without copies ({self.consumer.role}): it does not measure what it says'
+                'frames were converted to messages on a link without copies '
+                f'({self.consumer.role}): it does not measure what it says'
             )
         if torn := sum(s['torn'] for s in spent):
             raise TornFrameError(
-                f"{torn} frame(s) of '{self.consumer.role}' were torn: not all of a frame's pixels were its own"
+                f"{torn} frame(s) of '{self.consumer.role}' were torn: not all of a frame's "
+                'pixels were its own'
             )
         return series_of(frames, sent, arrived, sum(s['cpu_us'] for s in spent))
 
@@ -268,7 +275,8 @@ class Cases:
         self._prefix = f'/zc_bench/run_{os.getpid()}'
         self.facts: dict[str, Any] = {}
         try:
-            # Nothing of a floor goes over the network, and what its context says there would be work for the others.
+            # Nothing of a floor goes over the network, and what its context says there would be
+            # work for the others.
             alone = {**self._environment, 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'OFF'}
             bare, guard = (
                 FloorCase(
@@ -372,10 +380,12 @@ class Cases:
 class LinkPlan:
     """What to measure. A plain message of 8K takes a tenth of a second, so that fewer of them go into a series.
 
-    :param read_sizes: unthrottled, at these sizes, :data:`READERS` are measured with a consumer that reads every pixel, too.
-    :param one_cpu: unthrottled, floors, links without copies and peers that are quickest so run on one CPU. With one frame in flight
-        nothing runs at the same time, and where the scheduler puts the two ends decides between 3 and 30 µs: the wake-up of an idle CPU,
-        which isn't the link's. What has threads of its own that copy always has all CPUs.
+    :param read_sizes: unthrottled, at these sizes, :data:`READERS` are measured with a consumer
+        that reads every pixel, too.
+    :param one_cpu: unthrottled, floors, links without copies and peers that are quickest so run on
+        one CPU. With one frame in flight nothing runs at the same time, and where the scheduler
+        puts the two ends decides between 3 and 30 µs: the wake-up of an idle CPU, which isn't the
+        link's. What has threads of its own that copy always has all CPUs.
     :param peers: what else may be among the variants.
     """
 
@@ -408,7 +418,8 @@ class LinkPlan:
         chance.shuffle(conditions)
         order = []
         for condition in conditions:
-            # Floor and case of one condition stay neighbours: what the machine does changes by the second.
+            # Floor and case of one condition stay neighbours: what the machine does changes by the
+            # second.
             steps = [('link', variant) for variant in self.variants] + [
                 ('floor', name) for name in FLOORS
             ]
@@ -445,7 +456,8 @@ def link_rows(rounds: Rounds) -> list[Row]:
 def measure_links(plan: LinkPlan, say: Say) -> Measured:
     """Run the plan.
 
-    :raises BenchError: a process that isn't a peer's failed, a link converted a frame, or a frame was torn.
+    :raises BenchError: a process that isn't a peer's failed, a link converted a frame, or a frame
+        was torn.
     """
     rounds = Measuring(list)
     with contextlib.closing(Cases(plan.variants, say, plan.peers)) as cases:
@@ -593,7 +605,8 @@ def _add_options(peers: Peers, parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         '--read', nargs='+', choices=(*SIZES, 'none'), default=['1080p'],
-        help='of the sizes, those at which links and their best rivals are measured with a consumer that reads every pixel too; '
+        help='of the sizes, those at which links and their best rivals are measured with a '
+             'consumer that reads every pixel too; '
         'unthrottled (default: 1080p)',
     )  # fmt: skip
     parser.add_argument(

@@ -1,19 +1,22 @@
 """What all processes of the link benchmark have in common, those of the peers too: pixels, times, answers, commands. Needs no ROS.
 
-*Pixels*: a producer's picture is filled once. Before each frame's clock starts it writes the frame's number to the first, a middle and the
-last eight bytes, so that a consumer sees a picture that is put together from two. A consumer that reads every pixel adds all of them up,
-which tells that too, for each of them.
+*Pixels*: a producer's picture is filled once. Before each frame's clock starts it writes the
+frame's number to the first, a middle and the last eight bytes, so that a consumer sees a picture
+that is put together from two. A consumer that reads every pixel adds all of them up, which tells
+that too, for each of them.
 
-*Roles*: a process is a :class:`Role`, whose methods are the commands that :mod:`~bench.link_worker` lists. It notes when
-frames are sent and when they arrive, and what a series costs.
+*Roles*: a process is a :class:`Role`, whose methods are the commands that
+:mod:`~bench.link_worker` lists. It notes when frames are sent and when they arrive, and what a
+series costs.
 
-*Answers* of a consumer to its producer are for pictures that nobody gives back (:class:`PicturesOut`, :class:`PicturesIn`): a socket beside
-what carries them.
+*Answers* of a consumer to its producer are for pictures that nobody gives back
+(:class:`PicturesOut`, :class:`PicturesIn`): a socket beside what carries them.
 """
 
 from __future__ import annotations
 
 import array
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import gc
 import resource
@@ -21,7 +24,6 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,7 +90,8 @@ class Look:
         return number, now
 
 
-# A frame that nobody has answered by then is lost; unthrottled, the next one goes out. After some of them in a row, the series is over.
+# A frame that nobody has answered by then is lost; unthrottled, the next one goes out. After some
+# of them in a row, the series is over.
 ANSWER_S = 5.0
 _LOST_IN_A_ROW = 3
 
@@ -151,7 +154,8 @@ class Arrivals:
 
 class Role:
     """What one process of the link benchmark does: it produces or consumes frames, or both. The main thread calls all methods, as commands
-    ask for them; frames may arrive on another thread."""
+    ask for them; frames may arrive on another thread.
+    """
 
     def __init__(self) -> None:
         self.look = Look()
@@ -248,7 +252,8 @@ Pixels = np.ndarray[Any, Any]
 class PicturesOut(Role):
     """Sends pictures that nobody gives back, as messages are: unthrottled, the consumer answers each over a socket beside what carries it.
 
-    Override :meth:`publish`, :meth:`prepare` where there is more to it, and :meth:`picture` where the picture lies in the peer's memory.
+    Override :meth:`publish`, :meth:`prepare` where there is more to it, and :meth:`picture` where
+    the picture lies in the peer's memory.
     """
 
     def __init__(self, answers: socket.socket) -> None:

@@ -22,13 +22,13 @@ spent                                                           ``cpu_us`` since
 from __future__ import annotations
 
 import array
+from collections.abc import Callable
 import contextlib
 import queue
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,15 +38,15 @@ from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.utilities import get_default_context, get_rmw_implementation_identifier
 from sensor_msgs.msg import Image
 
-from bench.link_roles import ANSWER_S, FILL, PicturesIn, PicturesOut, Role, Times, paced, stamp
+from bench.link_roles import ANSWER_S, FILL, paced, PicturesIn, PicturesOut, Role, stamp, Times
 from bench.obeying import answer, hold_back_termination, obey
 from zc_perception.errors import ZcError
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints import (
-    IN_PROCESS,
-    SHARED_MEMORY,
     AdaptedPublisher,
     AdaptedSubscription,
+    IN_PROCESS,
+    SHARED_MEMORY,
     SharedMemoryLinks,
 )
 from zc_perception.link.image_conversion import frame_adapter
@@ -58,7 +58,7 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, Slot
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.layout import ImageLayout, compute_layout
+from zc_perception.pixel.layout import compute_layout, ImageLayout
 
 SLOTS = 4
 _QOS = QoSProfile(depth=1)
@@ -95,7 +95,8 @@ class FramesOut(Role):
         self._out = 0
         # By buffer_uid.
         self._pixels: dict[int, list[np.ndarray[Any, Any]]] = {}
-        # One for each size, kept to the end: series of different sizes take turns, and consumers keep what they have mapped.
+        # One for each size, kept to the end: series of different sizes take turns, and consumers
+        # keep what they have mapped.
         self._pools: dict[tuple[int, int], BufferPool] = {}
         self.prepare(64, 48)
         if shared_memory:
@@ -155,7 +156,8 @@ class FramesOut(Role):
             frame.release()
         if not self._all_back():
             raise ZcError(
-                f'{self._out} frame(s) were not given back within {ANSWER_S:g} s of the end of a series'
+                f'{self._out} frame(s) were not given back within {ANSWER_S:g} s of the end of '
+                'a series'
             )
         self.finish()
         return {'sent': sent}
@@ -357,7 +359,8 @@ def main() -> None:
     hold_back_termination()
     context = get_default_context()
     try:
-        # Warnings go to standard error, which is the benchmark's; what the links say of themselves is asked for.
+        # Warnings go to standard error, which is the benchmark's; what the links say of themselves
+        # is asked for.
         init_without_signal_handlers(context, ['--ros-args', '--log-level', 'warn'])
         _serve(*sys.argv[1:3])
     except ZcError as error:

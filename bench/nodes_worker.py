@@ -24,17 +24,17 @@ Sources: proc_stat(5), proc_pid_schedstat (Documentation/scheduler/sched-stats.r
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 import contextlib
 import gc
 import itertools
 import json
 import os
+from pathlib import Path
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -42,7 +42,7 @@ import rclpy
 from rclpy.parameter import Parameter
 from rclpy.utilities import get_rmw_implementation_identifier
 
-from bench.holders import LONG_NS, LockHolders
+from bench.holders import LockHolders, LONG_NS
 from bench.obeying import obey, run_worker
 from bench.stand_ins import DelayedAccelerator, PrefilledCamera
 from zc_perception.detection.detections import Detections
@@ -176,8 +176,9 @@ def _resident_mib(status: str) -> dict[str, float]:
 class MachineUse:
     """Measures from entering to leaving; a context manager.
 
-    A thread sleeps for 5 ms again and again. How late it runs on is the time that it took to get a CPU, which the kernel counts, and then
-    the interpreter's lock: what any thread of the process waits for that has just been woken for a frame.
+    A thread sleeps for 5 ms again and again. How late it runs on is the time that it took to get a
+    CPU, which the kernel counts, and then the interpreter's lock: what any thread of the process
+    waits for that has just been woken for a frame.
     """
 
     def __init__(self) -> None:
@@ -231,7 +232,9 @@ class MachineUse:
 
     def figures(self) -> dict[str, float]:
         """After leaving. ``process_percent`` of one CPU; ``machine_percent`` of all that the process may use, whoever used them;
-        ``gil_wait_*_us``: from having a CPU to running on; ``resident_mib`` without, ``buffers_mib`` of the cameras' buffers."""
+        ``gil_wait_*_us``: from having a CPU to running on; ``resident_mib`` without,
+        ``buffers_mib`` of the cameras' buffers.
+        """
         wall_s = self._wall_ns / 1e9
         waits = sorted(self._lock_us) or [0.0]
         return {
@@ -338,7 +341,8 @@ class Cameras:
             name: sum(new[name] - old[name] for new, old in zip(after, before, strict=True))
             for name in after[0]
         }
-        # A camera that is a period late leaves out what was due meanwhile; its last frame may or may not have been due.
+        # A camera that is a period late leaves out what was due meanwhile; its last frame may or
+        # may not have been due.
         due = max(
             total['captured'] + total['no_slot'] + total['late'],
             cameras * int(ran_s * self._rate_hz - 1),

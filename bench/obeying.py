@@ -2,20 +2,21 @@
 
 The module imports next to nothing: the processes of the floors must have nothing else loaded.
 
-SIGTERM ends such a process where nothing is half-done (see :class:`~zc_perception.terminal.Interruption`): :func:`hold_back_termination`
-comes first, :func:`terminable` is around the commands. A process of nodes is :func:`run_worker` around :func:`obey`: it does both, and says
-why when it fails.
+SIGTERM ends such a process where nothing is half-done (see
+:class:`~zc_perception.terminal.Interruption`): :func:`hold_back_termination` comes first,
+:func:`terminable` is around the commands. A process of nodes is :func:`run_worker` around
+:func:`obey`: it does both, and says why when it fails.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, TYPE_CHECKING
 
 from zc_perception.errors import ZcError
 from zc_perception.terminal import INTERRUPTION
@@ -48,7 +49,8 @@ def answer(reply: Mapping[str, Any]) -> None:
 def hold_back_termination() -> None:
     """In a worker, in the main thread, before it opens anything: SIGTERM waits until there is something to end in order.
 
-    The mask is for the threads that libraries start from here on: a call of theirs isn't interrupted.
+    The mask is for the threads that libraries start from here on: a call of theirs isn't
+    interrupted.
     """
     INTERRUPTION.begin(lambda number: SystemExit(128 + number))
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -91,7 +93,9 @@ def obey(server: object, running: ExecutorThread | None = None) -> None:
                 print(running.failure, file=sys.stderr)
                 answer(
                     {
-                        'failure': f'its executor has ended: {running.failure.strip().splitlines()[-1]}'
+                        'failure': (
+                            f'its executor has ended: {running.failure.strip().splitlines()[-1]}'
+                        )
                     }
                 )
             else:

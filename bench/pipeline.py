@@ -1,47 +1,51 @@
 """``zc_bench pipeline``: what a frame costs the host from capture to published detections, without the model's own time.
 
-Real nodes in a process of their own, as ``perception`` runs them: a camera of pre-filled slots, the in-process link, the scheduler, an
-accelerator that completes after a set delay, the model's head, ``vision_msgs`` over ROS to a reader in another process.
+Real nodes in a process of their own, as ``perception`` runs them: a camera of pre-filled slots,
+the in-process link, the scheduler, an accelerator that completes after a set delay, the model's
+head, ``vision_msgs`` over ROS to a reader in another process.
 
-How CPU time is measured: CLOCK_PROCESS_CPUTIME_ID of that process, user and system time of all its threads, those of the interpreter and of
-the middleware included, the reader's not. It is read as each frame's detections have been published; ``cpu_p50_us`` is the median of
-the differences, ``cpu_us_per_frame`` the mean over the series. From both is subtracted what the same process uses in the same time while
-its cameras rest (timers, diagnostics: ``idle_cpu_us_per_s``). Nothing of the benchmark's own, the camera's pace and these readings, is.
+How CPU time is measured: CLOCK_PROCESS_CPUTIME_ID of that process, user and system time of all its
+threads, those of the interpreter and of the middleware included, the reader's not. It is read as
+each frame's detections have been published; ``cpu_p50_us`` is the median of the differences,
+``cpu_us_per_frame`` the mean over the series. From both is subtracted what the same process uses
+in the same time while its cameras rest (timers, diagnostics: ``idle_cpu_us_per_s``). Nothing of
+the benchmark's own, the camera's pace and these readings, is.
 
-Each size is measured twice, at two rates. Unthrottled, the next frame comes when the last one's detections are out: what the work costs.
-At 30 Hz the process sleeps nearly all the time, and each wake-up finds caches, branch predictors and, in a virtual machine, the CPU itself
-cold: the same work costs several times as much there, and that is what a vehicle pays.
+Each size is measured twice, at two rates. Unthrottled, the next frame comes when the last one's
+detections are out: what the work costs. At 30 Hz the process sleeps nearly all the time, and each
+wake-up finds caches, branch predictors and, in a virtual machine, the CPU itself cold: the same
+work costs several times as much there, and that is what a vehicle pays.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 import contextlib
+from dataclasses import dataclass
 import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bench.environment import plain_environment
-from bench.rows import Condition, Measuring, Series, make_rows
+from bench.rows import Condition, make_rows, Measuring, Series
 from bench.subcommand import (
-    FULL_HD,
-    UHD_4K,
-    Bar,
-    Command,
-    Figure,
-    Key,
-    Measured,
-    Rows,
-    Say,
     add_delay,
+    Bar,
     check_counts,
     check_delay,
+    Command,
+    Figure,
     figure_of,
+    FULL_HD,
+    Key,
+    Measured,
     repetitions,
+    Rows,
+    Say,
+    UHD_4K,
 )  # fmt: skip
 from bench.worker import BenchError, Worker
 
@@ -101,7 +105,8 @@ class PipelinePlan:
 def series_of(run: dict[str, Any], idle: dict[str, Any], idle_s: float, received: int) -> Series:
     """One repetition, of what the process answered.
 
-    :param received: messages that the reader got; a frame whose detections didn't get there is lost.
+    :param received: messages that the reader got; a frame whose detections didn't get there is
+        lost.
     :raises BenchError: it measured something else than the path it is named for.
     """
     check_path(run)
@@ -125,7 +130,8 @@ def series_of(run: dict[str, Any], idle: dict[str, Any], idle_s: float, received
 
 def check_path(run: dict[str, Any]) -> None:
     """
-    :raises BenchError: a run measured something else than the path from camera to detections within a process.
+    :raises BenchError: a run measured something else than the path from camera to detections
+        within a process.
     """
     if run['conversions']:
         raise BenchError(
@@ -242,7 +248,8 @@ class Processes:
     def measure(self, setup: Setup, seconds: float, rest_s: float | None = None) -> Series:
         """One repetition.
 
-        :param rest_s: how long to look at what the process does at rest; as long as the series, unless given; 0: not at all.
+        :param rest_s: how long to look at what the process does at rest; as long as the series,
+            unless given; 0: not at all.
         """
         cameras = self._of[setup]
         rest_s = seconds if rest_s is None else rest_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TYPE_CHECKING
 
 from bench.link import LINKS, PLAIN, READ
 from bench.peers.processes import VARIANTS as PEERS
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _DPI = 130
 _GREY = '#8a8a8a'
-# Ours in one colour family, each rival in a colour of its own that the colour-blind can tell apart, and a marker.
+# Ours in one colour family, each rival in a colour of its own that the colour-blind can tell
+# apart, and a marker.
 _STYLES: dict[str, tuple[str, str]] = {
     'shared_memory': ('#0b5fa5', 'o'),
     'in_process_mailbox': ('#4fa3e3', 'o'),

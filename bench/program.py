@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import json
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from bench.decode import DECODE
@@ -17,10 +17,10 @@ from bench.pipeline import PIPELINE
 from bench.rows import Row
 from bench.scale import SCALE
 from bench.startup import STARTUP
-from bench.subcommand import Command, check_bars, check_counts
+from bench.subcommand import check_bars, check_counts, Command
 from bench.timeline import TIMELINE
-from zc_perception.errors import EXIT_FAILURE, ConfigError
-from zc_perception.programs import OptionParser, StrictParser, exit_code_of, start
+from zc_perception.errors import ConfigError, EXIT_FAILURE
+from zc_perception.programs import exit_code_of, OptionParser, start, StrictParser
 from zc_perception.whole_file import output_file, write_output
 
 _WHAT = 'Measures this package beside its floors and beside what one would use instead.'
@@ -62,7 +62,10 @@ def _figure(value: float | None, width: int) -> str:
 
 def report(rows: Sequence[Row]) -> str:
     """A table for people."""
-    head = f'{"case":28s} {"size [px]":>10s} {"rate [Hz]":>9s} {"median [µs]":>11s} {"p99 [µs]":>10s} {"CPU [µs/frame]":>14s} {"lost [%]":>8s}'
+    head = (
+        f'{"case":28s} {"size [px]":>10s} {"rate [Hz]":>9s} {"median [µs]":>11s} '
+        f'{"p99 [µs]":>10s} {"CPU [µs/frame]":>14s} {"lost [%]":>8s}'
+    )
     lines = [f'{head}   median as a multiple of each floor']
     for row in rows:
         floors = ' '.join(
@@ -71,8 +74,10 @@ def report(rows: Sequence[Row]) -> str:
             if row.case != 'floor'
         )
         lines.append(
-            f'{row.case + "/" + row.variant:28s} {f"{row.width}x{row.height}":>10s} {row.rate_hz:9g} {_figure(row.median_us, 11)} '
-            f'{_figure(row.p99_us, 10)} {_figure(row.cpu_us_per_frame, 14)} {row.lost_per_cent:8.1f}   {floors}'
+            f'{row.case + "/" + row.variant:28s} {f"{row.width}x{row.height}":>10s} '
+            f'{row.rate_hz:9g} {_figure(row.median_us, 11)} '
+            f'{_figure(row.p99_us, 10)} {_figure(row.cpu_us_per_frame, 14)} '
+            f'{row.lost_per_cent:8.1f}   {floors}'
         )
     return '\n'.join(lines)
 
@@ -90,7 +95,8 @@ def _run(options: argparse.Namespace) -> int:
         'environment': environment,
         'rows': [row.as_json() for row in measured.rows],
     }
-    # The file first: whatever becomes of the terminal, the figures are there. And the table after all: whatever became of the file.
+    # The file first: whatever becomes of the terminal, the figures are there. And the table after
+    # all: whatever became of the file.
     try:
         if path is not None:
             write_output(path, json.dumps(document, indent=1, allow_nan=False) + '\n', '--json')

@@ -1,8 +1,8 @@
 """The reader of a benchmark: somebody's own node, in a process of its own, that subscribes to detections.
 
-``python -m bench.reader reader HOW``, where HOW is ``decoded``, or ``raw`` for messages as they are on the wire:
-what a reader does with them is then no part of the measurement. Reads a command per line from standard input, JSON, and answers with a line
-of JSON.
+``python -m bench.reader reader HOW``, where HOW is ``decoded``, or ``raw`` for messages as they
+are on the wire: what a reader does with them is then no part of the measurement. Reads a command
+per line from standard input, JSON, and answers with a line of JSON.
 
 ========  ==========  ========================================================================
 op        takes       answers
@@ -15,10 +15,10 @@ first                 ``first_ns``: CLOCK_MONOTONIC of the first message; 0: non
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import rclpy

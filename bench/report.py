@@ -1,21 +1,22 @@
 """``.venv/bin/python -m bench.report FOLDER``: measure everything, and write it down for people. ``make bench`` runs it.
 
-Runs each sub-command of ``zc_bench`` into ``FOLDER/NAME.json``, its words into ``FOLDER/NAME.log``, and makes of the results
-``FOLDER/report.md`` and pictures. A benchmark that fails is said in the report; the others are measured all the same.
+Runs each sub-command of ``zc_bench`` into ``FOLDER/NAME.json``, its words into
+``FOLDER/NAME.log``, and makes of the results ``FOLDER/report.md`` and pictures. A benchmark that
+fails is said in the report; the others are measured all the same.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+import sys
 
 from bench.output import say, show
-from bench.plots import PlotsAbsentError, draw
+from bench.plots import draw, PlotsAbsentError
 from bench.program import COMMANDS
-from bench.results import Bench, arguments_of, load, report, run
-from zc_perception.errors import EXIT_FAILURE, ConfigError
+from bench.results import arguments_of, Bench, load, report, run
+from zc_perception.errors import ConfigError, EXIT_FAILURE
 from zc_perception.programs import exit_code_of
 
 PROGRAM = 'bench.report'

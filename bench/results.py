@@ -1,26 +1,27 @@
 """What ``make bench`` runs and what became of it, and the page that is made of the results.
 
-The page ``report.md`` has the environment, the verdicts, and a table for each benchmark, ratios before microseconds.
+The page ``report.md`` has the environment, the verdicts, and a table for each benchmark, ratios
+before microseconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 import json
 import os
+from pathlib import Path
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from bench.link import FLOORS, LINKS, PLAIN, READ
 from bench.peers.processes import VARIANTS as PEERS
 from bench.rows import Row
-from bench.subcommand import FULL_HD, UHD_4K, UHD_8K, VGA, Command, Verdict, check_bars
+from bench.subcommand import check_bars, Command, FULL_HD, UHD_4K, UHD_8K, Verdict, VGA
 from bench.worker import importing_bench
 
 #: Runs a sub-command.
@@ -112,7 +113,8 @@ def run(
     say(f'zc_bench {command.name}: measuring; its words go to {log}')
     began = time.monotonic()
     with words:
-        # Unbuffered (-u): otherwise what it prints lies behind its error in the log, whose last lines are the reason that is told.
+        # Unbuffered (-u): otherwise what it prints lies behind its error in the log, whose last
+        # lines are the reason that is told.
         process = subprocess.Popen(
             [sys.executable, '-u', *PROGRAM, command.name, *arguments, '--json', str(path)],
             stdout=words,
@@ -217,12 +219,18 @@ def _environment(benches: Sequence[Bench]) -> Iterator[str]:
         f'{environment["cpus"]} CPUs of {environment["cpu"]}, {environment["memory_gib"]:g} GiB'
     )
     yield from (
-        f'- {environment["date"]}: {machine}{", a virtual machine" if environment["virtual"] else ""}, Linux {environment["kernel"]}, '
-        f'{environment["libc"]}, Python {environment["python"]}, governor {environment["governor"]}',
+        f'- {environment["date"]}: '
+        f'{machine}{", a virtual machine" if environment["virtual"] else ""}, Linux '
+        f'{environment["kernel"]}, '
+        f'{environment["libc"]}, Python {environment["python"]}, governor '
+        f'{environment["governor"]}',
         '- ' + ', '.join(f'{name} {version}' for name, version in environment['packages'].items()),
     )
     loads = [
-        f'{bench.name} {bench.environment["load_average"][0]:g} → {(bench.environment.get("load_average_after") or [0.0])[0]:g}'
+        (
+            f'{bench.name} {bench.environment["load_average"][0]:g} → '
+            f'{(bench.environment.get("load_average_after") or [0.0])[0]:g}'
+        )
         for bench in benches
         if bench.environment.get('load_average')
     ]
@@ -283,7 +291,10 @@ def _link(bench: Bench) -> Iterator[str]:
         sizes = rows.sizes('link', rate)
         if not sizes:
             continue
-        yield f'Publish → a view of all pixels, {when}: median as a multiple of `shared_memory`, and itself.'
+        yield (
+            f'Publish → a view of all pixels, {when}: median as a multiple of '
+            '`shared_memory`, and itself.'
+        )
         yield table(
             ['NV12', *(size_name(size) for size in sizes)],
             [
@@ -310,7 +321,10 @@ def _link(bench: Bench) -> Iterator[str]:
             for name in rows.variants('link', rate, order)
             if (row := rows('link', name, size, rate)) is not None
         ]
-        yield f'{size_name(size)} {when}: CPU time of both processes for a frame, and the slowest frames.'
+        yield (
+            f'{size_name(size)} {when}: CPU time of both processes for a frame, and the '
+            'slowest frames.'
+        )
         yield table(
             ['', 'CPU, × `shared_memory`', 'CPU per frame', 'p99', 'lost'],
             [
@@ -323,7 +337,10 @@ def _link(bench: Bench) -> Iterator[str]:
         )  # fmt: skip
     sizes = rows.sizes(READ, 0.0)
     if sizes:
-        yield 'The same, unthrottled, with a consumer that reads every pixel (NumPy adds them up): publish → read.'
+        yield (
+            'The same, unthrottled, with a consumer that reads every pixel (NumPy adds them '
+            'up): publish → read.'
+        )
         yield table(
             ['NV12', *(size_name(size) for size in sizes)],
             [
@@ -429,7 +446,8 @@ def report(
     """
     parts = ['# zc_bench', '\n'.join(_environment(benches)) or 'Nothing was measured.']
     parts.append(
-        'Microseconds do not carry over to another machine, ratios do: each is the median over the repetitions of the ratio within one '
+        'Microseconds do not carry over to another machine, ratios do: each is the median over '
+        'the repetitions of the ratio within one '
         'repetition.'
     )
     if picture_problem:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+import math
+import statistics
 from typing import Any
 
 # The first tenth of a series warms caches; floor.py leaves out the same part.
@@ -25,7 +25,8 @@ class Condition:
 @dataclass(frozen=True)
 class Series:
     """One repetition: latencies of its frames in µs, CPU time of all processes that took part, frames that didn't arrive; and what else
-    was measured, by names with their unit."""
+    was measured, by names with their unit.
+    """
 
     latencies_us: Sequence[float]
     cpu_us_per_frame: float
@@ -55,13 +56,16 @@ class Series:
 class Row:
     """One measured case, over all repetitions; ``bench.schema.json`` says the same of the file.
 
-    :param median_us: median over the repetitions of their medians; ``None``: nothing arrived in any of them.
-    :param ratio_to: median over the repetitions of this case's median to the other's in the same repetition.
+    :param median_us: median over the repetitions of their medians; ``None``: nothing arrived in
+        any of them.
+    :param ratio_to: median over the repetitions of this case's median to the other's in the same
+        repetition.
     :param added_us: the same for the difference.
     :param cpu_ratio_to: the same for the ratio of CPU time.
     :param medians_us: of each repetition, in order; ``None`` where nothing arrived.
     :param lost_per_cent: frames that didn't arrive, of all repetitions.
-    :param figures: medians over the repetitions of what else was measured, by names with their unit.
+    :param figures: medians over the repetitions of what else was measured, by names with their
+        unit.
     """
 
     case: str
@@ -112,8 +116,10 @@ def make_rows(rounds: Rounds, references: Sequence[tuple[str, str]]) -> list[Row
     """Rows of all series.
 
     :param rounds: (case, variant, condition) → one series for each repetition, in order.
-    :param references: (case, variant) of what others are compared to, in the same repetition and condition.
-    :raises ValueError: cases of one condition have different numbers of repetitions, so that they can't be paired.
+    :param references: (case, variant) of what others are compared to, in the same repetition and
+        condition.
+    :raises ValueError: cases of one condition have different numbers of repetitions, so that they
+        can't be paired.
     """
     rows = []
     for (case, variant, condition), repetitions in sorted(

@@ -1,48 +1,54 @@
 """``zc_bench scale``: how many cameras one process takes, before the first frame is lost; and what gives out then.
 
-A camera is one of pre-filled slots with its own capture and inference node, in-process link, scheduler and an accelerator that completes
-after a set delay; all of them in one process on the first two CPUs. Their frames are spread evenly over the period, about as those of
-free-running cameras are; with ``--in-step`` all come at the same moment, as those of triggered ones: the worst case. The nodes have
-``gc_freeze``, as on a vehicle: a full collection of so many nodes' objects takes longer than a frame's period. Two of a camera's frames may
-wait (``--depth``): a virtual machine's CPU may stand still for nearly a period, after which the next frame is due already; with one place,
-as ``perception`` has by itself, it would replace the one that waits. A reader in another process takes all detections.
+A camera is one of pre-filled slots with its own capture and inference node, in-process link,
+scheduler and an accelerator that completes after a set delay; all of them in one process on the
+first two CPUs. Their frames are spread evenly over the period, about as those of free-running
+cameras are; with ``--in-step`` all come at the same moment, as those of triggered ones: the worst
+case. The nodes have ``gc_freeze``, as on a vehicle: a full collection of so many nodes' objects
+takes longer than a frame's period. Two of a camera's frames may wait (``--depth``): a virtual
+machine's CPU may stand still for nearly a period, after which the next frame is due already; with
+one place, as ``perception`` has by itself, it would replace the one that waits. A reader in
+another process takes all detections.
 
-For each size and rate the process grows from one number of cameras to the next, and each number is measured in a window of time. A number
-holds when no frame was lost in its window, for whatever reason. A window with a loss is measured again, because another program may have
-caused the loss (``--repetitions``: at most so many windows). The last window makes the row; what was lost in the windows before it is in
-its figures. After the first number that doesn't hold, numbers between it and the last one that did are tried (the other cameras rest
-meanwhile), until the two are neighbours or an eighth apart. The reason for the limit is looked for in the window of the first number that
-doesn't hold.
+For each size and rate the process grows from one number of cameras to the next, and each number is
+measured in a window of time. A number holds when no frame was lost in its window, for whatever
+reason. A window with a loss is measured again, because another program may have caused the loss
+(``--repetitions``: at most so many windows). The last window makes the row; what was lost in the
+windows before it is in its figures. After the first number that doesn't hold, numbers between it
+and the last one that did are tried (the other cameras rest meanwhile), until the two are
+neighbours or an eighth apart. The reason for the limit is looked for in the window of the first
+number that doesn't hold.
 
-A frame counts as lost if it was left out by a camera whose thread came a whole period late (``late``), found no free slot (``no_slot``),
-was replaced by a newer one before the accelerator had room (``newest_wins``), gave no result (``device``), or its detections didn't get to
-the reader (``unread``).
+A frame counts as lost if it was left out by a camera whose thread came a whole period late
+(``late``), found no free slot (``no_slot``), was replaced by a newer one before the accelerator
+had room (``newest_wins``), gave no result (``device``), or its detections didn't get to the reader
+(``unread``).
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench.holders import describe
 from bench.pipeline import Cameras, check_path
-from bench.rows import Condition, Row, Series, make_rows
+from bench.rows import Condition, make_rows, Row, Series
 from bench.subcommand import (
-    FULL_HD,
-    SIZES,
+    add_delay,
     Bar,
+    check_counts,
+    check_delay,
     Command,
+    figure_of,
+    FULL_HD,
     Key,
     Measured,
     Say,
-    add_delay,
-    check_counts,
-    check_delay,
-    figure_of,
+    SIZES,
 )
 from bench.worker import BenchError
 from zc_perception.errors import ConfigError
@@ -124,13 +130,20 @@ def explain(window: Window, cpus: int) -> str:
     )
     others = machine - process / cpus
     waits = f'p99 {figures["gil_wait_p99_us"] / 1e3:.1f} ms'
-    # One thread at a time runs Python; what is above one CPU is the middleware's threads and system calls.
+    # One thread at a time runs Python; what is above one CPU is the middleware's threads and
+    # system calls.
     if process >= _FULL_PERCENT:
-        why = f"the interpreter's lock: the process used {process:.0f} % of one CPU, its threads waited for the lock {waits}"
+        why = (
+            f"the interpreter's lock: the process used {process:.0f} % of one CPU, its "
+            f'threads waited for the lock {waits}'
+        )
     elif machine >= _FULL_PERCENT:
         why = f'the CPUs: {machine:.0f} % of them were busy, {others:.0f} % with other programs'
     else:
-        why = f'a moment only: the CPUs were {machine:.0f} % busy ({others:.0f} % other programs), threads waited for the lock {waits}'
+        why = (
+            f'a moment only: the CPUs were {machine:.0f} % busy ({others:.0f} % other '
+            f'programs), threads waited for the lock {waits}'
+        )
     return f'{why}; lost: {losses or "nothing"}'
 
 
@@ -170,7 +183,8 @@ class Search:
             last = windows[-1]
             lost = ', '.join(f'{count} {name}' for name, count in last.drops.items() if count)
             self._say(
-                f'{cameras} cameras: p99 {last.series.p99_us / 1e3:.1f} ms, {f"lost {lost}" if lost else "nothing lost"}'
+                f'{cameras} cameras: p99 {last.series.p99_us / 1e3:.1f} ms, '
+                f'{f"lost {lost}" if lost else "nothing lost"}'
             )
             if last.holders:
                 self._say(f'  kept the lock over 1 ms: {describe(last.holders)}')
@@ -215,7 +229,10 @@ def _searched(plan: ScalePlan, condition: Condition, say: Say) -> tuple[Search, 
                 available_memory(),
             )
             if need + _SPARE > there:
-                return f'memory: {number} cameras have {need >> 20} MiB of buffers, {there >> 20} MiB are there'
+                return (
+                    f'memory: {number} cameras have {need >> 20} MiB of buffers, '
+                    f'{there >> 20} MiB are there'
+                )
             refused = cameras.grow(number)
             if not refused:  # what is done once: threads, caches, the import of each buffer
                 cameras.run(number, min(_WARM_UP_S, plan.seconds), spread=not plan.in_step)
@@ -264,7 +281,8 @@ def measure_scale(plan: ScalePlan, say: Say) -> Measured:
         say(f'{name}: {search.held} cameras without a loss; limit: {limits[name]["limit"]}')
     if not rows:
         raise BenchError(
-            f'not one camera could be started: {"; ".join(limit["limit"] for limit in limits.values())}'
+            'not one camera could be started: '
+            f'{"; ".join(limit["limit"] for limit in limits.values())}'
         )
     return Measured(rows, {'limits': limits})
 

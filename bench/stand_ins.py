@@ -1,24 +1,25 @@
 """The camera and the accelerator of the pipeline benchmark, made so that what is left to measure is the host's own work.
 
-The camera's slots were filled before: its frames cost what a driver's cost the host, which is the slot and the descriptor. The accelerator
-takes a set time and none of the CPU's. It does what ``axl`` does around its ioctls: imports through the cache, a fence that the kernel
-signals, a result that lies ready in memory.
+The camera's slots were filled before: its frames cost what a driver's cost the host, which is the
+slot and the descriptor. The accelerator takes a set time and none of the CPU's. It does what
+``axl`` does around its ioctls: imports through the cache, a fence that the kernel signals, a
+result that lies ready in memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 import contextlib
 import queue
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.camera import SLOT_WAIT_S, DrawnCamera
+from zc_perception.camera.camera import DrawnCamera, SLOT_WAIT_S
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, CameraError
@@ -29,7 +30,7 @@ from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.settings import BufferSettings
 from zc_perception.npu.accelerator import Accelerator, Capabilities, ImportHandle, Outputs
-from zc_perception.npu.axl.accelerator import ImportCache, import_key
+from zc_perception.npu.axl.accelerator import import_key, ImportCache
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout
@@ -42,7 +43,8 @@ class PrefilledCamera(DrawnCamera):
     """Delivers while :attr:`running` is set; a frame without a free slot is lost and counted.
 
     :param unthrottled: instead of at a steady pace, each frame comes when :meth:`go_on` is called.
-    :param from_due: a frame's time is when it was due, as a driver's time stamp is, not when the thread has woken up for it.
+    :param from_due: a frame's time is when it was due, as a driver's time stamp is, not when the
+        thread has woken up for it.
     """
 
     def __init__(

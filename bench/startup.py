@@ -1,23 +1,29 @@
 """``zc_bench startup``: from executing ``perception`` to the first detections, published and received.
 
-The program is the installed console script with what it ships with: the software camera, the model of the parameter ``model`` and the
-``onnx`` accelerator; in a namespace of its own each time, so that nothing is known of it before. A reader of its detections runs in
-another process already, as somebody's node does, but the two have yet to find each other: what that takes is in ``received``.
+The program is the installed console script with what it ships with: the software camera, the model
+of the parameter ``model`` and the ``onnx`` accelerator; in a namespace of its own each time, so
+that nothing is known of it before. A reader of its detections runs in another process already, as
+somebody's node does, but the two have yet to find each other: what that takes is in ``received``.
 
-``published`` ends when the node has handed the first frame's detections to the middleware, by the node's own frame log; ``received`` when
-the reader has the first message, which may be a later frame's. The stages in the figures are read from the frame logs, too, in ms since
-the program was executed: nothing is added to the program for this.
+``published`` ends when the node has handed the first frame's detections to the middleware, by the
+node's own frame log; ``received`` when the reader has the first message, which may be a later
+frame's. The stages in the figures are read from the frame logs, too, in ms since the program was
+executed: nothing is added to the program for this.
 
-``warm`` is a start after others. ``cold`` is one after the files of the Python environment and of the package were taken out of the page
-cache; what other processes have mapped stays there, so it is somewhat quicker than the first start since boot.
+``warm`` is a start after others. ``cold`` is one after the files of the Python environment and of
+the package were taken out of the page cache; what other processes have mapped stays there, so it
+is somewhat quicker than the first start since boot.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
+from dataclasses import dataclass
 import itertools
 import os
+from pathlib import Path
 import random
 import shutil
 import signal
@@ -25,17 +31,14 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-import zc_perception
 from bench.environment import plain_environment
-from bench.rows import Condition, Measuring, Series, make_rows
-from bench.subcommand import Bar, Command, Key, Measured, Say, figure_of
+from bench.rows import Condition, make_rows, Measuring, Series
+from bench.subcommand import Bar, Command, figure_of, Key, Measured, Say
 from bench.worker import BenchError, Worker
+import zc_perception
 from zc_perception.errors import ConfigError
-from zc_perception.observe.frame_log import FrameRecord, find_frame_logs
+from zc_perception.observe.frame_log import find_frame_logs, FrameRecord
 from zc_perception.terminal import INTERRUPTION
 
 
@@ -127,7 +130,8 @@ def find_program(name: str = PROGRAM, environment: Mapping[str, str] = os.enviro
     found = shutil.which(name, path=environment.get('PATH', ''))
     if found is None:
         raise BenchError(
-            f"the console script '{name}' is not installed beside {sys.executable}; install the package: pip install -e ."
+            f"the console script '{name}' is not installed beside {sys.executable}; install "
+            'the package: pip install -e .'
         )
     return Path(found)
 
@@ -224,7 +228,8 @@ def _logged(pid: int) -> tuple[Mapping[str, int], FrameRecord, FrameRecord]:
         by_role = {log.role: log for log in logs}
         if not {'capture', 'inference'} <= set(by_role):
             raise BenchError(
-                f"'{PROGRAM}' has frame logs of {sorted(by_role) or 'no node'}; needed are those of capture and inference"
+                f"'{PROGRAM}' has frame logs of {sorted(by_role) or 'no node'}; needed are "
+                'those of capture and inference'
             )
         # The facts are written once a second.
         while 'ready' not in (stages := by_role['inference'].facts().get('startup', {})):
@@ -279,7 +284,8 @@ def measure_startup(plan: StartupPlan, say: Say) -> Measured:
                     rounds[case, variant, CAMERA].append(series)
                 figures = start.figures()
                 say(
-                    f'{repetition + 1} of {plan.repetitions}, {variant}: published after {figures["first_published_ms"]:.0f} ms, '
+                    f'{repetition + 1} of {plan.repetitions}, {variant}: published after '
+                    f'{figures["first_published_ms"]:.0f} ms, '
                     f'received after {figures["first_received_ms"]:.0f} ms'
                 )
                 if variant == COLD:
@@ -292,7 +298,8 @@ _CAMERA = (CAMERA.width, CAMERA.height, CAMERA.rate_hz)
 _PUBLISHED_WARM: Key = (PUBLISHED, WARM, *_CAMERA)
 
 
-# When it is received depends on how the middleware finds its peers, on a busy machine for seconds: that row stands beside.
+# When it is received depends on how the middleware finds its peers, on a busy machine for seconds:
+# that row stands beside.
 STARTUP_BARS = (
     Bar(
         'warm start: from executing perception to the first detections published',

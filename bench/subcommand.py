@@ -6,10 +6,10 @@ The rest, from arguments to the file, is the same for all of them, see :mod:`~be
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+import importlib.util
+import time
 from typing import Any
 
 from bench.rows import Row
@@ -110,7 +110,8 @@ class Command:
     """A sub-command.
 
     :param add_options: its own, next to ``--json``, ``--check`` and ``--repetitions``.
-    :param prepare: from the options to what measures; raises ConfigError for numbers that make no sense, before anything is started.
+    :param prepare: from the options to what measures; raises ConfigError for numbers that make no
+        sense, before anything is started.
     :param bars: what ``--check`` compares with.
     :param needs: modules without which its processes can't start.
     """
@@ -148,7 +149,8 @@ def check_delay(delay_ms: float, rate_hz: float) -> None:
     """
     if not 0 <= delay_ms <= 1800 / rate_hz:
         raise ConfigError(
-            f'--delay-ms {delay_ms:g}: give 0 to {1800 / rate_hz:g}; two frames are in flight at {rate_hz:g} Hz'
+            f'--delay-ms {delay_ms:g}: give 0 to {1800 / rate_hz:g}; two frames are in flight '
+            f'at {rate_hz:g} Hz'
         )
 
 

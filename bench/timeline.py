@@ -1,28 +1,29 @@
 """``zc_bench timeline``: where a frame's time goes, stage by stage, read from the nodes' own frame logs. No root, no rig.
 
-Measured is one 1080p camera at 30 Hz as in ``zc_bench pipeline``; the installed program ``zc_timeline`` does the same for nodes that run
-already. Each row is a stage: the median, the 99th percentile, and its share of the way from captured to published. The trace holds
-every frame, for ui.perfetto.dev.
+Measured is one 1080p camera at 30 Hz as in ``zc_bench pipeline``; the installed program
+``zc_timeline`` does the same for nodes that run already. Each row is a stage: the median, the 99th
+percentile, and its share of the way from captured to published. The trace holds every frame, for
+ui.perfetto.dev.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 import contextlib
+from dataclasses import dataclass
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.pipeline import RATE_HZ, PipelinePlan, Processes, Setup
-from bench.rows import Condition, Row, Series, make_rows
-from bench.subcommand import FULL_HD, Command, Measured, Say, add_delay, check_counts, check_delay
+from bench.pipeline import PipelinePlan, Processes, RATE_HZ, Setup
+from bench.rows import Condition, make_rows, Row, Series
+from bench.subcommand import add_delay, check_counts, check_delay, Command, FULL_HD, Measured, Say
 from bench.worker import BenchError
 from zc_perception.errors import ConfigError
-from zc_perception.observe.frame_log import CAPACITY, FrameRecord, find_frame_logs
-from zc_perception.observe.timeline import WHOLE, NodeTrack, build_timeline, is_whole, stages_us
+from zc_perception.observe.frame_log import CAPACITY, find_frame_logs, FrameRecord
+from zc_perception.observe.timeline import build_timeline, is_whole, NodeTrack, stages_us, WHOLE
 from zc_perception.whole_file import output_file, write_output
 
 CASE = 'timeline'
@@ -105,7 +106,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     if options.check:
         raise ConfigError(
-            '--check: timeline has no bars of its own; zc_bench pipeline --check compares what a frame costs'
+            '--check: timeline has no bars of its own; zc_bench pipeline --check compares what '
+            'a frame costs'
         )
     # A frame log has so many frames; a second of them is for what looks at it.
     check_counts(options, seconds=CAPACITY / RATE_HZ - 1)

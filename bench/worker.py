@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 import contextlib
 import json
 import os
+from pathlib import Path
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from zc_perception.errors import ZcError
@@ -39,8 +39,9 @@ class NoAnswerError(BenchError):
 class Worker:
     """A process of a module of this folder.
 
-    It has a process group of its own: a Ctrl-C at the terminal is the benchmark's, which then ends all of them in order. Whatever happens
-    to the benchmark, the end of its standard input ends a process after the series that it is in.
+    It has a process group of its own: a Ctrl-C at the terminal is the benchmark's, which then ends
+    all of them in order. Whatever happens to the benchmark, the end of its standard input ends a
+    process after the series that it is in.
 
     :param module: full name of what to run.
     :param arguments: the first one is its role, for messages.
@@ -103,7 +104,8 @@ class Worker:
     def receive(self, timeout_s: float = _START_S) -> dict[str, Any]:
         """One answer.
 
-        :raises BenchError: the process ended, says that it can't go on, or takes longer than *timeout_s*.
+        :raises BenchError: the process ended, says that it can't go on, or takes longer than
+            *timeout_s*.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -123,7 +125,8 @@ class Worker:
                 [self._process.stdout], [], [], max(0.0, deadline - time.monotonic())
             )[0]:
                 raise NoAnswerError(
-                    f"the benchmark's process '{self.role}' doesn't answer within {timeout_s:.0f} s; is the machine overloaded?"
+                    f"the benchmark's process '{self.role}' doesn't answer within "
+                    f'{timeout_s:.0f} s; is the machine overloaded?'
                 )
             received = os.read(self._process.stdout.fileno(), 1 << 20)
             if not received:
@@ -163,7 +166,8 @@ class Worker:
     def close(self) -> None:
         """Have it ended, with all that it started. A second call does nothing."""
         self.end()
-        # One that is just being built up ends after that, and leaves its sockets if it may not: on a busy machine that takes seconds.
+        # One that is just being built up ends after that, and leaves its sockets if it may not: on
+        # a busy machine that takes seconds.
         patience_s = _ORDERLY_END_S if self._orderly else _END_S
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
@@ -177,6 +181,7 @@ class Worker:
             self._process.stdout.close()
 
     def _signal_group(self, number: signal.Signals) -> None:
-        # A floor has forked. Nobody else can have the group's number: its first process isn't waited for yet.
+        # A floor has forked. Nobody else can have the group's number: its first process isn't
+        # waited for yet.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)

@@ -1,9 +1,9 @@
 """Takes each frame's buffer into a library of your own, for which mmap and zlib stand here."""
 
+from contextlib import suppress
 import mmap
 import os
 import zlib
-from contextlib import suppress
 
 import rclpy
 

@@ -6,7 +6,7 @@ import rclpy
 from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 
-from zc_perception import Frame, create_frame_subscription
+from zc_perception import create_frame_subscription, Frame
 
 
 class Viewer(Node):

@@ -1,7 +1,7 @@
 """The nodes, into a container that runs already: ``ros2 launch zc_perception load_into_container.launch.py container:=/my_container``.
 
-The container has to be one of Python nodes, such as ``ros2 run zc_perception component_container``. The nodes stay in it when the
-launch ends.
+The container has to be one of Python nodes, such as ``ros2 run zc_perception
+component_container``. The nodes stay in it when the launch ends.
 """
 
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
@@ -22,7 +22,8 @@ def start(context: LaunchContext) -> list[Action]:
     for kind in wanted:
         if kind not in KINDS:
             raise ConfigError(
-                f"launch argument 'nodes': '{kind}' is none of them; use some of {', '.join(KINDS)}"
+                f"launch argument 'nodes': '{kind}' is none of them; use some of "
+                f'{", ".join(KINDS)}'
             )
     if not wanted:
         raise ConfigError(f"launch argument 'nodes' is empty; use some of {', '.join(KINDS)}")
@@ -42,12 +43,14 @@ def generate_launch_description() -> LaunchDescription:
     return arguments.description(
         DeclareLaunchArgument(
             'container',
-            description='Name of the container; with a slash in front in full, otherwise within the namespace.',
+            description='Name of the container; with a slash in front in full, otherwise '
+            'within the namespace.',
         ),
         DeclareLaunchArgument(
             'nodes',
             default_value='inference,overlay,capture',
-            description='Which of capture, inference and overlay, with commas between. Consumers are loaded first: then they take part '
+            description='Which of capture, inference and overlay, with commas between. '
+            'Consumers are loaded first: then they take part '
             'in the negotiation of buffers.',
         ),
         DeclareLaunchArgument(

@@ -36,7 +36,8 @@ def generate_launch_description() -> LaunchDescription:
         DeclareLaunchArgument(
             'cameras',
             default_value='front,rear',
-            description='Names of the cameras, with commas between: each has its nodes in the namespace of its name, and its section '
+            description='Names of the cameras, with commas between: each has its nodes in the '
+            'namespace of its name, and its section '
             'in the parameter file, such as /front/capture.',
         ),
         arguments.params_file('multi_camera.yaml'),
@@ -45,7 +46,8 @@ def generate_launch_description() -> LaunchDescription:
             'containers',
             default_value='one',
             choices=['one', 'each'],
-            description="one: all cameras in one process, which shares the model's libraries; each: a process for each camera, so "
+            description="one: all cameras in one process, which shares the model's libraries; "
+            'each: a process for each camera, so '
             'that one that ends takes no other with it (with on_exit:=respawn or nothing).',
         ),
         *arguments.common(),

@@ -1,6 +1,7 @@
 """Camera, inference and overlay in one process: ``ros2 launch zc_perception perception.launch.py``.
 
-The nodes are components in a container; ``composition:=program`` runs the program ``perception`` instead, which holds the same nodes.
+The nodes are components in a container; ``composition:=program`` runs the program ``perception``
+instead, which holds the same nodes.
 """
 
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
@@ -17,13 +18,15 @@ def start(context: LaunchContext) -> list[Action]:
     cameras, stereo = chosen.names('cameras'), chosen.flag('stereo')
     if cameras and stereo:
         raise ConfigError(
-            'launch arguments cameras and stereo can not go together; a pair is in the namespaces left and right'
+            'launch arguments cameras and stereo can not go together; a pair is in the '
+            'namespaces left and right'
         )
     file = chosen.params_file()
     if stereo or chosen['composition'] == 'program':
         if not chosen.flag('overlay'):
             raise ConfigError(
-                'launch argument overlay:=false needs composition:=container and stereo:=false; nothing is drawn without a subscriber'
+                'launch argument overlay:=false needs composition:=container and '
+                'stereo:=false; nothing is drawn without a subscriber'
             )
         return processes.perception_program(chosen, file, cameras=cameras, stereo=stereo)
     nodes = processes.components(chosen, cameras or [''], file)
@@ -41,13 +44,15 @@ def generate_launch_description() -> LaunchDescription:
         DeclareLaunchArgument(
             'cameras',
             default_value='',
-            description='Several cameras in this process, such as front,rear: each has its nodes in the namespace of its name.',
+            description='Several cameras in this process, such as front,rear: each has its '
+            'nodes in the namespace of its name.',
         ),
         DeclareLaunchArgument(
             'stereo',
             default_value='false',
             choices=arguments.SWITCH,
-            description='Two cameras whose frames are pairs, with their nodes in the namespaces left and right, in a program of their '
+            description='Two cameras whose frames are pairs, with their nodes in the '
+            'namespaces left and right, in a program of their '
             'own; not with cameras.',
         ),
         *arguments.common(),
@@ -55,7 +60,8 @@ def generate_launch_description() -> LaunchDescription:
             'composition',
             default_value='container',
             choices=['container', 'program'],
-            description='container: components, so that "ros2 component" can load more of them into the process; program: the nodes '
+            description='container: components, so that "ros2 component" can load more of them '
+            'into the process; program: the nodes '
             'alone, in the program perception. Frames pass without a copy in both.',
         ),
         *arguments.container(),

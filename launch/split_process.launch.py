@@ -15,7 +15,8 @@ def start(context: LaunchContext) -> list[Action]:
         {} if chosen['copy_free'] == arguments.FROM_FILE else {'copy_free': chosen['copy_free']}
     )
     actions: list[Action] = []
-    # Values instead of the file: a section for all nodes may hold what this process's only node doesn't have.
+    # Values instead of the file: a section for all nodes may hold what this process's only node
+    # doesn't have.
     for kind, values in processes.node_values(chosen, file)[''].items():
         own = values | ({} if kind == 'capture' else copy_free)
         actions += processes.program(chosen, f'{kind}_node', [own], namespace=chosen.namespace())
@@ -31,7 +32,8 @@ def generate_launch_description() -> LaunchDescription:
             'copy_free',
             default_value='required',
             choices=[arguments.FROM_FILE, 'preferred', 'required'],
-            description='Of inference and overlay. required: frames that can only come as messages, which is a copy, are an error in '
+            description='Of inference and overlay. required: frames that can only come as '
+            'messages, which is a copy, are an error in '
             'log and diagnostics; from_file: as the parameter file says.',
         ),
         *arguments.common(),

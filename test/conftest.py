@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import gc
 import os
-import time
-import weakref
-from collections.abc import Callable, Iterator
 from pathlib import Path
+import time
 from typing import Any
+import weakref
 
-import pytest
 from descriptors import open_descriptors
 from hypothesis import HealthCheck, settings
 from process_state import kept
-from ros_domains import ON_THIS_HOST, locked_domain
+import pytest
+from ros_domains import locked_domain, ON_THIS_HOST
 
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import DmaBuf
@@ -27,7 +27,8 @@ from zc_perception.pixel.layout import compute_layout
 
 pytest_plugins = ('whole_run',)
 
-# A busy machine is no reason to fail. In CI the examples are the same at each run; elsewhere each run tries others.
+# A busy machine is no reason to fail. In CI the examples are the same at each run; elsewhere each
+# run tries others.
 settings.register_profile(
     'busy_machine',
     deadline=None,
@@ -70,8 +71,11 @@ def no_fd_leak() -> Iterator[None]:
     leaked = open_descriptors() - before
     deadline = time.monotonic() + 60.0
     while leaked and time.monotonic() < deadline:
-        gc.collect()  # only a cycle may be keeping them; collecting after every test would take longer than the tests
-        # Or a thread that is about to end: a pool-reaper does so when the last closed pool's slots are back, and takes its eventfd along.
+        # only a cycle may be keeping them; collecting after every test would take longer than the
+        # tests
+        gc.collect()
+        # Or a thread that is about to end: a pool-reaper does so when the last closed pool's slots
+        # are back, and takes its eventfd along.
         time.sleep(0.01)
         leaked = open_descriptors() - before
     assert not leaked, f'descriptors left open: {dict(leaked)}'
@@ -81,7 +85,8 @@ def no_fd_leak() -> Iterator[None]:
 def logged(capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
     """What was written to descriptor 2 since the test began, to be asked while other threads write.
 
-    ``capfd.readouterr()`` truncates what it has read, and what is written between the two is lost: it can't be asked in a loop.
+    ``capfd.readouterr()`` truncates what it has read, and what is written between the two is lost:
+    it can't be asked in a loop.
     """
     return lambda: Path('/proc/self/fd/2').read_text(errors='replace')
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import resource
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+import os
+import resource
 
 
 def open_descriptors() -> Counter[str]:

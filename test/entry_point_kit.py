@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
-from importlib.metadata import EntryPoints, entry_points
+import functools
+from importlib.metadata import entry_points, EntryPoints
 from pathlib import Path
 from typing import Any
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 import gc
 import locale
 import logging
@@ -10,8 +12,6 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith('RLIMIT_')]

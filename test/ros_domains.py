@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+import itertools
+import os
 from pathlib import Path
+import socket
+import time
 
 DOMAINS = range(1, 101)
 _PROFILE = str(Path(__file__).with_name('fastdds.xml'))
-#: Both distributions, and whatever range the user has chosen; the profile says where discovery goes.
+#  Both distributions, and whatever range the user has chosen; the profile says where discovery
+#  goes.
 ON_THIS_HOST = {
     'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SYSTEM_DEFAULT',
     'FASTRTPS_DEFAULT_PROFILES_FILE': _PROFILE,
     'FASTDDS_DEFAULT_PROFILES_FILE': _PROFILE,
 }
-# Each lock begins to look one domain further on: what an earlier test's process still says in its domain, the next test doesn't hear.
+# Each lock begins to look one domain further on: what an earlier test's process still says in its
+# domain, the next test doesn't hear.
 _turns = itertools.count(os.getpid())
 
 
@@ -31,7 +33,8 @@ def discovery_range() -> str:
 def locked_domain() -> Iterator[int]:
     """A ROS domain that no other test on this network has at the same time, whoever runs it: a name without a file is the lock.
 
-    The kernel frees it when its holder ends, and keeps the names of each network namespace apart, as it does with domains.
+    The kernel frees it when its holder ends, and keeps the names of each network namespace apart,
+    as it does with domains.
 
     :raises AssertionError: all are taken, for a minute.
     """

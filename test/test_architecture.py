@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 import importlib
+from pathlib import Path
 import pkgutil
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml

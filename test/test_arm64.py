@@ -1,24 +1,25 @@
 """On a Jetson the kernel's structs, and the libraries', are laid out as here: the rules of LP64 alone decide, and the numbers are the same.
 
-Every ctypes struct of the package is laid out anew by the procedure call standard for the 64-bit Arm architecture (AAPCS64: sizes and
-alignments of C's types), and compared with what ctypes makes on this machine. Types whose size isn't in their name are few, and listed
-with the header that has them. Where a cross compiler and an emulator are installed, the tests that compare with C headers run once more
-for arm64.
+Every ctypes struct of the package is laid out anew by the procedure call standard for the 64-bit
+Arm architecture (AAPCS64: sizes and alignments of C's types), and compared with what ctypes makes
+on this machine. Types whose size isn't in their name are few, and listed with the header that has
+them. Where a cross compiler and an emulator are installed, the tests that compare with C headers
+run once more for arm64.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import ctypes
 import importlib
 import os
+from pathlib import Path
 import pkgutil
 import re
 import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,9 +37,11 @@ SIZES: dict[Any, int] = {
     ctypes.c_uint32: 4, ctypes.c_float: 4, ctypes.c_int64: 8, ctypes.c_uint64: 8, ctypes.c_double: 8, ctypes.c_void_p: 8,
     ctypes.c_char_p: 8, ctypes.c_size_t: 8, ctypes.c_ssize_t: 8, ctypes.c_long: 8, ctypes.c_ulong: 8, ctypes.c_int: 4, ctypes.c_uint: 4,
 }  # fmt: skip
-# Names whose size is the platform's, in the package's sources: only where the C header says so too.
+# Names whose size is the platform's, in the package's sources: only where the C header says so
+# too.
 NATIVE = re.compile(
-    r"\b(?:ctypes\.)?(c_long|c_ulong|c_longdouble|c_wchar|c_wchar_p|c_short|c_ushort)\b|(?<=[ '])(ulong)(?= \w)"
+    r'\b(?:ctypes\.)?(c_long|c_ulong|c_longdouble|c_wchar|c_wchar_p|c_short|c_ushort)\b|(?<=[ '
+    r"'])(ulong)(?= \w)"
 )
 NATIVE_ALLOWED = {
     ('c_structs.py', 'c_ulong'): 'the type ulong of structs',
@@ -203,14 +206,16 @@ def test_a_compiler_for_arm64_says_the_same(tmp_path: Path) -> None:
     """The tests that compare with C headers, with a compiler for arm64 in gcc's place. Not needed where there is none: see above."""
     if not shutil.which('aarch64-linux-gnu-gcc') or not shutil.which('qemu-aarch64'):
         pytest.skip(
-            'no aarch64-linux-gnu-gcc and qemu-aarch64 here (apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)'
+            'no aarch64-linux-gnu-gcc and qemu-aarch64 here (apt install gcc-aarch64-linux-gnu '
+            'libc6-dev-arm64-cross qemu-user)'
         )
     gcc = tmp_path / 'gcc'
     gcc.write_text(GCC, encoding='utf-8')
     gcc.chmod(gcc.stat().st_mode | stat.S_IXUSR)
     probe = tmp_path / 'probe.c'
     probe.write_text(
-        '#include <stdio.h>\nint main(void) { printf("%d %zu", (char)255 == 255, sizeof(long double)); return 0; }\n'
+        '#include <stdio.h>\nint main(void) { printf("%d %zu", (char)255 == 255, sizeof(long '
+        'double)); return 0; }\n'
     )
     environment = {**os.environ, 'PATH': f'{tmp_path}{os.pathsep}{os.environ["PATH"]}'}
     subprocess.run(['gcc', '-o', tmp_path / 'probe', probe], env=environment, check=True)

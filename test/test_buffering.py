@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import importlib
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from zc_perception.camera.v4l2.choice import QUEUED
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.image_conversion import ImageToFrame
-from zc_perception.memory.pool import DEFAULT_SLOTS, BufferPool
+from zc_perception.memory.pool import BufferPool, DEFAULT_SLOTS
 
 
 def default_of(function: Any, parameter: str) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Iterator
+import functools
 from pathlib import Path
+import re
 
 import pytest
-from test_console_scripts import BENCH, SCRIPTS, run
+from test_console_scripts import BENCH, run, SCRIPTS
 
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.detection.heads import HEADS

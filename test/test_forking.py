@@ -6,7 +6,7 @@ import gc
 import os
 import weakref
 
-from zc_perception.forking import Turn, in_child
+from zc_perception.forking import in_child, Turn
 
 
 def in_a_child(look: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import copy
 import dataclasses
 import gc
@@ -10,12 +11,11 @@ import pickle
 import signal
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator
 from typing import Any
+import weakref
 
-import pytest
 from long_form import LONG
+import pytest
 
 from zc_perception.errors import FrameReleasedError, StaleFrameError
 from zc_perception.frame import Frame, FrameData, Header
@@ -128,7 +128,8 @@ def test_a_frame_is_one_lease_and_not_copied(
     frame = make_frame(pool, sequence=4)
     with pytest.raises(
         TypeError,
-        match=r"^frame 4 can't be copied or pickled, it is one lease: call frame\.keep\(\) for another lease",
+        match=r"^frame 4 can't be copied or pickled, it is one lease: call frame\.keep\(\) for "
+        r'another lease',
     ):
         do(frame)
     frame.release()

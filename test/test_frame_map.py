@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+import threading
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
-from pixel.layout_oracle import PLANES, plane_bytes
+from pixel.layout_oracle import plane_bytes, PLANES
+import pytest
 
 from zc_perception.errors import AcceleratorError, FormatError, FrameReleasedError
 from zc_perception.frame import Frame, Header
@@ -17,8 +17,8 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import BufferPool
 from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import NV12, fourcc_code
-from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
+from zc_perception.pixel.fourcc import fourcc_code, NV12
+from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
 from zc_perception.pixel.modifier import INVALID
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+import threading
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.errors import FrameReleasedError, StaleFrameError
 from zc_perception.frame import Frame

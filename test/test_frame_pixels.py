@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
 import copy
 import gc
 import os
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import cv2

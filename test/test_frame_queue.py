@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator
 import gc
 import os
 import select
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
 
-import pytest
 from frame_queues import FrameQueue
+import pytest
 from waiting import until
 
 from zc_perception.frame import Frame

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
+from importlib import import_module
+from pathlib import Path
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from importlib import import_module
-from pathlib import Path
 
 import pytest
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from zc_perception import log
-from zc_perception.log import ONCE, Seldom, on_stderr
+from zc_perception.log import on_stderr, ONCE, Seldom
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import gc
 import os
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
 
 import pytest
 from waiting import until

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 import fcntl
 import mmap
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
+import sys
 
 import pytest
 
@@ -16,7 +16,7 @@ import zc_perception
 
 sys.path.append(str(Path(__file__).parent / 'link' / 'shared_memory'))
 
-from memory_link import PUBLISHER, RawPeer, make_pool, publish
+from memory_link import make_pool, publish, PUBLISHER, RawPeer
 
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 
@@ -103,7 +103,8 @@ def dangers(text: str) -> list[str]:
 
 @pytest.mark.parametrize('path', SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_a_source_does_nothing_dangerous(path: Path) -> None:
-    # Metadata of a model is Python as text, and literal_eval runs none of it; it gets no more than 1 MB.
+    # Metadata of a model is Python as text, and literal_eval runs none of it; it gets no more than
+    # 1 MB.
     allowed = {'npu/model_file.py': ['ast.literal_eval']}
     found = dangers(path.read_text(encoding='utf-8'))
     assert found == allowed.get(path.relative_to(PACKAGE).as_posix(), [])
@@ -133,7 +134,8 @@ def test_a_consumer_can_read_a_sealed_buffer_and_nothing_else(given: int) -> Non
         assert len(memory) == size
     with pytest.raises(PermissionError):
         mmap.mmap(given, size, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    # By the back door: the kernel opens a memfd anew, for writing too, but the seal is the memory's own.
+    # By the back door: the kernel opens a memfd anew, for writing too, but the seal is the
+    # memory's own.
     again = os.open(f'/proc/self/fd/{given}', os.O_RDWR | os.O_CLOEXEC)
     try:
         with pytest.raises(PermissionError):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import FrameType
 
 import pytest
 from verify.command_kit import ENDING
 
-from zc_perception.terminal import Interrupted, Interruption, ending_quietly, interruptions
+from zc_perception.terminal import ending_quietly, Interrupted, Interruption, interruptions
 
 _PROGRAM = """
 import os, signal, sys

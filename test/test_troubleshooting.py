@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import functools
-import re
 from collections.abc import Iterator
+import functools
 from pathlib import Path
+import re
 
 import pytest
 

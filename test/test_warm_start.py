@@ -24,7 +24,10 @@ def cold(words: list[str], **options: object) -> subprocess.CompletedProcess[str
         'import os, signal; os.kill(os.getpid(), signal.SIGKILL)',
         'import os, signal; os.kill(os.getpid(), signal.SIGTERM)',
         'import atexit; atexit.register(print, "last"); print("first")',
-        'import threading, time; threading.Thread(target=lambda: (time.sleep(0.2), print("waited for"))).start()',
+        (
+            'import threading, time; threading.Thread(target=lambda: (time.sleep(0.2), '
+            'print("waited for"))).start()'
+        ),
         'import sys; print(sys.stdin.read(), end=""); print("wrong", file=sys.stderr)',
     ],
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -87,7 +87,10 @@ def test_a_device_stays_one_and_its_error_is_told(tmp_path: Path) -> None:
 def test_our_own_output_in_a_file_is_not_replaced(tmp_path: Path) -> None:
     """``--json /dev/stdout > x``: what is printed afterwards would be in a file that nobody sees any more."""
     path = tmp_path / 'x'
-    lines = 'from pathlib import Path; from zc_perception.whole_file import *; p = Path("/dev/stdout"); check_writable(p); '
+    lines = (
+        'from pathlib import Path; from zc_perception.whole_file import *; p = '
+        'Path("/dev/stdout"); check_writable(p); '
+    )
     with path.open('w') as out:
         subprocess.run(
             [sys.executable, '-c', lines + 'write_whole(p, "first\\n"); print("then")'],
@@ -129,8 +132,10 @@ def test_what_was_there_stays_when_writing_fails(tmp_path: Path) -> None:
     path = tmp_path / 'x'
     path.write_text('before')
     limited = (
-        'import resource, signal, sys; from pathlib import Path; from zc_perception.whole_file import write_whole; '
-        'signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n'
+        'import resource, signal, sys; from pathlib import Path; from zc_perception.whole_file '
+        'import write_whole; '
+        'signal.signal(signal.SIGXFSZ, signal.SIG_IGN); '
+        'resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n'
         'try: write_whole(Path(sys.argv[1]), "x" * 2000)\n'
         'except OSError as error: print(error.strerror)'
     )

@@ -1,11 +1,13 @@
 """Starts Python programs as forks of a process that has imported what they need already: a start costs a tenth.
 
-:class:`Started` is a ``subprocess.Popen`` for command lines that begin with this interpreter or are a script of its environment. The child
-has its own arguments, environment, folder, streams and signals, runs the program as ``__main__`` and ends as an interpreter ends.
+:class:`Started` is a ``subprocess.Popen`` for command lines that begin with this interpreter or
+are a script of its environment. The child has its own arguments, environment, folder, streams and
+signals, runs the program as ``__main__`` and ends as an interpreter ends.
 
-What is different: ``/proc/PID/cmdline`` and ``/proc/PID/environ`` are those of the process that forks, modules are there before a variable
-or an argument can tell them anything, the program is no child of ours, and libraries are not asked to tidy up at its end. Where a test is
-about such things, and for one start of each program at least, it uses ``subprocess``.
+What is different: ``/proc/PID/cmdline`` and ``/proc/PID/environ`` are those of the process that
+forks, modules are there before a variable or an argument can tell them anything, the program is no
+child of ours, and libraries are not asked to tidy up at its end. Where a test is about such
+things, and for one start of each program at least, it uses ``subprocess``.
 
     python warm_start.py FD        the process that forks; it is asked over this socket
 """
@@ -13,12 +15,14 @@ about such things, and for one start of each program at least, it uses ``subproc
 from __future__ import annotations
 
 import atexit
+from collections.abc import Sequence
 import contextlib
 import gc
 import importlib
 import inspect
 import json
 import os
+from pathlib import Path
 import runpy
 import select
 import signal
@@ -27,11 +31,10 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
-#: What most programs need. None of it may start a thread that it needs later: a fork is without it.
+#  What most programs need. None of it may start a thread that it needs later: a fork is without
+#  it.
 _MODULES = (
     'zc_perception.nodes.perception', 'zc_perception.nodes.command_lines', 'zc_perception.nodes.recorder', 'zc_perception.nodes.gstreamer',
     'zc_perception.nodes.container', 'rclpy.executors', 'vision_msgs.msg', 'diagnostic_msgs.msg', 'sensor_msgs.msg',
@@ -117,7 +120,8 @@ def run(
 class _Server:
     """Our end of the process that forks, which is started when it is asked for the first time.
 
-    The socket is there from the beginning: a descriptor that a test finds at its end and not at its beginning is a leak.
+    The socket is there from the beginning: a descriptor that a test finds at its end and not at
+    its beginning is a leak.
     """
 
     def __init__(self) -> None:

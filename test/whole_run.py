@@ -1,30 +1,32 @@
 """How a run of the tests behaves, whoever starts it: descriptors, signals, time limits, order, and how far it is.
 
-``conftest.py`` loads this as a plugin. ``make test`` runs it with pytest-xdist: every file is one group, which one worker runs from
-its beginning to its end. The files of the rig are two groups, so that never more than two guests run at a time.
+``conftest.py`` loads this as a plugin. ``make test`` runs it with pytest-xdist: every file is one
+group, which one worker runs from its beginning to its end. The files of the rig are two groups, so
+that never more than two guests run at a time.
 
-``times.json`` holds the seconds of the slow files as they were measured last (``--write-times`` measures them again). With them the
-slow files start first, and the lines that say how far the run is can estimate when it ends.
+``times.json`` holds the seconds of the slow files as they were measured last (``--write-times``
+measures them again). With them the slow files start first, and the lines that say how far the run
+is can estimate when it ends.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
 import faulthandler
 import json
 import os
+from pathlib import Path
 import resource
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from long_form import LONG
+import pytest
 
 HERE = Path(__file__).resolve().parent
 TIMES = HERE / 'times.json'
@@ -52,7 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare this process, in which tests run or which waits for the workers that run them.
 
-    ``colcon test`` may run without pytest-xdist and pytest-timeout: then tests run one after the other and without a limit.
+    ``colcon test`` may run without pytest-xdist and pytest-timeout: then tests run one after the
+    other and without a limit.
     """
     config.addinivalue_line('markers', 'xdist_group(name): what one worker runs')
     config.addinivalue_line('markers', 'timeout(seconds): the limit of a test')
@@ -73,7 +76,8 @@ def _raise_descriptor_limit() -> None:
 def _start_children_with_default_signals() -> None:
     """A shell starts what runs in the background with SIGINT and SIGQUIT ignored, and ``nohup`` ignores SIGHUP. Programs inherit that.
 
-    A signal with a handler is at its default in a program that is started, so this process gets a handler that goes on ignoring it.
+    A signal with a handler is at its default in a program that is started, so this process gets a
+    handler that goes on ignoring it.
     """
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -195,7 +199,10 @@ class _Progress:
         done = whole - left
         # Before that, one boot of the rig or one slow file is most of what there is to judge by.
         pace = elapsed / done if done > whole / 20 else 1 / _USUAL_WORKERS
-        return f'{self._ended} of {self._total} tests after {_minutes(elapsed)}, about {_minutes(left * pace)} left'
+        return (
+            f'{self._ended} of {self._total} tests after {_minutes(elapsed)}, about '
+            f'{_minutes(left * pace)} left'
+        )
 
     def _say(self, text: str) -> None:
         self._told = time.monotonic()

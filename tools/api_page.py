@@ -1,17 +1,18 @@
 """Writes docs/api.md, docs/api_publisher.md and docs/api_types.md from the docstrings of the names in ``zc_perception/__init__.py``.
 
-``python3 tools/api_page.py docs/api.md`` writes both pages; a test compares. It reads the sources and imports nothing, so that it
-needs no ROS. A method whose docstring opens with "For links:" or "For cameras:" is not for users, and is left out.
+``python3 tools/api_page.py docs/api.md`` writes both pages; a test compares. It reads the sources
+and imports nothing, so that it needs no ROS. A method whose docstring opens with "For links:" or
+"For cameras:" is not for users, and is left out.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection, Iterator
+from pathlib import Path
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterator
-from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 100
@@ -41,17 +42,21 @@ HEADS = {
     FRAMES_PAGE: (
         '# API',
         'How a Python program uses the names of `zc_perception`. `tools/api_page.py` writes this.',
-        '`from zc_perception import …` gives you {names}, and the text `__version__`. Each name is imported from its module when it is '
-        "first used, so `import zc_perception` needs no ROS. Errors are classes of `zc_perception.errors`, or Python's own.",
+        '`from zc_perception import …` gives you {names}, and the text `__version__`. Each '
+        'name is imported from its module when it is '
+        'first used, so `import zc_perception` needs no ROS. Errors are classes of '
+        "`zc_perception.errors`, or Python's own.",
     ),
     PUBLISHER_PAGE: (
         '# API for publishing frames',
-        'How a Python program publishes camera frames of its own by {names}. `tools/api_page.py` writes this. '
+        'How a Python program publishes camera frames of its own by {names}. '
+        '`tools/api_page.py` writes this. '
         '[A camera of your own](own_camera.md) tells how to use it.',
     ),
     TYPES_PAGE: (
         '# API for types of your own',
-        'The names of `zc_perception` that pass objects of any type. `tools/api_page.py` writes this. For camera frames you do not '
+        'The names of `zc_perception` that pass objects of any type. `tools/api_page.py` '
+        'writes this. For camera frames you do not '
         'need them: see [the API](api.md).',
         'This page tells of {names}.',
     ),

@@ -1,15 +1,15 @@
 """Writes the tables of docs/diagnostics.md from the rows of the nodes' parts.
 
-``.venv/bin/python tools/diagnostics_page.py docs/diagnostics.md`` writes the table below each line ``<!-- rows: MODULE.NAME -->``
-anew. A test compares.
+``.venv/bin/python tools/diagnostics_page.py docs/diagnostics.md`` writes the table below each line
+``<!-- rows: MODULE.NAME -->`` anew. A test compares.
 """
 
 from __future__ import annotations
 
-import re
-import sys
 from importlib import import_module
 from pathlib import Path
+import re
+import sys
 
 from zc_perception.observe.diagnostics import Level, Part, Row
 

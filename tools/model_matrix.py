@@ -1,25 +1,28 @@
 """Real exports, read by this package from the file alone and by their makers' own code: a table of the differences.
 
-An optional program, no part of package or tests: Ultralytics is AGPL-3.0 and heavy. It needs an environment of its own:
+An optional program, no part of package or tests: Ultralytics is AGPL-3.0 and heavy. It needs an
+environment of its own:
 
     pip install ultralytics onnx onnxslim onnxruntime
     PYTHONPATH=. python tools/model_matrix.py [WORD …]    # cases that have one of these words
 
-Weights are random, spread so that a picture yields boxes of all classes. Both sides get the tensor that this package has made of the picture,
-and remove duplicates themselves; Ultralytics' in float64, as it adds thousands of pixels to each box for its class. The picture fills the
-input: Ultralytics lets boxes in the letterbox's border suppress others, this package drops them first.
+Weights are random, spread so that a picture yields boxes of all classes. Both sides get the tensor
+that this package has made of the picture, and remove duplicates themselves; Ultralytics' in
+float64, as it adds thousands of pixels to each box for its class. The picture fills the input:
+Ultralytics lets boxes in the letterbox's border suppress others, this package drops them first.
 
-Exit code 1 if boxes differ by more than 0.5 pixels, scores by more than 0.01, or if there are others.
+Exit code 1 if boxes differ by more than 0.5 pixels, scores by more than 0.01, or if there are
+others.
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 import sys
 import tempfile
-import warnings
-from pathlib import Path
 from typing import Any
+import warnings
 
 import cv2
 import numpy as np
@@ -117,9 +120,9 @@ def _tried(
 def _network(folder: Path, name: str, classes: int, export: dict[str, Any], picture: Any) -> Any:
     """A network with random weights, which finds much in *picture*."""
     import torch
-    import yaml
     from ultralytics import RTDETR, YOLO
     from ultralytics.nn.tasks import yaml_model_load
+    import yaml
 
     torch.set_num_threads(2)
     config = {

@@ -1,15 +1,15 @@
 """Writes the tables of docs/parameters.md from the nodes' declarations.
 
-``.venv/bin/python tools/parameters_page.py docs/parameters.md`` keeps the page down to the line ``<!-- tables … -->`` and writes
-everything below it anew. A test compares.
+``.venv/bin/python tools/parameters_page.py docs/parameters.md`` keeps the page down to the line
+``<!-- tables … -->`` and writes everything below it anew. A test compares.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+import sys
 
 from zc_perception.nodes.params.kinds import node_kinds
 from zc_perception.nodes.params.schema import OPEN_ENDED
@@ -18,7 +18,9 @@ from zc_perception.parameters import ParameterSpec
 MARK = '<!-- tables: written by tools/parameters_page.py, do not edit below this line -->'
 _STARTED_BY = {
     'capture': 'programs `capture_node` and `perception`, component `zc_perception::CaptureNode`',
-    'inference': 'programs `inference_node` and `perception`, component `zc_perception::InferenceNode`',
+    'inference': (
+        'programs `inference_node` and `perception`, component `zc_perception::InferenceNode`'
+    ),
     'overlay': 'programs `overlay_node` and `perception`, component `zc_perception::OverlayNode`',
     'recorder': 'program `zc_record`, component `zc_perception::RecorderNode`',
     'gstreamer': 'program `gstreamer_node`, component `zc_perception::GStreamerNode`',

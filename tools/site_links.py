@@ -1,13 +1,13 @@
 """A hook of mkdocs: makes of the pages, which are written for GitHub, what the site needs.
 
-Links that leave docs/ lead to a file of the repository. On the site a picture is copied, and everything else is a link to
-``repo_url`` of mkdocs.yml; without that address only the words stay.
+Links that leave docs/ lead to a file of the repository. On the site a picture is copied, and
+everything else is a link to ``repo_url`` of mkdocs.yml; without that address only the words stay.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+import re
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -17,7 +17,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ('.png', '.jpg', '.svg')
 # A fence or a code span, which stays as it is; or a link to what lies above docs/.
 _PART = re.compile(
-    r'^ *```.*?^ *```|(?<!\[)`[^`\n]*`|(?P<mark>!?)\[(?P<words>[^\]]*)\]\(\.\./(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)',
+    (
+        r'^ *```.*?^ '
+        r'*```|(?<!\[)`[^`\n]*`|(?P<mark>!?)\[(?P<words>[^\]]*)\]\(\.\./(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)'
+    ),
     re.DOTALL | re.MULTILINE,
 )
 # GitHub takes a fence in a numbered list at three spaces, Python-Markdown at four.

@@ -1,7 +1,7 @@
 """Zero-copy camera-to-NPU perception for ROS 2.
 
-The names below are the package's front door. Each one is imported from its own module when it is first asked for, so that
-``import zc_perception`` loads neither ROS nor NumPy.
+The names below are the package's front door. Each one is imported from its own module when it is
+first asked for, so that ``import zc_perception`` loads neither ROS nor NumPy.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from zc_perception.frame import Frame
     from zc_perception.link.endpoints.frame_publisher import FramePublisher
     from zc_perception.link.endpoints.frame_subscription import (
-        FrameReader,
-        FrameSubscription,
         create_camera_subscription,
         create_frame_subscription,
+        FrameReader,
+        FrameSubscription,
     )
     from zc_perception.link.endpoints.publisher import AdaptedPublisher
     from zc_perception.link.endpoints.subscription import AdaptedSubscription
@@ -71,7 +71,8 @@ if not TYPE_CHECKING:  # else a type checker would take any name for one of ours
             if error.name != 'rclpy':
                 raise
             raise ImportError(
-                f"{__name__}.{name} needs rclpy, ROS 2's Python library, and this Python does not find it: run "
+                f"{__name__}.{name} needs rclpy, ROS 2's Python library, and this Python does "
+                'not find it: run '
                 "'source /opt/ros/<distro>/setup.bash' in this shell and start Python again",
                 name='rclpy',
             ) from error

@@ -8,9 +8,11 @@ import time
 class BackOff:
     """The pauses between attempts: *first_s* after the first failure, then twice as long each time, up to *last_s*.
 
-    Whoever makes the attempts owns it, and uses its own lock if it has several threads. Nothing here waits.
+    Whoever makes the attempts owns it, and uses its own lock if it has several threads. Nothing
+    here waits.
 
-    ``due``: when the next attempt may begin, a CLOCK_MONOTONIC second; 0 means at once. ``pause_s``: the latest pause; 0 without a failure.
+    ``due``: when the next attempt may begin, a CLOCK_MONOTONIC second; 0 means at once.
+    ``pause_s``: the latest pause; 0 without a failure.
     """
 
     __slots__ = ('_first_s', '_last_s', 'due', 'pause_s')

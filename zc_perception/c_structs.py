@@ -19,7 +19,8 @@ def c_struct(
     fields: str, *, packed: bool = False, anonymous: tuple[str, ...] = (), **types: Any
 ) -> type[ctypes.Structure]:
     """
-    :param fields: declarations, each a type and the names that have it, with semicolons between them.
+    :param fields: declarations, each a type and the names that have it, with semicolons between
+        them.
     :param anonymous: fields whose own fields are this struct's, too.
     :param types: more types, by name.
     """

@@ -1,18 +1,21 @@
 """The package's one family of errors.
 
-Every message is a sentence for the person at the keyboard: the value that was wrong, what is allowed, what to do next.
-Console scripts print it as one line and exit with :data:`EXIT_USAGE`; nothing of it is ever a traceback.
+Every message is a sentence for the person at the keyboard: the value that was wrong, what is
+allowed, what to do next. Console scripts print it as one line and exit with :data:`EXIT_USAGE`;
+nothing of it is ever a traceback.
 """
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable, Mapping
+import errno
 
 EXIT_FAILURE, EXIT_USAGE = 1, 2
 NO_DESCRIPTOR: Mapping[int, str] = {
     errno.EMFILE: "this process has no file descriptor left; raise the limit ('ulimit -n')",
-    errno.ENFILE: 'the machine has no file descriptor left; look for leaks (zc_doctor), or raise fs.file-max',
+    errno.ENFILE: (
+        'the machine has no file descriptor left; look for leaks (zc_doctor), or raise fs.file-max'
+    ),
 }
 """What to do about these errnos, whatever was opened. What others mean depends on who answers them: each driver's room knows its own."""
 _MOST_SHOWN = 120

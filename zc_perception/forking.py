@@ -1,18 +1,19 @@
 """What becomes of this package's objects in a forked child: it has the parent's memory, but none of its threads, and nothing is its own.
 
-Whoever has something that a child must not touch (leases, sockets, memory that the parent writes, locks that a thread of the parent may
-hold) registers what forgets it by :func:`in_child`. This file owns the order: first nobody has a lease any more, then what counts leases
-goes, then what would give them back.
+Whoever has something that a child must not touch (leases, sockets, memory that the parent writes,
+locks that a thread of the parent may hold) registers what forgets it by :func:`in_child`. This
+file owns the order: first nobody has a lease any more, then what counts leases goes, then what
+would give them back.
 """
 
 from __future__ import annotations
 
-import inspect
-import os
-import weakref
 from collections.abc import Callable
 from enum import IntEnum
+import inspect
+import os
 from typing import Any
+import weakref
 
 
 class Turn(IntEnum):
@@ -34,7 +35,8 @@ _registered: dict[Turn, weakref.WeakKeyDictionary[Any, Callable[[Any], object] |
 def in_child(turn: Turn, forget: Callable[[], object]) -> None:
     """Call *forget* in each child that is forked from now on.
 
-    :param forget: a method is called as long as its object lives. Its thread is the only one; a lock of the parent's may be held for ever.
+    :param forget: a method is called as long as its object lives. Its thread is the only one; a
+        lock of the parent's may be held for ever.
     """
     if inspect.ismethod(forget):
         _registered[turn][forget.__self__] = forget.__func__

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, SupportsIndex
+import weakref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from zc_perception.errors import (
     FrameReleasedError,
     StaleFrameError,
 )
-from zc_perception.forking import Turn, in_child
+from zc_perception.forking import in_child, Turn
 from zc_perception.mapping import PlaneViews
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import Fence
@@ -65,17 +65,20 @@ class HeaderMessages(Protocol):
 class FrameData:
     """Everything that is known of a frame except its pixels. It never changes, and all leases of one frame share it.
 
-    :param header: ``stamp_ns``, the time of exposure in the ROS clock, and ``frame_id``, the camera's optical frame.
+    :param header: ``stamp_ns``, the time of exposure in the ROS clock, and ``frame_id``, the
+        camera's optical frame.
     :param layout: size, format and planes; the properties below are parts of it.
-    :param buffers: the memory; ``buffers[plane.buffer].fileno()`` is the descriptor of a plane's buffer. The frame owns it: never close
-        it, use ``os.dup()`` to keep it.
+    :param buffers: the memory; ``buffers[plane.buffer].fileno()`` is the descriptor of a plane's
+        buffer. The frame owns it: never close it, use ``os.dup()`` to keep it.
     :param colorimetry: which colours the numbers mean.
     :param buffer_uid: names the buffers; a buffer that replaces another one has another name.
     :param generation: goes up each time the buffers are used again.
     :param sequence: the camera's number of the frame; a gap means that frames were lost.
     :param captured_ns: CLOCK_MONOTONIC of the moment at which the camera had the frame.
-    :param capture_cost_ns: how long the camera's software worked on it (drawing, decoding); 0 for a frame that a driver filled.
-    :param acquire_fence: signals when the pixels are complete; ``None``: they are. :meth:`Frame.map` waits for it.
+    :param capture_cost_ns: how long the camera's software worked on it (drawing, decoding); 0 for
+        a frame that a driver filled.
+    :param acquire_fence: signals when the pixels are complete; ``None``: they are.
+        :meth:`Frame.map` waits for it.
     """
 
     header: Header
@@ -139,7 +142,8 @@ class FrameMapping(PlaneViews):
         frame = self._frame
         if frame is None or self._views is not None:
             raise FrameReleasedError("a mapping is entered once: call 'frame.map()' again")
-        # Before the lease is looked at, while release() takes the lease before it looks here: one of the two sees the other.
+        # Before the lease is looked at, while release() takes the lease before it looks here: one
+        # of the two sees the other.
         frame._mappings.append(None)
         try:
             lease = frame._lease
@@ -150,8 +154,10 @@ class FrameMapping(PlaneViews):
                 frame._await_acquire(fence)
             if lease.ended or lease.slot.generation != lease.generation:
                 raise StaleFrameError(
-                    f'frame {frame.data.sequence}: the lease of {lease.holder} was {lease.ended or "taken back"}, its slot is not its own '
-                    f'any more (generation {lease.generation}, now {lease.slot.generation}); use the newest frame'
+                    f'frame {frame.data.sequence}: the lease of {lease.holder} was '
+                    f'{lease.ended or "taken back"}, its slot is not its own '
+                    f'any more (generation {lease.generation}, now {lease.slot.generation}); '
+                    'use the newest frame'
                 )
             self._begin()
         except BaseException:
@@ -198,21 +204,26 @@ class Frame:
         def on_frame(frame: Frame) -> None:      # create_frame_subscription() calls it with each frame
             print(frame.sequence, frame.width, frame.y.mean())    # y is a NumPy array: nothing is copied
 
-    A Frame is a lease: while you hold it, the camera does not write to the buffer. :attr:`data` says everything about the frame except
-    its pixels, see :class:`FrameData`. Each subscriber gets a Frame of its own, and nobody can end the Frame of another.
+    A Frame is a lease: while you hold it, the camera does not write to the buffer. :attr:`data`
+    says everything about the frame except its pixels, see :class:`FrameData`. Each subscriber gets
+    a Frame of its own, and nobody can end the Frame of another.
 
-    **Owner.** In a callback the subscription owns the frame and releases it when the callback returns. In the loop of a
-    :class:`FrameReader` the reader owns it and releases it at the next step. Call :meth:`keep` to keep it. Everywhere else you own it:
-    call :meth:`release`, or write ``with frame:``. A frame that you forget is taken back late, and is counted as abandoned.
+    **Owner.** In a callback the subscription owns the frame and releases it when the callback
+    returns. In the loop of a :class:`FrameReader` the reader owns it and releases it at the next
+    step. Call :meth:`keep` to keep it. Everywhere else you own it: call :meth:`release`, or write
+    ``with frame:``. A frame that you forget is taken back late, and is counted as abandoned.
 
-    **Pixels.** :attr:`y`, :attr:`uv` and :meth:`planes` give NumPy arrays over the camera's buffer. Use them while you hold the frame.
-    An array that you keep longer keeps the buffer from the camera, so that it never shows a later frame. :meth:`copy` and :meth:`bgr`
-    give arrays of your own. Both are counted, under these names, in ``zc_perception.memory.ledger.FRAME_COPIES``, one for the process.
+    **Pixels.** :attr:`y`, :attr:`uv` and :meth:`planes` give NumPy arrays over the camera's
+    buffer. Use them while you hold the frame. An array that you keep longer keeps the buffer from
+    the camera, so that it never shows a later frame. :meth:`copy` and :meth:`bgr` give arrays of
+    your own. Both are counted, under these names, in ``zc_perception.memory.ledger.FRAME_COPIES``,
+    one for the process.
 
-    **Threads.** A frame may be handed to another thread, and read and released there. After a fork the child's frames count as
-    released.
+    **Threads.** A frame may be handed to another thread, and read and released there. After a fork
+    the child's frames count as released.
 
-    **Errors.** Each method lists its own. ``copy.copy``, ``pickle`` and ``numpy.asarray`` raise TypeError and name the right call.
+    **Errors.** Each method lists its own. ``copy.copy``, ``pickle`` and ``numpy.asarray`` raise
+    TypeError and name the right call.
     """
 
     _messages: HeaderMessages | None = None  # until something of ROS is loaded
@@ -233,7 +244,8 @@ class Frame:
         self.published_ns = 0
         self._lease: Lease | None = lease
         self._live: list[weakref.ref[NDArray[Any]]] = []
-        # None for each map() block that is open; a list, because another thread may be in one. What planes() has opened is there itself.
+        # None for each map() block that is open; a list, because another thread may be in one.
+        # What planes() has opened is there itself.
         self._mappings: list[FrameMapping | None] = []
         # None: its link has ended it, while somebody is in a map() block.
         self._borrowed: bool | None = False
@@ -253,7 +265,8 @@ class Frame:
         acquire_fence: Fence | None = None,
     ) -> Frame:
         """For cameras: the producer's own lease over a slot that it has just filled."""
-        # What its constructor does, in a third of the time: a frozen dataclass sets each field by a call.
+        # What its constructor does, in a third of the time: a frozen dataclass sets each field by
+        # a call.
         data = _new(FrameData)
         data.__dict__.update(
             header=header, layout=slot.layout, buffers=slot.buffers, colorimetry=colorimetry, buffer_uid=slot.buffer_uid,
@@ -322,7 +335,8 @@ class Frame:
         if self._messages is None:
             raise ConfigError(
                 'nothing of this program has loaded ROS, so that a frame has no ROS messages: '
-                'use frame.header.stamp_ns and frame.header.frame_id, or import zc_perception.link.endpoints first'
+                'use frame.header.stamp_ns and frame.header.frame_id, or import '
+                'zc_perception.link.endpoints first'
             )
         return self._messages
 
@@ -335,8 +349,9 @@ class Frame:
     def fds(self) -> tuple[int, ...]:
         """The file descriptor of each plane's buffer, to import it elsewhere. Planes in one buffer have the same one.
 
-        ``data.planes`` has each plane's ``offset`` and ``stride``. The frame owns the descriptors: never close them, and ``os.dup()`` what
-        you use longer. A device has to wait for ``data.acquire_fence`` first, if there is one.
+        ``data.planes`` has each plane's ``offset`` and ``stride``. The frame owns the descriptors:
+        never close them, and ``os.dup()`` what you use longer. A device has to wait for
+        ``data.acquire_fence`` first, if there is one.
 
         :raises FrameReleasedError: the frame was released before.
         """
@@ -347,12 +362,14 @@ class Frame:
     def _held(self) -> Lease:
         if self._lease is None:
             raise FrameReleasedError(
-                f'frame {self.data.sequence} was released: call frame.keep() in the callback or loop to keep it, '
+                f'frame {self.data.sequence} was released: call frame.keep() in the callback '
+                'or loop to keep it, '
                 'and release what it returns'
             )
         if self._process != _process:
             raise FrameReleasedError(
-                f'frame {self.data.sequence} belongs to the parent process, a forked child owns no leases: '
+                f'frame {self.data.sequence} belongs to the parent process, a forked child '
+                'owns no leases: '
                 'subscribe in the child, or copy the pixels before the fork'
             )
         return self._lease
@@ -395,8 +412,8 @@ class Frame:
     def keep(self) -> Frame:
         """Keep the frame beyond the callback, or the step of a loop. You own the Frame that is returned: release it, once for each call.
 
-        The first call in a callback returns this very object. Each further call returns another Frame over the same buffer, which counts
-        as the same frame.
+        The first call in a callback returns this very object. Each further call returns another
+        Frame over the same buffer, which counts as the same frame.
 
         :raises FrameReleasedError: the frame was released before.
         :raises StaleFrameError: the camera took the lease back and uses the buffer again.
@@ -446,14 +463,17 @@ class Frame:
     def planes(self) -> tuple[NDArray[Any], ...]:
         """The pixels as read-only NumPy arrays over the camera's buffer, one for each plane, without a copy.
 
-        NV12 has an array of shape (height, width) and one of (height/2, width/2, 2). Use them while you hold the frame. What you keep
-        longer keeps the buffer from the camera: it counts as a frame that you hold, until the last array of it is gone.
+        NV12 has an array of shape (height, width) and one of (height/2, width/2, 2). Use them
+        while you hold the frame. What you keep longer keeps the buffer from the camera: it counts
+        as a frame that you hold, until the last array of it is gone.
 
         :raises FrameReleasedError: the frame was released before.
         :raises StaleFrameError: the camera took the lease back and uses the buffer again.
-        :raises FormatError: the frame is not linear: only a device that knows its modifier can read it.
+        :raises FormatError: the frame is not linear: only a device that knows its modifier can
+            read it.
         :raises AllocationError: the memory can't be mapped.
-        :raises AcceleratorError: a device did not finish with the buffer in time, or its fence signalled an error.
+        :raises AcceleratorError: a device did not finish with the buffer in time, or its fence
+            signalled an error.
         """
         return tuple(self._open())
 
@@ -472,7 +492,8 @@ class Frame:
     def uv(self) -> NDArray[Any]:
         """The plane of chroma pairs, U first: an array as :meth:`planes` gives them, with the same errors.
 
-        Of formats that have V first, such as NV21, it shows the pairs turned round, also without a copy.
+        Of formats that have V first, such as NV21, it shows the pairs turned round, also without a
+        copy.
 
         :raises FormatError: the format has no such plane; the message names what to use.
         """
@@ -486,14 +507,16 @@ class Frame:
     def _lacks(self, what: str) -> FormatError:
         name = self.data.layout.format.name.strip()
         return FormatError(
-            f'{name} has no {what}: frame.planes() has its samples as they are, frame.bgr() makes a picture of them'
+            f'{name} has no {what}: frame.planes() has its samples as they are, frame.bgr() '
+            'makes a picture of them'
         )
 
     def bgr(self, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """A colour picture as OpenCV has them: an array (height, width, 3) of your own. Booked as ``bgr``.
 
         :param out: where it goes, so that no memory is allocated; by default a new array.
-        :raises FormatError: the format or colorimetry has no conversion, or the frame is not linear.
+        :raises FormatError: the format or colorimetry has no conversion, or the frame is not
+            linear.
         :raises LayoutError: *out* is not uint8 of that shape.
         :raises FrameReleasedError: the frame was released before.
         """
@@ -509,7 +532,8 @@ class Frame:
     def copy(self) -> tuple[NDArray[Any], ...]:
         """The arrays of :meth:`planes` as copies of your own, which you can keep as long as you like. Booked as ``copy``.
 
-        :raises FormatError: the frame is not linear: only a device that knows its modifier can read it.
+        :raises FormatError: the frame is not linear: only a device that knows its modifier can
+            read it.
         :raises FrameReleasedError: the frame was released before.
         """
         with self.map() as planes:
@@ -519,18 +543,21 @@ class Frame:
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(
-            f'frame {self.data.sequence} is no array, it has {len(self.data.layout.planes)} plane(s): frame.y, frame.uv or frame.planes() '
+            f'frame {self.data.sequence} is no array, it has {len(self.data.layout.planes)} '
+            'plane(s): frame.y, frame.uv or frame.planes() '
             'are arrays without a copy, frame.bgr() is a colour picture, frame.copy() copies'
         )
 
     def __dlpack__(self, **asked: Any) -> Any:
         """For ``from_dlpack()`` of NumPy, torch and others: the whole image as one read-only array, without a copy.
 
-        NV12 is (height * 3/2, width), as OpenCV's conversions take it. A plane alone is ``from_dlpack(frame.y)``. What was made of it
-        keeps the buffer from the camera, as an array of :meth:`planes` that you keep does. Needs NumPy 2.1, and a library that
-        asks for DLPack 1.0: what is older can't say that memory is read-only.
+        NV12 is (height * 3/2, width), as OpenCV's conversions take it. A plane alone is
+        ``from_dlpack(frame.y)``. What was made of it keeps the buffer from the camera, as an array
+        of :meth:`planes` that you keep does. Needs NumPy 2.1, and a library that asks for DLPack
+        1.0: what is older can't say that memory is read-only.
 
-        :raises BufferError: the planes don't form one array, or read-only memory can't be told to who asks.
+        :raises BufferError: the planes don't form one array, or read-only memory can't be told to
+            who asks.
         :raises FrameReleasedError: the frame was released before.
         """
         return self._open().whole().__dlpack__(**asked)
@@ -549,16 +576,21 @@ class Frame:
     def map(self, *, write: bool = False) -> FrameMapping:
         """Read the pixels with the CPU for the time of a block, without a copy: ``with frame.map() as planes:``.
 
-        ``planes[i]`` is a NumPy array over the buffer, read-only unless *write*. NV12 has ``planes[0]`` of shape (height, width) and
-        ``planes[1]`` of shape (height/2, width/2, 2). The arrays end with the block: copy what you keep (``planes[0].copy()``).
-        The ``with`` statement raises the errors, not this call.
+        ``planes[i]`` is a NumPy array over the buffer, read-only unless *write*. NV12 has
+        ``planes[0]`` of shape (height, width) and ``planes[1]`` of shape (height/2, width/2, 2).
+        The arrays end with the block: copy what you keep (``planes[0].copy()``). The ``with``
+        statement raises the errors, not this call.
 
-        :param write: whether the arrays can be written. Only the producer of a frame should: everybody else reads the same memory.
+        :param write: whether the arrays can be written. Only the producer of a frame should:
+            everybody else reads the same memory.
         :raises FrameReleasedError: the frame was released before.
         :raises StaleFrameError: the camera took the lease back and uses the buffer again.
-        :raises FormatError: the frame is not linear: only a device that knows its modifier can read it.
-        :raises AllocationError: the memory can't be mapped, or *write* is set and this process may only read it.
-        :raises AcceleratorError: a device did not finish with the buffer in time, or its fence signalled an error.
+        :raises FormatError: the frame is not linear: only a device that knows its modifier can
+            read it.
+        :raises AllocationError: the memory can't be mapped, or *write* is set and this process may
+            only read it.
+        :raises AcceleratorError: a device did not finish with the buffer in time, or its fence
+            signalled an error.
         """
         data = self.data
         mapping = FrameMapping(
@@ -570,8 +602,10 @@ class Frame:
     def release(self, fence: Fence | None = None) -> None:
         """Give the buffer back to the camera. With *fence*, the camera uses it again only when *fence* has signalled.
 
-        :param fence: of a device that may still read the buffer; it belongs to the pool from here on.
-        :raises BufferError: an array of the pixels is still alive, or without *fence* a ``map`` block is open. The frame stays yours.
+        :param fence: of a device that may still read the buffer; it belongs to the pool from here
+            on.
+        :raises BufferError: an array of the pixels is still alive, or without *fence* a ``map``
+            block is open. The frame stays yours.
         :raises FrameReleasedError: it was released before.
         """
         if self._process != _process:
@@ -584,7 +618,8 @@ class Frame:
         ):
             self._lease = lease
             raise BufferError(
-                f"frame {self.data.sequence} can't be released: a NumPy view of its pixels is still alive; "
+                f"frame {self.data.sequence} can't be released: a NumPy view of its pixels is "
+                'still alive; '
                 "drop it ('del view') or copy what you keep ('view.copy()')"
             )
         lease.pool.release(lease, fence)
@@ -593,7 +628,8 @@ class Frame:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        # The traceback of an exception keeps views alive that its functions hold; it matters more than they, and ends with them.
+        # The traceback of an exception keeps views alive that its functions hold; it matters more
+        # than they, and ends with them.
         with contextlib.suppress(BufferError) if kind is not None else contextlib.nullcontext():
             if self._lease is not None:
                 self.release()
@@ -605,13 +641,15 @@ class Frame:
                 if self._mappings:
                     self._end_planes()
             finally:
-                # Of a cycle that is collected, somebody may still ask: a coroutine that is closed only now.
+                # Of a cycle that is collected, somebody may still ask: a coroutine that is closed
+                # only now.
                 self._lease = None
                 _abandon(lease, self._live)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
-            f"frame {self.data.sequence} can't be copied or pickled, it is one lease: call frame.keep() for another lease, "
+            f"frame {self.data.sequence} can't be copied or pickled, it is one lease: call "
+            'frame.keep() for another lease, '
             'or frame.copy() for the pixels'
         )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 import contextlib
 import os
 import queue
 import select
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from zc_perception.memory.owned_fd import OwnedFd
@@ -36,13 +36,15 @@ class Source(Protocol[T_co]):
 class KeepLastQueue(Generic[T]):
     """Keep-last: when full, the oldest object is released and counted, so that the newest wins. Any number of threads.
 
-    A consumer with a thread of its own may attach sources: :meth:`get` then also takes what they have, in the caller's thread. While
-    something is queued, what they have is queued behind it, so that all come out in the order of their arrival.
+    A consumer with a thread of its own may attach sources: :meth:`get` then also takes what they
+    have, in the caller's thread. While something is queued, what they have is queued behind it, so
+    that all come out in the order of their arrival.
 
     :param depth: objects kept; ``None`` keeps all, which the producer's pool bounds.
     :param release: ends an object that nobody will get.
-    :param gate: asked of each entry whether the consumer may have it now. An entry that it may not have stays, and no other one comes
-        before it, until :meth:`reopen`. What comes from a source is asked about only if it is queued.
+    :param gate: asked of each entry whether the consumer may have it now. An entry that it may not
+        have stays, and no other one comes before it, until :meth:`reopen`. What comes from a
+        source is asked about only if it is queued.
     """
 
     def __init__(
@@ -53,22 +55,26 @@ class KeepLastQueue(Generic[T]):
         gate: Callable[[T], bool] | None = None,
     ) -> None:
         self._entries: deque[T] = deque()
-        # One for each entry: a thread that waits for a token wakes much faster than one that polls a descriptor.
+        # One for each entry: a thread that waits for a token wakes much faster than one that polls
+        # a descriptor.
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
-        # Held by the one thread that waits for a token. Before Python 3.13 a SimpleQueue's get() never ends if it was woken, another
-        # thread took what it was woken for, and its time was over by then.
+        # Held by the one thread that waits for a token. Before Python 3.13 a SimpleQueue's get()
+        # never ends if it was woken, another thread took what it was woken for, and its time was
+        # over by then.
         self._turn = threading.Lock()
         self._depth = depth
         self._release = release
         self._lock = threading.Lock()
-        # From a source's frame to its place: nobody else may fetch the next one meanwhile. Taken before the lock above.
+        # From a source's frame to its place: nobody else may fetch the next one meanwhile. Taken
+        # before the lock above.
         self._fetching = threading.Lock()
         # Made for the first who polls: whoever only waits in get() needs none.
         self._event: OwnedFd | None = None
         self._signalled = False
         self._sources: tuple[Source[T], ...] = ()
         self._receivers: tuple[Callable[[], T | None], ...] = ()
-        # How to wait for the descriptor of all: where there is one source, by that, which has then less to do.
+        # How to wait for the descriptor of all: where there is one source, by that, which has then
+        # less to do.
         self._wait: Callable[[select.epoll, float], object] = select.epoll.poll
         self._epoll: select.epoll | None = None
         self._closed = False
@@ -231,7 +237,8 @@ class KeepLastQueue(Generic[T]):
                         self._turn.release()
                 entry = self._pop(owing=owing)
             else:
-                # Nearly always there is nothing yet, and a source takes longer to say so than poll to find out that there is.
+                # Nearly always there is nothing yet, and a source takes longer to say so than poll
+                # to find out that there is.
                 entry = self._take() if self._entries or self._signalled else None
                 if entry is None and not self._closed:
                     self._wait(epoll, timeout_s)
@@ -258,8 +265,9 @@ class KeepLastQueue(Generic[T]):
                     entry = receivers[0]() if len(receivers) == 1 else self._receive()
                     if entry is None or not self._entries:
                         return entry
-                    # What was queued meanwhile is delivered first. A message was preceded by a fetch, so it is older. An object of this
-                    # process may be newer, and nobody can tell.
+                    # What was queued meanwhile is delivered first. A message was preceded by a
+                    # fetch, so it is older. An object of this process may be newer, and nobody can
+                    # tell.
                     self.put(entry)
 
     def fetch(self) -> None:
@@ -342,5 +350,6 @@ class KeepLastQueue(Generic[T]):
         """Close, and the sources' descriptor at once, whoever may still refer to the queue. A :meth:`get` that waits returns ``None``."""
         self.close()
         with self._lock:
-            # Its last reference closes it: whoever polls it just now has one, and must not find another file under its number.
+            # Its last reference closes it: whoever polls it just now has one, and must not find
+            # another file under its number.
             self._epoll = None

@@ -1,21 +1,22 @@
 """Kinds: what a parameter chooses among by name, such as cameras, accelerators and detector heads.
 
-:class:`Kinds` is the one mechanism for all of them. This package's kinds stand in a table, one line each; other packages add
-theirs by entry points of a group that is named here. An entry point stands in the metadata of an installed package, so nothing is
-imported before somebody asks for it by name.
+:class:`Kinds` is the one mechanism for all of them. This package's kinds stand in a table, one
+line each; other packages add theirs by entry points of a group that is named here. An entry point
+stands in the metadata of an installed package, so nothing is imported before somebody asks for it
+by name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 import contextlib
+from dataclasses import dataclass, replace
 import functools
 import importlib
+from importlib.metadata import entry_points, EntryPoint
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast, Generic, TypeVar
 
 from zc_perception.errors import ConfigError, nearest, one_line
 from zc_perception.parameters import ParameterSpec
@@ -28,7 +29,8 @@ HEAD_GROUP = 'zc_perception.heads'
 @functools.cache
 def _somebody_offers(path: tuple[str, ...]) -> bool:
     """Whether a package on *path* may offer something in a group of ours. importlib reads the entry points of all installed packages,
-    which takes 20 ms and more at each start of a node; mostly no package has a word of ours in its own.
+    which takes 20 ms and more at each start of a node; mostly no package has a word of ours in its
+    own.
     """
     for folder in path:
         if os.path.isfile(folder):
@@ -59,7 +61,8 @@ def _package(entry: EntryPoint) -> str:
 def load_entry_point(group: str, name: str) -> object | None:
     """What an installed package offers under that name, its module imported now; ``None``: no package offers it.
 
-    :raises ConfigError: its module can't be imported, or two packages offer the name; names the package and what to do.
+    :raises ConfigError: its module can't be imported, or two packages offer the name; names the
+        package and what to do.
     """
     entries = list(
         {
@@ -85,7 +88,8 @@ def load_entry_point(group: str, name: str) -> object | None:
             else f'import {entry.module}'
         )
         raise ConfigError(
-            f"'{name}' of {_package(entry)} can't be imported ({entry.value}): {one_line(error)}; try: python3 -c \"{trial}\""
+            f"'{name}' of {_package(entry)} can't be imported ({entry.value}): "
+            f'{one_line(error)}; try: python3 -c "{trial}"'
         ) from error
 
 
@@ -112,12 +116,14 @@ class Declared(Generic[T]):
 class Kinds(Generic[T]):
     """What one parameter chooses among by name: this package's classes and other packages'.
 
-    A kind's class declares everything about itself, its parameters in ``PARAMETERS`` (whose texts don't name the kind); nodes, launch
-    files, ``--help``, the YAML schema and ``zc_doctor`` read it from here. No module is imported before its kind is asked for.
+    A kind's class declares everything about itself, its parameters in ``PARAMETERS`` (whose texts
+    don't name the kind); nodes, launch files, ``--help``, the YAML schema and ``zc_doctor`` read
+    it from here. No module is imported before its kind is asked for.
 
     :param noun: what messages call one of them, such as ``camera``.
     :param group: the entry points' group in which other packages offer theirs.
-    :param built_in: ``module:Class`` of this package's kinds by name, in the order in which people read them.
+    :param built_in: ``module:Class`` of this package's kinds by name, in the order in which people
+        read them.
     :param base: the class that each is derived from, as ``module:Class``.
     """
 
@@ -152,7 +158,8 @@ class Kinds(Generic[T]):
     def load(self, name: str) -> type[T]:
         """Import the class of a kind.
 
-        :raises ConfigError: there is no such kind, its package is broken, or it offers something else than such a class.
+        :raises ConfigError: there is no such kind, its package is broken, or it offers something
+            else than such a class.
         """
         if name in self.built_in:
             return cast('type[T]', _named(self.built_in[name]))
@@ -166,11 +173,13 @@ class Kinds(Generic[T]):
         if found is None:
             known = self.names
             raise ConfigError(
-                f"{self.noun} '{name}' is not known; it must be one of {', '.join(known)}{nearest(name, known)}"
+                f"{self.noun} '{name}' is not known; it must be one of "
+                f'{", ".join(known)}{nearest(name, known)}'
             )
         if not (isinstance(found, type) and issubclass(found, _named(self.base))):
             raise ConfigError(
-                f"{self.noun} '{name}' is {found!r}, which is no class derived from {self.base.replace(':', '.')}"
+                f"{self.noun} '{name}' is {found!r}, which is no class derived from "
+                f'{self.base.replace(":", ".")}'
             )
         return found
 
@@ -207,7 +216,8 @@ def _merged(kinds: Kinds[Any], by_kind: Mapping[str, ParameterSpec]) -> Paramete
     for kind, spec in by_kind.items():
         if replace(spec, description='') != replace(by_kind[first], description=''):
             raise ConfigError(
-                f"parameter '{spec.name}' of {kinds.whose(kind)} differs from that of {kinds.whose(first)}: {spec.said()}, "
+                f"parameter '{spec.name}' of {kinds.whose(kind)} differs from that of "
+                f'{kinds.whose(first)}: {spec.said()}, '
                 f'and {by_kind[first].said()}; give one of them another name'
             )
         texts.setdefault(spec.description, []).append(kind)

@@ -47,7 +47,8 @@ def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
 
     :param parameter: whose value it is, for messages.
     :param kind: what that is: a parameter, or the key of a file.
-    :raises ConfigError: as :func:`expanded`, or a URL that is no file of this machine, or names a package that isn't installed.
+    :raises ConfigError: as :func:`expanded`, or a URL that is no file of this machine, or names a
+        package that isn't installed.
     """
     if os.path.exists(named):
         return named

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 #: Said again never in this life.
 ONCE = float('inf')

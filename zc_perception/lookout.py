@@ -1,12 +1,14 @@
 """Looks at things now and then, all of a process on one thread.
 
-An executor of rclpy gathers all entities of all its nodes each time that it wakes up, which takes a millisecond for some ten nodes and is
-all under the interpreter's lock: for sixteen cameras, timers that only look whether something has changed would cost most of a core, and
-keep frames waiting.
+An executor of rclpy gathers all entities of all its nodes each time that it wakes up, which takes
+a millisecond for some ten nodes and is all under the interpreter's lock: for sixteen cameras,
+timers that only look whether something has changed would cost most of a core, and keep frames
+waiting.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import heapq
 import inspect
 import itertools
@@ -15,17 +17,17 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable
 
-from zc_perception.forking import Turn, in_child
-from zc_perception.log import ONCE, Seldom, on_stderr
+from zc_perception.forking import in_child, Turn
+from zc_perception.log import on_stderr, ONCE, Seldom
 
 _LONGEST_STOP_S = 2.0
 
 
 def next_turn(now: float, period_s: float, phase_s: float) -> float:
     """The next turn after *now*: turns are whole periods of the steady clock, and *phase_s*. So what has the same phase is looked at
-    together, which costs a third of looking at one after the other: its code is in the CPU's caches then.
+    together, which costs a third of looking at one after the other: its code is in the CPU's
+    caches then.
     """
     return (math.floor((now - phase_s) / period_s + 1e-6) + 1) * period_s + phase_s
 
@@ -62,14 +64,16 @@ class Watch:
 class Lookout:
     """A thread that lives while there is something to look at.
 
-    What looks must neither wait nor hold the owner's locks while it does so. The traceback of what it raises goes to standard error, once
-    as long as it stays the same; it is looked at again in its turn, since a process that has run out of something may have it again.
+    What looks must neither wait nor hold the owner's locks while it does so. The traceback of what
+    it raises goes to standard error, once as long as it stays the same; it is looked at again in
+    its turn, since a process that has run out of something may have it again.
     """
 
     def __init__(self) -> None:
         self._order = itertools.count()
         self._begin()
-        # A forked child has none of the threads, and whoever held a lock isn't there to give it back.
+        # A forked child has none of the threads, and whoever held a lock isn't there to give it
+        # back.
         in_child(Turn.THREADS, self._begin)
 
     def _begin(self) -> None:

@@ -1,15 +1,15 @@
 """CPU access to pixels: the one place where buffers become arrays, with SYNC brackets at both ends.
 
-A consumer does this for every frame, so it is written for few steps: an array is made when it is asked for (most look at one plane), and
-what depends on the layout alone is computed once for it.
+A consumer does this for every frame, so it is written for few steps: an array is made when it is
+asked for (most look at one plane), and what depends on the layout alone is computed once for it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import weakref
 from collections.abc import Sequence
+import contextlib
 from typing import Any, overload
+import weakref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,20 +28,26 @@ def why_unmapped(layout: ImageLayout) -> str:
     """Why the CPU can't read images of that layout; empty: it can."""
     if layout.modifier == LINEAR:
         return ''
-    return f'{fourcc_name(layout.fourcc)} with modifier {modifier_name(layout.modifier)} has no rows that a CPU could read'
+    return (
+        f'{fourcc_name(layout.fourcc)} with modifier {modifier_name(layout.modifier)} has '
+        'no rows that a CPU could read'
+    )
 
 
 class PlaneViews(Sequence[NDArray[Any]]):
     """The planes' samples as NumPy arrays over the mapping itself, inside its own ``with`` block.
 
-    A plane is (rows, columns) of its only component, or (rows, columns, components): NV12 has (height, width) and (height/2, width/2,
-    2), YUYV (height, width/2, 4), RGB (height, width, 3). Components are ``uint8``; those of more than 8 bits are ``uint16``, little
-    endian, and words that components share (RGB565) are one unsigned integer.
+    A plane is (rows, columns) of its only component, or (rows, columns, components): NV12 has
+    (height, width) and (height/2, width/2, 2), YUYV (height, width/2, 4), RGB (height, width, 3).
+    Components are ``uint8``; those of more than 8 bits are ``uint16``, little endian, and words
+    that components share (RGB565) are one unsigned integer.
 
-    They end with the block, or when it is forgotten; an array that was taken out and kept makes the frame's release raise. Every
-    buffer whose access began is ended, whatever the block or another buffer's SYNC raises.
+    They end with the block, or when it is forgotten; an array that was taken out and kept makes
+    the frame's release raise. Every buffer whose access began is ended, whatever the block or
+    another buffer's SYNC raises.
 
-    :param live: gets a weak reference to each buffer's root array that somebody still looks through when the block has ended.
+    :param live: gets a weak reference to each buffer's root array that somebody still looks
+        through when the block has ended.
     """
 
     __slots__ = ('_access', '_buffers', '_layout', '_live', '_roots', '_synced', '_views')
@@ -65,7 +71,8 @@ class PlaneViews(Sequence[NDArray[Any]]):
         """Begin.
 
         :raises FormatError: the layout isn't LINEAR.
-        :raises AllocationError: the exporter refuses mmap, or the access has WRITE and this process may only read a buffer.
+        :raises AllocationError: the exporter refuses mmap, or the access has WRITE and this
+            process may only read a buffer.
         :raises AcceleratorError: a device doesn't finish with a buffer.
         """
         try:
@@ -82,7 +89,8 @@ class PlaneViews(Sequence[NDArray[Any]]):
         layout = self._layout
         if layout.modifier != LINEAR:
             raise FormatError(
-                f'{why_unmapped(layout)}: negotiate LINEAR, or import it into a device that knows the modifier'
+                f'{why_unmapped(layout)}: negotiate LINEAR, or import it into a device that '
+                'knows the modifier'
             )
         read_only = self._access is _READ
         for buffer in self._buffers:
@@ -132,7 +140,8 @@ class PlaneViews(Sequence[NDArray[Any]]):
     def whole(self) -> NDArray[Any]:
         """All planes as one array: rows of luma, then those of chroma.
 
-        :raises BufferError: they don't lie behind each other in one buffer with rows of the same length.
+        :raises BufferError: they don't lie behind each other in one buffer with rows of the same
+            length.
         """
         views, arrays = list(self), self._layout.arrays
         first, (buffer, _, sample, start, (stride, *_)) = views[0], arrays[0]

@@ -5,10 +5,10 @@ its choices; and whether a value is one of those. Needs no ROS.
 from __future__ import annotations
 
 import array
-import contextlib
-import math
 from collections.abc import Callable, Mapping, Sequence
+import contextlib
 from dataclasses import dataclass, field
+import math
 from typing import Any
 
 from zc_perception.errors import ConfigError, nearest, shown
@@ -26,7 +26,8 @@ _MOST_DIGITS = 19
 def whole_number(text: str, high: int) -> int | None:
     """The number that *text* is, in plain digits and from 0 to *high*; ``None`` for anything else.
 
-    ``str.isdigit`` alone also lets through ``²``, and texts of thousands of digits, on both of which ``int`` raises.
+    ``str.isdigit`` alone also lets through ``²``, and texts of thousands of digits, on both of
+    which ``int`` raises.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         return None
@@ -39,11 +40,15 @@ class ParameterSpec:
     """One parameter. Its type is its default's; a list is one of strings, of which empty ones don't count.
 
     :param besides: one number outside of that range that is allowed too, and means something else.
-    :param choices: allowed strings; ``true`` and ``false`` among them may be booleans, which is what YAML takes them for without quotes.
-    :param other_choices: asked for further allowed strings, but only of a value that is none of *choices*.
+    :param choices: allowed strings; ``true`` and ``false`` among them may be booleans, which is
+        what YAML takes them for without quotes.
+    :param other_choices: asked for further allowed strings, but only of a value that is none of
+        *choices*.
     :param renamed: former choices, each with its name of today: for the message.
-    :param whole_numbers: whether a string, or one of a list, may be an integer, which is what YAML takes one without quotes for.
-    :param dynamic: whether it may change while the node runs. Others may while it is unconfigured, and are read-only without a lifecycle.
+    :param whole_numbers: whether a string, or one of a list, may be an integer, which is what YAML
+        takes one without quotes for.
+    :param dynamic: whether it may change while the node runs. Others may while it is unconfigured,
+        and are read-only without a lifecycle.
     :param fixed: read-only in every state: only a start takes it.
     :param check: raises ConfigError for a value that is of the right type and range, but can't be.
     """

@@ -1,27 +1,28 @@
 """How every console script starts: it reads its options first, and answers ``--help`` and ``--version``, without ROS, NumPy or OpenCV.
 
-What the program needs is imported after that. A module that is missing is then one line that says what to install.
+What the program needs is imported after that. A module that is missing is then one line that says
+what to install.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import importlib.util
 import platform
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, TYPE_CHECKING
 
 import zc_perception
 from zc_perception.errors import (
+    ConfigError,
+    error_line,
     EXIT_FAILURE,
     EXIT_USAGE,
-    ConfigError,
-    ZcError,
-    error_line,
     message_of,
+    ZcError,
 )
 from zc_perception.shipped_files import shipped_file
 
@@ -31,14 +32,24 @@ from zc_perception.terminal import Interrupted, interruptions, put
 
 _ROS_ARGS, _ROS_ARGS_END = '--ros-args', '--'
 _WIDTH = 80
-_UNKNOWN_HELP = 'a bare -p NAME:=VALUE that no node of this package has ends the program (refuse, the default) or is a warning (warn)'
+_UNKNOWN_HELP = (
+    'a bare -p NAME:=VALUE that no node of this package has ends the program '
+    '(refuse, the default) or is a warning (warn)'
+)
 _INSTALL = {
     'cv2': "install OpenCV: pip install 'opencv-python-headless<5', "
     'or on a ROS 2 machine: sudo apt install python3-opencv',
-    'numpy': 'install NumPy: pip install numpy, or on a ROS 2 machine: sudo apt install python3-numpy',
-    'yaml': 'install PyYAML: pip install PyYAML, or on a ROS 2 machine: sudo apt install python3-yaml',
+    'numpy': (
+        'install NumPy: pip install numpy, or on a ROS 2 machine: sudo apt install python3-numpy'
+    ),
+    'yaml': (
+        'install PyYAML: pip install PyYAML, or on a ROS 2 machine: sudo apt install python3-yaml'
+    ),
 }
-_SET_UP_ROS = "set ROS 2 up in this shell: source /opt/ros/<distro>/setup.bash; 'pip install' does not bring it"
+_SET_UP_ROS = (
+    "set ROS 2 up in this shell: source /opt/ros/<distro>/setup.bash; 'pip install' "
+    'does not bring it'
+)
 _ROS_SUFFIXES = ('_msgs', '_interfaces', '_srvs')
 _ROS_MODULES = ('rclpy', 'rpyutils', 'ament_index_python')
 
@@ -108,7 +119,8 @@ class NodeOptionParser(OptionParser):
     """Of a program that runs nodes: it takes ROS arguments besides, and parameters, of which ``--help`` names the most important ones.
 
     :param parameters: name and what it is for.
-    :param kinds: what its nodes' parameters choose among, by what ``-p`` puts in front of a node's parameter.
+    :param kinds: what its nodes' parameters choose among, by what ``-p`` puts in front of a node's
+        parameter.
     """
 
     def __init__(
@@ -173,7 +185,8 @@ class NodeOptionParser(OptionParser):
         options, leftover = self.parse_known_args(without_ros_args(words))
         if leftover:
             raise ConfigError(
-                f"argument '{leftover[0]}' is unknown; set parameters by --ros-args -p NAME:=VALUE or --params-file FILE"
+                f"argument '{leftover[0]}' is unknown; set parameters by --ros-args -p "
+                'NAME:=VALUE or --params-file FILE'
             )
         return options
 
@@ -239,10 +252,16 @@ def _advice(error: ImportError) -> str | None:
     if not module or module == zc_perception.__name__:
         return None
     if not isinstance(error, ModuleNotFoundError) or _is_there(module):
-        problem = f"Python module '{module}' can't be loaded by Python {platform.python_version()} ({message_of(error)})"
+        problem = (
+            f"Python module '{module}' can't be loaded by Python "
+            f'{platform.python_version()} ({message_of(error)})'
+        )
     else:
         problem = f"Python module '{module}' is missing"
-    return f'{problem}; {_INSTALL.get(module) or _of_ros(module) or f"install it for {sys.executable}"}'
+    return (
+        f'{problem}; '
+        f'{_INSTALL.get(module) or _of_ros(module) or f"install it for {sys.executable}"}'
+    )
 
 
 def _of_ros(module: str) -> str | None:

@@ -1,15 +1,16 @@
 """Rules for the values of a model's manifest. Each both checks a value and says the same as a JSON schema (draft 2020-12).
 
-Why no library: ``jsonschema`` takes 75 to 160 ms to import, a sixth or more of a node's whole start, and pydantic's two versions, of which
-Ubuntu 22.04 has the old one, differ in everything; and the words of the refusals would be to be made from the schema all the same.
+Why no library: ``jsonschema`` takes 75 to 160 ms to import, a sixth or more of a node's whole
+start, and pydantic's two versions, of which Ubuntu 22.04 has the old one, differ in everything;
+and the words of the refusals would be to be made from the schema all the same.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
+import math
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ class Place:
     def refuse(self, value: object, allowed: str) -> ConfigError:
         """The error for a value that isn't allowed; ``None``: the key has none."""
         return ConfigError(
-            f"{self.path}: key '{self.key}' is {'empty (null)' if value is None else shown(value)}; it must be {allowed}"
+            f"{self.path}: key '{self.key}' is "
+            f'{"empty (null)" if value is None else shown(value)}; it must be {allowed}'
         )
 
     def missing(self, allowed: str) -> ConfigError:
@@ -208,7 +210,8 @@ class Table(Rule):
 
     :param keys: each may be left out, but for:
     :param needed: keys that must be there.
-    :param elsewhere: asked for keys that people write here but that belong to another table, and to which; only for one that is unknown.
+    :param elsewhere: asked for keys that people write here but that belong to another table, and
+        to which; only for one that is unknown.
     :param more: asked for keys that other packages add; likewise.
     :param meant: keys that people write for others.
     """
@@ -234,12 +237,14 @@ class Table(Rule):
             if name not in keys:
                 if owner := self.elsewhere().get(name):
                     raise ConfigError(
-                        f"{place.path}: key '{place.at(str(name)).key}' is unknown; it belongs to '{owner}'"
+                        f"{place.path}: key '{place.at(str(name)).key}' is unknown; it belongs "
+                        f"to '{owner}'"
                     )
                 hint = nearest(str(self.meant.get(name, name)), keys)
                 known = ', '.join(keys)
                 raise ConfigError(
-                    f"{place.path}: key '{place.at(str(name)).key}' is unknown{hint}; known are {known}"
+                    f"{place.path}: key '{place.at(str(name)).key}' is unknown{hint}; known "
+                    f'are {known}'
                 )
         for name, entry in value.items():
             key = keys[name]

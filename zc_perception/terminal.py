@@ -2,14 +2,18 @@
 
 Every program uses it in this order:
 
-1. :func:`ending_quietly` while Python imports what it needs: nothing is open yet, so a signal ends the process at once.
-2. :func:`interruptions` while it works. Where it may be interrupted a signal becomes the exception :exc:`Interrupted` in the main thread
-   (:meth:`Interruption.allowed`), so that everything is closed in order. Where it may not, it asks: nodes and ``zc_verify`` wait with
-   :meth:`Interruption.wait`, and call :meth:`Interruption.check` between two steps of a long start.
-3. :func:`put` for what it prints: a terminal that is gone or a disk that is full must not cost the result.
+1. :func:`ending_quietly` while Python imports what it needs: nothing is open yet, so a signal ends
+   the process at once.
+2. :func:`interruptions` while it works. Where it may be interrupted a signal becomes the exception
+   :exc:`Interrupted` in the main thread (:meth:`Interruption.allowed`), so that everything is
+   closed in order. Where it may not, it asks: nodes and ``zc_verify`` wait with
+   :meth:`Interruption.wait`, and call :meth:`Interruption.check` between two steps of a long
+   start.
+3. :func:`put` for what it prints: a terminal that is gone or a disk that is full must not cost the
+   result.
 
-In all of them the signals are those of :func:`ending_signals`. The exit code is 128 + n; but 0 of a program that runs nodes, which a
-signal ends as a rule. This module imports next to nothing.
+In all of them the signals are those of :func:`ending_signals`. The exit code is 128 + n; but 0 of
+a program that runs nodes, which a signal ends as a rule. This module imports next to nothing.
 """
 
 from __future__ import annotations
@@ -48,9 +52,11 @@ def _ending(command: str) -> Callable[[int, FrameType | None], NoReturn]:
 def ending_quietly(command: str = '') -> Iterator[None]:
     """In the block SIGINT, SIGTERM and SIGHUP end the process at once, without a traceback.
 
-    A signal that somebody handles or ignores already is left alone. Outside of the main thread the function changes nothing.
+    A signal that somebody handles or ignores already is left alone. Outside of the main thread the
+    function changes nothing.
 
-    :param command: says one line, and the exit code is 128 + n. Empty, for a program that runs nodes: nothing, and 0.
+    :param command: says one line, and the exit code is 128 + n. Empty, for a program that runs
+        nodes: nothing, and 0.
     """
     end, taken = _ending(command), {}
     with contextlib.suppress(ValueError):
@@ -82,11 +88,13 @@ class Interrupted(BaseException):
 class Interruption:
     """What the signals that come make of a program. It belongs to the main thread, where Python runs all signal handlers.
 
-    :meth:`handle` is the handler. It raises an exception only inside of :meth:`allowed`; a signal that comes elsewhere is remembered, and
-    raised at the begin of the next such block. After the exception, further signals change nothing: the end takes its course.
+    :meth:`handle` is the handler. It raises an exception only inside of :meth:`allowed`; a signal
+    that comes elsewhere is remembered, and raised at the begin of the next such block. After the
+    exception, further signals change nothing: the end takes its course.
 
-    The interpreter's own C handler also writes into a pipe (``signal.set_wakeup_fd``), which :meth:`wait` polls. A handler written in
-    Python is not enough there: it runs only between two steps of the main thread, hence not while that is about to block.
+    The interpreter's own C handler also writes into a pipe (``signal.set_wakeup_fd``), which
+    :meth:`wait` polls. A handler written in Python is not enough there: it runs only between two
+    steps of the main thread, hence not while that is about to block.
 
     :ivar came: the number of the first signal that came; 0: none.
     """
@@ -147,7 +155,8 @@ class Interruption:
     @contextlib.contextmanager
     def put_off(self) -> Iterator[None]:
         """Inside of :meth:`allowed`: a signal raises the exception only after this block. What the block makes is then known to whoever
-        has to close it."""
+        has to close it.
+        """
         was, self._allowed = self._allowed, False
         try:
             yield
@@ -164,8 +173,9 @@ INTERRUPTION = Interruption()
 def interruptions(*, for_good: bool = False) -> Iterator[Interruption]:
     """In the block :data:`INTERRUPTION` handles :func:`ending_signals`; afterwards the handlers are those from before.
 
-    :param for_good: only the interpreter's own end comes after the block, and a second Ctrl-C must not turn that into a failure: the
-        signals are ignored then. The interpreter leaves ignored signals ignored, and resets handled ones.
+    :param for_good: only the interpreter's own end comes after the block, and a second Ctrl-C must
+        not turn that into a failure: the signals are ignored then. The interpreter leaves ignored
+        signals ignored, and resets handled ones.
     """
     INTERRUPTION.begin()
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -187,8 +197,9 @@ def interruptions(*, for_good: bool = False) -> Iterator[Interruption]:
 def put(text: str, stream: TextIO | None) -> OSError | None:
     """Print a text and a line feed; the error, if that can't be done.
 
-    Letters that the stream's encoding does not have are escaped. After an error nothing more goes to the stream: what is left in its
-    buffer would fail once more when Python ends, and would change the exit code.
+    Letters that the stream's encoding does not have are escaped. After an error nothing more goes
+    to the stream: what is left in its buffer would fail once more when Python ends, and would
+    change the exit code.
     """
     if stream is None:
         return OSError(errno.EBADF, 'it is closed')

@@ -1,7 +1,7 @@
 """Writes what a user asked for to where he asked for it: a file whole or not at all, anything else in place.
 
-What programs report, the demo's files and a camera's calibration are written by it. That a file can be written is checked before
-minutes of measuring (:func:`output_file`).
+What programs report, the demo's files and a camera's calibration are written by it. That a file
+can be written is checked before minutes of measuring (:func:`output_file`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 from pathlib import Path
+import stat
 
 from zc_perception.errors import ConfigError
 
@@ -21,7 +21,8 @@ _OWN = {'/dev/stdout': 1, '/dev/stderr': 2}
 def _mode(path: Path) -> int | None:
     """Of the file that is to be replaced; ``None``: there is none, 0: it is written in place.
 
-    ``/dev/stdout`` is, wherever it leads to: another file in its place would take with it what is printed.
+    ``/dev/stdout`` is, wherever it leads to: another file in its place would take with it what is
+    printed.
 
     :raises OSError: the name is too long, or its links lead in a circle.
     """
@@ -69,9 +70,11 @@ def check_writable(path: Path) -> None:
 
 def write_whole(path: Path, content: str | bytes, *, sync: bool = True) -> None:
     """Write a file whole or not at all, also when the power fails; a link stays one, and what it leads to is written. A file that is there
-    keeps its permissions. What is there and is no regular file (``/dev/stdout``, a FIFO, a device) is written in place.
+    keeps its permissions. What is there and is no regular file (``/dev/stdout``, a FIFO, a device)
+    is written in place.
 
-    :param sync: ``False``: whoever calls has it :func:`sync_whole` soon, since the disk may be slow; a power cut until then may cost it.
+    :param sync: ``False``: whoever calls has it :func:`sync_whole` soon, since the disk may be
+        slow; a power cut until then may cost it.
     :raises OSError: it can't be written; of a file, what was there before still is.
     """
     data = content.encode() if isinstance(content, str) else content
@@ -140,5 +143,6 @@ def write_output(path: Path, content: str | bytes, option: str) -> None:
         write_whole(path, content)
     except OSError as error:
         raise ConfigError(
-            f"{option} '{path}' can't be written: {error.strerror}; name another file with {option}"
+            f"{option} '{path}' can't be written: {error.strerror}; name another file with "
+            f'{option}'
         ) from error

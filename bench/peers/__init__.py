@@ -2,16 +2,18 @@
 
 One that is not installed is reported as absent.
 
-Read ``processes`` first: the list of the peers, their goals, and how their processes are run. ``worker`` is such a process. Each
-peer has one module with its name, and only that module imports it; its producer and consumer are
-:class:`~bench.link_roles.PicturesOut` and ``PicturesIn``: a producer's picture is in a buffer of its own, stamped, when the
-clock starts, which stops when the consumer has a NumPy view of all of it. Copies into and out of the peer are within.
+Read ``processes`` first: the list of the peers, their goals, and how their processes are run.
+``worker`` is such a process. Each peer has one module with its name, and only that module imports
+it; its producer and consumer are
+:class:`~bench.link_roles.PicturesOut` and ``PicturesIn``: a producer's picture is in a buffer of
+its own, stamped, when the clock starts, which stops when the consumer has a NumPy view of all of
+it. Copies into and out of the peer are within.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+import time
 
 from zc_perception.errors import ZcError
 

@@ -1,8 +1,10 @@
 """Eclipse Cyclone DDS, from process to process.
 
-Set up as quick as it gets from Python: the picture is an array of bytes (a sequence would be a list of integers), on the loopback device
-alone, without multicast; datagrams of 65 kB, socket buffers of 4 MB where the kernel allows them, and a writer's history that holds a
-frame of 8K. Reliable: best effort loses most frames of 1080p. The type has a frame's size in it, and so each size a topic of its own.
+Set up as quick as it gets from Python: the picture is an array of bytes (a sequence would be a
+list of integers), on the loopback device alone, without multicast; datagrams of 65 kB, socket
+buffers of 4 MB where the kernel allows them, and a writer's history that holds a frame of 8K.
+Reliable: best effort loses most frames of 1080p. The type has a frame's size in it, and so each
+size a topic of its own.
 """
 
 from __future__ import annotations
@@ -10,12 +12,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from pathlib import Path
 import socket
 import threading
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from cyclonedds.core import (
     DDSException,
     InstanceState,
@@ -32,8 +33,9 @@ from cyclonedds.qos import Policy, Qos
 from cyclonedds.sub import DataReader
 from cyclonedds.topic import Topic
 from cyclonedds.util import duration
+import numpy as np
 
-from bench.link_roles import PicturesIn, PicturesOut, nv12_size
+from bench.link_roles import nv12_size, PicturesIn, PicturesOut
 from bench.peers import wait_until
 
 _CONFIG = """<CycloneDDS><Domain id="any">

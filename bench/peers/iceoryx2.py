@@ -1,23 +1,24 @@
 """iceoryx2, from process to process: the frame copied into the loan, as a camera's would have to be, and in place, as if it had been born
 there.
 
-Set up as quick as it gets from Python: one publisher and one subscriber, newest frames win; an event wakes the consumer, which blocks
-rather than to spend a CPU on asking; the copy is NumPy's, into a page-aligned loan. The loan is taken before the clock starts where the
-pixels are in it. Its files lie in the run's own folder, under the run's own prefix.
+Set up as quick as it gets from Python: one publisher and one subscriber, newest frames win; an
+event wakes the consumer, which blocks rather than to spend a CPU on asking; the copy is NumPy's,
+into a page-aligned loan. The loan is taken before the clock starts where the pixels are in it. Its
+files lie in the run's own folder, under the run's own prefix.
 """
 
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 import socket
 import threading
-from pathlib import Path
 from typing import Any
 
 import iceoryx2
 import numpy as np
 
-from bench.link_roles import FILL, PicturesIn, PicturesOut, Pixels, nv12_size
+from bench.link_roles import FILL, nv12_size, PicturesIn, PicturesOut, Pixels
 from bench.peers import wait_until
 
 _DEPTH = 2

@@ -1,26 +1,26 @@
 """The peers, what their rows are compared with, and their processes as the benchmark sees them. Imports none of the peers.
 
-Whatever becomes of them, the run goes on: one that isn't installed is absent, a series in which one stalls or ends has lost all of its
-frames, and what it leaves behind is removed.
+Whatever becomes of them, the run goes on: one that isn't installed is absent, a series in which
+one stalls or ends has lost all of its frames, and what it leaves behind is removed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 import contextlib
+from dataclasses import dataclass, field
 import math
 import os
+from pathlib import Path
 import shutil
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from bench.environment import KEPT_MEMORY, plain_environment
-from bench.link import SHARED_MEMORY, Case, LinkCase, Peers, TornFrameError, link_key
+from bench.link import Case, link_key, LinkCase, Peers, SHARED_MEMORY, TornFrameError
 from bench.rows import Condition, Series
-from bench.subcommand import FULL_HD, UHD_4K, UHD_8K, VGA, Bar, Say, figure_of
+from bench.subcommand import Bar, figure_of, FULL_HD, Say, UHD_4K, UHD_8K, VGA
 from bench.worker import BenchError, Worker
 
 
@@ -31,8 +31,8 @@ class Variant:
     :param distribution: its name in the package index.
     :param module: of this folder.
     :param options: for both classes.
-    :param one_cpu: nothing of it runs at the same time, so that unthrottled series run on one CPU, as the links' do; that is where it is
-        quickest.
+    :param one_cpu: nothing of it runs at the same time, so that unthrottled series run on one CPU,
+        as the links' do; that is where it is quickest.
     :param copies: a frame's pixels by itself, so that fewer frames make a series.
     :param read: with a consumer that reads every pixel it is measured, too: the best of its kind.
     """
@@ -232,7 +232,8 @@ class PeerCase:
             + (f', and it is not tried again after {_TRIES} in a row' if given_up else '')
         )
         self.close()
-        # At once: its next series may have to run on other CPUs from its start. If it fails, that series says so.
+        # At once: its next series may have to run on other CPUs from its start. If it fails, that
+        # series says so.
         if not given_up:
             with contextlib.suppress(BenchError):
                 self.open()

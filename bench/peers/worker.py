@@ -1,25 +1,26 @@
 """One process of a peer: ``python -m bench.peers.worker ROLE VARIANT FOLDER ANSWERS``.
 
-ROLE is ``peer_out`` or ``peer_in``, FOLDER the run's own for sockets and files, ANSWERS the descriptor of the socket for answers. Its first
-line is ``ready``, or ``absent`` with the reason: the peer is not installed or can't be used. From then on it obeys as
-:mod:`~bench.link_worker` does.
+ROLE is ``peer_out`` or ``peer_in``, FOLDER the run's own for sockets and files, ANSWERS the
+descriptor of the socket for answers. Its first line is ``ready``, or ``absent`` with the reason:
+the peer is not installed or can't be used. From then on it obeys as :mod:`~bench.link_worker`
+does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+from importlib import metadata
 import os
+from pathlib import Path
 import shutil
 import socket
 import sys
 import time
-from importlib import metadata
-from pathlib import Path
 
 from bench.link_roles import Role
 from bench.obeying import answer, hold_back_termination, obey
-from bench.peers.processes import VARIANTS, Variant
+from bench.peers.processes import Variant, VARIANTS
 from zc_perception.errors import ZcError
 
 _PARENT_ENDS_S = 1.0
@@ -82,7 +83,8 @@ def main() -> None:
         answer({'failure': str(error)})
         raise SystemExit(1) from None
     else:
-        # Its standard input ended without SIGTERM: the benchmark is being killed. Nobody else cleans up then.
+        # Its standard input ended without SIGTERM: the benchmark is being killed. Nobody else
+        # cleans up then.
         if _has_ended(benchmark):
             shutil.rmtree(place, ignore_errors=True)
 

@@ -1,22 +1,24 @@
 """Zenoh, from process to process, with and without shared memory.
 
-Set up as quick as it gets from Python: two peers over a Unix socket, which was quicker than TCP on the loopback device; no scouting;
-reliable, blocking when full (dropping loses large frames), without batching, of the highest priority; the subscriber's callback takes the
-frame, so that no further thread has to wake up. With shared memory: an explicit provider, larger than 64 MiB and four frames, which was
-quicker than the implicit pool. Its Python buffers have no buffer protocol: a frame is copied into one and out of it again.
+Set up as quick as it gets from Python: two peers over a Unix socket, which was quicker than TCP on
+the loopback device; no scouting; reliable, blocking when full (dropping loses large frames),
+without batching, of the highest priority; the subscriber's callback takes the frame, so that no
+further thread has to wake up. With shared memory: an explicit provider, larger than 64 MiB and
+four frames, which was quicker than the implicit pool. Its Python buffers have no buffer protocol:
+a frame is copied into one and out of it again.
 """
 
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
+import socket
 from typing import Any
 
 import numpy as np
 import zenoh
 
-from bench.link_roles import PicturesIn, PicturesOut, nv12_size
+from bench.link_roles import nv12_size, PicturesIn, PicturesOut
 
 _KEY = 'zc_bench/frames'
 _POOL = 64 << 20

@@ -11,7 +11,9 @@ setup(
     install_requires=['setuptools'],
     maintainer='you',
     maintainer_email='you@example.com',
-    description='An accelerator for the inference node of zc_perception: it counts bright objects.',
+    description=(
+        'An accelerator for the inference node of zc_perception: it counts bright objects.'
+    ),
     license='Apache-2.0',
     # The inference node finds accelerators by this group: name = module:Class
     entry_points={

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
 import json
 import os
+from pathlib import Path
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pytest
 from npu.json_schema import conforms
+import pytest
 
 import bench
 

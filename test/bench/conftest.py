@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
 import os
+from pathlib import Path
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from bench_kit import processes, Start
 import pytest
-from bench_kit import Start, processes
 
 
 @pytest.fixture

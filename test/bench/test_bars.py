@@ -13,7 +13,7 @@ from bench.link import LINK_BARS
 from bench.peers.processes import BARS as PEER_BARS
 from bench.pipeline import PIPELINE_BARS
 from bench.rows import Row
-from bench.subcommand import FULL_HD, UHD_4K, UHD_8K, VGA, Bar, Key, check_bars
+from bench.subcommand import Bar, check_bars, FULL_HD, Key, UHD_4K, UHD_8K, VGA
 
 Table = dict[Key, Row]
 Size = tuple[int, int]

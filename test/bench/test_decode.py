@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Mapping
 from dataclasses import replace
+import math
+import os
 from pathlib import Path
 
+from bench_kit import written
 import cv2
 import numpy as np
 import pytest
-from bench_kit import written
 
 from bench import __main__ as program
 from bench import decode_cases

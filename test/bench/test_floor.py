@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 import subprocess
 import sys
-from pathlib import Path
 
 from bench import floor
 from bench.floor_worker import FLOORS
@@ -30,7 +30,10 @@ def test_all_floors_are_measured() -> None:
 
 
 def test_its_process_loads_nothing_that_a_fork_would_have_to_copy() -> None:
-    code = f'import sys, {FLOOR_WORKER}; print(sorted({{"numpy", "rclpy", "cv2", "yaml"}} & set(sys.modules)))'
+    code = (
+        f'import sys, {FLOOR_WORKER}; print(sorted({{"numpy", "rclpy", "cv2", "yaml"}} & '
+        'set(sys.modules)))'
+    )
     assert (
         subprocess.run(
             [sys.executable, '-c', code], capture_output=True, text=True, check=True

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
+from bench_kit import processes, Start
 import pytest
-from bench_kit import Start, processes
 from verify.command_kit import ENDING
 from waiting import until
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+import socket
 from typing import Any, cast
 from xml.etree import ElementTree
 
@@ -13,18 +13,18 @@ import pytest
 
 from bench.environment import plain_environment, tuned_environment
 from bench.link import (
+    FloorCase,
     FLOORS,
+    link_rows,
+    LinkCase,
+    LinkPlan,
     LINKS,
     PLAIN,
     READ,
     READERS,
-    WORKER,
-    FloorCase,
-    LinkCase,
-    LinkPlan,
-    TornFrameError,
-    link_rows,
     series_of,
+    TornFrameError,
+    WORKER,
 )  # fmt: skip
 from bench.link_roles import Arrivals, paced
 from bench.peers.processes import PEERS

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import importlib.util
 import json
 import math
 import os
+from pathlib import Path
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from waiting import until
@@ -20,7 +20,7 @@ from waiting import until
 from bench.environment import plain_environment
 from bench.link import TornFrameError
 from bench.peers import processes as peers
-from bench.peers.processes import VARIANTS, PeerCase, PeerProcesses
+from bench.peers.processes import PeerCase, PeerProcesses, VARIANTS
 from bench.rows import Condition
 from bench.worker import Worker
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import numpy as np
+import pytest
 
 from bench.link_roles import FILL, Look, Planes, stamp, sum_expected, sum_of
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
+from bench_kit import instead_of_measuring, processes, Start, written
 import pytest
-from bench_kit import Start, instead_of_measuring, processes, written
 from test_console_scripts import SCRIPT
 from waiting import until
 
@@ -20,7 +20,7 @@ from bench import __main__ as program
 from bench import link as link_command
 from bench.link import FLOORS, LINKS, PLAIN
 from bench.program import COMMANDS
-from bench.rows import Condition, Series, make_rows
+from bench.rows import Condition, make_rows, Series
 from bench.subcommand import Measured, Verdict
 
 LINK = ('bench', 'link', '--variants', *LINKS, *PLAIN)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 import subprocess
 import sys
-from pathlib import Path
-from typing import IO, Any
+from typing import Any, IO
 
 import pytest
 

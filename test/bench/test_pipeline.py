@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 import queue
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
+from bench_kit import instead_of_measuring, run_bench
 import numpy as np
 import pytest
-from bench_kit import instead_of_measuring, run_bench
 
 from bench import __main__ as program
 from bench import pipeline
-from bench.pipeline import SETUPS, PipelinePlan, series_of
+from bench.pipeline import PipelinePlan, series_of, SETUPS
 from bench.rows import Row
-from bench.stand_ins import OBJECTS, DelayedAccelerator, PrefilledCamera, TimerFence, fixed_result
+from bench.stand_ins import DelayedAccelerator, fixed_result, OBJECTS, PrefilledCamera, TimerFence
 from bench.subcommand import Measured
 from bench.worker import BenchError
 from zc_perception.detection.heads import make_head

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import os
+from pathlib import Path
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from report_kit import ENVIRONMENT, bench, command, row, write
+from report_kit import bench, command, ENVIRONMENT, row, write
 from waiting import until
 
 from bench import report as program
 from bench import results as bench_results
-from bench.program import COMMANDS, _parser
+from bench.program import _parser, COMMANDS
 from bench.results import ARGUMENTS, arguments_of, load, report
 from bench.subcommand import Bar
 from bench.worker import importing_bench
@@ -287,7 +287,8 @@ def test_only_some_are_measured_again(stand_in: Callable[[str], None], tmp_path:
 
 def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path) -> None:
     stand_in(
-        'open("started", "w").close()\nsignal.signal(signal.SIGTERM, lambda *_: (open("ended", "w").close(), os._exit(0)))\ntime.sleep(60)'
+        'open("started", "w").close()\nsignal.signal(signal.SIGTERM, lambda *_: (open("ended", '
+        '"w").close(), os._exit(0)))\ntime.sleep(60)'
     )
     lines = (
         'import sys; from bench import report, results; results.PROGRAM = ["stand_in_bench.py"]; '

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest

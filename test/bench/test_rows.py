@@ -6,13 +6,13 @@ import json
 import math
 from typing import Any
 
-import pytest
 from bench_kit import SCHEMA
 from hypothesis import given
 from hypothesis import strategies as st
 from npu.json_schema import conforms
+import pytest
 
-from bench.rows import Condition, Measuring, Row, Series, make_rows
+from bench.rows import Condition, make_rows, Measuring, Row, Series
 
 VGA = Condition(640, 480, 30.0)
 LINK, FLOOR = ('link', 'x'), ('floor', 'f')

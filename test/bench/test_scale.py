@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import os
+from pathlib import Path
 import re
 import sys
 import threading
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-import pytest
 from bench_kit import instead_of_measuring, run_bench
+import pytest
 from waiting import until
 
 from bench import __main__ as program
 from bench import scale
-from bench.nodes_worker import MachineUse, busy_s
+from bench.nodes_worker import busy_s, MachineUse
 from bench.rows import Condition, Row, Series
 from bench.scale import (
+    between,
     DROPS,
+    explain,
+    measure_scale,
     SCALE_BARS,
     ScalePlan,
     Search,
     Window,
-    between,
-    explain,
-    measure_scale,
     window_of,
 )
-from bench.subcommand import FULL_HD, VGA, Measured, check_bars
+from bench.subcommand import check_bars, FULL_HD, Measured, VGA
 from bench.worker import BenchError
 
 USE = {
@@ -159,7 +159,8 @@ def test_more_buffers_than_there_is_memory_are_not_even_tried(
     monkeypatch.setattr(scale, 'available_memory', lambda: 1 << 30)
     with pytest.raises(
         BenchError,
-        match=r'not one camera could be started: memory: 1 cameras have 23 MiB of buffers, 1024 MiB are there',
+        match=r'not one camera could be started: memory: 1 cameras have 23 MiB of buffers, '
+        r'1024 MiB are there',
     ):
         measure_scale(ScalePlan((1,), seconds=0.1), lambda line: None)
 

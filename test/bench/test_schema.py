@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import getpass
 import json
-import platform
 from pathlib import Path
+import platform
 from typing import Any
 
-import pytest
 from bench_kit import SCHEMA
 from npu.json_schema import conforms
+import pytest
 
 from bench import environment
 from bench.environment import describe_environment

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import tempfile
 from collections.abc import Callable, Iterator
+import ctypes
 from dataclasses import replace
+import mmap
 from pathlib import Path
+import tempfile
 
-import pytest
 from bench_kit import instead_of_measuring, run_bench
+import pytest
 
-import zc_perception
 from bench import __main__ as program
 from bench import startup
 from bench.rows import Row
 from bench.startup import (
     CAMERA,
-    PUBLISHED,
-    RECEIVED,
-    STARTUP_BARS,
-    WARM,
-    Start,
-    Starter,
-    StartupPlan,
     environment_files,
     evict,
     find_program,
+    PUBLISHED,
+    RECEIVED,
     series_of,
+    Start,
+    Starter,
+    STARTUP_BARS,
+    StartupPlan,
+    WARM,
 )
-from bench.subcommand import Measured, check_bars
+from bench.subcommand import check_bars, Measured
 from bench.worker import BenchError
+import zc_perception
 from zc_perception.nodes import Startup
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 
@@ -242,7 +242,8 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
     order = ['interpreter', 'imports', 'ros', 'camera', 'accelerator_asked', 'accelerator', 'nodes', 'ready', 'first_frame',
              'first_submitted', 'first_published']  # fmt: skip
     times = [figures[f'{name}_ms'] for name in order]
-    # Frames may flow, and be detected on, before the thread that has started the last node says that all are ready.
+    # Frames may flow, and be detected on, before the thread that has started the last node says
+    # that all are ready.
     ready = times.pop(order.index('ready'))
     assert figures['nodes_ms'] <= ready
     assert times == sorted(times) and times[0] > 0 and figures['cpu_ms'] > 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+import os
 from pathlib import Path
+import signal
 
 import pytest
 from waiting import until
@@ -110,7 +110,8 @@ def test_closing_ends_it(make_worker: MakeWorker, orderly: bool, no_fd_leak: Non
 def test_it_is_told_to_end_once(make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second SIGTERM may come when the interpreter has taken its handlers down: that kills the worker, whatever it still has."""
     worker = make_worker(
-        "import signal; signal.signal(signal.SIGTERM, lambda *_: None); print('{}', flush=True); input()"
+        "import signal; signal.signal(signal.SIGTERM, lambda *_: None); print('{}', "
+        'flush=True); input()'
     )
     worker.receive()
     told: list[None] = []
@@ -150,5 +151,6 @@ signal.pause()
     assert os.getpgid(group) == group != os.getpgrp(), 'a Ctrl-C at the terminal does not reach it'
     worker.close()
     assert worker._process.returncode == -signal.SIGKILL
-    # Whoever is left of the group has been killed too: it is about to die, or waits for init to notice.
+    # Whoever is left of the group has been killed too: it is about to die, or waits for init to
+    # notice.
     until(lambda: not living(group), lambda: living(group))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+import ctypes
+import os
 from typing import Any
 
-import numpy as np
-import pytest
 from camera.camera_options import camera_options
 from camera.gstreamer_kit import configure, inodes, next_frame
+import numpy as np
+import pytest
 from waiting import until
 
 from zc_perception.camera.argus import ArgusCamera
@@ -99,7 +99,8 @@ def picture(first: int) -> list[np.ndarray[Any, Any]]:
 )
 def test_frames_are_the_surfaces_themselves(color: int, matrix: Matrix, span: Range) -> None:
     with streaming({'double-color': str(color)}) as camera:
-        # 256-byte pitch and 64 KiB planes are the double's, whatever GstVideoInfo thinks of 322 pixels.
+        # 256-byte pitch and 64 KiB planes are the double's, whatever GstVideoInfo thinks of 322
+        # pixels.
         assert [(p.buffer, p.offset, p.stride, p.size) for p in camera.pool.layout.planes] == [
             (0, 0, 512, 0x10000), (0, 0x10000, 512, 0x10000),
         ]  # fmt: skip
@@ -302,7 +303,8 @@ def test_without_the_libraries_it_is_no_jetson() -> None:
         )
         with pytest.raises(
             CameraError,
-            match=r'is block-linear, and no linear images can be made of it: the VIC needs libmissing.so',
+            match=r'is block-linear, and no linear images can be made of it: the VIC needs '
+            r'libmissing.so',
         ):
             camera.allocate(request)
     finally:

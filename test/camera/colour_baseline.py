@@ -1,9 +1,10 @@
 """How far colour alone gets in the road scene: a detector that knows every class's colours and nothing of shapes.
 
-It learns, per class, how much likelier each YUV cell (16 x 16 x 16) is inside that class's truth boxes than elsewhere,
-keeps the pixels where that ratio exceeds a threshold, and boxes the connected components: of each class on its own, or
-of all classes together, a component then being of the class that is likeliest over its pixels. Threshold and way are
-those with the best mAP on the frames that it learnt from. It works on the chroma grid (half size).
+It learns, per class, how much likelier each YUV cell (16 x 16 x 16) is inside that class's truth
+boxes than elsewhere, keeps the pixels where that ratio exceeds a threshold, and boxes the
+connected components: of each class on its own, or of all classes together, a component then being
+of the class that is likeliest over its pixels. Threshold and way are those with the best mAP on
+the frames that it learnt from. It works on the chroma grid (half size).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import cv2
+from detection.average_precision import average_precision, ImageBoxes
 import numpy as np
-from detection.average_precision import ImageBoxes, average_precision
 from numpy.typing import NDArray
 
 from zc_perception.camera.scene import (

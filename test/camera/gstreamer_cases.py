@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from ctypes import byref
 import gc
 import os
 import re
 import time
-import weakref
-from ctypes import byref
 from typing import Any
+import weakref
 
-import pytest
 from camera.gstreamer_kit import (
     CAPS,
-    SIZE,
-    TIGHT,
-    Opened,
     configure,
     inodes,
     next_frame,
     open_camera,
+    Opened,
     shown,
+    SIZE,
     streaming,
+    TIGHT,
 )
+import pytest
 from waiting import until
 
 from zc_perception.camera.clock import StampClock
-from zc_perception.camera.gstreamer.abi import VideoInfo, load_gstreamer
+from zc_perception.camera.gstreamer.abi import load_gstreamer, VideoInfo
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.camera.gstreamer.image import READABLE_FORMATS
 from zc_perception.camera.gstreamer.pipeline import check_description
@@ -34,8 +34,8 @@ from zc_perception.errors import CameraChangedError, CameraError, CameraLostErro
 from zc_perception.memory.fence import EventFence
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.pixel.colorimetry import RGB_FULL, Matrix, Range
-from zc_perception.pixel.fourcc import FORMATS, NV12, fourcc_code
+from zc_perception.pixel.colorimetry import Matrix, Range, RGB_FULL
+from zc_perception.pixel.fourcc import FORMATS, fourcc_code, NV12
 from zc_perception.pixel.gstreamer_caps import buffer_planes, default_layout, frame_caps
 from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
@@ -133,7 +133,11 @@ def test_every_style_of_caps_says_its_format(caps: str, fourcc: str, modifier: i
 
 
 def test_old_caps_are_linear_when_the_user_says_so() -> None:
-    pipeline = f'zcframes frame-size=4608 caps-text="video/x-raw(memory:DMABuf),format=NV12,{SIZE}" strides=64,64 offsets=0,3072'
+    pipeline = (
+        'zcframes frame-size=4608 '
+        f'caps-text="video/x-raw(memory:DMABuf),format=NV12,{SIZE}" strides=64,64 '
+        'offsets=0,3072'
+    )
     with streaming(pipeline, assume_linear=True) as opened, next_frame(opened.camera) as frame:
         assert frame.data.modifier == LINEAR and len(set(shown(frame))) == 1
 
@@ -241,7 +245,8 @@ def test_a_source_that_makes_new_buffers_for_ever_pins_only_some() -> None:
 )
 def test_a_copying_pipeline_is_reported_and_booked(memory: str) -> None:
     with streaming(
-        f'zcframes memory={memory} frame-size=16384 caps-text={CAPS} strides=128,256 offsets=0,8192'
+        f'zcframes memory={memory} frame-size=16384 caps-text={CAPS} strides=128,256 '
+        'offsets=0,8192'
     ) as opened:
         camera = opened.camera
         assert (
@@ -381,7 +386,8 @@ def test_a_file_keeps_its_pace() -> None:
 
 
 def test_frames_that_the_source_lost_or_marked_are_counted() -> None:
-    # A consumer that the machine holds up may not get the one that is bad, but one that came after it.
+    # A consumer that the machine holds up may not get the one that is bad, but one that came after
+    # it.
     for _ in range(5):
         with streaming(f'zcframes live=1 skip-at=20 bad-at=30 rate=100 {TIGHT}') as opened:
             camera = opened.camera
@@ -467,7 +473,10 @@ def test_a_source_with_a_choice_gives_what_consumers_accept_or_a_program_can_rea
     accepted: list[tuple[str, int]], offers: str, expected: tuple[str, int]
 ) -> None:
     first, _, later = offers.partition(';')
-    pipeline = f'zcframes frame-size=4608 caps-text="{first}" caps-later="{later}" strides=64,64 offsets=0,3072'
+    pipeline = (
+        f'zcframes frame-size=4608 caps-text="{first}" caps-later="{later}" '
+        'strides=64,64 offsets=0,3072'
+    )
     camera = open_camera(
         pipeline, consumers=[consumer('npu', *accepted)] if accepted else []
     ).camera
@@ -709,17 +718,21 @@ def test_another_rate_is_no_other_picture() -> None:
         ('zcframes !', ConfigError, "ends with a '!'"),
         ('nosuchsrc ! videoconvert', ConfigError, 'nosuchsrc.*gst-inspect-1.0.*apt install'),
         ('videotestsrc nosuchproperty=1', ConfigError, 'nosuchproperty'),
-        ('videotestsrc ! video/x-raw,format=NV12,width=64,height=48 ! appsink name=x ! fakesink', ConfigError, 'pipeline'),
+        (('videotestsrc ! video/x-raw,format=NV12,width=64,height=48 ! appsink name=x ! '
+          'fakesink'), ConfigError, 'pipeline'),
         ('videotestsrc num-buffers=0 ! video/x-raw,format=NV12', CameraError, 'ended before its first frame'),
         ('videotestsrc ! video/x-raw,format=NV12 ! video/x-raw,format=I420', ConfigError, 'pipeline'),
         ('v4l2src device=/dev/video99', CameraError, '/dev/video99'),
         ('zcframes memory=system caps-text=audio/x-raw,rate=1,channels=1 frame-size=64', ConfigError, 'no raw video'),
-        ('zcframes frame-size=4608 caps-text="video/x-raw(memory:VASurface),format=NV12,width=64,height=48"', ConfigError, 'VASurface'),
-        ('zcframes frame-size=4608 caps-text="video/x-raw(memory:NVMM),format=NV12,width=64,height=48"', ConfigError, 'camera: argus'),
+        (('zcframes frame-size=4608 '
+          'caps-text="video/x-raw(memory:VASurface),format=NV12,width=64,height=48"'), ConfigError, 'VASurface'),
+        (('zcframes frame-size=4608 '
+          'caps-text="video/x-raw(memory:NVMM),format=NV12,width=64,height=48"'), ConfigError, 'camera: argus'),
         (f'zcframes frame-size=4608 caps-text={CAPS},interlace-mode=alternate', ConfigError, 'deinterlace'),
         (f'zcframes frame-size=4600 caps-text={CAPS} strides=64,64 offsets=0,3072', CameraError, 'plane 1'),
         (f'zcframes frame-size=4608 caps-text={CAPS} strides=64,64 offsets=0,9999', CameraError, 'offset 9999'),
-        ('zcframes frame-size=4608 caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12:0x0100000000000002,width=64,'
+        ('zcframes frame-size=4608 '
+         'caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12:0x0100000000000002,width=64,'
          'height=48" memory=system', ConfigError, "can't be copied"),
     ],
 )  # fmt: skip

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from camera.gstreamer_kit import next_frame, open_camera, Pixels, streaming, written_by_gstreamer
 import numpy as np
 import pytest
-from camera.gstreamer_kit import Pixels, next_frame, open_camera, streaming, written_by_gstreamer
 
 from zc_perception.errors import ConfigError
 from zc_perception.pixel.conversion import ToPicture

@@ -8,18 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import pytest
 from camera.gstreamer_kit import (
     CAPS,
-    TIGHT,
-    Pixels,
     next_frame,
     open_camera,
+    Pixels,
     shown,
     streaming,
+    TIGHT,
     written_by_gstreamer,
 )
+import numpy as np
+import pytest
 
 from zc_perception.errors import ConfigError
 

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+import ctypes
 from ctypes import byref
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from camera.camera_options import camera_options
 from camera.named_heap import NamedHeap
+import numpy as np
 from waiting import until
 
 from zc_perception.camera.camera import Camera, CameraOptions
 from zc_perception.camera.gstreamer.abi import (
-    PARSE_FATAL_ERRORS,
     Error,
+    load_gstreamer,
     Message,
     MessageType,
+    PARSE_FATAL_ERRORS,
     State,
-    load_gstreamer,
 )
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.frame import Frame

@@ -1,23 +1,23 @@
 """Runs test files in a process of their own that has the tests' GStreamer: the dynamic linker looks for libraries only once, at the start.
 
-Such a file is called ``*_cases.py``, so that pytest does not collect it here. Each of its functions is a test here too, which fails with
-what it said there.
+Such a file is called ``*_cases.py``, so that pytest does not collect it here. Each of its
+functions is a test here too, which fails with what it said there.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping, Sequence
 import os
+from pathlib import Path
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-import pytest
 from environment import gstreamer_root
 from environment.errors import SetupError
 from environment.gstreamer_root import GStreamerRoot
+import pytest
 
 HERE = Path(__file__).parent
 DOUBLES = HERE.parent / 'doubles'
@@ -40,7 +40,8 @@ def gstreamer(*, newer: bool = False) -> GStreamerRoot:
 def build_plugin(root: GStreamerRoot, source: str, folder: Path, *options: str) -> Path:
     """Compile one of the doubles that are GStreamer plugins: ``gst_frames.c`` is the plugin ``zcframes``, by which its file is called."""
     target = folder / f'libgstzc{Path(source).stem.removeprefix("gst_")}.so'
-    # A function of one GStreamer class goes into the table of its base class: that is how GObject is written.
+    # A function of one GStreamer class goes into the table of its base class: that is how GObject
+    # is written.
     warnings = ('-Wall', '-Wextra', '-Werror', '-Wno-cast-function-type')
     command = [
         'gcc',
@@ -117,7 +118,10 @@ def run_cases(
     )
     if not report.is_file():
         pytest.fail(
-            f'{", ".join(map(str, cases))} ended with status {result.returncode}:\n{result.stdout[-5000:]}{result.stderr[-5000:]}',
+            (
+                f'{", ".join(map(str, cases))} ended with status '
+                f'{result.returncode}:\n{result.stdout[-5000:]}{result.stderr[-5000:]}'
+            ),
             pytrace=False,
         )
     outcome: Outcome = {}

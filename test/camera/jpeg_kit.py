@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 import cv2
-import numpy as np
 from environment import turbojpeg
 from environment.errors import SetupError
+import numpy as np
 from numpy.typing import NDArray
 
 SAMPLINGS = ('420', '422', '444', '440', '411')

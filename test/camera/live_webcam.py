@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import select
 import time
-from collections.abc import Sequence
 from typing import Any
 
-import cv2
-import numpy as np
 from camera.camera_options import camera_options
 from camera.jpeg_kit import jpeg
 from camera.v4l2_double import DriverDouble
+import cv2
+import numpy as np
 
 from zc_perception.camera.scene import RoadScene
 from zc_perception.camera.v4l2 import memory as memory_module

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import struct
-import threading
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+import struct
+import threading
 from typing import Any
+import zlib
 
-import numpy as np
 from camera.camera_options import PARAMETERS
 from mcap.writer import Writer as McapWriter
+import numpy as np
 from numpy.typing import NDArray
 from rosbags.rosbag2 import StoragePlugin
 from rosbags.rosbag2 import Writer as BagWriter
-from rosbags.typesys import Stores, get_typestore
+from rosbags.typesys import get_typestore, Stores
 
 from zc_perception.camera.camera import Camera, DrawnCamera
 from zc_perception.camera.clock import StampClock

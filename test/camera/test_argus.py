@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
+import subprocess
 
-import pytest
 from camera.gstreamer_process import (
-    DOUBLES,
-    Outcome,
     build_plugin,
     check,
+    DOUBLES,
     gstreamer,
     names_of,
+    Outcome,
     run_cases,
 )
+import pytest
 
 from zc_perception.errors import AllocationError
 from zc_perception.jetson.nvbufsurface import check_structs
@@ -74,7 +74,10 @@ def test_the_structs_of_both_generations_are_known(generation: str, tmp_path: Pa
     [
         (
             'MOVED_LIST',
-            r'has other structs than R35 to R39 \(no list of images 24 bytes inside of NvBufSurface\)',
+            (
+                r'has other structs than R35 to R39 \(no list of images 24 bytes inside of '
+                r'NvBufSurface\)'
+            ),
         ),
         (
             'MOVED_PLANES',

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
+import struct
 
 import pytest
 from rosbags.rosbag2 import Reader
 
-from zc_perception.camera.black_box import VIDEO, BlackBox, is_key_frame
+from zc_perception.camera.black_box import BlackBox, is_key_frame, VIDEO
 from zc_perception.camera.mcap_file import Topic
 from zc_perception.errors import RecordingError
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
+import math
 from types import SimpleNamespace
 
 import cv2
-import numpy as np
-import pytest
-import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
+import yaml
 
 from zc_perception.camera.calibration import (
-    DISTORTION_COEFFICIENTS,
     Calibration,
-    RegionOfInterest,
+    DISTORTION_COEFFICIENTS,
     format_calibration,
     from_camera_info,
     parse_calibration,
+    RegionOfInterest,
     uncalibrated,
 )
 from zc_perception.errors import ConfigError

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 import os
+from pathlib import Path
 import re
 import stat
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from zc_perception.camera import calibration
 from zc_perception.camera.calibration import (
     Calibration,
-    CameraInfoStore,
     calibration_path,
     camera_name_of,
+    CameraInfoStore,
     format_calibration,
     load_calibration,
     ros_home,
@@ -168,7 +168,10 @@ def test_a_camera_without_a_file_is_uncalibrated_and_says_so(tmp_path: Path) -> 
     assert store.current == uncalibrated(640, 360)
     path = f'{tmp_path}/.ros/camera_info/front.yaml'
     assert store.notices == (
-        f"the camera is not calibrated: there is no '{path}'; run camera_calibration, or set 'camera_info_url'",
+        (
+            f"the camera is not calibrated: there is no '{path}'; run camera_calibration, or set "
+            "'camera_info_url'"
+        ),
     )
     assert not store.wrong, 'many use none'
     store.replace(GOOD)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ctypes
 import errno
 
-import pytest
 from camera.v4l2_double import Control, DriverDouble
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
 
-from zc_perception.camera.controls import NO_CONTROLS, ControlInfo, checked_value, no_such_control
+from zc_perception.camera.controls import checked_value, ControlInfo, NO_CONTROLS, no_such_control
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.controls import V4l2Controls
-from zc_perception.camera.v4l2.device import DeviceFile, V4l2Device, call
+from zc_perception.camera.v4l2.device import call, DeviceFile, V4l2Device
 from zc_perception.errors import CameraError, CameraLostError, ConfigError
 
 INTEGER = ControlInfo('gain', 'integer', -5, 20, 5, 0, 10)

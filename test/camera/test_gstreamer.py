@@ -5,8 +5,8 @@ Its sources are GStreamer's own, and one of ours with buffers made of memfds.
 
 from __future__ import annotations
 
+from camera.gstreamer_process import build_plugin, check, gstreamer, names_of, Outcome, run_cases
 import pytest
-from camera.gstreamer_process import Outcome, build_plugin, check, gstreamer, names_of, run_cases
 
 CASES = ('gstreamer_cases.py', 'gstreamer_colour_cases.py', 'gstreamer_crop_cases.py')
 

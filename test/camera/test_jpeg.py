@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from camera.jpeg_kit import jpeg, need_decoder, picture, SAMPLINGS, without_tables
 import cv2
 import numpy as np
-import pytest
-from camera.jpeg_kit import SAMPLINGS, jpeg, need_decoder, picture, without_tables
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.camera import jpeg as jpeg_module
 from zc_perception.camera.jpeg import BadJpegError, JpegDecoder, missing_library
@@ -162,7 +162,8 @@ def test_without_the_library_the_error_says_what_to_install(
     try:
         with pytest.raises(
             ConfigError,
-            match=r'apt install libturbojpeg0 .*libno-such-thing.*libc.so.6 has no tjInitDecompress',
+            match=r'apt install libturbojpeg0 .*libno-such-thing.*libc.so.6 has no '
+            r'tjInitDecompress',
         ):
             JpegDecoder(WIDTH, HEIGHT)
         assert 'apt install' in missing_library()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import av
+from camera.jpeg_kit import jpeg, need_decoder, picture, SAMPLINGS, segments, without_tables
 import cv2
-import numpy as np
-import pytest
-from camera.jpeg_kit import SAMPLINGS, jpeg, need_decoder, picture, segments, without_tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.camera.jpeg import BadJpegError, JpegDecoder, mended
 

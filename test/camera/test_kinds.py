@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 import re
 import time
-from pathlib import Path
 from typing import Any
 
-import pytest
 from entry_point_kit import install, offer_alone
+import pytest
 
 from zc_perception.camera.camera import Camera, CameraOptions
 from zc_perception.camera.kinds import CAMERAS
@@ -90,15 +90,24 @@ def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
         ),
         (
             'number',
-            r"camera 'number' is 3\.14.*, which is no class derived from zc_perception\.camera\.camera\.Camera",
+            (
+                r"camera 'number' is 3\.14.*, which is no class derived from "
+                r'zc_perception\.camera\.camera\.Camera'
+            ),
         ),
         (
             'gone',
-            r"'gone' of package 'own-camera' can't be imported .* try: python3 -c \"import own_gone\"",
+            (
+                r"'gone' of package 'own-camera' can't be imported .* try: python3 -c \"import "
+                r'own_gone\"'
+            ),
         ),
         (
             'misnamed',
-            r"'misnamed' of package .* AttributeError: .*'Gray'.*; try: python3 -c \"from own_grey import Gray\"",
+            (
+                r"'misnamed' of package .* AttributeError: .*'Gray'.*; try: python3 -c \"from "
+                r'own_grey import Gray\"'
+            ),
         ),
     ],
 )
@@ -147,7 +156,8 @@ def test_a_parameter_of_two_kinds_is_one_whose_text_says_what_it_means_to_each(
     declared = CAMERAS.declared
     texts = {spec.name: spec.description for spec in declared.parameters}
     assert texts['seed'] == (
-        'synthetic: number of the scene. The same number gives the same scene. bright: of the noise.'
+        'synthetic: number of the scene. The same number gives the same scene. bright: of the '
+        'noise.'
     )
     assert texts['pipeline_buffers'].startswith('gstreamer, argus, libcamera: number of')
     assert (declared.readers['seed'], declared.readers['gain']) == (
@@ -166,8 +176,10 @@ def test_parameters_of_one_name_that_differ_are_named_with_their_packages(
     with pytest.raises(ConfigError) as refused:
         _ = CAMERAS.declared
     assert str(refused.value) == (
-        "parameter 'gain' of camera 'loud' of package 'own-loud' differs from that of camera 'bright' of package 'own-bright': "
-        'an integer from 0 to 7, by default 1, and an integer from 0 to 9, by default 1; give one of them another name'
+        "parameter 'gain' of camera 'loud' of package 'own-loud' differs from that of camera "
+        "'bright' of package 'own-bright': "
+        'an integer from 0 to 7, by default 1, and an integer from 0 to 9, by default 1; give '
+        'one of them another name'
     )
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
+import random
+import threading
 from typing import Any
 
-import cv2
-import numpy as np
-import pytest
 from camera.jpeg_kit import jpeg, need_decoder, picture, without_tables
 from camera.live_webcam import exports_are_memfds
 from camera.v4l2_double import DriverDouble, opened
 from camera.v4l2_double import Frame as Filled
+import cv2
 from fuzz.mutation import mutated
+import numpy as np
+import pytest
 from waiting import until
 
 from zc_perception.camera.jpeg import JPEG_COLORIMETRY
@@ -29,7 +29,7 @@ from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.modifier import LINEAR
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

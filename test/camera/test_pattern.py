@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import cv2
-import numpy as np
-import pytest
 from camera.counter_picture import read_counter
 from camera.replay_kit import captured, configure
+import cv2
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.camera.synthetic import (
     BAR_COLOURS,
     ColourBars,
+    draw_counter,
     SyntheticCamera,
     TimeCode,
-    draw_counter,
 )
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger

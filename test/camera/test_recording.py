@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import os
+from pathlib import Path
 import random
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
-import yaml
-from camera.replay_kit import STORE, Gate, planes_of, played, replay
+from camera.replay_kit import Gate, planes_of, played, replay, STORE
 from mcap.exceptions import EndOfFile
 from mcap.reader import make_reader
 from mcap.records import Message
 from mcap.stream_reader import StreamReader
+import numpy as np
+import pytest
 from rosbags.rosbag2 import Reader
 from waiting import until
+import yaml
 
 from zc_perception.camera.mcap_file import Topic
 from zc_perception.camera.recording import Limits, Recorder
@@ -208,7 +208,8 @@ def test_a_slow_disk_costs_the_recorder_frames_and_the_producer_nothing(
     ) as recorder:
         kept = []
         for index in range(20):
-            # The producer has two slots; if the recorder kept one, there would be none before long.
+            # The producer has two slots; if the recorder kept one, there would be none before
+            # long.
             frame = publish(pool, index)
             if recorder.put(frame, '/image_raw'):
                 kept.append((index, planes_of(frame)))
@@ -418,9 +419,9 @@ def test_whatever_was_cut_off_all_whole_chunks_are_played_and_finished(
             camera = replay(path.parent, stamps='recorded')
             (notice,) = camera.notices()
             assert (
-                f"has no end, its recorder was killed: what is whole is played; zc_record --repair '{path.parent}'"
-                in notice
-            )
+                'has no end, its recorder was killed: what is whole is played; zc_record '
+                f"--repair '{path.parent}'"
+            ) in notice
             found = [frame.header.stamp_ns for frame, _ in played(camera)]
             assert found == [START + index * PERIOD for index in range(len(found))]
             assert len(found) - 2 >= (size - 1500) // chunk

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 import shutil
 import sys
-from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
-import pytest
 from camera.replay_kit import (
-    NOW_NS,
     compressed,
     image,
+    NOW_NS,
     nv12_rows,
     played,
     random_planes,
@@ -22,6 +19,9 @@ from camera.replay_kit import (
     write_bag,
     write_mcap,
 )
+import cv2
+import numpy as np
+import pytest
 
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.memory.ledger import CopyLedger
@@ -223,7 +223,8 @@ def test_the_topic_is_chosen_and_what_there_is_is_listed(kind: str, tmp_path: Pa
     )
     assert len(played(replay(path, replay_topic='/right/image_raw'))) == 2
     listed = (
-        r'/left/image_raw \(sensor_msgs/msg/Image, 5 messages\), /right/image_raw \(sensor_msgs/msg/Image, 2 messages\), '
+        r'/left/image_raw \(sensor_msgs/msg/Image, 5 messages\), /right/image_raw '
+        r'\(sensor_msgs/msg/Image, 2 messages\), '
         r'/thumbnail \(sensor_msgs/msg/CompressedImage, 1 messages\)'
     )
     with pytest.raises(
@@ -244,7 +245,8 @@ def test_a_topic_without_pictures_is_refused(tmp_path: Path) -> None:
     write_bag(path, [('/chatter', START, text)], msgtype='std_msgs/msg/String')
     with pytest.raises(
         ConfigError,
-        match=r'has no topic with pictures .*; it has /chatter \(std_msgs/msg/String, 1 messages\)$',
+        match=r'has no topic with pictures .*; it has /chatter \(std_msgs/msg/String, 1 '
+        r'messages\)$',
     ):
         replay(path)
     with pytest.raises(ConfigError, match="topic '/chatter' has no pictures"):
@@ -375,7 +377,8 @@ def test_a_change_of_size_ends_it_with_both_sizes(tmp_path: Path) -> None:
     camera = replay(write_bag(tmp_path / 'bag', entries))
     with pytest.raises(
         RecordingError,
-        match=r"frame \d+: recording .* changes from 64x48 to 32x32; play its parts one by one: parameter 'replay_start'",
+        match=r'frame \d+: recording .* changes from 64x48 to 32x32; play its parts one by '
+        r"one: parameter 'replay_start'",
     ):
         played(camera)
     assert camera.statistics().captured == FRAMES

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import os
+from pathlib import Path
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
+from camera.camera_options import PARAMETERS
+from camera.replay_kit import captured, NOW_NS, replay
 import cv2
 import numpy as np
 import pytest
-from camera.camera_options import PARAMETERS
-from camera.replay_kit import NOW_NS, captured, replay
 
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.replay.camera import ReplayCamera
@@ -251,7 +251,8 @@ def test_a_missing_file_is_named(open_camera: Callable[..., ReplayCamera], tmp_p
     path = tmp_path / 'nothing.avi'
     with pytest.raises(
         ConfigError,
-        match=f"video '{path}' does not exist; set parameter 'video' to the path of a video file or another",
+        match=f"video '{path}' does not exist; set parameter 'video' to the path of a video "
+        'file or another',
     ):
         open_camera(str(path))
     with pytest.raises(ConfigError, match="parameter 'video' is empty"):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 
-import numpy as np
-import pytest
-from camera.replay_kit import IMAGE, STORE, image, serialized
+from camera.replay_kit import IMAGE, image, serialized, STORE
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import numpy as np
+import pytest
 
 from zc_perception.camera.replay.bag import read_message
 from zc_perception.errors import FormatError, LayoutError

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import random
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
+import random
+import struct
 from typing import Any
+import zlib
 
-import cv2
-import numpy as np
-import pytest
 from camera.replay_kit import NOW_NS, played, png_chunk, random_planes, replay
 from camera.video_kit import write_video
+import cv2
 from hypothesis import given
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.camera.replay.pictures import natural_key
 from zc_perception.errors import ConfigError, RecordingError
@@ -151,7 +151,8 @@ def test_another_size_in_the_folder_is_named(tmp_path: Path) -> None:
     camera = replay(tmp_path)
     with pytest.raises(
         RecordingError,
-        match=r"frame 1: picture '.*2\.png' is 32x32, '1\.png' is 64x48; all pictures of a folder must have one size",
+        match=r"frame 1: picture '.*2\.png' is 32x32, '1\.png' is 64x48; all pictures of a "
+        r'folder must have one size',
     ):
         played(camera)
 

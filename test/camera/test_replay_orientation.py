@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
+import struct
 from typing import Any
 
+from camera.replay_kit import compressed, NOW_NS, played, png_chunk, replay, write_bag
 import cv2
-import numpy as np
-import pytest
-from camera.replay_kit import NOW_NS, compressed, played, png_chunk, replay, write_bag
 from hypothesis import given
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
-from zc_perception.camera.replay.orientation import UPRIGHT, orientation_of
+from zc_perception.camera.replay.orientation import orientation_of, UPRIGHT
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 WIDTH, HEIGHT = 64, 32

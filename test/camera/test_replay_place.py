@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import bz2
+from collections.abc import Callable
 import gzip
 import io
 import lzma
+from pathlib import Path
 import shutil
 import tarfile
-import zipfile
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+import zipfile
 
+from camera.replay_kit import image, played, replay, serialized, STORE, write_bag, write_mcap
 import numpy as np
 import pytest
-from camera.replay_kit import STORE, image, played, replay, serialized, write_bag, write_mcap
 from rosbags.rosbag1 import Writer as Ros1Writer
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin
 from rosbags.rosbag2 import Writer as BagWriter
-from rosbags.typesys import Stores, get_typestore
+from rosbags.typesys import get_typestore, Stores
 
 from zc_perception.camera.replay.place import recording_path
 from zc_perception.errors import ConfigError, RecordingError

@@ -5,35 +5,35 @@ Pixels are compared with those that were encoded, not with another way through t
 
 from __future__ import annotations
 
-import gc
-import os
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from fractions import Fraction
+import gc
+import os
 from pathlib import Path
+import subprocess
+import sys
+import threading
 from typing import Any, NamedTuple
 
 import av
-import numpy as np
-import pytest
-from camera.replay_kit import NOW_NS, captured, played, replay
+from camera.replay_kit import captured, NOW_NS, played, replay
 from camera.video_kit import (
-    INTERLACED,
-    RATE,
-    Planes,
     frame_of,
     halved,
+    INTERLACED,
+    Planes,
     psnr,
+    RATE,
     rewritten,
     scene,
     scenes,
     with_matrix,
     write_video,
 )
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.camera.replay.opening import open_source
 from zc_perception.errors import ConfigError, RecordingError

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 import re
 import struct
 import sys
 import wave
-from collections.abc import Callable
-from pathlib import Path
 
 import av
+from camera.video_kit import scenes, write_video
 import numpy as np
 import pytest
-from camera.video_kit import scenes, write_video
 
 from zc_perception.camera.replay.opening import open_source
 from zc_perception.errors import ConfigError

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import av
-import numpy as np
-import pytest
 from camera.replay_kit import IMAGE, image, played, replay, serialized
 from camera.test_black_box import video
 from camera.video_kit import frame_of, psnr, scene
+import numpy as np
+import pytest
 
-from zc_perception.camera.black_box import VIDEO, BlackBox
+from zc_perception.camera.black_box import BlackBox, VIDEO
 from zc_perception.camera.mcap_file import Topic
 from zc_perception.camera.recording import Recorder
 from zc_perception.camera.replay.video_topic import DEFINITION

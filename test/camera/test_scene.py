@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import cv2
-import numpy as np
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.camera import scene_shapes
 from zc_perception.camera.scene import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
 import errno
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import NV12, fourcc_code
-from zc_perception.pixel.layout import ImageLayout, compute_layout
+from zc_perception.pixel.fourcc import fourcc_code, NV12
+from zc_perception.pixel.layout import compute_layout, ImageLayout
 
 STAMP = 1_700_000_123_000_000_042
 COLORIMETRIES = [

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
+import threading
+import time
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from negotiation.kit import who
+import pytest
 from waiting import until
 
 from zc_perception.camera.stereo import PairingRule, PairMatcher, Side, SideCamera, StereoSides
@@ -235,7 +235,8 @@ def test_exactly_the_frames_of_one_moment_come_out_on_both_sides_with_one_stamp(
     out: dict[Side, list[tuple[int, int]]] = {LEFT: [], RIGHT: []}
     try:
         for side in order:
-            # A ready frame comes before a new one is taken, so that a side is looked at until its camera was.
+            # A ready frame comes before a new one is taken, so that a side is looked at until its
+            # camera was.
             left_over = len(pair.cameras[side].inner.times)  # type: ignore[attr-defined]
             while len(pair.cameras[side].inner.times) == left_over:  # type: ignore[attr-defined]
                 drain(pair, side, out[side])
@@ -448,7 +449,8 @@ def test_a_camera_whose_place_was_taken_has_no_say() -> None:
     assert pair.held() == 0
 
 
-# Two threads: pairs while both are there, nothing while one is away, pairs again, and no lease at the end.
+# Two threads: pairs while both are there, nothing while one is away, pairs again, and no lease at
+# the end.
 
 
 class Run:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import errno
 import queue
 import threading
-from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 

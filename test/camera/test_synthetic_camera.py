@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-import pytest
 from camera.named_heap import NamedHeap
 from camera.replay_kit import captured
+import numpy as np
+import pytest
 
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.scene import RoadScene

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-import pytest
 from camera.named_heap import NamedHeap
 from camera.v4l2_double import Control, DriverDouble, Frame, opened, streaming, take
 from descriptors import open_descriptors
+import pytest
 
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2 import memory as memory_module
@@ -17,7 +17,7 @@ from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import working_heaps
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.modifier import LINEAR
 
 
@@ -154,7 +154,8 @@ def test_the_driver_is_asked_for_strides_that_suit_consumers() -> None:
 def test_what_the_device_can_not_do_is_said_with_what_it_can() -> None:
     with pytest.raises(
         CameraError,
-        match=r"can't do 600x300; the nearest is 640x360: .* it offers NV12 in 320x180, 640x360; also YUYV",
+        match=r"can't do 600x300; the nearest is 640x360: .* it offers NV12 in 320x180, "
+        r'640x360; also YUYV',
     ):
         opened(DriverDouble(), 600, 300)
     with pytest.raises(CameraError, match=r"no pixel format 'NM12'; it offers YUYV, NV12"):

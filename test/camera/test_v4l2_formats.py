@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
 
 from zc_perception.camera.v4l2.formats import (
+    driver_layout,
     DriverFormat,
     DriverPlane,
-    driver_layout,
     format_offers,
     least_bytes,
     one_placement,
@@ -23,8 +23,8 @@ from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.layout import validate_layout
 from zc_perception.pixel.modifier import LINEAR
 
-# Of each V4L2 format what its page in the kernel's documentation draws: per plane the bytes of a row per pixel of width, and the share of
-# the rows; and whether each has a buffer.
+# Of each V4L2 format what its page in the kernel's documentation draws: per plane the bytes of a
+# row per pixel of width, and the share of the rows; and whether each has a buffer.
 _HALF = Fraction(1, 2)
 PAGES = {
     'NV12': (((1, 1), (1, 2)), False), 'NM12': (((1, 1), (1, 2)), True), 'NV16': (((1, 1), (1, 1)), False),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import resource
 from pathlib import Path
+import resource
 
-import pytest
 from camera.v4l2_double import DriverDouble
 from descriptors import limited, next_free
+import pytest
 
-from zc_perception.camera.v4l2.device import V4l2Device, find_device, identity_of
+from zc_perception.camera.v4l2.device import find_device, identity_of, V4l2Device
 from zc_perception.errors import CameraError
 
 
@@ -93,7 +93,8 @@ def test_a_camera_is_found_by_its_identity_alone() -> None:
 def test_a_node_that_is_no_camera_is_refused_by_its_own_answer() -> None:
     with pytest.raises(
         CameraError,
-        match=r"camera '/dev/no_such_node' can't be opened: No such file.*devices found: .*'device'",
+        match=r"camera '/dev/no_such_node' can't be opened: No such file.*devices found: "
+        r".*'device'",
     ):
         V4l2Device.open('/dev/no_such_node')
     with pytest.raises(CameraError, match=r"'/dev/null': VIDIOC_QUERYCAP failed"):

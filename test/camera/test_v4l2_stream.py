@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import errno
 
-import pytest
 from camera.v4l2_double import DriverDouble, Frame, streaming, take
+import pytest
 
 from zc_perception.camera.v4l2 import abi
 from zc_perception.errors import CameraError, CameraLostError

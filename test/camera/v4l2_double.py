@@ -1,19 +1,20 @@
 """A V4L2 driver in Python, written from the kernel's documentation: videobuf2's queues, formats of both APIs, controls, events.
 
-It stands at :class:`~zc_perception.camera.v4l2.device.DeviceFile`, below which everything is the kernel's. What it does is checked against
-vivid by ``test/rig/guest/camera_*.py``, which ask the same of a real driver. Time passes in :meth:`DriverDouble.poll` alone.
+It stands at :class:`~zc_perception.camera.v4l2.device.DeviceFile`, below which everything is the
+kernel's. What it does is checked against vivid by ``test/rig/guest/camera_*.py``, which ask the
+same of a real driver. Time passes in :meth:`DriverDouble.poll` alone.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import os
-import select
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+import ctypes
 from dataclasses import dataclass, field
+import errno
+import os
+import select
 from typing import Any
 
 from camera.camera_options import camera_options

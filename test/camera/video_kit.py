@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
+import struct
 from typing import Any
 
 import av

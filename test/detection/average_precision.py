@@ -1,10 +1,11 @@
 """Mean average precision of boxes against ground truth, VOC style.
 
-Detections of a class are taken over all images by falling score; each is compared with the truth box of its class and
-image that it overlaps most. It is a true positive when that IoU reaches the threshold and the truth box is not taken
-yet, a false positive otherwise. Average precision is the area under the precision-recall curve after every precision
-has been raised to the best one at the same or a higher recall (all-point interpolation). Classes without any truth box
-are left out of the mean.
+Detections of a class are taken over all images by falling score; each is compared with the truth
+box of its class and image that it overlaps most. It is a true positive when that IoU reaches the
+threshold and the truth box is not taken yet, a false positive otherwise. Average precision is the
+area under the precision-recall curve after every precision has been raised to the best one at the
+same or a higher recall (all-point interpolation). Classes without any truth box are left out of
+the mean.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def average_precision(
     """
     if len(detections) != len(truth):
         raise ValueError(
-            f'detections and truth must cover the same images, got {len(detections)} and {len(truth)}'
+            f'detections and truth must cover the same images, got {len(detections)} and '
+            f'{len(truth)}'
         )
     per_class = tuple(
         _class_precision(detections, truth, class_index, iou_threshold)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import cv2
-import numpy as np
-import onnxruntime
 from detection.average_precision import ImageBoxes
+import numpy as np
 from numpy.typing import NDArray
+import onnxruntime
 
 from zc_perception.detection.detections import box_iou
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import cv2
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import numpy as np
+import pytest
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.errors import ConfigError

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import make_head
@@ -16,7 +16,7 @@ from zc_perception.detection.heads.spec import DecodeLimits, Head, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.masks import MaskPainter
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.detection.tiles import Region, Tiling, decode
+from zc_perception.detection.tiles import decode, Region, Tiling
 
 SIDE, CLASSES, MASKS = 64, 2, 5
 LIMITS = DecodeLimits(0.3, 0.5, 20)

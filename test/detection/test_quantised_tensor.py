@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from fractions import Fraction
+import re
 from typing import Any
 
 import cv2
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.tensor import (
+    added_constant,
     Padding,
     PlanesToQuantised,
     QuantisedTensorSpec,
-    added_constant,
 )
 from zc_perception.errors import ConfigError, LayoutError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range

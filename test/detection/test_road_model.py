@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
+import sys
 
 import numpy as np
 import onnxruntime
@@ -13,7 +13,7 @@ import yaml
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'camera'))
 
-from colour_baseline import ColourBaseline, RoadFrame, road_frames
+from colour_baseline import ColourBaseline, road_frames, RoadFrame
 from detection.average_precision import average_precision, precision_recall
 from road_evaluation import RoadModel
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import cv2
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.detection.space import Lens, place
 

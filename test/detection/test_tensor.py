@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
-import pytest
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.tensor import PlanesToTensor

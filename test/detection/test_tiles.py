@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
+import itertools
 
-import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
-from zc_perception.detection.detections import Detections, box_iou
+from zc_perception.detection.detections import box_iou, Detections
 from zc_perception.detection.heads.spec import DecodeLimits, Head, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tiles import (
-    Region,
-    Tiling,
     crop,
     decode,
     parse_roi,
     parse_tiles,
     plan,
+    Region,
+    Tiling,
 )
 from zc_perception.errors import AcceleratorError, ConfigError
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import pytest
-from detection.tracking_evaluation import DEFAULTS, PERIOD_NS, SIZE, edgefirst, frames, judge, ours
+from detection.tracking_evaluation import DEFAULTS, edgefirst, frames, judge, ours, PERIOD_NS, SIZE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_form import LONG
+import numpy as np
+import pytest
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.tracking import NONE, Tracking

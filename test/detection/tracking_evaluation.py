@@ -1,31 +1,35 @@
 """How well objects keep their ids: IDF1 and MOTA against the synthetic scene's truth, at three densities, and what it costs.
 
     .venv/bin/python test/detection/tracking_evaluation.py
-    .venv/bin/python test/detection/tracking_evaluation.py build/trails.png build/fixtures/vtest.avi
+    .venv/bin/python test/detection/tracking_evaluation.py build/trails.png
+    build/fixtures/vtest.avi
 
-The second one draws a picture with ids and trails: people in that video, found by HOG; without it, the synthetic scene.
+The second one draws a picture with ids and trails: people in that video, found by HOG; without it,
+the synthetic scene.
 
-Detections are the truth of several scenes at once, damaged as a detector damages it: boxes jitter, are missed more often the more they are
-hidden, have scores that fall with what is hidden, and some are of nothing. Beside ours: ids by oracle, which is what these detections allow
-at most, and edgefirst-tracker.
+Detections are the truth of several scenes at once, damaged as a detector damages it: boxes jitter,
+are missed more often the more they are hidden, have scores that fall with what is hidden, and some
+are of nothing. Beside ours: ids by oracle, which is what these detections allow at most, and
+edgefirst-tracker.
 
-Source of the measures: Ristani et al., ECCV workshops 2016 (IDF1); Bernardin and Stiefelhagen, 2008 (MOTA).
+Source of the measures: Ristani et al., ECCV workshops 2016 (IDF1); Bernardin and Stiefelhagen,
+2008 (MOTA).
 """
 
 from __future__ import annotations
 
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+import sys
+import time
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.scene import RoadScene
-from zc_perception.detection.detections import Detections, box_iou
+from zc_perception.detection.detections import box_iou, Detections
 from zc_perception.detection.tracking import BYTETRACK, PARAMETERS, Tracking
 from zc_perception.nodes.overlay_picture import LabelledBox, Painter
 from zc_perception.nodes.overlay_trails import Trails
@@ -114,7 +118,8 @@ def judge(sequence: Sequence[Frame], given: Sequence[Ids]) -> Score:
                 last[true] = own
         missed += len(frame.boxes) - len(matched)
         false += len(frame.found) - len(matched)
-    # Which track is which object: the pairs with most frames first, which is the best assignment but for rare ties.
+    # Which track is which object: the pairs with most frames first, which is the best assignment
+    # but for rare ties.
     used_true, used_own, hits = set(), set(), 0
     for (true, own), number in together.most_common():
         if true not in used_true and own not in used_own:
@@ -219,7 +224,8 @@ def main() -> None:
         draw(sys.argv[1], ''.join(sys.argv[2:3]))
         return
     print(
-        '| boxes per frame | frames | who | IDF1 | MOTA | switches | µs |\n|---|---|---|---|---|---|---|'
+        '| boxes per frame | frames | who | IDF1 | MOTA | switches | µs '
+        '|\n|---|---|---|---|---|---|---|'
     )
     for every in (1, 3):
         for scenes in DENSITIES:
@@ -231,7 +237,10 @@ def main() -> None:
                 rows.append((name, *run(sequence, make())))
             for name, score, cost in rows:
                 print(
-                    f'| {mean:.0f} | every {every} | {name} | {score.idf1:.3f} | {score.mota:.3f} | {score.switches} | {cost:.0f} |',
+                    (
+                        f'| {mean:.0f} | every {every} | {name} | {score.idf1:.3f} | '
+                        f'{score.mota:.3f} | {score.switches} | {cost:.0f} |'
+                    ),
                     flush=True,
                 )
 

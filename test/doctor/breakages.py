@@ -6,9 +6,9 @@ import errno
 import gzip
 import zlib
 
-import pytest
 from camera.v4l2_double import DriverDouble
-from doctor.vehicle import SET, Breakage, MetadataNode, Vehicle
+from doctor.vehicle import Breakage, MetadataNode, SET, Vehicle
+import pytest
 
 Expected = dict[tuple[str, str], str]
 CARD = 'metis-0:1:0'
@@ -216,7 +216,8 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         {('memory.cma_pool', ''): 'warn', ('kernel.sync_file_ioctls', ''): 'warn'},
     ),
     "driver's own buffers and a small pool": (
-        all_of(capture(memory='export'), write('proc/meminfo', 'CmaTotal: 2048 kB\nCmaFree: 2048 kB\n')),
+        all_of(capture(memory='export'), write('proc/meminfo', ('CmaTotal: 2048 kB\nCmaFree: 2048 '
+            'kB\n'))),
         {('memory.cma_pool', ''): 'warn'},
     ),
     'camera whose size nobody knows': (
@@ -307,11 +308,13 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     'size of the pool that can not be read': (lambda v: v.remove('proc/meminfo'), {('memory.cma_pool', ''): 'warn'}),
     'kernel options of which a bit has flipped': (flipped_options, {('kernel.options', ''): 'warn'}),
     'key that no node knows': (
-        answer('parameters', problems=["section '/**/capture': parameter 'widht' is unknown; did you mean 'width'?"]),
+        answer('parameters', problems=[("section '/**/capture': parameter 'widht' is unknown; "
+                                        "did you mean 'width'?")]),
         {('parameters.file', ''): 'fail'},
     ),
     'key that may be another package\'s': (
-        answer('parameters', warnings=["section '/**': no node here has a parameter 'widht'; did you mean 'width'?"]),
+        answer('parameters', warnings=[("section '/**': no node here has a parameter 'widht'; "
+                                        "did you mean 'width'?")]),
         {('parameters.file', ''): 'warn'},
     ),
     'file with nothing for us': (answer('parameters', checked=0), {('parameters.file', ''): 'warn'}),
@@ -363,18 +366,21 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     'priority that is not allowed': (capture(realtime_priority=96), {('limits.realtime', ''): 'fail'}),
     'priority that is allowed': (inference(realtime_priority=95), {}),
     'memory that may not be locked': (
-        all_of(capture(lock_memory=True), write('proc/self/limits', 'Max locked memory         65536                65536   bytes\n')),
+        all_of(capture(lock_memory=True), write('proc/self/limits', ('Max locked memory         '
+            '65536                65536   bytes\n'))),
         {('limits.locked_memory', ''): 'fail'},
     ),
     'machine without files left': (write('proc/sys/fs/file-nr', '99000 0 100000'), {('limits.open_files', ''): 'warn'}),
     'process that leaks': (lambda v: v.process('79', 'leaky', 100, limit=110), {('limits.open_files', ''): 'warn'}),
     'too few descriptors for participants': (
-        all_of(write('proc/self/limits', 'Max open files            150                  270                  files\n'),
+        all_of(write('proc/self/limits', ('Max open files            150                  270  '
+                                          '                files\n')),
                capture(participants=['a: any; slots=20'])),
         {('limits.descriptors', ''): 'fail'},
     ),
     'too few descriptors': (
-        write('proc/self/limits', 'Max open files            100                  150                  files\n'),
+        write('proc/self/limits', ('Max open files            100                  150         '
+                                   '         files\n')),
         {('limits.descriptors', ''): 'fail'},
     ),
 }  # fmt: skip

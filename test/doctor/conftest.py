@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+import tempfile
 
-import pytest
 from doctor.vehicle import Vehicle
+import pytest
 
 from zc_perception.doctor import machine_checks
 

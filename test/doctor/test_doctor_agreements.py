@@ -10,7 +10,10 @@ from zc_perception.machine.checks import Finding, Needs, Status
 from zc_perception.machine.system import System
 from zc_perception.observe.frame_log import FrameLog
 
-WHY = '/front/capture: no common pixel format and modifier (camera: NV12 LINEAR; npu (pid 7): YUYV LINEAR)'
+WHY = (
+    '/front/capture: no common pixel format and modifier (camera: NV12 LINEAR; npu (pid 7): '
+    'YUYV LINEAR)'
+)
 STEP = "set parameter 'renegotiate' of /front/capture to true"
 
 

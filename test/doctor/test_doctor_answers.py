@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
+import subprocess
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from camera.gstreamer_process import gstreamer
 from npu.axruntime_kit import build_double
+import pytest
 
 from zc_perception.camera.argus import describe_nvbufsurface, describe_vic
 from zc_perception.camera.gstreamer.checks import describe_gstreamer, try_pipeline
@@ -97,8 +97,14 @@ def test_each_key_and_section_that_the_nodes_refuse_is_named(tmp_path: Path) -> 
         assert words in text
     # A node only warns of these: they may be another package's.
     assert answer['warnings'] == [
-        "section '/**': no node here has a parameter 'acelerator'; did you mean 'accelerator'? (line 5)",
-        "section '/**': no node here has a parameter 'unrelated_parameter_of_another_node' (line 5)",
+        (
+            "section '/**': no node here has a parameter 'acelerator'; did you mean "
+            "'accelerator'? (line 5)"
+        ),
+        (
+            "section '/**': no node here has a parameter 'unrelated_parameter_of_another_node' "
+            '(line 5)'
+        ),
     ]
     assert parameters('- 1', tmp_path)['problems']
 
@@ -196,7 +202,8 @@ def test_nvbufsurface_is_tried(tmp_path: Path) -> None:
 
 def test_a_library_with_another_layout_is_refused(tmp_path: Path) -> None:
     (tmp_path / 'other.c').write_text(
-        'int NvBufSurfaceCreate(void **s) { *s = 0; return -1; } int NvBufSurfaceDestroy(void *s) { return 0; }'
+        'int NvBufSurfaceCreate(void **s) { *s = 0; return -1; } int NvBufSurfaceDestroy(void '
+        '*s) { return 0; }'
     )
     subprocess.run(
         ['gcc', '-shared', '-fPIC', '-o', tmp_path / 'libother.so', tmp_path / 'other.c'],
@@ -211,8 +218,10 @@ def test_libcameras_cameras_are_listed(
     generation: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / 'libcamera.py').write_text(
-        f'import sys\nfrom doubles.libcamera_module import Camera, make_module\nmade = make_module("{generation}")\n'
-        'made.manager.cameras.append(Camera(made, "/base/imx708@1a"))\nsys.modules["libcamera"] = made\n'
+        'import sys\nfrom doubles.libcamera_module import Camera, make_module\nmade = '
+        f'make_module("{generation}")\n'
+        'made.manager.cameras.append(Camera(made, '
+        '"/base/imx708@1a"))\nsys.modules["libcamera"] = made\n'
     )
     monkeypatch.setenv('PYTHONPATH', f'{tmp_path}{os.pathsep}{TEST}')
     answer = ask(describe_libcamera)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 from pathlib import Path
+import re
 
-import pytest
-from doctor.breakages import BROKEN, Expected, capture, inference
+from doctor.breakages import BROKEN, capture, Expected, inference
 from doctor.vehicle import StandInCard, Vehicle
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, HealthCheck, settings
 from hypothesis import strategies as st
+import pytest
 
 from zc_perception.doctor.needs import node_need
 from zc_perception.machine.checks import Status
@@ -119,7 +119,8 @@ def test_a_card_without_imports_sends_to_the_check_that_tells_why(
     assert advice() == ['see metis.access']
 
 
-#: Without a parameter file nothing is required, so that nothing of the hardware can fail; and everything that is there is looked at.
+#  Without a parameter file nothing is required, so that nothing of the hardware can fail; and
+#  everything that is there is looked at.
 NOT_ASKED = (
     'no card', 'card without driver', 'card refused', 'shipped driver', 'link with one lane', 'camera refused', 'camera in use',
     'no camera', 'another heap refused', 'heap without memory', 'kernel without fences', 'no heap at all', 'heap that the card cannot map',

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
-import pytest
 from camera.replay_kit import IMAGE, replay, write_bag
 from camera.test_replay_bag import nv12_entries
-from camera.v4l2_double import FORMATS, DriverDouble
+from camera.v4l2_double import DriverDouble, FORMATS
+import cv2
 from doctor.breakages import capture
 from doctor.vehicle import MetadataNode, Vehicle
+import numpy as np
+import pytest
 
 from zc_perception.camera.calibration import Calibration, format_calibration
 from zc_perception.camera.camera import DrawnCamera

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 import json
 import os
+from pathlib import Path
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-import pytest
 from doctor.vehicle import IDS, Vehicle
 from npu.json_schema import conforms
 from processes import is_alive
+import pytest
 from waiting import until
 
 from zc_perception.doctor import zc_doctor
@@ -113,9 +113,9 @@ def test_a_broken_vehicle_may_not(vehicle: Vehicle, capsys: pytest.CaptureFixtur
         in out
     )
     assert (
-        'FAIL  metis.link [metis-0:1:0]: the PCIe link of 0000:01:00.0 runs at 8 GT/s x1 instead of 8 GT/s x4'
-        in out
-    )
+        'FAIL  metis.link [metis-0:1:0]: the PCIe link of 0000:01:00.0 runs at 8 GT/s x1 '
+        'instead of 8 GT/s x4'
+    ) in out
     assert out.count('\n      -> ') == out.count('FAIL  ') == 5
 
 
@@ -225,7 +225,8 @@ def test_this_machine_is_examined_for_real_quickly_and_left_as_it_is(tmp_path: P
 def test_what_this_machine_lacks_fails_where_the_parameter_file_needs_it(tmp_path: Path) -> None:
     path = tmp_path / 'vehicle.yaml'
     path.write_text(
-        '/**/capture: {ros__parameters: {camera: v4l2, device: /dev/video63}}\n/**/inference: {ros__parameters: {accelerator: axl}}\n'
+        '/**/capture: {ros__parameters: {camera: v4l2, device: /dev/video63}}\n/**/inference: '
+        '{ros__parameters: {accelerator: axl}}\n'
     )
     document, status = examined(path, tmp_path, '--only', 'buffers', 'cameras', 'metis', 'model')
     assert (status['cameras.configured', '/capture'], document['summary']['exit_code']) == (
@@ -349,13 +350,17 @@ def test_a_full_disk_is_wrong_use_and_no_failed_check(arguments: list[str], erro
     assert result.returncode == 2, result.stderr
     if errors != 'full':
         assert result.stderr.splitlines() == [
-            "zc_doctor: error: the report can't be written to stdout: No space left on device; send it to another place"
+            (
+                "zc_doctor: error: the report can't be written to stdout: No space left on "
+                'device; send it to another place'
+            )
         ]
 
 
 def test_a_reader_that_has_enough_is_no_traceback() -> None:
     result = subprocess.run(
-        ['bash', '-c', f'{shlex.join(COMMAND)} --verbose --only kernel limits time metis | head -n 1'],
+        ['bash', '-c', (f'{shlex.join(COMMAND)} --verbose --only kernel limits time metis | '
+                        'head -n 1')],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert result.stdout.startswith('zc_doctor ') and 'Traceback' not in result.stderr

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nodes.rcl_parameters import rcl_reads
+import pytest
 
 from zc_perception.doctor.needs import needs_of, node_need, read_needs
 from zc_perception.errors import ConfigError
@@ -59,7 +59,8 @@ left:
 
 def test_namespaces_can_be_given_as_for_perception(tmp_path: Path) -> None:
     (tmp_path / 'v.yaml').write_text(
-        '/**/capture: {ros__parameters: {camera: v4l2}}\n/front/capture: {ros__parameters: {slots: 3}}\n'
+        '/**/capture: {ros__parameters: {camera: v4l2}}\n/front/capture: {ros__parameters: '
+        '{slots: 3}}\n'
     )
     needs = read_needs(str(tmp_path / 'v.yaml'), ['front', 'rear'])
     assert [(c.node, c['camera'], c['slots']) for c in needs.cameras] == [

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
 from camera.camera_options import camera_options
 from camera.v4l2_double import DriverDouble
 from doctor.breakages import capture, inference
 from doctor.vehicle import Vehicle
+import pytest
 
 from zc_perception.camera import kinds
 from zc_perception.camera.camera import Camera, DrawnCamera
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.device import V4l2Device
-from zc_perception.doctor.needs import PoolNeed, pool_need
+from zc_perception.doctor.needs import pool_need, PoolNeed
 from zc_perception.machine.checks import Finding
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.ledger import CopyLedger
@@ -31,7 +31,7 @@ from zc_perception.npu.accelerator import with_frames
 from zc_perception.npu.axl.device import AxlCapabilities
 from zc_perception.npu.metis_card import Iommu
 from zc_perception.npu.onnx.accelerator import OnnxAccelerator
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.modifier import LINEAR
 
 PAGE = os.sysconf('SC_PAGE_SIZE')

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 import threading
 import time
-from collections.abc import Iterable, Iterator
 from typing import Any
 
-import pytest
 from doctor.vehicle import Vehicle
+import pytest
 
 from zc_perception.doctor.answers import describe_ros
-from zc_perception.doctor.command import Result, exit_code, run_checks
+from zc_perception.doctor.command import exit_code, Result, run_checks
 from zc_perception.doctor.registry import checks_of
 from zc_perception.errors import CameraError
 from zc_perception.machine.asking import NoAnswerError, Question
-from zc_perception.machine.checks import Check, Finding, Needs, Status, ok
+from zc_perception.machine.checks import Check, Finding, Needs, ok, Status
 from zc_perception.machine.system import System
 
 

@@ -1,16 +1,16 @@
 """A vehicle in a folder: what the kernel shows of a healthy one, written from its documents, and knobs that break it.
 
-Buffers are memfds that say they are dma-bufs, the camera is the tests' V4L2 driver, the card counts; all that other processes would
-answer is a table.
+Buffers are memfds that say they are dma-bufs, the camera is the tests' V4L2 driver, the card
+counts; all that other processes would answer is a table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 import copy
 import errno
 import gzip
 import os
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from zc_perception.machine.system import System
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.npu.axl.device import AxlCapabilities, AxlDevice, axl_error
+from zc_perception.npu.axl.device import axl_error, AxlCapabilities, AxlDevice
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
@@ -46,7 +46,8 @@ YAML: dict[str, dict[str, Any]] = {
 ANSWERS: dict[str, dict[str, Any]] = {
     'gstreamer': {'version': '1.20', 'elements': {'appsink': {'there': True}}},
     'pipeline': {},
-    'libcamera': {'error': "camera 'libcamera' needs its Python bindings: No module named 'libcamera'; install it: apt"},
+    'libcamera': {'error': ("camera 'libcamera' needs its Python bindings: No module named "
+                            "'libcamera'; install it: apt")},
     'voyager': {'path': '/opt/axelera/runtime-1.6/lib/libaxruntime.so', 'file': '', 'api_version': '1.6.0', 'release': '1.6.0',
                 'python_binding': ''},
     'nvbufsurface': {'loaded': True, 'file': '/usr/lib/libnvbufsurface.so.1.0.0'},
@@ -199,7 +200,10 @@ class Vehicle:
         self.config(dict.fromkeys(SET, 'y'))
         self.write(
             'proc/meminfo',
-            'MemTotal:       8000000 kB\nCmaTotal:         262144 kB\nCmaFree:          250000 kB\n',
+            (
+                'MemTotal:       8000000 kB\nCmaTotal:         262144 kB\nCmaFree:          '
+                '250000 kB\n'
+            ),
         )
         self.write(
             'proc/self/limits',

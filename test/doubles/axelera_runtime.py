@@ -1,33 +1,36 @@
 """A stand-in for Axelera's Python package ``axelera.runtime``, written from its documented interface and behaviour alone.
 
-Since release 1.9 it also has ``op`` and ``scheduler``, which run an ``.axm``: here a zip archive with the model's settings. They take and
-give real numbers, channels first, as the network had them before it was compiled.
+Since release 1.9 it also has ``op`` and ``scheduler``, which run an ``.axm``: here a zip archive
+with the model's settings. They take and give real numbers, channels first, as the network had them
+before it was compiled.
 
-Strict where the documents ask for something: contiguous int8 arrays with padding or descriptors, an instance that is used by one thread,
-instances that go before their connection, cores that are exclusive. The model is the C double's (``axruntime_model.c``): it is computed
-here by NumPy. With ``double_buffer`` a call gives the result of the call two before it, and reads its input as late as that.
+Strict where the documents ask for something: contiguous int8 arrays with padding or descriptors,
+an instance that is used by one thread, instances that go before their connection, cores that are
+exclusive. The model is the C double's (``axruntime_model.c``): it is computed here by NumPy. With
+``double_buffer`` a call gives the result of the call two before it, and reads its input as late as
+that.
 
 :func:`make_module` makes the package. A test sets and asks ``module.double``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 import contextlib
+from contextvars import ContextVar
+from enum import IntEnum
 import json
 import mmap
 import os
 import threading
 import time
-import weakref
-import zipfile
-from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
-from enum import IntEnum
 from types import ModuleType, SimpleNamespace
 from typing import Any
+import weakref
+import zipfile
 
-import numpy as np
 from npu.axruntime_kit import detect, tensor_spec
+import numpy as np
 from numpy.typing import NDArray
 
 LATE_CALLS = 2

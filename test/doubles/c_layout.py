@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import re
-import subprocess
 from collections.abc import Mapping, Sequence
+import ctypes
 from dataclasses import dataclass
 from pathlib import Path
+import re
+import subprocess
 from typing import Any
 
 Layout = dict[str, Any]
@@ -80,7 +80,8 @@ def c_layout(
 ) -> Layout:
     """All structs and enums of *header* whose names begin with *prefix*: names from its text, everything else from the compiler.
 
-    :param macros: those whose names begin like this are values of an enum ``#define``; empty for none.
+    :param macros: those whose names begin like this are values of an enum ``#define``; empty for
+        none.
     """
     command = ['gcc', '-E', '-P', *options, header]
     text = ' '.join(
@@ -113,7 +114,8 @@ def c_layout(
                 for level in range(depth)
             )
             lines.append(
-                f'printf("field {field} %zu %zu {kind}{lengths}\\n", offsetof({c_name}, {field}), sizeof({member}){counts});'
+                f'printf("field {field} %zu %zu {kind}{lengths}\\n", offsetof({c_name}, '
+                f'{field}), sizeof({member}){counts});'
             )
     for name, body in enums.items():
         lines.append(f'printf("enum {name}\\n");')

@@ -1,18 +1,19 @@
 """A stand-in for libcamera's Python module, with the interface that its bindings document: a camera thread completes queued requests.
 
-Two generations: failing calls raise RuntimeError with strerror's words (``new``), or return negative numbers (``old``, before 0.1, whose
-manager's version can't be read either). As there, metadata are keyed by control objects, of which each reading makes fresh ones, and the
-manager's descriptor is one for all cameras.
+Two generations: failing calls raise RuntimeError with strerror's words (``new``), or return
+negative numbers (``old``, before 0.1, whose manager's version can't be read either). As there,
+metadata are keyed by control objects, of which each reading makes fresh ones, and the manager's
+descriptor is one for all cameras.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 import errno
 import os
 import queue
 import threading
 import time
-from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 

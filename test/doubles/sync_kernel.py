@@ -1,15 +1,16 @@
 """The kernel's side of a sync_file's two ioctls, from ``linux/sync_file.h`` and the comments of ``drivers/dma-buf/sync_file.c``.
 
-A fence is an eventfd that is written when it signals. That a merge drops what has signalled, with its error, was seen on Linux 6.12.
+A fence is an eventfd that is written when it signals. That a merge drops what has signalled, with
+its error, was seen on Linux 6.12.
 """
 
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass, field
 import errno
 import os
 import time
-from dataclasses import dataclass, field
 
 import pytest
 

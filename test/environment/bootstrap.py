@@ -2,51 +2,57 @@
 
     python3 test/environment/bootstrap.py [--distro jazzy|kilted] [--venv PATH]
 
-Real ROS 2 comes as wheels; the interface packages that have no wheel are built with the real generators; the package
-itself is installed editable, so every console script is in ``.venv/bin/``. Whatever is up to date is left alone, so a
-second call takes a moment and needs no network. A call that was interrupted is made good by the next one: a layer is
-recorded only when it is complete, and an environment without a recorded wheel layer is made anew.
+Real ROS 2 comes as wheels; the interface packages that have no wheel are built with the real
+generators; the package itself is installed editable, so every console script is in ``.venv/bin/``.
+Whatever is up to date is left alone, so a second call takes a moment and needs no network. A call
+that was interrupted is made good by the next one: a layer is recorded only when it is complete,
+and an environment without a recorded wheel layer is made anew.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 import os
+from pathlib import Path
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
-from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from environment import prerequisites
 from environment.console import own_environment, run_logged, step
 from environment.errors import SetupError
-from environment.layers import Layer, keys, read_record, stale_layers, write_record
-from environment.paths import BUILD, ROOT, locked
+from environment.layers import keys, Layer, read_record, stale_layers, write_record
+from environment.paths import BUILD, locked, ROOT
 
 HERE = Path(__file__).resolve().parent
 INTERFACES = ROOT / 'test/interfaces'
 VENV_OF_DISTRO = {'jazzy': '.venv', 'kilted': '.venv-kilted'}
 PACKAGE = 'zc_perception'
 
-#: Without it ament_index finds nothing: the wheels set LD_LIBRARY_PATH by themselves, but not this.
+#  Without it ament_index finds nothing: the wheels set LD_LIBRARY_PATH by themselves, but not
+#  this.
 _PREFIX_PTH = (
     'import os, sys; '
-    "prefixes = [path for path in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep) if path]; "
-    'sys.prefix in prefixes or os.environ.update(AMENT_PREFIX_PATH=os.pathsep.join([*prefixes, sys.prefix]))\n'
+    "prefixes = [path for path in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep) if "
+    'path]; '
+    'sys.prefix in prefixes or os.environ.update(AMENT_PREFIX_PATH=os.pathsep.join([*prefixes, '
+    'sys.prefix]))\n'
 )
-#: Every node is a process of its own and would compile again where PYTHONDONTWRITEBYTECODE is set, as in many
-#: containers. A file that does not compile is a template or a test's, and no reason to stop.
+#  Every node is a process of its own and would compile again where PYTHONDONTWRITEBYTECODE is set,
+#  as in many containers. A file that does not compile is a template or a test's, and no reason to
+#  stop.
 _COMPILE = (
     'import compileall, re, sys; '
     "compileall.compile_dir(sys.argv[1], quiet=2, workers=0, rx=re.compile('/tests?/'))"
 )
 _PIP_ADVICE = (
-    'The wheels come from the package index for which pip is configured. Check the network and that configuration '
+    'The wheels come from the package index for which pip is configured. Check the network and '
+    'that configuration '
     '(pip config list), then call make again.'
 )
 
@@ -107,7 +113,8 @@ class Environment:
         with step(f'{self.name}: creating the environment (Python {sys.version.split()[0]})'):
             discard(self.venv)
             self.venv.mkdir(parents=True)
-            # The first thing in the folder: it marks the folder as ours even if the next step is interrupted.
+            # The first thing in the folder: it marks the folder as ours even if the next step is
+            # interrupted.
             write_record(self.record, {})
             run_logged([sys.executable, '-m', 'venv', str(self.venv)], self.log, ROOT)
         with step(f'{self.name}: installing ROS 2 {self.distro} and the tools (wheels)'):
@@ -240,7 +247,8 @@ def main() -> int:
         '--venv', type=Path, help='default: .venv for jazzy, .venv-kilted for kilted'
     )
     options = parser.parse_args()
-    # As an exception, so that a pip or a compiler that is running is ended too instead of writing on.
+    # As an exception, so that a pip or a compiler that is running is ended too instead of writing
+    # on.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     venv = options.venv or ROOT / VENV_OF_DISTRO[options.distro]
     try:

@@ -8,8 +8,8 @@ No compiler is needed, and unlike with one each macro's comment can be read too.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+import re
 
 _DEFINE = re.compile(r'^[ \t]*#[ \t]*define[ \t]+(\w+)(\([\w, ]*\))?(.*)$', re.MULTILINE)
 _ENUM = re.compile(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+import os
 from pathlib import Path
+import subprocess
+import time
 
 from environment.errors import SetupError
 
 _TAIL_LINES = 25
 
-#: Of a ROS installation that the calling shell has sourced, or of another environment of wheels: with these, our
-#: interpreter would load that one's libraries.
+#  Of a ROS installation that the calling shell has sourced, or of another environment of wheels:
+#  with these, our interpreter would load that one's libraries.
 _FOREIGN_VARIABLES = (
     'AMENT_PREFIX_PATH',
     'LD_LIBRARY_PATH',

@@ -5,22 +5,23 @@
     fetch_with_dependencies(["python3.11"], Path("build/packages"), "arm64")
     fetch(["gstreamer1.0-tools"], Path("build/packages"), suite="trixie")
 
-apt checks signatures and hashes. First the system's own package lists are used; where they are empty or older than the
-archive, private lists are fetched into the user's cache, and the system's stay as they are. Packages of another architecture or of
-another release of Debian always come by private lists, of that one alone.
+apt checks signatures and hashes. First the system's own package lists are used; where they are
+empty or older than the archive, private lists are fetched into the user's cache, and the system's
+stay as they are. Packages of another architecture or of another release of Debian always come by
+private lists, of that one alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
 import os
+from pathlib import Path
 import platform
 import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable, Sequence
-from fnmatch import fnmatch
-from pathlib import Path
 from typing import TypeVar
 
 from environment.errors import SetupError
@@ -38,7 +39,8 @@ class AptError(SetupError):
 
 def fetch(names: Sequence[str], into: Path, architecture: str = '', suite: str = '') -> list[Path]:
     """Download the newest ``names`` for this architecture and release of Debian, or another one; returns the ``.deb`` files, in the order
-    of ``names``."""
+    of ``names``.
+    """
     into.mkdir(parents=True, exist_ok=True)
 
     def download(options: Sequence[str]) -> list[Path]:
@@ -138,7 +140,8 @@ def _with_lists(
     action: Callable[[Sequence[str]], _T], purpose: str, architecture: str = '', suite: str = ''
 ) -> _T:
     """Call ``action`` with apt options: the lists that are there first (the system's, or ours of another architecture or release), then
-    lists of our own, fetched now."""
+    lists of our own, fetched now.
+    """
     _tool('apt-get')
     name = '-'.join(part for part in ('apt', suite, architecture) if part)
     options = _private_options(cache_folder() / name, architecture, suite)
@@ -153,14 +156,16 @@ def _with_lists(
         return action(options)
     except AptError as error:
         raise AptError(
-            f'{purpose} failed.\nWith the package lists that were there: {first}\nWith lists fetched now: {error}\n'
+            f'{purpose} failed.\nWith the package lists that were there: {first}\nWith lists '
+            f'fetched now: {error}\n'
             'Check the network and the sources in /etc/apt, and try again.'
         ) from error
 
 
 def _private_options(folder: Path, architecture: str = '', suite: str = '') -> list[str]:
     """Return options that keep apt's state in ``folder``, which the user can write to; for another architecture or release, as of a
-    machine on which nothing is installed."""
+    machine on which nothing is installed.
+    """
     for part in ('state/lists/partial', 'cache/archives/partial'):
         (folder / part).mkdir(parents=True, exist_ok=True)
     installed = Path('/var/lib/dpkg/status')
@@ -199,7 +204,8 @@ def _mirror() -> str:
     ]
     if release.get('ID') != 'debian' or not found or not Path(_KEYRING).is_file():
         raise AptError(
-            f'packages of another release of Debian come only to a Debian machine whose apt has the source main of its own release; '
+            'packages of another release of Debian come only to a Debian machine whose apt '
+            'has the source main of its own release; '
             f'this is {release.get("PRETTY_NAME", "another system")}'
         )
     return found[0]
@@ -237,7 +243,8 @@ def _tool(name: str) -> str:
     path = shutil.which(name)
     if path is None:
         raise AptError(
-            f'{name} is not on this machine, so Debian packages cannot be fetched. Use a Debian or Ubuntu machine '
+            f'{name} is not on this machine, so Debian packages cannot be fetched. Use a '
+            'Debian or Ubuntu machine '
             '(a container of one will do).'
         )
     return path

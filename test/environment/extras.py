@@ -5,9 +5,9 @@ The package itself is left as it is installed, so that nothing is built again.
 
 from __future__ import annotations
 
+from importlib import metadata
 import subprocess
 import sys
-from importlib import metadata
 
 PACKAGE = 'zc_perception'
 

@@ -2,11 +2,12 @@
 
     python3 test/environment/fixtures.py
 
-``build/fixtures/vtest.avi``: people walking, 768x576, 795 frames, from the Debian package opencv-doc. The package is
-95 MB, so the one file that is wanted is kept in the user's cache for the next clone.
+``build/fixtures/vtest.avi``: people walking, 768x576, 795 frames, from the Debian package
+opencv-doc. The package is 95 MB, so the one file that is wanted is kept in the user's cache for
+the next clone.
 
-``build/fixtures/headers``: the headers that name pixel formats. They are the distribution's own, so they may be older than the formats that
-the package knows.
+``build/fixtures/headers``: the headers that name pixel formats. They are the distribution's own,
+so they may be older than the formats that the package knows.
 
 ``build/fixtures/gstreamer`` and ``build/fixtures/gstreamer-1.26``: see ``gstreamer_root.py``.
 
@@ -15,10 +16,10 @@ the package knows.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
+import os
 from pathlib import Path
+import sys
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

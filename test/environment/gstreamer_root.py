@@ -5,21 +5,23 @@
     newer = gstreamer_root.newer_root()
     subprocess.run(newer.command('gst-launch-1.0', ...), env={**os.environ, **newer.environment()})
 
-The libraries and a dozen plugins lie in ``build/fixtures/gstreamer`` (:data:`OWN`, of the machine's own release, with the C headers) and
-``build/fixtures/gstreamer-1.26`` (:data:`NEWER`, Debian 13's), and in the user's cache for the next clone: a second call needs no network.
-Of the plugins only those are kept whose libraries are there as well. Whatever GStreamer the machine has is not used, so that tests see the
-same one everywhere; its processes need the environment above from their start, because the dynamic linker reads it only then. The newer
-one needs a newer C library too, so its programs run under the dynamic linker that lies with it. Nothing here depends on the version of
-Python.
+The libraries and a dozen plugins lie in ``build/fixtures/gstreamer`` (:data:`OWN`, of the
+machine's own release, with the C headers) and ``build/fixtures/gstreamer-1.26`` (:data:`NEWER`,
+Debian 13's), and in the user's cache for the next clone: a second call needs no network. Of the
+plugins only those are kept whose libraries are there as well. Whatever GStreamer the machine has
+is not used, so that tests see the same one everywhere; its processes need the environment above
+from their start, because the dynamic linker reads it only then. The newer one needs a newer C
+library too, so its programs run under the dynamic linker that lies with it. Nothing here depends
+on the version of Python.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+import os
 from pathlib import Path
+import shutil
 
 from environment.console import step
 from environment.debian_packages import fetch, resolve_dependency, unpack
@@ -35,10 +37,11 @@ class Recipe:
 
     :param name: of its folder.
     :param format: part of the cache's name: another list of packages or plugins is another root.
-    :param renamed: libraries whose packages are called otherwise on other releases (``libglib2.0-0t64``): who depends on them, how their
-        names begin.
+    :param renamed: libraries whose packages are called otherwise on other releases
+        (``libglib2.0-0t64``): who depends on them, how their names begin.
     :param needed: plugins without which the root is of no use; the others are kept where they are.
-    :param suite: the release of Debian; empty: the machine's own. Another one brings its own C library and programs, and no headers.
+    :param suite: the release of Debian; empty: the machine's own. Another one brings its own C
+        library and programs, and no headers.
     """
 
     name: str
@@ -194,7 +197,8 @@ def _keep(recipe: Recipe, tree: Path, kept: Path) -> None:
     for library in (
         path for folder in folders for pattern in patterns for path in sorted(folder.glob(pattern))
     ):
-        # Versioned names are links to the file; one file by the name that the linker looks for is enough.
+        # Versioned names are links to the file; one file by the name that the linker looks for is
+        # enough.
         target = kept / 'lib' / _soname(library.name)
         if not target.exists():
             shutil.copy(library.resolve(), target)

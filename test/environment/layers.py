@@ -1,16 +1,17 @@
 """What an environment was made from: content hashes that say which part of it is out of date.
 
-An environment is a stack of layers (wheels, interface packages, the package itself). A layer's key covers its own
-inputs and the key of the layer below it, so a change makes stale exactly what was built on top of it.
+An environment is a stack of layers (wheels, interface packages, the package itself). A layer's key
+covers its own inputs and the key of the layer below it, so a change makes stale exactly what was
+built on top of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 

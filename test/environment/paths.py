@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+import fcntl
+import os
 from pathlib import Path
+import shutil
+import tempfile
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / 'build'

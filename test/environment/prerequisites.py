@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import importlib.util
 import os
+from pathlib import Path
 import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
-from pathlib import Path
 
 from environment.console import run_logged, step
 from environment.errors import SetupError
@@ -76,14 +76,16 @@ def ensure(log: Path) -> None:
         rights = _rights()
         if rights is None:
             raise SetupError(
-                f'{describe(missing)}\nInstall them with:\n  sudo {" ".join(_install_command(missing))}'
+                f'{describe(missing)}\nInstall them with:\n  sudo '
+                f'{" ".join(_install_command(missing))}'
             )
         with step(f'installing {" ".join(missing)} with apt'):
             _install(rights, list(missing), log)
         missing = missing_packages()
     if missing:
         raise SetupError(
-            f"{describe(missing)}\nInstall them with the system's package manager, or let make use another "
+            f"{describe(missing)}\nInstall them with the system's package manager, or let make "
+            'use another '
             f'interpreter than {sys.executable}: make PYTHON=/usr/bin/python3'
         )
 

@@ -1,31 +1,34 @@
 """Builds ROS interface packages for rclpy with the real rosidl generators and a C compiler, without CMake.
 
-PyPI has the ROS wheels with the generators in them, but neither vision_msgs nor composition_interfaces. A package
-directory (``package.xml``, ``msg/*.msg``, ``srv/*.srv``) goes in; the prefix of the running interpreter gets what
-``colcon build`` would have installed there: Python package, libraries, share folder and ament index entries.
+PyPI has the ROS wheels with the generators in them, but neither vision_msgs nor
+composition_interfaces. A package directory (``package.xml``, ``msg/*.msg``, ``srv/*.srv``) goes
+in; the prefix of the running interpreter gets what ``colcon build`` would have installed there:
+Python package, libraries, share folder and ament index entries.
 
-    .venv/bin/python test/environment/rosidl_build.py --build build/interfaces test/interfaces/vision_msgs
+    .venv/bin/python test/environment/rosidl_build.py --build build/interfaces
+    test/interfaces/vision_msgs
 
-Two type supports are built: Fast DDS's own, which is the one that serializes, and introspection, without which
-rmw_fastrtps refuses to create a publisher ("failed to register type object"). `rosidl_typesupport_c` opens the library
-of either at run time, by name, on ``LD_LIBRARY_PATH``, which the wheels set to the prefix.
+Two type supports are built: Fast DDS's own, which is the one that serializes, and introspection,
+without which rmw_fastrtps refuses to create a publisher ("failed to register type object").
+`rosidl_typesupport_c` opens the library of either at run time, by name, on ``LD_LIBRARY_PATH``,
+which the wheels set to the prefix.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 import functools
 import json
 import os
+from pathlib import Path
 import shutil
 import subprocess
 import sys
 import sysconfig
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 
 PREFIX = Path(sys.prefix)
 INDEX = PREFIX / 'share/ament_index/resource_index'
@@ -139,7 +142,8 @@ def check_dependencies(package: InterfacePackage, installed: Iterable[str]) -> N
     if missing:
         wheels = ' '.join('ros-' + name.replace('_', '-') for name in missing)
         raise BuildError(
-            f'{package.name} depends on {", ".join(missing)}, not found in {PREFIX}: install {wheels}'
+            f'{package.name} depends on {", ".join(missing)}, not found in {PREFIX}: install '
+            f'{wheels}'
         )
 
 
@@ -260,9 +264,9 @@ class Unit:
 def translation_units(sources: dict[str, list[Path]]) -> list[Unit]:
     """Group the sources: one unit per library and language, in the order in which to start them.
 
-    The generated files are short and each of them includes the same few thousand header lines, so compiling them
-    together takes a third of the time. Only the type descriptions cannot share a unit (their static names clash);
-    they include next to nothing.
+    The generated files are short and each of them includes the same few thousand header lines, so
+    compiling them together takes a third of the time. Only the type descriptions cannot share a
+    unit (their static names clash); they include next to nothing.
     """
     units: list[Unit] = []
     for library, paths in sources.items():
@@ -305,7 +309,8 @@ class Compiler:
             self.workspace.python.parent,
         ]
         python = [Path(sysconfig.get_path('include')), Path(numpy.get_include())]
-        # ROS packages are included as include/PACKAGE/PACKAGE/...; vendored ones (fastcdr) as include/PACKAGE/...
+        # ROS packages are included as include/PACKAGE/PACKAGE/...; vendored ones (fastcdr) as
+        # include/PACKAGE/...
         prefix = [
             PREFIX / 'include',
             *sorted(path for path in (PREFIX / 'include').iterdir() if path.is_dir()),
@@ -438,7 +443,8 @@ def main() -> int:
         for source in options.packages:
             package = build(source, options.build, options.jobs)
             print(
-                f'{package.name} {package.version}: {len(package.definitions)} interfaces in {PREFIX}'
+                f'{package.name} {package.version}: {len(package.definitions)} interfaces in '
+                f'{PREFIX}'
             )
     except BuildError as error:
         print(error, file=sys.stderr)

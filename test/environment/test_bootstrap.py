@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+import sys
 
 import pytest
 
@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from environment import bootstrap, prerequisites
 from environment.errors import SetupError
-from environment.layers import Layer, keys, stale_layers, write_record
+from environment.layers import keys, Layer, stale_layers, write_record
 
 
 @pytest.fixture

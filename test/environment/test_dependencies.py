@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distribution, PackageNotFoundError
+from pathlib import Path
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 LISTS = [HERE / f'requirements{which}.txt' for which in ('', '-jazzy', '-kilted')]
 # Permissive ones, and those that ask for nothing of who links or imports dynamically.
 ALLOWED = re.compile(
-    r'\b(MIT|MIT-CMU|BSD|BSD-[23]-Clause|0BSD|Apache|Apache-2\.0|ISC|PSF|PSF-2\.0|Python Software Foundation|Zlib|HPND|CC0-1\.0|any-OSI'
+    r'\b(MIT|MIT-CMU|BSD|BSD-[23]-Clause|0BSD|Apache|Apache-2\.0|ISC|PSF|PSF-2\.0|Python '
+    r'Software Foundation|Zlib|HPND|CC0-1\.0|any-OSI'
     r'|Unlicense|MPL-2\.0|Mozilla|Boost|BSL-1\.0|Expat)\b',
     re.IGNORECASE,
 )
 FORBIDDEN = re.compile(
     r'\b(A?GPL|LGPL|GNU|SSPL|BUSL|Commons Clause|CC-BY-NC|Proprietary)', re.IGNORECASE
 )
-# FFmpeg is LGPL-2.1 inside OpenCV's wheel, linked dynamically, which its licence allows; a system's own OpenCV replaces it.
-# PyAV's wheel (extra video) holds x264 and x265, which are GPL: docs/security.md tells who ships.
+# FFmpeg is LGPL-2.1 inside OpenCV's wheel, linked dynamically, which its licence allows; a
+# system's own OpenCV replaces it. PyAV's wheel (extra video) holds x264 and x265, which are GPL:
+# docs/security.md tells who ships.
 DYNAMICALLY_LINKED = {'opencv-python-headless'}
 
 
@@ -138,7 +140,8 @@ def test_what_is_installed_agrees_with_itself() -> None:
         [sys.executable, '-m', 'pip', 'check', '-q'], capture_output=True, text=True, check=False
     )
     ours = [line for line in done.stdout.splitlines() if 'No broken requirements' not in line]
-    # Other tools of this environment may have their own quarrels; those of what the package needs are ours.
+    # Other tools of this environment may have their own quarrels; those of what the package needs
+    # are ours.
     known = {canonicalize_name(each.metadata['Name']) for each in DISTRIBUTIONS} | {
         'zc-perception'
     }

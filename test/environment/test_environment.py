@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from pathlib import Path
+import sys
 
 import pytest
 
@@ -15,8 +15,8 @@ from rclpy.context import Context  # noqa: E402
 from rclpy.node import Node  # noqa: E402
 from waiting import until  # noqa: E402
 
-#: RIHS01 hashes of vision_msgs 4.1.1, foxglove_msgs 3.4.3, ffmpeg_image_transport_msgs 1.0.1 and of Jazzy's
-#: composition_interfaces, from the definitions that they release.
+#  RIHS01 hashes of vision_msgs 4.1.1, foxglove_msgs 3.4.3, ffmpeg_image_transport_msgs 1.0.1 and
+#  of Jazzy's composition_interfaces, from the definitions that they release.
 UPSTREAM_HASHES = {
     'vision_msgs/msg/BoundingBox2D': '008eacbb0cf8f26e83795547bed013eec3675485ef386ec056d80eaaf1c1ce2f',
     'vision_msgs/msg/BoundingBox2DArray': '2464e82838009386d371b523211c21c91d74d313fcdd6788223c531d621cf691',

@@ -6,11 +6,11 @@ sudo removes the environment, by which a workspace is found.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 

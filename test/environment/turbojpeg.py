@@ -3,8 +3,9 @@
     from environment.turbojpeg import load
     load()
 
-A process that has loaded it finds it by its name from then on, so that the package under test loads it as on any machine. It is kept
-in ``build/fixtures`` and in the user's cache (0.6 MB): a second call needs no network.
+A process that has loaded it finds it by its name from then on, so that the package under test
+loads it as on any machine. It is kept in ``build/fixtures`` and in the user's cache (0.6 MB): a
+second call needs no network.
 """
 
 from __future__ import annotations

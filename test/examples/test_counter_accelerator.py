@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import json
 import os
+from pathlib import Path
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from entry_point_kit import install, offer_alone
 from nodes.ros_kit import overrides, ros, spun
+import pytest
 from rclpy.parameter import Parameter
 from waiting import until
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
+import zlib
 
-import numpy as np
-import pytest
-from nodes.container_kit import Container, client, install
+from nodes.container_kit import client, Container, install
 from nodes.programs import environment
 from nodes.ros_kit import overrides, ros, spun
+import numpy as np
+import pytest
 from rclpy.parameter import Parameter
 from std_msgs.msg import Float32
 from waiting import until
@@ -87,8 +87,12 @@ def until_ctrl_c(
                 running.send_signal(signal.SIGINT)
         output = ''.join(lines)
         assert len(found) >= FRAMES, output
-        # Python says so, and goes on, where Ctrl-C meets a finalizer; rclpy ends the program all the same.
-        ignored = r'Exception ignored in: [^\n]*__del__[^\n]*\nTraceback [^\n]*\n(?: [^\n]*\n|\n)*KeyboardInterrupt: *\n'
+        # Python says so, and goes on, where Ctrl-C meets a finalizer; rclpy ends the program all
+        # the same.
+        ignored = (
+            r'Exception ignored in: [^\n]*__del__[^\n]*\nTraceback [^\n]*\n(?: '
+            r'[^\n]*\n|\n)*KeyboardInterrupt: *\n'
+        )
         unexpected = re.sub(ignored, '', output)
         assert running.wait(TIMEOUT_S) == 0 and 'Traceback' not in unexpected, output
         assert [int(match[1]) for match in found] == sorted({int(match[1]) for match in found}), (

@@ -17,7 +17,8 @@ LEAST_RATE = 0.5
 class Stretch:
     """Frames of one connection and one pool of the camera.
 
-    :ivar connection: how many there have been, but for those to cameras that the graph has forgotten.
+    :ivar connection: how many there have been, but for those to cameras that the graph has
+        forgotten.
     :ivar pool: the upper half of its frames' ``buffer_uid``, which no other pool has.
     :ivar captured: when each frame that was received was captured.
     :ivar dropped: by the link, before the last frame and behind *first_ns*.
@@ -52,7 +53,8 @@ class Tally:
     :ivar came: frames that were published.
     :ivar received: of these, those that the witness had.
     :ivar newest_wins: those that the link told it it was too slow for.
-    :ivar not_connected: those that came between two connections of the witness: to a camera that was gone, or has other buffers now.
+    :ivar not_connected: those that came between two connections of the witness: to a camera that
+        was gone, or has other buffers now.
     :ivar span_s: from the first to the last.
     """
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from faults.harness import Trial, fault
+from faults.harness import fault, Trial
 
 
 @fault(
     'all of it together',
-    'after all faults, no process that lives on holds a descriptor, thread, mapping or socket more than at first',
+    (
+        'after all faults, no process that lives on holds a descriptor, thread, mapping or socket '
+        'more than at first'
+    ),
 )
 def together(trial: Trial) -> None:
     stage = trial.stage

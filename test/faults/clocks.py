@@ -1,22 +1,23 @@
 """The system's clock is set, forwards and back, while frames flow: for all processes at once, the witness among them, as on a machine.
 
-``python clocks.py FOLDER DOMAIN SEED short|long`` is that machine: run with the clock that can be set, it prints its outcome as JSON.
+``python clocks.py FOLDER DOMAIN SEED short|long`` is that machine: run with the clock that can be
+set, it prints its outcome as JSON.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 import shutil
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-from faults.harness import EVERYBODY, Fault, Trial, fault, run_fault
+from faults.harness import EVERYBODY, Fault, fault, run_fault, Trial
 from faults.stage import Stage
 
 SOURCE = Path(__file__).with_name('clock_double.c')
@@ -42,7 +43,8 @@ def steps(trial: Trial) -> None:
     trial.note('said', witness.text('capture: clock'))
 
 
-@fault('steps of the clock', 'whatever the clock is set to, stamps only increase, no frame is lost, diagnostics say so',
+@fault('steps of the clock', ('whatever the clock is set to, stamps only increase, no frame is '
+                              'lost, diagnostics say so'),
        staged=False, needs='gcc')  # fmt: skip
 def machine(trial: Trial) -> None:
     if shutil.which('gcc') is None:

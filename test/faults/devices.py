@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
+from dataclasses import astuple, dataclass
 import json
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import astuple, dataclass
 
 from nodes.fault_kit import Fleet, fleet
-from rclpy.logging import LoggingSeverity, get_logger_effective_level, set_logger_level
+from rclpy.logging import get_logger_effective_level, LoggingSeverity, set_logger_level
 
 import faults
-from faults.harness import Trial, fault
+from faults.harness import fault, Trial
 from faults.holdings import frame_mappings, holding, settled_excess, with_slots
 from faults.program import own_sockets
 
@@ -76,7 +76,8 @@ class Books:
         trial.frames(came, done, newest_wins=dropped, failed_and_said=failed, no_device=no_device)
 
 
-@fault('a camera that fails', 'a camera that is unplugged, silent or broken is waited for and comes back by itself; nothing of it stays',
+@fault('a camera that fails', ('a camera that is unplugged, silent or broken is waited for and '
+                               'comes back by itself; nothing of it stays'),
        staged=False)  # fmt: skip
 def camera(trial: Trial) -> None:
     with (
@@ -103,7 +104,8 @@ def camera(trial: Trial) -> None:
     )
 
 
-@fault('an accelerator that fails', 'a card that is pulled or late costs frames, each counted, and never the node; it is taken up again',
+@fault('an accelerator that fails', ('a card that is pulled or late costs frames, each '
+                                     'counted, and never the node; it is taken up again'),
        staged=False)  # fmt: skip
 def accelerator(trial: Trial) -> None:
     with (
@@ -136,7 +138,8 @@ def accelerator(trial: Trial) -> None:
     )
 
 
-@fault('devices of a real kernel', 'jobs that fail, cards and cameras that are pulled, consumers killed with imports: frames go on, '
+@fault('devices of a real kernel', 'jobs that fail, cards and cameras that are pulled, '
+                                   'consumers killed with imports: frames go on, '
        'the kernel keeps no dma-buf and no attachment', staged=False, long_only=True, needs='a kernel rig')  # fmt: skip
 def rig(trial: Trial) -> None:
     from rig import Rig, RigUnavailable

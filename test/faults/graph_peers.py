@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any
 
-from memory_link import PUBLISHER, FakeProducer, FrameMessage, RawPeer, pack_frame
+from memory_link import FakeProducer, FrameMessage, pack_frame, PUBLISHER, RawPeer
 from nodes.programs import parameters
 from nodes.ros_kit import Onlooker
 from rclpy.qos import DurabilityPolicy, QoSProfile
@@ -18,9 +18,9 @@ from std_msgs.msg import String
 from vision_msgs.msg import BoundingBox2D, Detection2D, Detection2DArray, ObjectHypothesisWithPose
 from waiting import until
 
-from faults.harness import EVERYBODY, Trial, fault
+from faults.harness import EVERYBODY, fault, Trial
 from faults.program import Running
-from faults.witness import STRANGE, spinning
+from faults.witness import spinning, STRANGE
 from zc_perception.link.announcement import Announcement, host_id
 from zc_perception.link.shared_memory import wire
 
@@ -84,7 +84,8 @@ def lies(socket: str) -> list[str]:
     ]
 
 
-@fault('bytes that are no message', 'what can not be a message is thrown away by the middleware; no node notices',
+@fault('bytes that are no message', ('what can not be a message is thrown away by the '
+                                     'middleware; no node notices'),
        bystanders=EVERYBODY)  # fmt: skip
 def garbage(trial: Trial) -> None:
     stage = trial.stage
@@ -99,7 +100,8 @@ def garbage(trial: Trial) -> None:
             time.sleep(0.02)
 
 
-@fault('announcements that lie', 'who announces nonsense, or a socket that is none, is passed over; the real camera is served as before',
+@fault('announcements that lie', ('who announces nonsense, or a socket that is none, is passed '
+                                  'over; the real camera is served as before'),
        bystanders=EVERYBODY)  # fmt: skip
 def announcements(trial: Trial) -> None:
     stage = trial.stage
@@ -112,7 +114,8 @@ def announcements(trial: Trial) -> None:
                 )
                 time.sleep(0.01)
             stage.read_logs()
-            # Each of them sounds like a publisher of its own, and there are more than anybody remembers.
+            # Each of them sounds like a publisher of its own, and there are more than anybody
+            # remembers.
             for number in range(trial.random.randint(101, 150)):
                 identity = f'{trial.random.getrandbits(128):032x}'
                 lie = Announcement(
@@ -130,7 +133,9 @@ def announcements(trial: Trial) -> None:
             stage.witness.expect(15, 5)
 
 
-@fault('a producer that breaks the protocol', 'who is announced and then breaks docs/wire.md loses the connection; frames of the camera go on',
+@fault('a producer that breaks the protocol', ('who is announced and then breaks docs/wire.md '
+                                               'loses the connection; frames of the camera go '
+                                               'on'),
        bystanders=EVERYBODY)  # fmt: skip
 def producer(trial: Trial) -> None:
     stage = trial.stage
@@ -251,7 +256,8 @@ def bad_detections() -> list[Detection2DArray]:
     return arrays
 
 
-@fault('impossible pictures and boxes', 'messages that can not be true cost themselves: nodes that take plain ones count them and go on',
+@fault('impossible pictures and boxes', ('messages that can not be true cost themselves: nodes '
+                                         'that take plain ones count them and go on'),
        bystanders=EVERYBODY)  # fmt: skip
 def messages(trial: Trial) -> None:
     stage = trial.stage

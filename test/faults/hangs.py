@@ -7,7 +7,7 @@ import time
 
 from faults import accounts
 from faults.accounts import WITNESS
-from faults.harness import Trial, fault
+from faults.harness import fault, Trial
 from faults.stage import FRAMERATE
 
 # One in flight and one that waits for it.
@@ -16,7 +16,8 @@ _ITS_SLOTS = 2
 _MOST_OLD = 3
 
 
-@fault('inference stopped', 'a consumer that hangs holds its window and nothing else; when it goes on it detects on the newest frames',
+@fault('inference stopped', ('a consumer that hangs holds its window and nothing else; when it '
+                             'goes on it detects on the newest frames'),
        bystanders=(WITNESS,))  # fmt: skip
 def inference(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness
@@ -56,7 +57,10 @@ def inference(trial: Trial) -> None:
 
 @fault(
     'capture stopped',
-    'a camera process that hangs makes nobody fall to messages or give up; frames go on where they stopped',
+    (
+        'a camera process that hangs makes nobody fall to messages or give up; frames go on where '
+        'they stopped'
+    ),
 )
 def capture(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness

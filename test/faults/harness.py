@@ -1,19 +1,20 @@
 """How a fault is written down, run and judged.
 
-A fault is a function that gets a :class:`Trial`: it does the damage, looks at what came of it, and says what it saw by the trial's methods.
-What must be zero and isn't, and what it raises, breaks the promise that stands beside it.
+A fault is a function that gets a :class:`Trial`: it does the damage, looks at what came of it, and
+says what it saw by the trial's methods. What must be zero and isn't, and what it raises, breaks
+the promise that stands beside it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator
 import contextlib
+from dataclasses import dataclass
+from pathlib import Path
 import random
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from faults.accounts import INFERENCE, WITNESS
@@ -34,9 +35,11 @@ class Fault:
     :ivar name: unique, words.
     :ivar group: the module that it is in.
     :ivar promise: one sentence.
-    :ivar staged: it happens to the stage that all faults share, which must be as before afterwards.
+    :ivar staged: it happens to the stage that all faults share, which must be as before
+        afterwards.
     :ivar long_only: too long for the reduced form; something else there holds the same.
-    :ivar bystanders: of the witness and the inference node, those that must not notice it: no frame is lost, nothing pauses.
+    :ivar bystanders: of the witness and the inference node, those that must not notice it: no
+        frame is lost, nothing pauses.
     :ivar needs: the part of the machine without which it may be absent; empty: it must not be.
     """
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+import os
 from pathlib import Path
+import time
 
 FRAME_KIND = '/memfd:zc_frame'
 FRAME = f'{FRAME_KIND} (deleted)'
 _PAGE = os.sysconf('SC_PAGESIZE')
-# The middleware maps a file for each participant that it sees and keeps those of a killed one for its lease of 20 s; it binds sockets.
+# The middleware maps a file for each participant that it sees and keeps those of a killed one for
+# its lease of 20 s; it binds sockets.
 _MIDDLEWARE = ('/dev/shm/', 'inet')
 
 

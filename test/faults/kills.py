@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
+from pathlib import Path
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 from memory_link import line, start
-from nodes.container_kit import Container, client, install
+from nodes.container_kit import client, Container, install
 from waiting import until
 
 from faults.accounts import WITNESS
-from faults.harness import EVERYBODY, Trial, fault
+from faults.harness import EVERYBODY, fault, Trial
 from faults.holdings import frame_mappings, holding, settled_excess
 from faults.program import own_sockets
 from faults.stage import CAMERA
@@ -52,7 +52,8 @@ def served(pid: int) -> bool:
     return frame_mappings(pid) > 0
 
 
-@fault('consumers killed with leases', 'a killed consumer costs its own frames only: its leases come back, nobody else misses a frame',
+@fault('consumers killed with leases', ('a killed consumer costs its own frames only: its '
+                                        'leases come back, nobody else misses a frame'),
        bystanders=EVERYBODY)  # fmt: skip
 def consumers(trial: Trial) -> None:
     stage = trial.stage
@@ -72,7 +73,8 @@ def consumers(trial: Trial) -> None:
     trial.must(back >= kills // 3, 'kills that hit no lease: the fault did not happen')
 
 
-@fault('inference killed', 'a killed inference node costs the camera nothing; its successor detects again by itself',
+@fault('inference killed', ('a killed inference node costs the camera nothing; its successor '
+                            'detects again by itself'),
        bystanders=(WITNESS,))  # fmt: skip
 def inference(trial: Trial) -> None:
     stage = trial.stage
@@ -88,7 +90,10 @@ def inference(trial: Trial) -> None:
 
 @fault(
     'capture killed',
-    'consumers of a killed camera process find its successor; nothing of the old buffers stays, no frame is converted',
+    (
+        'consumers of a killed camera process find its successor; nothing of the old buffers '
+        'stays, no frame is converted'
+    ),
 )
 def capture(trial: Trial) -> None:
     stage = trial.stage
@@ -109,7 +114,8 @@ def capture(trial: Trial) -> None:
         trial.worst('from the start to ready, s', ready - began)
 
 
-@fault('container killed', 'a killed container of components is replaced; consumers elsewhere go on, its sockets go with the next start',
+@fault('container killed', ('a killed container of components is replaced; consumers elsewhere '
+                            'go on, its sockets go with the next start'),
        staged=False)  # fmt: skip
 def container(trial: Trial) -> None:
     installed = trial.folder / 'i'

@@ -5,20 +5,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 import json
 import os
+from pathlib import Path
 import subprocess
 import sys
 import time
-from collections import Counter
-from pathlib import Path
 
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from waiting import until
 
-from faults.harness import Trial, fault
+from faults.harness import fault, Trial
 from faults.holdings import excess, holding, resident_bytes
 from faults.program import own_sockets
 
@@ -34,7 +34,10 @@ _JUDGED_LIVES = 500
 
 @fault(
     'a thousand lives',
-    'nodes that were made, streamed and were destroyed a thousand times in one process leave nothing',
+    (
+        'nodes that were made, streamed and were destroyed a thousand times in one process leave '
+        'nothing'
+    ),
     staged=False,
 )
 def thousand(trial: Trial) -> None:
@@ -51,7 +54,10 @@ def thousand(trial: Trial) -> None:
     trial.outcome.frames_in, trial.outcome.frames_out = found['captured'], found['processed']
     trial.outcome.drops.update({'newest wins': found['dropped'], 'at the ends': found['cut']})
     trial.must_be_zero(
-        f'lives at whose end less than 0 or more than {MOST_CUT} frames were neither detected on nor counted',
+        (
+            f'lives at whose end less than 0 or more than {MOST_CUT} frames were neither detected '
+            'on nor counted'
+        ),
         found['strange lives'],
     )
     trial.must_be_zero('frames that failed', found['failed'])
@@ -71,8 +77,8 @@ def main() -> None:
     """Live."""
     import gc
 
-    import rclpy
     from nodes.fault_kit import AcceleratorFaults
+    import rclpy
     from rclpy.parameter import Parameter
 
     from faults.devices import quiet

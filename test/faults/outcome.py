@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+import json
+import os
 from pathlib import Path
+import platform
 from typing import Any
 
 VERSION = 1
@@ -21,8 +21,10 @@ class Outcome:
     """One fault's.
 
     :ivar promise: what has to hold, in words.
-    :ivar status: ``held``, ``broken``, or ``absent``: it could not be done here, *reason* says why.
-    :ivar frames_in: frames that the camera published while it was looked at; 0 where none were meant to flow.
+    :ivar status: ``held``, ``broken``, or ``absent``: it could not be done here, *reason* says
+        why.
+    :ivar frames_in: frames that the camera published while it was looked at; 0 where none were
+        meant to flow.
     :ivar frames_out: of these, those that the witness received or that were detected on.
     :ivar drops: the others, by reason.
     :ivar leaks: what was held more than before, by kind, in all processes that live on.
@@ -109,9 +111,13 @@ class Result:
             f'{"fault":<46} {"s":>6} {"in":>7} {"out":>7} {"dropped":>8} {"leaks":>6}  verdict'
         ]
         for each in self.outcomes:
-            numbers = f'{each.seconds:6.1f} {each.frames_in:7d} {each.frames_out:7d} {each.drops.total():8d} {each.leaks.total():6d}'
+            numbers = (
+                f'{each.seconds:6.1f} {each.frames_in:7d} {each.frames_out:7d} '
+                f'{each.drops.total():8d} {each.leaks.total():6d}'
+            )
             lines.append(
-                f'{each.group + ": " + each.name:<46} {numbers}  {each.status}{": " * bool(each.reason)}{each.reason}'
+                f'{each.group + ": " + each.name:<46} {numbers}  '
+                f'{each.status}{": " * bool(each.reason)}{each.reason}'
             )
         broken = sum(each.status == BROKEN for each in self.outcomes)
         absent = [each for each in self.outcomes if each.status == ABSENT]

@@ -5,27 +5,27 @@ The garbage: our own files with something wrong, YAML of any shape, and what is 
 
 from __future__ import annotations
 
+from collections import Counter
 import os
+from pathlib import Path
 import random
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 import hypothesis
-import yaml
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, HealthCheck, Phase, settings
 from hypothesis import strategies as st
+import yaml
 
-from faults.harness import Trial, fault
-from faults.program import Running, own_sockets
+from faults.harness import fault, Trial
+from faults.program import own_sockets, Running
 
 CONFIG = Path(__file__).resolve().parents[2] / 'config'
 CORPUS = Path(__file__).resolve().parents[1] / 'fuzz' / 'corpus' / 'parameters'
@@ -127,7 +127,8 @@ def verdict(program: str, code: int, output: str) -> str:
     )
 
 
-@fault('garbage for a parameter file', 'whatever a parameter file holds, the program ends with 2 and one line, or runs; never a traceback',
+@fault('garbage for a parameter file', ('whatever a parameter file holds, the program ends '
+                                        'with 2 and one line, or runs; never a traceback'),
        staged=False)  # fmt: skip
 def files(trial: Trial) -> None:
     with own_sockets(trial.folder):
@@ -136,7 +137,8 @@ def files(trial: Trial) -> None:
             paths.append(trial.folder / f'{number}.yaml')
             paths[-1].write_bytes(content)
         ends: Counter[str] = Counter()
-        # As a user starts it, a process of its own; most of them forked from one that has imported everything, which is the same but quick.
+        # As a user starts it, a process of its own; most of them forked from one that has imported
+        # everything, which is the same but quick.
         for path in paths[: trial.times(2, 12)]:
             program = trial.random.choice(PROGRAMS)
             with Running(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Mapping
 
 from memory_link import RawPeer
 from wire_fuzz import mutate, read_all, send_all
 
-from faults.harness import EVERYBODY, Trial, fault
+from faults.harness import EVERYBODY, fault, Trial
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import MessageType, RefusalCode
 
@@ -30,7 +30,8 @@ def _broken_rules(values: Mapping[str, str]) -> Counter[str]:
     )
 
 
-@fault('hostile conversations', 'whatever a peer says, it is told, counted and closed; the camera and everybody else notice nothing',
+@fault('hostile conversations', ('whatever a peer says, it is told, counted and closed; the '
+                                 'camera and everybody else notice nothing'),
        bystanders=EVERYBODY)  # fmt: skip
 def conversations(trial: Trial) -> None:
     stage, rng = trial.stage, trial.random
@@ -81,7 +82,8 @@ def conversations(trial: Trial) -> None:
     )
 
 
-@fault('versions and floods of descriptors', 'other versions hear of it; descriptors that nobody asked for are closed, however many',
+@fault('versions and floods of descriptors', ('other versions hear of it; descriptors that '
+                                              'nobody asked for are closed, however many'),
        bystanders=EVERYBODY)  # fmt: skip
 def descriptors(trial: Trial) -> None:
     stage = trial.stage
@@ -107,7 +109,8 @@ def descriptors(trial: Trial) -> None:
     )
 
 
-@fault('a crowd that says nothing', 'silent connections are turned away after a second; a crowd at the door keeps nobody out for longer',
+@fault('a crowd that says nothing', ('silent connections are turned away after a second; a '
+                                     'crowd at the door keeps nobody out for longer'),
        bystanders=EVERYBODY)  # fmt: skip
 def crowd(trial: Trial) -> None:
     stage = trial.stage

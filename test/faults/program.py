@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import os
+from pathlib import Path
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
-from nodes.programs import BIN, Program, environment
+from nodes.programs import BIN, environment, Program
 from ros_domains import discovery_range
 
 

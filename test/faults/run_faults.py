@@ -2,20 +2,21 @@
 
     python test/faults/run_faults.py [--short] [--only WORD …] [--seed N] [--json FILE] [--list]
 
-Exit 0 if everything is zero that must be zero, 1 if not or if nothing could be measured, 2 for wrong use. What is absent for want of a part
-of the machine (QEMU, root, a compiler) is named at the end.
+Exit 0 if everything is zero that must be zero, 1 if not or if nothing could be measured, 2 for
+wrong use. What is absent for want of a part of the machine (QEMU, root, a compiler) is named at
+the end.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import contextlib
 import importlib
+from pathlib import Path
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
-from pathlib import Path
 
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
@@ -23,7 +24,7 @@ if __name__ == '__main__':
 from ros_domains import locked_domain
 
 import faults  # noqa: F401 - makes the tests' kits known
-from faults.harness import FAULTS, Fault, run_fault
+from faults.harness import Fault, FAULTS, run_fault
 from faults.outcome import BROKEN, Outcome, Result
 from faults.stage import Stage
 
@@ -41,7 +42,9 @@ def all_faults() -> dict[str, Fault]:
 
 class Theatre:
     """Where faults are done: a stage for those that share one, a domain of its own for each of the others. A stage on which a promise was
-    broken is replaced, so that the next fault does not suffer from it. Ends with what it was entered with."""
+    broken is replaced, so that the next fault does not suffer from it. Ends with what it was
+    entered with.
+    """
 
     def __init__(self, *, seed: int = 1, short: bool) -> None:
         self._seed, self._short = seed, short
@@ -117,7 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for each in chosen:
             outcomes.append(outcome := theatre.do(each))
             print(
-                f'{outcome.status:6} {outcome.seconds:6.1f} s  {each.group}: {each.name}{": " * bool(outcome.reason)}{outcome.reason}'
+                f'{outcome.status:6} {outcome.seconds:6.1f} s  {each.group}: '
+                f'{each.name}{": " * bool(outcome.reason)}{outcome.reason}'
             )
             figures = ', '.join(f'{name} {value}' for name, value in outcome.figures.items())
             print(f'       {outcome.promise}{"; " * bool(figures)}{figures}', flush=True)

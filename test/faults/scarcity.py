@@ -1,27 +1,28 @@
 """Nothing left: descriptors (RLIMIT_NOFILE), address space (RLIMIT_AS), disk (a small tmpfs). The kernel says no, to programs that run.
 
-Limits are lowered and lifted from outside, by prlimit(2); only the soft one, which needs no privilege.
+Limits are lowered and lifted from outside, by prlimit(2); only the soft one, which needs no
+privilege.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
 import os
+from pathlib import Path
 import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 from memory_link import RawPeer
 from nodes.programs import parameters
 from std_srvs.srv import Trigger
 from waiting import until
 
-from faults.harness import EVERYBODY, Trial, fault
+from faults.harness import EVERYBODY, fault, Trial
 from faults.holdings import frame_mappings
-from faults.program import Running, own_sockets
+from faults.program import own_sockets, Running
 from faults.witness import Witness
 from zc_perception.camera.replay.opening import open_source
 from zc_perception.link.shared_memory.protocol import MessageType
@@ -64,7 +65,8 @@ def address_space(pid: int) -> int:
     )
 
 
-@fault('EMFILE in capture', 'without a descriptor left the camera serves whoever is in, and lets in who waits as soon as it can',
+@fault('EMFILE in capture', ('without a descriptor left the camera serves whoever is in, and '
+                             'lets in who waits as soon as it can'),
        bystanders=EVERYBODY)  # fmt: skip
 def emfile_capture(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness
@@ -94,12 +96,16 @@ def emfile_capture(trial: Trial) -> None:
 
 @fault(
     'EMFILE in inference',
-    'a consumer without a descriptor left lives on without frames, says why, and heals when there are some',
+    (
+        'a consumer without a descriptor left lives on without frames, says why, and heals when '
+        'there are some'
+    ),
 )
 def emfile_inference(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness
     for _ in range(trial.times(1, 4)):
-        # New buffers come with descriptors; those of the old ones go first, or there would be room.
+        # New buffers come with descriptors; those of the old ones go first, or there would be
+        # room.
         assert witness.change('deactivate')
         stage.meanwhile(
             lambda: not frame_mappings(stage.inference.pid), 'the old buffers are gone'
@@ -139,7 +145,8 @@ ROOMY = {
 }
 
 
-@fault('ENOMEM in inference', 'a consumer that can not map a frame loses that frame, counts it and says why; it detects again when it can',
+@fault('ENOMEM in inference', ('a consumer that can not map a frame loses that frame, counts '
+                               'it and says why; it detects again when it can'),
        staged=False, long_only=True)  # fmt: skip
 def enomem_inference(trial: Trial) -> None:
     with own_sockets(trial.folder), contextlib.ExitStack() as ending:
@@ -159,7 +166,8 @@ def enomem_inference(trial: Trial) -> None:
         for _ in range(trial.times(1, 4)):
             assert witness.change('deactivate')
             time.sleep(0.3)
-            # Room for what Python and the middleware need in passing, not for another picture of 1.4 MB.
+            # Room for what Python and the middleware need in passing, not for another picture of
+            # 1.4 MB.
             with limited(
                 inference.pid, resource.RLIMIT_AS, address_space(inference.pid) + 1_000_000
             ):
@@ -179,7 +187,8 @@ def enomem_inference(trial: Trial) -> None:
             trial.must_be_zero('tracebacks', program.output.count('Traceback'))
 
 
-@fault('ENOMEM in capture', 'a camera process without memory for its buffers lives on, says why, and streams when there is some',
+@fault('ENOMEM in capture', ('a camera process without memory for its buffers lives on, says '
+                             'why, and streams when there is some'),
        staged=False)  # fmt: skip
 def enomem_capture(trial: Trial) -> None:
     with own_sockets(trial.folder), contextlib.ExitStack() as ending:
@@ -190,9 +199,11 @@ def enomem_capture(trial: Trial) -> None:
         )
         capture.start('[capture]: ready')
         for _ in range(trial.times(1, 4)):
-            # Room for the threads' stacks, without which the C library aborts the process, and for no picture of 50 MB.
+            # Room for the threads' stacks, without which the C library aborts the process, and for
+            # no picture of 50 MB.
             with limited(capture.pid, resource.RLIMIT_AS, address_space(capture.pid) + 30_000_000):
-                # What fails first depends on what the allocator has left: a transition, then it says so, or the camera's first frame.
+                # What fails first depends on what the allocator has left: a transition, then it
+                # says so, or the camera's first frame.
                 steps = ('configure', 'activate')
                 part = 'camera' if all(witness.change(step) for step in steps) else 'lifecycle'
                 until(
@@ -218,7 +229,10 @@ def small_disk(folder: Path, options: str, afterwards: str = '') -> list[str]:
     """A command that runs another one with a small tmpfs at *folder*, which nobody else sees."""
     folder.mkdir(parents=True, exist_ok=True)
     rights = '-m' if os.geteuid() == 0 else '-Urm'
-    script = f'mount -t tmpfs -o mode=0700,{options} tmpfs "$0" || exit 77; "$@"; code=$?; {afterwards or ":"}; exit $code'
+    script = (
+        f'mount -t tmpfs -o mode=0700,{options} tmpfs "$0" || exit 77; "$@"; code=$?; '
+        f'{afterwards or ":"}; exit $code'
+    )
     return ['unshare', rights, 'sh', '-c', script, str(folder)]
 
 
@@ -232,7 +246,8 @@ def _can_mount(folder: Path) -> str:
     return '' if done.returncode == 0 else f'no tmpfs can be mounted: {done.stderr.strip()}'
 
 
-@fault('ENOSPC under a recorder', 'a full disk ends the recording with one line, and what there is can be played; the camera goes on',
+@fault('ENOSPC under a recorder', ('a full disk ends the recording with one line, and what '
+                                   'there is can be played; the camera goes on'),
        bystanders=EVERYBODY, needs='mounts of a tmpfs')  # fmt: skip
 def enospc_recorder(trial: Trial) -> None:
     disk, copy = trial.folder / 'd', trial.folder / 'copy'
@@ -261,7 +276,8 @@ def enospc_recorder(trial: Trial) -> None:
     trial.must(frames > 5, 'recordings that can not be played')
 
 
-@fault('ENOSPC for sockets and snapshots', 'no room for a socket ends the program with one line; none for a snapshot is an answer',
+@fault('ENOSPC for sockets and snapshots', ('no room for a socket ends the program with one '
+                                            'line; none for a snapshot is an answer'),
        staged=False, needs='mounts of a tmpfs')  # fmt: skip
 def enospc_others(trial: Trial) -> None:
     disk = trial.folder / 'd'

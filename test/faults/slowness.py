@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 import socket
 import time
-from pathlib import Path
 
 from memory_link import RawPeer
 from waiting import until
 
-from faults.harness import EVERYBODY, Trial, fault
+from faults.harness import EVERYBODY, fault, Trial
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import MAX_PACKET, MessageType
-from zc_perception.observe.frame_log import RecordKind, find_frame_logs
+from zc_perception.observe.frame_log import find_frame_logs, RecordKind
 
 _SO_PEEK_OFF = 42
 
 
-@fault('consumers that never read', 'who never reads holds its window and nothing else; the camera and the others lose no frame for it',
+@fault('consumers that never read', ('who never reads holds its window and nothing else; the '
+                                     'camera and the others lose no frame for it'),
        bystanders=EVERYBODY)  # fmt: skip
 def never_read(trial: Trial) -> None:
     stage = trial.stage
@@ -66,7 +67,8 @@ class Peeker(RawPeer):
         return bool(packet)
 
 
-@fault('a full socket', 'frames that do not go into a full socket are dropped for that consumer, told to it, and cost nobody else anything',
+@fault('a full socket', ('frames that do not go into a full socket are dropped for that '
+                         'consumer, told to it, and cost nobody else anything'),
        bystanders=EVERYBODY)  # fmt: skip
 def full_socket(trial: Trial) -> None:
     stage = trial.stage
@@ -122,7 +124,10 @@ def _peeker(path: Path) -> Peeker:
 
 @fault(
     'an overload',
-    'who is slower than the camera loses frames, each one told, never the newest, and never the order',
+    (
+        'who is slower than the camera loses frames, each one told, never the newest, and never '
+        'the order'
+    ),
 )
 def overload(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness

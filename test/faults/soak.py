@@ -3,25 +3,26 @@ every second.
 
     python test/faults/soak.py [--minutes 30] [--csv FILE]
 
-A line for each minute; exit 0 if the process's memory has grown by no more than 0.5 MB since it was warm, its descriptors and threads
-not at all, the middleware's descriptors by no more than 10, if it never held more frame buffers, or mappings and descriptors of them, than
-its cameras have slots, took every change of a parameter, and no camera's detections ever stopped for more than 2 s.
+A line for each minute; exit 0 if the process's memory has grown by no more than 0.5 MB since it
+was warm, its descriptors and threads not at all, the middleware's descriptors by no more than 10,
+if it never held more frame buffers, or mappings and descriptors of them, than its cameras have
+slots, took every change of a parameter, and no camera's detections ever stopped for more than 2 s.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Callable, Sequence
 import csv
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 import signal
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 if __name__ == '__main__':
@@ -38,17 +39,17 @@ from vision_msgs.msg import Detection2DArray
 from waiting import until
 
 import faults
-from faults.harness import Trial, fault
+from faults.harness import fault, Trial
 from faults.holdings import (
-    FRAME_KIND,
     descriptors,
     frame_buffers,
+    FRAME_KIND,
     frame_mappings,
     is_ours,
     resident_bytes,
     threads,
 )
-from faults.program import Running, own_sockets
+from faults.program import own_sockets, Running
 from faults.witness import spinning
 
 CAMERAS = ('front', 'left', 'right', 'rear')
@@ -82,8 +83,10 @@ class Minute:
     """A line.
 
     :ivar memory_mb: of the process, without shared pages; the median of a look each second.
-    :ivar descriptors: the least; consumers come and go. Those of the middleware and of frame buffers apart.
-    :ivar frame_mappings: the most, as of *frame_buffers*, inodes, and *frame_descriptors*: what a process may hold has a bound.
+    :ivar descriptors: the least; consumers come and go. Those of the middleware and of frame
+        buffers apart.
+    :ivar frame_mappings: the most, as of *frame_buffers*, inodes, and *frame_descriptors*: what a
+        process may hold has a bound.
     :ivar pause_s: the longest of any camera's detections.
     :ivar kills: of a consumer that held frames of every camera.
     :ivar attempts: all kills.
@@ -144,7 +147,10 @@ class Soak:
         )
         found += [f'{self.more_descriptors} descriptors more'] * bool(self.more_descriptors)
         found += [f'{self.more_threads} threads more'] * bool(self.more_threads)
-        middleware = f"{self.more_middleware} descriptors of the middleware's more, at most {most_middleware} may be"
+        middleware = (
+            f"{self.more_middleware} descriptors of the middleware's more, at most "
+            f'{most_middleware} may be'
+        )
         found += [middleware] * (self.more_middleware > most_middleware)
         for kind, most in (
             ('frame_mappings', MOST_BUFFERS),
@@ -299,7 +305,8 @@ def _soak(
         while len(found.minutes) < minutes:
             now = time.monotonic()
             assert program.alive, (
-                f'perception has ended with {program.process.returncode}:\n{program.output[-3000:]}'
+                'perception has ended with '
+                f'{program.process.returncode}:\n{program.output[-3000:]}'
             )
             if viewer is None:
                 viewer = Running('python', viewer_py, '2', *topics, domain=domain)
@@ -333,13 +340,15 @@ def _soak(
         onlooker.close()
 
 
-@fault('four cameras for a while', 'while consumers are killed and parameters change, memory, descriptors and threads stay and detections '
+@fault('four cameras for a while', 'while consumers are killed and parameters change, memory, '
+                                   'descriptors and threads stay and detections '
        'never stop for 2 s', staged=False, long_only=True)  # fmt: skip
 def four_cameras(trial: Trial) -> None:
     found = soak(
         trial.times(2, 4), trial.times(22, 40), trial.times(4, 12), trial.domain, trial.folder
     )
-    # Half an hour is needed to tell growth from what the allocator has not given back yet, or the middleware: these bars are coarse ones.
+    # Half an hour is needed to tell growth from what the allocator has not given back yet, or the
+    # middleware: these bars are coarse ones.
     for broken in found.broken(most_growth_mb=4.0, most_middleware=60):
         trial.must_be_zero(broken, 1)
     last = found.minutes[-1]
@@ -370,7 +379,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.minutes < 2 or options.warm_up < 0.0:
         parser.error(
-            f'--minutes {options.minutes} --warm-up {options.warm_up:g}: growth shows in two minutes or more'
+            f'--minutes {options.minutes} --warm-up {options.warm_up:g}: growth shows in two '
+            'minutes or more'
         )
     options.csv.parent.mkdir(parents=True, exist_ok=True)
     with options.csv.open('w', newline='', encoding='utf-8') as file, locked_domain() as domain:
@@ -381,9 +391,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             writer.writerow(asdict(minute))
             file.flush()
             print(
-                f'{minute.minute:6.1f} min  {minute.memory_mb:8.3f} MB  {minute.descriptors:4d} descriptors  {minute.threads:3d} threads  '
+                f'{minute.minute:6.1f} min  {minute.memory_mb:8.3f} MB  '
+                f'{minute.descriptors:4d} descriptors  {minute.threads:3d} threads  '
                 f'{minute.frame_buffers:3d} frame buffers, {minute.frame_mappings:3d} mapped  '
-                f'{minute.detections:7d} detections, longest pause {minute.pause_s:.2f} s  {minute.kills:4d} kills  '
+                f'{minute.detections:7d} detections, longest pause {minute.pause_s:.2f} s  '
+                f'{minute.kills:4d} kills  '
                 f'{minute.changes:5d} changes ({minute.refused} refused)', flush=True,
             )  # fmt: skip
 
@@ -391,8 +403,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = soak(options.minutes, 60.0 * options.warm_up, 60.0, domain, Path(folder), say)
     broken = found.broken()
     print(
-        f'soak: {"; ".join(broken) or "held"}: memory {found.growth_mb:+.3f} MB, {found.more_descriptors} descriptors and '
-        f'{found.more_threads} threads more, longest pause of detections {found.longest_pause_s:.2f} s; wrote {options.csv}'
+        f'soak: {"; ".join(broken) or "held"}: memory {found.growth_mb:+.3f} MB, '
+        f'{found.more_descriptors} descriptors and '
+        f'{found.more_threads} threads more, longest pause of detections '
+        f'{found.longest_pause_s:.2f} s; wrote {options.csv}'
     )
     return 1 if broken else 0
 

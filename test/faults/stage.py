@@ -1,30 +1,31 @@
 """What faults happen to: ``capture_node`` and ``inference_node`` as programs of their own that share frames by rung 2, and the witness.
 
-Books are kept over each fault. What the camera published stands in its frame log, which is read from outside and outlives the process;
-what the witness received and what the link says that it dropped must add up to it.
+Books are kept over each fault. What the camera published stands in its frame log, which is read
+from outside and outlives the process; what the witness received and what the link says that it
+dropped must add up to it.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import re
+import sys
+import time
+from typing import Any, TYPE_CHECKING
 
 from nodes.programs import parameters
 from waiting import until
 
 from faults.accounts import noticed, tally
 from faults.holdings import frame_buffers, holding, settled_excess, with_slots
-from faults.program import Running, own_sockets
+from faults.program import own_sockets, Running
 from faults.witness import DEPTH, NAME, Witness
-from zc_perception.observe.frame_log import FrameLogReader, RecordKind, find_frame_logs
+from zc_perception.observe.frame_log import find_frame_logs, FrameLogReader, RecordKind
 
 if TYPE_CHECKING:
     from faults.harness import Trial
@@ -44,7 +45,8 @@ class Account:
 
     :ivar held: by role, what its process holds.
     :ivar lines: by role, how much it had said.
-    :ivar no_slot: frames that the camera had dropped for want of a slot, and the process that said so.
+    :ivar no_slot: frames that the camera had dropped for want of a slot, and the process that said
+        so.
     """
 
     held: dict[str, Counter[str]]
@@ -195,7 +197,8 @@ class Stage:
         self.whole()
         self.balance(trial, before, bystanders)
         for role, pid in self.pids().items():
-            # Of a killed publisher a connection is kept until the graph forgets it, after 20 s; the last fault looks at that once for all.
+            # Of a killed publisher a connection is kept until the graph forgets it, after 20 s;
+            # the last fault looks at that once for all.
             found = settled_excess(
                 before.held[role],
                 lambda pid=pid: holding(pid),
@@ -268,7 +271,8 @@ class Stage:
         )
         pid, no_slot = self._no_slot()
         no_slot -= before.no_slot[1] if pid == before.no_slot[0] else 0
-        # On a busy machine the witness may fall behind by all that may wait for it, and then loses frames: nobody else has made it slow.
+        # On a busy machine the witness may fall behind by all that may wait for it, and then loses
+        # frames: nobody else has made it slow.
         judged = frames if oldest_s < 0.9 * DEPTH / FRAMERATE else replace(frames, newest_wins=0)
         for what, count in noticed(
             bystanders, judged, FRAMERATE, no_slot, *own_pauses, stalled_s

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 import mmap
 import os
+from pathlib import Path
 import socket
 import threading
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from faults import run_faults
 from faults.accounts import Stretch, Tally, tally
-from faults.harness import Fault, Trial, run_fault
+from faults.harness import Fault, run_fault, Trial
 from faults.holdings import (
     excess,
     frame_buffers,
@@ -117,7 +117,8 @@ def test_every_frame_since_the_last_one_before_is_looked_for() -> None:
     )
     last.dropped = 2
     assert tally([last], times) == Tally(9, 7, 2, 0, pytest.approx(9.0))
-    # A connection that broke, one frame after which nothing came for four, and one without a record.
+    # A connection that broke, one frame after which nothing came for four, and one without a
+    # record.
     assert tally(
         [stretch(times[0], times[0], times[1]), stretch(times[6], *times[6:])], times[:-1]
     ) == Tally(10, 6, 0, 4, 9.0)

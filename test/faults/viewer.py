@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from functools import partial
 from pathlib import Path
+import sys
 
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parents[2])]

@@ -1,22 +1,23 @@
 """Somebody else's node that looks on: takes every frame by rung 2 and reads its number from the pixels, counts detections.
 
-A buffer that is written while it is held, a frame that comes twice or in the wrong order, a stamp that goes back: the witness sees it.
+A buffer that is written while it is held, a frame that comes twice or in the wrong order, a stamp
+that goes back: the witness sees it.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 import contextlib
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from camera.counter_picture import read_counter
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
 from nodes.fault_kit import Reader
-from nodes.ros_kit import Onlooker, answer_of
+from nodes.ros_kit import answer_of, Onlooker
 from rclpy.executors import ExternalShutdownException
 from rclpy.logging import LoggingSeverity, set_logger_level
 from rclpy.qos import QoSProfile
@@ -103,7 +104,8 @@ def spinning(onlooker: Onlooker) -> threading.Thread:
 class Witness(Reader):
     """See the module. An executor's thread, and one for frames.
 
-    :param oldest_s: how long ago the oldest of its frames had been captured when it came to look at it: what it takes at once is new.
+    :param oldest_s: how long ago the oldest of its frames had been captured when it came to look
+        at it: what it takes at once is new.
     :param wrong_pixels: frames whose picture isn't the one that their descriptor says.
     :param disorder: frames that came twice or too late.
     """
@@ -164,7 +166,8 @@ class Witness(Reader):
             or code.counter != data.sequence & 0xFFFFFFFF
             or code.stamp_ns != frame.header.stamp_ns
         )
-        # A camera that was killed and forgotten takes its connections with it: their sum alone may be what it was before.
+        # A camera that was killed and forgotten takes its connections with it: their sum alone may
+        # be what it was before.
         place = connection, data.buffer_uid >> 32
         with self._lock:
             current = self.stretches[-1] if self.stretches else None
@@ -288,8 +291,8 @@ class Witness(Reader):
     def change(self, transition: str) -> bool:
         """``ros2 lifecycle set`` of the capture node; whether it was done."""
         client = self._client(ChangeState, '/capture/change_state')
-        # This request must not come twice. A node that answers the question after it knows the reader of the first answer as well: it was
-        # made before that of the second.
+        # This request must not come twice. A node that answers the question after it knows the
+        # reader of the first answer as well: it was made before that of the second.
         self.call(GetState, '/capture/get_state', GetState.Request())
         future = client.call_async(
             ChangeState.Request(

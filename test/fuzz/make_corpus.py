@@ -8,19 +8,19 @@ Files named ``found-…`` are not touched: they were found by ``run_fuzz.py``.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 import sys
 import tempfile
-from pathlib import Path
 
 if __name__ == '__main__':
     _TEST = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(_TEST), str(_TEST.parent), str(_TEST / 'link' / 'shared_memory')]
 
-import numpy as np
-from camera.jpeg_kit import FUZZED_SIZE, SAMPLINGS, jpeg, picture, without_tables
+from camera.jpeg_kit import FUZZED_SIZE, jpeg, picture, SAMPLINGS, without_tables
 from camera.replay_kit import IMAGE, STORE
 from mcap.writer import Writer as McapWriter
-from memory_link import PUBLISHER, FrameMessage, make_frame, make_layout, make_pool, pack_frame
+from memory_link import FrameMessage, make_frame, make_layout, make_pool, pack_frame, PUBLISHER
+import numpy as np
 from rosbags.rosbag2 import StoragePlugin
 from rosbags.rosbag2 import Writer as BagWriter
 
@@ -33,7 +33,7 @@ from zc_perception.link.shared_memory.protocol import RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.observe.frame_log import RECORD_SIZE, RING_OFFSET, FrameLog
+from zc_perception.observe.frame_log import FrameLog, RECORD_SIZE, RING_OFFSET
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 

@@ -6,20 +6,20 @@ python test/fuzz/run_fuzz.py [--seconds 60] [--seed 1] [TARGET …]
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 import hashlib
+from pathlib import Path
 import random
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from pathlib import Path
 
 if __name__ == '__main__':
     _TEST = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(_TEST), str(_TEST.parent)]
 
 from fuzz.mutation import mutated
-from fuzz.targets import CORPUS, TARGETS, Target
+from fuzz.targets import CORPUS, Target, TARGETS
 
 
 def corpus(name: str) -> list[bytes]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import contextlib
+from dataclasses import dataclass
 import fcntl
+from functools import partial
 import json
 import os
-import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+import tempfile
 
-import numpy as np
 from camera.jpeg_kit import FUZZED_SIZE, need_decoder
 from camera.replay_kit import COMPRESSED, IMAGE, STORE
+import numpy as np
 
 from zc_perception.camera.calibration import parse_calibration
 from zc_perception.camera.jpeg import JpegDecoder
@@ -27,7 +27,7 @@ from zc_perception.link.shared_memory.protocol import MAX_PACKET
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.params.yaml_file import read_parameter_yaml
 from zc_perception.npu.manifest import load_manifest
-from zc_perception.observe.frame_log import SIZE, FrameLogReader
+from zc_perception.observe.frame_log import FrameLogReader, SIZE
 from zc_perception.pixel.drm_format import parse_drm_format
 from zc_perception.pixel.fourcc import NV12
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
+import ctypes
 from enum import IntEnum, IntFlag
 from pathlib import Path
 
+from doubles.c_layout import c_layout, differences, python_layout, Rest
 import pytest
-from doubles.c_layout import Rest, c_layout, differences, python_layout
 
 from zc_perception.jetson import abi
 from zc_perception.pixel.format_names import NvBufSurfaceFormat
@@ -29,7 +29,8 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     'NvBufSurfTransformConfigParams': abi.TransformConfigParams,
     'NvBufSurfTransformParams': abi.TransformParams,
 }
-#: The library makes these, and the package reads only their beginning. What follows there, computed by hand for LP64.
+#  The library makes these, and the package reads only their beginning. What follows there,
+#  computed by hand for LP64.
 RESTS = {
     'R35': {
         'NvBufSurfaceParams': Rest(

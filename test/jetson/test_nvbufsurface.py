@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import subprocess
 from pathlib import Path
+import subprocess
 
 import pytest
 
@@ -14,8 +14,8 @@ from zc_perception.jetson import nvbufsurface
 from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import NV12, fourcc_code
-from zc_perception.pixel.layout import ImageLayout, compute_layout, validate_layout
+from zc_perception.pixel.fourcc import fourcc_code, NV12
+from zc_perception.pixel.layout import compute_layout, ImageLayout, validate_layout
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import ctypes
 import gc
 import os
+from pathlib import Path
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import cv2
 import numpy as np
-import pytest
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.errors import AcceleratorError, AllocationError, FormatError
 from zc_perception.jetson import nvbufsurface
@@ -22,8 +22,8 @@ from zc_perception.jetson.vic import Vic
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import NV12, fourcc_code
-from zc_perception.pixel.layout import ImageLayout, compute_layout
+from zc_perception.pixel.fourcc import fourcc_code, NV12
+from zc_perception.pixel.layout import compute_layout, ImageLayout
 from zc_perception.pixel.modifier import INVALID
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -337,7 +337,8 @@ def test_memory_that_is_none_of_theirs_is_refused(
     memory, target = SealedMemfd().allocate(layout.buffer_size(0)), vic.allocate(32, 32, RGBA)
     with pytest.raises(
         AcceleratorError,
-        match=r'does not know buffer \d+ \(memfd\) and refuses to import it; use heap: nvbufsurface',
+        match=r'does not know buffer \d+ \(memfd\) and refuses to import it; use heap: '
+        r'nvbufsurface',
     ):
         vic.transform(SurfaceImage((memory,), layout, BT601_LIMITED), target)
     split = compute_layout(NV12, 64, 64, buffer_per_plane=True)

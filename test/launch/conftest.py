@@ -1,19 +1,20 @@
 """Real tools for all tests of this folder, and the record of their last run.
 
-After a change in what they depend on (``evidence_file.DEPENDS_ON``) run them anew where launch_ros is installed and write down what they
-said, in one command, in a shell whose ``ros2`` works: ``.venv/bin/python -m pytest test/launch --write-evidence``.
+After a change in what they depend on (``evidence_file.DEPENDS_ON``) run them anew where launch_ros
+is installed and write down what they said, in one command, in a shell whose ``ros2`` works:
+``.venv/bin/python -m pytest test/launch --write-evidence``.
 """
 
 from __future__ import annotations
 
-import datetime
-import subprocess
 from collections.abc import Iterator
+import datetime
 from pathlib import Path
+import subprocess
 
 import evidence_file
 import pytest
-from ros2_tools import Ros2, Workspace, why_not_here
+from ros2_tools import Ros2, why_not_here, Workspace
 
 _outcomes: dict[str, str] = {}
 

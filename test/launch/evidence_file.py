@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 FILE = HERE / 'evidence.json'
 RUN = '.venv/bin/python -m pytest test/launch --write-evidence'
-# What the tests depend on: launch files with what they import, parameter files, containers and components, what is installed, the tests.
+# What the tests depend on: launch files with what they import, parameter files, containers and
+# components, what is installed, the tests.
 DEPENDS_ON = (
     'launch/*',
     'config/*.yaml',

@@ -1,20 +1,21 @@
 """Real ``ros2`` and ``colcon`` for tests: a workspace that colcon has built, commands in it, launches that are interrupted.
 
-Only the commands are used, no Python of theirs: the tests run with any interpreter, as long as ``ros2`` works in the shell.
+Only the commands are used, no Python of theirs: the tests run with any interpreter, as long as
+``ros2`` works in the shell.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 import os
+from pathlib import Path
 import re
 import shutil
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -40,7 +41,8 @@ START_S = 60.0
 STOP_S = 20.0
 BUILD_S = 300.0
 _LOOKS_S = (2, 4, 8)
-# What the shell has for a ROS that it has sourced. colcon finds its own, and the tests' interpreter may be another one.
+# What the shell has for a ROS that it has sourced. colcon finds its own, and the tests'
+# interpreter may be another one.
 _SOURCED = ('PYTHONPATH', 'AMENT_PREFIX_PATH', 'LD_LIBRARY_PATH', '_ROS_WHEELS_BOOTSTRAP_COMPLETE')
 
 
@@ -48,7 +50,10 @@ def why_not_here() -> str:
     """What is missing for these tests; empty: nothing."""
     for tool in ('ros2', 'colcon'):
         if shutil.which(tool) is None:
-            return f"'{tool}' is not in the PATH: source a ROS 2 installation, with launch_ros, ros2cli and colcon, first"
+            return (
+                f"'{tool}' is not in the PATH: source a ROS 2 installation, with "
+                'launch_ros, ros2cli and colcon, first'
+            )
     done = subprocess.run(
         ['ros2', 'pkg', 'prefix', 'launch_ros'],
         capture_output=True,
@@ -57,7 +62,10 @@ def why_not_here() -> str:
         check=False,
     )
     if done.returncode:
-        return f"'ros2' does not find launch_ros: {' '.join((done.stderr or done.stdout).split())[-200:]}"
+        return (
+            "'ros2' does not find launch_ros: "
+            f'{" ".join((done.stderr or done.stdout).split())[-200:]}'
+        )
     return ''
 
 
@@ -220,7 +228,8 @@ class Ros2:
 
     def asked(self, verb: str, *args: str, until: str = '') -> str:
         """:meth:`say` for commands that look at the graph. Without the daemon they take the time to look themselves; on a loaded machine
-        even two seconds may not be enough to see everybody, so that they are asked again with more time.
+        even two seconds may not be enough to see everybody, so that they are asked again with more
+        time.
 
         :param until: what has to be in the answer.
         """

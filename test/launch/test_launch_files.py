@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 import re
 import signal
-from pathlib import Path
 
+from npu.onnx_kit import constant, FLOAT
 import numpy as np
 import pytest
-from npu.onnx_kit import FLOAT, constant
 from ros2_tools import REPOSITORY, Ros2
 
 FILES = sorted(path.name for path in (REPOSITORY / 'launch').glob('*.launch.*'))
@@ -102,7 +102,10 @@ def test_perception_runs_as_a_program(ros2: Ros2, small: str) -> None:
 
 def test_perception_in_xml_gives_each_component_its_section(ros2: Ros2, tmp_path: Path) -> None:
     path = tmp_path / 'mine.yaml'
-    text = '/**/capture: {ros__parameters: {width: 320}}\n/truck/capture: {ros__parameters: {height: 240}}\n'
+    text = (
+        '/**/capture: {ros__parameters: {width: 320}}\n/truck/capture: {ros__parameters: '
+        '{height: 240}}\n'
+    )
     path.write_text(
         f'/**: {{ros__parameters: {{slots: 8, score_threshold: 0.5}}}}\n{text}', encoding='utf-8'
     )
@@ -127,13 +130,19 @@ def test_components_in_a_launch_file_of_ones_own_warn_of_mistakes_alone(
         '/**: {ros__parameters: {slots: 8, score_threshold: 0.5, widht: 320}}\n', encoding='utf-8'
     )
     nodes = ''.join(
-        f'<composable_node pkg="zc_perception" plugin="zc_perception::{kind}Node" name="{kind.lower()}">{inside}</composable_node>'
+        (
+            f'<composable_node pkg="zc_perception" plugin="zc_perception::{kind}Node" '
+            f'name="{kind.lower()}">{inside}</composable_node>'
+        )
         for kind, inside in (
             ('Inference', f'<param from="{parameters}"/>'),
             ('Capture', '<extra_arg name="forward_global_arguments" value="true"/>'),
         )
     )
-    start = f'exec="component_container" name="mine" namespace="" output="screen" args="--ros-args --params-file {parameters}"'
+    start = (
+        'exec="component_container" name="mine" namespace="" output="screen" '
+        f'args="--ros-args --params-file {parameters}"'
+    )
     path.write_text(
         f'<launch><node_container pkg="zc_perception" {start}>{nodes}</node_container></launch>',
         encoding='utf-8',
@@ -189,8 +198,10 @@ def test_a_parameter_for_the_nodes_of_all_packages_ends_nothing(
         for name, value in (each.split(':=') for each in (*rest, small))
     )
     path.write_text(
-        '<launch><set_parameter name="robot_radius" value="0.3"/><set_parameter name="scala" value="0.5"/>'
-        f'<set_parameter name="slots" value="8"/><include file="$(find-pkg-share {PACKAGE})/launch/{file}">{given}</include></launch>',
+        '<launch><set_parameter name="robot_radius" value="0.3"/><set_parameter name="scala" '
+        'value="0.5"/>'
+        '<set_parameter name="slots" value="8"/><include file="$(find-pkg-share '
+        f'{PACKAGE})/launch/{file}">{given}</include></launch>',
         encoding='utf-8',
     )
     with ros2.launch(str(path)) as launch:
@@ -205,7 +216,10 @@ def test_a_parameter_for_the_nodes_of_all_packages_ends_nothing(
 def test_quality_of_service_for_all_nodes_is_nobodys_mistake(ros2: Ros2, tmp_path: Path) -> None:
     path = tmp_path / 'mine.yaml'
     path.write_text(
-        f'/**: {{ros__parameters: {{qos_overrides: {{/image_raw: {{publisher: {{depth: 2}}}}}}}}}}{SMALL}',
+        (
+            f'/**: {{ros__parameters: {{qos_overrides: {{/image_raw: {{publisher: {{depth: '
+            f'2}}}}}}}}}}{SMALL}'
+        ),
         encoding='utf-8',
     )
     for file, ready in (
@@ -277,7 +291,8 @@ def test_nodes_are_loaded_into_a_container_that_runs(
 ) -> None:
     container = tmp_path / 'container.launch.xml'
     container.write_text(
-        '<launch><node pkg="zc_perception" exec="component_container_mt" name="mine" namespace="truck"/></launch>'
+        '<launch><node pkg="zc_perception" exec="component_container_mt" name="mine" '
+        'namespace="truck"/></launch>'
     )
     with ros2.launch(str(container)) as launch:
         launch.wait_for('ready: ')
@@ -356,7 +371,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
     ),
     'no such argument': (
         ['perception.launch.py', 'acelerator:=cpu'],
-        "launch argument 'acelerator' is unknown; did you mean 'accelerator'?; known are params_file",
+        (
+            "launch argument 'acelerator' is unknown; did you mean 'accelerator'?; known are "
+            'params_file'
+        ),
     ),
     'no such argument, in XML': (
         ['perception.launch.xml', 'rate:=3'],
@@ -408,7 +426,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
     'a quality of service that is none': (
         [
             'split_process.launch.py',
-            'FILE:/**: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {reliability: foo}}}}}',
+            (
+                'FILE:/**: {ros__parameters: {qos_overrides: {/image_raw: {publisher: '
+                '{reliability: foo}}}}}'
+            ),
         ],
         "'qos_overrides./image_raw.publisher.reliability' is 'foo'; it must be reliable or",
     ),
@@ -419,9 +440,15 @@ WRONG: dict[str, tuple[list[str], str]] = {
     'a key that is there twice': (
         [
             'perception.launch.xml',
-            'FILE:/**/capture:\n  ros__parameters:\n    width: 320\n    height: 240\n    width: 640\n',
+            (
+                'FILE:/**/capture:\n  ros__parameters:\n    width: 320\n    height: 240\n    '
+                'width: 640\n'
+            ),
         ],
-        "parameter 'width' is given in line 3 and line 5, and ROS takes one of them; write it once",
+        (
+            "parameter 'width' is given in line 3 and line 5, and ROS takes one of them; write it "
+            'once'
+        ),
     ),
     'a missed section': (
         ['multi_camera.launch.py', 'FILE:/fornt/capture: {ros__parameters: {width: 320}}'],
@@ -435,7 +462,10 @@ def test_a_node_of_another_name_in_a_launch_file_of_ones_own_is_named(
 ) -> None:
     parameters, path = tmp_path / 'mine.yaml', tmp_path / 'own.launch.xml'
     parameters.write_text('/**/capture: {ros__parameters: {camera: replay}}\n', encoding='utf-8')
-    node = f'<node pkg="zc_perception" exec="capture_node" name="cam" output="screen"><param from="{parameters}"/></node>'
+    node = (
+        '<node pkg="zc_perception" exec="capture_node" name="cam" output="screen"><param '
+        f'from="{parameters}"/></node>'
+    )
     path.write_text(f'<launch>{node}</launch>', encoding='utf-8')
     said = ros2.run('launch', str(path)).stdout
     assert (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
+import re
 
 import pytest
-import yaml
 from ros2_tools import Launch, Ros2, Workspace
+import yaml
 
 from zc_perception.nodes.params.kinds import node_kind
 from zc_perception.nodes.params.verdict import check_file
@@ -179,8 +179,10 @@ def test_topic_echo_info_and_list(ros2: Ros2) -> None:
     listed = ros2.asked('topic list', '-t', until='/detections/image [')
     for topic in (
         '/image_raw [sensor_msgs/msg/Image]', '/camera_info [sensor_msgs/msg/CameraInfo]',
-        '/detections [vision_msgs/msg/Detection2DArray]', '/label_info [vision_msgs/msg/LabelInfo]',
-        '/detections/image [sensor_msgs/msg/Image]', '/diagnostics [diagnostic_msgs/msg/DiagnosticArray]',
+        '/detections [vision_msgs/msg/Detection2DArray]', ('/label_info '
+            '[vision_msgs/msg/LabelInfo]'),
+        '/detections/image [sensor_msgs/msg/Image]', ('/diagnostics '
+                                                      '[diagnostic_msgs/msg/DiagnosticArray]'),
     ):  # fmt: skip
         assert topic in listed
 

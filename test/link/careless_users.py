@@ -1,35 +1,36 @@
 """Programs for test_user_behaviour.py: a camera, a witness, and users who do with their frames whatever comes into their minds.
 
-``python careless_users.py camera|witness|users`` is driven as link_program.py is. Each frame has its number in its stamp, and in the first
-and the last four bytes of each plane: who finds another number there looks at a buffer that is used again.
+``python careless_users.py camera|witness|users`` is driven as link_program.py is. Each frame has
+its number in its stamp, and in the first and the last four bytes of each plane: who finds another
+number there looks at a buffer that is used again.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 import gc
 import itertools
 import os
+from pathlib import Path
 import random
 import struct
 import sys
 import threading
 import time
 import traceback
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 sys.path.insert(1, str(Path(__file__).parents[1]))
 
-import numpy as np
-import rclpy
 from faults.holdings import holding, settled_excess, with_slots
 from link_program import make_executor, serve
 from long_form import LONG
+import numpy as np
 from numpy.typing import NDArray
+import rclpy
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.task import Future
@@ -39,9 +40,9 @@ from waiting import eventually, until
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints import AdaptedPublisher
 from zc_perception.link.endpoints.frame_subscription import (
+    create_frame_subscription,
     FrameReader,
     FrameSubscription,
-    create_frame_subscription,
 )
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.shared_memory.server import SharedMemoryServer
@@ -140,7 +141,8 @@ class Camera:
             until(
                 lambda: self._progress[PUBLISHED] < self._progress[WITNESSED] + AHEAD,
                 lambda: (
-                    f'the witness has no frame after {self._progress[WITNESSED]}, of {self._progress[PUBLISHED]}'
+                    f'the witness has no frame after {self._progress[WITNESSED]}, of '
+                    f'{self._progress[PUBLISHED]}'
                 ),
                 pause=lambda: time.sleep(0.001),
             )
@@ -367,7 +369,8 @@ class User:
         self._ros = ros
         self._progress = progress
         self._executor = executor
-        # Callbacks draw from one and whoever makes and ends lives from another: which of them is first would change both.
+        # Callbacks draw from one and whoever makes and ends lives from another: which of them is
+        # first would change both.
         self._whims = random.Random(f'{seed}/{index}/callbacks')
         self._fate = random.Random(f'{seed}/{index}/lives')
         self._lock = threading.RLock()
@@ -802,7 +805,8 @@ class User:
             frames = life.frames
             state = None if frames is None else frames.statistics()
             self.found(
-                f'frozen: life {life.number} for {life.frozen_s:.1f} s, it holds {self.holds(life)} of {life.held}: {state}'
+                f'frozen: life {life.number} for {life.frozen_s:.1f} s, it holds '
+                f'{self.holds(life)} of {life.held}: {state}'
             )
             life.left_s = 0.0
         if (life.left_s <= 0.0 and not life.busy) or life.left_s < -3.0:
@@ -949,7 +953,8 @@ class UsersProgram:
     def _last_entities(self, executor: Any) -> None:
         """Be the last that an executor has called: what was called last it keeps, however long it rests after that.
 
-        Of what callbacks have raised, a multi-threaded one forgets one exception each time that it is woken.
+        Of what callbacks have raised, a multi-threaded one forgets one exception each time that it
+        is woken.
         """
         node, called = self._ros.node('last'), threading.Event()
         node.create_subscription(Image, 'nothing', lambda message: None, 1)

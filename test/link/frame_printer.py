@@ -1,6 +1,7 @@
 """Prints the frames of a topic, each as a line of JSON: its header, which memory it is in, and a checksum of each plane's samples.
 
-``python frame_printer.py TOPIC FRAMES [latched]`` ends after so many, or when its standard input is closed.
+``python frame_printer.py TOPIC FRAMES [latched]`` ends after so many, or when its standard input
+is closed.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 import subprocess
 import sys
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -57,7 +57,8 @@ class LinkProcess:
     @property
     def log(self) -> str:
         """All that it has said so far."""
-        # By an opening of its own: a file position that the process shares moves to the end whenever it writes.
+        # By an opening of its own: a file position that the process shares moves to the end
+        # whenever it writes.
         return self._log.read_text(encoding='utf-8')
 
     def kill(self) -> None:

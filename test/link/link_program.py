@@ -1,11 +1,15 @@
 """A process with publishers and subscriptions, adapted and plain ones, for tests that need several processes.
 
-``python link_program.py EXECUTOR`` reads a JSON command per line and answers each with a line of JSON; see the methods of Program. Frames
-are tiny; a value (1 to 250) is a frame's luma, a message's bytes and the stamp, so that a receiver can tell whether they belong together.
+``python link_program.py EXECUTOR`` reads a JSON command per line and answers each with a line of
+JSON; see the methods of Program. Frames are tiny; a value (1 to 250) is a frame's luma, a
+message's bytes and the stamp, so that a receiver can tell whether they belong together.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 import gc
 import json
 import operator
@@ -13,9 +17,6 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import rclpy
@@ -74,7 +75,8 @@ def make_executor(kind: str, context: rclpy.Context) -> Any:
 def spin(executor: Any, kind: str, stop: threading.Event, end: Any = None) -> None:
     """Until the executor is shut down, or the future *end* is done; after *stop*, an EventsExecutor ends with its next task.
 
-    Another thread that destroys a plain publisher or subscription at the wrong moment ends a spin of rclpy: then it begins again.
+    Another thread that destroys a plain publisher or subscription at the wrong moment ends a spin
+    of rclpy: then it begins again.
     """
     while not stop.is_set():
         with suppress(InvalidHandle):

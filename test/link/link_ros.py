@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+import threading
 from typing import Any
 
-import rclpy
 from link_program import make_executor, spin
+import rclpy
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.task import Future
@@ -108,7 +108,8 @@ class Ros:
 
     def close(self) -> None:
         self._stop.set()
-        # An executor of rclpy that is shut down while it begins to wait may wait for ever, with all that its context has.
+        # An executor of rclpy that is shut down while it begins to wait may wait for ever, with
+        # all that its context has.
         self._end.set_result(None)
         self._thread.join(60.0)
         self.executor.shutdown()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
+import time
 from typing import Any
 
-from link_ros import LATCHED, Ros, announced
+from link_ros import announced, LATCHED, Ros
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
 from std_msgs.msg import String

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict, replace
 import errno
 import json
 import os
+from pathlib import Path
 import stat
 import time
-from collections.abc import Callable
-from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
-import pytest
 from descriptors import open_descriptors
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, HealthCheck, settings
 from hypothesis import strategies as st
 from link_process import LinkProcess
 from link_ros import Ros
+import pytest
 from rclpy.qos import QoSProfile
 from waiting import eventually
 
 from zc_perception.link.announcement import (
-    VERSION,
     Announcement,
     host_id,
     read_announcements,
     remove_announcement,
+    VERSION,
     write_announcement,
 )
 from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.endpoints.subscription import AdaptedSubscription
 from zc_perception.link.shared_memory.socket_folder import (
-    ANNOUNCEMENT_SUFFIX,
-    STARTING,
     announcement_path,
+    ANNOUNCEMENT_SUFFIX,
     listen,
     remove_stale,
+    STARTING,
 )
 
 GOOD = Announcement(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import itertools
 import threading
-from collections.abc import Callable
 
-import pytest
 from frame_queues import FrameQueue
+import pytest
 
 from zc_perception.frame import Frame
 from zc_perception.link.bus import BusKey, BusPublisher, BusSubscription, InProcessBus, LinkQos

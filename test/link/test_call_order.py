@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import random
 import threading
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from link_ros import Ros
+import pytest
 from rclpy.qos import QoSProfile
 from std_msgs.msg import String
 from waiting import eventually

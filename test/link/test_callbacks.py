@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import gc
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator
 from typing import Any
+import weakref
 
-import pytest
 from link_ros import Ros
+import pytest
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.task import Future

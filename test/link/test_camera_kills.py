@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import re
-import time
 from collections import Counter
 from dataclasses import dataclass, field
+import gc
+import os
 from pathlib import Path
+import re
+import time
 
-import pytest
 from link_process import LinkProcess
 from link_ros import Ros
 from long_form import LONG
+import pytest
 from waiting import eventually
 
 from zc_perception.frame import Frame
@@ -31,13 +31,15 @@ class Kills:
 
     :param kills: how often the camera was killed.
     :param unmet: lives in which a subscription had no link to the camera when that was killed.
-    :param lost: how often a subscription was seen without a link to the camera, after that life's first one and before its end.
-    :param wrong_rungs: the rungs that were seen besides ``shared_memory`` and ``unmatched``, with their reasons; but for that of a camera
-        that takes its time to die.
+    :param lost: how often a subscription was seen without a link to the camera, after that life's
+        first one and before its end.
+    :param wrong_rungs: the rungs that were seen besides ``shared_memory`` and ``unmatched``, with
+        their reasons; but for that of a camera that takes its time to die.
     :param converted: messages that a camera was asked for, and those that came here.
     :param disorder: frames that came twice or after a newer one of the same life.
     :param frames: that came.
-    :param slowest_s: from a camera's readiness to the first moment at which both subscriptions were linked to it.
+    :param slowest_s: from a camera's readiness to the first moment at which both subscriptions
+        were linked to it.
     :param before: descriptors and threads after the first kills, and ``after`` the last one.
     """
 
@@ -98,7 +100,8 @@ class KilledCamera:
         linked = True
         for subscription in self._subscriptions:
             statistics = subscription.statistics()
-            # A killed process may take seconds to let go of its listening socket, and is as silent as a stopped one until then.
+            # A killed process may take seconds to let go of its listening socket, and is as silent
+            # as a stopped one until then.
             dies = (
                 'does not answer' in statistics.reason
                 and not self._named(statistics.reason) - self._dead
@@ -174,12 +177,14 @@ class KilledCamera:
         held: dict[str, int] = {}
 
         def is_settled() -> bool:
-            self._fetch()  # a frame that waits there has its memory, and the last one may come after the kill
+            # a frame that waits there has its memory, and the last one may come after the kill
+            self._fetch()
             held.update(holding())
             return all(held[kind] <= least[kind] for kind in least)
 
         eventually(is_settled)
-        # Not looked at once more: middleware and link open a socket for a moment whenever they look for the dead.
+        # Not looked at once more: middleware and link open a socket for a moment whenever they
+        # look for the dead.
         return held
 
     def close(self) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
 from link_ros import Ros
 from one_camera import Camera, number_of, publishing
+import pytest
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CameraInfo

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
 
 from zc_perception.frame import Header
 from zc_perception.link.changeover import BOTH_WAYS_S, Changeover, message_key

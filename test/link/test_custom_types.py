@@ -6,17 +6,17 @@ import array
 from collections.abc import Iterator
 from typing import Any
 
+from link_program import executor_exists, EXECUTORS
+from link_ros import RAISING, Ros
 import numpy as np
 import pytest
-from link_program import EXECUTORS, executor_exists
-from link_ros import RAISING, Ros
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 from waiting import eventually
 
-from zc_perception.link.endpoints import ROS_MESSAGE, ExtraMessage
-from zc_perception.link.image_conversion import FrameToJpeg, frame_adapter
+from zc_perception.link.endpoints import ExtraMessage, ROS_MESSAGE
+from zc_perception.link.image_conversion import frame_adapter, FrameToJpeg
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.ledger import CopyLedger
 

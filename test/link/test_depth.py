@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Callable, Iterator
+import contextlib
 from pathlib import Path
+import time
 from typing import Any
 
-import pytest
 from link_process import LinkProcess
 from link_program import KINDS
 from link_ros import Ros
+import pytest
 from rclpy.qos import HistoryPolicy, QoSProfile
 from waiting import eventually
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+import socket
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from link_ros import announced
+import pytest
 from rclpy.qos import QoSProfile
 from waiting import eventually
 

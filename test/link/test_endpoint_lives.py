@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+import threading
 from typing import Any
 
-import pytest
-from link_program import EXECUTORS, executor_exists, open_descriptors
+from link_program import executor_exists, EXECUTORS, open_descriptors
 from link_ros import RAISING, Ros
+import pytest
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
@@ -16,7 +16,7 @@ from sensor_msgs.msg import Image
 from waiting import eventually
 
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import IN_PROCESS, REFUSED, AdaptedSubscription
+from zc_perception.link.endpoints import AdaptedSubscription, IN_PROCESS, REFUSED
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.ledger import CopyLedger

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+import threading
 from types import SimpleNamespace
 
 import pytest

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cv2
-import numpy as np
-import pytest
 from link_ros import Ros
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from waiting import eventually

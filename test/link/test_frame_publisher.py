@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import fcntl
 import json
 import os
+from pathlib import Path
 import subprocess
 import sys
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
+import zlib
 
 import cv2
-import numpy as np
-import pytest
 from link_ros import Ros
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 from rclpy.clock import ClockType
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.time import Time as ClockTime
@@ -35,7 +35,7 @@ from zc_perception.errors import (
     ZcError,
 )
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE, frame_publisher
+from zc_perception.link.endpoints import frame_publisher, IN_PROCESS, ROS_MESSAGE
 from zc_perception.link.endpoints.frame_publisher import FramePublisher
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 from zc_perception.memory import kernel_abi as abi

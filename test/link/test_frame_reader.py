@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
 import os
+from pathlib import Path
 import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-import rclpy
 from link_process import LinkProcess
 from link_program import open_descriptors
 from link_ros import Ros
-from one_camera import RESERVE, Camera, number_of
+from one_camera import Camera, number_of, RESERVE
+import pytest
+import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from waiting import eventually

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import gc
 import threading
-import weakref
-from collections.abc import Callable
 from typing import Any
+import weakref
 
-import pytest
 from builtin_interfaces.msg import Time
 from link_ros import Ros
-from one_camera import RESERVE, Camera, number_of, publishing
+from one_camera import Camera, number_of, publishing, RESERVE
+import pytest
 from rclpy.node import Node
 from std_msgs.msg import Header
 from waiting import eventually

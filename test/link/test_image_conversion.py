@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import array
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+import time
 from typing import Any
 
 import cv2
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 from pixel.format_samples import (
     ALL,
-    GREY,
-    PUBLISHED,
-    WORDS,
-    YUV,
     expanded,
+    GREY,
     noise,
+    PUBLISHED,
     published_rgb,
     rgb_planes,
     spread,
+    WORDS,
     words_rgb,
+    YUV,
     yuv_planes,
 )
+import pytest
 from sensor_msgs.msg import Image
 
 from zc_perception.errors import ConfigError, FormatError, NegotiationError
@@ -44,7 +44,7 @@ from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.encodings import ENCODINGS, OUTPUT_ENCODINGS
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 

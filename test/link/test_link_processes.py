@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import product
+import json
 from pathlib import Path
+import time
 from typing import Any
 
-import pytest
 from link_process import LinkProcess
-from link_program import EXECUTORS, executor_exists
-from link_ros import LATCHED, Ros, announced
+from link_program import executor_exists, EXECUTORS
+from link_ros import announced, LATCHED, Ros
 from nodes.programs import Program
+import pytest
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_msgs.msg import String
 from waiting import eventually
@@ -389,7 +389,8 @@ def test_beside_greedy_ones_of_any_process_the_viewers_miss_nothing(
             and one(process, name)['dropped'] == 0
         )
     for place, name in zip(greedy, names, strict=True):
-        # Its thread and its callback may be later than the viewers'; a newer frame may come before the callback ran for the first one.
+        # Its thread and its callback may be later than the viewers'; a newer frame may come before
+        # the callback ran for the first one.
         both = eventually(
             lambda place=place, name=name: len(one(processes[place], name)['received']) == 2
         )

@@ -1,20 +1,21 @@
 """REP 2007's matrix: who publishes, who subscribes, where, with which QoS, in which order, on which executor.
 
-For each case: every message once, in order and with its own content, the right rung, and no conversion but those that the rung needs:
-where none may be, the adapter raises. The cases of one executor run at the same time, each on a topic of its own, in two processes.
+For each case: every message once, in order and with its own content, the right rung, and no
+conversion but those that the rung needs: where none may be, the adapter raises. The cases of one
+executor run at the same time, each on a topic of its own, in two processes.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+import itertools
 from pathlib import Path
 from typing import Any
 
-import pytest
 from link_process import LinkProcess
-from link_program import EXECUTORS, executor_exists
+from link_program import executor_exists, EXECUTORS
+import pytest
 
 BEFORE = [1, 2, 3, 4, 5, 6, 7]
 AFTER = [11, 12, 13]
@@ -256,7 +257,8 @@ def test_each_message_once_by_the_right_rung(case: Case, result: Callable[[Case]
         assert subscriber['conversions'] == (len(case.received) if case.message else 0)
         assert subscriber['errors'] == 0 and subscriber['duplicates'] == 0
     if case.publisher == 'adapted':
-        # transient_local is for the late reader, who may be a plain one: rclcpp converts eagerly, too.
+        # transient_local is for the late reader, who may be a plain one: rclcpp converts eagerly,
+        # too.
         assert publisher['conversions'] == (
             case.published if case.subscriber == 'plain' or case.latched else 0
         )

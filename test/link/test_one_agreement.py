@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
 from typing import Any
 
+from link_ros import Ros
 import numpy as np
 import pytest
-from link_ros import Ros
 from shared_memory.memory_link import RawPeer, Receiver
 from waiting import eventually, until
 

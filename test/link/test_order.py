@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator
 import random
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
 from link_process import LinkProcess
 from link_program import KINDS
 from link_ros import Ros
+import pytest
 from rclpy.node import Node
 from waiting import eventually
 
@@ -185,7 +185,8 @@ def test_a_reader_that_is_sometimes_slow(
             source.close_one('plain')
         plain = value % 3 == 0 and 60 < value <= 180
         if value % 30 == 0:
-            # With depth 1 the middleware keeps what comes last: a message of the camera's that is made late would replace the plain one.
+            # With depth 1 the middleware keeps what comes last: a message of the camera's that is
+            # made late would replace the plain one.
             assert eventually(
                 lambda value=value: source.state('camera')['converted'] >= (value - value // 3) / 2
             ), value
@@ -237,7 +238,8 @@ def test_equal_stamps_of_a_camera_and_a_plain_publisher(
                 else {'plain': pair[1], 'camera': pair[0]}
             )
         )
-        # A conversion that is skipped would leave nothing to recognise, and of what is not read in time only the newest is kept.
+        # A conversion that is skipped would leave nothing to recognise, and of what is not read in
+        # time only the newest is kept.
         assert eventually(lambda number=number: source.state('camera')['conversions'] > number)
         assert eventually(lambda pair=pair: not Counter(pair) - Counter(reader.seen)), (
             pair,
@@ -275,7 +277,8 @@ def test_equal_stamps_of_two_cameras(
     if second == 'other':
         assert eventually(lambda: other.state('camera')['consumers'] == 1)
     else:
-        # The middleware may show the reader to one camera later than to the other, and who has no reader yet makes no message.
+        # The middleware may show the reader to one camera later than to the other, and who has no
+        # reader yet makes no message.
         assert eventually(
             lambda: all(each.state('camera')['readers'] == 1 for each in (first, other))
         )

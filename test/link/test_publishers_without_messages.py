@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
+import json
 from typing import Any
 
+from link_ros import announced, LATCHED, Ros
 import pytest
-from link_ros import LATCHED, Ros, announced
 from std_msgs.msg import String
 from waiting import eventually
 
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import write_announcement
-from zc_perception.link.endpoints import SHARED_MEMORY, UNMATCHED, SharedMemoryLinks
+from zc_perception.link.endpoints import SHARED_MEMORY, SharedMemoryLinks, UNMATCHED
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.pool import BufferPool
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
 
 from zc_perception.link.rungs import (
+    choose,
     IN_PROCESS,
-    REFUSED,
-    ROS_MESSAGE,
-    SHARED_MEMORY,
-    UNMATCHED,
     LocalPublisher,
+    REFUSED,
     RemotePublisher,
     RemoteState,
+    ROS_MESSAGE,
+    SHARED_MEMORY,
     TopicView,
-    choose,
+    UNMATCHED,
 )
 
 HERE = LocalPublisher('/camera')

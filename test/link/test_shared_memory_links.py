@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import errno
 import os
+from pathlib import Path
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 
-import pytest
 from link_ros import announced
+import pytest
 from shared_memory.memory_link import publish
 from waiting import until
 
@@ -145,7 +145,8 @@ def test_a_publisher_has_its_time_from_the_end_of_the_connection_on_however_late
     deadline = time.monotonic() + 60.0
     while links.connected() and time.monotonic() < deadline:
         assert queue.get(0.01) is None
-    # Longer than since the end of the connection, on a machine that stands still, too, and shorter than since somebody looked.
+    # Longer than since the end of the connection, on a machine that stands still, too, and shorter
+    # than since somebody looked.
     monkeypatch.setattr(
         'zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.99 * (time.monotonic() - looked)
     )

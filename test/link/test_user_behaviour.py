@@ -1,19 +1,20 @@
 """Users who raise, keep, forget, sleep and destroy at random: nothing that they do may freeze them for good, leak, or harm another one.
 
-A failure says what the user did before. ``ZC_USER_SEEDS=7,8 ZC_USER_FRAMES=20000`` runs other seeds, and longer ones.
+A failure says what the user did before. ``ZC_USER_SEEDS=7,8 ZC_USER_FRAMES=20000`` runs other
+seeds, and longer ones.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass, field
+import os
 from pathlib import Path
+import sys
 from typing import Any
 
-import pytest
 from link_process import LinkProcess
 from long_form import LONG
+import pytest
 from waiting import eventually
 
 PROGRAM = Path(__file__).with_name('careless_users.py')

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import contextlib
+from pathlib import Path
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-import rclpy
 from link_ros import Ros
 from one_camera import Camera, number_of, publishing
+import pytest
+import rclpy
 from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
@@ -21,7 +21,7 @@ from waiting import eventually
 
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
-from zc_perception.link.rclpy_compat import InvalidHandle, create_reader
+from zc_perception.link.rclpy_compat import create_reader, InvalidHandle
 
 
 @pytest.fixture
@@ -260,7 +260,8 @@ def test_a_reader_may_be_destroyed_beside_a_plain_spin(free_domain: int, kind: t
             reader = create_reader(node, Image, 'image', lambda message: None, QoSProfile(depth=1))
             time.sleep(0.0005)
             node.destroy_subscription(reader)
-    done.set()  # and not by shutdown(): an executor of rclpy that is just about to wait may wait for ever then
+    # and not by shutdown(): an executor of rclpy that is just about to wait may wait for ever then
+    done.set()
     thread.join(60.0)
     assert errors == [] and not thread.is_alive()
     executor.shutdown()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from link.wire.page_process import PageProcess
 from link.wire.wire_builder import build_consumer
 from link.wire.wire_process import ConsumerProcess
 from nodes.programs import Program
+import pytest
 from waiting import eventually
 
 CAMERA = (

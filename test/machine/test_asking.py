@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 import shlex
 import stat
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
-import pytest
 from processes import is_alive
+import pytest
 from waiting import until
 
 from zc_perception.machine import asking
-from zc_perception.machine.asking import NoAnswerError, ask, end_all
+from zc_perception.machine.asking import ask, end_all, NoAnswerError
 
 
 def describe_anything() -> dict[str, object]:
@@ -145,7 +145,8 @@ def test_the_process_dies_with_a_doctor_that_is_killed(tmp_path: Path) -> None:
     pipe = tmp_path / 'endless.yaml'
     os.mkfifo(pipe)
     program = (
-        'from zc_perception.machine.asking import ask; from zc_perception.doctor.answers import check_parameters; '
+        'from zc_perception.machine.asking import ask; from zc_perception.doctor.answers '
+        'import check_parameters; '
         f'ask(check_parameters, {str(pipe)!r}, time_limit_s=300.0)'
     )
     doctor = subprocess.Popen([sys.executable, '-c', program])

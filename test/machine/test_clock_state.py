@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from pathlib import Path
+import subprocess
 
 import pytest
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +15,7 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import BufferPool, Lease, Slot
 from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.layout import ImageLayout, compute_layout
+from zc_perception.pixel.layout import compute_layout, ImageLayout
 
 SMALL = compute_layout(NV12, 16, 16)
 PATIENCE_S = 60.0

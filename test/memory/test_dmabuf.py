@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import errno
 import os
+from pathlib import Path
 import resource
 import struct
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
+from descriptors import limited, next_free
 import numpy as np
 import pytest
-from descriptors import limited, next_free
 
 from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.memory import dmabuf
@@ -20,7 +20,8 @@ from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
 
-# _IOW('b', 1, const char *); _IOWR and _IOW of ('b', 2 and 3, { u32 flags; s32 fd }), as dma-buf.h writes them.
+# _IOW('b', 1, const char *); _IOWR and _IOW of ('b', 2 and 3, { u32 flags; s32 fd }), as dma-buf.h
+# writes them.
 SET_NAME = 1 << 30 | 8 << 16 | ord('b') << 8 | 1
 EXPORT_SYNC_FILE = 3 << 30 | 8 << 16 | ord('b') << 8 | 2
 IMPORT_SYNC_FILE = 1 << 30 | 8 << 16 | ord('b') << 8 | 3
@@ -97,7 +98,8 @@ def test_a_memfd_that_was_opened_for_writing_only_is_no_buffer(buffer: DmaBuf) -
     write_only = OwnedFd.open(f'/proc/self/fd/{buffer.fileno()}', os.O_WRONLY)
     with pytest.raises(
         AllocationError,
-        match=r'opened with O_WRONLY, so nobody can map it; its owner has to send an O_RDWR or O_RDONLY',
+        match=r'opened with O_WRONLY, so nobody can map it; its owner has to send an O_RDWR or '
+        r'O_RDONLY',
     ):
         DmaBuf.from_fd(write_only)
     assert write_only.closed
@@ -209,8 +211,10 @@ def in_use() -> int:
 
 
 @pytest.mark.parametrize(('which', 'soft', 'words'), [
-    (resource.RLIMIT_NOFILE, next_free, r"Too many open files; this process has no file descriptor left.*'ulimit -n'"),
-    (resource.RLIMIT_AS, in_use, r"Cannot allocate memory; use fewer slots or a smaller image.*'ulimit -v'"),
+    (resource.RLIMIT_NOFILE, next_free, (r'Too many open files; this process has no file '
+                                         r"descriptor left.*'ulimit -n'")),
+    (resource.RLIMIT_AS, in_use, (r'Cannot allocate memory; use fewer slots or a smaller '
+                                  r"image.*'ulimit -v'")),
 ])  # fmt: skip
 def test_a_mapping_is_refused_with_advice_and_works_afterwards(
     which: int, soft: Callable[[], int], words: str
@@ -275,7 +279,8 @@ def test_cpu_access_for_writing_needs_a_writable_buffer(buffer: DmaBuf) -> None:
 def test_readers_wait_for_writers_and_writers_for_all(
     readable: bool, writable: bool, access: CpuAccess, free: bool, ioctl: ScriptedIoctl
 ) -> None:
-    # In place of the poll of a reservation object: an eventfd is readable above 0, and no more writable at its highest count.
+    # In place of the poll of a reservation object: an eventfd is readable above 0, and no more
+    # writable at its highest count.
     buffer = DmaBuf(OwnedFd(os.eventfd(0, os.EFD_NONBLOCK)), BufferKind.DMABUF, 'dma_heap/system')
     if readable:
         os.eventfd_write(buffer.fileno(), 1 if writable else 2**64 - 2)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import ctypes
 import errno
 import fcntl
 import mmap
 import os
+from pathlib import Path
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 

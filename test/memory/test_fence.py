@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import errno
 import fcntl
 import math
@@ -11,14 +12,13 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 
-import pytest
 from descriptors import limited, next_free
 from pool_kit import PATIENCE_S
+import pytest
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.memory.fence import DeadlineFence, EventFence, Fence, SyncFile, Waker, poll_fd
+from zc_perception.memory.fence import DeadlineFence, EventFence, Fence, poll_fd, SyncFile, Waker
 from zc_perception.memory.owned_fd import OwnedFd
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

@@ -5,25 +5,25 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from pathlib import Path
 import resource
 import struct
-from pathlib import Path
 
-import pytest
 from descriptors import limited, next_free
+import pytest
 
 from zc_perception.errors import AllocationError, ConfigError
 from zc_perception.memory import heaps
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.heaps import (
     DmaHeap,
+    heap_order,
     HeapUse,
+    is_contiguous,
     OfferedHeaps,
+    open_heap,
     SealedMemfd,
     Udmabuf,
-    heap_order,
-    is_contiguous,
-    open_heap,
     working_heaps,
 )
 
@@ -258,7 +258,8 @@ def test_what_does_not_work_is_not_offered_and_says_why(devices: Path) -> None:
     heaps.close()
     with pytest.raises(
         AllocationError,
-        match=r'no heap works: this machine has no CMA heap .*; dma_heap/system could not allocate',
+        match=r'no heap works: this machine has no CMA heap .*; dma_heap/system could not '
+        r'allocate',
     ):
         working_heaps('auto', heap_order(HeapUse.CAMERA_IMPORT))
 
@@ -333,7 +334,10 @@ class Refusing:
         (
             'dma_heap/linux,cma',
             errno.ENOMEM,
-            'use fewer slots or a smaller image, see CmaFree in /proc/meminfo, or use dma_heap/system',
+            (
+                'use fewer slots or a smaller image, see CmaFree in /proc/meminfo, or use '
+                'dma_heap/system'
+            ),
         ),
         ('dma_heap/system', errno.ENOMEM, 'use fewer slots or a smaller image$'),
         ('dma_heap/system', errno.EMFILE, 'no file descriptor left; raise the limit'),
@@ -367,7 +371,8 @@ def test_a_device_file_of_somebody_else_names_the_group(
     monkeypatch.setattr('zc_perception.memory.owned_fd.os.open', refuse)
     with pytest.raises(
         AllocationError,
-        match=r"heap 'dma_heap/system' can't be opened: Permission denied; add the user to the group",
+        match=r"heap 'dma_heap/system' can't be opened: Permission denied; add the user to the "
+        r'group',
     ):
         open_heap('dma_heap/system')
     heap, reasons = open_heap()

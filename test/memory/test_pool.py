@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pool_kit import acquired, CountingAllocator, leased, SMALL
 import pytest
-from pool_kit import SMALL, CountingAllocator, acquired, leased
 
 from zc_perception.errors import AllocationError, ConfigError, LayoutError, StaleFrameError
 from zc_perception.memory.dmabuf import DmaBuf

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+import time
 
+from pool_kit import counted_pool, leased, SMALL
 import pytest
-from pool_kit import SMALL, counted_pool, leased
 
 from zc_perception.errors import FrameReleasedError, StaleFrameError
 from zc_perception.frame import Frame

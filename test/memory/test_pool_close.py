@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
 from unittest import mock
 
+from pool_kit import acquired, closes, counted_pool, leased, PATIENCE_S, stop_clock, TIMEOUT_S
 import pytest
-from pool_kit import PATIENCE_S, TIMEOUT_S, acquired, closes, counted_pool, leased, stop_clock
 from waiting import until
 
 from zc_perception.errors import StaleFrameError

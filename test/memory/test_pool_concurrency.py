@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import fcntl
 import gc
 import os
 import signal
 import threading
-from collections.abc import Callable
 from unittest import mock
 
+from pool_kit import acquired, closes, counted_pool, leased, PATIENCE_S, stop_clock, TIMEOUT_S
 import pytest
-from pool_kit import PATIENCE_S, TIMEOUT_S, acquired, closes, counted_pool, leased, stop_clock
 from waiting import until
 
 from zc_perception.errors import StaleFrameError
@@ -19,7 +19,7 @@ from zc_perception.frame import Frame
 from zc_perception.memory import pool as pool_module
 from zc_perception.memory.fence import EventFence, Waker
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import REAPER, BufferPool, Slot, SlotState
+from zc_perception.memory.pool import BufferPool, REAPER, Slot, SlotState
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
+from pool_kit import acquired, after_timeout, counted_pool, leased, stop_clock, TIMEOUT_S
 import pytest
-from pool_kit import TIMEOUT_S, acquired, after_timeout, counted_pool, leased, stop_clock
 
 from zc_perception import backoff
 from zc_perception.errors import AllocationError, StaleFrameError
 from zc_perception.memory.fence import EventFence
-from zc_perception.memory.pool import FIRST_RETRY_S, LAST_RETRY_S, BufferPool, SlotState
+from zc_perception.memory.pool import BufferPool, FIRST_RETRY_S, LAST_RETRY_S, SlotState
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]

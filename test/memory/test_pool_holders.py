@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import threading
 import time
-from collections.abc import Callable
 
-import pytest
 from pool_kit import acquired, counted_pool, leased
+import pytest
 
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.pool import BufferPool
@@ -69,8 +69,10 @@ def test_without_a_free_slot_one_line_says_who_has_them(monkeypatch: pytest.Monk
     acquired(pool)
     now[0] += 0.25
     assert pool.describe_holders() == (
-        'camera: 1 of 5 slots free; npu holds 2 (slot 0 generation 1 for 1.25 s, slot 1 generation 1 for 0.25 s); '
-        'overlay holds 1 (slot 0 generation 1 for 1.25 s); slot 2 generation 1 waits for 1 release fence; '
+        'camera: 1 of 5 slots free; npu holds 2 (slot 0 generation 1 for 1.25 s, slot 1 '
+        'generation 1 for 0.25 s); '
+        'overlay holds 1 (slot 0 generation 1 for 1.25 s); slot 2 generation 1 waits for 1 '
+        'release fence; '
         'slot 3 generation 1 is being filled for 0.25 s'
     )
     assert [(h.holder, h.index, h.generation, h.held_s) for h in pool.holdings()] == [

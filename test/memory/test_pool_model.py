@@ -1,7 +1,8 @@
 """The pool against an independent model of it, driven by hypothesis.
 
-No slot is lost and none handed out twice; a stale lease is always refused; generations only grow; every buffer is closed exactly once and
-never while it is leased; every listener hears of every slot's end exactly once.
+No slot is lost and none handed out twice; a stale lease is always refused; generations only grow;
+every buffer is closed exactly once and never while it is leased; every listener hears of every
+slot's end exactly once.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
-    RuleBasedStateMachine,
     consumes,
     initialize,
     invariant,
     multiple,
     precondition,
     rule,
+    RuleBasedStateMachine,
 )
-from pool_kit import SMALL, CountingAllocator, closes
+from pool_kit import closes, CountingAllocator, SMALL
+import pytest
 
 from zc_perception import backoff
 from zc_perception.errors import AllocationError, ConfigError, StaleFrameError
@@ -66,7 +67,8 @@ class PoolModel(RuleBasedStateMachine):
         self.patches = [
             mock.patch.object(module, 'time', clock) for module in (pool_module, backoff)
         ]
-        # What a closed pool's reaper does is done by collect() here; test_pool_close.py has the thread.
+        # What a closed pool's reaper does is done by collect() here; test_pool_close.py has the
+        # thread.
         self.patches.append(
             mock.patch.object(pool_module, 'REAPER', SimpleNamespace(watch=lambda pool: Waker()))
         )

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
 
-import pytest
 from doubles.sync_kernel import KernelFence, SyncKernel
-from pool_kit import TIMEOUT_S, acquired, counted_pool, leased, stop_clock
+from pool_kit import acquired, counted_pool, leased, stop_clock, TIMEOUT_S
+import pytest
 
 from zc_perception.errors import StaleFrameError
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import DeadlineFence, EventFence, SyncFile
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import SlotState, quarantine_fence
+from zc_perception.memory.pool import quarantine_fence, SlotState
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 import itertools
+from queue import Empty, Queue
 import random
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from queue import Empty, Queue
 from typing import Any
 
+from pool_kit import closes, CountingAllocator, SMALL
 import pytest
-from pool_kit import SMALL, CountingAllocator, closes
 from waiting import eventually, until
 
 from zc_perception.errors import StaleFrameError
@@ -41,7 +41,8 @@ class Stress:
         self.heard: Counter[int] = Counter()
         self.heard_lock = threading.Lock()
         self.pool.add_retire_listener(self.hear)
-        # No SimpleQueue: before Python 3.13 one of two threads that wait there may wait for ever, whatever its timeout.
+        # No SimpleQueue: before Python 3.13 one of two threads that wait there may wait for ever,
+        # whatever its timeout.
         self.frames: Queue[tuple[Lease, int]] = Queue()
         self.jobs: Queue[tuple[Slot, int, EventFence]] = Queue()
         self.tags = itertools.count(1)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import errno
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
 
-import pytest
 from doubles.sync_kernel import KernelFence, SyncKernel
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, HealthCheck, settings
 from hypothesis import strategies as st
+import pytest
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.memory import kernel_abi
-from zc_perception.memory.fence import DeadlineFence, SyncFile, fence_from_fd
+from zc_perception.memory.fence import DeadlineFence, fence_from_fd, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 import shutil
 import subprocess
 import sys
 import sysconfig
-from pathlib import Path
 from types import ModuleType
 
-import numpy as np
-import pytest
 from long_form import LONG
 from native.two_forms import compare
+import numpy as np
+import pytest
 
 from zc_perception import native
 

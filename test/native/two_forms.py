@@ -1,6 +1,7 @@
 """Random outputs of models, decoded by the compiled steps and in plain Python: both have to yield the same bits.
 
-A program as well: ``two_forms.py COMPILED SEED CASES`` does it with a module that was built in another way, such as for a sanitizer.
+A program as well: ``two_forms.py COMPILED SEED CASES`` does it with a module that was built in
+another way, such as for a sanitizer.
 """
 
 from __future__ import annotations

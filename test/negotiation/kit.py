@@ -10,7 +10,7 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.negotiation.constraints import BufferConstraints, Format
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 

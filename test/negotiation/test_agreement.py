@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 import itertools
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from negotiation.kit import NV12, R8, SIZE, TILED, X_TILED, XR24, YUYV, f, who
+from negotiation.kit import f, NV12, R8, SIZE, TILED, who, X_TILED, XR24, YUYV
+import pytest
 
 from zc_perception.errors import NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
@@ -66,7 +66,8 @@ AGREED = [
     case('Vulkan, KMS and an encoder', [
         who('vulkan', 'XR24 y', 'XR24 x', 'XR24 linear'), who('kms', 'XR24 linear', 'XR24 x'), who('encoder', 'XR24 linear', 'NV12 linear'),
     ], fourcc=XR24, modifiers=(LINEAR,)),
-    # GStreamer's example, glupload being asked at run time; before, its template names no drm-format at all.
+    # GStreamer's example, glupload being asked at run time; before, its template names no
+    # drm-format at all.
     case('vapostproc and glupload', [who('vapostproc', 'NV12 x', 'NV12 linear', 'YU12 linear', 'YV12 linear', 'XR24 y'),
                                      who('glupload', 'NV12 x', 'XR24 linear')], fourcc=NV12, modifiers=(X_TILED,)),
     case('an absent drm-format is any', [who('vapostproc', 'NV12 x', 'NV12 linear', 'XR24 y'), who('glupload')],
@@ -152,7 +153,8 @@ REFUSED = [
     says('nobody', [], 'no participant names a format; the camera must'),
     says('nobody who cares', [who('viewer')], 'no participant names a format'),
     says('same fourcc, other modifier', [CAMERA, who('npu', 'NV12 tiled')],
-         f'(camera: NV12 LINEAR, YUYV LINEAR; npu: NV12 {modifier_name(TILED)}); NV12 is common, but no modifier of it; '
+         f'(camera: NV12 LINEAR, YUYV LINEAR; npu: NV12 {modifier_name(TILED)}); NV12 is '
+         'common, but no modifier of it; '
          'add a converting participant or change one of them'),
     says('explicit and implicit never mix', [CAMERA, who('npu', 'NV12 implicit')],
          'npu: NV12 INVALID', 'NV12 is common, but no modifier of it'),
@@ -163,11 +165,15 @@ REFUSED = [
          f'the CPU access of cpu needs LINEAR, common are only NV12 {modifier_name(TILED)}'),
     says('a CPU with an implicit layout', [who('camera', 'NV12 implicit'), who('cpu', cpu_access=READ)],
          'the CPU access of cpu needs LINEAR'),
-    says('too small', [CAMERA, who('npu', min_size=(65, 1))], 'npu takes images of at least 65x1, not 64x48; choose a larger size'),
-    says('too large', [CAMERA, who('npu', max_size=(64, 47))], 'npu takes images of at most 64x47, not 64x48; choose a smaller size'),
-    says('a size that the format cannot have', [CAMERA], 'NV12 LINEAR 63x48: width 63 is not a multiple of 2', size=(63, 48)),
+    says('too small', [CAMERA, who('npu', min_size=(65, 1))], ('npu takes images of at least '
+        '65x1, not 64x48; choose a larger size')),
+    says('too large', [CAMERA, who('npu', max_size=(64, 47))], ('npu takes images of at most '
+        '64x47, not 64x48; choose a smaller size')),
+    says('a size that the format cannot have', [CAMERA], ('NV12 LINEAR 63x48: width 63 is not a '
+        'multiple of 2'), size=(63, 48)),
     says('a heap that one cannot use', [CAMERA, who('npu', heaps=('dma_heap/', 'udmabuf'))],
-         "npu can't use buffers of heap 'memfd', only of dma_heap/, udmabuf; set parameter 'heap'", heaps=('memfd',)),
+         ("npu can't use buffers of heap 'memfd', only of dma_heap/, udmabuf; set parameter "
+          "'heap'"), heaps=('memfd',)),
     says('no heap suits all', [CAMERA, who('a', heaps=('udmabuf',)), who('b', heaps=('dma_heap/',))],
          "a can't use buffers of heap 'dma_heap/system', only of udmabuf", "b can't use buffers of heap 'udmabuf', only of dma_heap/",
          heaps=('dma_heap/system', 'udmabuf')),
@@ -180,11 +186,13 @@ REFUSED = [
     says('two placements', [who('camera', 'NV12 linear', placement=ONE), who('gpu', placement=PER_PLANE)],
          'camera one buffer for all planes and gpu one buffer for each plane'),
     says('alignment against max_stride', [CAMERA, who('a', stride_align=64), who('b', stride_align=96), who('isp', max_stride=100)],
-         'NV12 LINEAR 64x48 has a stride of 192 bytes, a multiple of 192 (stride_align: a 64, b 96), but isp takes at most 100'),
+         ('NV12 LINEAR 64x48 has a stride of 192 bytes, a multiple of 192 (stride_align: a 64, '
+          'b 96), but isp takes at most 100')),
     says('alignments without a common multiple in range', [CAMERA, who('a', stride_align=1 << 20), who('b', stride_align=(1 << 20) - 1)],
          'stride_align: a 1048576, b 1048575'),
     says('more slots than allowed', [CAMERA, who('npu', slots=3), who('isp', max_slots=4)],
-         '5 slots are needed (camera 2, npu 3), but isp allows at most 4; hold fewer frames at a time'),
+         ('5 slots are needed (camera 2, npu 3), but isp allows at most 4; hold fewer frames '
+          'at a time')),
     says('everything at once', [CAMERA, who('npu', 'NV12 tiled', max_size=(8, 8), heaps=('udmabuf',), max_slots=1)],
          'no common pixel format and modifier', 'npu takes images of at most 8x8', "npu can't use buffers of heap 'memfd'",
          '2 slots are needed',

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from negotiation.kit import f, NV12, TILED, who
 import pytest
-from negotiation.kit import NV12, TILED, f, who
 
 from zc_perception.errors import NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from negotiation.kit import who
+import pytest
 
 from zc_perception.negotiation.agreement import choose_heap, offers_of
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.settings import HeapOffer, heap_offer
+from zc_perception.negotiation.settings import heap_offer, HeapOffer
 from zc_perception.negotiation.stand_in import parse_stand_in
 
 SYSTEM, CMA, UDMABUF, MEMFD = 'dma_heap/system', 'dma_heap/linux,cma', 'udmabuf', 'memfd'
@@ -41,8 +41,10 @@ def chosen(*participants: BufferConstraints) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ('participants', 'heap', 'because'),
     [
-        ([camera(SYSTEM, CMA, MEMFD)], SYSTEM, f'it comes first of {SYSTEM}, {CMA}, {MEMFD} and suits everybody'),
-        ([camera(CMA, SYSTEM), metis()], CMA, f'it comes first of {CMA}, {SYSTEM} and suits everybody'),
+        ([camera(SYSTEM, CMA, MEMFD)], SYSTEM, (f'it comes first of {SYSTEM}, {CMA}, {MEMFD} '
+                                                'and suits everybody')),
+        ([camera(CMA, SYSTEM), metis()], CMA, (f'it comes first of {CMA}, {SYSTEM} and suits '
+                                               'everybody')),
         (
             [camera(SYSTEM, CMA, UDMABUF), metis(True, NO_GROUP)],
             CMA,
@@ -58,13 +60,16 @@ def chosen(*participants: BufferConstraints) -> tuple[str, str]:
             CMA,
             f"metis needs contiguous memory, which heaps '{SYSTEM}', '{UDMABUF}' are not",
         ),
-        ([camera(SYSTEM, CMA), metis(note=UNKNOWN)], SYSTEM, f'it comes first of {SYSTEM}, {CMA} and suits everybody; metis: {UNKNOWN}'),
+        ([camera(SYSTEM, CMA), metis(note=UNKNOWN)], SYSTEM, (f'it comes first of {SYSTEM}, {CMA} '
+            f'and suits everybody; metis: {UNKNOWN}')),
         ([camera(MEMFD)], MEMFD, 'no other is on offer'),
-        ([camera(MEMFD, note='there is no /dev/udmabuf')], MEMFD, 'no other is on offer (camera: there is no /dev/udmabuf)'),
+        ([camera(MEMFD, note='there is no /dev/udmabuf')], MEMFD, ('no other is on offer (camera: '
+            'there is no /dev/udmabuf)')),
         (
             [camera('v4l2/uvcvideo', note="the driver's own buffers are used"), metis(True, NO_GROUP)],
             'v4l2/uvcvideo',
-            "no other is on offer (camera: the driver's own buffers are used); only the import tells metis whether it is contiguous",
+            ("no other is on offer (camera: the driver's own buffers are used); only the "
+             'import tells metis whether it is contiguous'),
         ),
         ([camera(SYSTEM, CMA), parse_stand_in(f'isp: NV12; heap={CMA}')], CMA, f"isp can't use buffers of heap '{SYSTEM}', only of {CMA}"),
         ([camera(SYSTEM, CMA), parse_stand_in('isp: NV12; contiguous')], CMA, f"isp needs contiguous memory, which heap '{SYSTEM}' is not"),
@@ -82,7 +87,8 @@ def test_the_first_that_suits_everybody_is_chosen_and_the_reason_is_one_line(
     [
         (
             [camera(SYSTEM, UDMABUF, MEMFD, note='this machine has no CMA heap in /dev/dma_heap'), metis(True, NO_GROUP)],
-            f"metis needs contiguous memory ({NO_GROUP}), which heaps '{SYSTEM}', '{UDMABUF}' are not; "
+            f"metis needs contiguous memory ({NO_GROUP}), which heaps '{SYSTEM}', '{UDMABUF}' "
+            'are not; '
             f"metis can't use buffers of heap '{MEMFD}', only of dma_heap/, udmabuf, v4l2/ "
             "(camera: this machine has no CMA heap in /dev/dma_heap); set parameter 'heap'",
         ),
@@ -91,7 +97,8 @@ def test_the_first_that_suits_everybody_is_chosen_and_the_reason_is_one_line(
             f"isp can't use buffers of heap '{SYSTEM}', only of {CMA}, memfd "
             f"(camera: parameter 'heap' is '{SYSTEM}'); set parameter 'heap'",
         ),
-        ([camera(MEMFD), who('npu', devices=(CARD,))], f"{CARD} of npu can't attach to buffers of heap 'memfd'; set parameter 'heap'"),
+        ([camera(MEMFD), who('npu', devices=(CARD,))], (f"{CARD} of npu can't attach to buffers "
+            "of heap 'memfd'; set parameter 'heap'")),
         (
             [who('camera', 'NV12 linear'), who('npu', heaps=('dma_heap/',)), who('isp', contiguous=True)],
             "npu, isp: wants certain memory, but no heap is offered; set parameter 'heap'",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from negotiation.kit import SIZE, Producer, who
+from negotiation.kit import Producer, SIZE, who
+import pytest
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.negotiation.constraints import BufferConstraints

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
+import threading
 
+from negotiation.kit import NV12, Producer, SIZE, TILED, who, YUYV
 import pytest
-from negotiation.kit import NV12, SIZE, TILED, YUYV, Producer, who
 
 from zc_perception.errors import AllocationError, NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
@@ -147,10 +147,12 @@ def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_o
         (lambda a: replace(a, layout=replace(a.layout, fourcc=YUYV)),
          "asked for NV12 .*; it answered 'YUYV'; it may not vary the format"),
         (lambda a: replace(a, layout=replace(a.layout, width=32)),
-         'asked for NV12 .* 64x48, .*; it answered 32x48 pixels; padding belongs into strides, offsets and sizes'),
+         ('asked for NV12 .* 64x48, .*; it answered 32x48 pixels; padding belongs into '
+          'strides, offsets and sizes')),
         (lambda a: replace(a, layout=compute_layout(NV12, *SIZE, stride_align=4096)), r'plane 0: ends at byte \d+, its buffer 0 has'),
         (lambda a: replace(a, layout=replace(a.layout, planes=a.layout.planes[:1])), 'NV12 LINEAR has 2 planes, the layout has 1'),
-        (lambda a: replace(a, buffers=a.buffers[:1]), 'the allocator gave 1 slots, participants need 2'),
+        (lambda a: replace(a, buffers=a.buffers[:1]), ('the allocator gave 1 slots, '
+                                                       'participants need 2')),
     ],
 )  # fmt: skip
 def test_a_camera_that_answers_something_else_is_an_error(

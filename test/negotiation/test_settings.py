@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from negotiation.kit import NV12, f, who
+from negotiation.kit import f, NV12, who
+import pytest
 
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.negotiation.settings import BufferSettings, HeapOffer, joint_limits, violations
-from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
+from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
 BASE = BufferSettings(

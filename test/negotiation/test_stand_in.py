@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from negotiation.kit import NV12, R8, TILED, YUYV
+import pytest
 
 from zc_perception.errors import ConfigError
 from zc_perception.memory.dmabuf import CpuAccess
@@ -24,12 +24,14 @@ from zc_perception.pixel.modifier import INVALID, LINEAR
         ('npu: NV12', {'formats': ((NV12, LINEAR),)}),
         ('npu: R8 R8:INVALID', {'formats': ((R8, LINEAR), (R8, INVALID))}),
         (
-            f'npu: NV12 NV12:0x{TILED:016x}; stride_align=256; heap=dma_heap/; slots=2; contiguous',
+            (f'npu: NV12 NV12:0x{TILED:016x}; stride_align=256; heap=dma_heap/; slots=2; '
+             'contiguous'),
             {'formats': ((NV12, LINEAR), (NV12, TILED)), 'stride_align': 256, 'heaps': ('dma_heap/',), 'slots': 2, 'contiguous': True},
         ),
         ('  npu :  NV12:INVALID   YUYV  ;slots = 1 ', {'formats': ((NV12, INVALID), (YUYV, LINEAR)), 'slots': 1}),
         (
-            'a/b-c_d.e: any; offset_align=4096; height_align=16; max_stride=8192; min_size=16x16; max_size=1920x1080; '
+            'a/b-c_d.e: any; offset_align=4096; height_align=16; max_stride=8192; '
+            'min_size=16x16; max_size=1920x1080; '
             'max_slots=9',
             {'offset_align': 4096, 'height_align': 16, 'max_stride': 8192, 'min_size': (16, 16), 'max_size': (1920, 1080),
              'max_slots': 9},
@@ -84,7 +86,10 @@ def test_every_heap_s_name_can_be_written(text: str, heaps: tuple[str, ...]) -> 
         ('npu: NV12 NV12', 'NV12 LINEAR is listed twice'),
         (
             'npu: NV12; stide_align=256',
-            "option 'stide_align' is unknown; did you mean 'stride_align'?; known are stride_align,",
+            (
+                "option 'stide_align' is unknown; did you mean 'stride_align'?; known are "
+                'stride_align,'
+            ),
         ),
         ('npu: NV12; contigous', "option 'contigous' is unknown; did you mean 'contiguous'?"),
         ('npu: NV12; contiguous=yes', "option 'contiguous' takes no value; write it alone"),
@@ -100,13 +105,19 @@ def test_every_heap_s_name_can_be_written(text: str, heaps: tuple[str, ...]) -> 
         ('npu: NV12; max_size=1x1; min_size=2x2', 'min_size 2x2 is above max_size 1x1'),
         (
             'npu: NV12; heap=a,,b',
-            "option 'heap' is 'a,,b'; it must be names with | between them, such as dma_heap/linux,cma",
+            (
+                "option 'heap' is 'a,,b'; it must be names with | between them, such as "
+                'dma_heap/linux,cma'
+            ),
         ),
         ('npu: NV12; heap=udmabuf,nvmap', 'it must be names with | between them'),
         ('npu: NV12; heap=|', 'it must be names with | between them'),
         (
             'npu: NV12; cpu=raed',
-            "option 'cpu' is 'raed'; it must be one of read, write, read_write; did you mean 'read'?",
+            (
+                "option 'cpu' is 'raed'; it must be one of read, write, read_write; did you mean "
+                "'read'?"
+            ),
         ),
         ('npu: NV12;', 'there is an empty option; remove a semicolon'),
         ('npu: NV12; slots=1; slots=2', "'slots=2' says slots a second time"),

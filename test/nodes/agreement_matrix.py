@@ -1,25 +1,26 @@
 """One agreement on buffers, case by case: what a consumer needs, and who of the processes comes first.
 
-``agreement_matrix.py VALUES [CASE ...] [-- VALUES ...]``: VALUES are the capture node's parameters as JSON, a case is ``ROW/COLUMN``; by
-default all. It writes a line of JSON for each case. In the column ``one process`` camera and consumer are in one: where frames flow
-there, they must flow in all others.
+``agreement_matrix.py VALUES [CASE ...] [-- VALUES ...]``: VALUES are the capture node's parameters
+as JSON, a case is ``ROW/COLUMN``; by default all. It writes a line of JSON for each case. In the
+column ``one process`` camera and consumer are in one: where frames flow there, they must flow in
+all others.
 
-Camera and consumers are processes of their own, forked from this one. That has all modules and nothing of ROS, so that they need not
-import anything: in the rig that takes 20 s.
+Camera and consumers are processes of their own, forked from this one. That has all modules and
+nothing of ROS, so that they need not import anything: in the rig that takes 20 s.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import closing, ExitStack
 import json
 import multiprocessing
+from multiprocessing.connection import Connection
 import os
+from pathlib import Path
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 _TEST = Path(__file__).resolve().parents[1]
@@ -29,7 +30,7 @@ import rclpy  # noqa: E402 - needs the path
 from rclpy.parameter import Parameter  # noqa: E402
 from waiting import eventually, until  # noqa: E402
 
-from zc_perception import Frame, create_frame_subscription  # noqa: E402
+from zc_perception import create_frame_subscription, Frame  # noqa: E402
 from zc_perception.link.rungs import REFUSED  # noqa: E402
 from zc_perception.negotiation.constraints import format_text  # noqa: E402
 from zc_perception.negotiation.stand_in import parse_stand_in  # noqa: E402
@@ -54,7 +55,8 @@ COLUMNS = (
     'a third joins',
     'one dies in the middle',
 )
-#: Of a consumer that doesn't fit: whether it is refused, and says so, comes out within this time, on a slow machine too.
+#  Of a consumer that doesn't fit: whether it is refused, and says so, comes out within this time,
+#  on a slow machine too.
 PATIENCE_S = 120.0
 _NAME = 'needy'
 

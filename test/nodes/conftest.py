@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-import rclpy
 from nodes.managed import Managed, managed
 from nodes.ros_kit import ros
+import pytest
+import rclpy
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import rclpy
@@ -27,7 +27,8 @@ class Quiet(Node):
         self.words = self.create_publisher(String, 'words', 1)
         arguments = {name: value for name, value in kwargs.items() if isinstance(value, bool)}
         print(
-            f'{self.get_fully_qualified_name()}: size {self.get_parameter("size").value}, arguments {arguments}'
+            f'{self.get_fully_qualified_name()}: size {self.get_parameter("size").value}, '
+            f'arguments {arguments}'
         )
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 import os
+from pathlib import Path
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
-import rclpy
 from composition_interfaces.srv import ListNodes, LoadNode, UnloadNode
 from nodes import container_components
-from nodes.programs import TIMEOUT_S, Program
+from nodes.programs import Program, TIMEOUT_S
 from nodes.ros_kit import answer_of
+import rclpy
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 from std_msgs.msg import String
@@ -62,7 +62,8 @@ class Container(Program):
     """A running ``component_container``.
 
     :param folder: where :func:`install` has put the components' metadata.
-    :param cold: start the console script, as a user does, instead of forking an interpreter that has its modules.
+    :param cold: start the console script, as a user does, instead of forking an interpreter that
+        has its modules.
     """
 
     def __init__(
@@ -158,11 +159,13 @@ class Client:
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=domain)
         self.node = rclpy.create_node('container_client', context=self.context)
-        # rclpy's own executor ends when this thread destroys a subscription at the wrong moment; this one goes on.
+        # rclpy's own executor ends when this thread destroys a subscription at the wrong moment;
+        # this one goes on.
         self._spinner = ExecutorThread(self.context, lambda: None)
         self._spinner.executor.add_node(self.node)
         self._services = {
-            # As many answers as the container takes requests: of more than fit, the oldest would be lost while this process stands still.
+            # As many answers as the container takes requests: of more than fit, the oldest would
+            # be lost while this process stands still.
             kind: self.node.create_client(
                 kind, f'{container}/_container/{name}', qos_profile=QoSProfile(depth=200)
             )
@@ -173,7 +176,8 @@ class Client:
             )
         }
         self._spinner.start()
-        # An answer is lost whose reader the container doesn't know yet; this question is asked again, and its reader is the last one.
+        # An answer is lost whose reader the container doesn't know yet; this question is asked
+        # again, and its reader is the last one.
         self.list()
 
     def send(self, kind: Any, request: Any) -> Call:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+import threading
+import time
 from typing import Any
 
-import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from nodes.ros_kit import Onlooker, overrides, ros, spun
+import rclpy
 
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.synthetic import SyntheticCamera

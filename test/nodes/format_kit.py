@@ -9,7 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from pixel.format_samples import SUBSAMPLING, YUV, rgb_planes, yuv_planes
+from pixel.format_samples import rgb_planes, SUBSAMPLING, YUV, yuv_planes
 
 from zc_perception.camera.recording import Recorder
 from zc_perception.camera.scene import RoadScene

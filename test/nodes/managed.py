@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+import gc
+import os
 from pathlib import Path
+import threading
+import time
 from typing import Any
 
-import rclpy
 from lifecycle_msgs.msg import Transition, TransitionEvent
 from lifecycle_msgs.srv import ChangeState, GetAvailableStates, GetAvailableTransitions, GetState
-from nodes.ros_kit import WAIT_S, Onlooker, overrides, wait_until_known
+from nodes.ros_kit import Onlooker, overrides, WAIT_S, wait_until_known
+import rclpy
 from waiting import until
 
 from zc_perception.nodes.perception_node import PerceptionNode

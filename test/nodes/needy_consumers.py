@@ -1,7 +1,8 @@
 """Consumers with needs of their own, each a node of this process, that look at every pixel of the counter's pictures.
 
-``needy_consumers.py NAME=OPTIONS...``: OPTIONS are a stand-in's, such as ``NV12; stride_align=64``; ``hold`` before them keeps a frame in
-hand. It prints a line when all are there, one for each consumer's first frame, and at SIGINT one of JSON with what each has seen.
+``needy_consumers.py NAME=OPTIONS...``: OPTIONS are a stand-in's, such as ``NV12;
+stride_align=64``; ``hold`` before them keeps a frame in hand. It prints a line when all are there,
+one for each consumer's first frame, and at SIGINT one of JSON with what each has seen.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import numpy as np
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
 
-from zc_perception import Frame, create_frame_subscription
-from zc_perception.camera.synthetic import TimeCode, draw_counter
+from zc_perception import create_frame_subscription, Frame
+from zc_perception.camera.synthetic import draw_counter, TimeCode
 from zc_perception.negotiation.stand_in import parse_stand_in
 
 SEED = 1

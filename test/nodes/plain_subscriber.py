@@ -1,6 +1,7 @@
 """A plain rclpy process: it knows standard messages and nothing of zc_perception. Prints what it received as one JSON object.
 
-plain_subscriber.py SECONDS [--image] [--until-images N] [--until-detections N] [--with-others] [--until-silent SECONDS] [--until-eof]
+plain_subscriber.py SECONDS [--image] [--until-images N] [--until-detections N] [--with-others]
+[--until-silent SECONDS] [--until-eof]
 """
 
 import argparse

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+import time
 from typing import Any
 
 from nodes.managed import Managed, managed, status
 
-from zc_perception.camera.controls import ControlInfo, checked_value, no_such_control
+from zc_perception.camera.controls import checked_value, ControlInfo, no_such_control
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.errors import CameraError, CameraLostError
 from zc_perception.frame import Frame

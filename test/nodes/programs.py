@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 import json
 import os
+from pathlib import Path
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ros_domains import discovery_range
@@ -34,7 +34,8 @@ class Program:
     """A running console script; its output is collected by a thread, so that it never blocks on a full pipe.
 
     :param name: of the script, or a whole command.
-    :param cold: start an interpreter, as a user does, instead of forking one that has its modules; see ``warm_start.py``.
+    :param cold: start an interpreter, as a user does, instead of forking one that has its modules;
+        see ``warm_start.py``.
     :param variables: of its environment, besides ours.
     """
 

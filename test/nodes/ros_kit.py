@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+import time
 from typing import Any
 
 import rclpy
@@ -93,8 +93,9 @@ class Onlooker:
         self.close()
 
 
-# ``wait_for_service`` tells that the client knows the server. The middleware gives an answer up whose reader the server doesn't know within
-# 100 ms ("failed to send response"), which a machine that is busy elsewhere may take.
+# ``wait_for_service`` tells that the client knows the server. The middleware gives an answer up
+# whose reader the server doesn't know within 100 ms ("failed to send response"), which a machine
+# that is busy elsewhere may take.
 
 
 def wait_until_known(client: Any, caller: Node, server: Node, timeout_s: float = 60.0) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import json
 import os
+from pathlib import Path
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pytest
 from camera.gstreamer_process import gstreamer
-from nodes.agreement_matrix import ALONE, COLUMNS, ROWS, complaint
+from nodes.agreement_matrix import ALONE, COLUMNS, complaint, ROWS
 from nodes.programs import environment
+import pytest
 
 pytestmark = pytest.mark.long
 

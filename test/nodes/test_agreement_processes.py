@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 import re
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
-import pytest
 from link.wire.page_process import PageProcess
 from nodes.programs import Program
+import pytest
 from waiting import until
 
 HERE = Path(__file__).parent

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from nodes.managed import CLEANUP, DEACTIVATE, managed, status
 import numpy as np
 import pytest
-from nodes.managed import CLEANUP, DEACTIVATE, managed, status
 from sensor_msgs.msg import CameraInfo, Image
 from vision_msgs.msg import Detection2DArray, Detection3DArray
 from visualization_msgs.msg import Marker, MarkerArray

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
+import threading
 from typing import Any
 
-import pytest
 from nodes.plug_kit import CONTROLS, Plug, running
+import pytest
 from rcl_interfaces.srv import DescribeParameters
 from rclpy.parameter import Parameter
 
@@ -162,7 +162,8 @@ def test_no_camera_is_closed_while_a_control_is_set(free_domain: int) -> None:
 
         def pull() -> None:
             plug.pull()
-            # Wait until the camera's thread is past capturing: the camera can't be closed, but isn't the current one any more.
+            # Wait until the camera's thread is past capturing: the camera can't be closed, but
+            # isn't the current one any more.
             bench.eventually(lambda: bench.node.supervisor.camera is None)
             was_closed.append(closed.is_set())
 

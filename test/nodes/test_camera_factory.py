@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+import time
 from typing import Any
-from unittest.mock import Mock, create_autospec
+from unittest.mock import create_autospec, Mock
 
-import pytest
 from camera.camera_options import PARAMETERS
+import pytest
 
 from zc_perception.camera.camera import Camera, CameraOptions, DrawnCamera
 from zc_perception.camera.clock import StampClock, SystemClocks

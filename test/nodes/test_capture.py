@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import errno
+from pathlib import Path
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import pytest
-import rclpy
 from camera.video_kit import halved, rewritten, scenes, write_video
 from nodes.managed import Managed, status
 from nodes.plug_kit import HOG, Plug, PluggedCamera, running
-from nodes.programs import Program, parameters
-from nodes.ros_kit import WAIT_S, alone
+from nodes.programs import parameters, Program
+from nodes.ros_kit import alone, WAIT_S
+import pytest
+import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.time import Time

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+import time
 from typing import Any, cast
-from unittest.mock import Mock, create_autospec
+from unittest.mock import create_autospec, Mock
 
 import pytest
 
@@ -18,8 +18,8 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import Holding, PoolStatistics, SlotState
 from zc_perception.nodes.capture import CameraFactory
 from zc_perception.nodes.capture_status import (
-    CaptureCounters,
     camera_status,
+    CaptureCounters,
     clock_status,
     pool_status,
 )
@@ -262,7 +262,10 @@ def look_at_pool(camera: PooledCamera, counters: CaptureCounters) -> Status:
     [
         (
             {'exhausted': 3},
-            'no slot was free for 3 frame(s) lately: inference holds 2 for up to 4.25 s, overlay holds 1',
+            (
+                'no slot was free for 3 frame(s) lately: inference holds 2 for up to 4.25 s, '
+                'overlay holds 1'
+            ),
             'release frames',
         ),
         (

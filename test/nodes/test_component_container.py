@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import pytest
 from composition_interfaces.srv import LoadNode
-from nodes.container_kit import Client, Container, client, install
+from nodes.container_kit import Client, client, Container, install
+import pytest
 from rcl_interfaces.msg import Parameter as ParameterMessage
 from rcl_interfaces.msg import ParameterValue
 from rcl_interfaces.srv import GetParameters, ListParameters
@@ -25,8 +25,10 @@ Case = tuple[str, str, dict[str, Any], str]
 # What clients may compare word for word.
 EXACT: dict[str, Case] = {
     'no such package': ('Quiet', 'zoos', {}, 'Could not find requested resource in ament index'),
-    'no such plugin': ('zoo::Quite', 'zoo', {}, 'Failed to find class with the requested plugin name.'),
-    'a plugin of another package': ('elsewhere::Quiet', 'ours', {}, 'Failed to find class with the requested plugin name.'),
+    'no such plugin': ('zoo::Quite', 'zoo', {}, ('Failed to find class with the requested '
+                                                 'plugin name.')),
+    'a plugin of another package': ('elsewhere::Quiet', 'ours', {}, ('Failed to find class with '
+        'the requested plugin name.')),
     'raises': ('RaisesAfterNode', 'zoo', {}, THREW + 'ValueError: first line second line'),
     'raises before there is a node': ('RaisesBeforeNode', 'zoo', {}, THREW + "OSError: [Errno 19] No such device: '/dev/camera'"),
     'exits': ('Exits', 'zoo', {}, THREW + 'SystemExit: no camera, goodbye'),
@@ -39,19 +41,26 @@ EXACT: dict[str, Case] = {
 }  # fmt: skip
 # What names the reason and the next step in our own words.
 CLEAR: dict[str, Case] = {
-    'module is missing': ('NoModule', 'zoo', {}, "ModuleNotFoundError: No module named 'nodes.there_is_no_such_module'; try: python3 -c"),
-    'class is missing': ('NoAttribute', 'zoo', {}, LIBRARY + "'nodes.container_components:Missing' of plugin 'zoo::NoAttribute' can't be"),
+    'module is missing': ('NoModule', 'zoo', {}, ('ModuleNotFoundError: No module named '
+                                                  "'nodes.there_is_no_such_module'; try: "
+                                                  'python3 -c')),
+    'class is missing': ('NoAttribute', 'zoo', {}, LIBRARY + ("'nodes.container_components:Missing' "
+        "of plugin 'zoo::NoAttribute' can't be")),
     'module exits': ('ExitsAtImport', 'zoo', {}, 'SystemExit: no display'),
     'no node': ('NoNode', 'zoo', {}, 'is not a class derived from rclpy.node.Node'),
-    'a node without its constructor': ('HalfNode', 'zoo', {}, 'its constructor has to call super().__init__, and must not'),
-    'a node that has destroyed itself': ('GoneNode', 'zoo', {}, "The container can't spin it: InvalidHandle"),
+    'a node without its constructor': ('HalfNode', 'zoo', {}, ('its constructor has to call '
+        'super().__init__, and must not')),
+    'a node that has destroyed itself': ('GoneNode', 'zoo', {}, ("The container can't spin it: "
+        'InvalidHandle')),
     'a node without a hash': ('Comparable', 'zoo', {}, "The container can't spin it: TypeError: "),
     'no class': ('Function', 'zoo', {}, 'is not a class derived from rclpy.node.Node'),
     'parameter of another type': ('NeedsParameter', 'zoo', {'parameters': {'size': 'large'}}, "'size'"),
-    'no remap rule': ('Quiet', 'zoo', {'remap_rules': ['words']}, "Remap rule 'words' can't be used: write it as 'from:=to'"),
+    'no remap rule': ('Quiet', 'zoo', {'remap_rules': ['words']}, ("Remap rule 'words' can't be "
+        "used: write it as 'from:=to'")),
     'a remap rule that is none': ('Quiet', 'zoo', {'remap_rules': ['no words:=a b']}, 'no words:=a b'),
     'no node name': ('Quiet', 'zoo', {'node_name': 'a b'}, 'a b'),
-    'no log level': ('Quiet', 'zoo', {'log_level': 7}, 'log_level 7 is none; use 10 (debug), 20 (info), 30 (warn), 40 (error), '),
+    'no log level': ('Quiet', 'zoo', {'log_level': 7}, ('log_level 7 is none; use 10 (debug), 20 '
+        '(info), 30 (warn), 40 (error), ')),
     'no statistics': ('Quiet', 'zoo', {'extra': {'enable_topic_statistics': True}}, 'rclpy has no topic statistics; leave it out'),
     'always events': ('Quiet', 'zoo', {'extra': {'start_parameter_event_publisher': False}}, 'always publish parameter events'),
     'no clock thread': ('Quiet', 'zoo', {'extra': {'use_clock_thread': True}}, 'rclpy reads /clock on the executor'),
@@ -188,7 +197,8 @@ def test_an_unknown_extra_argument_is_passed_over_with_a_warning(
     """As rclcpp's container does."""
     zoo.loaded('Quiet', extra={'use_intraprocess_comms': True})
     container.wait_for(
-        "extra argument 'use_intraprocess_comms' is unknown and has no effect; did you mean 'use_intra_process_comms'?"
+        "extra argument 'use_intraprocess_comms' is unknown and has no effect; did you mean "
+        "'use_intra_process_comms'?"
     )
 
 
@@ -242,7 +252,8 @@ def test_arguments_that_rclpy_knows_reach_the_node(zoo: Client, container: Conta
     }  # fmt: skip
     zoo.loaded('Quiet', node_name='given', extra=extra)
     container.wait_for(
-        "/given: size 1, arguments {'use_global_arguments': False, 'enable_rosout': False, 'start_parameter_services': False, "
+        "/given: size 1, arguments {'use_global_arguments': False, 'enable_rosout': False, "
+        "'start_parameter_services': False, "
     )
     zoo.loaded('Quiet', node_name='left')
     container.wait_for("/left: size 1, arguments {'use_global_arguments': False}")

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nodes.container_kit import Client, client, Container, install
 import pytest
-from nodes.container_kit import Client, Container, client, install
 from waiting import until
 
 from zc_perception.link.rungs import IN_PROCESS, ROS_MESSAGE
-from zc_perception.observe.frame_log import FoundFrameLogs, RecordKind, find_frame_logs
+from zc_perception.observe.frame_log import find_frame_logs, FoundFrameLogs, RecordKind
 
 SMALL = {'width': 160, 'height': 120, 'framerate': 60.0}
 CPU = {'accelerator': 'onnx'}
@@ -155,15 +155,18 @@ def test_cycles_of_the_package_s_own_components_leave_nothing(
     for _ in range(10):
         for _ in range(5):
             cycle()
-        # A descriptor that ends with its last reference may wait for the garbage collector, which no idle process runs.
+        # A descriptor that ends with its last reference may wait for the garbage collector, which
+        # no idle process runs.
         with suppress(AssertionError):
             until(partial(no_more, descriptors, threads), 'no more than before', 3.0)
             break
-        # What is made once for the whole process, when it is needed first, stays; what leaks is more after the next cycles.
+        # What is made once for the whole process, when it is needed first, stays; what leaks is
+        # more after the next cycles.
         descriptors, threads = container.descriptors(), len(container.threads())
     else:
         raise AssertionError(
-            f'{container.descriptors()} descriptors, {container.threads()}; before: {descriptors}, {threads}'
+            f'{container.descriptors()} descriptors, {container.threads()}; before: '
+            f'{descriptors}, {threads}'
         )
     assert container.resident_bytes() - resident < 40 << 20
     until(

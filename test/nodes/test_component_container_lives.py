@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+import signal
+import time
 from typing import Any
 
-import pytest
 from long_form import LONG
-from nodes.container_kit import TIMEOUT_S, Client, Container, client, install
+from nodes.container_kit import Client, client, Container, install, TIMEOUT_S
+import pytest
 from waiting import until
 
 CYCLES = 300 if LONG else 50
@@ -103,7 +103,10 @@ def test_a_hanging_callback_holds_up_others_of_its_thread_only(start: Start) -> 
     zoo.loaded('Ticking')
     zoo.hears()
     assert zoo.unload(hanging).success
-    left = "'/hanging': a callback still runs after 1 s; the node is destroyed under it, its thread stays busy until the callback returns"
+    left = (
+        "'/hanging': a callback still runs after 1 s; the node is destroyed under it, its "
+        'thread stays busy until the callback returns'
+    )
     container.wait_for(left)
     zoo.hears()
     ended_in_time(container)
@@ -249,7 +252,8 @@ def test_a_signal_ends_it_with_components_and_a_load_under_way(
     assert "could not be unloaded in time: '/stuck'" in container.output
     names = [f"'/n{count}'" for count in range(4)]
     unloaded = [name for name in names if f'unloaded {name}' in container.output]
-    # Behind the one that hangs each has little time, and on a busy machine one may need more: then that is said.
+    # Behind the one that hangs each has little time, and on a busy machine one may need more: then
+    # that is said.
     (late,) = (
         line for line in container.output.splitlines() if 'could not be unloaded in time' in line
     )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gc
-import threading
 from collections.abc import Callable
+import gc
 from pathlib import Path
+import threading
 from typing import Any
 
-import pytest
-import rclpy
 from descriptors import open_descriptors
 from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, status
+import pytest
+import rclpy
 
 from zc_perception.errors import AcceleratorError, ConfigError, ZcError
 from zc_perception.link.bus import MEETING
@@ -125,7 +125,10 @@ def test_a_component_of_another_name_without_parameters_says_where_they_belong(
     run: Managed, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run.make(components.OverlayNode, {}, cli_args=['--ros-args', '-r', '__node:=picture'])
-    said = "'overlay' runs here as 'picture' and got no parameter; its section in a parameter file is '/**/picture'"
+    said = (
+        "'overlay' runs here as 'picture' and got no parameter; its section in a parameter "
+        "file is '/**/picture'"
+    )
     assert said in capfd.readouterr().err
     run.make(
         components.OverlayNode, {'scale': 0.5}, cli_args=['--ros-args', '-r', '__node:=other']
@@ -153,7 +156,8 @@ def test_unloading_gives_everything_back(run: Managed) -> None:
     descriptors, threads = held()
     for _ in range(13):
         cycle()
-    # What some cycle makes for the first time, and keeps, is no leak. What two of five cycles leave behind is more than this.
+    # What some cycle makes for the first time, and keeps, is no leak. What two of five cycles
+    # leave behind is more than this.
     run.eventually(
         lambda: held()[0] < descriptors + 5 and held()[1] < threads + 5,
         f'{held()}, before: {descriptors}, {threads}',

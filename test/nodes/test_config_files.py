@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from nodes.programs import Program
 import pytest
 import yaml
-from nodes.programs import Program
 
 CONFIG = Path(__file__).resolve().parents[2] / 'config'
 FILES = sorted(
@@ -16,7 +16,8 @@ FILES = sorted(
     for path in CONFIG.glob('*.yaml')
     if '/**/capture:' in path.read_text(encoding='utf-8')
 )
-# What stands in for a camera, a card and a compiled model. A section of its own per file, behind the file's.
+# What stands in for a camera, a card and a compiled model. A section of its own per file, behind
+# the file's.
 STAND_INS = """
 /**/capture: {ros__parameters: {camera: synthetic, heap: memfd, width: 320, height: 240, pixel_format: auto, memory: auto, keep_all: false}}
 /**/inference: {ros__parameters: {accelerator: onnx, model: road, keep_all: false, accelerator_device: "", copy_free: preferred}}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 import re
 import subprocess
 import time
-from pathlib import Path
 
 import cv2
+from nodes.programs import BIN, environment, Program
 import pytest
 import warm_start
-from nodes.programs import BIN, Program, environment
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes import demo
@@ -73,7 +73,10 @@ def test_bad_options_are_refused_in_one_line(
         (['--duration', '-1'], '--duration is -1; it must be a positive number'),
         (
             ['--camera', 'tally'],
-            "--camera is 'tally'; it must be one of synthetic, replay; for other cameras use the program perception",
+            (
+                "--camera is 'tally'; it must be one of synthetic, replay; for other cameras use "
+                'the program perception'
+            ),
         ),
         (['--camera', 'replay'], '--camera replay needs a recording; add --video FILE'),
         (
@@ -118,7 +121,8 @@ def test_an_early_end_says_that_there_is_no_picture(
     assert json.loads((tmp_path / 'summary.json').read_text())['frames'] > 0
     (told,) = (line for line in running.lines if line.startswith('wrote'))
     assert told.startswith(
-        f'wrote {tmp_path}/summary.json, no detections.png: it is taken in the second half of the run'
+        f'wrote {tmp_path}/summary.json, no detections.png: it is taken in the second half of '
+        'the run'
     )
     assert ('earlier run' in told) is older
     assert (tmp_path / 'detections.png').exists() is older

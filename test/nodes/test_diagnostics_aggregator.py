@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
+import re
 
+from nodes.ros_kit import overrides
 import pytest
 import rclpy
 import yaml
-from nodes.ros_kit import overrides
 
 import zc_perception
 from zc_perception.nodes.perception import PerceptionGraph

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nodes.fault_kit import FaultyAccelerator, fleet, Reader
+from nodes.ros_kit import overrides, spun
 import pytest
 import rclpy
-from nodes.fault_kit import FaultyAccelerator, Reader, fleet
-from nodes.ros_kit import overrides, spun
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
@@ -198,7 +198,10 @@ def test_an_accelerator_that_refuses_frames_is_not_called_slow(
             comes_to(
                 'inference: link',
                 ERROR,
-                'in_process: the accelerator takes none of the frames: the buffer was refused: EINVAL',
+                (
+                    'in_process: the accelerator takes none of the frames: the buffer was '
+                    'refused: EINVAL'
+                ),
             )
         assert 'too slow' not in run.reader.text('inference: detections')
         run.accelerator.refused = 0

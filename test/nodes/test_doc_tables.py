@@ -8,12 +8,12 @@ What a launch file declares is read from its source: not every environment of th
 from __future__ import annotations
 
 import ast
-import re
-import subprocess
-import sys
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
+import re
+import subprocess
+import sys
 
 from zc_perception.observe.diagnostics import Level, Part
 

@@ -1,18 +1,19 @@
 """Every parameter that may change while frames flow, each changed on a running graph: in force within two frames, and no lease is lost.
 
-The table of the others is in ``test_every_parameter.py``, which also looks that none is missing here.
+The table of the others is in ``test_every_parameter.py``, which also looks that none is missing
+here.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+import itertools
+import os
 from typing import Any
 
-import pytest
 from nodes.managed import Managed, managed, status
+import pytest
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
@@ -215,7 +216,8 @@ def paced(bench: Bench, node: str, name: str, value: float) -> None:
     start = len(bench.results) + WITHIN
     bench.run.eventually(lambda: len(bench.results) >= start + JUDGED)
     stamps = [result.stamp_ns for result in bench.results[start:]]
-    # Frames come every 10 ms. One that was taken late may be followed sooner: the rate is kept on the whole.
+    # Frames come every 10 ms. One that was taken late may be followed sooner: the rate is kept on
+    # the whole.
     assert stamps[-1] - stamps[0] > 0.8e9 / value * (len(stamps) - 2), stamps
 
 
@@ -377,8 +379,14 @@ def test_of_a_set_that_fails_every_reason_is_said_and_nothing_is_taken(bench: Be
     assert not done.successful
     for reason in (
         "parameter 'score_threshold' is 7.0; it must be a number from 0 to 1, or -1",
-        "parameter 'classes' has 'crocodile', which the model doesn't know; it has car, pedestrian, sign, cone",
-        "parameter 'model' can't change now, the node is active: set it while unconfigured (ros2 lifecycle set /inference deactivate and",
+        (
+            "parameter 'classes' has 'crocodile', which the model doesn't know; it has car, "
+            'pedestrian, sign, cone'
+        ),
+        (
+            "parameter 'model' can't change now, the node is active: set it while unconfigured "
+            '(ros2 lifecycle set /inference deactivate and'
+        ),
         "parameter 'autostart' is read-only: restart the node with it",
     ):
         assert reason in done.reason, done.reason

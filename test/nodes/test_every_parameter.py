@@ -1,22 +1,23 @@
 """Every declared parameter, each with a value that isn't its default and what can be seen of it. One without an entry here is a failure.
 
-Those that aren't dynamic are set by the same way as at run time, while the node is unconfigured, and refused while it is configured.
+Those that aren't dynamic are set by the same way as at run time, while the node is unconfigured,
+and refused while it is configured.
 """
 
 from __future__ import annotations
 
-import gc
-import os
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+import gc
+import os
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import pytest
 from nodes.managed import Managed, managed, status
+import pytest
 from rclpy.parameter import Parameter
 from test_architecture import node_specs
 
@@ -77,7 +78,8 @@ class Static:
 
     :param effect: whether it can be seen.
     :param others: what else is set, so that it matters.
-    :param given_to: ``module, name`` of what is replaced by something that only notes its arguments.
+    :param given_to: ``module, name`` of what is replaced by something that only notes its
+        arguments.
     :param active: the node has to be active for it.
     """
 
@@ -177,7 +179,8 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('capture', 'sensor_mode'): camera(*ARGUS, 6),
     ('capture', 'libcamera_id'): camera(*LIBCAMERA, 'imx219'),
     ('capture', 'require_dmabuf'): camera(*PIPELINE, True, ('require_dmabuf', True), pipeline='videotestsrc'),
-    ('capture', 'heap'): Static('dma_heap/nowhere', lambda seen: "heap 'dma_heap/nowhere' can't be opened" in str(seen.error)),
+    ('capture', 'heap'): Static('dma_heap/nowhere', lambda seen: ("heap 'dma_heap/nowhere' can't "
+        'be opened') in str(seen.error)),
     ('capture', 'camera_name'): Static('front', lambda seen: status(seen.node, 'calibration').values['camera_name'] == 'front'),
     ('capture', 'rescale_camera_info'): Static(
         True,

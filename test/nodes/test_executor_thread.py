@@ -1,5 +1,6 @@
 """The programs' executor: what other threads destroy does not end it, what its callbacks raise does; and nodes at rest leave it alone:
-what it does for one of its nodes, it does at the cost of all of them."""
+what it does for one of its nodes, it does at the cost of all of them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ import sys
 import threading
 import time
 
+from diagnostic_msgs.msg import DiagnosticArray
 import pytest
 import rclpy
-from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.logging import LoggingSeverity, set_logger_level
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
@@ -133,7 +134,8 @@ def test_it_is_woken_neither_for_frames_nor_to_look_at_anything(context: rclpy.C
         graph.inference.observers.append(
             lambda entry, found: done.set() if graph.inference.processed > 90 else None
         )
-        # From here on, what the executor does is counted, and put there so that it is done all the same.
+        # From here on, what the executor does is counted, and put there so that it is done all the
+        # same.
         executor = group._spinner.executor
         original = executor._spin_once_impl
         executor._spin_once_impl = lambda *arguments: (

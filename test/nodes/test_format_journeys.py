@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import numpy as np
-import pytest
-from nodes.format_kit import PERIOD, START, Boxes, check_same_boxes, record_road
-from nodes.programs import PlainSubscriber, Program, parameters
+from nodes.format_kit import Boxes, check_same_boxes, PERIOD, record_road, START
+from nodes.programs import parameters, PlainSubscriber, Program
 from nodes.ros_kit import ros, spun
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 from waiting import until
 
 from zc_perception.camera.scene import RoadScene

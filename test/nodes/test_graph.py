@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 import gc
 import os
+from pathlib import Path
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
-import cv2
-import numpy as np
-import pytest
 from camera.video_kit import pictures_of
+import cv2
 from long_form import LONG
 from nodes.managed import status
-from nodes.programs import PERCEPTION_READY, PlainSubscriber, Program, parameters
+from nodes.programs import parameters, PERCEPTION_READY, PlainSubscriber, Program
 from nodes.ros_kit import alone, ros, spun
+import numpy as np
+import pytest
 from sensor_msgs.msg import Image
 from waiting import until
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from camera.gstreamer_process import build_plugin, gstreamer
+from nodes.programs import parameters, Program
+from nodes.ros_kit import ros
 import pytest
 import rclpy
-from camera.gstreamer_process import build_plugin, gstreamer
-from nodes.programs import Program, parameters
-from nodes.ros_kit import ros
 from rclpy.executors import SingleThreadedExecutor
 from waiting import until
 

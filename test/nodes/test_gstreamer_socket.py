@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from link.unixfd.unixfd_kit import gst
 from nodes.managed import managed, status
+import pytest
 from waiting import until
 
 from zc_perception.errors import ConfigError

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+import json
+import os
 from pathlib import Path
+import subprocess
+import sys
 from typing import Any
 
-import pytest
-import rclpy
 from nodes.managed import status
 from nodes.programs import environment
-from nodes.ros_kit import WAIT_S, overrides, ros, spun
-from nodes.tiled_camera import NVIDIA_BLOCK, TiledCamera, content
+from nodes.ros_kit import overrides, ros, spun, WAIT_S
+from nodes.tiled_camera import content, NVIDIA_BLOCK, TiledCamera
+import pytest
+import rclpy
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
@@ -104,7 +104,8 @@ def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(
         found = bench.status('link')
         assert found.level is Level.WARN
         assert found.message == (
-            '2 plain reader(s) of image_raw get no picture: NV12 with modifier INVALID has no rows that a CPU could read'
+            '2 plain reader(s) of image_raw get no picture: NV12 with modifier INVALID has no '
+            'rows that a CPU could read'
         )
         assert "'viewer: NV12'" in found.advice
         assert (found.values['conversions'], found.values['conversion_errors']) == (

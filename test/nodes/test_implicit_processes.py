@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
+import subprocess
 
+from camera.gstreamer_process import build_plugin, DOUBLES, gstreamer
+from nodes.programs import parameters, PlainSubscriber, Program
 import pytest
-from camera.gstreamer_process import DOUBLES, build_plugin, gstreamer
-from nodes.programs import PlainSubscriber, Program, parameters
 from waiting import until
 
-SENSOR = 'nvarguscamerasrc double-layout=1 ! video/x-raw(memory:NVMM),width=320,height=240,framerate=30/1'
+SENSOR = (
+    'nvarguscamerasrc double-layout=1 ! '
+    'video/x-raw(memory:NVMM),width=320,height=240,framerate=30/1'
+)
 
 
 @pytest.fixture(scope='module')
@@ -78,7 +81,10 @@ def test_without_a_vic_it_runs_and_consumers_that_need_linear_images_are_refused
             try:
                 until_said(
                     camera,
-                    'plain reader(s) of image_raw get no picture: NV12 with modifier INVALID has no rows',
+                    (
+                        'plain reader(s) of image_raw get no picture: NV12 with modifier INVALID '
+                        'has no rows'
+                    ),
                     "'viewer: NV12'",
                 )
                 misfit = (
@@ -119,7 +125,8 @@ def test_frames_of_the_new_kind_follow_those_of_the_old(
     )
     monkeypatch.setenv('ROS_HOME', str(tmp_path))
     pipeline = (
-        f'zcframes live={live} rate=30 change-at=20 frame-size=4608 caps-text={PICTURE.format("NV12", 64)} '
+        f'zcframes live={live} rate=30 change-at=20 frame-size=4608 '
+        f'caps-text={PICTURE.format("NV12", 64)} '
         f'caps-later={PICTURE.format("NV21", 32)} strides=64,64 offsets=0,3072'
     )
     options = parameters(capture__camera='gstreamer', capture__pipeline=f'"{pipeline}"')

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable
 from functools import partial
+import os
 from pathlib import Path
+import threading
 from typing import Any
 
-import pytest
 from nodes.fault_kit import AcceleratorFaults, FaultyAccelerator, fleet
 from nodes.managed import status
 from nodes.ros_kit import alone
+import pytest
 from rclpy.parameter import Parameter
 
 from zc_perception.errors import ConfigError
@@ -107,7 +107,8 @@ def test_a_driver_without_our_ioctls_is_one_line_and_the_next_is_taken(
     """/dev/null answers ENOTTY to everything, as the shipped driver does to our ioctls."""
     (tmp_path / 'model.yaml').write_text(
         'head: boxes\nclasses: [person]\ninput: {resize: none}\nvariants:\n'
-        '  - {engine: axl, outputs: [{name: boxes, dtype: float32, shape: [8, 6]}]}\n  - {engine: opencv_hog}\n',
+        '  - {engine: axl, outputs: [{name: boxes, dtype: float32, shape: [8, 6]}]}\n  - '
+        '{engine: opencv_hog}\n',
         encoding='utf-8',
     )
     with alone(

@@ -7,10 +7,10 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import numpy as np
+import pytest
 
 from zc_perception.detection.detections import Detections
 from zc_perception.errors import ConfigError
@@ -108,7 +108,10 @@ def test_only_wanted_classes_come_out_and_all_of_them(
     [
         (
             'cat',
-            "has 'cat', which the model doesn't know; did you mean 'car'?; it has car, pedestrian, sign, 7, or their indices from 0 to 3",
+            (
+                "has 'cat', which the model doesn't know; did you mean 'car'?; it has car, "
+                'pedestrian, sign, 7, or their indices from 0 to 3'
+            ),
         ),
         ('4', "has '4', which"),
         ('-1', "has '-1', which"),

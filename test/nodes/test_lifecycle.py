@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+import threading
+import time
 from typing import Any
 
-import pytest
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
 from nodes.managed import (
@@ -16,15 +15,16 @@ from nodes.managed import (
     CLEANUP,
     CONFIGURE,
     DEACTIVATE,
-    Managed,
     given_back,
     held,
+    Managed,
     settle,
     status,
     threads_named,
 )
-from nodes.programs import Program, parameters
+from nodes.programs import parameters, Program
 from nodes.ros_kit import wait_until_known
+import pytest
 from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 from vision_msgs.msg import Detection2DArray
@@ -146,7 +146,8 @@ def test_a_consumer_that_comes_and_goes_leaves_nothing_with_the_camera(run: Mana
     descriptors, threads, _ = held()
     for _ in range(8):
         cycle()
-    # The camera maps its slots when it first uses them, and something may be just going; eight would be seen.
+    # The camera maps its slots when it first uses them, and something may be just going; eight
+    # would be seen.
     run.eventually(
         lambda: held()[0] <= descriptors + 4 and held()[1] <= threads + 1,
         f'{held()}, before: {descriptors}, {threads}',
@@ -171,16 +172,16 @@ def test_a_transition_that_is_refused_by_its_label_is_told_with_those_that_there
     node.start()
     assert not run.change(node, 0, 'cleanup')
     assert (
-        "the node is active: there is no transition 'cleanup' from here; there is deactivate, shutdown"
-        in capfd.readouterr().err
-    )
+        "the node is active: there is no transition 'cleanup' from here; there is deactivate, "
+        'shutdown'
+    ) in capfd.readouterr().err
     assert run.change(node, 0, 'deactivate')
     assert not run.change(node, CLEANUP, 'configure'), 'a label counts for more than a number'
     said = capfd.readouterr().err
     assert (
-        "the node is inactive: there is no transition 'configure' from here; there is cleanup, activate, shutdown"
-        in said
-    )
+        "the node is inactive: there is no transition 'configure' from here; there is "
+        'cleanup, activate, shutdown'
+    ) in said
     assert not run.change(node, 0, 'fl\x1b[31my')
     assert "there is no transition 'fl\\x1b[31my' from here" in capfd.readouterr().err
 
@@ -325,7 +326,8 @@ def test_each_state_has_its_own_advice(run: Managed) -> None:
         (node.trigger_configure, 'inactive', 'ros2 lifecycle set /capture cleanup', 'ros2 lifecycle set /capture activate'),
         (node.trigger_activate, 'active', 'ros2 lifecycle set /capture deactivate and cleanup', ''),
         (node.trigger_deactivate, 'inactive', 'ros2 lifecycle set /capture cleanup', 'ros2 lifecycle set /capture activate'),
-        (node.trigger_shutdown, 'finalized', "parameter 'slots' can't change now, the node is finalized: restart it with that value",
+        (node.trigger_shutdown, 'finalized', ("parameter 'slots' can't change now, the node is "
+                                              'finalized: restart it with that value'),
          'only a restart brings it back'),
     ]  # fmt: skip
     for step, state, against_setting, against_snapshot in steps:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 import random
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
-import pytest
 from long_form import LONG
 from nodes.managed import (
     ACTIVATE,
@@ -21,6 +20,7 @@ from nodes.managed import (
     settle,
     status,
 )
+import pytest
 
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
@@ -119,7 +119,8 @@ def test_random_transitions_while_frames_flow_leak_nothing(
                 for _ in range(TRANSITIONS):
                     node = chance.choices(nodes, (4, 4, 1, 1))[0]
                     state = run.state(node)
-                    # Mostly what the state has, and forwards: frames are to flow; now and then nonsense.
+                    # Mostly what the state has, and forwards: frames are to flow; now and then
+                    # nonsense.
                     options = {
                         'unconfigured': [CONFIGURE],
                         'inactive': [ACTIVATE, ACTIVATE, CLEANUP],

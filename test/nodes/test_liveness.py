@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+import threading
 from types import SimpleNamespace
 from typing import Any
 
+from nodes.ros_kit import overrides, spun
 import pytest
 import rclpy
-from nodes.ros_kit import overrides, spun
 from waiting import until
 
 from zc_perception.camera.camera import CameraStatistics

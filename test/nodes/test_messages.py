@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import numpy as np
+import pytest
 from rclpy.serialization import deserialize_message
 from vision_msgs.msg import Detection2DArray
 
@@ -15,10 +15,10 @@ from zc_perception.detection.detections import Detections
 from zc_perception.frame import Header
 from zc_perception.link import rclpy_compat
 from zc_perception.nodes.messages import (
-    DetectionsCdr,
-    DetectionsWriter,
     cdr_is_understood,
     detections_writer,
+    DetectionsCdr,
+    DetectionsWriter,
     label_message,
 )
 

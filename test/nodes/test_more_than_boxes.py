@@ -5,24 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
 from foxglove_msgs.msg import ImageAnnotations
 from nodes.managed import CLEANUP, DEACTIVATE, managed
-from npu.onnx_kit import FLOAT, constant
-from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+from npu.onnx_kit import constant, FLOAT
+import numpy as np
+import pytest
+from rosbags.typesys import get_types_from_msg, get_typestore, Stores
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
 from zc_perception.errors import ConfigError
 from zc_perception.link.image_conversion import stamp_ns
 from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.inference import InferenceNode, check_classes
+from zc_perception.nodes.inference import check_classes, InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 
 MESSAGES = Path(__file__).resolve().parents[1] / 'interfaces' / 'foxglove_msgs' / 'msg'
 SIDE = 64
-# Frames of 128 x 96 lie at half their size in rows 8 to 56 of the input. A box in pixels of the input: 12, 18 to 44, 42.
+# Frames of 128 x 96 lie at half their size in rows 8 to 56 of the input. A box in pixels of the
+# input: 12, 18 to 44, 42.
 X, Y, W, H, SCORE = 28.0, 30.0, 32.0, 24.0, 0.9
 POINTS = [(20.0 + i, 24.0 + i, 0.9 if i < 13 else 0.2) for i in range(17)]
 

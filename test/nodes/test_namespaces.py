@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 from nodes.programs import Program
+import pytest
 from rclpy.exceptions import InvalidNamespaceException
 from rclpy.validate_namespace import validate_namespace
 

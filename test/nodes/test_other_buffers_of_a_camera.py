@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import time
 from dataclasses import replace
+import os
 from pathlib import Path
+import time
 from typing import Any
 
-import pytest
 from link.shared_memory.memory_link import RawPeer
 from nodes.ros_kit import ros, spun
+import pytest
 from waiting import until
 
 from zc_perception.camera.synthetic import SyntheticCamera

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+import threading
+import time
 from typing import Any
 
 import cv2
-import numpy as np
-import pytest
-import rclpy
-from nodes.overlay_kit import Viewer, camera_and_overlay, detect, stamp_in
+from nodes.overlay_kit import camera_and_overlay, detect, stamp_in, Viewer
 from nodes.ros_kit import spun
+import numpy as np
 from pixel.format_samples import (
     ALL,
     GREY,
-    WORDS,
-    YUV,
     noise,
     published_rgb,
     rgb_planes,
+    WORDS,
+    YUV,
     yuv_planes,
 )
+import pytest
+import rclpy
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
@@ -35,13 +35,13 @@ from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.nodes.messages import DetectionsWriter
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.overlay_picture import LabelledBox, Painter, PictureHistory, class_colour
+from zc_perception.nodes.overlay_picture import class_colour, LabelledBox, Painter, PictureHistory
 from zc_perception.nodes.overlay_trails import Trails
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.observe.diagnostics import Level
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
 from zc_perception.pixel.conversion import ToPicture
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.fourcc import fourcc_code, NV12
 
 
 def _stamp(number: int) -> int:

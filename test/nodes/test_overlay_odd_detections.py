@@ -6,9 +6,9 @@ import math
 import threading
 from typing import Any
 
+from nodes.overlay_kit import camera_and_overlay, Viewer
 import numpy as np
 import pytest
-from nodes.overlay_kit import Viewer, camera_and_overlay
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithPose
 
@@ -19,7 +19,8 @@ from zc_perception.observe import metrics
 from zc_perception.observe.diagnostics import Level, Status
 
 NAN, INF = math.nan, math.inf
-#: x, y, width, height, class_id, score: none of them is what a good model gives, each comes over the wire.
+#  x, y, width, height, class_id, score: none of them is what a good model gives, each comes over
+#  the wire.
 DRAWN: dict[str, tuple[float, float, float, float, str, float]] = {
     'far away': (1e12, -1e12, 1e12, 1e12, '1', 0.5),
     'turned inside out': (300.0, 200.0, -50.0, -1e15, '1', 0.5),

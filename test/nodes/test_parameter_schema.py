@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 from pathlib import Path
+import re
 from typing import Any
 
-import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from npu.json_schema import conforms
+import pytest
+import yaml
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.params import schema

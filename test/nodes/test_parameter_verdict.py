@@ -1,7 +1,8 @@
 """Would these nodes take this file: which nodes a file is for, everything that speaks against it, with the line, and what each node gets.
 
-That the nodes take a file exactly if the verdict says so is tested in ``test/doctor/test_doctor_parameter_verdicts.py``; which sections
-miss their nodes, in ``test_ros_arguments.py``.
+That the nodes take a file exactly if the verdict says so is tested in
+``test/doctor/test_doctor_parameter_verdicts.py``; which sections miss their nodes, in
+``test_ros_arguments.py``.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import yaml
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.params.verdict import (
-    Verdict,
     check_file,
     component_values,
     expected_nodes,
     judge,
+    Verdict,
 )
 from zc_perception.nodes.params.yaml_file import ParameterYaml, read_parameter_yaml
 
@@ -102,7 +103,10 @@ def test_the_nodes_that_a_file_is_for(
 
 
 def test_a_section_that_misses_its_node_and_one_of_a_name_that_is_misspelt(tmp_path: Path) -> None:
-    text = '/*/capture: {ros__parameters: {slots: 4}}\n\n/**/infrence: {ros__parameters: {in_flight: 2}}\n'
+    text = (
+        '/*/capture: {ros__parameters: {slots: 4}}\n\n/**/infrence: {ros__parameters: '
+        '{in_flight: 2}}\n'
+    )
     found = verdict(tmp_path, text)
     assert [(one.section, one.line) for one in found.misses] == [('/*/capture', 1)]
     assert [(one.section, one.line) for one in found.problems] == [('/**/infrence', 3)]
@@ -111,32 +115,60 @@ def test_a_section_that_misses_its_node_and_one_of_a_name_that_is_misspelt(tmp_p
 
 REFUSED: dict[str, tuple[str, str]] = {
     'several at once': (
-        '# every one with its line\n/**/capture:\n  ros__parameters: {widht: 3, heigth: 3}\n/**: {ros__parameters: {framerate: -1.0}}',
-        "'width'? (line 3); capture: parameter 'heigth' is unknown; did you mean 'height'? (line 3); "
+        (
+            '# every one with its line\n/**/capture:\n  ros__parameters: {widht: 3, heigth: '
+            '3}\n/**: {ros__parameters: {framerate: -1.0}}'
+        ),
+        "'width'? (line 3); capture: parameter 'heigth' is unknown; did you mean 'height'? "
+        '(line 3); '
         "capture: parameter 'framerate' is -1.0; it must be a number from 0 to 1000 (Hz) (line 4)",
     ),
     "another of our nodes' parameter": (
         '/**/capture: {ros__parameters: {score_threshold: 0.5}}',
-        "capture: parameter 'score_threshold' is unknown; it belongs to node 'inference': set it there",
+        (
+            "capture: parameter 'score_threshold' is unknown; it belongs to node 'inference': set "
+            'it there'
+        ),
     ),
     'a type of every node': (
         '/**: {ros__parameters: {use_sim_time: 5}}',
         "overlay: parameter 'use_sim_time' is 5; it must be a boolean",
     ),
     'a QoS that there is not': (
-        '/**: {ros__parameters: {qos_overrides: {/front/image_raw: {publisher: {reliability: foo}}}}}',
-        "capture: parameter 'qos_overrides./front/image_raw.publisher.reliability' is 'foo'; it must be reliable or best_effort",
+        (
+            '/**: {ros__parameters: {qos_overrides: {/front/image_raw: {publisher: {reliability: '
+            'foo}}}}}'
+        ),
+        (
+            "capture: parameter 'qos_overrides./front/image_raw.publisher.reliability' is 'foo'; "
+            'it must be reliable or best_effort'
+        ),
     ),
     'a depth that is none': (
-        '/**: {ros__parameters: {qos_overrides: {/front/detections: {subscription: {depth: -1}}}}}',
-        "overlay: parameter 'qos_overrides./front/detections.subscription.depth' is -1; it must be an integer from 0",
+        (
+            '/**: {ros__parameters: {qos_overrides: {/front/detections: {subscription: {depth: '
+            '-1}}}}}'
+        ),
+        (
+            "overlay: parameter 'qos_overrides./front/detections.subscription.depth' is -1; it "
+            'must be an integer from 0'
+        ),
     ),
     "another of our nodes' QoS": (
-        '/front/inference: {ros__parameters: {qos_overrides: {/front/image_raw: {publisher: {depth: 2}}}}}',
-        "'qos_overrides./front/image_raw.publisher.depth' is unknown; did you mean 'qos_overrides./front/image_raw.subscription.depth'?",
+        (
+            '/front/inference: {ros__parameters: {qos_overrides: {/front/image_raw: {publisher: '
+            '{depth: 2}}}}}'
+        ),
+        (
+            "'qos_overrides./front/image_raw.publisher.depth' is unknown; did you mean "
+            "'qos_overrides./front/image_raw.subscription.depth'?"
+        ),
     ),
     'more latched than there is': (
-        '/**: {ros__parameters: {slots: 5, qos_overrides: {/front/image_raw: {publisher: {depth: 2, durability: transient_local}}}}}',
+        (
+            '/**: {ros__parameters: {slots: 5, qos_overrides: {/front/image_raw: {publisher: '
+            '{depth: 2, durability: transient_local}}}}}'
+        ),
         "capture: topic 'image_raw': transient_local with depth 2 would pin 2 of 5 slots",
     ),
 }
@@ -162,7 +194,8 @@ def test_what_the_launch_arguments_set_stands_on_top_of_the_file(tmp_path: Path)
     assert check_file(file, NODES, {'capture': {'camera': 'synthetic'}}) == []
     with pytest.raises(
         ConfigError,
-        match=r"vehicle.yaml', with camera, video as the launch arguments say: capture: video '/nope' does not exist",
+        match=r"vehicle.yaml', with camera, video as the launch arguments say: capture: video "
+        r"'/nope' does not exist",
     ):
         check_file(
             file,
@@ -190,9 +223,11 @@ OF_ANY_NODE: dict[str, tuple[str, list[str]]] = {
         '/**: {ros__parameters: {widht: 3}}\n/front/*: {ros__parameters: {widht: 3}}',
         ["'/**', '/front/*': 'widht'; did you mean 'width'?"],
     ),
-    'of different nodes of ours': ('/**: {ros__parameters: {slots: 8, score_threshold: 0.5, scale: 1.0, controls.gain: 1}}', []),
+    'of different nodes of ours': (('/**: {ros__parameters: {slots: 8, score_threshold: 0.5, '
+                                    'scale: 1.0, controls.gain: 1}}'), []),
     'of a node of ours that is not here': ('/**: {ros__parameters: {max_frames: 8}}', []),
-    'of every node': ('/**: {ros__parameters: {use_sim_time: true, qos_overrides: {/x: {publisher: {depth: 1}}}}}', []),
+    'of every node': (('/**: {ros__parameters: {use_sim_time: true, qos_overrides: {/x: '
+                       '{publisher: {depth: 1}}}}}'), []),
     'for nodes that are elsewhere': ('/rear/*: {ros__parameters: {widht: 3}}', []),
     'of another package': ('/planner: {ros__parameters: {widht: 3}}', []),
 }  # fmt: skip

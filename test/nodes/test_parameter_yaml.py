@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 import subprocess
 import sys
-from pathlib import Path
 
-import pytest
 from nodes.rcl_parameters import comparable, rcl_reads
+import pytest
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.params import yaml_file
@@ -31,16 +31,22 @@ TAKEN: dict[str, str | bytes] = {
     'directives': f'%YAML 1.1\n%TAG !e! tag:e,2000:\n---\n{P("a: !e!x 1")}',
     'a node twice': GOOD + P('b: 3'), 'a mapping twice': P('a: {b: 1}, a: {c: 2}'), 'dots': P('a.b: 1, a: {b: 2}'),
     'value behind mapping': P('a: {b: 1}, a: 3'), 'merge key': P('<<: {a: 1}'), 'anchors': P('a: &x 1').replace(': {ros', ': &y {ros'),
-    'tags that mean nothing': P('a: !!int "5", b: !!float 5, c: !!binary aGk=, d: !!timestamp 2020-01-01, e: !!null x, f: ! 5, g: !own 6'),
+    'tags that mean nothing': P('a: !!int "5", b: !!float 5, c: !!binary aGk=, d: !!timestamp '
+                                '2020-01-01, e: !!null x, f: ! 5, g: !own 6'),
     'text tag': P('a: !!str 5, b: !<tag:yaml.org,2002:str> yes'), "launch_ros's tuples": P('a: !!python/tuple [p, q]'),
-    'each type': P('a: [1, -2], b: [1.5, .inf], c: [yes, no], d: [x], e: [], f: .nan, g: 0x10, h: 1e400, i: 9223372036854775808'),
+    'each type': P('a: [1, -2], b: [1.5, .inf], c: [yes, no], d: [x], e: [], f: .nan, g: 0x10, '
+                   'h: 1e400, i: 9223372036854775808'),
     'quoted': P("""a: "5", b: 'yes', c: '', d: ["1", "2"]"""), 'trailing comma': P('a: [x, ]'), 'tilde': P('a: ~, b: null, c: [~]'),
-    'block text': B('a: |\n      5\n    b: |-\n      5\n    c: >-\n      yes\n    d: !!str |-\n      5\n    e: |1-\n       7'),
-    'lines': B('a: 5\n      6'), 'odd keys': P('"a b": 1, "ä": 2, "a.": 3, 1: 6, ~: 7, ? q : 8, ros__parameters: 9'),
-    'namespaces': 'front: {rear/: {capture: {ros__parameters: {a: 1}}}, capture: {ros__parameters: {b: 1}}}\n'
+    'block text': B('a: |\n      5\n    b: |-\n      5\n    c: >-\n      yes\n    d: !!str '
+                    '|-\n      5\n    e: |1-\n       7'),
+    'lines': B('a: 5\n      6'), 'odd keys': P('"a b": 1, "ä": 2, "a.": 3, 1: 6, ~: 7, ? q : '
+                                               '8, ros__parameters: 9'),
+    'namespaces': 'front: {rear/: {capture: {ros__parameters: {a: 1}}}, capture: '
+                  '{ros__parameters: {b: 1}}}\n'
     '/: {b: {ros__parameters: {c: 1}}}\n',
     'order': GOOD + '/**: {ros__parameters: {a: 2}}\n"*": {ros__parameters: {b: 2}}\n' + P('a: 3'),
-    'wildcards': '"**": {ros__parameters: {a: 1}}\n/**/*: {ros__parameters: {b: 1}}\n/*/capture: {ros__parameters: {c: 1}}\n'
+    'wildcards': '"**": {ros__parameters: {a: 1}}\n/**/*: {ros__parameters: {b: '
+                 '1}}\n/*/capture: {ros__parameters: {c: 1}}\n'
     '/**/**: {rear: {"*": {ros__parameters: {d: 1}}}}\n',
     'deep': P('{a: ' * 60 + '1' + '}' * 60).replace('{{', '{', 1).replace('}}', '}', 1),
 }  # fmt: skip
@@ -99,7 +105,8 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     },
 }
 MISREAD_BY_RCL: dict[str, tuple[str | bytes, str]] = {
-    'a NUL, escaped': (B(r'a: "x\0y"'), "line 3: ROS would take 'a' for something else; write each parameter as NAME: VALUE"),
+    'a NUL, escaped': (B(r'a: "x\0y"'), ("line 3: ROS would take 'a' for something else; write "
+                                         'each parameter as NAME: VALUE')),
     'a NUL in a key': (P(r'"a\0b": 1'), 'line 1: '),
     'a NUL in a name': ('"/capture\\0x": {ros__parameters: {a: 1}}\n', 'line 1: '),
     'a scalar': ('5', "line 1: ROS would take '5' for something else"),
@@ -149,7 +156,10 @@ def test_what_rcl_refuses_or_misreads_is_refused_in_one_line(
 
 
 def test_each_parameter_has_its_lines(tmp_path: Path) -> None:
-    text = 'front:\n  capture:\n    ros__parameters:\n      a: {b: 1,\n        c: [2,\n 3]}\n      a.b: 2\n'
+    text = (
+        'front:\n  capture:\n    ros__parameters:\n      a: {b: 1,\n        c: [2,\n 3]}\n '
+        '     a.b: 2\n'
+    )
     text += '/front/capture:\n  ros__parameters: {d: 1}\n'
     assert read_parameter_yaml(str(file(tmp_path, text))).lines == {
         ('/front/capture', ''): [2, 8],
@@ -165,7 +175,10 @@ def test_without_ros_the_values_are_those_of_plain_yaml(
     path = str(
         file(
             tmp_path,
-            '/**/capture: {ros__parameters: {a: 3, b: x, c: [p, q], d: 1.5, e: yes, f: "5", g: 2020-99-99, h: ~}}\n',
+            (
+                '/**/capture: {ros__parameters: {a: 3, b: x, c: [p, q], d: 1.5, e: yes, f: "5", '
+                'g: 2020-99-99, h: ~}}\n'
+            ),
         )
     )
     by_ros = read_parameter_yaml(path)
@@ -178,7 +191,8 @@ def test_without_ros_the_values_are_those_of_plain_yaml(
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"^params_file '.*no\.yaml' can't be read: No such file or directory; name another one$",
+        match=r"^params_file '.*no\.yaml' can't be read: No such file or directory; name "
+        r'another one$',
     ):
         read_parameter_yaml(str(tmp_path / 'no.yaml'), 'params_file')
     with pytest.raises(ConfigError, match='Is a directory'):

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from nodes.ros_kit import overrides, ros
 import pytest
 import rclpy
-from nodes.ros_kit import overrides, ros
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import HistoryPolicy, QoSProfile
@@ -119,7 +119,8 @@ def test_wrong_start_values_and_mistyped_names_are_said_together(make: Make) -> 
         NodeParameters(node, SPECS)
     assert str(refused.value) == (
         "node 'tested': parameter 'count' is 9; it must be an integer from 1 to 8; "
-        "parameter 'mode' is 'fats'; it must be one of fast, slow; did you mean 'fast'?; parameter 'raet' is unknown; did you mean 'rate'?"
+        "parameter 'mode' is 'fats'; it must be one of fast, slow; did you mean 'fast'?; "
+        "parameter 'raet' is unknown; did you mean 'rate'?"
     )
 
 
@@ -349,7 +350,10 @@ def test_what_is_declared_is_never_taken_away(make: Make) -> None:
     for spec in specs:
         removed = Parameter(spec.name, Parameter.Type.NOT_SET)
         assert parameters.judged([removed])[1] == [
-            f"parameter '{spec.name}' can't be removed; set it to its default, {spec.default!r}, instead"
+            (
+                f"parameter '{spec.name}' can't be removed; set it to its default, "
+                f'{spec.default!r}, instead'
+            )
         ]
         assert not node.set_parameters([removed])[0].successful and node.has_parameter(spec.name)
 

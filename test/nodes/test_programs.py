@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 import random
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-import pytest
-import warm_start
 from long_form import LONG
-from nodes.programs import BIN, PERCEPTION_READY, PlainSubscriber, Program, environment, parameters
+from nodes.programs import BIN, environment, parameters, PERCEPTION_READY, PlainSubscriber, Program
+import pytest
 from waiting import until
+import warm_start
 
 from zc_perception.camera.mcap_file import MAGIC
 from zc_perception.nodes.capture import CaptureNode
@@ -32,7 +32,10 @@ WRONG = {
     ),
     'unknown choice': (
         ['capture__camera=synthetik'],
-        "'camera' is 'synthetik'; it must be one of synthetic, replay, v4l2, gstreamer, argus, libcamera; did you mean 'synthetic'?",
+        (
+            "'camera' is 'synthetik'; it must be one of synthetic, replay, v4l2, gstreamer, "
+            "argus, libcamera; did you mean 'synthetic'?"
+        ),
     ),
     'not a video': (
         ['capture__camera=replay', f'capture__video={__file__}'],
@@ -87,7 +90,10 @@ def test_a_wrong_parameter_ends_with_one_clear_line(case: str, free_domain: int)
         (
             'capture_node',
             [],
-            "'/**/capture': parameter 'width' is given in line 3 and line 5, and ROS takes one of them; write it once",
+            (
+                "'/**/capture': parameter 'width' is given in line 3 and line 5, and ROS takes "
+                'one of them; write it once'
+            ),
         ),
         ('perception', [], "parameter 'width' is given in line 3 and line 5"),
     ],
@@ -240,7 +246,10 @@ def test_a_key_for_nodes_of_any_name_is_a_warning_and_one_for_ours_the_end(
         refusal = _refused(program, ['--ros-args', '--params-file', str(yaml)], free_domain)
         _assert_one_clear_line(
             refusal,
-            "node 'capture': parameter 'score_threshold' is unknown; it belongs to node 'inference'",
+            (
+                "node 'capture': parameter 'score_threshold' is unknown; it belongs to node "
+                "'inference'"
+            ),
         )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from nodes.managed import Managed
+import pytest
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage
@@ -73,6 +73,7 @@ def test_a_latched_picture_is_kept_for_consumers_of_other_processes_that_come_la
 def test_a_policy_that_there_is_not_is_named_even_while_the_topic_is_off(run: Managed) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"/image_raw/compressed\.publisher\.reliability' is 'sometimes'; it must be reliable or best",
+        match=r"/image_raw/compressed\.publisher\.reliability' is 'sometimes'; it must be "
+        r'reliable or best',
     ):
         run.make(CaptureNode, {**SMALL, f'{COMPRESSED}.reliability': 'sometimes'})

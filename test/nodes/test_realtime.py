@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from zc_perception.errors import ConfigError
 from zc_perception.nodes import realtime
 from zc_perception.nodes.declarations import NODES
-from zc_perception.nodes.realtime import Realtime, parse_cpus
+from zc_perception.nodes.realtime import parse_cpus, Realtime
 from zc_perception.observe.diagnostics import Level
 
 CPUS = sorted(os.sched_getaffinity(0))

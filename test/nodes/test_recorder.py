@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 from contextlib import closing
 from pathlib import Path
+import signal
 
+from nodes.programs import parameters, Program
 import numpy as np
 import pytest
-from nodes.programs import Program, parameters
 from rosbags.rosbag2 import Reader
-from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+from rosbags.typesys import get_types_from_msg, get_typestore, Stores
 from waiting import until
 
 from zc_perception.camera.replay.opening import open_source

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
+import signal
 
+from nodes.managed import status
+from nodes.programs import parameters, Program
+from nodes.ros_kit import overrides, spun
 import pytest
 import rclpy
-from nodes.managed import status
-from nodes.programs import Program, parameters
-from nodes.ros_kit import overrides, spun
 from waiting import until
 
 from zc_perception.nodes.capture import CaptureNode

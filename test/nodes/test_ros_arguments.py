@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 import re
 import subprocess
-from pathlib import Path
 
+from nodes.programs import BIN, environment
 import pytest
 import rclpy
-from nodes.programs import BIN, environment
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.params.ros_arguments import CommandLine, MeantFor, explain_ros_arguments
+from zc_perception.nodes.params.ros_arguments import CommandLine, explain_ros_arguments, MeantFor
 from zc_perception.nodes.process import ros_context
 
 
@@ -153,7 +153,10 @@ def _sections(folder: Path, text: str) -> list[str]:
         (
             '/fornt/capture',
             FRONT,
-            "'fornt/capture' does not match node '/front/capture'; did you mean 'front'?.* section of its own",
+            (
+                "'fornt/capture' does not match node '/front/capture'; did you mean 'front'?.* "
+                'section of its own'
+            ),
         ),
         ('/**/fornt/capture', ['/truck/front/capture'], "did you mean 'front'?"),
         ('/truk/front/capture', ['/truck/front/capture'], "did you mean 'truck/front'?"),
@@ -237,7 +240,10 @@ def test_an_argument_for_a_node_that_has_another_name_is_refused(node: str, righ
     [
         ('/**/capture: {ros__parameters: {width: 64,\n width: 32}}', 'line 1 and line 2'),
         (
-            '/capture: {ros__parameters: {width: 64}}\n---\n\ncapture: {ros__parameters: {width: x}}',
+            (
+                '/capture: {ros__parameters: {width: 64}}\n---\n\ncapture: {ros__parameters: '
+                '{width: x}}'
+            ),
             'line 1 and line 4',
         ),
         (
@@ -289,7 +295,8 @@ def test_what_is_set_for_a_node_is_told_apart_by_whom_it_was_meant_for(tmp_path:
         '/front/*:\n  ros__parameters: {in_front: 1}\n'
     )
     second.write_text(
-        '/**/capture:\n  ros__parameters: {meant: 2}\nfront:\n  inference:\n    ros__parameters: {nested: 1}\n'
+        '/**/capture:\n  ros__parameters: {meant: 2}\nfront:\n  inference:\n    '
+        'ros__parameters: {nested: 1}\n'
     )
     files = ['--params-file', str(first), '--params-file', str(second)]
     line = CommandLine(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import math
 import os
-import socket
-from collections.abc import Callable, Iterator
 from pathlib import Path
+import socket
 
+from nodes.programs import parameters, PERCEPTION_READY, Program
 import pytest
-from nodes.programs import PERCEPTION_READY, Program, parameters
 
 from zc_perception.nodes.process import serve
 
@@ -77,7 +77,8 @@ class Waiting:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Start:
     """Serves with these variables; how long it was waited each time, if no wait lasts longer than *longest_s*. Of *worries* each is
-    there once, and the last one from then on."""
+    there once, and the last one from then on.
+    """
 
     def start(
         address: str,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+import threading
 from typing import Any
 
 import cv2
+from nodes.fault_kit import CameraFaults, SIZE
+from nodes.ros_kit import Onlooker, overrides, ros, spun, WAIT_S, wait_until_known
 import numpy as np
 import pytest
-from nodes.fault_kit import SIZE, CameraFaults
-from nodes.ros_kit import WAIT_S, Onlooker, overrides, ros, spun, wait_until_known
 from rcl_interfaces.srv import GetParameters
 from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
@@ -205,14 +205,14 @@ def test_a_node_that_is_not_active_refuses_at_once_and_those_who_wait_too(
         run.until(waiting.done, 'an answer to who waits')
         answer = waiting.result()  # maybe while the node is still deactivating
         assert not answer.success and answer.message.startswith('no snapshot: the node is ')
-        assert (
-            run.answer().message
-            == 'no snapshot: the node is inactive, and no frames flow; ros2 lifecycle set /capture activate'
+        assert run.answer().message == (
+            'no snapshot: the node is inactive, and no frames flow; ros2 lifecycle set '
+            '/capture activate'
         )
         run.capture.trigger_cleanup()
-        assert (
-            run.answer().message
-            == 'no snapshot: the node is unconfigured, and no frames flow; ros2 lifecycle set /capture configure'
+        assert run.answer().message == (
+            'no snapshot: the node is unconfigured, and no frames flow; ros2 lifecycle set '
+            '/capture configure'
         )
         run.camera.mode = ''
         run.capture.trigger_configure()

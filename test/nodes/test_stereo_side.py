@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-import warm_start
 from diagnostic_msgs.msg import DiagnosticArray
-from nodes.programs import BIN, Program, environment
+from nodes.programs import BIN, environment, Program
 from nodes.ros_kit import Onlooker
+import pytest
 from sensor_msgs.msg import CameraInfo, Image
+import warm_start
 
 from zc_perception.camera.stereo import Side, StereoSides
 from zc_perception.errors import ConfigError
@@ -85,7 +85,8 @@ class Listener(Onlooker):
 def test_two_cameras_give_pairs_in_two_namespaces(
     prefix: str, tmp_path: Path, free_domain: int
 ) -> None:
-    # Nobody triggers synthetic cameras together: a tolerance of more than a frame's time makes pairs of any two.
+    # Nobody triggers synthetic cameras together: a tolerance of more than a frame's time makes
+    # pairs of any two.
     both = 'width: 128, height: 128, framerate: 60.0, pattern: counter, stereo_tolerance: 0.02'
     file = _yaml(
         tmp_path,
@@ -169,9 +170,13 @@ def test_a_side_whose_partner_is_not_there_says_so(tmp_path: Path, free_domain: 
     ('args', 'sections', 'message'),
     [
         (['--cameras', 'front'], {}, 'not allowed with argument'),
-        ([], {'left': 'stereo_tolerance: 0.01'}, "'/right/capture': parameter 'stereo_tolerance' is 0.01 s on one side and 0.005 s"),
-        ([], {'both': 'stereo_tolerance: 0.00001'}, "'stereo_tolerance' is 1e-05; it must be a number from 0.0001 to 1 (s)"),
-        ([], {'both': 'camera: replay, keep_all: true, video: x.avi'}, "parameter 'keep_all' is true"),
+        ([], {'left': 'stereo_tolerance: 0.01'}, ("'/right/capture': parameter "
+                                                  "'stereo_tolerance' is 0.01 s on one side "
+                                                  'and 0.005 s')),
+        ([], {'both': 'stereo_tolerance: 0.00001'}, ("'stereo_tolerance' is 1e-05; it must be "
+                                                     'a number from 0.0001 to 1 (s)')),
+        ([], {'both': 'camera: replay, keep_all: true, video: x.avi'}, ("parameter 'keep_all' is "
+            'true')),
         ([], {'right': 'camera: replay, stamps: recorded, video: x.avi'}, 'replays a recording by its own stamps'),
     ],
 )  # fmt: skip

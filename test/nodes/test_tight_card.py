@@ -1,16 +1,17 @@
 """A driver that takes tight images only: with a publisher that agrees with nobody on its buffers every frame is lost, and that is said; in
-another process than the camera the trial import fails, and frames come as messages."""
+another process than the camera the trial import fails, and frames come as messages.
+"""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
+import itertools
 from pathlib import Path
 
-import pytest
 from nodes.fault_kit import Reader
 from nodes.ros_kit import overrides, spun
 from npu.card_kit import counting_accelerator
+import pytest
 from rclpy.qos import QoSProfile
 
 from zc_perception.frame import Frame
@@ -23,7 +24,10 @@ from zc_perception.nodes.inference import InferenceNode
 HERE = Path(__file__).parent
 MODEL = HERE.parent / 'rig' / 'models' / 'virtual_metis.yaml'
 ERROR = 2
-SAID = 'the driver of /dev/metis-0:1:0 imports only tight LINEAR images in one buffer, not NV12 LINEAR 100x48'
+SAID = (
+    'the driver of /dev/metis-0:1:0 imports only tight LINEAR images in one buffer, not '
+    'NV12 LINEAR 100x48'
+)
 
 
 def test_frames_that_the_driver_takes_none_of_are_an_error_of_link_accelerator_and_detections(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import rclpy
 from nodes.ros_kit import Onlooker, spun
+import rclpy
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CameraInfo, Image
 from vision_msgs.msg import Detection2DArray, LabelInfo

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
+import re
 from typing import Any
 
+from diagnostic_msgs.msg import DiagnosticArray
+from nodes.programs import parameters, PERCEPTION_READY, PlainSubscriber, Program
+from nodes.ros_kit import answer_of, Onlooker
 import numpy as np
 import pytest
-from diagnostic_msgs.msg import DiagnosticArray
-from nodes.programs import PERCEPTION_READY, PlainSubscriber, Program, parameters
-from nodes.ros_kit import Onlooker, answer_of
 from rclpy.task import Future
 from std_srvs.srv import SetBool
 from vision_msgs.msg import Detection2DArray

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
+import subprocess
 from typing import Any
 
 import cv2
+from nodes.programs import BIN, environment, parameters, PlainSubscriber, Program
+from npu.axruntime_kit import build_double, CLASSES, model_file
 import numpy as np
 import pytest
-from nodes.programs import BIN, PlainSubscriber, Program, environment, parameters
-from npu.axruntime_kit import CLASSES, build_double, model_file
 
 TEST = Path(__file__).parents[1]
 BEFORE = os.environ.get('PYTHONPATH', '')
@@ -28,7 +28,8 @@ def vehicle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build_double(folder / 'sdk' / 'lib' / 'libaxruntime.so')
     (folder / 'packages' / 'axelera').mkdir(parents=True)
     (folder / 'packages' / 'axelera' / 'runtime.py').write_text(
-        'import os, sys\nfrom pathlib import Path\nfrom doubles.axelera_runtime import make_module\n'
+        'import os, sys\nfrom pathlib import Path\nfrom doubles.axelera_runtime import '
+        'make_module\n'
         'Path(os.environ["TEST_IMPORTED"]).touch()\nsys.modules[__name__] = make_module()\n'
     )
     outputs: list[dict[str, Any]] = []
@@ -41,7 +42,8 @@ def vehicle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs = [{'name': 'images', 'shape': [1, SIDE + 2, SIDE + 16, 4]}]
     model_file(folder, SIDE, SIDE, version='5.0', inputs=inputs, outputs=outputs)  # type: ignore[arg-type]
     (folder / 'model.yaml').write_text(
-        f'name: blobs\nengine: axruntime\nfile: model.json\ninput: {{width: {SIDE}, height: {SIDE}, colour: rgb, range: [0.0, 1.0]}}\n'
+        f'name: blobs\nengine: axruntime\nfile: model.json\ninput: {{width: {SIDE}, height: '
+        f'{SIDE}, colour: rgb, range: [0.0, 1.0]}}\n'
         f'head: yolov8\nclasses: [{", ".join(CLASSES)}]\n'
         'score_threshold: 0.5\nnms_threshold: 0.5\nmax_detections: 100\nlicence: Apache-2.0\n'
     )

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+import random
 from typing import Any
 
+from camera.jpeg_kit import need_decoder, without_tables
+from camera.live_webcam import exports_are_memfds, LiveWebcam, road_pictures
+from camera.video_kit import pictures_of
 import cv2
+from fuzz.mutation import mutated
+from nodes.ros_kit import Onlooker, overrides, ros, spun
 import numpy as np
 import pytest
 import rclpy
-import yaml
-from camera.jpeg_kit import need_decoder, without_tables
-from camera.live_webcam import LiveWebcam, exports_are_memfds, road_pictures
-from camera.video_kit import pictures_of
-from fuzz.mutation import mutated
-from nodes.ros_kit import Onlooker, overrides, ros, spun
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
+import yaml
 
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
@@ -27,7 +27,7 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.modifier import LINEAR
 
 SIZE = (640, 360)
@@ -119,9 +119,9 @@ def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(
         assert made.ledger.count('decode') >= statistics.captured > 0 and statistics.bad == 0
     log = capfd.readouterr().err
     assert (
-        'MJPG, which the CPU decodes to NV12, about 3 to 6 ns for each pixel (booked as decode): YUYV does 5 Hz there'
-        in log
-    )
+        'MJPG, which the CPU decodes to NV12, about 3 to 6 ns for each pixel (booked as '
+        'decode): YUYV does 5 Hz there'
+    ) in log
 
 
 def test_the_file_for_a_webcam_finds_the_people_in_its_picture(free_domain: int) -> None:

@@ -1,13 +1,14 @@
 """``inference_node`` with a card whose driver has ioctls 64 to 66: it takes tight images only, and says nothing of that beforehand.
 
-tight_card.py [ARGUMENTS OF inference_node]     prints the number of each job, which ends at once and has found nothing
+tight_card.py [ARGUMENTS OF inference_node]     prints the number of each job, which ends at once
+and has found nothing
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
+import sys
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

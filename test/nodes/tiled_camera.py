@@ -1,12 +1,13 @@
 """A camera whose images no CPU can read: the stand-in for a block-linear sensor, or for one with a vendor's tiles.
 
-What is in a buffer is :func:`content`, which has no rows. A consumer that has the right memory finds it there, byte by byte.
+What is in a buffer is :func:`content`, which has no rows. A consumer that has the right memory
+finds it there, byte by byte.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+import time
 
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.frame import Frame, Header
@@ -14,7 +15,7 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
-from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints
+from zc_perception.negotiation.constraints import BufferConstraints, NO_CPU
 from zc_perception.negotiation.settings import AllocationRequest
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
@@ -34,7 +35,8 @@ def content(sequence: int, size: int) -> bytes:
 class TiledCamera(SyntheticCamera):
     """A live camera of one modifier.
 
-    :param converts: it can give LINEAR images too, as a Jetson's VIC does; its own layout is cheaper.
+    :param converts: it can give LINEAR images too, as a Jetson's VIC does; its own layout is
+        cheaper.
     """
 
     def __init__(self, modifier: int = INVALID, *, converts: bool = False) -> None:

@@ -1,6 +1,7 @@
 """A node of somebody's own that reads frames as a device does, by their memory. Prints what it found as one JSON object.
 
-tiled_viewer.py MODIFIER COUNT     MODIFIER: the only one that it takes, a number; ends after COUNT frames, or with its standard input
+tiled_viewer.py MODIFIER COUNT     MODIFIER: the only one that it takes, a number; ends after COUNT
+frames, or with its standard input
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import sys
 import threading
 import time
 
-import rclpy
 from nodes.tiled_camera import content
+import rclpy
 
 from zc_perception import Frame, FrameSubscription
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -43,7 +44,8 @@ def main() -> None:
     print('listening', flush=True)
     while len(good) < count:
         rclpy.spin_once(node, timeout_sec=0.1)
-    # Frames may come before the graph knows their publisher: the announcement file tells of it first.
+    # Frames may come before the graph knows their publisher: the announcement file tells of it
+    # first.
     end = time.monotonic() + 60.0
     while frames.statistics().rung == 'unmatched' and time.monotonic() < end:
         rclpy.spin_once(node, timeout_sec=0.1)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 import ctypes
 import json
-import subprocess
-from collections.abc import Callable, Sequence
 from pathlib import Path
+import subprocess
 from typing import Any
 
-import numpy as np
 from npu.scheduler_kit import MakeFrame
+import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.heads.spec import HeadSpec

@@ -44,7 +44,8 @@ class CardFence(EventFence):
 
 class CountingCard:
     """``held`` are the handles that it has, ``modifiers`` those of the images that it imported, ``submitted`` the in-fence of each job
-    (``None``: none, or an older driver), ``numbers`` the driver's own ioctl numbers."""
+    (``None``: none, or an older driver), ``numbers`` the driver's own ioctl numbers.
+    """
 
     def __init__(
         self,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections.abc import Callable, Iterator
+import gc
 from pathlib import Path
+import sys
 from types import ModuleType
 from typing import Any
 
-import pytest
 from doubles.axelera_runtime import make_module
-from npu.axruntime_kit import WAIT_S, Double, Open, build_double
-from npu.card_kit import Opened, counting_accelerator
+from npu.axruntime_kit import build_double, Double, Open, WAIT_S
+from npu.card_kit import counting_accelerator, Opened
 from npu.host_tree import Host
 from npu.scheduler_kit import Bench, MakeFrame, MakePool, ScriptedAccelerator
+import pytest
 from waiting import eventually
 
 from zc_perception.memory.heaps import SealedMemfd
@@ -41,7 +41,9 @@ def start(
         return benches[-1]
 
     yield make
-    while benches:  # emptied, as pytest keeps the function above, and with it the queues, until the descriptors have been counted
+    # emptied, as pytest keeps the function above, and with it the queues, until the descriptors
+    # have been counted
+    while benches:
         benches.pop().end()
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from zc_perception.machine.host_tree import HostTree
 
-#: Character devices that every machine has and that refuse our ioctls with ENOTTY: nodes are links to them.
+#  Character devices that every machine has and that refuse our ioctls with ENOTTY: nodes are links
+#  to them.
 STAND_INS = ('null', 'zero', 'full', 'random', 'urandom')
 
 

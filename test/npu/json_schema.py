@@ -1,14 +1,15 @@
 """JSON Schema, draft 2020-12: the keywords that this repository's schemas use, written from the specification alone.
 
-A schema with any other keyword is refused, so that none is passed over. NaN and infinity are no JSON, and fit no schema of a number.
+A schema with any other keyword is refused, so that none is passed over. NaN and infinity are no
+JSON, and fit no schema of a number.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
 from itertools import combinations
+import math
+import re
 from typing import Any
 
 ANNOTATIONS = {'$schema', '$defs', 'title', 'description', 'default'}

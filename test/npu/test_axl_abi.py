@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 import shutil
 import subprocess
-from pathlib import Path
 
 from doubles.c_layout import c_layout, differences, python_layout
 

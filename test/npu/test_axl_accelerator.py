@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
+import threading
 from typing import Any
 
-import pytest
 from npu.card_kit import CountingCard, Opened
 from npu.host_tree import Host
 from npu.scheduler_kit import MakeFrame
+import pytest
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.frame import Frame
@@ -212,7 +212,8 @@ def test_level_1_imports_tight_images_and_says_why_not_others(
         accelerator.trial_import(replace(pool.layout, modifier=INVALID), pool.slots[0].buffers)
 
 
-# Nobody reads a frame before its acquire fence: the driver waits where it can, else we do, and an error costs that frame.
+# Nobody reads a frame before its acquire fence: the driver waits where it can, else we do, and an
+# error costs that frame.
 
 
 class Scripted(SyncFile):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import ctypes
+from dataclasses import replace
 import errno
 import os
+from pathlib import Path
 import re
 import struct
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import pytest
 from npu.host_tree import Host
+import pytest
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.memory.dmabuf import DmaBuf
@@ -25,14 +25,14 @@ from zc_perception.npu.axl import device as axl_device
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.device import (
     ADVICE,
+    axl_error,
     AxlDevice,
     AxlError,
     AxlGoneError,
     JobFence,
-    axl_error,
 )
-from zc_perception.pixel.fourcc import NV12, fourcc_code
-from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
+from zc_perception.pixel.fourcc import fourcc_code, NV12
+from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
 from zc_perception.pixel.modifier import LINEAR
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -460,7 +460,8 @@ def test_what_is_no_device_is_not_taken_for_a_driver_without_ioctls(
         AxlDevice(str(path))
     message = str(caught.value)
     assert message.startswith(
-        f"parameter 'accelerator_device' is '{path}', which is no device node; it must be a Metis card's ("
+        f"parameter 'accelerator_device' is '{path}', which is no device node; it must be a "
+        "Metis card's ("
     )
     assert 'ENOTTY' not in message and '\n' not in message
     assert str(path) not in [

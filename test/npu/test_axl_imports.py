@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from npu.card_kit import Opened
 from npu.scheduler_kit import MakeFrame, MakePool
+import pytest
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.memory.dmabuf import DmaBuf
@@ -20,9 +20,9 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import Placement
-from zc_perception.npu.axl.accelerator import AxlAccelerator, ImportCache, ImportsInUse, import_key
+from zc_perception.npu.axl.accelerator import AxlAccelerator, import_key, ImportCache, ImportsInUse
 from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.layout import PlaneLayout, compute_layout
+from zc_perception.pixel.layout import compute_layout, PlaneLayout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
 MakeOpened = Callable[..., Opened]
@@ -229,7 +229,8 @@ def test_whatever_happens_no_handle_is_lost_and_none_is_used_after_its_release(
         buffer.close()
 
 
-# Whoever ends a buffer, the cache lets go of it: at the next import or idle moment, in its own thread.
+# Whoever ends a buffer, the cache lets go of it: at the next import or idle moment, in its own
+# thread.
 
 
 def trial(accelerator: AxlAccelerator, pool: BufferPool) -> None:

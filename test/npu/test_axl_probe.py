@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import errno
 import os
+from pathlib import Path
 import shutil
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from npu.host_tree import Host
+import pytest
 
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
@@ -165,7 +165,8 @@ def test_the_numbers_are_what_a_c_compiler_makes_of_the_shipped_driver_s_header(
     source = tmp_path / 'numbers.c'
     source.write_text(
         '#include <stdio.h>\n#include <sys/ioctl.h>\n'
-        "int main(void) { printf(\"%lu %lu\", (unsigned long)_IOWR('U', 5, int), (unsigned long)_IOWR('U', 6, int)); return 0; }\n",
+        'int main(void) { printf("%lu %lu", (unsigned long)_IOWR(\'U\', 5, int), (unsigned '
+        "long)_IOWR('U', 6, int)); return 0; }\n",
         encoding='utf-8',
     )
     subprocess.run([compiler, '-o', str(tmp_path / 'numbers'), str(source)], check=True)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+import gc
 from typing import Any
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from npu.card_kit import MANIFEST, Opened
 from npu.scheduler_kit import MakeFrame
+import numpy as np
+import pytest
 
 from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.frame import Frame

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import re
 from collections import deque
 from dataclasses import replace
+import errno
 from functools import partial
+import os
 from pathlib import Path
+import re
 
-import numpy as np
-import pytest
 from npu.axruntime_kit import (
-    WAIT_S,
-    Double,
-    Open,
     detect,
+    Double,
     model,
     number_in,
     numbered,
+    Open,
     paint,
     run_numbered,
     start,
     tensor_spec,
+    WAIT_S,
 )
 from npu.scheduler_kit import MakeFrame, MakePool
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.detection.detections import box_iou
 from zc_perception.detection.heads import make_head
@@ -45,7 +45,7 @@ from zc_perception.npu.axruntime.tensors import TensorBuffer
 from zc_perception.npu.axruntime.worker import AxRuntimeJob, why_no_heap
 from zc_perception.npu.manifest import TensorSpec
 from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.modifier import LINEAR
 from zc_perception.pixel.readable import READABLE
 

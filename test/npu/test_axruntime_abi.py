@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from enum import IntEnum
 from pathlib import Path
+import re
 
+from doubles.c_layout import c_layout, differences, Layout, python_layout, Rest
 import pytest
-from doubles.c_layout import Layout, Rest, c_layout, differences, python_layout
 
 from zc_perception.npu.axruntime import library as abi
 from zc_perception.npu.axruntime.session import device_stride

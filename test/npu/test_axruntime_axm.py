@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-import sys
-import zipfile
 from pathlib import Path
+import sys
 from typing import Any
+import zipfile
 
-import numpy as np
-import pytest
 from doubles.axelera_runtime import add_pipelines
-from npu.axruntime_kit import WAIT_S, Double, Open, model, paint, start
+from npu.axruntime_kit import Double, model, Open, paint, start, WAIT_S
 from npu.scheduler_kit import MakeFrame
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError, ZcError
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
-from zc_perception.npu.manifest import ModelManifest, load_manifest
+from zc_perception.npu.manifest import load_manifest, ModelManifest
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 _LIMITS = DecodeLimits(0.6, 0.5, 100)
@@ -86,7 +86,8 @@ def test_the_folder_of_an_export_is_enough(
     axm(tmp_path)
     (tmp_path / 'blobs.axm').rename(folder / 'blobs.axm')
     (folder / 'metadata.yaml').write_text(
-        'task: detect\nstride: 32\nimgsz: [64, 64]\nnames: {0: red, 1: green, 2: blue}\nend2end: false\n'
+        'task: detect\nstride: 32\nimgsz: [64, 64]\nnames: {0: red, 1: green, 2: '
+        'blue}\nend2end: false\n'
     )
     manifest = load_manifest(str(folder))
     assert (manifest.engine, manifest.classes) == ('axruntime', ('red', 'green', 'blue'))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import deque
 from functools import partial
 from pathlib import Path
+import subprocess
+import sys
 from typing import Any
 
-import numpy as np
-import pytest
-from npu.axruntime_kit import WAIT_S, Double, Open, model, number_in, numbered, start
+from npu.axruntime_kit import Double, model, number_in, numbered, Open, start, WAIT_S
 from npu.scheduler_kit import MakeFrame, MakePool
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
@@ -202,7 +202,8 @@ def test_without_both_the_message_names_both(
     monkeypatch.setattr(axruntime_library, 'candidates', lambda library: ['libmissing.so'])
     with pytest.raises(
         AcceleratorError,
-        match=r'libmissing\.so.*axelera-runtime.*\(Python package axelera-runtime .* is not installed\)',
+        match=r'libmissing\.so.*axelera-runtime.*\(Python package axelera-runtime .* is not '
+        r'installed\)',
     ):
         open_accelerator()
 
@@ -301,7 +302,10 @@ def test_an_old_driver_is_named_with_the_next_step(
         monkeypatch.setattr(module, 'driver_version', lambda: '1.5.7')
     accelerator = open_accelerator(axruntime_library='' if interface == 'python' else double.path)
     accelerator.load(model(tmp_path))
-    words = 'the Metis driver is 1.5.7, and runtime 1.8.0 needs 1.6.2 or later: install that release of metis-dkms'
+    words = (
+        'the Metis driver is 1.5.7, and runtime 1.8.0 needs 1.6.2 or later: install that '
+        'release of metis-dkms'
+    )
     assert (
         any(notice.startswith(words) for notice in accelerator.notices())
         and accelerator.facts()['driver'] == '1.5.7'
@@ -373,7 +377,10 @@ def test_a_device_that_another_program_has_is_named(
 
 
 def test_nothing_of_the_vendor_is_imported_unless_it_is_asked_for() -> None:
-    code = 'import sys, zc_perception.npu.axruntime.accelerator; print(any(name.startswith("axelera") for name in sys.modules))'
+    code = (
+        'import sys, zc_perception.npu.axruntime.accelerator; '
+        'print(any(name.startswith("axelera") for name in sys.modules))'
+    )
     assert (
         subprocess.run(
             [sys.executable, '-c', code], capture_output=True, text=True, check=True

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import pytest
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.npu.axruntime.kind import LATE_CALLS

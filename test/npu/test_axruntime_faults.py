@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import gc
-import threading
 from functools import partial
+import gc
 from pathlib import Path
+import threading
 
+from npu.axruntime_kit import Double, model, number_in, numbered, Open, run_numbered, start, WAIT_S
+from npu.scheduler_kit import MakeFrame, MakePool
 import numpy as np
 import pytest
-from npu.axruntime_kit import WAIT_S, Double, Open, model, number_in, numbered, run_numbered, start
-from npu.scheduler_kit import MakeFrame, MakePool
 from waiting import until
 
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError
@@ -82,7 +82,8 @@ def test_a_failed_run_costs_its_frame_and_mixes_nothing_up(
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
 @pytest.mark.parametrize(('code', 'count', 'words'), [
-    (Result.CONNECTION_ERROR, 1, r'injected into run \d+ \(CONNECTION_ERROR\); check that .axdevice. lists'),
+    (Result.CONNECTION_ERROR, 1, (r'injected into run \d+ \(CONNECTION_ERROR\); check that '
+                                  r'.axdevice. lists')),
     (Result.RUNTIME_ERROR, 100, r'3 runs failed in a row: .*RUNTIME_ERROR'),
 ])  # fmt: skip
 def test_a_lost_device_fails_all_jobs_and_stays_lost(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 import os
+from pathlib import Path
 import select
 import threading
 import time
-from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 
-import pytest
 from frame_queues import FrameQueue
-from npu.axruntime_kit import Double, Open, model, number_in, numbered
+from npu.axruntime_kit import Double, model, number_in, numbered, Open
 from npu.scheduler_kit import MakeFrame, MakePool
+import pytest
 from waiting import until
 
 from zc_perception.detection.letterbox import Letterbox
@@ -60,8 +60,8 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
         for sequence in range(places):
             queue.put(make_frame(pool, sequence=sequence, fill=numbered(sequence)))
         until(double.is_hanging)
-        # A job that is given up while its tensor is filled ends at once, and one more frame is in flight. With double buffering the
-        # third waits for a tensor.
+        # A job that is given up while its tensor is filled ends at once, and one more frame is in
+        # flight. With double buffering the third waits for a tensor.
         until(lambda: accelerator._workers[0]._ready.qsize() == 1 and len(running._jobs) == places)
         for entry in tuple(running._jobs):
             entry.deadline_ns = 0

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
+import re
 
+from npu.axruntime_kit import build_double, Double, model_file
 import pytest
-from npu.axruntime_kit import Double, build_double, model_file
 
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.npu.axruntime import library as axruntime_library
 from zc_perception.npu.axruntime.library import Argument, candidates
-from zc_perception.npu.axruntime.runtime import Device, InstanceOptions, choose_device
+from zc_perception.npu.axruntime.runtime import choose_device, Device, InstanceOptions
 from zc_perception.npu.axruntime.session import RuntimeSession
 
 OPTIONS = InstanceOptions()
@@ -116,7 +116,8 @@ def test_what_names_no_device_is_answered_with_those_there_are(wanted: str) -> N
         choose_device(devices(*COLONS), wanted)
     message = str(caught.value)
     assert message.startswith(
-        f"could not find device '{wanted}', found metis-0:1:0, metis-1:3:0; set accelerator_device to one of them"
+        f"could not find device '{wanted}', found metis-0:1:0, metis-1:3:0; set "
+        'accelerator_device to one of them'
     )
     assert 'an index below 2, or leave it empty' in message
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
 from collections.abc import Iterator
+import ctypes
 from pathlib import Path
+import subprocess
 
+from npu.axruntime_kit import detect, Double, model, paint, start, tensor_spec, WAIT_S
+from npu.scheduler_kit import MakeFrame
 import numpy as np
 import pytest
-from npu.axruntime_kit import WAIT_S, Double, detect, model, paint, start, tensor_spec
-from npu.scheduler_kit import MakeFrame
 
 from zc_perception.detection.tensor import PlanesToQuantised
 from zc_perception.errors import AcceleratorError
@@ -156,7 +156,8 @@ def test_a_vic_that_refuses_is_replaced_by_the_cpu_and_said(
         frame.release()
     (notice,) = accelerator.notices()
     assert notice.startswith(
-        'the VIC does not scale the frames, the CPU does: the VIC could not make AB24 128x72 of NV12 256x144'
+        'the VIC does not scale the frames, the CPU does: the VIC could not make AB24 128x72 '
+        'of NV12 256x144'
     )
 
 

@@ -6,18 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from npu.axruntime_kit import Double, model_file
+from npu.card_kit import counting_accelerator, MANIFEST
+from npu.onnx_kit import FLOAT, identity
 import numpy as np
 import pytest
 import yaml
-from npu.axruntime_kit import Double, model_file
-from npu.card_kit import MANIFEST, counting_accelerator
-from npu.onnx_kit import FLOAT, identity
 
 from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import ConfigError
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu.manifest import ModelManifest, TensorSpec, check_head, load_manifest
+from zc_perception.npu.manifest import check_head, load_manifest, ModelManifest, TensorSpec
 from zc_perception.npu.metis_card import find_cards
 from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 from zc_perception.npu.selection import open_accelerator
@@ -55,7 +55,8 @@ def test_weights_with_another_number_of_classes_are_refused_with_both_keys(tmp_p
         )
     message = str(caught.value)
     assert message.startswith(
-        f"{tmp_path / 'model.yaml'}: key 'head' is yolov8 and key 'classes' has 3 names, which does not fit"
+        f"{tmp_path / 'model.yaml'}: key 'head' is yolov8 and key 'classes' has 3 names, which "
+        'does not fit'
     )
     assert (
         '1x8x5040' in message
@@ -109,7 +110,8 @@ def test_no_accelerator_left_is_an_error_of_the_configuration(
     manifest = manifest_file(tmp_path, RUNTIME, ONNX, classes=['a'])
     with pytest.raises(
         ConfigError,
-        match=r"^no accelerator fits: .*'axruntime'.*'classes' has 1 name, .*'onnx'.*'classes' has 1 name,",
+        match=r"^no accelerator fits: .*'axruntime'.*'classes' has 1 name, .*'onnx'.*'classes' "
+        r'has 1 name,',
     ):
         open_accelerator(
             'auto', manifest, {'axruntime_library': double.path, 'threads': 1}, CopyLedger()
@@ -124,7 +126,8 @@ def test_a_card_s_tensors_are_checked_as_the_manifest_describes_them(
     accelerator, _ = counting_accelerator(monkeypatch, manifest=good)
     with pytest.raises(
         ConfigError,
-        match=r"key 'head' is boxes and key 'classes' has 1 name, .* engine axl \(head boxes: .*64x5.*nx6",
+        match=r"key 'head' is boxes and key 'classes' has 1 name, .* engine axl \(head boxes: "
+        r'.*64x5.*nx6',
     ):
         accelerator.load(replace(good, tensors=(replace(boxes, shape=(64, 5), scale=(1.0,)),)))
     accelerator.close()

@@ -1,6 +1,7 @@
 """What exporters write, from the file alone or with a manifest: right boxes, or a refusal that names both values and the next step.
 
-Each model is a graph of constants in an exporter's layout, for an input of 320 x 256. All have the same two boxes.
+Each model is a graph of constants in an exporter's layout, for an input of 320 x 256. All have the
+same two boxes.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from npu.onnx_kit import Axis, constant, FLOAT, INT64
 import numpy as np
+from numpy.typing import NDArray
 import pytest
 import yaml
-from npu.onnx_kit import FLOAT, INT64, Axis, constant
-from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import make_head
@@ -29,7 +30,8 @@ pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
 WIDTH, HEIGHT = 320, 256
 SOURCE = Letterbox.fit(640, 360, WIDTH, HEIGHT)
 CELLS = 40 * 32 + 20 * 16 + 10 * 8
-# In pixels of the input: x0, y0, x1, y1; score, class. The letterbox has 38 rows on top, of which the head takes its even part.
+# In pixels of the input: x0, y0, x1, y1; score, class. The letterbox has 38 rows on top, of which
+# the head takes its even part.
 CORNERS = np.array([[50, 60, 110, 200], [200, 100, 260, 130]], np.float32)
 SCORES, LABELS = np.array([0.9, 0.7], np.float32), np.array([1, 0])
 IMAGES: dict[str, tuple[int, tuple[Axis, ...]]] = {'images': (FLOAT, (1, 3, HEIGHT, WIDTH))}
@@ -215,10 +217,12 @@ def test_boxes_are_where_they_are(layout: str, model: Callable[..., str]) -> Non
 CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None, str]] = {
     'a table read as scores': (
         {'output0': table(CORNERS)}, ultralytics(2, end2end=True), {'head': 'yolov8'},
-        r"key 'head' is 'yolov8', but mine.onnx has outputs 'output0' 1x300x6, which are read by head: \{kind: boxes",
+        (r"key 'head' is 'yolov8', but mine.onnx has outputs 'output0' 1x300x6, which are read "
+         r'by head: \{kind: boxes'),
     ),
     'the same without metadata': (
-        {'output0': table(CORNERS)}, {}, {**TWO, 'head': 'yolov8'}, r"'yolov8'|300 rows, but an input of 320x256 has 1680 cells",
+        {'output0': table(CORNERS)}, {}, {**TWO, 'head': 'yolov8'}, (r"'yolov8'|300 rows, but an "
+            r'input of 320x256 has 1680 cells'),
     ),
     'a table read with objectness': (
         {'output0': table(CORNERS)}, {}, {'classes': ['car'], 'head': 'yolov5'}, '300 rows, but an input of 320x256 has 1680 cells',
@@ -240,14 +244,16 @@ CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | N
     ),
     'too few names': (
         {'output0': raw(3).transpose(0, 2, 1)}, ultralytics(3), TWO,
-        r"key 'classes' is 2 names \(car, person\), but mine.onnx says 3 names \(car, person, sign\); leave classes out",
+        (r"key 'classes' is 2 names \(car, person\), but mine.onnx says 3 names \(car, person, "
+         r'sign\); leave classes out'),
     ),
     'names in another order': (
         {'output0': table(CORNERS)}, ultralytics(2, end2end=True), {'classes': ['person', 'car']}, 'is 2 names .person, car.*says 2 names',
     ),
     'another size': (
         {'output0': raw(3).transpose(0, 2, 1)}, ultralytics(3), {'input': {'width': 640, 'height': 256}},
-        r"key 'input.width' is 640, but mine.onnx says 'images' 1x3x256x320 \(that is 320\); write width: 320",
+        (r"key 'input.width' is 640, but mine.onnx says 'images' 1x3x256x320 \(that is 320\); "
+         r'write width: 320'),
     ),
     'yolox decoded, as yolox': ({'output': raw(3, objects=True)}, {}, {**THREE, 'head': 'yolox'}, 'decoded already'),
     'yolox that can be either': ({'output': raw(3, objects=True)}, {}, THREE, r'head: yolox .* or head: yolov5 \(YOLOX exported'),
@@ -265,7 +271,8 @@ CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | N
     'classes that begin at 1': (
         {'output0': table(CORNERS)}, {}, {'classes': ['car'], 'head': 'boxes'}, r'classes from 0 to 1 of 1',
     ),
-    'no names': ({'output0': raw(80).transpose(0, 2, 1)}, {}, None, "is missing.* for its 80 classes; those of COCO are classes_file: coco"),
+    'no names': ({'output0': raw(80).transpose(0, 2, 1)}, {}, None, ('is missing.* for its 80 '
+        'classes; those of COCO are classes_file: coco')),
     'a classifier': ({'output0': np.zeros((1, 3), np.float32)}, ultralytics(3, task='classify'), None, 'task classify'),
 }  # fmt: skip
 
@@ -296,7 +303,8 @@ def test_a_dynamic_model_has_the_size_that_it_was_exported_with(model: Callable[
     assert len(found_by(model(*given, None, **open_sizes))) == 2
     with pytest.raises(
         ConfigError,
-        match=r"'input.height' is 250, but mine.onnx says stride 32: multiples of that are 224 and 256",
+        match=r"'input.height' is 250, but mine.onnx says stride 32: multiples of that are 224 "
+        r'and 256',
     ):
         load_manifest(model(*given, {'input': {'width': 320, 'height': 250}}, **open_sizes))
 

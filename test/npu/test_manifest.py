@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from pathlib import Path
+import re
 from typing import Any
 
-import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from npu.onnx_kit import FLOAT, INT8, identity
+from npu.onnx_kit import FLOAT, identity, INT8
+import pytest
+import yaml
 
 from zc_perception.detection.heads import HEADS
 from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.errors import ConfigError
 from zc_perception.npu import manifest as manifest_module
 from zc_perception.npu.manifest import (
-    ModelInput,
-    TensorSpec,
     find_manifest,
     load_manifest,
+    ModelInput,
     parse_yaml,
+    TensorSpec,
 )
 
 GOOD: dict[str, Any] = {
@@ -258,7 +258,8 @@ def test_tensors_that_lie_on_each_other_are_refused(tmp_path: Path) -> None:
     second = {**TENSOR, 'name': 'second', 'offset': 64 + 12 - 1}
     with pytest.raises(
         ConfigError,
-        match=r"key 'outputs\[0\]\.offset' is 75; it must be 76 or more, where tensor 'out' has ended",
+        match=r"key 'outputs\[0\]\.offset' is 75; it must be 76 or more, where tensor 'out' "
+        r'has ended',
     ):
         load_manifest(written(tmp_path, {**AXL, 'outputs': [second, TENSOR]}))
     apart = load_manifest(
@@ -478,7 +479,8 @@ def test_int8_needs_its_scale(tmp_path: Path) -> None:
     values = changed(GOOD, 'input.dtype', 'int8')
     with pytest.raises(
         ConfigError,
-        match=r"key 'input\.scale' is missing; it must be a number above 0, as the values are int8",
+        match=r"key 'input\.scale' is missing; it must be a number above 0, as the values are "
+        r'int8',
     ):
         load_manifest(written(tmp_path, values))
     path = written(tmp_path, changed(values, 'input.scale', 1 / 255))
@@ -497,7 +499,8 @@ def test_int8_needs_its_scale(tmp_path: Path) -> None:
 def test_weights_need_a_picture_of_their_size(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"key 'input\.resize' is 'none'; it must be one of letterbox, stretch for engine onnx",
+        match=r"key 'input\.resize' is 'none'; it must be one of letterbox, stretch for engine "
+        r'onnx',
     ):
         load_manifest(written(tmp_path, changed(GOOD, 'input.resize', 'none')))
 
@@ -577,7 +580,10 @@ def test_a_variant_s_classes_replace_the_file_of_classes(tmp_path: Path) -> None
         (
             'variants[0].outputs',
             MISSING,
-            "key 'variants[0].outputs' is missing; it must be a list of at least one tensor for engine axl",
+            (
+                "key 'variants[0].outputs' is missing; it must be a list of at least one tensor "
+                'for engine axl'
+            ),
         ),
         (
             'variants[0].outputs',
@@ -637,7 +643,8 @@ def test_a_variant_whose_file_is_elsewhere_waits_for_it(tmp_path: Path) -> None:
     values['file'] = 'other.onnx'
     with pytest.raises(
         ConfigError,
-        match=r"key 'file' names 'other\.onnx'.*key 'variants\[0\]\.file' names 'build/model\.json'",
+        match=r"key 'file' names 'other\.onnx'.*key 'variants\[0\]\.file' names "
+        r"'build/model\.json'",
     ):
         load_manifest(written(tmp_path, values))
 
@@ -726,7 +733,10 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(
 
 
 def test_a_merged_key_may_be_replaced_and_siblings_may_have_the_same(tmp_path: Path) -> None:
-    text = 'a: &a {x: 1, y: 2}\nb: &b\n  <<: *a\n  x: 3\nc: {<<: [*a, *b], y: 4}\nd: [{x: 1}, {x: 1}]\ne: *b\n'
+    text = (
+        'a: &a {x: 1, y: 2}\nb: &b\n  <<: *a\n  x: 3\nc: {<<: [*a, *b], y: 4}\nd: [{x: 1}, '
+        '{x: 1}]\ne: *b\n'
+    )
     assert parse_yaml(text) == yaml.safe_load(text)
     assert parse_yaml(text)['c'] == {'x': 1, 'y': 4} and parse_yaml(text)['b'] == {'x': 3, 'y': 2}
 

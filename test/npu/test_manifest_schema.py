@@ -7,18 +7,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from npu.json_schema import conforms
+import pytest
+import yaml
 
 from zc_perception.errors import ConfigError
 from zc_perception.npu.manifest import (
-    MODELS,
     load_manifest,
     manifest_schema,
     manifest_table,
+    MODELS,
     shipped_models,
 )
 from zc_perception.rules import Place
@@ -26,7 +26,8 @@ from zc_perception.rules import Place
 PATH = MODELS / 'model.schema.json'
 SCHEMA = json.loads(PATH.read_text(encoding='utf-8'))
 WRITE = (
-    f'.venv/bin/python -c "from zc_perception.npu import manifest; print(manifest.schema_text(), end=\'\')" '
+    '.venv/bin/python -c "from zc_perception.npu import manifest; '
+    "print(manifest.schema_text(), end='')\" "
     f'> zc_perception/models/{PATH.name}'
 )
 TENSOR = {'name': 'o', 'layout': 'nhwc', 'dtype': 'int8', 'shape': [1, 2], 'offset': 4, 'scale': [1, 0.5], 'zero_point': 3,

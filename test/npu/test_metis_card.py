@@ -5,17 +5,17 @@ Trees of files stand in for the machine's, laid out as the kernel's documents de
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import os
+from pathlib import Path
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
-from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from npu.host_tree import Host
+import pytest
 from waiting import until
 
 from zc_perception.errors import AcceleratorError
@@ -23,21 +23,21 @@ from zc_perception.machine.host_tree import HostTree
 from zc_perception.npu import metis_card
 from zc_perception.npu.axl.device import AxlCapabilities
 from zc_perception.npu.metis_card import (
-    Iommu,
-    MetisCard,
-    PcieLink,
-    Temperature,
-    Temperatures,
-    TemperatureWatch,
     card_at,
     card_is_gone,
     choose_card,
     driver_version,
     find_cards,
     found_cards,
+    Iommu,
+    MetisCard,
+    PcieLink,
     read_iommu,
     read_link,
     read_temperatures,
+    Temperature,
+    Temperatures,
+    TemperatureWatch,
 )
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR

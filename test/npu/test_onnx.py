@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 import os
 import select
 import threading
 import time
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import cv2
-import numpy as np
-import pytest
 from npu.scheduler_kit import MakeFrame, MakePool
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.detections import box_iou
@@ -332,9 +332,11 @@ def test_it_says_that_it_reads_pixels(accelerator: OnnxAccelerator) -> None:
 @pytest.mark.parametrize(
     ('entries', 'message'),
     [
-        (['CUDAExecutionProvider'], r"'CUDAExecutionProvider', which this .* lacks; it has .*CPUExecutionProvider; install onnxruntime-gpu"),
+        (['CUDAExecutionProvider'], (r"'CUDAExecutionProvider', which this .* lacks; it has "
+                                     r'.*CPUExecutionProvider; install onnxruntime-gpu')),
         (['CPUExecutionprovider; a=1'], r"did you mean 'CPUExecutionProvider'\?$"),
-        (['CPUExecutionProvider device_type=NPU'], r"'providers' has '.*'; it must be a name, or 'NAME; option=value; …'"),
+        (['CPUExecutionProvider device_type=NPU'], (r"'providers' has '.*'; it must be a name, "
+                                                    r"or 'NAME; option=value; …'")),
         (['CPUExecutionProvider; device_type'], 'it must be a name, or'),
         (['; a=1'], 'it must be a name, or'),
         (['CPUExecutionProvider', 'CPUExecutionProvider; a=1'], "has 'CPUExecutionProvider' twice"),

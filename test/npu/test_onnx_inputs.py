@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from npu.onnx_kit import DOUBLE, FLOAT, FLOAT16, identity, INT8, INT64, UINT8
+from npu.scheduler_kit import MakeFrame, MakePool
 import numpy as np
+from numpy.typing import NDArray
 import pytest
 import yaml
-from npu.onnx_kit import DOUBLE, FLOAT, FLOAT16, INT8, INT64, UINT8, identity
-from npu.scheduler_kit import MakeFrame, MakePool
-from numpy.typing import NDArray
 
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.frame import Frame, Header
@@ -179,7 +179,8 @@ def test_a_file_says_of_which_number_sides_must_be_multiples(
     weights = identity(['N', 3, 'H', 'W'], FLOAT, multiple=32, metadata={'stride': '32'})
     with pytest.raises(
         ConfigError,
-        match=r"'input.height' is 48, but model.onnx says stride 32: multiples of that are 32 and 64$",
+        match=r"'input.height' is 48, but model.onnx says stride 32: multiples of that are 32 "
+        r'and 64$',
     ):
         loaded(accelerator, tmp_path, weights)
 
@@ -248,22 +249,34 @@ def test_outputs_of_other_types_become_float32(
         (
             identity([1, 3, HEIGHT, WIDTH], UINT8),
             {'dtype': 'float32'},
-            r"key 'input\.dtype' is float32, but model.onnx says 'x' 1x3x48x64 uint8; correct it, or leave it out",
+            (
+                r"key 'input\.dtype' is float32, but model.onnx says 'x' 1x3x48x64 uint8; correct "
+                r'it, or leave it out'
+            ),
         ),
         (
             identity([1, 3, HEIGHT, WIDTH], DOUBLE),
             {},
-            r'is float32, but .* float64; export the model with one of float32, float16, uint8, int8',
+            (
+                r'is float32, but .* float64; export the model with one of float32, float16, '
+                r'uint8, int8'
+            ),
         ),
         (
             identity([1, 3, HEIGHT, WIDTH], UINT8),
             {'dtype': 'uint8', 'scale': 1.0},
-            r"'input\.range' \[0, 1\] with scale 1 leaves 2 values of uint8 for the 256 of a sample",
+            (
+                r"'input\.range' \[0, 1\] with scale 1 leaves 2 values of uint8 for the 256 of a "
+                r'sample'
+            ),
         ),
         (
             identity([1, HEIGHT, WIDTH, 3], FLOAT),
             {'layout': 'nchw'},
-            r"key 'input.layout' is nchw \(batch x colour x height x width\), but model.onnx says 'x' 1x48x64x3; correct",
+            (
+                r"key 'input.layout' is nchw \(batch x colour x height x width\), but model.onnx "
+                r"says 'x' 1x48x64x3; correct"
+            ),
         ),
         (
             identity([1, 1, HEIGHT, WIDTH], FLOAT),
@@ -294,7 +307,10 @@ def test_outputs_of_other_types_become_float32(
         (
             identity([1, 3, HEIGHT, WIDTH], FLOAT, opset=99),
             {},
-            r'it has opset 99, which is too new for ONNX Runtime .*pip install -U onnxruntime, or export',
+            (
+                r'it has opset 99, which is too new for ONNX Runtime .*pip install -U '
+                r'onnxruntime, or export'
+            ),
         ),
         (
             identity([1, 3, HEIGHT, WIDTH], FLOAT, ir_version=99),
@@ -304,7 +320,10 @@ def test_outputs_of_other_types_become_float32(
         (
             identity([1, 3, HEIGHT, WIDTH], FLOAT),
             {'outputs': [{'name': 'y', 'shape': [1, 3, HEIGHT, WIDTH + 1]}]},
-            r"model\.yaml: key 'outputs\[0\]\.shape' is \[1, 3, 48, 65\], the file's is \[1, 3, 48, 64\]; it must be that, or left out",
+            (
+                r"model\.yaml: key 'outputs\[0\]\.shape' is \[1, 3, 48, 65\], the file's is \[1, "
+                r'3, 48, 64\]; it must be that, or left out'
+            ),
         ),
         (
             identity([1, 3, HEIGHT, WIDTH], FLOAT),
@@ -319,7 +338,10 @@ def test_outputs_of_other_types_become_float32(
         (
             identity([1, 3, HEIGHT, WIDTH], FLOAT),
             {'outputs': [{'name': 'y', 'dtype': 'int8'}]},
-            r"key 'outputs\[0\]\.dtype' is int8, the file's is float32; it must be that, or left out",
+            (
+                r"key 'outputs\[0\]\.dtype' is int8, the file's is float32; it must be that, or "
+                r'left out'
+            ),
         ),
         (
             identity([1, 3, HEIGHT, WIDTH], FLOAT, output_kind=INT64),
@@ -431,7 +453,8 @@ def test_what_can_not_be_read_fails_its_frame_by_name(
     assert job.fence.wait(WAIT_S)
     with pytest.raises(
         AcceleratorError,
-        match=r"NV15 frames can't be read by a program here; it can read NV12.*the camera's pixel_format",
+        match=r"NV15 frames can't be read by a program here; it can read NV12.*the camera's "
+        r'pixel_format',
     ):
         job.outputs()
     job.close()

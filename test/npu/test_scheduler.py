@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 import select
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
 
-import pytest
 from frame_queues import FrameQueue
-from npu.scheduler_kit import LONG_S, SHORT_S, Bench, ScriptedAccelerator, check_balance
+from npu.scheduler_kit import Bench, check_balance, LONG_S, ScriptedAccelerator, SHORT_S
+import pytest
 from waiting import until
 
 from zc_perception.errors import AcceleratorError

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import threading
 import time
-from collections.abc import Callable
 
-import pytest
 from frame_queues import FrameQueue
 from npu.card_kit import counting_accelerator
 from npu.scheduler_kit import (
-    LONG_S,
-    SHORT_S,
     Bench,
+    check_balance,
     Factory,
+    LONG_S,
     MakeFrame,
     MakePool,
     ScriptedAccelerator,
-    check_balance,
+    SHORT_S,
 )
+import pytest
 from waiting import until
 
 from zc_perception.frame import Frame

@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 import threading
 
-import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, HealthCheck, settings
 from hypothesis import strategies as st
 from npu.scheduler_kit import (
     Bench,
+    check_balance,
     Factory,
     MakeFrame,
     MakePool,
     ScriptedAccelerator,
-    check_balance,
 )
+import pytest
 from waiting import until
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
@@ -213,7 +213,8 @@ def test_a_device_that_is_only_late_costs_what_it_had(
     try:
         for event in events:
             if event == 'given up':
-                # With every place taken the frames wait; where there are more places than are used, those are used up first.
+                # With every place taken the frames wait; where there are more places than are
+                # used, those are used up first.
                 until(lambda: bench.scheduler.in_flight == 0)
             else:
                 chaos.do(event, [True])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import errno
 import re
 import threading
 import time
-from collections.abc import Callable
 
+from npu.scheduler_kit import Bench, check_balance, Factory, LONG_S, ScriptedAccelerator, SHORT_S
 import pytest
-from npu.scheduler_kit import LONG_S, SHORT_S, Bench, Factory, ScriptedAccelerator, check_balance
 from waiting import until
 
 from zc_perception.errors import AcceleratorError, DeviceLostError

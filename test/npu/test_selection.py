@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-import yaml
 from entry_point_kit import install, offer_alone
 from npu.axruntime_kit import Double, model_file
+import pytest
+import yaml
 
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu.axl.abi import parse_ioctl_numbers
 from zc_perception.npu.axruntime.kind import AxRuntime
 from zc_perception.npu.kinds import ACCELERATORS
-from zc_perception.npu.manifest import ModelManifest, load_manifest
+from zc_perception.npu.manifest import load_manifest, ModelManifest
 from zc_perception.npu.metis_card import find_cards
 from zc_perception.npu.selection import engines_of, open_accelerator
 
@@ -47,12 +47,14 @@ def test_a_named_accelerator_is_not_replaced_by_another_but_told_of_it() -> None
         open_accelerator('axl', load_manifest('hog'), {}, CopyLedger())
     with pytest.raises(
         ConfigError,
-        match=r"model 'hog' \(engine opencv_hog\) can't run on axruntime; add a variant with engine: axr",
+        match=r"model 'hog' \(engine opencv_hog\) can't run on axruntime; add a variant with "
+        r'engine: axr',
     ):
         open_accelerator('axruntime', load_manifest('hog'), {}, CopyLedger())
     with pytest.raises(
         ConfigError,
-        match=r"can't run on onnx; add a variant with engine: onnx or opencv_hog.*accelerator: axl$",
+        match=r"can't run on onnx; add a variant with engine: onnx or opencv_hog.*accelerator: "
+        r'axl$',
     ):
         open_accelerator('onnx', load_manifest(VIRTUAL), {}, CopyLedger())
 
@@ -60,7 +62,8 @@ def test_a_named_accelerator_is_not_replaced_by_another_but_told_of_it() -> None
 def test_a_model_that_fits_nowhere_is_refused_with_every_reason() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"^no accelerator fits: .*'axl'.*no Metis card.*'axruntime'.*engine axl.*'onnx'.*engine axl",
+        match=r"^no accelerator fits: .*'axl'.*no Metis card.*'axruntime'.*engine "
+        r"axl.*'onnx'.*engine axl",
     ):
         open_accelerator('auto', load_manifest(VIRTUAL), {}, CopyLedger())
 
@@ -342,7 +345,10 @@ def test_an_accelerator_of_another_package_is_opened_by_its_name(tmp_path: Path)
         (
             'owm',
             [
-                "'owm' is not known; it must be one of axl, axruntime, onnx, broken, function, own",
+                (
+                    "'owm' is not known; it must be one of axl, axruntime, onnx, broken, "
+                    'function, own'
+                ),
                 "did you mean 'own'",
             ],
         ),
@@ -366,7 +372,8 @@ def test_two_packages_with_one_name_are_both_named(
     offer_alone(monkeypatch, tmp_path / 'one', tmp_path / 'two')
     with pytest.raises(
         ConfigError,
-        match=r"'twin' of group .*\.accelerators is offered by package 'two' and package 'one'; uninstall one",
+        match=r"'twin' of group .*\.accelerators is offered by package 'two' and package "
+        r"'one'; uninstall one",
     ):
         open_accelerator('twin', load_manifest('hog'), {}, CopyLedger())
 
@@ -385,7 +392,10 @@ def test_ioctl_numbers_are_read_from_texts() -> None:
     [
         (
             ['sumbit=70'],
-            "parameter 'axl_ioctls' has 'sumbit=70'; it must be 'name=number' .* from 0 to 255 .*; did you mean 'submit'",
+            (
+                "parameter 'axl_ioctls' has 'sumbit=70'; it must be 'name=number' .* from 0 to "
+                "255 .*; did you mean 'submit'"
+            ),
         ),
         (['submit'], "has 'submit'; it must be 'name=number'"),
         (['submit='], "has 'submit='; it must be"),

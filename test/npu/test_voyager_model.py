@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
+import yaml
 
 from zc_perception.errors import ConfigError
 from zc_perception.npu.manifest import load_manifest

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import struct
 from pathlib import Path
+import struct
 from types import SimpleNamespace as Made
 from typing import Any
 

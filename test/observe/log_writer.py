@@ -1,5 +1,7 @@
 """A process with frame logs: ``flood`` writes records as fast as it can, whose every field follows from its number; ``still`` writes three
-and waits. Says 'ready' and ends with its input, or after *seconds*, in which it has written more than 10 000."""
+and waits. Says 'ready' and ends with its input, or after *seconds*, in which it has written more
+than 10 000.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from zc_perception.observe.budget import STAGES, FrameBudget, Late, spans_ns
+from zc_perception.observe.budget import FrameBudget, Late, spans_ns, STAGES
 
 MS = 1_000_000
 NAMES = [name for name, _ in STAGES]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
+import socket
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from nodes.ros_kit import Onlooker, overrides, ros
+import pytest
+import rclpy
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
 

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import errno
 import fcntl
 import os
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterator
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from observe.frame_log_kit import (
     FIELDS,
-    SIZE,
     log_memory,
     made_entry,
     made_frame,
     overwrite,
     own_log_links,
     record_at,
+    SIZE,
 )
+import pytest
 
 from zc_perception.observe.frame_log import (
     CAPACITY,
-    MARGIN,
+    find_frame_logs,
     FrameLog,
     FrameLogReader,
+    MARGIN,
     RecordKind,
-    find_frame_logs,
 )
 
 U32, U64, I64 = (

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+import os
 from pathlib import Path
+import threading
 from typing import Any
 
-import pytest
 from nodes.ros_kit import ros, spun
 from observe.frame_log_kit import own_log_links
 from observe.timeline_kit import check_rules, slices
+import pytest
 from waiting import until
 
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.observe.frame_log import (
+    find_frame_logs,
     FoundFrameLogs,
     FrameLogReader,
     FrameRecord,
     RecordKind,
-    find_frame_logs,
 )
-from zc_perception.observe.timeline import NodeTrack, build_timeline
+from zc_perception.observe.timeline import build_timeline, NodeTrack
 
 CAMERA = {
     'capture': {'framerate': 60.0, 'width': 320, 'height': 240},

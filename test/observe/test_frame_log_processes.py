@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 import fcntl
 import os
+from pathlib import Path
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
+from observe.frame_log_kit import made_frame, own_log_links, SIZE
 import pytest
-from observe.frame_log_kit import SIZE, made_frame, own_log_links
 
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.observe.frame_log import (
+    find_frame_logs,
     FrameLog,
     FrameLogReader,
     FrameRecord,
     UnreadableProcess,
-    find_frame_logs,
 )
 
 TESTS = Path(__file__).parents[1]

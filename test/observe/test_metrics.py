@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import numpy as np
+import pytest
 
-from zc_perception.observe.metrics import WINDOW, LatencyWindow, StageLatencies
+from zc_perception.observe.metrics import LatencyWindow, StageLatencies, WINDOW
 
 
 @settings(max_examples=100, deadline=None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import pytest
 
 from zc_perception.observe.metrics import RATE_S, RECENT_S, RecentCount, RecentRates, Silence
 

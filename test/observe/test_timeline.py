@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from observe.timeline_kit import (
     BASE,
     CAPTURE_PID,
     CAPTURE_THREAD,
+    check_rules,
     CONTEXT,
+    event,
     INFERENCE_PID,
     INFERENCE_THREAD,
-    MS,
-    PERIOD,
-    check_rules,
-    event,
     instants,
     kernel_events,
+    MS,
     nodes,
+    PERIOD,
     processed,
     published,
     slices,
     track_names,
 )
+import pytest
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
-from zc_perception.observe.timeline import BUFFERS, IMPORTS, JOBS, WAITS, NodeTrack, build_timeline
+from zc_perception.observe.timeline import BUFFERS, build_timeline, IMPORTS, JOBS, NodeTrack, WAITS
 
 
 def test_each_stage_is_where_and_when_it_was() -> None:

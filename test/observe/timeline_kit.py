@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 import itertools
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+import os
 from pathlib import Path
 
-import pytest
 from environment.c_header import CHeader
 from environment.errors import SetupError
 from environment.fixtures import headers
+import pytest
 
 
 @pytest.fixture(scope='session')

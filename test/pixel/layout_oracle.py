@@ -6,7 +6,8 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 
-# For each plane: bytes of a sample, samples of an element, pixels of an element across and down (drm_fourcc.h).
+# For each plane: bytes of a sample, samples of an element, pixels of an element across and down
+# (drm_fourcc.h).
 PLANES = {
     'NV12': ((1, 1, 1, 1), (1, 2, 2, 2)),
     'NV21': ((1, 1, 1, 1), (1, 2, 2, 2)),

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import itertools
 import re
-from collections.abc import Callable
 
-import pytest
 from environment.c_header import CHeader
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
 
 from zc_perception.errors import FormatError
 from zc_perception.pixel.colorimetry import (
     BT601_LIMITED,
-    RGB_FULL,
     Colorimetry,
-    Matrix,
-    Range,
-    Transfer,
-    V4l2Colorimetry,
     from_gstreamer_colorimetry,
     from_v4l2_colorimetry,
+    Matrix,
     named_colorimetry,
+    Range,
+    RGB_FULL,
+    Transfer,
+    V4l2Colorimetry,
 )
 
 FULL, LIMITED = Range.FULL, Range.LIMITED
@@ -257,6 +257,7 @@ def test_a_person_s_words_name_matrix_range_and_transfer(text: str, expected: Co
 def test_other_words_are_refused_and_those_that_there_are_listed(text: str) -> None:
     with pytest.raises(
         FormatError,
-        match='matrix: bt601, bt709, bt2020, rgb; then range: limited, full; then transfer: bt709, srgb, pq',
+        match='matrix: bt601, bt709, bt2020, rgb; then range: limited, full; then transfer: '
+        'bt709, srgb, pq',
     ):
         named_colorimetry(text)

@@ -5,28 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import cv2
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
 from pixel.format_samples import (
     ALL,
-    GREY,
-    PUBLISHED,
-    SUBSAMPLING,
-    WORDS,
-    YUV,
     expanded,
+    GREY,
     noise,
+    PUBLISHED,
     published_rgb,
     rgb_planes,
     spread,
     steps,
     strided,
+    SUBSAMPLING,
+    WORDS,
     words_rgb,
+    YUV,
     yuv_planes,
 )
+import pytest
 
 from zc_perception.errors import FormatError, LayoutError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range, Transfer
@@ -308,7 +308,8 @@ def test_luma_is_the_format_s_own_samples(name: str) -> None:
 def test_what_can_not_be_read_is_refused_with_what_can() -> None:
     with pytest.raises(
         FormatError,
-        match=r"^NV15 frames can't be read by a program here; it can read NV12, NV21, .*P010.*pixel_format",
+        match=r"^NV15 frames can't be read by a program here; it can read NV12, NV21, "
+        r'.*P010.*pixel_format',
     ):
         ToPicture(fourcc_code('NV15'), 64, 48, BT601_LIMITED)
     with pytest.raises(FormatError, match=r"pixel format 'ABCD' \(0x44434241\) is not known"):
@@ -357,7 +358,8 @@ def test_planes_of_another_format_or_size_are_refused_where_they_can_be_told(oth
     ):
         with pytest.raises(
             LayoutError,
-            match=r'this conversion was made for NV12 64x48, uint8 \(48, 64\) and uint8 \(24, 32, 2\)',
+            match=r'this conversion was made for NV12 64x48, uint8 \(48, 64\) and uint8 \(24, '
+            r'32, 2\)',
         ):
             converter.convert(planes)
 

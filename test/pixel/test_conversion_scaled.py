@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import cv2
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
 from pixel.format_samples import PUBLISHED, published_rgb
+import pytest
 
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.letterbox import Letterbox

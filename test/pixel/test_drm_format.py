@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
 
 from zc_perception.errors import FormatError
 from zc_perception.pixel.drm_format import drm_format_string, parse_drm_format
-from zc_perception.pixel.fourcc import FORMATS, NV12, fourcc_code
+from zc_perception.pixel.fourcc import FORMATS, fourcc_code, NV12
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
 # Names of GStreamer's that are four capitals and digits, and no DRM fourcc.

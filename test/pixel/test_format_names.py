@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
 
 from zc_perception.errors import FormatError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.format_names import (
-    NvBufSurfaceFormat,
-    V4l2Format,
     from_gstreamer,
     from_nvbufsurface,
     from_ros_encoding,
@@ -21,9 +19,11 @@ from zc_perception.pixel.format_names import (
     gstreamer_name,
     named_format,
     nvbufsurface_format,
+    NvBufSurfaceFormat,
     ros_encoding,
+    V4l2Format,
 )
-from zc_perception.pixel.fourcc import FORMATS, NV12, PixelFormat, format_by_name, fourcc_code
+from zc_perception.pixel.fourcc import format_by_name, FORMATS, fourcc_code, NV12, PixelFormat
 from zc_perception.pixel.modifier import LINEAR
 
 VIVANTE_TILED = 0x0600000000000001
@@ -225,7 +225,10 @@ def test_range_and_matrix_are_never_taken_for_granted() -> None:
         (
             'NV21',
             Colorimetry(Matrix.BT709, Range.LIMITED),
-            "no NvBufSurface colour format for 'NV21' bt709 limited: known are bt601 limited, bt601 full",
+            (
+                "no NvBufSurface colour format for 'NV21' bt709 limited: known are bt601 limited, "
+                'bt601 full'
+            ),
         ),
         ('NV16', BT601_LIMITED, 'none is known for it'),
     ],

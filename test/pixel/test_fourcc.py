@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zc_perception.errors import FormatError
-from zc_perception.pixel.fourcc import FORMATS, NV12, format_by_name, fourcc_code, pixel_format
+from zc_perception.pixel.fourcc import format_by_name, FORMATS, fourcc_code, NV12, pixel_format
 
 
 def test_codes_are_little_endian_words() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import os
+from pathlib import Path
 import re
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
-import pytest
 from environment.c_header import CHeader
+import pytest
 
 from zc_perception.pixel.drm_format import parse_drm_format
 from zc_perception.pixel.format_names import (
@@ -18,7 +18,7 @@ from zc_perception.pixel.format_names import (
     _V4L2_REFUSED,
     _V4L2_TILED,
 )
-from zc_perception.pixel.fourcc import FORMATS, PixelFormat, fourcc_code
+from zc_perception.pixel.fourcc import FORMATS, fourcc_code, PixelFormat
 
 # The macros' names after DRM_FORMAT_, written from the header.
 DRM_MACROS = {
@@ -28,7 +28,8 @@ DRM_MACROS = {
     'RG24': 'RGB888', 'BG24': 'BGR888', 'XR24': 'XRGB8888', 'AR24': 'ARGB8888', 'XB24': 'XBGR8888', 'AB24': 'ABGR8888',
     'RX24': 'RGBX8888', 'RA24': 'RGBA8888', 'BX24': 'BGRX8888', 'BA24': 'BGRA8888', 'RG16': 'RGB565', 'BG16': 'BGR565',
 }  # fmt: skip
-# V4L2's macros for the same bytes in memory: all planes in one buffer, and a buffer for each plane.
+# V4L2's macros for the same bytes in memory: all planes in one buffer, and a buffer for each
+# plane.
 V4L2_MACROS = {
     'NV12': ('NV12', 'NV12M'), 'NV21': ('NV21', 'NV21M'), 'NV16': ('NV16', 'NV16M'), 'NV61': ('NV61', 'NV61M'), 'NV24': ('NV24', None),
     'NV42': ('NV42', None), 'NV15': (None, None), 'P010': ('P010', None), 'P012': ('P012', 'P012M'), 'P016': (None, None),
@@ -170,7 +171,8 @@ def test_v4l2_names_are_those_of_the_kernel_header(entry: PixelFormat, v4l2: CHe
 
 @every_format
 def test_v4l2_has_no_name_for_what_we_leave_without_one(entry: PixelFormat, v4l2: CHeader) -> None:
-    # V4L2 often takes DRM's own fourcc for the same thing; then we must not have missed it. Elsewhere it is Bayer.
+    # V4L2 often takes DRM's own fourcc for the same thing; then we must not have missed it.
+    # Elsewhere it is Bayer.
     bayer = {'RG16': 'SRGGB16'}
     named = {
         v4l2.value(name)

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from environment.fixtures import headers
+import pytest
 
 from zc_perception.errors import FormatError
 from zc_perception.link.unixfd.wire import VIDEO_FORMATS
 from zc_perception.pixel.colorimetry import (
     BT601_LIMITED,
-    RGB_FULL,
     Colorimetry,
-    Matrix,
-    Range,
-    Transfer,
     from_gstreamer_colorimetry,
     gstreamer_colorimetry,
+    Matrix,
+    Range,
+    RGB_FULL,
+    Transfer,
 )
 from zc_perception.pixel.format_names import from_gstreamer
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code
 from zc_perception.pixel.gstreamer_caps import buffer_planes, frame_caps, is_default
-from zc_perception.pixel.layout import ImageLayout, compute_layout
-from zc_perception.pixel.modifier import INVALID, LINEAR, KnownModifier
+from zc_perception.pixel.layout import compute_layout, ImageLayout
+from zc_perception.pixel.modifier import INVALID, KnownModifier, LINEAR
 
 
 def layout(name: str, modifier: int = LINEAR, **options: int | bool) -> ImageLayout:
@@ -55,7 +55,8 @@ def test_colorimetry_comes_back(colours: Colorimetry) -> None:
 def test_caps_say_the_format_s_name_or_its_drm_format() -> None:
     plain = frame_caps(layout('NV12'), BT601_LIMITED, 29.97, dmabuf=False)
     assert plain == (
-        'video/x-raw, format=(string)NV12, width=(int)640, height=(int)360, framerate=(fraction)2997/100, colorimetry=(string)2:4:5:4'
+        'video/x-raw, format=(string)NV12, width=(int)640, height=(int)360, '
+        'framerate=(fraction)2997/100, colorimetry=(string)2:4:5:4'
     )
     drm = 'video/x-raw(memory:DMABuf), format=(string)DMA_DRM, drm-format=(string)'
     assert frame_caps(layout('NV12'), BT601_LIMITED, dmabuf=True, drm=True).startswith(

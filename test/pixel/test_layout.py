@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pixel.layout_oracle import PLANES, is_safe
+from pixel.layout_oracle import is_safe, PLANES
+import pytest
 
 import zc_perception
 from zc_perception.errors import LayoutError
-from zc_perception.pixel.fourcc import FORMATS, NV12, fourcc_code, fourcc_name
+from zc_perception.pixel.fourcc import FORMATS, fourcc_code, fourcc_name, NV12
 from zc_perception.pixel.layout import (
-    ImageLayout,
-    PlaneLayout,
     check_dimensions,
     compute_layout,
+    ImageLayout,
+    PlaneLayout,
     sample_bytes,
     validate_layout,
 )
@@ -231,7 +231,10 @@ def modifiers_with_defaults(source: str) -> Iterator[str]:
 
 def test_no_default_modifier_anywhere_in_the_package() -> None:
     """Zero as a default would be LINEAR, a promise that nobody made."""
-    bad = 'class A:\n modifier: int = 0\ndef f(a, modifier=0): ...\ndef g(*, modifier=0): ...\nlambda modifier=0: 0'
+    bad = (
+        'class A:\n modifier: int = 0\ndef f(a, modifier=0): ...\ndef g(*, modifier=0): '
+        '...\nlambda modifier=0: 0'
+    )
     assert len(list(modifiers_with_defaults(bad))) == 4, 'the search works'
     for path in sorted(Path(zc_perception.__file__).parent.rglob('*.py')):
         assert list(modifiers_with_defaults(path.read_text(encoding='utf-8'))) == [], path.name

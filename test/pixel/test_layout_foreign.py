@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+import tracemalloc
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pixel.layout_oracle import PLANES, is_safe
+from pixel.layout_oracle import is_safe, PLANES
+import pytest
 
 from zc_perception.errors import LayoutError
-from zc_perception.pixel.fourcc import NV12, fourcc_code
-from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout, validate_layout
+from zc_perception.pixel.fourcc import fourcc_code, NV12
+from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
 P010, RG16, YU12, YUYV = map(fourcc_code, ('P010', 'RG16', 'YU12', 'YUYV'))
@@ -71,55 +71,91 @@ TOP = (1 << 63) - 1
     [
         (nv12(LUMA), [4608], 'NV12 LINEAR has 2 planes, the layout has 1'),
         (nv12(), [4608], 'NV12 LINEAR has 2 planes, the layout has 0'),
-        (nv12(LUMA, CHROMA, PlaneLayout(0, 4608, 64, 1)), [9999], 'NV12 LINEAR has 2 planes, the layout has 3'),
+        (nv12(LUMA, CHROMA, PlaneLayout(0, 4608, 64, 1)), [9999], ('NV12 LINEAR has 2 planes, the '
+            'layout has 3')),
         (nv12(*[LUMA] * 100_000), [9999], 'NV12 LINEAR has 2 planes, the layout has 100000'),
         (nv12(LUMA, modifier=TILED), [4608], 'planes, the layout has 1'),
         (nv12(*[LUMA] * 5, modifier=TILED), [4608], 'planes, the layout has 5'),
-        (nv12(*[LUMA] * 5, modifier=INVALID), [4608], 'NV12 INVALID has 2 to 4 planes, the layout has 5'),
-        (changed(GOOD, planes=[LUMA, CHROMA]), [4608], 'planes are a list; they must be a tuple of at most 4 PlaneLayouts'),
-        (changed(GOOD, planes=None), [4608], 'planes are a NoneType; they must be a tuple of at most 4 PlaneLayouts'),
-        (nv12(LUMA, None), [4608], 'plane 1: None is not a PlaneLayout of buffer, offset, stride and size'),
-        (nv12((0, 0, 64, 3072), CHROMA), [4608], 'plane 0: (0, 0, 64, 3072) is not a PlaneLayout of buffer, offset, stride and size'),
+        (nv12(*[LUMA] * 5, modifier=INVALID), [4608], ('NV12 INVALID has 2 to 4 planes, the '
+                                                       'layout has 5')),
+        (changed(GOOD, planes=[LUMA, CHROMA]), [4608], ('planes are a list; they must be a tuple '
+            'of at most 4 PlaneLayouts')),
+        (changed(GOOD, planes=None), [4608], ('planes are a NoneType; they must be a tuple of '
+                                              'at most 4 PlaneLayouts')),
+        (nv12(LUMA, None), [4608], ('plane 1: None is not a PlaneLayout of buffer, offset, '
+                                    'stride and size')),
+        (nv12((0, 0, 64, 3072), CHROMA), [4608], ('plane 0: (0, 0, 64, 3072) is not a '
+                                                  'PlaneLayout of buffer, offset, stride and '
+                                                  'size')),
         (GOOD, [], '2 planes need 1 to 2 buffers, there are 0'),
         (GOOD, [4608] * 3, '2 planes need 1 to 2 buffers, there are 3'),
-        (GOOD, [4608, 4608], '2 planes use 1 of 2 buffers; leave out buffer 1, which has no plane'),
+        (GOOD, [4608, 4608], ('2 planes use 1 of 2 buffers; leave out buffer 1, which has no '
+                              'plane')),
         (nv12(LUMA, OWN_CHROMA), [4608], 'plane 1: buffer 1 is outside 0 .. 0'),
         (nv12(LUMA, changed(CHROMA, buffer=-1)), [4608], 'plane 1: buffer -1 is outside 0 .. 0'),
         (nv12(changed(LUMA, buffer=1), changed(CHROMA, buffer=0, offset=0)), [4608, 4608],
          'plane 0: buffer 1 comes before buffer 0; number buffers in the order of the planes'),
-        (nv12(LUMA, OWN_CHROMA), [1536, 3072], 'plane 0: ends at byte 3072, its buffer 0 has 1536'),
-        (nv12(LUMA, OWN_CHROMA), [3072, 0], "plane 1: its buffer 1 has 0 bytes; ask the kernel for the buffer's real size"),
-        (GOOD, [-1], "plane 0: its buffer 0 has -1 bytes; ask the kernel for the buffer's real size"),
-        (GOOD, [None], "plane 0: its buffer 0 has None bytes; ask the kernel for the buffer's real size"),
+        (nv12(LUMA, OWN_CHROMA), [1536, 3072], ('plane 0: ends at byte 3072, its buffer 0 has '
+                                                '1536')),
+        (nv12(LUMA, OWN_CHROMA), [3072, 0], ('plane 1: its buffer 1 has 0 bytes; ask the '
+                                             "kernel for the buffer's real size")),
+        (GOOD, [-1], ("plane 0: its buffer 0 has -1 bytes; ask the kernel for the buffer's "
+                      'real size')),
+        (GOOD, [None], ("plane 0: its buffer 0 has None bytes; ask the kernel for the buffer's "
+                        'real size')),
         (GOOD, [4607], 'plane 1: ends at byte 4608, its buffer 0 has 4607'),
         (nv12(LUMA, changed(CHROMA, offset=3071)), [9999],
          'planes 0 and 1 overlap in buffer 0: one ends at byte 3072, the other starts at 3071'),
-        (nv12(LUMA, changed(CHROMA, offset=0)), [9999], 'planes 1 and 0 overlap in buffer 0: one ends at byte 1536, the other starts at 0'),
-        (nv12(changed(LUMA, stride=63), CHROMA), [4608], 'plane 0: stride 63 is below the row of 64 bytes'),
-        (nv12(LUMA, changed(CHROMA, stride=0)), [4608], 'plane 1: stride 0 is below the row of 64 bytes'),
-        (nv12(changed(LUMA, size=3071), CHROMA), [4608], 'plane 0: size 3071 is below the 3072 bytes that 48 rows need'),
-        (nv12(changed(LUMA, stride=65), CHROMA), [4608], 'plane 0: size 3072 is below the 3119 bytes that 48 rows need'),
-        (nv12(LUMA, changed(CHROMA, stride=(1 << 32) - 1)), [4608], 'plane 1: size 1536 is below the 98784247849 bytes that 24 rows need'),
-        (nv12(LUMA, changed(CHROMA, stride=1 << 32)), [4608], 'plane 1: stride 4294967296 is outside 0 .. 4294967295'),
-        (nv12(LUMA, changed(CHROMA, stride=-64)), [4608], 'plane 1: stride -64 is outside 0 .. 4294967295'),
-        (nv12(changed(LUMA, offset=-1), CHROMA), [4608], f'plane 0: offset -1 is outside 0 .. {TOP}'),
+        (nv12(LUMA, changed(CHROMA, offset=0)), [9999], ('planes 1 and 0 overlap in buffer 0: one '
+            'ends at byte 1536, the other starts at 0')),
+        (nv12(changed(LUMA, stride=63), CHROMA), [4608], ('plane 0: stride 63 is below the row of '
+            '64 bytes')),
+        (nv12(LUMA, changed(CHROMA, stride=0)), [4608], ('plane 1: stride 0 is below the row of '
+            '64 bytes')),
+        (nv12(changed(LUMA, size=3071), CHROMA), [4608], ('plane 0: size 3071 is below the 3072 '
+            'bytes that 48 rows need')),
+        (nv12(changed(LUMA, stride=65), CHROMA), [4608], ('plane 0: size 3072 is below the 3119 '
+            'bytes that 48 rows need')),
+        (nv12(LUMA, changed(CHROMA, stride=(1 << 32) - 1)), [4608], ('plane 1: size 1536 is below '
+            'the 98784247849 bytes that 24 rows need')),
+        (nv12(LUMA, changed(CHROMA, stride=1 << 32)), [4608], ('plane 1: stride 4294967296 is '
+            'outside 0 .. 4294967295')),
+        (nv12(LUMA, changed(CHROMA, stride=-64)), [4608], ('plane 1: stride -64 is outside 0 .. '
+            '4294967295')),
+        (nv12(changed(LUMA, offset=-1), CHROMA), [4608], ('plane 0: offset -1 is outside 0 .. '
+            f'{TOP}')),
         (nv12(LUMA, changed(CHROMA, size=0)), [4608], f'plane 1: size 0 is outside 1 .. {TOP}'),
-        (nv12(LUMA, changed(CHROMA, offset=1 << 63)), [4608], f'plane 1: offset {1 << 63} is outside 0 .. {TOP}'),
-        (nv12(LUMA, changed(CHROMA, size=(1 << 64) - 1)), [4608], f'plane 1: size {(1 << 64) - 1} is outside 1 .. {TOP}'),
-        (nv12(LUMA, changed(CHROMA, offset=TOP)), [4608], f'plane 1: ends at byte {TOP + 1536}, above {TOP}, where any file ends'),
+        (nv12(LUMA, changed(CHROMA, offset=1 << 63)), [4608], (f'plane 1: offset {1 << 63} is '
+            f'outside 0 .. {TOP}')),
+        (nv12(LUMA, changed(CHROMA, size=(1 << 64) - 1)), [4608], ('plane 1: size '
+            f'{(1 << 64) - 1} is outside 1 .. {TOP}')),
+        (nv12(LUMA, changed(CHROMA, offset=TOP)), [4608], (f'plane 1: ends at byte {TOP + 1536}, '
+            f'above {TOP}, where any file ends')),
         (nv12(LUMA, changed(CHROMA, offset=(1 << 64) - 1536)), [4608], f'plane 1: offset {(1 << 64) - 1536} is outside 0 .. {TOP}'),
-        (nv12(LUMA, changed(CHROMA, offset=MANY)), [4608], f'plane 1: offset a number of 100000 bits is outside 0 .. {TOP}'),
-        (nv12(LUMA, changed(CHROMA, offset=3072.0)), [4608], f'plane 1: offset 3072.0 is not an integer; it must be one in 0 .. {TOP}'),
-        (nv12(LUMA, changed(CHROMA, stride='64')), [4608], "plane 1: stride '64' is not an integer; it must be one in 0 .. 4294967295"),
-        (nv12(LUMA, changed(CHROMA, size=None)), [4608], f'plane 1: size None is not an integer; it must be one in 1 .. {TOP}'),
-        (nv12(LUMA, changed(CHROMA, buffer=False)), [4608], 'plane 1: buffer False is not an integer; it must be one in 0 .. 0'),
-        (nv12(LUMA, changed(CHROMA, size=[64])), [4608], f'plane 1: size [64] is not an integer; it must be one in 1 .. {TOP}'),
-        (changed(GOOD, width=63), [4608], 'width 63 is not a multiple of 2, which NV12 needs; use 62 or 64'),
-        (changed(GOOD, height=47), [4608], 'height 47 is not a multiple of 2, which NV12 needs; use 46 or 48'),
-        (changed(GOOD, width=float('nan')), [4608], 'width nan is not an integer; it must be one in 1 .. 65535'),
-        (changed(GOOD, fourcc='NV12'), [4608], "fourcc 'NV12' is not an integer; it must be one in 0 .. 4294967295"),
-        (changed(GOOD, fourcc=float(NV12)), [4608], 'fourcc 842094158.0 is not an integer; it must be one in 0 .. 4294967295'),
-        (changed(GOOD, fourcc=NV12 + (1 << 32)), [4608], 'fourcc 5137061454 is outside 0 .. 4294967295'),
+        (nv12(LUMA, changed(CHROMA, offset=MANY)), [4608], ('plane 1: offset a number of 100000 '
+            f'bits is outside 0 .. {TOP}')),
+        (nv12(LUMA, changed(CHROMA, offset=3072.0)), [4608], ('plane 1: offset 3072.0 is not an '
+            f'integer; it must be one in 0 .. {TOP}')),
+        (nv12(LUMA, changed(CHROMA, stride='64')), [4608], ("plane 1: stride '64' is not an "
+            'integer; it must be one in 0 .. 4294967295')),
+        (nv12(LUMA, changed(CHROMA, size=None)), [4608], ('plane 1: size None is not an integer; '
+            f'it must be one in 1 .. {TOP}')),
+        (nv12(LUMA, changed(CHROMA, buffer=False)), [4608], ('plane 1: buffer False is not an '
+            'integer; it must be one in 0 .. 0')),
+        (nv12(LUMA, changed(CHROMA, size=[64])), [4608], ('plane 1: size [64] is not an integer; '
+            f'it must be one in 1 .. {TOP}')),
+        (changed(GOOD, width=63), [4608], ('width 63 is not a multiple of 2, which NV12 needs; '
+                                           'use 62 or 64')),
+        (changed(GOOD, height=47), [4608], ('height 47 is not a multiple of 2, which NV12 '
+                                            'needs; use 46 or 48')),
+        (changed(GOOD, width=float('nan')), [4608], ('width nan is not an integer; it must be '
+                                                     'one in 1 .. 65535')),
+        (changed(GOOD, fourcc='NV12'), [4608], ("fourcc 'NV12' is not an integer; it must be "
+                                                'one in 0 .. 4294967295')),
+        (changed(GOOD, fourcc=float(NV12)), [4608], ('fourcc 842094158.0 is not an integer; it '
+                                                     'must be one in 0 .. 4294967295')),
+        (changed(GOOD, fourcc=NV12 + (1 << 32)), [4608], ('fourcc 5137061454 is outside 0 .. '
+            '4294967295')),
         (changed(GOOD, modifier=None), [4608], 'modifier None is not an integer; LINEAR is 0'),
         (changed(GOOD, modifier=0.0), [4608], 'modifier 0.0 is not an integer; LINEAR is 0'),
         (changed(GOOD, modifier=False), [4608], 'modifier False is not an integer; LINEAR is 0'),
@@ -152,7 +188,8 @@ def test_two_descriptors_of_one_buffer_are_one_memory() -> None:
     with pytest.raises(LayoutError) as error:
         validate_layout(overlapping, [4608, 4608], [(1, 10), (1, 10)])
     assert str(error.value) == (
-        'planes 1 and 0 overlap in buffers 1 and 0, which are the same memory: one ends at byte 1536, the other starts at 0'
+        'planes 1 and 0 overlap in buffers 1 and 0, which are the same memory: one ends at '
+        'byte 1536, the other starts at 0'
     )
     with pytest.raises(LayoutError, match=r'^1 identities for 2 buffers; give one for each$'):
         validate_layout(apart, [4608, 4608], [(1, 10)])

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+import os
+import random
 from typing import Any
 
+from long_form import LONG
 import numpy as np
 import pytest
-from long_form import LONG
 
 from zc_perception.errors import FormatError, LayoutError
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.pixel.fourcc import FORMATS
-from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout, validate_layout
+from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
 DESCRIPTORS = 100_000 if LONG else 10_000

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 import re
 import subprocess
-from pathlib import Path
 
-import pytest
 from environment.c_header import CHeader
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
 
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.modifier import (
     INVALID,
-    LINEAR,
     KnownModifier,
-    Vendor,
+    LINEAR,
     modifier_name,
     plane_count,
     same_layout,
+    Vendor,
 )
 
 NVIDIA_BLOCK = 3 << 56 | 0x10
-# Younger than the header of some distributions: the numbers are copied by hand from that of Linux 6.15.
+# Younger than the header of some distributions: the numbers are copied by hand from that of Linux
+# 6.15.
 YOUNG = {
     'DRM_FORMAT_MOD_VENDOR_MTK': 0x0B, 'DRM_FORMAT_MOD_VENDOR_APPLE': 0x0C, 'DRM_FORMAT_MOD_MTK_16L_32S_TILE': 0x0B00000000000001,
 }  # fmt: skip

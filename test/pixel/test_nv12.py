@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
-from pixel.format_samples import GREY, SUBSAMPLING, YUV, noise, rgb_planes, strided, yuv_planes
+from pixel.format_samples import GREY, noise, rgb_planes, strided, SUBSAMPLING, YUV, yuv_planes
+import pytest
 
 from zc_perception.errors import FormatError, LayoutError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
@@ -44,7 +44,8 @@ def strided_planes(
 @pytest.mark.parametrize('rgb_order', [True, False])
 @pytest.mark.parametrize(('width', 'height', 'padding'), [(64, 48, 0), (50, 34, 14), (2, 2, 1)])
 def test_samples_are_bt601_limited(width: int, height: int, padding: int, rgb_order: bool) -> None:
-    # Blocks of 2x2 equal pixels, so that the result doesn't depend on where between pixels chroma is sited.
+    # Blocks of 2x2 equal pixels, so that the result doesn't depend on where between pixels chroma
+    # is sited.
     blocks = np.random.default_rng(width).integers(0, 256, (height // 2, width // 2, 3), np.uint8)
     rgb = blocks.repeat(2, axis=0).repeat(2, axis=1)
     luma_memory, chroma_memory = strided_planes(width, height, padding)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.errors import FormatError, LayoutError
 from zc_perception.pixel.encodings import ENCODINGS
 from zc_perception.pixel.layout import views
-from zc_perception.pixel.raw_picture import PictureReader, RawPicture, layout_of
+from zc_perception.pixel.raw_picture import layout_of, PictureReader, RawPicture
 
 Bytes = NDArray[np.uint8]
 

@@ -4,7 +4,8 @@
     result = Rig().run(["/usr/bin/python3", "-I", "script.py"], timeout=120, out_dir=tmp_path)
     result.check()
 
-``test/`` must be on ``sys.path``, for this package and for ``environment``, which fetches the kernel.
+``test/`` must be on ``sys.path``, for this package and for ``environment``, which fetches the
+kernel.
 """
 
 from .errors import RigError, RigUnavailable

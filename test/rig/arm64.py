@@ -1,28 +1,28 @@
 """The rig on arm64: Debian's arm64 kernel and an arm64 Python on QEMU's board with an SMMU, on a machine of another architecture.
 
-The guest can't run this machine's programs, so it has a root of its own in the cache: packages of Debian, and the wheels that checks need.
-The repository lies beside it, under its own path. QEMU and the cross compiler are taken from Debian's packages as well where they are
-not installed.
+The guest can't run this machine's programs, so it has a root of its own in the cache: packages of
+Debian, and the wheels that checks need. The repository lies beside it, under its own path. QEMU
+and the cross compiler are taken from Debian's packages as well where they are not installed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import compileall
+from dataclasses import dataclass
 import hashlib
 import importlib.metadata
 import os
+from pathlib import Path
 import shutil
 import subprocess
 import sys
-import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+import zipfile
 
 from environment.debian_packages import fetch_with_dependencies, unpack
 from environment.errors import SetupError
-from environment.paths import ROOT, locked, scratch_folder
+from environment.paths import locked, ROOT, scratch_folder
 
 from . import cache, initramfs, machine, module_build, packages
 from .errors import RigError, RigUnavailable

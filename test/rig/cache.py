@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+import re
+import shutil
 
 from environment.paths import cache_folder, scratch_folder
 
@@ -24,7 +24,8 @@ def checked_folder(folder: Path) -> Path:
     folder = folder.resolve()
     if re.search(r'[\s:]', str(folder)):
         raise RigUnavailable(
-            f"the rig's cache {str(folder)!r} has a space or a colon in its path, which the kernel's build "
+            f"the rig's cache {str(folder)!r} has a space or a colon in its path, which the "
+            "kernel's build "
             'system refuses; set XDG_CACHE_HOME to a folder without'
         )
     return folder

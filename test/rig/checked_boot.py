@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import compileall
+from dataclasses import dataclass
 import json
+from pathlib import Path
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +17,8 @@ from . import Rig, RigResult
 from .guest import run_checks
 from .guest.harness import LONG_CHECKS
 
-#: Of a boot's command. Enough for a machine that is several times too slow: the figures say how quick it was, a check must not.
+#  Of a boot's command. Enough for a machine that is several times too slow: the figures say how
+#  quick it was, a check must not.
 TIMEOUT_S = 1800.0
 
 #: Red zones and poison find what is used after it was freed, full preemption finds races.
@@ -65,7 +66,10 @@ def gstreamer_for_guest() -> dict[str, str]:
     from environment.gstreamer_root import with_environment
 
     environment = gstreamer().environment()
-    register = 'from zc_perception.camera.gstreamer.abi import load_gstreamer; assert load_gstreamer().has_element("v4l2src")'
+    register = (
+        'from zc_perception.camera.gstreamer.abi import load_gstreamer; assert '
+        'load_gstreamer().has_element("v4l2src")'
+    )
     subprocess.run(
         [sys.executable, '-c', register],
         env=with_environment(environment),

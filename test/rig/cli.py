@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 import shlex
 import sys
 import time
-from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -91,7 +91,10 @@ def main() -> int:
         sys.stdout.write(result.stdout)
         sys.stderr.write(result.stderr)
         print(
-            f'rig: {result.wall_s:.1f} s, up after {result.boot_s} s, artifacts in {arguments.out}',
+            (
+                f'rig: {result.wall_s:.1f} s, up after {result.boot_s} s, artifacts in '
+                f'{arguments.out}'
+            ),
             file=sys.stderr,
         )
     else:

@@ -53,7 +53,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             sum(len(result.complaints) for result in results),
         )
         terminalreporter.write_line(
-            f'{name:24s} {len(results):2d} boots {seconds:7.1f} s  {complaints} complaints of the kernel'
+            f'{name:24s} {len(results):2d} boots {seconds:7.1f} s  {complaints} complaints of '
+            'the kernel'
         )
     terminalreporter.write_line(
         f'{"all":24s} {len(boots):2d} boots {sum(result.wall_s for _, result in boots):7.1f} s'

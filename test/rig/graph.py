@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+import json
 from pathlib import Path
+import shutil
+import sys
 from typing import Any
 
 from . import Rig, RigResult
-from .checked_boot import GUEST, TIMEOUT_S, compile_for_guest
+from .checked_boot import compile_for_guest, GUEST, TIMEOUT_S
 from .guest.graph_variants import MEMORY_MIB, RUNS, VARIANTS, VIVID
 
 NPU = '0000:01:00.0'
@@ -27,8 +27,8 @@ ENVIRONMENT = {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
 INVARIANTS = ('I1', 'I2', 'I3', 'I4')
 #: What the document's own script writes.
 DOCUMENT_KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_memcpy_hot')
-#: Which run which part of the result is taken from: the restated checks are proved where nothing is imported per frame, the document's
-#: literal ones where they can hold.
+#  Which run which part of the result is taken from: the restated checks are proved where nothing
+#  is imported per frame, the document's literal ones where they can hold.
 OF_RUN = {'checks': 'cached', 'document': 'document'}
 Checks = dict[str, dict[str, Any]]
 
@@ -46,7 +46,8 @@ def graph_command(
 ) -> list[str]:
     """What runs these variants in the guest, with so many frames each.
 
-    :param whole: ``zc_verify`` judges all of these frames, and draws each run; else as many as the variant says, and draws one of them.
+    :param whole: ``zc_verify`` judges all of these frames, and draws each run; else as many as the
+        variant says, and draws one of them.
     :param verify: whether ``zc_verify`` judges any.
     """
     compile_for_guest()
@@ -93,14 +94,17 @@ def run_graph(rig: Rig, out_dir: Path, wanted: Mapping[str, int]) -> GraphRuns:
 def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> Checks:
     """Every check of one run: whether it holds, and the figures that say so. One is ``zc_verify``'s verdict, the others are our own.
 
-    :param verified: of how many frames ``zc_verify`` must have judged; ``None``: of all that were wanted.
+    :param verified: of how many frames ``zc_verify`` must have judged; ``None``: of all that were
+        wanted.
     """
     variant = VARIANTS[run['variant']]
     submitted = run['submitted_inodes']
     attached = {int(inode) for inode, devices in run['attached'].items() if NPU in devices}
-    # Without the cache, imports on trial before the first frame are given back at once and are no frame's: they count apart.
+    # Without the cache, imports on trial before the first frame are given back at once and are no
+    # frame's: they count apart.
     trials = run['trial_imports'] * variant.buffers
-    # With it each of the pool's buffers is imported once; not all of a pool need ever carry a frame.
+    # With it each of the pool's buffers is imported once; not all of a pool need ever carry a
+    # frame.
     imported = set(run['traced_import_inodes'])
     imports_wanted = (
         len(imported & set(run['pool_inodes']))
@@ -123,7 +127,8 @@ def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> 
             {'boxes_equal': run['boxes_equal'], 'fences_good': run['fences_good'], 'failed': run['failed']},
         ),
         'I1': (
-            # Without the cache an attachment lasts as long as its job: there the trace says it for every one.
+            # Without the cache an attachment lasts as long as its job: there the trace says it for
+            # every one.
             bool(submitted) and set(submitted) <= (attached if variant.cached else set(run['traced_import_inodes'])),
             {'source': 'bufinfo' if variant.cached else 'trace', 'submitted': submitted, 'attached': sorted(attached),
              'looks': run['looks']},

@@ -1,15 +1,16 @@
 """The guest's first user space: mount the host's root under an overlay, run one command, power off.
 
-It is a static busybox and one shell script. Everything that is different in each run (the modules to
-load, the command) lies on the share with the artifacts, so that the archive is built once per kernel.
+It is a static busybox and one shell script. Everything that is different in each run (the modules
+to load, the command) lies on the share with the artifacts, so that the archive is built once per
+kernel.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import stat
 from pathlib import Path
+import stat
 
 from .cache import keep_newest
 from .packages import BOOT_MODULES, Kernel
@@ -17,7 +18,8 @@ from .packages import BOOT_MODULES, Kernel
 #: Where the guest mounts the writable share.
 GUEST_SHARE = '/rig'
 
-# The command's exit status is renamed into place last: without `rc` the guest did not get to the end.
+# The command's exit status is renamed into place last: without `rc` the guest did not get to the
+# end.
 INIT = f"""#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -119,7 +121,8 @@ def _member(number: int, path: str, mode: int, data: bytes) -> bytes:
     Own code because neither ``cpio`` nor any Python module for it is on a plain Debian.
     """
     name = path.encode() + b'\0'
-    # ino, mode, uid, gid, nlink, mtime, filesize, devmajor, devminor, rdevmajor, rdevminor, namesize, check
+    # ino, mode, uid, gid, nlink, mtime, filesize, devmajor, devminor, rdevmajor, rdevminor,
+    # namesize, check
     fields = (
         number,
         mode,

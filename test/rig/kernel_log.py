@@ -45,7 +45,8 @@ _HARMLESS = re.compile(
     )
 )
 
-#: ... or this: vivid sleeps until its next frame is due and computes a negative time when the guest is too slow for it.
+#  ... or this: vivid sleeps until its next frame is due and computes a negative time when the
+#  guest is too slow for it.
 _VIVID_LATE = re.compile(
     r'^[^\n]*schedule_timeout: wrong timeout value \w+\n(?:(?!</TASK>)[^\n]*\n)*?'
     r'[^\n]*\bvivid_thread_\w+(?:(?!</TASK>)[^\n]*\n)*[^\n]*</TASK>',
@@ -69,6 +70,7 @@ def complaints(log: str) -> list[str]:
 def died_of_emulation(log: str) -> bool:
     """Whether the guest met a breakpoint that its kernel had set for a moment, to rewrite code, and had taken back already.
 
-    The kernel makes sure that no processor can; QEMU's translated code does not keep to that. It says nothing about us.
+    The kernel makes sure that no processor can; QEMU's translated code does not keep to that. It
+    says nothing about us.
     """
     return 'Oops: int3' in log

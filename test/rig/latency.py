@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rig import Rig, RigError, RigUnavailable
-from rig.checked_boot import GUEST, TIMEOUT_S, compile_for_guest
+from rig.checked_boot import compile_for_guest, GUEST, TIMEOUT_S
 from rig.graph import ENVIRONMENT
 from rig.guest.graph_variants import MEMORY_MIB
 from rig.packages import FLAVOURS
@@ -67,7 +67,8 @@ def main() -> int:
         return 1
     (options.out / 'latency.json').write_text(json.dumps(found, indent=1) + '\n', encoding='utf-8')
     print(
-        f'| kernel | `realtime_priority` | {" | ".join(f"{name}, ms" for name in _QUANTILES)} |\n|---|---|{"---|" * len(_QUANTILES)}'
+        f'| kernel | `realtime_priority` | {" | ".join(f"{name}, ms" for name in _QUANTILES)} '
+        f'|\n|---|---|{"---|" * len(_QUANTILES)}'
     )
     for flavour, priorities in found.items():
         for priority, row in priorities.items():

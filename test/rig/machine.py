@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 import os
+from pathlib import Path
 import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 
 from long_form import LONG
 
@@ -24,7 +24,8 @@ RC_NOT_FINISHED = 125
 #: `RigResult.rc` when the command succeeded but the kernel complained.
 RC_KERNEL_COMPLAINED = 126
 
-#: What booting and powering off may take beyond the command's own time; generous for loaded machines.
+#  What booting and powering off may take beyond the command's own time; generous for loaded
+#  machines.
 _GRACE_S = 60.0
 
 _EXCHANGED = (
@@ -41,8 +42,9 @@ _EXCHANGED = (
 )
 
 
-# TCG reads all of a masked vector load (VMASKMOV, VPMASKMOV), also what the mask leaves out. NumPy's sorts and ONNX Runtime's products load
-# the ends of arrays that way; before an unmapped page they would now and then die of it, in the guest alone. Without AVX they have none.
+# TCG reads all of a masked vector load (VMASKMOV, VPMASKMOV), also what the mask leaves out.
+# NumPy's sorts and ONNX Runtime's products load the ends of arrays that way; before an unmapped
+# page they would now and then die of it, in the guest alone. Without AVX they have none.
 _CPU = 'max,avx=off,avx2=off,f16c=off,fma=off,vaes=off,vpclmulqdq=off'
 
 
@@ -50,7 +52,8 @@ _CPU = 'max,avx=off,avx2=off,f16c=off,fma=off,vaes=off,vpclmulqdq=off'
 class Machine:
     """What QEMU emulates: its program, the arguments that make the machine, and what the kernel is told of it.
 
-    The NPU's function lies behind a port of its own and behind the IOMMU, so it is 0000:01:00.0 and its node /dev/metis-0:1:0.
+    The NPU's function lies behind a port of its own and behind the IOMMU, so it is 0000:01:00.0
+    and its node /dev/metis-0:1:0.
     """
 
     qemu: str
@@ -151,7 +154,8 @@ class RigResult:
             if text.strip():
                 parts.append(f'--- {title}\n{_tail(text, 20000)}')
         if not self.ok:
-            # dmesg is complete where there is one; the console is all that a guest leaves that died.
+            # dmesg is complete where there is one; the console is all that a guest leaves that
+            # died.
             title, log = ('dmesg', self.dmesg) if self.dmesg.strip() else ('console', self.console)
             parts.append(f'--- {title}\n{_tail(log, 8000)}')
         return '\n'.join(parts)
@@ -207,7 +211,8 @@ def command_line(qemu: str, boot: Boot) -> list[str]:
         'panic=-1',
         'oops=panic',
         'mitigations=off',
-        'rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60',  # there the guest may stand still for longer than by default
+        # there the guest may stand still for longer than by default
+        'rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60',
         # Debian builds it in but leaves it off. Frequent samples cost the guest time.
         f'kfence.sample_interval={20 if LONG else 100}',
         boot.append,
@@ -255,7 +260,8 @@ def _mounts(boot: Boot) -> str:
     for number, folder in enumerate(boot.shares):
         point = f'"$root"{shlex.quote(str(folder))}'
         lines.append(
-            f'mkdir -p {point} && mount $p9,cache=loose,ro share{number} {point} || fail "{folder} cannot be mounted"\n'
+            f'mkdir -p {point} && mount $p9,cache=loose,ro share{number} {point} || fail '
+            f'"{folder} cannot be mounted"\n'
         )
     return ''.join(lines)
 
@@ -277,7 +283,10 @@ def _collect(boot: Boot, wall_s: float, problem: str) -> RigResult:
     if rc == RC_NOT_FINISHED and not problem:
         problem = 'the guest ended before the command did (a kernel panic?)'
     elif rc == 124 and not problem:
-        problem = f'the command did not end within {boot.timeout:.0f} s; dmesg shows what the kernel was at'
+        problem = (
+            f'the command did not end within {boot.timeout:.0f} s; dmesg shows what the '
+            'kernel was at'
+        )
     if rc == 0 and found:
         rc = RC_KERNEL_COMPLAINED
     return RigResult(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+import hashlib
+import os
 from pathlib import Path
+import shutil
+import subprocess
 
 from .cache import appearing, keep_newest
 from .errors import RigError, RigUnavailable
@@ -74,7 +74,8 @@ def build(
     ]
     if missing:
         raise RigUnavailable(
-            f"building the rig's kernel module needs {' and '.join(missing)}: apt-get install {' '.join(missing)}"
+            f"building the rig's kernel module needs {' and '.join(missing)}: apt-get install "
+            f'{" ".join(missing)}'
         )
     with appearing(home) as scratch:
         for path in files:

@@ -6,14 +6,14 @@ concrete kernel version is asked for, never pinned, because the security suite d
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 import json
 import lzma
+from pathlib import Path
 import re
 import shutil
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 
 from environment.debian_packages import fetch, resolve_dependency, unpack
 from environment.errors import SetupError
@@ -21,7 +21,8 @@ from environment.errors import SetupError
 from .cache import appearing, keep_newest
 from .errors import RigError, RigUnavailable
 
-#: The series whose compiler is bookworm's own gcc and whose configuration has all that the rig needs.
+#  The series whose compiler is bookworm's own gcc and whose configuration has all that the rig
+#  needs.
 SERIES = '6.12'
 #: Debian's names for how a kernel is configured: the ordinary one, and PREEMPT_RT.
 ORDINARY, REAL_TIME = 'amd64', 'rt-amd64'
@@ -33,7 +34,8 @@ ARM64 = 'arm64'
 BOOT_MODULES = ('9pnet_virtio', '9p', 'overlay')
 #: Loaded when a run asks for it.
 CAMERA_MODULES = ('vivid',)
-#: Likewise: webcams on USB, a port to plug one in, and what lets a program be one. Debian's kernel for arm64 is not asked for them.
+#  Likewise: webcams on USB, a port to plug one in, and what lets a program be one. Debian's kernel
+#  for arm64 is not asked for them.
 USB_MODULES = ('uvcvideo', 'dummy_hcd', 'gadgetfs')
 
 _CHECK_EVERY_S = 24 * 3600.0

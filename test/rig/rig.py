@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 import os
+from pathlib import Path
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from environment.paths import locked
@@ -26,8 +26,9 @@ _GUEST_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 class Rig:
     """A kernel, a module and an initramfs in a cache, and a way to run commands on them.
 
-    ``install`` allows `prepare` to install QEMU with apt; by default it does so where a missing rig
-    would be an error (``ZC_RIG=required``). ``flavour`` is one of `packages.FLAVOURS`, by default what ``ZC_RIG_KERNEL`` names.
+    ``install`` allows `prepare` to install QEMU with apt; by default it does so where a missing
+    rig would be an error (``ZC_RIG=required``). ``flavour`` is one of `packages.FLAVOURS`, by
+    default what ``ZC_RIG_KERNEL`` names.
     """
 
     def __init__(
@@ -37,7 +38,8 @@ class Rig:
         self._flavour = flavour or os.environ.get('ZC_RIG_KERNEL') or packages.ORDINARY
         if self._flavour not in packages.FLAVOURS:
             raise RigError(
-                f"the rig has no kernel '{self._flavour}'; set ZC_RIG_KERNEL to one of {', '.join(packages.FLAVOURS)}"
+                f"the rig has no kernel '{self._flavour}'; set ZC_RIG_KERNEL to one of "
+                f'{", ".join(packages.FLAVOURS)}'
             )
         home = cache_folder or cache.rig_folder()
         self._cache_folder = home if self._flavour == packages.ORDINARY else home / self._flavour
@@ -89,10 +91,10 @@ class Rig:
         """Run `command` as root in a fresh guest; its artifacts go to ``$RIG_OUT``, which is `out_dir`.
 
         The guest sees this machine's files, read-only under a writable layer that is thrown away.
-        ``vivid`` is None for no camera, True for one, or the parameters of the vivid module; ``usb`` is for
-        webcams that the command plugs in. The virtual Metis is always there, with `module_params`. `append`
-        goes to the kernel's command line. One processor costs this machine a third less than two for the same
-        work; what looks for races needs `cpus=2`.
+        ``vivid`` is None for no camera, True for one, or the parameters of the vivid module;
+        ``usb`` is for webcams that the command plugs in. The virtual Metis is always there, with
+        `module_params`. `append` goes to the kernel's command line. One processor costs this
+        machine a third less than two for the same work; what looks for races needs `cpus=2`.
         """
         kernel, module, archive = self._prepared()
         out_dir.mkdir(parents=True, exist_ok=True)
@@ -157,7 +159,10 @@ def _script(
 ) -> str:
     exports = ''.join(f'export {name}={shlex.quote(value)}\n' for name, value in variables.items())
     # The guest ends the command itself, so that a hang leaves a kernel log that shows it.
-    return f'{exports}cd {shlex.quote(str(cwd))} || exit 1\nexec timeout -k 5 {timeout:g} {shlex.join(command)}\n'
+    return (
+        f'{exports}cd {shlex.quote(str(cwd))} || exit 1\nexec timeout -k 5 {timeout:g} '
+        f'{shlex.join(command)}\n'
+    )
 
 
 def _install_qemu() -> None:

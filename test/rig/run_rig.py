@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 import sys
 import time
-from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -60,7 +60,8 @@ def main() -> int:
     if not result['pass']:
         print(graph.boot.report(), file=sys.stderr)
     print(
-        f'rig: {"pass" if result["pass"] else "FAIL"}, {time.monotonic() - began:.1f} s in all; wrote {options.out}/result.json'
+        f'rig: {"pass" if result["pass"] else "FAIL"}, {time.monotonic() - began:.1f} s in '
+        f'all; wrote {options.out}/result.json'
     )
     return 0 if result['pass'] else 1
 

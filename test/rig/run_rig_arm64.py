@@ -1,31 +1,32 @@
 """``make rig-arm64``: everything below ROS on Debian's arm64 kernel, behind an SMMU; writes ``build/rig-arm64/result.json``.
 
-Exit 0 only if no check failed and ``zc_verify`` found in each graph what was wrong with it, and nothing else.
+Exit 0 only if no check failed and ``zc_verify`` found in each graph what was wrong with it, and
+nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import sys
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+import json
+import os
 from pathlib import Path
+import sys
+import time
 from typing import Any
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rig import RigError, RigResult, RigUnavailable
-from rig.arm64 import PYTHON, Arm64Rig, compile_for_guest
+from rig.arm64 import Arm64Rig, compile_for_guest, PYTHON
 from rig.checked_boot import CAMERAS
 from rig.errors import tell
 from rig.guest import camera_kit, graph_variants
 from rig.guest.harness import NOT_HERE
-from rig.guest.link_kit import PROGRAM, build_consumer
+from rig.guest.link_kit import build_consumer, PROGRAM
 from rig.guest.verifier import AFTERWARDS
 from rig.test_rig_verify import CASES, INVARIANTS, wrong_verdict
 
@@ -54,11 +55,20 @@ VERIFIED = (
 )  # fmt: skip
 #: What the rig runs on amd64 and not here.
 NOT_RUN = {
-    'the node graph, its faults, parameters, doctor and launch files': 'rclpy has no wheels for aarch64',
-    'zc_verify on nodes in two processes': 'the nodes need rclpy; the part "memory" has the shared-memory link between processes',
+    'the node graph, its faults, parameters, doctor and launch files': (
+        'rclpy has no wheels for aarch64'
+    ),
+    'zc_verify on nodes in two processes': (
+        'the nodes need rclpy; the part "memory" has the shared-memory link between processes'
+    ),
     'GStreamer cameras': 'GStreamer is not among the packages of the guest',
-    'the dma-heaps system and linux,cma': "Debian's arm64 kernel has no CONFIG_DMABUF_HEAPS; what works with any heap takes udmabuf",
-    'weak ordering of memory': "QEMU translates for this machine's processor, whose order is strong: a missing barrier cannot show",
+    'the dma-heaps system and linux,cma': (
+        "Debian's arm64 kernel has no CONFIG_DMABUF_HEAPS; what works with any heap takes udmabuf"
+    ),
+    'weak ordering of memory': (
+        "QEMU translates for this machine's processor, whose order is "
+        'strong: a missing barrier cannot show'
+    ),
 }
 
 
@@ -113,7 +123,10 @@ def _boot(rig: Arm64Rig, name: str, out: Path, variables: Mapping[str, str]) -> 
         memory_mib=graph_variants.MEMORY_MIB,
     )
     print(
-        f'rig: guest {name}: {", ".join(share.parts)}: {result.wall_s:.1f} s, up after {result.boot_s} s',
+        (
+            f'rig: guest {name}: {", ".join(share.parts)}: {result.wall_s:.1f} s, up after '
+            f'{result.boot_s} s'
+        ),
         flush=True,
     )
     return result
@@ -181,7 +194,8 @@ def main() -> int:
     (options.out / 'result.json').write_text(json.dumps(found, indent=1) + '\n', encoding='utf-8')
     _tell(found, results)
     print(
-        f'rig: {"pass" if found["pass"] else "FAIL"}, {time.monotonic() - began:.1f} s in all; wrote {options.out}/result.json'
+        f'rig: {"pass" if found["pass"] else "FAIL"}, {time.monotonic() - began:.1f} s in all; '
+        f'wrote {options.out}/result.json'
     )
     return 0 if found['pass'] else 1
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
+import sys
 from typing import Any
 
+from nodes.agreement_matrix import ALONE, complaint, ROWS
 import pytest
-from nodes.agreement_matrix import ALONE, ROWS, complaint
 
 from . import Rig, RigResult
-from .checked_boot import TIMEOUT_S, Boot, boot_suite, checks_of, compile_for_guest
+from .checked_boot import Boot, boot_suite, checks_of, compile_for_guest, TIMEOUT_S
 from .graph import ENVIRONMENT
 from .guest import camera_kit
 from .guest.graph_variants import MEMORY_MIB, SPLIT

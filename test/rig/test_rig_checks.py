@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from camera.jpeg_kit import need_decoder
 from long_form import LONG
+import pytest
 
 from . import Rig
-from .checked_boot import CAMERAS, STRICT, Boot, boot_suite, checks_of, gstreamer_for_guest
+from .checked_boot import Boot, boot_suite, CAMERAS, checks_of, gstreamer_for_guest, STRICT
 from .guest import camera_kit, link_kit
 
 pytestmark = pytest.mark.rig
@@ -43,7 +43,8 @@ def _usb(tmp: pytest.TempPathFactory) -> dict[str, Any]:
 SUITES: dict[str, Callable[[pytest.TempPathFactory], dict[str, Any]]] = {
     'contract': _contract, 'memory': _memory, 'gstreamer': _gstreamer, 'usb': _usb,
 }  # fmt: skip
-#: The short form has the same faults of the V4L2 camera with vivid, and JPEGs with a double of the driver.
+#  The short form has the same faults of the V4L2 camera with vivid, and JPEGs with a double of the
+#  driver.
 _LONG = ('usb',)
 
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+import json
 from typing import Any
 
-import pytest
 from long_form import LONG
+import pytest
 
 from . import Rig
 from .checked_boot import Boot, boot_suite
 from .checked_boot import checks_of as checks_of_suite
 from .graph import (
-    ENVIRONMENT,
-    GraphRuns,
     check_names,
     checks_of,
     clear_runs,
+    ENVIRONMENT,
     graph_command,
+    GraphRuns,
     read_runs,
 )
 from .guest.graph_variants import MEMORY_MIB, RUNS, VARIANTS, VIVID
@@ -30,7 +30,8 @@ pytestmark = pytest.mark.rig
 WANTED = {
     name: variant.frames if LONG else min(variant.frames, 12) for name, variant in VARIANTS.items()
 }
-#: What only the long form and ``make rig`` run. ``padded_both_ways`` pads rows and heights at once.
+#  What only the long form and ``make rig`` run. ``padded_both_ways`` pads rows and heights at
+#  once.
 LONG_RUNS = ('uncached', 'document', 'two_padded_buffers', 'padded_rows', 'padded_height')
 
 

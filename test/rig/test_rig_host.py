@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
+import shutil
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from environment.errors import SetupError
+import pytest
 
 from . import (
-    RigError,
-    RigResult,
-    RigUnavailable,
     cache,
     kernel_log,
     machine,
     module_build,
     packages,
+    RigError,
+    RigResult,
+    RigUnavailable,
 )
 from . import rig as rig_module
-from .graph import DOCUMENT_KEYS, GraphRuns, check_names, checks_of, result_of
+from .graph import check_names, checks_of, DOCUMENT_KEYS, GraphRuns, result_of
 from .guest.graph_variants import RUNS, VARIANTS
 from .guest.harness import NOT_HERE
 from .guest.verifier import FRAMES
-from .run_rig_arm64 import SHARES, VERIFIED
 from .run_rig_arm64 import result_of as arm64_result_of
+from .run_rig_arm64 import SHARES, VERIFIED
 from .test_rig_verify import CASES, INVARIANTS
 
-# --- make rig --------------------------------------------------------------------------------------
+# --- make rig
+# --------------------------------------------------------------------------------------
 
 WANTED = 60
 
@@ -192,7 +193,8 @@ def test_the_result_names_which_run_says_what() -> None:
     )
 
 
-# --- make rig-arm64 --------------------------------------------------------------------------------
+# --- make rig-arm64
+# --------------------------------------------------------------------------------
 
 
 def _verdict(name: str, **changes: dict[str, bool]) -> dict[str, Any]:
@@ -274,7 +276,8 @@ def test_a_guest_that_did_not_get_there_is_a_failure(tmp_path: Path) -> None:
     assert not arm64_result_of(results, tmp_path)['pass']
 
 
-# --- the kernel's log ------------------------------------------------------------------------------
+# --- the kernel's log
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -329,7 +332,8 @@ def test_only_what_emulation_breaks_is_booted_again_and_only_once(
     assert len(seen) == boots
 
 
-# --- what is missing is named ----------------------------------------------------------------------
+# --- what is missing is named
+# ----------------------------------------------------------------------
 
 
 class Archive:

@@ -28,8 +28,10 @@ def run(rig: Rig, tmp_path: Path) -> Run:
 
 def test_status_output_and_artifacts_come_back(run: Run) -> None:
     script = (
-        'echo out; echo err >&2; pwd; echo "$WORD"; cat /sys/module/metis_virtual/parameters/latency_us; '
-        'ls /dev/video0 /dev/shm /sys/kernel/debug/dma_buf/bufinfo /sys/kernel/tracing/events/axl/axl_dmabuf_import/id; '
+        'echo out; echo err >&2; pwd; echo "$WORD"; cat '
+        '/sys/module/metis_virtual/parameters/latency_us; '
+        'ls /dev/video0 /dev/shm /sys/kernel/debug/dma_buf/bufinfo '
+        '/sys/kernel/tracing/events/axl/axl_dmabuf_import/id; '
         'echo "$HOME" > "$RIG_OUT/artifact"; touch "$HOME/writable" /root-of-the-overlay; exit 7'
     )
     result = run(

@@ -1,27 +1,29 @@
 """``zc_verify`` on a real kernel: each invariant can fail, by graphs that are sabotaged while they run; programs, attached and started.
 
-One boot runs ``guest/verify_run.py``; what ``zc_verify`` must find of each case stands in the table here.
+One boot runs ``guest/verify_run.py``; what ``zc_verify`` must find of each case stands in the
+table here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 import json
 import sys
-from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pytest
 from long_form import LONG
+import pytest
 
 from . import Rig
-from .checked_boot import GUEST, Boot, boot_script, compile_for_guest, gstreamer_for_guest
+from .checked_boot import Boot, boot_script, compile_for_guest, gstreamer_for_guest, GUEST
 from .graph import ENVIRONMENT, INVARIANTS
 from .guest.graph_variants import MEMORY_MIB, VIVID
 from .guest.verifier import AFTERWARDS, FRAMES, NOTHING_AGAIN
 
 pytestmark = pytest.mark.rig
 
-#: What is done to a running graph, and exactly the checks that must then be false; all others must be measured, and true.
+#  What is done to a running graph, and exactly the checks that must then be false; all others must
+#  be measured, and true.
 SABOTAGES: dict[str, set[str]] = {
     'nothing': set(),
     'maps': {'I4'},
@@ -30,7 +32,8 @@ SABOTAGES: dict[str, set[str]] = {
     'copies_with_numpy': {'I4'},
     # No copy is larger than a row: only the mapping gives it away.
     'copies_row_by_row': {'I4'},
-    # Every frame's buffer is imported and attached, as it should be, and the device reads something else.
+    # Every frame's buffer is imported and attached, as it should be, and the device reads
+    # something else.
     'submits_an_old_decoy': {'I3'},
     # Every handle stands for one frame's buffer, always: for another one's.
     'exchanges_handles': {'I3'},
@@ -56,19 +59,24 @@ GRAPHS: dict[str, set[str]] = {
     'two_processes_started': set(),
 }
 CASES = {**SABOTAGES, **GRAPHS}
-#: What nobody can know: I4 must not be true, and says these words. All other checks are measured, and true.
+#  What nobody can know: I4 must not be true, and says these words. All other checks are measured,
+#  and true.
 UNKNOWN = {
-    # Of a mapping that is gone before the last look nobody knows whether it lasted into the window.
+    # Of a mapping that is gone before the last look nobody knows whether it lasted into the
+    # window.
     'maps_before_the_window': 'frames were mapped',
     # Which pages are in a pipe, no file tells.
     'holds_pages_in_a_pipe': 'has a pipe with 65536 bytes in it',
     'without_the_cameras_log': 'the copy ledger of the capture node was not read',
     # All frames lie in one memfd, through which the camera writes them; no event tells of that.
-    'writes_through_a_memfd': "udmabuf's frames may be read through memory that they may be made of",
+    'writes_through_a_memfd': (
+        "udmabuf's frames may be read through memory that they may be made of"
+    ),
     # The pipeline's node does not name its device, and any video device may be it.
     'maps_a_pipelines_camera': 'is a video device, and perhaps the camera',
 }
-#: What each change runs: each invariant is false once, and the graph is true without the sabotage. The long form runs all.
+#  What each change runs: each invariant is false once, and the graph is true without the sabotage.
+#  The long form runs all.
 SHORT = {'nothing', 'maps', 'imports_decoys_alone', 'unknown_exporter', 'nobody'}
 RUN = [name for name in (*CASES, *UNKNOWN, *NOTHING_AGAIN) if LONG or name in SHORT]
 
@@ -80,8 +88,8 @@ def _params(names: Iterable[str]) -> list[Any]:
     ]
 
 
-#: What gives each away, by figures of the checks that are false: there (more than 0), or absent. The ledger is the nodes' own word, and
-#: never all that there is.
+#  What gives each away, by figures of the checks that are false: there (more than 0), or absent.
+#  The ledger is the nodes' own word, and never all that there is.
 EVIDENCE: dict[str, dict[str, bool]] = {
     'maps': {
         'mappings': True,
@@ -188,7 +196,10 @@ def wrong_verdict(name: str, outcome: Mapping[str, Any]) -> str:
     return (
         ''
         if good
-        else f'expected to be false: {sorted(false)}; problems of the graph: {outcome.get("problems")}; {_told(outcome)}'
+        else (
+            f'expected to be false: {sorted(false)}; problems of the graph: '
+            f'{outcome.get("problems")}; {_told(outcome)}'
+        )
     )
 
 

@@ -1,16 +1,17 @@
 """The virtual Metis's result, and the CRCs that it should have for given pixels, computed a second time.
 
-The layout is specified in ``module/axl_virtual.h``; this is written from that text, in another language than ``module/axl_pixels.c``, so
-that a mistake in one of them shows. Standard library alone: it also runs in the guest.
+The layout is specified in ``module/axl_virtual.h``; this is written from that text, in another
+language than ``module/axl_pixels.c``, so that a mistake in one of them shows. Standard library
+alone: it also runs in the guest.
 """
 
 from __future__ import annotations
 
-import ctypes
-import zlib
 from collections.abc import Sequence
+import ctypes
 from dataclasses import dataclass
 from typing import Any
+import zlib
 
 MAGIC = int.from_bytes(b'AXLR', 'little')
 VERSION = 1

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import cv2
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import IterableDataset, get_worker_info
+import torch
+from torch.utils.data import get_worker_info, IterableDataset
 
 from zc_perception.camera.scene import MAX_OBJECTS, RoadScene, SceneObject
 

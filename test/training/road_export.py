@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-import warnings
 from pathlib import Path
+import warnings
 
 import numpy as np
 import onnx
-import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper, TensorProto
 from road_data import INPUT_HEIGHT, INPUT_WIDTH
 from road_network import Decoded, RoadNetwork
+import torch
 
 OPSET = 17
 INPUT_NAME, OUTPUT_NAME = 'image', 'detections'
@@ -22,7 +22,8 @@ def export(network: RoadNetwork, path: Path) -> None:
     """Writes ``network`` (evaluation mode, on the CPU) with its decoding to ``path``; batch norms are folded."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # The legacy exporter warns that it is legacy; the new one needs a further package and names every node.
+        # The legacy exporter warns that it is legacy; the new one needs a further package and
+        # names every node.
         warnings.simplefilter('ignore')
         torch.onnx.export(
             Decoded(network).eval(),

@@ -18,8 +18,8 @@ def detection_loss(
 ) -> Tensor:
     """Loss of a batch.
 
-    ``boxes`` ``(b, n, 4)``, ``logits`` ``(b, n, c)``, ``centres`` ``(n, 2)``; ``real`` ``(b, m, 4)`` and ``labels``
-    ``(b, m)`` are padded with label -1.
+    ``boxes`` ``(b, n, 4)``, ``logits`` ``(b, n, c)``, ``centres`` ``(n, 2)``; ``real`` ``(b, m,
+    4)`` and ``labels`` ``(b, m)`` are padded with label -1.
     """
     most = int((labels >= 0).sum(1).max())
     real, labels = real[:, :most], labels[:, :most]

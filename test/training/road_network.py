@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import nn, Tensor
 from torch.nn import functional
 
 STRIDES = (8, 16, 32)
@@ -37,7 +37,8 @@ class Residual(nn.Module):
 class LevelConv(nn.Module):
     """3x3 convolution, batch norm, ReLU; the levels share the weights but not the norm.
 
-    Levels differ in their statistics, so running averages over all of them would fit none when it comes to inference.
+    Levels differ in their statistics, so running averages over all of them would fit none when it
+    comes to inference.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -51,7 +52,8 @@ class LevelConv(nn.Module):
         norm = self.norms[level]
         if self.training:
             return functional.relu(norm(self.conv(x)))
-        # Written out, or the exporter would fold each norm into a copy of its own of the shared weights.
+        # Written out, or the exporter would fold each norm into a copy of its own of the shared
+        # weights.
         scale = norm.weight / (norm.running_var + norm.eps).sqrt()
         shift = norm.bias - norm.running_mean * scale
         return functional.relu(self.conv(x) * scale[:, None, None] + shift[:, None, None])
@@ -124,7 +126,8 @@ class Decoded(nn.Module):
         decoded = []
         for (reach, scores), stride in zip(self.network.levels(x), STRIDES, strict=True):
             low, high = reach[:, :2], reach[:, 2:]
-            # One row and one column instead of a centre per cell keep 20 kB of constants out of the file.
+            # One row and one column instead of a centre per cell keep 20 kB of constants out of
+            # the file.
             row = (torch.arange(int(reach.shape[3])) + 0.5) * stride
             column = ((torch.arange(int(reach.shape[2])) + 0.5) * stride)[:, None]
             middle = (high - low) * 0.5

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import date
 import json
+from pathlib import Path
 import statistics
 import time
-from datetime import date
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from colour_baseline import ColourBaseline, RoadFrame, road_frames
+from colour_baseline import ColourBaseline, road_frames, RoadFrame
 from detection.average_precision import (
+    average_precision,
     AveragePrecision,
     ImageBoxes,
-    average_precision,
     precision_recall,
 )
+import numpy as np
 from road_evaluation import INPUT_HEIGHT, INPUT_WIDTH, RoadModel
 
 from zc_perception.camera.scene import CLASS_NAMES

@@ -4,14 +4,16 @@ One command, CPU or GPU (PyTorch 2.13, onnx, onnxruntime, opencv-python-headless
 
     python test/training/train_road.py --minutes 40 --out zc_perception/models/road
 
-Training sees ``palette='train'`` only; the figures in ``report.json`` come from scenes with other seeds and
-``palette='held_out'``. ``--checkpoint`` continues from, and every two minutes writes, a file with everything needed to
-go on; with ``--minutes 0`` it is exported and measured as it is. Seeds are fixed, but a limit in minutes ends at a
-different step on every machine: ``--steps`` makes runs comparable.
+Training sees ``palette='train'`` only; the figures in ``report.json`` come from scenes with other
+seeds and ``palette='held_out'``. ``--checkpoint`` continues from, and every two minutes writes, a
+file with everything needed to go on; with ``--minutes 0`` it is exported and measured as it is.
+Seeds are fixed, but a limit in minutes ends at a different step on every machine: ``--steps``
+makes runs comparable.
 
-The shipped weights took 2885 steps of 16 frames in three runs on two shared cores, 90 minutes together: 1077 steps of a
-longer run at the default rate, stopped there to give every level of the heads its own batch norm (its statistics were
-measured anew on training frames), then ``--minutes 26 --rate 0.002`` and ``--minutes 40 --rate 0.0015`` from there.
+The shipped weights took 2885 steps of 16 frames in three runs on two shared cores, 90 minutes
+together: 1077 steps of a longer run at the default rate, stopped there to give every level of the
+heads its own batch norm (its statistics were measured anew on training frames), then ``--minutes
+26 --rate 0.002`` and ``--minutes 40 --rate 0.0015`` from there.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ import argparse
 import copy
 import json
 import math
+from pathlib import Path
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,7 +38,7 @@ sys.path.extend(
 from road_data import INPUT_HEIGHT, INPUT_WIDTH, RoadFrames, to_input
 from road_export import export
 from road_loss import detection_loss
-from road_network import STRIDES, RoadNetwork, cell_centres
+from road_network import cell_centres, RoadNetwork, STRIDES
 from road_report import write_report
 
 from zc_perception.camera.scene import CLASS_NAMES

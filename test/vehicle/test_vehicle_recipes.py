@@ -5,11 +5,11 @@ from __future__ import annotations
 import configparser
 import functools
 import os
+from pathlib import Path
 import re
 import shutil
 import signal
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,7 +222,10 @@ def test_the_containers_run_programs_that_are_installed() -> None:
     for service in composed()['services'].values():
         shell, option, line = service['command']
         found = re.fullmatch(
-            r'exec "\$\$\(ros2 pkg prefix zc_perception\)/lib/zc_perception/(\w+)" --ros-args --params-file (\S+)',
+            (
+                r'exec "\$\$\(ros2 pkg prefix zc_perception\)/lib/zc_perception/(\w+)" --ros-args '
+                r'--params-file (\S+)'
+            ),
             line,
         )
         assert (shell, option) == ('bash', '-c') and found and f"'{found[1]} = " in programs

@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from verify.verify_kit import (
+    cached_graph,
     DRIVER_THREAD,
+    event,
+    look,
     MS,
     PCI,
     PERIOD,
     PID,
     POOL,
+    record,
     START,
     THREAD,
-    cached_graph,
-    event,
-    look,
-    record,
 )
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind

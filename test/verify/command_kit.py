@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 import json
 import os
+from pathlib import Path
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from npu.json_schema import conforms
 
 from zc_perception.verify.result import SCHEMA
 
-#: Those that end a command; a SIGHUP that is ignored, as when the tests run under nohup, ends none.
+#  Those that end a command; a SIGHUP that is ignored, as when the tests run under nohup, ends
+#  none.
 ENDING = (
     signal.SIGINT,
     signal.SIGTERM,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import shutil
 from collections.abc import Iterable
+import errno
 from pathlib import Path
+import shutil
 
 import pytest
 
@@ -34,7 +34,8 @@ class FakeTracefs:
     """A kernel with some abilities.
 
     :param events: its tracepoints by system.
-    :param probes: what definitions of probes may contain: ``f:``, ``%return``, ``p:``, a function's name…
+    :param probes: what definitions of probes may contain: ``f:``, ``%return``, ``p:``, a
+        function's name…
     :param functions: those that the function tracer knows.
     """
 
@@ -96,7 +97,8 @@ class FakeTracefs:
             folder = instance / 'per_cpu' / f'cpu{cpu}'
             folder.mkdir(parents=True)
             (folder / 'stats').write_text(
-                'entries: 0\noverrun: 0\ncommit overrun: 0\nbytes: 0\ndropped events: 0\nread events: 5\n'
+                'entries: 0\noverrun: 0\ncommit overrun: 0\nbytes: 0\ndropped events: 0\nread '
+                'events: 5\n'
             )
         for system, names in self._events.items():
             for name in names:

@@ -2,19 +2,19 @@
 
     python made_nodes.py [map] [stubborn] [twice]
 
-*map* keeps a frame mapped, *stubborn* ignores SIGINT, *twice* is a second process as well, which begins half a second later.
-Ends with SIGINT or its input.
+*map* keeps a frame mapped, *stubborn* ignores SIGINT, *twice* is a second process as well, which
+begins half a second later. Ends with SIGINT or its input.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import mmap
 import os
 import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
 
 from observe.frame_log_kit import made_entry, made_frame
 

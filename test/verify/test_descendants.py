@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+import os
 from pathlib import Path
+import signal
+import subprocess
 
 from verify.verify_kit import event
 from waiting import until

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 from verify.verify_kit import (
+    cached_graph,
+    event,
+    look,
     MS,
     PCI,
     PID,
     POOL,
     SOURCES,
     START,
-    cached_graph,
-    event,
-    look,
     uncached_graph,
     with_events,
     with_records,
@@ -24,7 +24,7 @@ from verify.verify_kit import (
 from zc_perception.verify.evidence.copies import CopyShare
 from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.observation import Observation
-from zc_perception.verify.result import KEYS, MIN_SAMPLES, document_keys, notes
+from zc_perception.verify.result import document_keys, KEYS, MIN_SAMPLES, notes
 
 GOOD = {
     'I1_attach_count_ge2': True,

@@ -92,7 +92,9 @@ def test_what_nobody_foresaw_is_no_verdict(
         raise ValueError('nobody\nforesaw it')
 
     monkeypatch.setattr(verification, 'all_checks', fail)
-    gc.collect()  # rclpy's futures of an earlier test say at their end, on the same screen, what nobody asked them for
+    # rclpy's futures of an earlier test say at their end, on the same screen, what nobody asked
+    # them for
+    gc.collect()
     capsys.readouterr()
     with nodes() as process:
         assert main([*OPTIONS, '--pid', str(process.pid), '--output', str(tmp_path)]) == 3

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from verify.verify_kit import MS, POOL, START, cached_graph, look
+from verify.verify_kit import cached_graph, look, MS, POOL, START
 
 from zc_perception.verify.evidence.buffers import Snapshot
-from zc_perception.verify.imports import FencePlaces, FrameJob, find_fences
+from zc_perception.verify.imports import FencePlaces, find_fences, FrameJob
 from zc_perception.verify.invariants import check_imports
 from zc_perception.verify.observation import Observation
 

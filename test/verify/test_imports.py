@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 from verify.card_kit import (
-    TIMES,
-    Card,
     cached,
+    Card,
     had,
     image,
     judged,
     node,
     observed,
     taken,
+    TIMES,
     uncached,
 )
-from verify.verify_kit import DRIVER_THREAD, MS, POOL, START, cached_graph, event, uncached_graph
+from verify.verify_kit import cached_graph, DRIVER_THREAD, event, MS, POOL, START, uncached_graph
 
 from zc_perception.npu.axl.kind import Axl
 from zc_perception.observe.frame_log import RecordKind

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 import contextlib
 import fcntl
 import os
+from pathlib import Path
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-import pytest
 from processes import is_alive
+import pytest
 from verify.command_kit import environment, nodes, nodes_command, result_in, verify, verify_command
 from waiting import until
 
 from zc_perception.observe.frame_log import (
     CAPACITY,
+    find_frame_logs,
+    FrameLog,
     HEADER,
     MAGIC,
     NAME,
     RECORD_SIZE,
     SIZE,
     VERSION,
-    FrameLog,
-    find_frame_logs,
 )
 from zc_perception.verify import verification
 from zc_perception.verify.workload import Newcomers
@@ -174,7 +174,10 @@ def test_a_node_that_is_killed_meanwhile_is_told_and_nothing_is_true(tmp_path: P
     assert process.returncode == 3
     assert_not_measured(
         document,
-        f'/made/capture (process {pid}), /made/inference (process {pid}) ended while it was measured',
+        (
+            f'/made/capture (process {pid}), /made/inference (process {pid}) ended while it was '
+            'measured'
+        ),
     )
     assert any('no node was left' in note for note in document['notes'])
     assert any(f'/made/inference (process {pid}) ended ' in note for note in document['notes'])

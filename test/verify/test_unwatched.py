@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
+import os
 from pathlib import Path
 from types import SimpleNamespace as Made
 from typing import Any
 
 import pytest
 from verify.verify_kit import (
+    cached_graph,
+    event,
     MS,
     PERIOD,
     PID,
     POOL,
-    START,
-    cached_graph,
-    event,
     record,
+    START,
     verdicts,
     with_events,
     with_facts,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+import os
 from pathlib import Path
+import time
 from typing import Any
 
-import pytest
 from observe.frame_log_kit import made_entry, made_frame
+import pytest
 
-from zc_perception.observe.frame_log import FrameLog, find_frame_logs
+from zc_perception.observe.frame_log import find_frame_logs, FrameLog
 from zc_perception.verify import measurement
 from zc_perception.verify.measurement import Ending, Measurement, Roots, WatchedNode
 from zc_perception.verify.observation import NodeView, Observation
@@ -131,7 +131,8 @@ def test_counters_and_frames_are_of_the_same_time(tmp_path: Path, later: int) ->
         _, seen = watch(tmp_path, wait, sampling=False)
     frames = len(seen.all_submitted())
     assert frames >= 20
-    # Nothing of the window is missing. What is counted besides lies between the renewals of several nodes.
+    # Nothing of the window is missing. What is counted besides lies between the renewals of
+    # several nodes.
     besides = 2 if not later else 2 * EVERY
     assert all(frames <= booked(node) <= frames + besides for node in seen.nodes)
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-import pytest
 from observe.frame_log_kit import made_entry, made_frame
+import pytest
 from verify.command_kit import environment, nodes, nodes_command, result_in, verify, verify_command
 from verify.fake_tracefs import FakeTracefs
 
-from zc_perception.observe.frame_log import FrameLog, find_frame_logs
+from zc_perception.observe.frame_log import find_frame_logs, FrameLog
 from zc_perception.verify.evidence.kernel_events import own_name
 from zc_perception.verify.invariants import all_checks
 from zc_perception.verify.measurement import Measurement, Roots
@@ -124,7 +124,10 @@ def test_wrong_use_is_told_in_a_sentence(
 
 def test_it_starts_without_what_takes_long_to_import() -> None:
     heavy = ('numpy', 'cv2', 'rclpy', 'yaml')
-    code = f'import sys, zc_perception.verify.verification as _; print([name for name in {heavy} if name in sys.modules])'
+    code = (
+        'import sys, zc_perception.verify.verification as _; print([name for name in '
+        f'{heavy} if name in sys.modules])'
+    )
     assert (
         subprocess.run(
             [sys.executable, '-c', code],
@@ -148,7 +151,8 @@ def test_a_folder_that_can_not_be_written(
 # On a kernel of files, everything can be read.
 
 
-# A size that no other program's memfd has: a check names only the first few of those that may be a frame's memory.
+# A size that no other program's memfd has: a check names only the first few of those that may be a
+# frame's memory.
 FRAME_BYTES = 4096 * 7919
 
 
@@ -166,7 +170,10 @@ class FakeKernel:
     def attach(self, device: str) -> None:
         text = '\nDma-buf Objects:\nsize\tflags\n'
         for inode in (71, 72):
-            text += f'{FRAME_BYTES:08}\t00000002\t0000000f\t00000002\tsystem\t{inode:08}\t<none>\n\tAttached Devices:\n\t{device}\nTotal 1\n\n'
+            text += (
+                f'{FRAME_BYTES:08}\t00000002\t0000000f\t00000002\tsystem\t{inode:08}\t<none>\n\tAttached '
+                f'Devices:\n\t{device}\nTotal 1\n\n'
+            )
         self.bufinfo.write_text(text)
 
     def frame(self, capture: FrameLog, inference: FrameLog, *, job: bool = True) -> None:
@@ -206,7 +213,8 @@ class FakeKernel:
                 seconds, rest = divmod(now - 1000, 10**9)
                 file.write(
                     f' python-{os.getpid()} [000] ..... {seconds}.{rest // 1000:06}: '
-                    f'axl_submit: handle={1 + self._number % 2} ctx=1 seqno={self._number} model=1\n'
+                    f'axl_submit: handle={1 + self._number % 2} ctx=1 seqno={self._number} '
+                    'model=1\n'
                 )
 
 

@@ -1,34 +1,36 @@
 """The Argus camera of a Jetson: ``nvarguscamerasrc`` → NVMM buffers → NvBufSurface → the dma-buf of the ISP itself.
 
-What a mapped NVMM buffer holds is no pixels but an ``NvBufSurface``, whose first image has the descriptor, the real pitch and offsets, and
-the colours (NV12 and NV12_ER differ in nothing but the range). The GstBuffer is held while a frame of it is leased: its surface is its
-pool's. Sensors' images are often block-linear: consumers that can use them get them as they are; for the others the VIC makes a linear
-image of each, in memory of ours, and that is counted.
+What a mapped NVMM buffer holds is no pixels but an ``NvBufSurface``, whose first image has the
+descriptor, the real pitch and offsets, and the colours (NV12 and NV12_ER differ in nothing but the
+range). The GstBuffer is held while a frame of it is leased: its surface is its pool's. Sensors'
+images are often block-linear: consumers that can use them get them as they are; for the others the
+VIC makes a linear image of each, in memory of ours, and that is counted.
 
-Source: NVIDIA's *Accelerated GStreamer* guide, NvBufSurface pages of the *Jetson Linux API Reference*. Tested against doubles of the
-libraries and a GStreamer source that stands in for ``nvarguscamerasrc``, not on a Jetson.
+Source: NVIDIA's *Accelerated GStreamer* guide, NvBufSurface pages of the *Jetson Linux API
+Reference*. Tested against doubles of the libraries and a GStreamer source that stands in for
+``nvarguscamerasrc``, not on a Jetson.
 """
 
 from __future__ import annotations
 
-import ctypes
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import ctypes
 from ctypes import byref
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+import re
+from typing import Any, TYPE_CHECKING
 
-from zc_perception.camera.camera import PIPELINE_BUFFERS, CameraOptions
-from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo, load_gstreamer
+from zc_perception.camera.camera import CameraOptions, PIPELINE_BUFFERS
+from zc_perception.camera.gstreamer.abi import GStreamer, load_gstreamer, MAP_READ, MapInfo
 from zc_perception.camera.gstreamer.buffers import RESERVE
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.camera.gstreamer.image import (
     FrameMemory,
     FrameReader,
-    StreamFormat,
     offered_nvmm_caps,
+    StreamFormat,
 )
 from zc_perception.camera.gstreamer.pipeline import Sample
 from zc_perception.errors import (
@@ -42,7 +44,7 @@ from zc_perception.errors import (
     ZcError,
 )
 from zc_perception.machine.asking import Question
-from zc_perception.machine.checks import Check, Finding, Need, Needs, fail, ok, skip, warn
+from zc_perception.machine.checks import Check, fail, Finding, Need, Needs, ok, skip, warn
 from zc_perception.machine.host_tree import file_of
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.foreign_pool import BorrowedMemory, own_descriptors
@@ -61,7 +63,10 @@ SOURCE = 'nvarguscamerasrc'
 HEAP = 'nvbufsurface'
 # Of a source's buffers, so many are kept open for the VIC; an element's pool has fewer.
 _KEPT = 32
-_INSTALL = 'it comes with JetPack (package nvidia-l4t-gstreamer), and a container needs it mounted or installed'
+_INSTALL = (
+    'it comes with JetPack (package nvidia-l4t-gstreamer), and a container needs it '
+    'mounted or installed'
+)
 
 
 class NvmmFrames(FrameReader):
@@ -86,7 +91,8 @@ class NvmmFrames(FrameReader):
         info = MapInfo()
         if not self._gst.gst_buffer_map(sample.buffer, byref(info), MAP_READ):
             raise LayoutError(
-                'an NVMM buffer could not be mapped, so that its NvBufSurface is not known; see the log of its element'
+                'an NVMM buffer could not be mapped, so that its NvBufSurface is not known; '
+                'see the log of its element'
             )
         try:
             return surface_parameters(info.data, info.size)
@@ -133,7 +139,8 @@ def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
             )
             if found is None:
                 raise ConfigError(
-                    f"{SOURCE} of this release has no property '{name}'; see gst-inspect-1.0 {SOURCE}"
+                    f"{SOURCE} of this release has no property '{name}'; see gst-inspect-1.0 "
+                    f'{SOURCE}'
                 )
             words.append(f'{found}={value}')
         # Where there are two kinds of NVMM buffers, the newer is the NvBufSurface.
@@ -148,7 +155,10 @@ _RELEASE = re.compile(r'R(\d+) \(release\), REVISION: ([\d.]+)')
 #: JetPack's major version by that of Jetson Linux.
 _JETPACK = {32: 4, 34: 5, 35: 5, 36: 6, 38: 7, 39: 7}
 _NOT_HERE = 'this is no Jetson'
-_JETPACK_ADVICE = 'it comes with JetPack (nvidia-l4t-multimedia); a container needs the NVIDIA runtime (--runtime nvidia)'
+_JETPACK_ADVICE = (
+    'it comes with JetPack (nvidia-l4t-multimedia); a container needs the '
+    'NVIDIA runtime (--runtime nvidia)'
+)
 
 
 def jetson_release(system: System, needs: Needs) -> Iterator[Finding]:
@@ -166,7 +176,10 @@ def jetson_release(system: System, needs: Needs) -> Iterator[Finding]:
     match = _RELEASE.search(system.read('etc/nv_tegra_release'))
     if match is None:
         yield ok(
-            f'{model}, Linux {system.release}; its Jetson Linux release is unknown (no /etc/nv_tegra_release)',
+            (
+                f'{model}, Linux {system.release}; its Jetson Linux release is unknown (no '
+                '/etc/nv_tegra_release)'
+            ),
             model=model,
             release='',
         )
@@ -230,7 +243,7 @@ def _vic(need: Need, answer: dict[str, Any]) -> Finding:
 
 def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
     """Load it, and try its structs on an image of our own, as the argus camera does."""
-    from zc_perception.jetson.nvbufsurface import LIBRARY, check_structs
+    from zc_perception.jetson.nvbufsurface import check_structs, LIBRARY
 
     try:
         loaded = ctypes.CDLL(library or LIBRARY)
@@ -264,11 +277,13 @@ class ArgusCamera(GStreamerCamera):
     :param library: name or path of ``libnvbufsurface``; ``None``: the system's.
     :param transform_library: the same of ``libnvbufsurftransform``.
     :raises ConfigError: this is no Jetson, or the source doesn't know a property.
-    :raises CameraError: the sensor doesn't run, or the library's structs are others than those we know.
+    :raises CameraError: the sensor doesn't run, or the library's structs are others than those we
+        know.
     """
 
     PARAMETERS = (
-        ParameterSpec('pipeline', '', 'the pipeline as for gst-launch-1.0, without a sink. Empty: its own.'),
+        ParameterSpec('pipeline', '', ('the pipeline as for gst-launch-1.0, without a sink. '
+                                       'Empty: its own.')),
         PIPELINE_BUFFERS,
         ParameterSpec('sensor_id', 0, 'number of the sensor.', '', 0, 63),
         ParameterSpec('sensor_mode', -1, 'number of the sensor mode. -1: Argus chooses.', '', -1, 63),
@@ -316,7 +331,8 @@ class ArgusCamera(GStreamerCamera):
     def _open_reader(self, first: Sample) -> FrameReader:
         if not self._format.nvmm:
             raise CameraError(
-                f"{self._where} gives no NVMM frames but '{self._format.caps}'; use camera: gstreamer"
+                f"{self._where} gives no NVMM frames but '{self._format.caps}'; use camera: "
+                'gstreamer'
             )
         from zc_perception.jetson.nvbufsurface import surface_image
 
@@ -447,7 +463,8 @@ class ArgusCamera(GStreamerCamera):
             layout, _ = reader.layout(sample, memory)
             if layout != self._layout:
                 raise CameraChangedError(
-                    f'{self._where} now gives {layout.describe()} instead of {self._layout.describe()}'
+                    f'{self._where} now gives {layout.describe()} instead of '
+                    f'{self._layout.describe()}'
                 )
             self._signature = memory.signature
         identity = memory.parts[0].identity()
@@ -472,11 +489,13 @@ class ArgusCamera(GStreamerCamera):
         found = list(super().notices())
         if self._stays:
             found.append(
-                f'{self._stays}; its frames stay block-linear, and consumers that need LINEAR ones are refused'
+                f'{self._stays}; its frames stay block-linear, and consumers that need LINEAR '
+                'ones are refused'
             )
         if self._vic is not None:
             found.append(
-                f'{self._where} gives block-linear images; as a consumer needs linear ones, the VIC makes one of each frame '
+                f'{self._where} gives block-linear images; as a consumer needs linear ones, '
+                'the VIC makes one of each frame '
                 '(no work for the CPU, but a pass over memory)'
             )
         return found

@@ -7,12 +7,12 @@ written begins with one. Without video nothing is kept but latched messages.
 
 from __future__ import annotations
 
-import re
-import struct
-import threading
 from collections import deque
 from datetime import datetime, timezone
 from pathlib import Path
+import re
+import struct
+import threading
 from typing import NamedTuple
 
 from zc_perception.camera.mcap_file import Topic

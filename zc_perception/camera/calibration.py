@@ -1,22 +1,24 @@
 """What a camera's lens does to its picture: the values, the YAML in which ROS's calibrators write them, and the file that keeps them.
 
-Source: sensor_msgs/CameraInfo for the meaning, camera_calibration_parsers and camera_calibration's calibrator for the file. Their files
-differ: numbers such as ``0.`` or ``1e-05`` (no number to a YAML 1.1 reader), matrices over several lines, names that look like numbers,
-OpenCV's ``%YAML:1.0`` and ``!!opencv-matrix``. So every scalar is read as text, and we say what it has to be.
+Source: sensor_msgs/CameraInfo for the meaning, camera_calibration_parsers and camera_calibration's
+calibrator for the file. Their files differ: numbers such as ``0.`` or ``1e-05`` (no number to a
+YAML 1.1 reader), matrices over several lines, names that look like numbers, OpenCV's ``%YAML:1.0``
+and ``!!opencv-matrix``. So every scalar is read as text, and we say what it has to be.
 
-Where the file is, a URL says as for camera_info_manager: ``file://`` and ``package://``, with the variables ``${NAME}`` and
-``${ROS_HOME}``. :class:`CameraInfoStore` reads it, and writes it for ``set_camera_info``.
+Where the file is, a URL says as for camera_info_manager: ``file://`` and ``package://``, with the
+variables ``${NAME}`` and ``${ROS_HOME}``. :class:`CameraInfoStore` reads it, and writes it for
+``set_camera_info``.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
+import math
+import os
 from pathlib import Path
+import re
 from typing import Any
 
 import numpy as np
@@ -46,7 +48,8 @@ _REQUIRED = ('image_width', 'image_height', *_MATRICES)
 _KNOWN = (*_REQUIRED, 'camera_name', 'distortion_model', 'binning_x', 'binning_y', 'roi')
 _MODEL_KEYS = ('camera_model', 'fisheye_model')
 _ROI = ('x_offset', 'y_offset', 'width', 'height')
-# As C++'s stream and YAML 1.2 read them; Python's float() also takes '1_0' and other digits than these.
+# As C++'s stream and YAML 1.2 read them; Python's float() also takes '1_0' and other digits than
+# these.
 _NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?', re.ASCII)
 _INTEGER = re.compile(r'[-+]?\d+', re.ASCII)
 _OPENCV_HEADER = re.compile(r'\A%YAML:1\.0\s*\n')
@@ -73,7 +76,8 @@ class Calibration:
     :param k: camera matrix, 3×3, pixels; ``k[0] == 0`` means uncalibrated, as in CameraInfo.
     :param d: distortion coefficients, as many as the model has.
     :param r: rectification matrix, 3×3.
-    :param p: projection matrix, 3×4; of a stereo pair's right camera, ``p[3]`` is -fx' times the baseline in metres.
+    :param p: projection matrix, 3×4; of a stereo pair's right camera, ``p[3]`` is -fx' times the
+        baseline in metres.
     :param notices: what a reader should tell its user; not part of the calibration.
     """
 
@@ -131,10 +135,11 @@ class Calibration:
     def scaled(self, width: int, height: int) -> Calibration:
         """This for pictures of another size that show the same.
 
-        The centre of the first pixel is at 0, as for OpenCV, so the picture's edge is at -0.5 and a point x goes to (x + 0.5) * scale -
-        0.5. Distortion and rotation have no pixels.
+        The centre of the first pixel is at 0, as for OpenCV, so the picture's edge is at -0.5 and
+        a point x goes to (x + 0.5) * scale - 0.5. Distortion and rotation have no pixels.
 
-        :raises ConfigError: such pictures don't show the same, or a side of the region would be no whole number.
+        :raises ConfigError: such pictures don't show the same, or a side of the region would be no
+            whole number.
         """
         was_width, was_height = self.picture
         across, down = Fraction(width, was_width), Fraction(height, was_height)
@@ -216,7 +221,8 @@ def check_calibration(calibration: Calibration, source: str) -> None:
         values = getattr(calibration, name)
         if columns and len(values) != rows * columns:
             raise ConfigError(
-                f"'{source}': {key} has {len(values)} values; it must have {rows * columns} ({rows}x{columns})"
+                f"'{source}': {key} has {len(values)} values; it must have {rows * columns} "
+                f'({rows}x{columns})'
             )
         for value in values:
             if not math.isfinite(value):
@@ -226,7 +232,8 @@ def check_calibration(calibration: Calibration, source: str) -> None:
     _check_distortion(calibration, source)
     if calibration.k[0] < 0 or calibration.k[4] < 0:
         raise ConfigError(
-            f"'{source}': camera_matrix has focal lengths {calibration.k[0]:g} and {calibration.k[4]:g}; they are positive"
+            f"'{source}': camera_matrix has focal lengths {calibration.k[0]:g} and "
+            f'{calibration.k[4]:g}; they are positive'
         )
 
 
@@ -396,7 +403,8 @@ def _matrix(
     """
     if not isinstance(value, dict) or not isinstance(value.get('data'), list):
         raise ConfigError(
-            f"'{source}': {key} is {shown(value)}; it must have the keys rows, cols and data, a list of numbers"
+            f"'{source}': {key} is {shown(value)}; it must have the keys rows, cols and data, "
+            'a list of numbers'
         )
     shape = [_integer(value.get(part), f'{key}.{part}', source) for part in ('rows', 'cols')]
     if columns and shape != [rows, columns]:
@@ -406,7 +414,8 @@ def _matrix(
     numbers = [_number(entry, key, source) for entry in value['data']]
     if len(numbers) != shape[0] * shape[1] and not (miscounted and shape == [1, 5]):
         raise ConfigError(
-            f"'{source}': {key}.data has {len(numbers)} values; {shape[0]}x{shape[1]} are {shape[0] * shape[1]}"
+            f"'{source}': {key}.data has {len(numbers)} values; {shape[0]}x{shape[1]} are "
+            f'{shape[0] * shape[1]}'
         )
     return tuple(numbers)
 
@@ -428,7 +437,8 @@ def _region(value: object, source: str) -> RegionOfInterest:
         return RegionOfInterest()
     if not isinstance(value, dict):
         raise ConfigError(
-            f"'{source}': roi is {shown(value)}; it must have the keys {', '.join(_ROI)} and do_rectify"
+            f"'{source}': roi is {shown(value)}; it must have the keys {', '.join(_ROI)} and "
+            'do_rectify'
         )
     rectify = str(value.get('do_rectify', 'false')).lower()
     if rectify not in ('true', 'false', '0', '1'):
@@ -518,10 +528,12 @@ def calibration_path(
 ) -> Path:
     """The file that a ``camera_info_url`` names.
 
-    :param url: ``file:///path``, ``package://package/path`` or a bare absolute path; empty for :data:`DEFAULT_URL`.
+    :param url: ``file:///path``, ``package://package/path`` or a bare absolute path; empty for
+        :data:`DEFAULT_URL`.
     :param camera_name: for ``${NAME}``.
     :raises NoPackageError: there is no such package here.
-    :raises ConfigError: another scheme, an unknown variable, a path that isn't absolute or leaves its package.
+    :raises ConfigError: another scheme, an unknown variable, a path that isn't absolute or leaves
+        its package.
     """
     given = url or DEFAULT_URL
     resolved = _substitute(given, camera_name, environment)
@@ -531,7 +543,8 @@ def calibration_path(
     if scheme.lower() == 'file':
         if not rest.startswith('/'):
             raise ConfigError(
-                f"parameter 'camera_info_url' is '{given}'; a file URL has an absolute path: file:///folder/camera.yaml"
+                f"parameter 'camera_info_url' is '{given}'; a file URL has an absolute path: "
+                'file:///folder/camera.yaml'
             )
         return Path(rest)
     if scheme.lower() != 'package':
@@ -541,11 +554,13 @@ def calibration_path(
     package, _, path = rest.partition('/')
     if not package or not path:
         raise ConfigError(
-            f"parameter 'camera_info_url' is '{given}'; a package URL is package://PACKAGE/path/in/its/share.yaml"
+            f"parameter 'camera_info_url' is '{given}'; a package URL is "
+            'package://PACKAGE/path/in/its/share.yaml'
         )
     if package_folder is None:
         raise ConfigError(
-            f"parameter 'camera_info_url' is '{given}'; packages can't be looked up here, use file://"
+            f"parameter 'camera_info_url' is '{given}'; packages can't be looked up here, use "
+            'file://'
         )
     if '..' in Path(path).parts:
         raise ConfigError(
@@ -556,7 +571,8 @@ def calibration_path(
         folder = Path(package_folder(package))
     except LookupError as error:
         raise NoPackageError(
-            f"parameter 'camera_info_url' is '{given}'; there is no ROS package '{package}' in this environment"
+            f"parameter 'camera_info_url' is '{given}'; there is no ROS package '{package}' in "
+            'this environment'
         ) from error
     return folder / path
 
@@ -568,7 +584,8 @@ def _substitute(url: str, camera_name: str, environment: Mapping[str, str]) -> s
         if match[1] not in values:
             allowed = ', '.join(f'${{{name}}}' for name in _VARIABLES)
             raise ConfigError(
-                f"parameter 'camera_info_url' is '{url}': variable '{match[0]}' is unknown; known are {allowed}"
+                f"parameter 'camera_info_url' is '{url}': variable '{match[0]}' is unknown; "
+                f'known are {allowed}'
             )
         return values[match[1]]
 
@@ -578,7 +595,8 @@ def _substitute(url: str, camera_name: str, environment: Mapping[str, str]) -> s
 def load_calibration(path: Path) -> Calibration:
     """Read a file.
 
-    :raises FileNotFoundError: there is none; not an error for a camera that has yet to be calibrated.
+    :raises FileNotFoundError: there is none; not an error for a camera that has yet to be
+        calibrated.
     :raises ConfigError: it can't be read, or isn't a calibration.
     """
     try:
@@ -609,7 +627,8 @@ def _check_regular(path: Path) -> None:
 def save_calibration(path: Path, calibration: Calibration) -> None:
     """Write a file, whole or not at all, and the folders that it needs. A link is followed, so that it stays one.
 
-    :raises ConfigError: it isn't a calibration, or can't be written; the file that was there is as it was.
+    :raises ConfigError: it isn't a calibration, or can't be written; the file that was there is as
+        it was.
     """
     check_calibration(calibration, str(path))
     try:
@@ -618,14 +637,16 @@ def save_calibration(path: Path, calibration: Calibration) -> None:
         write_whole(path, format_calibration(calibration))
     except OSError as error:
         raise ConfigError(
-            f"calibration '{path}' can't be written: {error.strerror}; set 'camera_info_url' to another place"
+            f"calibration '{path}' can't be written: {error.strerror}; set 'camera_info_url' "
+            'to another place'
         ) from error
 
 
 class CameraInfoStore:
     """A camera's calibration, where it is kept, and what its user should know of it.
 
-    A file that is missing or can't be used costs the calibration only: frames go on, and :meth:`replace` writes a good one.
+    A file that is missing or can't be used costs the calibration only: frames go on, and
+    :meth:`replace` writes a good one.
 
     :param url: see :func:`calibration_path`.
     :param camera_name: see :func:`camera_name_of`.

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+import os
+import threading
+import time
+from typing import Any, ClassVar, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.clock import CaptureClock, StampClock
-from zc_perception.camera.controls import NO_CONTROLS, ControlInfo, ControlValue, no_such_control
+from zc_perception.camera.controls import ControlInfo, ControlValue, NO_CONTROLS, no_such_control
 from zc_perception.errors import CameraError, ConfigError
 from zc_perception.frame import Frame, Header
 from zc_perception.machine.checks import Check, Finding, Needs, NodeNeed, ok, skip
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
-from zc_perception.memory.heaps import Heap, HeapUse, OfferedHeaps, check_heap_name, working_heaps
+from zc_perception.memory.heaps import check_heap_name, Heap, HeapUse, OfferedHeaps, working_heaps
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot, mapped
+from zc_perception.memory.pool import BufferPool, mapped, PoolStatistics, Slot
 from zc_perception.negotiation.constraints import BufferConstraints, Size
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.parameters import ParameterSpec
@@ -48,8 +48,10 @@ _SILENT_S, _SILENT_FRAMES = 5.0, 10
 class CameraStatistics:
     """Counters since start.
 
-    :param dropped: frames that never came out: *lost*, *bad* and *no_slot* together, and *late* of a camera that decodes.
-    :param late: of a camera that draws: frames that came too late. Of one that decodes: frames that were skipped for newer ones.
+    :param dropped: frames that never came out: *lost*, *bad* and *no_slot* together, and *late* of
+        a camera that decodes.
+    :param late: of a camera that draws: frames that came too late. Of one that decodes: frames
+        that were skipped for newer ones.
     :param lost: gaps in the driver's sequence.
     :param bad: frames that the driver marked bad, or that a recording has damaged.
     :param no_slot: frames for which no slot was free.
@@ -67,15 +69,18 @@ class CameraStatistics:
 class CameraOptions:
     """What a camera is opened with.
 
-    :param parameters: the capture node's parameters by name. ``width``, ``height`` and ``framerate`` are 0 where the camera chooses;
-        ``frame_id`` is for its frames' headers; docs/parameters.md has all of them.
+    :param parameters: the capture node's parameters by name. ``width``, ``height`` and
+        ``framerate`` are 0 where the camera chooses; ``frame_id`` is for its frames' headers;
+        docs/parameters.md has all of them.
     :param now_ns: the ROS clock.
     :param ledger: books what the CPU does to pixels.
-    :param clock: the clock that made the stamps before the camera was lost. The camera goes on with it, so that stamps go on increasing.
-        ``None``: the camera makes a clock of its own.
-    :param stopping: whether nobody waits for the camera any more. An opening that takes long asks it.
+    :param clock: the clock that made the stamps before the camera was lost. The camera goes on
+        with it, so that stamps go on increasing. ``None``: the camera makes a clock of its own.
+    :param stopping: whether nobody waits for the camera any more. An opening that takes long asks
+        it.
     :param consumers: what is known of the frames' consumers now.
-    :param identity: :attr:`Camera.identity` of the camera that was lost, to look for where it is now; empty: no camera was.
+    :param identity: :attr:`Camera.identity` of the camera that was lost, to look for where it is
+        now; empty: no camera was.
     :param before: the camera that was opened before this one, and is closed.
     """
 
@@ -108,10 +113,12 @@ class CameraOptions:
 class Camera(ABC):
     """A source of frames. Derive from it, or from :class:`DrawnCamera` if the CPU writes the frames.
 
-    The capture node calls in this order: :meth:`open`, :meth:`constraints`, :meth:`allocate`, then :meth:`capture` again and again on the
-    supervisor's thread, and :meth:`close` at last. :meth:`stop` may come from any thread. A camera that raises
-    :class:`~zc_perception.errors.CameraError` is closed, and opened again after a pause. It owns its device, and the pool of its buffers in
-    ``_pool``; frames that are leased stay readable after :meth:`close`.
+    The capture node calls in this order: :meth:`open`, :meth:`constraints`, :meth:`allocate`, then
+    :meth:`capture` again and again on the supervisor's thread, and :meth:`close` at last.
+    :meth:`stop` may come from any thread. A camera that raises
+    :class:`~zc_perception.errors.CameraError` is closed, and opened again after a pause. It owns
+    its device, and the pool of its buffers in ``_pool``; frames that are leased stay readable
+    after :meth:`close`.
     """
 
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
@@ -162,7 +169,10 @@ class Camera(ABC):
     def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
         """For ``zc_doctor``: whether the machine has what a node's parameters ask for. May open the device, but changes nothing."""
         return skip(
-            f'camera {camera.kind}: nothing is known of what it needs; start the node to see what it says',
+            (
+                f'camera {camera.kind}: nothing is known of what it needs; start the node to see '
+                'what it says'
+            ),
             camera.node,
         )
 
@@ -367,9 +377,11 @@ def heap_pool(
 class DrawnCamera(Camera):
     """A camera whose frames the CPU writes, straight into the pool's slots, at a steady pace. Override :meth:`render`, or :meth:`draw`.
 
-    It owns its heap and its pool. All of it runs on the thread that captures, but for :meth:`stop`.
+    It owns its heap and its pool. All of it runs on the thread that captures, but for
+    :meth:`stop`.
 
-    :param heap: where the slots come from, or all heaps that they may come from; owned from here on.
+    :param heap: where the slots come from, or all heaps that they may come from; owned from here
+        on.
     :param now_ns: the ROS clock.
     :param clock: as in :class:`CameraOptions`.
     :param ledger: books each frame that was written.
@@ -549,7 +561,8 @@ class DrawnCamera(Camera):
         method = 'render' if type(self).draw is DrawnCamera.draw else 'draw'
         code = getattr(self, method).__code__
         return ConfigError(
-            f'{type(self).__name__}.{method} returned None; it must return True for a frame, or False if there is none '
+            f'{type(self).__name__}.{method} returned None; it must return True for a frame, '
+            'or False if there is none '
             f'({os.path.basename(code.co_filename)}:{code.co_firstlineno})'
         )
 

@@ -1,16 +1,17 @@
 """From a driver's time stamp to the ROS clock's: an offset measured for every frame, and stamps that increase.
 Only when a simulation drives the ROS clock and its time jumps back do stamps go back with it.
 
-An offset that is taken once, at start, is wrong from the first NTP or PTP correction on. One that is taken per frame is as good as its
-reads: a read that the scheduler interrupts is off by as long as that took, so reads are bracketed and the tightest counts.
+An offset that is taken once, at start, is wrong from the first NTP or PTP correction on. One that
+is taken per frame is as good as its reads: a read that the scheduler interrupts is off by as long
+as that took, so reads are bracketed and the tightest counts.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+import time
 
 Clock = Callable[[], int]
 
@@ -28,12 +29,15 @@ class CaptureClock(Enum):
 class ClockStatistics:
     """What became of the stamps so far.
 
-    :param offset_ns: ROS clock minus the driver's, as last measured; 0 before, and for UNKNOWN or simulated time.
+    :param offset_ns: ROS clock minus the driver's, as last measured; 0 before, and for UNKNOWN or
+        simulated time.
     :param jitter_ns: how much the offset changes from frame to frame, smoothed; steps don't count.
     :param steps: times that the ROS clock was set, forwards or backwards.
     :param corrected: stamps that were moved so that they increase.
-    :param ahead_ns: how far the last stamp is ahead of the ROS clock's time of the picture, after that was set back; 0 otherwise.
-    :param implausible: driver's stamps that lay in the future or far in the past, so that the time of arrival was taken.
+    :param ahead_ns: how far the last stamp is ahead of the ROS clock's time of the picture, after
+        that was set back; 0 otherwise.
+    :param implausible: driver's stamps that lay in the future or far in the past, so that the time
+        of arrival was taken.
     :param simulated: whether the ROS clock is a simulation's.
     """
 
@@ -66,9 +70,11 @@ SYSTEM_CLOCKS = SystemClocks()
 # A pair of reads that took no longer was not interrupted.
 _TIGHT_NS = 20_000
 _MAX_READS = 6
-# Reads this wide say less about the offset than the one measured before does, unless they contradict it.
+# Reads this wide say less about the offset than the one measured before does, unless they
+# contradict it.
 _WIDE_NS = 200_000
-# A change of the offset that no drift explains: beyond 1 ms, and a thousandth of the time since (NTP slews by at most 1/2000).
+# A change of the offset that no drift explains: beyond 1 ms, and a thousandth of the time since
+# (NTP slews by at most 1/2000).
 _STEP_NS = 1_000_000
 _STEP_SHARE = 1000
 _FUTURE_NS = 5_000_000
@@ -80,16 +86,20 @@ class StampClock:
     """Makes the stamps of one camera's frames, however often it is opened. One thread uses it. It takes no lock, and reads a few clocks for
     each stamp.
 
-    Unless a simulation drives the ROS clock, each stamp is later than the one before. When the ROS clock is set back, stamps go on at
-    half the camera's pace or more until the clock has caught up: trackers divide by the intervals.
+    Unless a simulation drives the ROS clock, each stamp is later than the one before. When the ROS
+    clock is set back, stamps go on at half the camera's pace or more until the clock has caught
+    up: trackers divide by the intervals.
 
-    When a simulation drives the ROS clock, a stamp is the simulation's time on arrival. If that time stands still, stamps differ by 1 ns.
-    If it jumps back, the stamps jump back too. When a simulation begins or ends, the stamps begin anew with the other time.
+    When a simulation drives the ROS clock, a stamp is the simulation's time on arrival. If that
+    time stands still, stamps differ by 1 ns. If it jumps back, the stamps jump back too. When a
+    simulation begins or ends, the stamps begin anew with the other time.
 
-    :param ros_now_ns: the node's clock. Unless a simulation drives it, that is CLOCK_REALTIME, as rcutils' system time is.
+    :param ros_now_ns: the node's clock. Unless a simulation drives it, that is CLOCK_REALTIME, as
+        rcutils' system time is.
     :param clocks: the machine's; for tests.
-    :param is_simulated: whether a simulation drives the ROS clock now: a node's ``get_clock().ros_time_is_active``. That can't be told
-        from its time: a recording may be played at the time of day.
+    :param is_simulated: whether a simulation drives the ROS clock now: a node's
+        ``get_clock().ros_time_is_active``. That can't be told from its time: a recording may be
+        played at the time of day.
     """
 
     def __init__(
@@ -117,7 +127,8 @@ class StampClock:
 
     def reopened(self) -> StampClock:
         """This clock, for a camera that is opened, or opened again. It forgets what it measured of the driver's clock. It keeps the last
-        stamp, so that stamps go on increasing."""
+        stamp, so that stamps go on increasing.
+        """
         self._capture_clock = self._offset = self._last_captured = None
         return self
 

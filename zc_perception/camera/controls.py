@@ -23,10 +23,12 @@ class ControlInfo:
     :param minimum: smallest value; of a bitmask 0.
     :param maximum: largest value; of a bitmask all bits that may be set.
     :param step: between values; drivers round.
-    :param value: the value in force; ``None`` for a button, a write-only control, and one that the driver can't read now.
+    :param value: the value in force; ``None`` for a button, a write-only control, and one that the
+        driver can't read now.
     :param menu: what each value stands for, of a menu.
     :param read_only: the driver never lets it be set.
-    :param inactive: it has no effect while another one stands as it does: exposure time under automatic exposure.
+    :param inactive: it has no effect while another one stands as it does: exposure time under
+        automatic exposure.
     :param write_only: it can be set but not read.
     :param title: the driver's own name.
     """
@@ -69,7 +71,8 @@ def no_such_control(camera: str, name: str, known: Mapping[str, ControlInfo]) ->
 def checked_value(camera: str, info: ControlInfo, value: ControlValue) -> int:
     """*value* as the number that the driver takes. Its steps are the driver's own affair: it rounds.
 
-    :param value: an integer; ``True`` and ``False`` for a boolean; for a menu also one of its texts; anything for a button.
+    :param value: an integer; ``True`` and ``False`` for a boolean; for a menu also one of its
+        texts; anything for a button.
     :raises ConfigError: read-only, the wrong type, or outside the range. The message names both.
     """
     what = f"{camera}: control '{info.name}'"

@@ -1,20 +1,23 @@
 """JPEG pictures into NV12, by libturbojpeg: straight to planes of Y, Cb and Cr, without a detour through RGB.
 
-Huffman decoding and the inverse transform write the luma plane where it stays. The chroma planes are written beside it, brought to
-half the picture's width and height where the JPEG has more or less, and interleaved. The lock of the interpreter is not held meanwhile.
+Huffman decoding and the inverse transform write the luma plane where it stays. The chroma planes
+are written beside it, brought to half the picture's width and height where the JPEG has more or
+less, and interleaved. The lock of the interpreter is not held meanwhile.
 
-Webcams leave out the Huffman tables that JPEG calls typical. libturbojpeg 2.0 and later fill them in.
+Webcams leave out the Huffman tables that JPEG calls typical. libturbojpeg 2.0 and later fill them
+in.
 
-Sources: ``turbojpeg.h`` of libjpeg-turbo 2 (3.2 was tried, too), ISO/IEC 10918-1 (annex B on markers; F.1.2.3: the last byte is filled up
-with ones), JFIF (ISO/IEC 10918-5: BT.601, full range).
+Sources: ``turbojpeg.h`` of libjpeg-turbo 2 (3.2 was tried, too), ISO/IEC 10918-1 (annex B on
+markers; F.1.2.3: the last byte is filled up with ones), JFIF (ISO/IEC 10918-5: BT.601, full
+range).
 """
 
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 import re
 import threading
-from functools import cache
 
 import cv2
 import numpy as np
@@ -31,13 +34,15 @@ _LIBRARIES = ('libturbojpeg.so.0', 'libturbojpeg.so')
 _NEEDED = (
     'tjInitDecompress', 'tjDecompressHeader3', 'tjDecompressToYUVPlanes', 'tjGetErrorStr2', 'tjGetErrorCode', 'tjDestroy',
 )  # fmt: skip
-# How many pixels one chroma sample stands for, horizontally and vertically, by TJSAMP_*. Grey has none.
+# How many pixels one chroma sample stands for, horizontally and vertically, by TJSAMP_*. Grey has
+# none.
 _SUBSAMPLING = {0: (1, 1), 1: (2, 1), 2: (2, 2), 3: None, 4: (1, 2), 5: (4, 1), 6: (1, 4)}
 _YCBCR, _GREY = 1, 2
 _OTHER_COLOURS = {0: 'RGB', 3: 'CMYK', 4: 'YCCK'}
 _LIMIT_SCANS = 32768
 _WARNING = 0
-# Many webcams fill a picture up with bytes in front of its end marker. Everything was decoded by then.
+# Many webcams fill a picture up with bytes in front of its end marker. Everything was decoded by
+# then.
 _HARMLESS = re.compile(rb'extraneous bytes before marker 0xd9$')
 _BEGIN = b'\xff\xd8'
 _WIDEST_SUBSAMPLING = 4
@@ -110,9 +115,10 @@ def missing_library() -> str:
 def mended(data: Pixels) -> Pixels:
     """*data* as JPEG wants it: a copy, or *data* itself if it is, or if it is no picture at all.
 
-    Some webcams leave out the end marker and fill the rest of the buffer with zeros, some write stray bytes between the segments of the
-    header. Every viewer shows such pictures. Nothing of the picture's data is changed: what is missing from it is still missing, and the
-    decoder says so.
+    Some webcams leave out the end marker and fill the rest of the buffer with zeros, some write
+    stray bytes between the segments of the header. Every viewer shows such pictures. Nothing of
+    the picture's data is changed: what is missing from it is still missing, and the decoder says
+    so.
 
     :param data: one picture and what may follow it, contiguous.
     """
@@ -170,9 +176,10 @@ def _last(data: Pixels) -> int:
 def _with_zeros(data: Pixels, end: int) -> int:
     """Where to end in place of *end*, with the zeros that may be the picture's.
 
-    A byte of ones is always followed by a zero byte. And up to ten bits at the end of a picture may be zero: two blocks of chroma without
-    any difference. That is one whole byte at most. All other zeros are not the picture's own: with them the rest of a picture that is cut
-    off would be made up.
+    A byte of ones is always followed by a zero byte. And up to ten bits at the end of a picture
+    may be zero: two blocks of chroma without any difference. That is one whole byte at most. All
+    other zeros are not the picture's own: with them the rest of a picture that is cut off would be
+    made up.
     """
     stuffed = end > 0 and data[end - 1] == _FILL
     return min(data.size, end + (2 if stuffed else 1))
@@ -212,8 +219,10 @@ class JpegDecoder:
         :param data: the JPEG's bytes, contiguous. What follows its end is ignored.
         :param luma: (height, width).
         :param chroma: (height/2, width/2, 2).
-        :returns: how many bytes of *data* were copied because the picture had to be mended (:func:`mended`); 0: it was as JPEG wants it.
-        :raises BadJpegError: it is broken, has another size or other colours. The planes may hold a part of it then.
+        :returns: how many bytes of *data* were copied because the picture had to be mended
+            (:func:`mended`); 0: it was as JPEG wants it.
+        :raises BadJpegError: it is broken, has another size or other colours. The planes may hold
+            a part of it then.
         :raises CameraError: the decoder is closed.
         """
         with self._lock:
@@ -261,7 +270,8 @@ class JpegDecoder:
             raise BadJpegError(f"a JPEG with {what} came; only Y'CbCr and grey can be decoded")
         if sampling.value not in _SUBSAMPLING:
             raise BadJpegError(
-                'a JPEG with chroma samples of an unusual shape came; 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1 and grey can be decoded'
+                'a JPEG with chroma samples of an unusual shape came; 4:4:4, 4:2:2, 4:2:0, '
+                '4:4:0, 4:1:1 and grey can be decoded'
             )
         return _SUBSAMPLING[sampling.value]
 

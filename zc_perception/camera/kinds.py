@@ -1,7 +1,8 @@
 """Which kinds of cameras there are: one line each.
 
-Cameras of other packages come by entry points of the group ``zc_perception.cameras``: the name is the kind, the value ``module:Class`` a
-class derived from :class:`~zc_perception.camera.camera.Camera`.
+Cameras of other packages come by entry points of the group ``zc_perception.cameras``: the name is
+the kind, the value ``module:Class`` a class derived from
+:class:`~zc_perception.camera.camera.Camera`.
 """
 
 from __future__ import annotations

@@ -1,28 +1,32 @@
 """The libcamera camera: a pipeline handler's own dma-bufs, each a slot, and its request queued again when its last lease is dropped.
 
-:class:`Requests` deals the module's requests out to the cameras of this process: the module has one manager for all cameras, with one
-descriptor that says that something is complete. Calls that fail raise a RuntimeError with strerror's words from libcamera 0.1 on; before
-(Debian 12 has 0.0.3), they return a negative number. Controls are looked up by name, because two objects may stand for the same one.
+:class:`Requests` deals the module's requests out to the cameras of this process: the module has
+one manager for all cameras, with one descriptor that says that something is complete. Calls that
+fail raise a RuntimeError with strerror's words from libcamera 0.1 on; before (Debian 12 has
+0.0.3), they return a negative number. Controls are looked up by name, because two objects may
+stand for the same one.
 
-Source: libcamera's documentation, and ``src/py/libcamera`` of 0.0.3 and 0.7. ``SensorTimestamp`` is CLOCK_BOOTTIME. Tested against a module
-of our own with the interface of both (``test/doubles/libcamera_module.py``), not with libcamera itself: it needs a Raspberry Pi or the like.
+Source: libcamera's documentation, and ``src/py/libcamera`` of 0.0.3 and 0.7. ``SensorTimestamp``
+is CLOCK_BOOTTIME. Tested against a module of our own with the interface of both
+(``test/doubles/libcamera_module.py``), not with libcamera itself: it needs a Raspberry Pi or the
+like.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import errno
+from functools import partial
 import importlib
 import os
 import select
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, TYPE_CHECKING
 
-from zc_perception.camera.camera import PIPELINE_BUFFERS, Camera, CameraOptions, CameraStatistics
+from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics, PIPELINE_BUFFERS
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.errors import (
     AllocationError,
@@ -40,14 +44,14 @@ from zc_perception.machine.checks import (
     Need,
     Needs,
     NodeNeed,
-    Status,
     ok,
     skip,
+    Status,
     told,
 )
 from zc_perception.memory.foreign_pool import BorrowedMemory, own_descriptors
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import BufferPool, Buffers, Slot, close_buffers
+from zc_perception.memory.pool import BufferPool, Buffers, close_buffers, Slot
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.settings import AllocationRequest
 from zc_perception.parameters import ParameterSpec
@@ -85,7 +89,8 @@ def error_of(what: str, error: BaseException) -> CameraError:
     if os.strerror(errno.EBUSY) in str(error):
         return CameraBusyError(f'{text}; end the other program that uses the camera')
     return CameraError(
-        f'{text}; try it with the program cam of libcamera-tools, and see its log (LIBCAMERA_LOG_LEVELS=*:DEBUG)'
+        f'{text}; try it with the program cam of libcamera-tools, and see its log '
+        '(LIBCAMERA_LOG_LEVELS=*:DEBUG)'
     )
 
 
@@ -108,7 +113,10 @@ def choose_camera(names: Sequence[str], wanted: str) -> int:
     :raises CameraError: there is none, or not exactly one.
     """
     if not names:
-        step = 'see that it is plugged in, and what cam -l says (a container needs /dev/media* and /dev/video*)'
+        step = (
+            'see that it is plugged in, and what cam -l says (a container needs '
+            '/dev/media* and /dev/video*)'
+        )
         raise CameraError(f'libcamera found no camera; {step}')
     if not wanted:
         return 0
@@ -119,7 +127,8 @@ def choose_camera(names: Sequence[str], wanted: str) -> int:
     ]
     if len(found) != 1:
         raise CameraError(
-            f"libcamera has {len(found)} cameras '{wanted}'; there are {', '.join(names)}: name one, or its number"
+            f"libcamera has {len(found)} cameras '{wanted}'; there are {', '.join(names)}: "
+            'name one, or its number'
         )
     return names.index(found[0])
 
@@ -137,7 +146,8 @@ def import_libcamera() -> Any:
         ) from error
     if not hasattr(module, 'CameraManager'):
         raise ConfigError(
-            f"the module 'libcamera' at {getattr(module, '__file__', '?')} is something else; {_INSTALL}"
+            f"the module 'libcamera' at {getattr(module, '__file__', '?')} is something else; "
+            f'{_INSTALL}'
         )
     return module
 
@@ -272,7 +282,8 @@ class LibcameraCamera(Camera):
     """
 
     PARAMETERS = (
-        ParameterSpec('libcamera_id', '', "the camera's id, a part of it, or its number. Empty: the only camera."),
+        ParameterSpec('libcamera_id', '', ("the camera's id, a part of it, or its number. "
+                                           'Empty: the only camera.')),
         PIPELINE_BUFFERS,
     )  # fmt: skip
     MEMORY = "libcamera's buffers"
@@ -346,11 +357,13 @@ class LibcameraCamera(Camera):
         name, size = str(stream.pixel_format), stream.size
         if name != 'NV12':
             raise ConfigError(
-                f"camera '{self._camera.id}' has no NV12 stream but {name}; use camera: gstreamer with libcamerasrc"
+                f"camera '{self._camera.id}' has no NV12 stream but {name}; use camera: "
+                'gstreamer with libcamerasrc'
             )
         if width and height and (size.width, size.height) != (width, height):
             raise ConfigError(
-                f"camera '{self._camera.id}' can't do {width}x{height}; the nearest is {size.width}x{size.height}: set width and height"
+                f"camera '{self._camera.id}' can't do {width}x{height}; the nearest is "
+                f'{size.width}x{size.height}: set width and height'
             )
         self._call('configure the stream', lambda: self._camera.configure(configuration))
         self._stream = stream.stream
@@ -361,12 +374,14 @@ class LibcameraCamera(Camera):
         """The layout of every buffer, which must all be alike."""
         if len(self._buffers) < RESERVE:
             raise CameraError(
-                f"camera '{self._camera.id}' gave {len(self._buffers)} buffers; at least {RESERVE} are needed"
+                f"camera '{self._camera.id}' gave {len(self._buffers)} buffers; at least "
+                f'{RESERVE} are needed'
             )
         layouts = {self._layout_of(planes_of(buffer)) for buffer in self._buffers}
         if len(layouts) != 1:
             raise CameraError(
-                f"camera '{self._camera.id}': its buffers are not alike; report the camera and libcamera's version"
+                f"camera '{self._camera.id}': its buffers are not alike; report the camera and "
+                "libcamera's version"
             )
         return layouts.pop(), _colorimetry(self._configuration.color_space)
 
@@ -389,7 +404,8 @@ class LibcameraCamera(Camera):
             ]
         if len(places) != len(shapes):
             raise CameraError(
-                f"camera '{self._camera.id}' gives NV12 in {len(places)} planes; there must be 1 or 2"
+                f"camera '{self._camera.id}' gives NV12 in {len(places)} planes; there must be "
+                '1 or 2'
             )
         lying = zip(places, shapes, strict=True)
         made = tuple(
@@ -430,7 +446,8 @@ class LibcameraCamera(Camera):
         def take() -> Buffers:
             if not waiting:
                 raise AllocationError(
-                    f"camera '{self._camera.id}': a libcamera buffer can't be replaced while streaming"
+                    f"camera '{self._camera.id}': a libcamera buffer can't be replaced while "
+                    'streaming'
                 )
             return self._adopt(planes_of(waiting.pop(0)))
 
@@ -466,7 +483,8 @@ class LibcameraCamera(Camera):
         )
         if request is None:  # before 0.1
             raise CameraError(
-                f"camera '{self._camera.id}': libcamera made no request; release the camera elsewhere and try again"
+                f"camera '{self._camera.id}': libcamera made no request; release the camera "
+                'elsewhere and try again'
             )
         self._call('add a buffer to a request', lambda: request.add_buffer(self._stream, buffer))
         return request
@@ -511,7 +529,8 @@ class LibcameraCamera(Camera):
         if self._stopped:
             return None
         if request is None:
-            # An unplugged camera takes no requests either. Those that it has come back cancelled a little later, and say what it is.
+            # An unplugged camera takes no requests either. Those that it has come back cancelled a
+            # little later, and say what it is.
             if (
                 self._queue_error is not None
                 and time.monotonic() - self._queue_error_at > _CANCELLED_WITHIN_S
@@ -520,7 +539,8 @@ class LibcameraCamera(Camera):
             silent = time.monotonic() - self._last_frame
             if 0.0 < self._watchdog_s < silent:
                 raise CameraLostError(
-                    f"camera '{self._camera.id}' gave no frame for {silent:.1f} s; see its cable and libcamera's log"
+                    f"camera '{self._camera.id}' gave no frame for {silent:.1f} s; see its "
+                    "cable and libcamera's log"
                 )
             return None
         self._last_frame = time.monotonic()
@@ -530,7 +550,8 @@ class LibcameraCamera(Camera):
         slot = pool.acquire(request.cookie & 0xFFFF)
         if slot is None:
             raise CameraError(
-                f"camera '{self._camera.id}': request {request.cookie & 0xFFFF} came back although it was not queued"
+                f"camera '{self._camera.id}': request {request.cookie & 0xFFFF} came back "
+                'although it was not queued'
             )
         self._count(int(request.sequence))
         buffer = self._buffers[slot.index]
@@ -539,12 +560,14 @@ class LibcameraCamera(Camera):
         ):
             self._bad += 1
             if request.status != self._module.Request.Status.Complete and not self._stopped:
-                # Cancelled although nobody stopped it: the camera is gone. The slot stays out of the queue.
+                # Cancelled although nobody stopped it: the camera is gone. The slot stays out of
+                # the queue.
                 with self._queue_lock:
                     self._streaming = False
                 pool.discard(slot)
                 raise CameraLostError(
-                    f"camera '{self._camera.id}': libcamera cancelled its requests; plug it in again, or see the kernel log"
+                    f"camera '{self._camera.id}': libcamera cancelled its requests; plug it in "
+                    'again, or see the kernel log'
                 )
             pool.discard(slot)
             return None

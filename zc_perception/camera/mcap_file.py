@@ -9,14 +9,14 @@ keeps what it has not written where nobody can flush it, and rosdep has no key f
 
 from __future__ import annotations
 
-import os
-import struct
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+import os
 from pathlib import Path
+import struct
 from typing import Any, BinaryIO, NamedTuple
+import zlib
 
 from zc_perception.errors import RecordingError
 

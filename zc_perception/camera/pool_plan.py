@@ -23,7 +23,8 @@ class Known:
     """What a kind knows of its frames.
 
     :param constraints: its own side of the negotiation.
-    :param memory: whether it is known where the buffers are going to be; else consumers' wishes for that don't count.
+    :param memory: whether it is known where the buffers are going to be; else consumers' wishes
+        for that don't count.
     :param formats: the same of the frames' format.
     """
 

@@ -1,25 +1,26 @@
 """A frame as a ``sensor_msgs/Image`` of a recording, which keeps every bit and what the bits mean.
 
 The encoding is ROS's where ROS has one, else the DRM format's name, such as ``NV12`` or ``P010``.
-Rows and planes follow each other without padding. What ROS has no field for stands in the channel's
-metadata: ``fourcc``, ``matrix``, ``range`` and ``transfer`` (as in pixel/colorimetry.py), and
+Rows and planes follow each other without padding. What ROS has no field for stands in the
+channel's metadata: ``fourcc``, ``matrix``, ``range`` and ``transfer`` (as in
+pixel/colorimetry.py), and
 ``planes``, how the producer's buffers held the frame.
 """
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+import json
+import struct
 
 from zc_perception.camera.mcap_file import Topic
 from zc_perception.errors import ConfigError, FormatError
 from zc_perception.frame import Header
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.fourcc import format_by_name
-from zc_perception.pixel.layout import ImageLayout, compute_layout
+from zc_perception.pixel.layout import compute_layout, ImageLayout
 
 IMAGE = 'sensor_msgs/msg/Image'
 _RULE = '=' * 80

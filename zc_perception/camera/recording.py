@@ -2,36 +2,36 @@
 way.
 
 Each frame is copied out of the producer's buffer at once, so that the slot is free again; a thread
-of its own writes the copy. Between copy and disk is a bounded amount of memory. When it is full the
-new frame is left out and counted, so a slow disk costs the recorder frames, and nobody else. A
-second thread tells the disk again and again to keep what was written, so that a power cut takes the
-last second only; the first one never waits for that, and a kill takes less.
+of its own writes the copy. Between copy and disk is a bounded amount of memory. When it is full
+the new frame is left out and counted, so a slow disk costs the recorder frames, and nobody else. A
+second thread tells the disk again and again to keep what was written, so that a power cut takes
+the last second only; the first one never waits for that, and a kill takes less.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 import contextlib
+from dataclasses import dataclass, field, replace
 import fcntl
 import os
+from pathlib import Path
 import queue
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.mcap_file import SUFFIX, Bytes, Contents, McapWriter, Topic
+from zc_perception.camera.mcap_file import Bytes, Contents, McapWriter, SUFFIX, Topic
 from zc_perception.camera.recorded_image import RecordedFormat
 from zc_perception.camera.recording_folder import (
-    METADATA,
     describe,
     describe_alone,
     finish_recording,
+    METADATA,
     number_of,
     parts_in,
 )
@@ -474,7 +474,10 @@ class Recorder:
             waiting = self._waiting
         self._given_up = True
         left = f'{waiting} messages' if waiting else "the file's end"
-        self._failure = f"'{self._folder}': its disk has taken nothing for {stuck_s:g} s; {left} could not be written"
+        self._failure = (
+            f"'{self._folder}': its disk has taken nothing for {stuck_s:g} s; "
+            f'{left} could not be written'
+        )
 
     def __enter__(self) -> Recorder:
         return self

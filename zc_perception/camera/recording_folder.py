@@ -5,16 +5,16 @@ one without its end.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import re
 from collections import Counter
 from collections.abc import Sequence
+import fcntl
+import os
 from pathlib import Path
+import re
 
 import yaml
 
-from zc_perception.camera.mcap_file import LIBRARY, SUFFIX, Contents, finish_file, read_contents
+from zc_perception.camera.mcap_file import Contents, finish_file, LIBRARY, read_contents, SUFFIX
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.whole_file import write_whole
 

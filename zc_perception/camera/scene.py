@@ -1,16 +1,17 @@
 """The synthetic camera's picture: an animated road, drawn straight into NV12 planes, with exact ground truth.
 
-The ego camera drives along a straight road through an endless stream of cars, pedestrians, signs and cones. Everything
-is a function of ``(width, height, seed, palette, index)``: frames may be drawn in any order and come out the same. What does not move (sky,
-hills, skyline, ground, road) is drawn once; :mod:`~zc_perception.camera.scene_shapes` has the outlines and colours of the objects.
+The ego camera drives along a straight road through an endless stream of cars, pedestrians, signs
+and cones. Everything is a function of ``(width, height, seed, palette, index)``: frames may be
+drawn in any order and come out the same. What does not move (sky, hills, skyline, ground, road) is
+drawn once; :mod:`~zc_perception.camera.scene_shapes` has the outlines and colours of the objects.
 """
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+import math
 
 import cv2
 import numpy as np
@@ -224,9 +225,10 @@ _CACHED_LOOKS = 512
 class SceneObject:
     """One object of the ground truth.
 
-    ``x, y`` is the top-left corner and ``width, height`` the size, in image pixels, of the tight box around the whole
-    silhouette clipped to the image (parts hidden by nearer objects included); ``visible`` is the share of the
-    silhouette's pixels that can be seen, 0 to 1. ``identity`` is the same for the same thing in all frames of a scene.
+    ``x, y`` is the top-left corner and ``width, height`` the size, in image pixels, of the tight
+    box around the whole silhouette clipped to the image (parts hidden by nearer objects included);
+    ``visible`` is the share of the silhouette's pixels that can be seen, 0 to 1. ``identity`` is
+    the same for the same thing in all frames of a scene.
     """
 
     class_index: int
@@ -350,8 +352,9 @@ class RoadScene:
     ) -> tuple[SceneObject, ...]:
         """Draws frame ``index`` (0 or more, 30 per second) and returns its ground truth, nearest object first.
 
-        ``luma`` is ``(height, width)`` and ``chroma`` ``(height/2, width/2, 2)`` with U before V, both writable uint8;
-        rows may be padded (the padding stays untouched). Levels are BT.601 limited range.
+        ``luma`` is ``(height, width)`` and ``chroma`` ``(height/2, width/2, 2)`` with U before V,
+        both writable uint8; rows may be padded (the padding stays untouched). Levels are BT.601
+        limited range.
         """
         objects, sprites = self._visible(index)
         np.copyto(luma, self._backdrop[0])
@@ -412,7 +415,8 @@ class RoadScene:
         inside = self._silhouette(sprite, x0, y0, x1, y1)
         total = cv2.countNonZero(inside)
         if (left, top, right, bottom) != (x0, y0, x1, y1):
-            # Drawn again rather than cut out: OpenCV rounds edges that the image cuts a little differently.
+            # Drawn again rather than cut out: OpenCV rounds edges that the image cuts a little
+            # differently.
             inside = self._silhouette(sprite, left, top, right, bottom)
             if cv2.countNonZero(inside) < MIN_INSIDE * total:
                 return
@@ -544,7 +548,8 @@ class _Lens:
 
     def __init__(self, width: int, height: int) -> None:
         across, down = width / _REFERENCE_WIDTH, height / _REFERENCE_HEIGHT
-        # Very long or very tall frames are letterboxed so small that objects would no longer fit across them.
+        # Very long or very tall frames are letterboxed so small that objects would no longer fit
+        # across them.
         self.scale = min(max(across, down), 2 * min(across, down))
         self._centre_x = width / 2
         self._horizon = height * HORIZON

@@ -1,16 +1,17 @@
 """Outlines and colours of everything that stands in the synthetic road scene.
 
-A shape is a painter's list of polygons in a unit frame: x runs from -0.5 to 0.5 across the object, y from -1 (top) to
-0 (the ground). Classes differ by outline only: every body colour of every class comes from :func:`body_colour`.
-Colours are ``(Y, U, V)`` levels in BT.601 limited range, without the noise that the scene adds on top.
+A shape is a painter's list of polygons in a unit frame: x runs from -0.5 to 0.5 across the object,
+y from -1 (top) to 0 (the ground). Classes differ by outline only: every body colour of every class
+comes from :func:`body_colour`. Colours are ``(Y, U, V)`` levels in BT.601 limited range, without
+the noise that the scene adds on top.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+import math
 
 import cv2
 import numpy as np
@@ -64,7 +65,8 @@ class Shape:
     ) -> list[NDArray[np.int32]]:
         """Vertices in whole pixels, one ``(k, 2)`` array per part.
 
-        ``x, y`` is the middle of the foot in pixels, ``width, height`` the size in pixels, ``swing`` -1 to 1.
+        ``x, y`` is the middle of the foot in pixels, ``width, height`` the size in pixels,
+        ``swing`` -1 to 1.
         """
         points, sway = self._vertices
         placed = np.rint((points + swing * sway) * (width, height) + (x, y)).astype(np.int32)

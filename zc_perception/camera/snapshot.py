@@ -4,10 +4,10 @@ same bytes.
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Mapping
+import contextlib
 from dataclasses import dataclass
+import io
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.mcap_file import SUFFIX, McapWriter
+from zc_perception.camera.mcap_file import McapWriter, SUFFIX
 from zc_perception.camera.recorded_image import RecordedFormat
 from zc_perception.camera.recording_folder import describe_alone
 from zc_perception.errors import FormatError
@@ -56,7 +56,8 @@ class Snapshot:
         data = frame.data
         if data.layout.modifier != LINEAR:
             raise FormatError(
-                f'{data.layout.describe()} has no rows that the CPU reads; let a participant ask for LINEAR frames'
+                f'{data.layout.describe()} has no rows that the CPU reads; let a participant '
+                'ask for LINEAR frames'
             )
         found = RecordedFormat(data.layout, data.colorimetry)
         snapshot = cls(found, data.header, data.sequence, bytearray(found.frame_bytes))

@@ -1,21 +1,22 @@
 """Stereo pairs: two cameras, each on its own thread with its own frames, of which only those come out that are pairs.
 
-Frames are matched by the time at which they were taken. Sensors that are triggered together (a ZED X) give equal times but for jitter, each
-on its own stream: one may lose a frame or start later, so that pairs are made by time, never by counting.
+Frames are matched by the time at which they were taken. Sensors that are triggered together (a ZED
+X) give equal times but for jitter, each on its own stream: one may lose a frame or start later, so
+that pairs are made by time, never by counting.
 
-:class:`StereoSides` joins the two cameras and owns the lock and the frames that wait. It makes a :class:`SideCamera` of each camera,
-which a capture node uses as any camera: ``left/image_raw`` and ``right/image_raw`` know nothing of each other. :class:`PairMatcher` finds
-the pairs.
+:class:`StereoSides` joins the two cameras and owns the lock and the frames that wait. It makes a
+:class:`SideCamera` of each camera, which a capture node uses as any camera: ``left/image_raw`` and
+``right/image_raw`` know nothing of each other. :class:`PairMatcher` finds the pairs.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+import threading
+import time
 from typing import Any, Generic, TypeVar
 
 from zc_perception.camera.camera import Camera
@@ -27,7 +28,8 @@ from zc_perception.negotiation.settings import AllocationRequest
 T = TypeVar('T')
 
 DEFAULT_DEPTH = 2
-# How much of a frame's time a side waits for its counterpart before it takes the next frame, which the driver keeps meanwhile.
+# How much of a frame's time a side waits for its counterpart before it takes the next frame, which
+# the driver keeps meanwhile.
 _PATIENCE = 0.75
 _PATIENCE_S = 0.02
 _END_WAIT_S = 0.1
@@ -54,7 +56,8 @@ class StereoStatistics:
     :param restarts: times that a side's time went back, and what waited was given up.
     :param difference_ns: right minus left of the last pair.
     :param max_difference_ns: the largest of all pairs, without its sign.
-    :param apart_ns: between the times at which the two sides run, matched or not; ``None`` before both gave something.
+    :param apart_ns: between the times at which the two sides run, matched or not; ``None`` before
+        both gave something.
     """
 
     pairs: int = 0
@@ -73,12 +76,14 @@ class StereoStatistics:
 class PairMatcher(Generic[T]):
     """Matches items of two sides by time. Each side's times increase; the oldest pair within the tolerance comes first.
 
-    No item is kept waiting for a better one: with a tolerance below half of the interval between frames there is none. Whatever the order
-    in which the sides arrive, as many pairs come out as the times allow, unless a side is further ahead than *depth*. O(1) per item; one
-    thread, no lock.
+    No item is kept waiting for a better one: with a tolerance below half of the interval between
+    frames there is none. Whatever the order in which the sides arrive, as many pairs come out as
+    the times allow, unless a side is further ahead than *depth*. O(1) per item; one thread, no
+    lock.
 
     :param tolerance_ns: times that far apart still are of one moment.
-    :param depth: items of one side that may wait for the other; the oldest goes when there are more.
+    :param depth: items of one side that may wait for the other; the oldest goes when there are
+        more.
     """
 
     def __init__(self, tolerance_ns: int, depth: int = 4) -> None:
@@ -89,14 +94,16 @@ class PairMatcher(Generic[T]):
         self._waiting: dict[Side, deque[tuple[int, T]]] = {Side.LEFT: deque(), Side.RIGHT: deque()}
         self._last: dict[Side, int | None] = {Side.LEFT: None, Side.RIGHT: None}
         self._alone = {Side.LEFT: 0, Side.RIGHT: 0}
-        # From each side's newest item to what then was the other's: the smaller one is what a tolerance would have to be.
+        # From each side's newest item to what then was the other's: the smaller one is what a
+        # tolerance would have to be.
         self._apart: dict[Side, int] = {}
         self._pairs = self._restarts = self._difference = self._max_difference = 0
 
     def offer(self, side: Side, time_ns: int, item: T) -> tuple[T, T] | None:
         """Give an item, and get the pair (left, right) that it completes.
 
-        A time that isn't above the side's last one is another stream's: everything that waits on both sides is dropped.
+        A time that isn't above the side's last one is another stream's: everything that waits on
+        both sides is dropped.
         """
         last = self._last[side]
         if last is not None and time_ns <= last:
@@ -168,7 +175,8 @@ class PairingRule:
     """What makes two frames a pair.
 
     :param tolerance_ns: so far apart they may have been taken; below half of a frame's time.
-    :param by_stamp: compare stamps, for recordings that were taken together, in place of the times at which the frames came.
+    :param by_stamp: compare stamps, for recordings that were taken together, in place of the times
+        at which the frames came.
     """
 
     tolerance_ns: int
@@ -181,22 +189,26 @@ class PairingRule:
         """
         if self.tolerance_ns != other.tolerance_ns:
             raise ConfigError(
-                f"parameter 'stereo_tolerance' is {self.tolerance_ns / 1e9:g} s on one side and {other.tolerance_ns / 1e9:g} s "
+                f"parameter 'stereo_tolerance' is {self.tolerance_ns / 1e9:g} s on one side "
+                f'and {other.tolerance_ns / 1e9:g} s '
                 "on the other; set it once, in the section '/**/capture'"
             )
         if self.by_stamp != other.by_stamp:
             raise ConfigError(
-                'one side replays a recording by its own stamps, the other does not; set camera and stamps the same on both'
+                'one side replays a recording by its own stamps, the other does not; set '
+                'camera and stamps the same on both'
             )
 
 
 class StereoSides:
     """Pairs the frames of two cameras, each of which is opened, run and closed on its own, again and again.
 
-    Of a pair both frames carry the left one's stamp. A side whose counterpart isn't there goes on, its newest *depth* frames wait, and
-    nothing comes out. One lock, held for O(depth) and never while a frame is captured, released or published.
+    Of a pair both frames carry the left one's stamp. A side whose counterpart isn't there goes on,
+    its newest *depth* frames wait, and nothing comes out. One lock, held for O(depth) and never
+    while a frame is captured, released or published.
 
-    :param depth: frames of one side that may wait or be ready, leased: so many slots more its camera needs.
+    :param depth: frames of one side that may wait or be ready, leased: so many slots more its
+        camera needs.
     """
 
     def __init__(self, rule: PairingRule, depth: int = DEFAULT_DEPTH) -> None:
@@ -328,7 +340,8 @@ def _of_inner(name: str) -> Any:
 class SideCamera(Camera):
     """One side of :class:`StereoSides`: its camera, but only frames that have a counterpart. Made by :meth:`StereoSides.join`.
 
-    As any camera it is captured from by one thread, and stopped from any; neither waits for the other side's thread.
+    As any camera it is captured from by one thread, and stopped from any; neither waits for the
+    other side's thread.
     """
 
     # Of the statistics: what had no counterpart is in :meth:`StereoSides.statistics`.
@@ -364,7 +377,8 @@ class SideCamera(Camera):
             return self.inner.notices()
         return (
             *self.inner.notices(),
-            f'stereo: the {self.side.value} camera gives {own[0]}x{own[1]}, the {self.side.other.value} one {other[0]}x{other[1]}; '
+            f'stereo: the {self.side.value} camera gives {own[0]}x{own[1]}, the '
+            f'{self.side.other.value} one {other[0]}x{other[1]}; '
             'set width and height of both, unless who uses the pairs can do with that',
         )
 
@@ -382,7 +396,8 @@ class SideCamera(Camera):
         self.inner.allocate(request)
         pool = self.inner.pool
         if pool is not None:
-            # Nobody leases under this name: it keeps the slots of waiting frames from being promised to consumers.
+            # Nobody leases under this name: it keeps the slots of waiting frames from being
+            # promised to consumers.
             pool.set_quota('stereo', self._sides.depth)
 
     def capture(self) -> Frame | None:

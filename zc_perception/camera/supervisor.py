@@ -5,13 +5,13 @@ Without ROS: the owner says how the camera is opened and what becomes of it and 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
 import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import Enum
 
 from zc_perception.backoff import BackOff
 from zc_perception.camera.camera import Camera
@@ -21,9 +21,9 @@ from zc_perception.errors import (
     CameraError,
     CameraLostError,
     NegotiationError,
+    one_line,
     RecordingError,
     ZcError,
-    one_line,
 )
 from zc_perception.frame import Frame
 
@@ -71,21 +71,27 @@ class CameraCondition:
 class CameraSupervisor:
     """One camera, one thread.
 
-    What fails in opening, agreeing on buffers or capturing costs time, never the thread: the camera is closed, and opened again after a
-    pause that doubles up to :data:`LAST_RETRY_S`. :class:`CameraChangedError` opens it again at once. Only the same device counts
-    (:attr:`Camera.identity`): what is at its place now may be somebody else's camera. What the system refuses (``OSError``: no more
-    descriptors) counts as a loss too. Any other error ends the thread with state FAILED.
+    What fails in opening, agreeing on buffers or capturing costs time, never the thread: the
+    camera is closed, and opened again after a pause that doubles up to :data:`LAST_RETRY_S`.
+    :class:`CameraChangedError` opens it again at once. Only the same device counts
+    (:attr:`Camera.identity`): what is at its place now may be somebody else's camera. What the
+    system refuses (``OSError``: no more descriptors) counts as a loss too. Any other error ends
+    the thread with state FAILED.
 
     :param open_camera: opens it; gets the identity that is wanted, empty for the first time.
-    :param prepare: makes an opened camera ready to capture: agrees on buffers, tells the links. On the supervisor's thread, or on that
-        which calls :meth:`prepare_now`.
-    :param deliver: gets each frame. The supervisor releases that frame when *deliver* has returned.
+    :param prepare: makes an opened camera ready to capture: agrees on buffers, tells the links. On
+        the supervisor's thread, or on that which calls :meth:`prepare_now`.
+    :param deliver: gets each frame. The supervisor releases that frame when *deliver* has
+        returned.
     :param on_condition: gets each change of the condition; must not block.
-    :param renew: asked between two frames whether other buffers are to be agreed on. Then *prepare* is called again: at once,
-        or for ``Renewal.REOPEN`` after the camera was closed and opened again.
-    :param before_close: is called before a camera is closed, so that nobody else uses it from then on.
+    :param renew: asked between two frames whether other buffers are to be agreed on. Then
+        *prepare* is called again: at once, or for ``Renewal.REOPEN`` after the camera was closed
+        and opened again.
+    :param before_close: is called before a camera is closed, so that nobody else uses it from then
+        on.
     :param wait_s: before the first frame.
-    :param identity: of the camera that is wanted, if that is known; empty: whatever is there the first time.
+    :param identity: of the camera that is wanted, if that is known; empty: whatever is there the
+        first time.
     """
 
     def __init__(
@@ -119,7 +125,8 @@ class CameraSupervisor:
         self._condition = CameraCondition(CameraState.CLOSED)
         self._streaming_since = 0.0
         self._stop = threading.Event()
-        # Guards which camera is the current one, not what it does: stop() comes from another thread while the camera is replaced.
+        # Guards which camera is the current one, not what it does: stop() comes from another
+        # thread while the camera is replaced.
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -131,7 +138,8 @@ class CameraSupervisor:
     @property
     def identity(self) -> str:
         """The identity of the camera that is wanted: of the one that was opened first, or as the owner said. Another camera is not taken.
-        Empty before the first opening, if the owner said none."""
+        Empty before the first opening, if the owner said none.
+        """
         return self._identity
 
     @property
@@ -219,7 +227,8 @@ class CameraSupervisor:
             while not self._stop.is_set() and not self.finished:
                 self._live()
         except Exception as error:
-            # Whatever it was, the owner lives on and says so: a thread that only ended would look like the end of a file.
+            # Whatever it was, the owner lives on and says so: a thread that only ended would look
+            # like the end of a file.
             text = (
                 one_line(error)
                 if isinstance(error, ZcError)
@@ -282,7 +291,8 @@ class CameraSupervisor:
             other = camera.identity
             camera.close()
             raise CameraLostError(
-                f"another camera ('{other}') is where '{self._identity}' was; plug that in again, or restart the node"
+                f"another camera ('{other}') is where '{self._identity}' was; plug that in "
+                'again, or restart the node'
             )
         self._identity = camera.identity
         with self._lock:

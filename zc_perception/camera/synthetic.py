@@ -1,18 +1,21 @@
 """The synthetic camera: an animated road-like scene with known truth, or a test pattern, drawn straight into NV12 slots.
 
-A pattern is colour bars with known levels, or a picture that says which frame it is and when it was drawn.
+A pattern is colour bars with known levels, or a picture that says which frame it is and when it
+was drawn.
 
-The counter's picture is a grid of 16×8 cells, black or white, read row by row from the top left, the most significant bit first: 8 bits
-marker (0xA5), 8 bits of the seed, 32 bits frame counter, 64 bits time code (the header's stamp, ns), 16 bits CRC-16/CCITT of the 14 bytes
-before. The bits are turned over in every other cell, as on a chess board, so that no counter makes a picture of one level. Cells are as
-large as the picture allows: what is read survives scaling, JPEG, another range and a good deal of noise, or is refused by its checksum.
+The counter's picture is a grid of 16×8 cells, black or white, read row by row from the top left,
+the most significant bit first: 8 bits marker (0xA5), 8 bits of the seed, 32 bits frame counter, 64
+bits time code (the header's stamp, ns), 16 bits CRC-16/CCITT of the 14 bytes before. The bits are
+turned over in every other cell, as on a chess board, so that no counter makes a picture of one
+level. Cells are as large as the picture allows: what is read survives scaling, JPEG, another range
+and a good deal of noise, or is refused by its checksum.
 """
 
 from __future__ import annotations
 
 import binascii
-import struct
 from collections.abc import Mapping
+import struct
 from typing import Any, NamedTuple
 
 import cv2
@@ -20,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.camera import DrawnCamera
-from zc_perception.camera.scene import RoadScene, check_size
+from zc_perception.camera.scene import check_size, RoadScene
 from zc_perception.frame import Header
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
@@ -78,7 +81,8 @@ def sample_levels(
     """
     if colorimetry.matrix not in _WEIGHTS:
         raise ValueError(
-            f'colour bars need one of {", ".join(m.value for m in _WEIGHTS)}, got {colorimetry.matrix.value}'
+            f'colour bars need one of {", ".join(m.value for m in _WEIGHTS)}, got '
+            f'{colorimetry.matrix.value}'
         )
     of_red, of_blue = _WEIGHTS[colorimetry.matrix]
     luma = of_red * red + (1 - of_red - of_blue) * green + of_blue * blue
@@ -131,7 +135,8 @@ class SyntheticCamera(DrawnCamera):
     PARAMETERS = (
         ParameterSpec('seed', 0, 'number of the scene. The same number gives the same scene.', '', 0, 2**31 - 1),
         ParameterSpec('palette', 'all', 'which colours the objects have.', choices=('all', 'train', 'held_out')),
-        ParameterSpec('pattern', 'road', 'the road scene, colour bars, or a frame counter with a time code in the pixels.',
+        ParameterSpec('pattern', 'road', ('the road scene, colour bars, or a frame counter '
+                                          'with a time code in the pixels.'),
                       choices=PATTERNS),
     )  # fmt: skip
 

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 class Detections:
     """Boxes (n, 4) x0, y0, x1, y1 in source-image pixels, scores (n) 0..1 and class indices (n), best score first.
 
-    :param rows: (n) which row of the model's outputs each box is from, in the head's own numbering: :meth:`Head.extras`
-        reads masks' coefficients, keypoints or ids by it. Empty where no head made the boxes.
+    :param rows: (n) which row of the model's outputs each box is from, in the head's own
+        numbering: :meth:`Head.extras` reads masks' coefficients, keypoints or ids by it. Empty
+        where no head made the boxes.
     :param ids: (n) of the objects' tracks, 0 for one without; ``None``: nobody tracks.
-    :param turned: (n, 5) of oriented boxes centre, size and angle: radians, from x to y, hence clockwise on the screen. Their ``boxes``
-        are the upright ones around them. ``None``: boxes are upright.
+    :param turned: (n, 5) of oriented boxes centre, size and angle: radians, from x to y, hence
+        clockwise on the screen. Their ``boxes`` are the upright ones around them. ``None``: boxes
+        are upright.
     """
 
     boxes: NDArray[np.float32]
@@ -55,7 +57,8 @@ class Detections:
 def box_iou(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
     """Intersection over union of every box in ``a`` ``(n, 4)`` with every box in ``b`` ``(m, 4)``: ``(n, m)``.
 
-    Boxes are x0, y0, x1, y1 in pixels; an empty box has IoU 0 with everything. Raises ValueError for other shapes.
+    Boxes are x0, y0, x1, y1 in pixels; an empty box has IoU 0 with everything. Raises ValueError
+    for other shapes.
     """
     first, second = _as_boxes(a), _as_boxes(b)
     low = np.maximum(first[:, None, :2], second[None, :, :2])

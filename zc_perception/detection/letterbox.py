@@ -16,8 +16,8 @@ from zc_perception.errors import ConfigError
 class Letterbox:
     """Where the resized source lies inside the network's input, all in pixels.
 
-    Sizes and paddings are even, so that a 4:2:0 image's chroma plane can be resized on its own. The inverse uses the sizes as they
-    were rounded, hence is exact.
+    Sizes and paddings are even, so that a 4:2:0 image's chroma plane can be resized on its own.
+    The inverse uses the sizes as they were rounded, hence is exact.
     """
 
     source_width: int
@@ -47,7 +47,8 @@ class Letterbox:
         """
         if min(source_width, source_height, input_width, input_height) < 2:
             raise ConfigError(
-                f'letterbox {source_width}x{source_height} into {input_width}x{input_height}: every size must be at least 2'
+                f'letterbox {source_width}x{source_height} into {input_width}x{input_height}: '
+                'every size must be at least 2'
             )
         even_width, even_height = input_width // 2 * 2, input_height // 2 * 2
         if stretch:

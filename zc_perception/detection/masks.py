@@ -1,8 +1,8 @@
 """Masks of what was found: :class:`MaskPainter` paints them into a picture of labels.
 
-A mask is a sum of the network's prototypes, weighted by the row's own coefficients, where it is above zero. Only what lies inside the box is
-computed: the part of each prototype that the box covers, then its values between the prototype's pixels, bilinear, for each pixel of the
-frame.
+A mask is a sum of the network's prototypes, weighted by the row's own coefficients, where it is
+above zero. Only what lies inside the box is computed: the part of each prototype that the box
+covers, then its values between the prototype's pixels, bilinear, for each pixel of the frame.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 class RawTensor:
     """An output tensor; real value = (value − zero_point) · scale.
 
-    A view of memory that belongs to a job wherever that is possible, hence valid until the job is closed, and maybe not contiguous
-    (a device's padding is cut away by strides).
+    A view of memory that belongs to a job wherever that is possible, hence valid until the job is
+    closed, and maybe not contiguous (a device's padding is cut away by strides).
 
     :param values: as written: int8, uint8, int16, int32 or float32.
     :param scale: one number, or an array with one for each element of the last axis.

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from zc_perception.parameters import ParameterSpec
 
 PARAMETERS = (
-    ParameterSpec('depth_topic', '', "Depth pictures that are registered to the camera's: with them detections_3d says where objects are in "
+    ParameterSpec('depth_topic', '', "Depth pictures that are registered to the camera's: with "
+                                     'them detections_3d says where objects are in '
                   'space. Empty: off.'),
 )  # fmt: skip
 """Of the inference node."""
 # So many samples along each side of a box at most: its work is bounded, however large it is.
 _SAMPLES = 32
-# The object is what a quarter of the box's middle is, or what is nearer; with less than a tenth of valid depths there is none.
+# The object is what a quarter of the box's middle is, or what is nearer; with less than a tenth of
+# valid depths there is none.
 _NEAR, _VALID = 0.25, 0.1
 # Depths of one surface: within this share of the distance, and at least so many metres.
 _SURFACE, _LEAST_SURFACE = 0.04, 0.08
@@ -71,7 +73,8 @@ def place(
 ) -> Placed:
     """Where *boxes* (n, 4) of a picture of *size* are.
 
-    :param depth: (rows, columns) of the same view in any size; 0, negative numbers and those that aren't finite are holes.
+    :param depth: (rows, columns) of the same view in any size; 0, negative numbers and those that
+        aren't finite are holes.
     :param metres: of the depth's unit.
     """
     which, distances, spans = [], [], []

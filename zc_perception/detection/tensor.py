@@ -1,15 +1,16 @@
 """A frame's planes to the tensor that a network reads: each byte is written once per frame.
 
-:class:`PlanesToTensor` makes the tensor of an ONNX file, in memory of its own. :class:`PlanesToQuantised` makes the quantised
-tensor of a compiled model (int8, NHWC, padded) straight in the caller's memory, which may be a mapped dma-buf; it also takes pixels that
-hardware has scaled.
+:class:`PlanesToTensor` makes the tensor of an ONNX file, in memory of its own.
+:class:`PlanesToQuantised` makes the quantised tensor of a compiled model (int8, NHWC, padded)
+straight in the caller's memory, which may be a mapped dma-buf; it also takes pixels that hardware
+has scaled.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+import math
 from typing import Any
 
 import cv2
@@ -34,7 +35,8 @@ class PlanesToTensor:
     :param box: geometry.
     :param fourcc: of the frames.
     :param colorimetry: of the frames.
-    :param tables: (channels, 256): what is written for each sample, in the tensor's own type; one channel is luma.
+    :param tables: (channels, 256): what is written for each sample, in the tensor's own type; one
+        channel is luma.
     :param pad: value of the border, 0..255.
     :param bgr: channel order B, G, R instead of R, G, B.
     :param nhwc: channels last instead of first.
@@ -100,9 +102,10 @@ class PlanesToTensor:
 class QuantisedTensorSpec:
     """What a compiled model takes.
 
-    A sample x of 0..255 stands for the real number ``low + x * (high - low) / 255``, and is written as
-    ``clip(round(real / scale + zero_point), -128, 127)``, rounded half to even as numpy does. Whatever holds no sample is a real 0: the
-    zero point, clipped (a compiled YOLOv8n has −130).
+    A sample x of 0..255 stands for the real number ``low + x * (high - low) / 255``, and is
+    written as ``clip(round(real / scale + zero_point), -128, 127)``, rounded half to even as numpy
+    does. Whatever holds no sample is a real 0: the zero point, clipped (a compiled YOLOv8n has
+    −130).
 
     :param width: of the network's input, without padding.
     :param height: of it.
@@ -172,7 +175,8 @@ def added_constant(table: Tensor) -> int | None:
 class _Quantiser:
     """Samples to what is written, with OpenCV's vector instructions: a table look-up takes five times as long.
 
-    :param shape: of the pictures, with 3 channels, or 4 of which the last becomes *zero* whatever it was.
+    :param shape: of the pictures, with 3 channels, or 4 of which the last becomes *zero* whatever
+        it was.
     """
 
     def __init__(self, spec: QuantisedTensorSpec, shape: tuple[int, int, int]) -> None:
@@ -223,7 +227,8 @@ class PlanesToQuantised:
     ) -> None:
         if (box.input_width, box.input_height) != (spec.width, spec.height):
             raise ConfigError(
-                f"the letterbox is for an input of {box.input_width}x{box.input_height}, the model's is {spec.width}x{spec.height}"
+                f'the letterbox is for an input of {box.input_width}x{box.input_height}, the '
+                f"model's is {spec.width}x{spec.height}"
             )
         (above, _), (left, _), (before, _) = spec.padding
         self.spec = spec
@@ -233,7 +238,8 @@ class PlanesToQuantised:
         self._rows = slice(above + box.top, above + box.top + box.height)
         self._columns = slice(left + box.left, left + box.left + box.width)
         total = spec.shape[2]
-        # Samples and one constant next to each other are written as one; any other channels stay as they were prepared.
+        # Samples and one constant next to each other are written as one; any other channels stay
+        # as they were prepared.
         self._channels = total if total in (3, 4) and before == 0 else 3
         self._whole = total == self._channels
         shape = (box.height, box.width, self._channels)
@@ -263,7 +269,8 @@ class PlanesToQuantised:
         """Scale, convert, quantise one frame into *out*.
 
         :param planes: a frame's, any row stride.
-        :param out: int8 of :attr:`QuantisedTensorSpec.shape`, prepared; rows may be apart, their elements not.
+        :param out: int8 of :attr:`QuantisedTensorSpec.shape`, prepared; rows may be apart, their
+            elements not.
         :raises LayoutError: an array of another size or type.
         """
         self._check(out)
@@ -279,7 +286,8 @@ class PlanesToQuantised:
         self._check(out)
         if rgba.shape != (*self._inner, 4) or rgba.dtype != np.uint8:
             raise LayoutError(
-                f"pixels are {rgba.dtype} {rgba.shape}; the letterbox's are uint8 {(*self._inner, 4)}: scale them to that"
+                f"pixels are {rgba.dtype} {rgba.shape}; the letterbox's are uint8 "
+                f'{(*self._inner, 4)}: scale them to that'
             )
         if self._swapped is None:
             self._write(rgba, out, opaque=False)
@@ -310,7 +318,8 @@ class PlanesToQuantised:
             or out.strides[0] < 0
         ):
             raise LayoutError(
-                f'the tensor is {out.dtype} {out.shape} with strides {out.strides}; the model takes int8 {shape} with elements side by side'
+                f'the tensor is {out.dtype} {out.shape} with strides {out.strides}; the model '
+                f'takes int8 {shape} with elements side by side'
             )
         if not out.flags.writeable:
             raise LayoutError('the tensor is read-only; map its buffer for writing')

@@ -1,16 +1,17 @@
 """A part of the picture instead of all of it, and overlapping tiles of that: small objects are seen as large as in the picture itself.
 
-:func:`plan` says where the tiles are, :func:`crop` takes one out of a frame's planes, and :func:`decode` makes one list of what was found
-in all of them: boxes in pixels of the frame, those that a tile's border has cut put together again. By intersection over the smaller box
-(IoS): two parts of one object hardly overlap by their union, but much by the smaller one.
+:func:`plan` says where the tiles are, :func:`crop` takes one out of a frame's planes, and
+:func:`decode` makes one list of what was found in all of them: boxes in pixels of the frame, those
+that a tile's border has cut put together again. By intersection over the smaller box (IoS): two
+parts of one object hardly overlap by their union, but much by the smaller one.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+import re
+from typing import Any, NamedTuple, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,8 @@ def parse_roi(text: str) -> tuple[int, int, int, int] | None:
         or min(numbers[2:]) < 2
     ):
         raise ConfigError(
-            f"parameter 'roi' is {shown(text)}; it must be 'x,y,width,height', four even numbers of pixels, such as '640,360,1280,720'"
+            f"parameter 'roi' is {shown(text)}; it must be 'x,y,width,height', four even "
+            "numbers of pixels, such as '640,360,1280,720'"
         )
     return (numbers[0], numbers[1], numbers[2], numbers[3]) if text else None
 
@@ -60,15 +62,19 @@ def parse_tiles(text: str) -> tuple[int, int]:
     columns, rows = (int(found[1]), int(found[2])) if found else (0, 0)
     if not (1 <= columns <= _MOST and 1 <= rows <= _MOST):
         raise ConfigError(
-            f"parameter 'tiles' is {shown(text)}; it must be 'COLUMNSxROWS', each from 1 to {_MOST}, such as '3x2'"
+            f"parameter 'tiles' is {shown(text)}; it must be 'COLUMNSxROWS', each from 1 to "
+            f"{_MOST}, such as '3x2'"
         )
     return columns, rows
 
 
 PARAMETERS = (
-    ParameterSpec('roi', '', "The part of the frame that the model sees, as 'x,y,width,height' in even numbers of pixels. Empty: all of it."),
-    ParameterSpec('tiles', '1x1', 'COLUMNSxROWS of overlapping tiles, each of which the model runs on. 1x1: none.'),
-    ParameterSpec('tile_overlap', 0.2, 'tiles: how much two neighbours share, as a part of a side. More than the largest small object.',
+    ParameterSpec('roi', '', ('The part of the frame that the model sees, as '
+                              "'x,y,width,height' in even numbers of pixels. Empty: all of it.")),
+    ParameterSpec('tiles', '1x1', ('COLUMNSxROWS of overlapping tiles, each of which the model '
+                                   'runs on. 1x1: none.')),
+    ParameterSpec('tile_overlap', 0.2, ('tiles: how much two neighbours share, as a part of a '
+                                        'side. More than the largest small object.'),
                   '', 0.0, 0.5),
 )  # fmt: skip
 """Of an accelerator that can run a model on parts of a frame."""
@@ -125,7 +131,8 @@ def plan(
     whole = Region(0, 0, *size) if roi is None else Region(*roi)
     if whole.x + whole.width > size[0] or whole.y + whole.height > size[1]:
         raise AcceleratorError(
-            f"parameter 'roi' is {','.join(map(str, whole))}, but frames have {size[0]}x{size[1]} pixels; take a part of them"
+            f"parameter 'roi' is {','.join(map(str, whole))}, but frames have "
+            f'{size[0]}x{size[1]} pixels; take a part of them'
         )
     if roi is None and tiles == (1, 1):
         return whole, ()
@@ -182,7 +189,8 @@ def crop(planes: Planes, size: tuple[int, int], region: Region) -> Planes:
             edges = start * samples, (start + length) * samples
             if any(edge % pixels for edge in edges):
                 raise AcceleratorError(
-                    f'frames of this format have no part {",".join(map(str, region))}; take multiples of 4'
+                    f'frames of this format have no part {",".join(map(str, region))}; take '
+                    'multiples of 4'
                 )
             limits.append(slice(*(edge // pixels for edge in edges)))
         parts.append(plane[tuple(limits)])

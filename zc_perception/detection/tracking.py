@@ -1,9 +1,11 @@
 """The same number for the same object from frame to frame: :class:`Tracking`, which does what parameter ``tracking`` says.
 
-``bytetrack`` matches boxes with where tracks are expected, first those with a high score, then the others with the tracks that are left: an
-object whose score falls for some frames keeps its number. Tracks move with constant velocity, over the time that has really passed.
+``bytetrack`` matches boxes with where tracks are expected, first those with a high score, then the
+others with the tracks that are left: an object whose score falls for some frames keeps its number.
+Tracks move with constant velocity, over the time that has really passed.
 
-Source: Zhang et al., ByteTrack, ECCV 2022, and Bewley et al., SORT, ICIP 2016, whose noise the filter has.
+Source: Zhang et al., ByteTrack, ECCV 2022, and Bewley et al., SORT, ICIP 2016, whose noise the
+filter has.
 """
 
 from __future__ import annotations
@@ -20,13 +22,17 @@ from zc_perception.parameters import ParameterSpec
 
 NONE, BYTETRACK = 'none', 'bytetrack'
 PARAMETERS = (
-    ParameterSpec('tracking', NONE, 'bytetrack: objects get a number that stays from frame to frame, in the id of each detection.',
+    ParameterSpec('tracking', NONE, ('bytetrack: objects get a number that stays from frame to '
+                                     'frame, in the id of each detection.'),
                   choices=(NONE, BYTETRACK), dynamic=True),
-    ParameterSpec('track_score', 0.5, 'tracking: a detection with at least this score may begin a track; one with less only goes on with one.',
+    ParameterSpec('track_score', 0.5, ('tracking: a detection with at least this score may '
+                                       'begin a track; one with less only goes on with one.'),
                   '', 0.0, 1.0, dynamic=True),
-    ParameterSpec('track_iou', 0.2, 'tracking: a detection goes on with a track whose expected box it overlaps at least so much.', 'IoU',
+    ParameterSpec('track_iou', 0.2, ('tracking: a detection goes on with a track whose '
+                                     'expected box it overlaps at least so much.'), 'IoU',
                   0.01, 1.0, dynamic=True),
-    ParameterSpec('track_lost', 1.0, 'tracking: an object that was not seen for longer than this gets a new number.', 's', 0.0, 60.0,
+    ParameterSpec('track_lost', 1.0, ('tracking: an object that was not seen for longer than '
+                                      'this gets a new number.'), 's', 0.0, 60.0,
                   dynamic=True),
 )  # fmt: skip
 """Of the inference node."""
@@ -105,7 +111,8 @@ class _Tracks:
 class Tracking:
     """Numbers what was found: from 1 on, none twice while this object lives. One thread calls it; any may :meth:`tune` it.
 
-    All tracks end when time goes back, when no frame came for longer than ``track_lost``, and when the pictures' size changes.
+    All tracks end when time goes back, when no frame came for longer than ``track_lost``, and when
+    the pictures' size changes.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:

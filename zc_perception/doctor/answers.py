@@ -1,16 +1,17 @@
 """Questions that the doctor asks by :func:`~zc_perception.machine.asking.ask`.
 
-Each is a function that returns what can be written as JSON. It runs alone in its process, so that it may load what it likes, and it makes
-the same calls as the nodes do. What a question needs is imported by its own function: the other questions must not wait for it.
+Each is a function that returns what can be written as JSON. It runs alone in its process, so that
+it may load what it likes, and it makes the same calls as the nodes do. What a question needs is
+imported by its own function: the other questions must not wait for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import importlib
+from importlib import metadata
 import json
 import os
-from collections.abc import Sequence
-from importlib import metadata
 from typing import Any
 
 from zc_perception.errors import ConfigError, ZcError
@@ -112,7 +113,8 @@ def _version(*names: str) -> str:
 
 def describe_ros() -> dict[str, Any]:
     """rclpy with its version and middleware, and what each package of messages says to being imported; ``missing``: the middleware that is
-    wanted but isn't there, without which nothing can be imported."""
+    wanted but isn't there, without which nothing can be imported.
+    """
     answer: dict[str, Any] = {
         'middlewares': _middlewares(),
         'rclpy_version': _version('rclpy', 'ros-rclpy'),
@@ -123,7 +125,8 @@ def describe_ros() -> dict[str, Any]:
     try:
         rclpy = importlib.import_module('rclpy')
         answer['middleware'] = rclpy.get_rmw_implementation_identifier()
-    except Exception as error:  # an rclpy of another Python, a middleware that isn't there: whatever it is, it is the finding
+    # an rclpy of another Python, a middleware that isn't there: whatever it is, it is the finding
+    except Exception as error:
         answer['error'] = f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
         return answer
     for name in MESSAGES:
@@ -140,10 +143,11 @@ def describe_ros() -> dict[str, Any]:
 def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dict[str, Any]:
     """What the nodes would say to a parameter file: problems that end a node, and what it only warns of. Starts no node.
 
-    :param cameras: ``given`` if these are all cameras that there are going to be; ``named`` if that follows from the file, so that others
-        are possible.
+    :param cameras: ``given`` if these are all cameras that there are going to be; ``named`` if
+        that follows from the file, so that others are possible.
     :param namespaces: of the nodes that are going to have the file; an empty text is the root.
-    :returns: among others ``misses``: sections that the nodes refuse unless there are other cameras than the file names.
+    :returns: among others ``misses``: sections that the nodes refuse unless there are other
+        cameras than the file names.
     """
     from zc_perception.nodes.params.yaml_file import last_name, nodes_named, read_parameter_yaml
 

@@ -1,38 +1,40 @@
 """What ``zc_doctor`` does, see :mod:`~zc_perception.doctor.zc_doctor`: it runs the checks, reports, and writes the result.
 
-Much of the report comes from outside: names of processes, nodes, cards and files, values of the parameter file. For people all of it is
-made printable here, whatever check it comes from; JSON escapes by itself. The JSON is ``doctor.schema.json``, version 1: ids and keys stay,
-new ones may come.
+Much of the report comes from outside: names of processes, nodes, cards and files, values of the
+parameter file. For people all of it is made printable here, whatever check it comes from; JSON
+escapes by itself. The JSON is ``doctor.schema.json``, version 1: ids and keys stay, new ones may
+come.
 
-The groups of checks run side by side, the checks of a group one after the other, none longer than its time. A check that hangs in the
-kernel can't be ended: its thread is left behind, named after it, and ends with the process.
+The groups of checks run side by side, the checks of a group one after the other, none longer than
+its time. A check that hangs in the kernel can't be ended: its thread is left behind, named after
+it, and ends with the process.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 import json
 import os
+from pathlib import Path
 import platform
 import queue
 import signal
 import sys
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import zc_perception
 from zc_perception.doctor.needs import read_needs
 from zc_perception.doctor.registry import checks_of
-from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError, error_line, one_line, printable
-from zc_perception.machine.asking import CHECK_LIMIT_S, Question, end_all
-from zc_perception.machine.checks import Check, Finding, Needs, Status, fail
+from zc_perception.errors import ConfigError, error_line, EXIT_USAGE, one_line, printable, ZcError
+from zc_perception.machine.asking import CHECK_LIMIT_S, end_all, Question
+from zc_perception.machine.checks import Check, fail, Finding, Needs, Status
 from zc_perception.machine.system import System
 from zc_perception.terminal import Interrupted, interruptions, put
 from zc_perception.whole_file import write_whole
@@ -72,7 +74,10 @@ class _Memory:
 
 
 def _not_checked(check: Check, why: str) -> list[Result]:
-    advice = f'report it if it happens again; to leave it out, name all groups but {check.group} after --only'
+    advice = (
+        'report it if it happens again; to leave it out, name all groups but '
+        f'{check.group} after --only'
+    )
     return [Result(check, fail(f'could not be checked: {why}', advice, checked=False))]
 
 
@@ -147,7 +152,8 @@ def exit_code(results: Sequence[Result]) -> int:
 def heading(system: System, needs: Needs) -> str:
     """The report's first line."""
     return printable(
-        f'zc_doctor {zc_perception.__version__}: Linux {system.release or "?"} on {system.machine}, {needs.summary()}'
+        f'zc_doctor {zc_perception.__version__}: Linux {system.release or "?"} on '
+        f'{system.machine}, {needs.summary()}'
     )
 
 
@@ -163,7 +169,8 @@ def lines_of(result: Result, verbose: bool) -> Iterator[str]:
     if verbose and finding.figures:
         text = ', '.join(f'{name}={value}' for name, value in finding.figures.items())
         yield printable(
-            f'      {text if len(text) <= _LONGEST else text[:_LONGEST] + " … (--json has it all)"}'
+            '      '
+            f'{text if len(text) <= _LONGEST else text[:_LONGEST] + " … (--json has it all)"}'
         )
 
 
@@ -171,7 +178,10 @@ def summary_line(results: Sequence[Result], verbose: bool) -> str:
     """The report's last line."""
     counts = Counter(result.finding.status for result in results)
     hidden = ' (--verbose shows them)' if counts[Status.SKIP] and not verbose else ''
-    return f'{counts[Status.OK]} ok, {counts[Status.WARN]} warn, {counts[Status.FAIL]} fail, {counts[Status.SKIP]} do not apply{hidden}'
+    return (
+        f'{counts[Status.OK]} ok, {counts[Status.WARN]} warn, {counts[Status.FAIL]} fail, '
+        f'{counts[Status.SKIP]} do not apply{hidden}'
+    )
 
 
 def document(results: Sequence[Result], system: System, needs: Needs) -> dict[str, Any]:
@@ -257,7 +267,8 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
     needs = read_needs(options.params_file, options.cameras)
     if not 0 < options.time_limit <= _LONGEST_S:
         raise ConfigError(
-            f'--time-limit is {options.time_limit:g}; it must be a number of seconds above 0, at most {_LONGEST_S:g}'
+            f'--time-limit is {options.time_limit:g}; it must be a number of seconds above 0, '
+            f'at most {_LONGEST_S:g}'
         )
     results: list[Result] = []
     if not json_only:

@@ -1,31 +1,32 @@
 """The machine itself: kernel, Jetson, clocks, and the limits that the nodes have if they are started like this program.
 
-Sources: the kernel's Kconfig files; ``Documentation/userspace-api/dma-buf-heaps``; *Kernel CONFIG dependencies* of the ZED X → Metis
-document; ``DMA_BUF_IOCTL_EXPORT_SYNC_FILE`` came with Linux 6.0, dma-heaps with 5.6, udmabuf with 4.20; ``/etc/nv_tegra_release``;
-the kernel's timekeeping documentation (clocksources); adjtimex(2), getrlimit(2), proc(5) on ``limits``.
+Sources: the kernel's Kconfig files; ``Documentation/userspace-api/dma-buf-heaps``; *Kernel CONFIG
+dependencies* of the ZED X → Metis document; ``DMA_BUF_IOCTL_EXPORT_SYNC_FILE`` came with Linux
+6.0, dma-heaps with 5.6, udmabuf with 4.20; ``/etc/nv_tegra_release``; the kernel's timekeeping
+documentation (clocksources); adjtimex(2), getrlimit(2), proc(5) on ``limits``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 import gzip
 import math
 import os
 import re
 import zlib
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 
 from zc_perception.doctor.needs import pool_need
 from zc_perception.machine.checks import (
+    fail,
     Finding,
     Need,
     Needs,
     NodeNeed,
-    Status,
-    fail,
     ok,
     skip,
+    Status,
     warn,
 )
 from zc_perception.machine.heaps import first_dmabuf
@@ -42,7 +43,8 @@ class Option:
 
     :param names: any of them will do.
     :param use: what it is for.
-    :param core: whether nothing that a device imports works without it; otherwise it depends on the vehicle.
+    :param core: whether nothing that a device imports works without it; otherwise it depends on
+        the vehicle.
     :param informative: only tells what tools will find.
     :param machine: on which architectures it exists, or matters; empty: on all.
     :param instead: an option that does as well.
@@ -63,17 +65,20 @@ OPTIONS = (
     Option(('SYNC_FILE',), 'fences as descriptors', core=True),
     Option(('DMABUF_HEAPS',), 'memory that devices can import, /dev/dma_heap', core=True),
     Option(('DMABUF_HEAPS_SYSTEM',), 'heap dma_heap/system, for devices behind an IOMMU'),
-    Option(('DMABUF_HEAPS_CMA',), 'heap dma_heap/linux,cma, contiguous memory for the ISP and cards without IOMMU', machine=_ARM),
+    Option(('DMABUF_HEAPS_CMA',), ('heap dma_heap/linux,cma, contiguous memory for the ISP and '
+                                   'cards without IOMMU'), machine=_ARM),
     Option(('CMA',), 'the contiguous pool', machine=_ARM),
     Option(('DMA_CMA',), 'drivers allocating from the contiguous pool', machine=_ARM),
-    Option(('UDMABUF',), '/dev/udmabuf, which makes dma-bufs of ordinary memory where there is no heap', instead='DMABUF_HEAPS'),
+    Option(('UDMABUF',), ('/dev/udmabuf, which makes dma-bufs of ordinary memory where there '
+                          'is no heap'), instead='DMABUF_HEAPS'),
     Option(('IOMMU_SUPPORT',), 'IOMMUs, which gather scattered pages for a device'),
     Option(('IOMMU_DMA',), 'DMA through the IOMMU'),
     Option(('ARM_SMMU', 'ARM_SMMU_V3', 'TEGRA_IOMMU_SMMU'), "the SMMU of ARM boards", machine=_ARM),
     Option(('INTEL_IOMMU', 'AMD_IOMMU', 'VIRTIO_IOMMU'), 'the IOMMU of x86 machines', machine=('x86_64',)),
     Option(('MEMFD_CREATE',), 'frames in memfds where there is no dma-buf'),
     Option(('VIDEO_DEV', 'VIDEO_V4L2'), 'V4L2 cameras'),
-    Option(('DMABUF_SYSFS_STATS',), 'exporter names in /sys/kernel/dmabuf; zc_verify takes debugfs without it', informative=True),
+    Option(('DMABUF_SYSFS_STATS',), ('exporter names in /sys/kernel/dmabuf; zc_verify takes '
+                                     'debugfs without it'), informative=True),
     Option(('DEBUG_FS',), 'debugfs, from which zc_verify reads attachments', informative=True),
     Option(('FTRACE', 'FUNCTION_TRACER'), 'trace events for zc_verify', informative=True),
 )  # fmt: skip
@@ -87,7 +92,10 @@ def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
     if version == (0, 0):
         yield warn('the kernel release could not be read', 'mount /proc', **figures)
     elif version < HEAPS_SINCE:
-        advice = 'install Linux 5.6 or newer: older kernels have no dma-heaps, and no device can import buffers of this package'
+        advice = (
+            'install Linux 5.6 or newer: older kernels have no dma-heaps, and no device '
+            'can import buffers of this package'
+        )
         yield Finding(
             Status.FAIL if needs.device_imports else Status.WARN,
             f'{found}, which has no dma-heaps',
@@ -143,7 +151,8 @@ def kernel_options(system: System, needs: Needs) -> Iterator[Finding]:
         seen = [option.names[0] for option in OPTIONS if _present_without_options(system, option)]
         shown = f'; these are there: {", ".join(seen)}' if seen else ''
         advice = (
-            'run modprobe configs, which makes /proc/config.gz, or install /boot/config-* of your distribution; '
+            'run modprobe configs, which makes /proc/config.gz, or install /boot/config-* of '
+            'your distribution; '
             'the memory checks try the important options themselves'
         )
         yield warn(f"the kernel's options can't be read ({source}){shown}", advice, source='')
@@ -190,7 +199,8 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
         return
     found = f'the kernel has no DMA_BUF_IOCTL_EXPORT_SYNC_FILE and IMPORT ({how})'
     advice = (
-        'you need not do anything: the package waits for devices with poll(2) before it hands a buffer on; '
+        'you need not do anything: the package waits for devices with poll(2) before it hands '
+        'a buffer on; '
         'Linux 6.0 and newer have these ioctls'
     )
     yield warn(found, advice, supported=False, asked=buffer is not None)
@@ -233,7 +243,10 @@ def synchronised(system: System, needs: Needs) -> Iterator[Finding]:
     elif state:
         yield ok(f'the clock is synchronised{hardware}', **figures)
     else:
-        advice = 'start chrony, or ptp4l with phc2sys; with only one machine it does not matter, because all stamps come from one clock'
+        advice = (
+            'start chrony, or ptp4l with phc2sys; with only one machine it does not '
+            'matter, because all stamps come from one clock'
+        )
         yield warn(f'no program synchronises the clock{hardware}', advice, **figures)
 
 
@@ -286,7 +299,10 @@ def realtime(system: System, needs: Needs) -> Iterator[Finding]:
     figures = {'limit': _as_json(limit), 'wanted': wanted, 'capable': capable}
     if wanted > limit and not capable:
         highest = max(wanted, 80)
-        advice = f'add to {_LIMITS_FILE}: @video - rtprio {highest}; systemd: LimitRTPRIO={highest}; container: --ulimit rtprio={highest}'
+        advice = (
+            f'add to {_LIMITS_FILE}: @video - rtprio {highest}; systemd: '
+            f'LimitRTPRIO={highest}; container: --ulimit rtprio={highest}'
+        )
         yield fail(
             f'realtime_priority {wanted} is not allowed: the limit is {limit:g}', advice, **figures
         )
@@ -309,7 +325,10 @@ def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
     figures = {'limit': _as_json(limit), 'wanted': wanted, 'capable': capable}
     text = 'without limit' if math.isinf(limit) or capable else f'up to {limit / (1 << 20):g} MiB'
     if wanted and not capable and not math.isinf(limit):
-        advice = f'add to {_LIMITS_FILE}: @video - memlock unlimited; systemd: LimitMEMLOCK=infinity; container: --ulimit memlock=-1'
+        advice = (
+            f'add to {_LIMITS_FILE}: @video - memlock unlimited; systemd: '
+            'LimitMEMLOCK=infinity; container: --ulimit memlock=-1'
+        )
         yield fail(
             f'lock_memory locks all memory of a process, but memory may be locked {text}',
             advice,
@@ -380,10 +399,16 @@ def open_files(system: System, needs: Needs) -> Iterator[Finding]:
         'descriptors': number,
         'buffers': frames,
     }
-    found = f'{used} files are open; {name} ({process}) has most of them, {number}, of which {frames} are frame buffers'
+    found = (
+        f'{used} files are open; {name} ({process}) has most of them, {number}, of which '
+        f'{frames} are frame buffers'
+    )
     if used > _NEARLY * most or number > _NEARLY * limit:
         full = 'the machine' if used > _NEARLY * most else f'{name} ({process})'
-        advice = f'{full} is near its limit: if ls -l /proc/{process}/fd grows, end that process; else raise fs.file-max or its limit'
+        advice = (
+            f'{full} is near its limit: if ls -l /proc/{process}/fd grows, end that '
+            'process; else raise fs.file-max or its limit'
+        )
         yield warn(found, advice, **figures)
     else:
         yield ok(found, **figures)
@@ -396,5 +421,8 @@ def python(system: System, needs: Needs) -> Iterator[Finding]:
     else:
         yield warn(
             f'{how_it_runs()}: detections and frames of other processes take more of a CPU',
-            "install gcc and python3-dev ('sudo apt install build-essential python3-dev'), then build the package again",
+            (
+                "install gcc and python3-dev ('sudo apt install build-essential python3-dev'), "
+                'then build the package again'
+            ),
         )

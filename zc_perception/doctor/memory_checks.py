@@ -1,22 +1,23 @@
 """Memory: heaps and the contiguous pool, and real buffers of each heap, tried as the nodes use them.
 
-Sources: ``Documentation/userspace-api/dma-buf-heaps``, ``drivers/dma-buf/udmabuf.c`` (its module parameters), proc(5) on ``CmaTotal``.
+Sources: ``Documentation/userspace-api/dma-buf-heaps``, ``drivers/dma-buf/udmabuf.c`` (its module
+parameters), proc(5) on ``CmaTotal``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-from zc_perception.doctor.needs import PoolNeed, pool_need
+from zc_perception.doctor.needs import pool_need, PoolNeed
 from zc_perception.errors import ZcError
-from zc_perception.machine.checks import Finding, Need, Needs, fail, ok, skip, warn
+from zc_perception.machine.checks import fail, Finding, Need, Needs, ok, skip, warn
 from zc_perception.machine.heaps import (
-    PAGE,
     allocate,
     heap_nodes,
+    PAGE,
     rights_advice,
     trial_heaps,
     udev_line,
@@ -30,12 +31,15 @@ from zc_perception.pixel.layout import compute_layout
 _MIB = 1 << 20
 # Names that stand for no node.
 _NO_NODE = ('auto', 'memfd', 'nvbufsurface')
-_OTHERWISE = ('frames then lie in memfds: cameras whose frames the CPU writes, such as synthetic, links and accelerator onnx work; '
+_OTHERWISE = ('frames then lie in memfds: cameras whose frames the CPU writes, such as '
+              'synthetic, links and accelerator onnx work; '
               'accelerator axl and memory: import do not, because no device can import a memfd')  # fmt: skip
-_ENABLE = ('boot a kernel with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM (or CONFIG_UDMABUF, modprobe udmabuf); '
+_ENABLE = ('boot a kernel with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM (or '
+           'CONFIG_UDMABUF, modprobe udmabuf); '
            'give a container the nodes (--device /dev/dma_heap/system)')  # fmt: skip
 
-_LARGER = ('enlarge the pool (cma=512M on the kernel command line, or the size of linux,cma in the device tree), use fewer slots or '
+_LARGER = ('enlarge the pool (cma=512M on the kernel command line, or the size of linux,cma in '
+           'the device tree), use fewer slots or '
            'smaller pictures, or heap: dma_heap/system where an IOMMU gathers pages')  # fmt: skip
 
 
@@ -73,7 +77,10 @@ def heaps(system: System, needs: Needs) -> Iterator[Finding]:
             )
             yield ok(f'{shown} can be used ({what})', name, **figures)
         elif number in DENIED:
-            found = f'this user may not open {shown} (mode {figures.get("mode", "?")}, group {figures.get("group", "?")})'
+            found = (
+                f'this user may not open {shown} (mode {figures.get("mode", "?")}, group '
+                f'{figures.get("group", "?")})'
+            )
             yield Finding(
                 needs.heap(name).missing,
                 found,
@@ -135,7 +142,8 @@ def udmabuf_limits(system: System, needs: Needs) -> Iterator[Finding]:
         )
     elif int(limit) * _MIB < size:
         advice = (
-            'echo options udmabuf size_limit_mb=512 > /etc/modprobe.d/udmabuf.conf and load the module again, '
+            'echo options udmabuf size_limit_mb=512 > /etc/modprobe.d/udmabuf.conf and load '
+            'the module again, '
             'or boot with udmabuf.size_limit_mb=512'
         )
         found = f'udmabuf gives at most {limit} MiB per buffer, {what} needs {size / _MIB:.1f} MiB'
@@ -198,7 +206,10 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
         slot = compute_layout(NV12, 1920, 1080).buffer_size(0)
         if cma is None:
             yield skip(
-                f'{there}; heap dma_heap/linux,cma, ISPs and cards without IOMMU need a contiguous pool',
+                (
+                    f'{there}; heap dma_heap/linux,cma, ISPs and cards without IOMMU need a '
+                    'contiguous pool'
+                ),
                 **figures,
             )
         else:
@@ -241,7 +252,10 @@ def _described(pool: PoolNeed) -> str:
     if pool.problem:
         return f'{pool.camera.label}: unknown size in {pool.memory}'
     width, height = pool.size
-    return f'{pool.camera.label}: {pool.slots} slots of {width}x{height}, {pool.total / _MIB:.1f} MiB in {pool.memory}'
+    return (
+        f'{pool.camera.label}: {pool.slots} slots of {width}x{height}, '
+        f'{pool.total / _MIB:.1f} MiB in {pool.memory}'
+    )
 
 
 _PATTERN = bytes(range(256))
@@ -279,7 +293,10 @@ def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
                 **figures,
             )
         else:
-            advice = 'report it with the exporter and the kernel: its SYNC ioctl does not keep CPU caches coherent'
+            advice = (
+                'report it with the exporter and the kernel: its SYNC ioctl does not '
+                'keep CPU caches coherent'
+            )
             yield fail(
                 f'a buffer of {name} did not hold what was written', advice, name, **figures
             )

@@ -1,15 +1,17 @@
 """What the parameter file asks of the machine (:mod:`~zc_perception.machine.checks`), which needs no ROS, and what its pools take.
 
-For a pool the doctor makes the capture node's own :class:`~zc_perception.negotiation.session.BufferSession` of the same participants
-(camera, inference nodes of the same process, stand-ins of ``participants``), and asks it what it would allocate.
+For a pool the doctor makes the capture node's own
+:class:`~zc_perception.negotiation.session.BufferSession` of the same participants (camera,
+inference nodes of the same process, stand-ins of ``participants``), and asks it what it would
+allocate.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+import os
 from typing import Any
 
 from zc_perception.camera.camera import Camera
@@ -20,16 +22,16 @@ from zc_perception.machine.checks import Needs, NodeNeed
 from zc_perception.machine.system import System
 from zc_perception.memory.heaps import HeapUse, is_contiguous
 from zc_perception.negotiation.agreement import slots_of
-from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Size
+from zc_perception.negotiation.constraints import BufferConstraints, NO_CPU, Size
 from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import BufferSettings, violations
 from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.nodes.command_lines import check_cameras
 from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.params.yaml_file import (
-    Section,
     nodes_named,
     read_parameter_yaml,
+    Section,
     values_of,
 )
 from zc_perception.npu.accelerator import Accelerator
@@ -87,7 +89,8 @@ def needs_for(
 def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()) -> Needs:
     """What the nodes would do with these sections.
 
-    :param cameras: namespaces of the cameras, as ``perception --cameras`` takes them; empty: those that the file names, or else one.
+    :param cameras: namespaces of the cameras, as ``perception --cameras`` takes them; empty: those
+        that the file names, or else one.
     """
 
     def found(kind: str) -> list[NodeNeed]:
@@ -162,8 +165,10 @@ class PoolNeed:
     """One camera's pool.
 
     :param memory: the heap's name, or whose memory it is.
-    :param contiguous: whether that is the contiguous pool; ``None``: the driver's choice, which isn't known.
-    :param buffers: bytes of each memory buffer of a slot, rounded up to pages; empty where the size isn't known.
+    :param contiguous: whether that is the contiguous pool; ``None``: the driver's choice, which
+        isn't known.
+    :param buffers: bytes of each memory buffer of a slot, rounded up to pages; empty where the
+        size isn't known.
     :param problem: why it isn't.
     :param refusal: why there can't be such a pool, in the negotiation's words; empty: there can.
     :param misfits: why each accelerator that such buffers don't suit can't use them.
@@ -225,8 +230,9 @@ class _Consumers:
     def agree(self, known: Known) -> BufferSettings:
         """What the capture node's own session will ask the camera for. An accelerator that doesn't fit holds no slot.
 
-        :raises NegotiationError: nothing suits the camera and all stand-ins; or an accelerator holds more frames, or wants other sizes,
-            than there can be. Which formats and memory it takes other checks try for real.
+        :raises NegotiationError: nothing suits the camera and all stand-ins; or an accelerator
+            holds more frames, or wants other sizes, than there can be. Which formats and memory it
+            takes other checks try for real.
         """
         self.known = known
         session = BufferSession(

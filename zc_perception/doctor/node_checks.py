@@ -1,34 +1,34 @@
 """What the nodes of the parameter file are going to do: their parameters, cameras, calibrations, models and agreements on buffers.
 
-What a kind of camera needs its class declares. Models are loaded for real, in a process of their own. What runs is read from the nodes'
-frame logs, which needs no ROS.
+What a kind of camera needs its class declares. Models are loaded for real, in a process of their
+own. What runs is read from the nodes' frame logs, which needs no ROS.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from zc_perception.camera.calibration import (
-    CameraInfoStore,
-    NoPackageError,
     calibration_path,
     camera_name_of,
+    CameraInfoStore,
+    NoPackageError,
 )
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.doctor import answers
 from zc_perception.doctor.needs import node_need, pool_need
 from zc_perception.errors import ConfigError
 from zc_perception.machine.checks import (
+    fail,
     Finding,
     Needs,
     NodeNeed,
-    Status,
-    fail,
     ok,
     skip,
+    Status,
     told,
     warn,
 )
@@ -64,7 +64,10 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
     elif warnings:
         advice = 'correct it, unless it belongs to another package; the nodes start in any case'
         if misses:
-            advice = 'correct it, or give zc_doctor the same --cameras as perception; without them these nodes do not start'
+            advice = (
+                'correct it, or give zc_doctor the same --cameras as perception; without '
+                'them these nodes do not start'
+            )
         yield warn(f'{needs.path}: {"; ".join(warnings)}', advice, **figures)
     elif not checked:
         found = f'{needs.path} has no parameter for the nodes of this package'
@@ -142,7 +145,10 @@ def _calibration(system: System, camera: NodeNeed) -> Finding:
                 camera.node,
                 **figures,
             )
-        advice = 'put the file there (camera_calibration writes it), or set camera_info_url to a file that exists'
+        advice = (
+            'put the file there (camera_calibration writes it), or set camera_info_url '
+            'to a file that exists'
+        )
         return warn(
             f"there is no '{path}' (camera_info_url); {_UNCALIBRATED}",
             advice,
@@ -202,7 +208,10 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
             key: answer[key] for key in ('accelerator', 'device', 'copy_free', 'engine', 'reasons')
         }
         device = f' ({answer["device"]})' if answer['device'] else ''
-        found = f'model {answer["name"]} runs on {answer["accelerator"]}{device}, engine {answer["engine"]}'
+        found = (
+            f'model {answer["name"]} runs on {answer["accelerator"]}{device}, engine '
+            f'{answer["engine"]}'
+        )
         if answer[
             'reasons'
         ]:  # a model without a variant for a card, or no card, is no fault of the machine
@@ -219,11 +228,17 @@ def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
         beside = ' and '.join(one.node for one in needs.inferences)
         required = any(one['copy_free'] == 'required' for one in needs.inferences)
         if need.refusal:
-            step = f"change what the message names: 'participants', 'slots', 'heap', the format or the size of {node}"
+            step = (
+                "change what the message names: 'participants', 'slots', 'heap', the "
+                f'format or the size of {node}'
+            )
             yield fail(f'there can be no buffers: {need.refusal}', step, node)
         elif need.misfits:
             step = f'change the format, size or heap of {node}, or the accelerator of {beside}'
-            found = f'frames come as messages, which are copies, or not at all: {"; ".join(need.misfits)}'
+            found = (
+                'frames come as messages, which are copies, or not at all: '
+                f'{"; ".join(need.misfits)}'
+            )
             yield Finding(Status.FAIL if required else Status.WARN, found, step, node)
         elif need.problem:
             yield skip(f'it is agreed on when the camera streams: {need.problem}', node)

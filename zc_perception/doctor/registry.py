@@ -13,14 +13,18 @@ from zc_perception.machine.checks import Check
 from zc_perception.npu.kinds import ACCELERATORS
 
 _FIRST = (
-    Check('parameters.file', 'whether the nodes would take every key and value of the parameter file', node_checks.parameter_file),
+    Check('parameters.file', ('whether the nodes would take every key and value of the '
+                              'parameter file'), node_checks.parameter_file),
     Check('kernel.release', 'which kernel, and whether it is new enough for the heaps', machine_checks.kernel_release),
     Check('kernel.options', "the kernel's options for dma-bufs, heaps, fences, CMA and IOMMU", machine_checks.kernel_options),
-    Check('kernel.sync_file_ioctls', 'whether fences can be taken out of buffers and put in (Linux 6.0)', machine_checks.sync_file_ioctls),
+    Check('kernel.sync_file_ioctls', ('whether fences can be taken out of buffers and put in '
+                                      '(Linux 6.0)'), machine_checks.sync_file_ioctls),
     Check('memory.heaps', 'each dma-heap and udmabuf: there, and open to this user', memory_checks.heaps),
     Check('memory.udmabuf_limits', "udmabuf's size limits against the buffers that are needed", memory_checks.udmabuf_limits),
-    Check('memory.cma_pool', 'CmaTotal and CmaFree against the pool that the parameter file asks for', memory_checks.cma_pool),
-    Check('buffers.cpu', 'a real buffer of each heap: allocated, mapped, synchronised, written and read back', memory_checks.cpu_trials),
+    Check('memory.cma_pool', ('CmaTotal and CmaFree against the pool that the parameter file '
+                              'asks for'), memory_checks.cma_pool),
+    Check('buffers.cpu', ('a real buffer of each heap: allocated, mapped, synchronised, '
+                          'written and read back'), memory_checks.cpu_trials),
     Check('buffers.fences', 'a real fence taken out of it and put back', memory_checks.fence_trials),
 )  # fmt: skip
 _CAMERAS = (
@@ -29,23 +33,28 @@ _CAMERAS = (
 )  # fmt: skip
 _LAST = (
     Check('model.manifest', "the parameter file's model: manifest and engine files", node_checks.model_manifest),
-    Check('model.load', 'the model loaded on the accelerator that the inference node would choose', node_checks.model_load),
+    Check('model.load', ('the model loaded on the accelerator that the inference node would '
+                         'choose'), node_checks.model_load),
     Check('ros.distribution', 'which ROS 2', ros_checks.ros_distribution),
     Check('ros.rclpy', 'whether rclpy works, and its version', ros_checks.ros_rclpy),
     Check('ros.middleware', 'which RMW, and whether it is installed', ros_checks.ros_middleware),
     Check('ros.messages', 'whether the packages of messages can be imported', ros_checks.ros_messages),
-    Check('ros.large_messages', 'room for whole images in the middleware, for plain subscribers', ros_checks.large_messages),
+    Check('ros.large_messages', ('room for whole images in the middleware, for plain '
+                                 'subscribers'), ros_checks.large_messages),
     Check('ros.discovery', 'ROS_DOMAIN_ID and how far discovery reaches', ros_checks.ros_discovery),
     Check('link.runtime_folder', 'the folder for shared-memory sockets', ros_checks.runtime_socket_folder),
-    Check('agreement.planned', "what the parameter file's cameras and their consumers agree on about buffers", node_checks.planned_agreements),
-    Check('agreement.running', 'what nodes that run agreed on, what else there could be, and who is refused', node_checks.running_agreements),
+    Check('agreement.planned', ("what the parameter file's cameras and their consumers agree "
+                                'on about buffers'), node_checks.planned_agreements),
+    Check('agreement.running', ('what nodes that run agreed on, what else there could be, and '
+                                'who is refused'), node_checks.running_agreements),
     Check('time.clock_source', 'what the kernel counts time with', machine_checks.clock_source),
     Check('time.synchronised', 'whether something disciplines the clock', machine_checks.synchronised),
     Check('limits.realtime', 'RLIMIT_RTPRIO', machine_checks.realtime),
     Check('limits.locked_memory', 'RLIMIT_MEMLOCK', machine_checks.locked_memory),
     Check('limits.descriptors', 'RLIMIT_NOFILE against what the pools need', machine_checks.descriptors),
     Check('limits.open_files', 'of the machine, and the process that has most of them', machine_checks.open_files),
-    Check('limits.python', 'whether the compiled steps are there, and how the interpreter was built', machine_checks.python),
+    Check('limits.python', ('whether the compiled steps are there, and how the interpreter was '
+                            'built'), machine_checks.python),
 )  # fmt: skip
 
 
@@ -66,7 +75,8 @@ def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
     for group in groups:
         if group not in order:
             raise ConfigError(
-                f"--only '{group}' is no group of checks; it must be one of {', '.join(order)}{nearest(group, order)}; see zc_doctor --help"
+                f"--only '{group}' is no group of checks; it must be one of "
+                f'{", ".join(order)}{nearest(group, order)}; see zc_doctor --help'
             )
     found = (check for check in every.values() if not groups or check.group in groups)
     return tuple(sorted(found, key=lambda check: order.index(check.group)))

@@ -1,32 +1,33 @@
 """ROS 2: which ROS there is, what its middleware does to images, and the folder of the shared-memory links.
 
-The folder is looked at, never made. Where it isn't there, the check tries to make one of another name beside it.
+The folder is looked at, never made. Where it isn't there, the check tries to make one of another
+name beside it.
 
-Sources: REP 2000 (distributions); ROS 2 documentation on ROS_DOMAIN_ID and discovery; Fast DDS documentation on shared-memory transport and
-profile files; ``config/fastdds_images.xml``.
+Sources: REP 2000 (distributions); ROS 2 documentation on ROS_DOMAIN_ID and discovery; Fast DDS
+documentation on shared-memory transport and profile files; ``config/fastdds_images.xml``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import grp
 import os
+from pathlib import Path
 import re
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
-from pathlib import Path
 
 from zc_perception.doctor import answers
 from zc_perception.doctor.needs import camera_class
 from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory.socket_folder import (
-    SUFFIX,
     default_folder,
     folder_complaint,
     runtime_folder,
     socket_path,
+    SUFFIX,
 )
-from zc_perception.machine.checks import Finding, Needs, Status, fail, ok, skip, told, warn
+from zc_perception.machine.checks import fail, Finding, Needs, ok, skip, Status, told, warn
 from zc_perception.machine.system import System
 from zc_perception.shipped_files import shipped_file
 
@@ -85,7 +86,10 @@ def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
     figures = {'wanted': wanted, 'installed': there, 'used': answer.get('middleware', '')}
     advice = f'apt install ros-$ROS_DISTRO-{wanted.replace("_", "-")}, or unset RMW_IMPLEMENTATION'
     if 'missing' in answer:
-        found = f"RMW_IMPLEMENTATION is '{answer['missing']}', which is not installed: no node can start"
+        found = (
+            f"RMW_IMPLEMENTATION is '{answer['missing']}', which is not installed: no "
+            'node can start'
+        )
         yield fail(f'{found}; installed: {", ".join(there) or "none"}', advice, **figures)
     elif 'error' in answer:
         yield skip('rclpy can not be imported; see ros.rclpy', **figures)
@@ -95,7 +99,10 @@ def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
         )
     else:
         yield ok(
-            f'{figures["used"]}{" (the default)" if not wanted else ""}; installed: {", ".join(there) or figures["used"]}',
+            (
+                f'{figures["used"]}{" (the default)" if not wanted else ""}; installed: '
+                f'{", ".join(there) or figures["used"]}'
+            ),
             **figures,
         )
 
@@ -189,7 +196,10 @@ def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
         yield fail(f"{name} is '{path}', which can't be read: {error}", advice, **figures)
         return
     if size < 2 * image:
-        found = f"{name} '{path}' has a segment of {size / _MIB:.1f} MiB, images have {image / _MIB:.1f} MiB"
+        found = (
+            f"{name} '{path}' has a segment of {size / _MIB:.1f} MiB, images have "
+            f'{image / _MIB:.1f} MiB'
+        )
         yield warn(found, f'raise segment_size to at least {4 * image}', **figures)
     else:
         yield ok(
@@ -202,10 +212,14 @@ def _receive_buffer(system: System, image: int, only: str) -> Finding:
     limit = system.read('proc/sys/net/core/rmem_max')
     figures = {'rmem_max': int(limit) if limit.isdigit() else None, 'image': image}
     if limit.isdigit() and int(limit) < image:
-        advice = 'sysctl -w net.core.rmem_max=67108864 net.ipv4.ipfrag_time=3 net.ipv4.ipfrag_high_thresh=134217728'
+        advice = (
+            'sysctl -w net.core.rmem_max=67108864 net.ipv4.ipfrag_time=3 '
+            'net.ipv4.ipfrag_high_thresh=134217728'
+        )
         found = (
             f'net.core.rmem_max is {int(limit) / _MIB:.1f} MiB, '
-            f'an image has {image / _MIB:.1f} MiB: of {only}, best-effort ones lose images, reliable ones get them later'
+            f'an image has {image / _MIB:.1f} MiB: of {only}, best-effort ones lose images, '
+            'reliable ones get them later'
         )
         return warn(found, advice, **figures)
     return ok(f'Cyclone DDS with net.core.rmem_max {limit or "unknown"}', **figures)
@@ -226,7 +240,10 @@ def ros_discovery(system: System, needs: Needs) -> Iterator[Finding]:
         advice = f'set it to one of {", ".join(_RANGES)}'
         yield fail(f"ROS_AUTOMATIC_DISCOVERY_RANGE is '{reach}'", advice, **figures)
     elif reach and local == '1':
-        found = 'ROS_LOCALHOST_ONLY and ROS_AUTOMATIC_DISCOVERY_RANGE are both set; from Iron on ROS_LOCALHOST_ONLY wins'
+        found = (
+            'ROS_LOCALHOST_ONLY and ROS_AUTOMATIC_DISCOVERY_RANGE are both set; from Iron '
+            'on ROS_LOCALHOST_ONLY wins'
+        )
         yield warn(found, 'unset ROS_LOCALHOST_ONLY, which is deprecated', **figures)
     else:
         hosts = (
@@ -261,7 +278,10 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
             )
             return
         if number not in {*os.getgroups(), os.getegid()} and system.user:
-            found = f"this user is not in group '{name}' (shared_memory_group), so it can't open the folder to that group"
+            found = (
+                f"this user is not in group '{name}' (shared_memory_group), so it can't "
+                'open the folder to that group'
+            )
             yield fail(found, f'usermod -aG {name} USER, and log in again', name, **figures)
             return
     try:
@@ -307,6 +327,7 @@ def _owned(folder: os.PathLike[str], user: int) -> None:
     owner = os.lstat(folder).st_uid
     if owner != user:
         raise ConfigError(
-            f"folder '{folder}' for shared-memory sockets belongs to user {owner}, this is user {user}; "
+            f"folder '{folder}' for shared-memory sockets belongs to user {owner}, this is "
+            f'user {user}; '
             'name another one in the environment variable ZC_RUNTIME_DIR'
         )

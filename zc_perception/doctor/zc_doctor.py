@@ -1,12 +1,13 @@
 """``zc_doctor``: preflight of a vehicle. Looks, tries real buffers, changes nothing. Needs neither ROS nor root.
 
-:mod:`~zc_perception.doctor.command` is what it does; that is imported when a signal can't hurt any more.
+:mod:`~zc_perception.doctor.command` is what it does; that is imported when a signal can't hurt any
+more.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+import sys
 
 from zc_perception.terminal import ending_quietly
 

@@ -1,7 +1,9 @@
 """Structs and enums of ``libnvbufsurface`` and ``libnvbufsurftransform``.
 
-Source: NvBufSurface and NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1, R35.6, R39.2); offsets as a C compiler lays
-out the documented fields (``test/jetson/test_jetson_abi.py``). Later releases only add behind what is used here. Not run on a Jetson.
+Source: NvBufSurface and NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1,
+R35.6, R39.2); offsets as a C compiler lays out the documented fields
+(``test/jetson/test_jetson_abi.py``). Later releases only add behind what is used here. Not run on
+a Jetson.
 """
 
 from __future__ import annotations
@@ -20,14 +22,16 @@ TAG_CAMERA = 0x200
 TAG_VIDEO_CONVERT = 0xF01
 MAP_READ = 0
 
-# Below a name is the library's without ``NvBufSurface`` or ``NvBufSurf``. Some structs end with the last field that is used here.
+# Below a name is the library's without ``NvBufSurface`` or ``NvBufSurf``. Some structs end with
+# the last field that is used here.
 CreateParams = c_struct(
     'u32 gpuId width height size; bool isContiguous; int colorFormat layout memType'
 )
 # Where chroma samples sit.
 ChromaSubsampling = c_struct('u8 chromaLocHoriz chromaLocVert')
 AllocateParams = c_struct(
-    'params params; int displayscanformat; chroma chromaSubsampling; int memtag; bool disablePitchPadding; u32 _reservedParam; '
+    'params params; int displayscanformat; chroma chromaSubsampling; int memtag; bool '
+    'disablePitchPadding; u32 _reservedParam; '
     'ptr[3] _reserved',
     params=CreateParams,
     chroma=ChromaSubsampling,
@@ -35,7 +39,10 @@ AllocateParams = c_struct(
 PlaneParams = c_struct(
     'u32 num_planes; u32[4] width height pitch offset psize bytesPerPix; ptr[16] _reserved'
 )
-_SURFACE = 'u32 width height pitch; int colorFormat layout; u64 bufferDesc; u32 dataSize; ptr dataPtr; planes planeParams'
+_SURFACE = (
+    'u32 width height pitch; int colorFormat layout; u64 bufferDesc; u32 dataSize; ptr '
+    'dataPtr; planes planeParams'
+)
 # Its size differs between releases, so that only element 0 of a list may be read.
 SurfaceParams = c_struct(_SURFACE, planes=PlaneParams)
 Surface = c_struct(
@@ -49,11 +56,13 @@ MappedSurfaceParams = c_struct(
     f'{_SURFACE}; mapped mappedAddr', planes=PlaneParams, mapped=MappedAddr
 )
 MapPlaneParams = c_struct(
-    'u32 width height pitch offset psize secondfieldoffset blockheightlog2; u64 flags; u8[64] reserved'
+    'u32 width height pitch offset psize secondfieldoffset blockheightlog2; u64 flags; u8[64] '
+    'reserved'
 )
 # All that another process needs to know of a buffer.
 MapParams = c_struct(
-    'u32 num_planes gpuId; u64 fd; u32 totalSize; int memType layout scanformat colorFormat; chroma chromaSubsampling; planes[4] planes; '
+    'u32 num_planes gpuId; u64 fd; u32 totalSize; int memType layout scanformat colorFormat; '
+    'chroma chromaSubsampling; planes[4] planes; '
     'u8[64] reserved',
     chroma=ChromaSubsampling,
     planes=MapPlaneParams,

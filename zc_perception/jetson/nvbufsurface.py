@@ -1,47 +1,50 @@
 """Images of NVIDIA's ``libnvbufsurface``: one image in one nvmap dma-buf, as Jetson cameras and the VIC use them.
 
 * :class:`NvBufSurfaceHeap` allocates one.
-* :func:`surface_parameters` and :func:`surface_image` read one that somebody else made, such as a camera's: where its planes lie.
+* :func:`surface_parameters` and :func:`surface_image` read one that somebody else made, such as a
+  camera's: where its planes lie.
 * :class:`SurfaceCache` makes the library's object for one that came as a descriptor.
 
-Source: NvBufSurface pages of the *Jetson Linux API Reference* (R35.3.1 to R39.2). The head of ``NvBufSurface`` and of its parameters is the
-same in all of them. Their tails have grown, so that only element 0 of a list may be read. R36's own page wasn't found. So this module
-checks the structs: it makes an image of its own first, and compares what comes back with what was asked for, before it reads a camera's.
+Source: NvBufSurface pages of the *Jetson Linux API Reference* (R35.3.1 to R39.2). The head of
+``NvBufSurface`` and of its parameters is the same in all of them. Their tails have grown, so that
+only element 0 of a list may be read. R36's own page wasn't found. So this module checks the
+structs: it makes an image of its own first, and compares what comes back with what was asked for,
+before it reads a camera's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+from dataclasses import dataclass
 import fcntl
 import os
 import queue
-from dataclasses import dataclass
 from typing import Any
 
 from zc_perception.errors import AcceleratorError, AllocationError, LayoutError
 from zc_perception.jetson.abi import (
+    AllocateParams,
+    CreateParams,
     LAYOUT_BLOCK_LINEAR,
     LAYOUT_PITCH,
+    MapParams,
     MEM_DEFAULT,
     MEM_HANDLE,
     MEM_SURFACE_ARRAY,
-    TAG_CAMERA,
-    AllocateParams,
-    CreateParams,
-    MapParams,
     PlaneParams,
     Surface,
     SurfaceParams,
     SurfacePointer,
+    TAG_CAMERA,
 )
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.format_names import (
-    NvBufSurfaceFormat,
     from_nvbufsurface,
     nvbufsurface_format,
+    NvBufSurfaceFormat,
 )
 from zc_perception.pixel.fourcc import fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
@@ -65,7 +68,8 @@ assert (
 def load_library(who: str, name: str, *functions: str) -> ctypes.CDLL:
     """A library of JetPack.
 
-    :raises AllocationError: it can't be loaded, or lacks one of the functions. The message begins with *who* needs it.
+    :raises AllocationError: it can't be loaded, or lacks one of the functions. The message begins
+        with *who* needs it.
     """
     try:
         library = ctypes.CDLL(name)
@@ -153,14 +157,17 @@ class NvBufSurfaceHeap:
     ) -> tuple[OwnedSurface, ImageLayout]:
         """A surface of one image, and where its planes lie.
 
-        :param layout: of it count width, height and format; strides and offsets are the library's choice, in the layout returned.
+        :param layout: of it count width, height and format; strides and offsets are the library's
+            choice, in the layout returned.
         :param tag: what the memory is for, in the library's own statistics.
-        :raises AllocationError: the library refuses, the layout isn't LINEAR, or what came back isn't what was asked for.
+        :raises AllocationError: the library refuses, the layout isn't LINEAR, or what came back
+            isn't what was asked for.
         :raises FormatError: the library has no name for the format.
         """
         if layout.modifier != LINEAR:
             raise AllocationError(
-                f"heap 'nvbufsurface' gives LINEAR images here, not {modifier_name(layout.modifier)}; negotiate LINEAR"
+                "heap 'nvbufsurface' gives LINEAR images here, not "
+                f'{modifier_name(layout.modifier)}; negotiate LINEAR'
             )
         color_format = int(nvbufsurface_format(layout.fourcc, colorimetry))
         wanted = CreateParams(
@@ -183,7 +190,8 @@ class NvBufSurfaceHeap:
             )
         if status != 0 or not surface:
             raise AllocationError(
-                f'libnvbufsurface could not allocate {fourcc_name(layout.fourcc)} {layout.width}x{layout.height} (status {status}); '
+                f'libnvbufsurface could not allocate {fourcc_name(layout.fourcc)} '
+                f'{layout.width}x{layout.height} (status {status}); '
                 'use fewer slots, a smaller image, or heap: auto, and see the kernel log for nvmap'
             )
         owner = OwnedSurface(self._library, surface)
@@ -199,7 +207,8 @@ def _image_layout(asked: ImageLayout, color_format: int, surface: ctypes.Structu
     """Where the planes lie, from a surface that must be the one asked for."""
     if surface.batchSize != 1 or not surface.surfaceList:
         raise AllocationError(
-            f'libnvbufsurface returned a batch of {surface.batchSize}; this release has another struct layout: use heap: auto'
+            f'libnvbufsurface returned a batch of {surface.batchSize}; this release has '
+            'another struct layout: use heap: auto'
         )
     params = surface.surfaceList[0]
     names = ('width', 'height', 'format', 'layout', 'planes')
@@ -220,7 +229,8 @@ def _image_layout(asked: ImageLayout, color_format: int, surface: ctypes.Structu
     )
     if came != want:
         raise AllocationError(
-            f'libnvbufsurface was asked for {want} and returned {came}; this release may have another struct layout: use heap: auto'
+            f'libnvbufsurface was asked for {want} and returned {came}; this release may have '
+            'another struct layout: use heap: auto'
         )
     layout, _ = surface_image(params)
     try:
@@ -239,7 +249,8 @@ def surface_parameters(address: int, size: int) -> ctypes.Structure:
     """
     if size < ctypes.sizeof(Surface):
         raise LayoutError(
-            f'an NvBufSurface has at least {ctypes.sizeof(Surface)} bytes, this buffer has {size}: it holds something else'
+            f'an NvBufSurface has at least {ctypes.sizeof(Surface)} bytes, this buffer has '
+            f'{size}: it holds something else'
         )
     surface = Surface.from_address(address)
     if not surface.batchSize or not surface.surfaceList:
@@ -248,7 +259,8 @@ def surface_parameters(address: int, size: int) -> ctypes.Structure:
         )
     if surface.memType not in (MEM_DEFAULT, MEM_SURFACE_ARRAY, MEM_HANDLE):
         raise LayoutError(
-            f'the NvBufSurface has memory of type {surface.memType}, which has no descriptor; let its element use surface arrays '
+            f'the NvBufSurface has memory of type {surface.memType}, which has no descriptor; '
+            'let its element use surface arrays '
             '(nvbuf-memory-type=4)'
         )
     parameters = surface.surfaceList[0]
@@ -268,8 +280,9 @@ def surface_signature(parameters: ctypes.Structure) -> bytes:
 def surface_image(parameters: ctypes.Structure) -> tuple[ImageLayout, Colorimetry]:
     """An image's layout, in one buffer, and its colours.
 
-    A pitch-linear one is LINEAR. Of a block-linear one the struct doesn't say enough for NVIDIA's modifier (page kind, generation, sector
-    layout, height of the blocks), so that it is INVALID: nobody told us.
+    A pitch-linear one is LINEAR. Of a block-linear one the struct doesn't say enough for NVIDIA's
+    modifier (page kind, generation, sector layout, height of the blocks), so that it is INVALID:
+    nobody told us.
 
     :raises LayoutError: a number that can't be, or a layout that isn't documented.
     :raises FormatError: a colour format without a DRM fourcc.
@@ -296,7 +309,8 @@ def surface_image(parameters: ctypes.Structure) -> tuple[ImageLayout, Colorimetr
 def check_structs(library: str | None = None) -> None:
     """Allocate an image, and see that the library's structs have the fields where we read them. Nothing is read that isn't mapped.
 
-    :raises AllocationError: the library isn't there or doesn't allocate, or its structs are others; the message says what stood there.
+    :raises AllocationError: the library isn't there or doesn't allocate, or its structs are
+        others; the message says what stood there.
     """
     name = library or LIBRARY
     loaded = load_library(
@@ -316,7 +330,8 @@ def check_structs(library: str | None = None) -> None:
     )
     if status != 0 or not pointer.value:
         raise AllocationError(
-            f'{name} could not allocate a trial image of {width}x{height} (status {status}); see the kernel log for nvmap'
+            f'{name} could not allocate a trial image of {width}x{height} (status {status}); '
+            'see the kernel log for nvmap'
         )
     try:
         problem = _find_problem(pointer.value)
@@ -324,7 +339,8 @@ def check_structs(library: str | None = None) -> None:
         loaded.NvBufSurfaceDestroy(pointer)
     if problem:
         raise AllocationError(
-            f'{name} has other structs than R35 to R39 ({problem}): frames of this release would be misread; report its version, '
+            f'{name} has other structs than R35 to R39 ({problem}): frames of this release '
+            'would be misread; report its version, '
             'and use camera: v4l2 meanwhile'
         )
 
@@ -349,7 +365,10 @@ def _find_problem(address: int) -> str:
         or tuple(planes.width)[:2] != (width, width // 2)
         or tuple(planes.height)[:2] != (height, height // 2)
     ):
-        return f'{planes.num_planes} planes of {tuple(planes.width)} x {tuple(planes.height)} {PLANE_PARAMS_OFFSET} bytes inside of its list'
+        return (
+            f'{planes.num_planes} planes of {tuple(planes.width)} x {tuple(planes.height)} '
+            f'{PLANE_PARAMS_OFFSET} bytes inside of its list'
+        )
     pitches, ends = tuple(planes.pitch)[:2], [planes.offset[i] + planes.psize[i] for i in range(2)]
     if (
         min(pitches) < width
@@ -390,11 +409,13 @@ _Entry = tuple['ctypes._Pointer[Any]', contextlib.ExitStack]
 class SurfaceCache:
     """The library's objects of buffers that came as descriptors, by buffer and layout. One thread.
 
-    An object is made once per buffer and kept until the buffer's owner gives it up. ``NvBufSurfaceFromFd`` finds what this process's
-    library made itself. ``NvBufSurfaceImport`` takes what came from elsewhere, with a description that the frame's layout yields.
+    An object is made once per buffer and kept until the buffer's owner gives it up.
+    ``NvBufSurfaceFromFd`` finds what this process's library made itself. ``NvBufSurfaceImport``
+    takes what came from elsewhere, with a description that the frame's layout yields.
 
-    The library caches by the descriptor's *number*, and answers a reused number with the buffer that had it before. So it is given
-    duplicates of high numbers, which live as long as the entry, and what it answers is compared with the layout.
+    The library caches by the descriptor's *number*, and answers a reused number with the buffer
+    that had it before. So it is given duplicates of high numbers, which live as long as the entry,
+    and what it answers is compared with the layout.
 
     :param library: name or path of ``libnvbufsurface``.
     :raises AllocationError: it can't be loaded.
@@ -417,7 +438,8 @@ class SurfaceCache:
     def surface(self, image: SurfaceImage) -> ctypes._Pointer[Any]:
         """The surface of *image*, valid until its buffer's owner gives it up or :meth:`close`.
 
-        :raises AcceleratorError: the buffer isn't NvBufSurface memory, or this release of the library can't take it.
+        :raises AcceleratorError: the buffer isn't NvBufSurface memory, or this release of the
+            library can't take it.
         :raises FormatError: NvBufSurface has no name for the format.
         """
         self.tidy()
@@ -427,7 +449,8 @@ class SurfaceCache:
         if entry is None:
             if len(image.buffers) != 1:
                 raise AcceleratorError(
-                    f'the VIC takes an image in one buffer, this one has {len(image.buffers)}; negotiate one buffer for all planes'
+                    f'the VIC takes an image in one buffer, this one has {len(image.buffers)}; '
+                    'negotiate one buffer for all planes'
                 )
             entry = self._entries[key] = self._open(image)
             buffer.tell_end(self._ended.put)
@@ -456,7 +479,10 @@ class SurfaceCache:
                     or not pointer
                 ):
                     raise AcceleratorError(
-                        f'libnvbufsurface does not know buffer {buffer.identity.inode} ({buffer.heap}) and '
+                        (
+                            f'libnvbufsurface does not know buffer {buffer.identity.inode} '
+                            f'({buffer.heap}) and '
+                        )
                         + (
                             'refuses to import it'
                             if self._import is not None
@@ -515,7 +541,8 @@ def _check(pointer: ctypes._Pointer[Any], layout: ImageLayout, color_format: int
     """
     if not pointer[0].surfaceList:
         raise AcceleratorError(
-            'libnvbufsurface returned a surface without an image; this release may have another struct layout'
+            'libnvbufsurface returned a surface without an image; this release may have '
+            'another struct layout'
         )
     params = pointer[0].surfaceList[0]
     came: list[object] = [
@@ -534,6 +561,7 @@ def _check(pointer: ctypes._Pointer[Any], layout: ImageLayout, color_format: int
         want += [LAYOUT_PITCH, *((plane.offset, plane.stride) for plane in layout.planes[:count])]
     if came != want:
         raise AcceleratorError(
-            f'libnvbufsurface says of this buffer {came}, the frame {want} (width, height, format, planes, layout, offsets and pitches): '
+            f'libnvbufsurface says of this buffer {came}, the frame {want} (width, height, '
+            'format, planes, layout, offsets and pitches): '
             'a reused descriptor, or another struct layout'
         )

@@ -1,18 +1,18 @@
 """The video image compositor (VIC) of a Jetson: scales, converts colours and layouts between NvBufSurface images, without the CPU.
 
-Camera and decoder images are often block-linear, and a CPU reads their memory slowly. One pass of the VIC turns such an image into
-a small linear one.
+Camera and decoder images are often block-linear, and a CPU reads their memory slowly. One pass of
+the VIC turns such an image into a small linear one.
 
-Source: NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1, R35.6). Tested against a double of the library
-(``test/doubles/nvbufsurftransform.c``), not on a Jetson.
+Source: NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1, R35.6). Tested
+against a double of the library (``test/doubles/nvbufsurftransform.c``), not on a Jetson.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
 import ctypes
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.jetson.abi import (
     MAP_READ,
-    TAG_VIDEO_CONVERT,
     MappedSurfaceParams,
     SurfacePointer,
+    TAG_VIDEO_CONVERT,
     TransformCompute,
     TransformConfigParams,
     TransformError,
@@ -33,22 +33,24 @@ from zc_perception.jetson.abi import (
     TransformRect,
 )
 from zc_perception.jetson.nvbufsurface import (
+    load_library,
     NvBufSurfaceHeap,
     OwnedSurface,
     SurfaceCache,
     SurfaceImage,
-    load_library,
 )
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
 from zc_perception.pixel.fourcc import fourcc_name
-from zc_perception.pixel.layout import ImageLayout, compute_layout
+from zc_perception.pixel.layout import compute_layout, ImageLayout
 
 TRANSFORM_LIBRARY = 'libnvbufsurftransform.so'
 _ADVICE = {
     TransformError.ROI_ERROR: 'a rectangle lies outside its image',
     TransformError.INVALID_PARAMS: 'the parameters are not what this release expects',
     TransformError.EXECUTION_ERROR: 'the VIC failed, see dmesg',
-    TransformError.UNSUPPORTED: 'the VIC cannot convert between these formats or sizes (it scales by 1/16 to 16)',
+    TransformError.UNSUPPORTED: (
+        'the VIC cannot convert between these formats or sizes (it scales by 1/16 to 16)'
+    ),
 }
 
 
@@ -75,7 +77,8 @@ class VicImage:
         pointer = self._owner.pointer
         if self._library.NvBufSurfaceMap(pointer, 0, index, MAP_READ) != 0:
             raise AllocationError(
-                f'libnvbufsurface could not map plane {index} of the image for the VIC; see the kernel log for nvmap'
+                f'libnvbufsurface could not map plane {index} of the image for the VIC; see '
+                'the kernel log for nvmap'
             )
         self._mapped = index + 1
         address = ctypes.cast(pointer[0].surfaceList, ctypes.POINTER(MappedSurfaceParams))[
@@ -83,7 +86,8 @@ class VicImage:
         ].mappedAddr.addr[index]
         if not address:
             raise AllocationError(
-                f'libnvbufsurface mapped plane {index} nowhere; this release may have another struct layout'
+                f'libnvbufsurface mapped plane {index} nowhere; this release may have another '
+                'struct layout'
             )
         _, shape, sample, _, strides = self.layout.arrays[index]
         memory = memoryview(
@@ -111,7 +115,8 @@ class VicImage:
             # One plane after the other: all at once (-1) is reported broken on some releases.
             if self._library.NvBufSurfaceSyncForCpu(self.pointer, 0, index) != 0:
                 raise AcceleratorError(
-                    f'libnvbufsurface could not synchronise plane {index} for the CPU; see the kernel log for nvmap'
+                    f'libnvbufsurface could not synchronise plane {index} for the CPU; see the '
+                    'kernel log for nvmap'
                 )
         yield self._views
 
@@ -154,7 +159,8 @@ class Vic:
         """An image for the VIC to write and the CPU to read.
 
         :param colorimetry: of a Y'CbCr format; others have none.
-        :raises AllocationError: no memory, or the library lays it out in a way that isn't understood.
+        :raises AllocationError: no memory, or the library lays it out in a way that isn't
+            understood.
         :raises FormatError: NvBufSurface doesn't have the format.
         """
         owner, layout = self._heap.allocate_surface(
@@ -188,7 +194,8 @@ class Vic:
         status = self._transform(self._surfaces.surface(source), target, ctypes.byref(parameters))
         if status != TransformError.SUCCESS:
             raise AcceleratorError(
-                f'the VIC could not make {_describe(destination.layout)} of {_describe(source.layout)} (status {status}): '
+                f'the VIC could not make {_describe(destination.layout)} of '
+                f'{_describe(source.layout)} (status {status}): '
                 f'{_ADVICE.get(status, "see dmesg")}'
             )
 
@@ -200,7 +207,8 @@ class Vic:
         )
         if status != TransformError.SUCCESS:
             raise AcceleratorError(
-                f'libnvbufsurftransform has no VIC here (status {status}): {_ADVICE.get(status, "see dmesg")}'
+                f'libnvbufsurftransform has no VIC here (status {status}): '
+                f'{_ADVICE.get(status, "see dmesg")}'
             )
         self._sessions.set = True
 

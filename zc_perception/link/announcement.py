@@ -1,32 +1,34 @@
 """How an adapted publisher says that it is there: by ``<topic>/_zc``, a small latched message, and by a file beside its socket.
 
-The format is pinned, see docs/wire.md. The file says the same as the message, for consumers whom the message doesn't reach: after a
-consumer was killed, Fast DDS 2.14 may write what is meant for its successor into shared memory that is gone. And a sample that is lost
-while two ends find each other comes again only with the next heartbeat, after 3 s. In both cases the graph knows the publisher at once.
+The format is pinned, see docs/wire.md. The file says the same as the message, for consumers whom
+the message doesn't reach: after a consumer was killed, Fast DDS 2.14 may write what is meant for
+its successor into shared memory that is gone. And a sample that is lost while two ends find each
+other comes again only with the next heartbeat, after 3 s. In both cases the graph knows the
+publisher at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 import contextlib
+from dataclasses import asdict, dataclass
 import functools
 import hashlib
+from itertools import islice
 import json
 import os
+from pathlib import Path
 import secrets
 import stat
 import uuid
-from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
-from itertools import islice
-from pathlib import Path
 
 from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory.socket_folder import (
-    ANNOUNCEMENT_SUFFIX,
-    SUN_PATH,
     announcement_path,
+    ANNOUNCEMENT_SUFFIX,
     is_dead,
     starting_path,
+    SUN_PATH,
 )
 
 VERSION = 1
@@ -45,8 +47,10 @@ class Announcement:
 
     :param socket: path of the shared-memory socket; empty while this publisher offers none.
     :param formats: ``drm-format`` strings.
-    :param generation: grows whenever the publisher has allocated buffers anew. 0: it has none yet, or doesn't say so.
-    :param possible_formats: ``drm-format`` strings that it could publish in place of *formats*; empty: it doesn't say.
+    :param generation: grows whenever the publisher has allocated buffers anew. 0: it has none yet,
+        or doesn't say so.
+    :param possible_formats: ``drm-format`` strings that it could publish in place of *formats*;
+        empty: it doesn't say.
     :param possible_heaps: where its memory could come from; empty: it doesn't say.
     :param possible_sizes: ``WIDTHxHEIGHT`` of images that it could publish; empty: it doesn't say.
     """
@@ -127,7 +131,8 @@ def announcement_topic(topic: str) -> str:
     name = topic + SUFFIX
     if len(name) > _LONGEST_TOPIC:
         raise ConfigError(
-            f"topic '{topic}' has {len(topic)} characters, and at most {_LONGEST_TOPIC - len(SUFFIX)} leave room for '{SUFFIX}', where "
+            f"topic '{topic}' has {len(topic)} characters, and at most "
+            f"{_LONGEST_TOPIC - len(SUFFIX)} leave room for '{SUFFIX}', where "
             'its publishers are announced; choose a shorter name or namespace'
         )
     return name

@@ -1,11 +1,13 @@
 """The in-process link: the same object for every subscription of this process, as it is.
 
-:class:`InProcessBus` knows who is there: publishers and subscriptions meet under a key of (context,
-resolved topic, ROS type). Registration is rare and takes locks. Publishing reads one immutable
+:class:`InProcessBus` knows who is there: publishers and subscriptions meet under a key of
+(context, resolved topic, ROS type). Registration is rare and takes locks. Publishing reads one
+immutable
 tuple, on the publisher's thread. A transient_local publisher keeps its last objects for
 subscriptions that come late; its publishing takes a lock.
 
-:class:`MeetingPoint` is where the cameras and the consumers of the process find each other to agree on buffers, whoever comes first.
+:class:`MeetingPoint` is where the cameras and the consumers of the process find each other to
+agree on buffers, whoever comes first.
 
 Locks are taken in this order: the bus's, a publisher's, the one for its promises (``_settling``),
 the pool's. Under them nothing of a subscriber is called but ``notify``, which must not block.
@@ -13,11 +15,11 @@ the pool's. Under them nothing of a subscriber is called but ``notify``, which m
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+import itertools
+import threading
 from typing import Any, Generic, Protocol, TypeVar
 
 from zc_perception.frame_queue import KeepLastQueue
@@ -69,11 +71,14 @@ class BusSubscription(Generic[T]):
 
     :param holder: its name among the holders of leases, unique in the process.
     :param notify: called after each object was queued; must not block.
-    :param consumer: who takes part in the agreement on a publisher's buffers for it; ``None``: it takes whatever comes.
-    :param held: frames that it may hold at the same time, of each publisher; ``None``: as many as it likes.
+    :param consumer: who takes part in the agreement on a publisher's buffers for it; ``None``: it
+        takes whatever comes.
+    :param held: frames that it may hold at the same time, of each publisher; ``None``: as many as
+        it likes.
     :param resting: it gets nothing for now; what was promised to it stays.
     :param by_message: it reads messages for now, and gets nothing but ``headers``.
-    :param headers: gets the ``header`` of each object, also of those that a quota keeps from it; ``None``: the type has none.
+    :param headers: gets the ``header`` of each object, also of those that a quota keeps from it;
+        ``None``: the type has none.
     :param custom_type: the type that it takes; ``None`` takes any.
     """
 
@@ -110,8 +115,9 @@ class BusPublisher(Generic[T]):
     or goes.
 
     **Slots.** Each subscription is promised slots of the pool from which the objects come, for as
-    many as it may hold. If too few are left, it gets nothing from this publisher; whenever somebody
-    has gone, :meth:`settle` tries again. An object that is given to a subscription waits in its
+    many as it may hold. If too few are left, it gets nothing from this publisher; whenever
+    somebody has gone, :meth:`settle` tries again. An object that is given to a subscription waits
+    in its
     queue. Where that holds all that it may, and as many wait as may, the newest takes the place of
     the oldest.
 
@@ -415,7 +421,8 @@ class MeetingPoint:
     """The cameras and the consumers of this process, by topic. :attr:`lock` is held while anybody comes, goes or agrees on buffers: nobody
     is missed, and nobody leaves half-way.
 
-    Threads that carry frames never take that lock. Whoever changes what a consumer may get calls :meth:`InProcessBus.rematch`.
+    Threads that carry frames never take that lock. Whoever changes what a consumer may get calls
+    :meth:`InProcessBus.rematch`.
     """
 
     def __init__(self) -> None:

@@ -14,9 +14,9 @@ change.
 
 from __future__ import annotations
 
+from collections import deque
 import threading
 import time
-from collections import deque
 from typing import Any
 
 Key = tuple[str, int]

@@ -1,22 +1,22 @@
 """Images in buffers that a library of somebody else's has: where their planes are, and what a producer of such buffers can promise.
 
-A library exports one descriptor for an image or one for each plane, of which several may be of one buffer (EGL and VA-API do so). A buffer
-is known again by what its descriptors refer to.
+A library exports one descriptor for an image or one for each plane, of which several may be of one
+buffer (EGL and VA-API do so). A buffer is known again by what its descriptors refer to.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+import os
 
 from zc_perception.errors import AllocationError, ConfigError, LayoutError
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import MAX_SLOTS, Buffers, close_buffers
+from zc_perception.memory.pool import Buffers, close_buffers, MAX_SLOTS
 from zc_perception.negotiation.constraints import BufferConstraints, Placement, Size
 from zc_perception.pixel.fourcc import PixelFormat
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
-from zc_perception.pixel.modifier import LINEAR, check_modifier
+from zc_perception.pixel.modifier import check_modifier, LINEAR
 
 LEAST_IMAGES = 2
 """While a consumer holds one, its owner fills another."""
@@ -57,8 +57,10 @@ class ForeignImages:
             or len(offsets) not in (0, count)
         ):
             raise ConfigError(
-                f'{fmt.name.strip()} has {len(fmt.planes)} plane(s), and there are {count} stride(s), {len(offsets)} offset(s) and '
-                f'{len(first)} descriptor(s): give a stride for each plane, an offset for each or none, and one descriptor or one for each'
+                f'{fmt.name.strip()} has {len(fmt.planes)} plane(s), and there are {count} '
+                f'stride(s), {len(offsets)} offset(s) and '
+                f'{len(first)} descriptor(s): give a stride for each plane, an offset for each '
+                'or none, and one descriptor or one for each'
             )
         self._pattern, _ = _distinct(first)
         buffer_of = self._pattern if len(first) == count else (0,) * count
@@ -83,7 +85,8 @@ class ForeignImages:
         pattern, identities = _distinct(fds)
         if pattern != self._pattern:
             raise LayoutError(
-                f'a frame in {len(fds)} descriptor(s) of {len(identities)} buffer(s); the others are in {len(self._pattern)} descriptor(s) '
+                f'a frame in {len(fds)} descriptor(s) of {len(identities)} buffer(s); the '
+                f'others are in {len(self._pattern)} descriptor(s) '
                 f'of {max(self._pattern) + 1} buffer(s)'
             )
         return identities
@@ -91,14 +94,16 @@ class ForeignImages:
     def buffers(self, fds: Sequence[int]) -> Buffers:
         """Those of one image.
 
-        :raises AllocationError: one is no buffer, or of another kind of memory than the first image's.
+        :raises AllocationError: one is no buffer, or of another kind of memory than the first
+            image's.
         """
         made = self._open(fds)
         other = next((buffer.heap for buffer in made if buffer.heap != self.heap), None)
         if other is not None:
             close_buffers(made)
             raise AllocationError(
-                f"a frame in memory of '{other}', while consumers agreed on memory of '{self.heap}'; use one kind only"
+                f"a frame in memory of '{other}', while consumers agreed on memory of "
+                f"'{self.heap}'; use one kind only"
             )
         return made
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import array
-import time
 from collections.abc import Callable
 from dataclasses import replace
+import time
 from typing import Any
 
+from builtin_interfaces.msg import Time
 import cv2
 import numpy as np
-from builtin_interfaces.msg import Time
 from numpy.typing import NDArray
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header as HeaderMessage
@@ -21,9 +21,9 @@ from zc_perception.link.rclpy_compat import bytes_of
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.mapping import map_buffers, why_unmapped
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.memory.heaps import Heap, HeapUse, SealedMemfd, heap_order, working_heaps
+from zc_perception.memory.heaps import Heap, heap_order, HeapUse, SealedMemfd, working_heaps
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import MAX_SLOTS, BufferPool
+from zc_perception.memory.pool import BufferPool, MAX_SLOTS
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
@@ -31,15 +31,16 @@ from zc_perception.pixel.conversion import ToLuma, ToPicture
 from zc_perception.pixel.encodings import NATIVE, OUTPUT_ENCODINGS
 from zc_perception.pixel.format_names import from_ros_encoding
 from zc_perception.pixel.fourcc import NV12, pixel_format
-from zc_perception.pixel.layout import ImageLayout, chained_layout, compute_layout, views
+from zc_perception.pixel.layout import chained_layout, compute_layout, ImageLayout, views
 from zc_perception.pixel.modifier import LINEAR
-from zc_perception.pixel.nv12 import Nv12Writer, ToNv12, even
-from zc_perception.pixel.raw_picture import PictureReader, RawPicture, layout_of
-from zc_perception.pixel.readable import READABLE, check_readable, full_range_table, rgb_range
-from zc_perception.pixel.samples import Planes, cut_to
+from zc_perception.pixel.nv12 import even, Nv12Writer, ToNv12
+from zc_perception.pixel.raw_picture import layout_of, PictureReader, RawPicture
+from zc_perception.pixel.readable import check_readable, full_range_table, READABLE, rgb_range
+from zc_perception.pixel.samples import cut_to, Planes
 
 _KEEP_ALL_DEPTH = 16
-# sensor_msgs has two names for each of the packed formats. Only the old ones are known to every distribution's readers.
+# sensor_msgs has two names for each of the packed formats. Only the old ones are known to every
+# distribution's readers.
 _OLDEST_NAMES = {'yuyv': 'yuv422_yuy2', 'uyvy': 'yuv422'}
 # What a message's samples mean: it can't say.
 _MEANT = (BT601_LIMITED.matrix, BT601_LIMITED.range)
@@ -73,7 +74,8 @@ def stamp_to_message(header: Header, message: Any) -> None:
 def native_encoding(fourcc: int, colorimetry: Colorimetry) -> str:
     """The encoding in which a frame's own bytes mean the same in a message; ``rgb8`` where there is none.
 
-    A message can't say matrix and range: those of its Y'CbCr are BT.601 limited, those of R, G, B and of grey are full.
+    A message can't say matrix and range: those of its Y'CbCr are BT.601 limited, those of R, G, B
+    and of grey are full.
     """
     fmt = pixel_format(fourcc)
     same = (
@@ -95,8 +97,8 @@ def why_no_message(layout: ImageLayout) -> str:
 class FrameToImage:
     """Converts frames of any format; keeps one message, which is valid until the next call.
 
-    :param encoding: one of :data:`OUTPUT_ENCODINGS`. rgb8 is what every viewer shows; many show no nv12. native is
-        :func:`native_encoding`.
+    :param encoding: one of :data:`OUTPUT_ENCODINGS`. rgb8 is what every viewer shows; many show no
+        nv12. native is :func:`native_encoding`.
     :raises ConfigError: another one.
     """
 
@@ -152,7 +154,8 @@ class FrameToImage:
             memory = array.array('B', bytes(image.buffer_size(0)))
             message.encoding, message.width, message.height = encoding, layout.width, layout.height
             message.step, message.data = image.planes[0].stride, memory
-        # The setter may or may not keep our array, depending on rclpy's version: write into what the message really holds.
+        # The setter may or may not keep our array, depending on rclpy's version: write into what
+        # the message really holds.
         self._planes = views(image, message.data)
         self._convert = convert
         self._key = layout, colorimetry
@@ -186,7 +189,8 @@ class FrameToImage:
         :raises LayoutError: nv12 of an odd size.
         """
         data = frame.data
-        # Tuples compare their members by identity first, and the layout of a pool's slots is one object.
+        # Tuples compare their members by identity first, and the layout of a pool's slots is one
+        # object.
         if self._key != (data.layout, data.colorimetry):
             self._prepare(data.layout, data.colorimetry)
         stamp_to_message(data.header, self._message)
@@ -259,7 +263,8 @@ class ImageToFrame:
         """Whoever takes the frames holds up to *held* of them at a time, and up to *depth* wait besides; ``None``: as many as are worth
         their memory. When more are to wait, :meth:`all_in_use` says that one of them has to go.
 
-        :param on_room: called when a frame that had to wait, because *held* of them were held, may be handed over.
+        :param on_room: called when a frame that had to wait, because *held* of them were held, may
+            be handed over.
         """
         window = min(held, MAX_SLOTS // 2)
         depth = min(depth or _KEEP_ALL_DEPTH, MAX_SLOTS - window - 1)
@@ -331,7 +336,8 @@ class ImageToFrame:
 
         :raises FormatError: see :func:`layout_of`.
         :raises LayoutError: a size that the encoding can't have.
-        :raises NegotiationError: NV12 of that size in the memory of this machine does not suit who takes the frames.
+        :raises NegotiationError: NV12 of that size in the memory of this machine does not suit who
+            takes the frames.
         :raises AllocationError: no memory.
         """
         picture = RawPicture(
@@ -365,7 +371,8 @@ class ImageToFrame:
         slot = pool.acquire()
         if slot is None:
             raise FormatError(
-                f'all {self._slots} converted frames are in use ({pool.statistics().holders}); release frames sooner'
+                f'all {self._slots} converted frames are in use ({pool.statistics().holders}); '
+                'release frames sooner'
             )
         try:
             with map_buffers(

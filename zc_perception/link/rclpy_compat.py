@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 import contextlib
 import copy
 import importlib.util
 import inspect
 import threading
-import weakref
-from collections.abc import Callable, Iterable
 from typing import Any
+import weakref
 
-import rclpy
 from rcl_interfaces.msg import SetParametersResult
+import rclpy
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.executors import Executor
 from rclpy.lifecycle import LifecycleNodeMixin
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSPolicyKind, QoSProfile
-from rclpy.qos_overriding_options import QoSOverridingOptions, _declare_qos_parameters
+from rclpy.qos_overriding_options import _declare_qos_parameters, QoSOverridingOptions
 from rclpy.serialization import deserialize_message
 from rclpy.task import Future
 
@@ -35,7 +35,8 @@ try:
 except ImportError:  # Humble
     from rclpy.qos_event import SubscriptionEventCallbacks
 
-# Once they are shut down, executors have no guard condition any more, and nodes' handles are destroyed.
+# Once they are shut down, executors have no guard condition any more, and nodes' handles are
+# destroyed.
 _GONE = (InvalidHandle, AttributeError, RuntimeError)
 _TYPE_DESCRIPTION = 'start_type_description_service'
 
@@ -48,7 +49,8 @@ def refuses_guard_conditions(executor: Executor | None) -> bool:
 def call_soon(executor: Executor, function: Callable[[], object]) -> None:
     """Run *function* on the executor's thread; not at all if that is shutting down. Any thread may call this.
 
-    A method's object is not kept alive for it: the executor keeps tasks that are done until it wakes up the next time.
+    A method's object is not kept alive for it: the executor keeps tasks that are done until it
+    wakes up the next time.
     """
     if inspect.ismethod(function):
         method = weakref.WeakMethod(function)
@@ -129,8 +131,9 @@ def create_reader(
 ) -> Any:
     """A subscription that may be destroyed while its node is spun, on whichever thread.
 
-    By default a subscription of rclpy has an event handler. An executor that has just gathered what it waits for raises InvalidHandle
-    when that handler is destroyed, and ``spin`` ends. So this one has none.
+    By default a subscription of rclpy has an event handler. An executor that has just gathered
+    what it waits for raises InvalidHandle when that handler is destroyed, and ``spin`` ends. So
+    this one has none.
     """
     quiet = SubscriptionEventCallbacks(use_default_callbacks=False)
     return node.create_subscription(
@@ -152,8 +155,9 @@ def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
 def bytes_of(field: Any) -> Any:
     """A message's ``uint8[]`` in the CPU's memory, which NumPy can read: an ``array.array`` as it is.
 
-    From Lyrical on it may be a ``rosidl_buffer.Buffer`` instead, if whoever reads the topic asks for memory of a vendor's backend. That
-    has no buffer protocol, and its bytes may lie in a device: they are copied.
+    From Lyrical on it may be a ``rosidl_buffer.Buffer`` instead, if whoever reads the topic asks
+    for memory of a vendor's backend. That has no buffer protocol, and its bytes may lie in a
+    device: they are copied.
     """
     return field.to_array() if hasattr(field, 'backend_type') else field
 
@@ -161,7 +165,8 @@ def bytes_of(field: Any) -> Any:
 def parameter_overrides(node: Node) -> dict[str, Any]:
     """What the command line and YAML files set for *node*: private in every version so far.
 
-    :raises RuntimeError: this rclpy keeps it elsewhere. Without it parameter files would be passed over in silence.
+    :raises RuntimeError: this rclpy keeps it elsewhere. Without it parameter files would be passed
+        over in silence.
     """
     try:
         return dict(node._parameter_overrides)
@@ -170,13 +175,17 @@ def parameter_overrides(node: Node) -> dict[str, Any]:
 
 
 def _unknown_rclpy(name: str) -> str:
-    return f"this rclpy has no '{name}', which zc_perception needs: use ROS 2 Humble to Kilted, or a newer release of zc_perception"
+    return (
+        f"this rclpy has no '{name}', which zc_perception needs: use ROS 2 Humble to "
+        'Kilted, or a newer release of zc_perception'
+    )
 
 
 def send_through(service: Any, sent: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """Have an executor call *sent* with each response and its header, and return what sends them really.
 
-    From Lyrical on (rclpy 10) a service has ``_send_response``, too; which of them an executor calls isn't documented.
+    From Lyrical on (rclpy 10) a service has ``_send_response``, too; which of them an executor
+    calls isn't documented.
 
     :raises RuntimeError: it has neither.
     """
@@ -191,7 +200,8 @@ def send_through(service: Any, sent: Callable[[Any, Any], None]) -> Callable[[An
 
 def guard_parameter_services(node: Node) -> None:
     """Have a request that rclpy can't read, such as a value of a type that there isn't, refused: what rclpy raises for it would end the
-    executor."""
+    executor.
+    """
     for service in node.services:
         if service.srv_name.rpartition('/')[2] in ('set_parameters', 'set_parameters_atomically'):
             service.callback = _refusing(service.callback)
@@ -226,11 +236,13 @@ def init_without_signal_handlers(context: rclpy.Context, args: list[str] | None)
 def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], object]) -> None:
     """Give a node of :class:`rclpy.lifecycle.LifecycleNodeMixin` its state machine and the standard services.
 
-    What ``change_state`` asks for runs on a thread of its own, under *lock*; the executor serves other callbacks meanwhile, and
-    ``get_state`` too. An EventsExecutor, which resumes no coroutine of ours, is kept waiting.
+    What ``change_state`` asks for runs on a thread of its own, under *lock*; the executor serves
+    other callbacks meanwhile, and ``get_state`` too. An EventsExecutor, which resumes no coroutine
+    of ours, is kept waiting.
 
-    :param refused: told why the present state doesn't have a transition, with an empty text of one that failed. Of a number that there
-        isn't rclpy raises, which would end the executor; of a label it says nothing.
+    :param refused: told why the present state doesn't have a transition, with an empty text of one
+        that failed. Of a number that there isn't rclpy raises, which would end the executor; of a
+        label it says nothing.
     """
     LifecycleNodeMixin.__init__(node, callback_group=ReentrantCallbackGroup())
     machine = node._state_machine
@@ -254,7 +266,8 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
                 if label and label not in there:
                     response.success = False
                     refused(
-                        f"there is no transition '{printable(label)}' from here; there is {', '.join(there) or 'none'}"
+                        f"there is no transition '{printable(label)}' from here; there is "
+                        f'{", ".join(there) or "none"}'
                     )
                     return
                 change_state(request, response)
@@ -342,11 +355,13 @@ ResponseSender = Callable[[Any], None]
 def answer_later(service: Any, take: Callable[[Any, ResponseSender], None]) -> None:
     """Let a service's requests be answered from any thread, whenever that is. The executor goes on meanwhile.
 
-    rclpy answers with what the callback returns: a callback that waits keeps the executor, a coroutine that waits makes it spin. But it
-    calls ``send_response`` of the service, which may as well be called later. An executor that answers past it gets the response that the
-    callback returned.
+    rclpy answers with what the callback returns: a callback that waits keeps the executor, a
+    coroutine that waits makes it spin. But it calls ``send_response`` of the service, which may as
+    well be called later. An executor that answers past it gets the response that the callback
+    returned.
 
-    :param take: gets each response, to be filled, and what sends it; called on the executor, right after the service's callback.
+    :param take: gets each response, to be filled, and what sends it; called on the executor, right
+        after the service's callback.
     """
 
     def sent(response: Any, header: Any) -> None:
@@ -367,8 +382,9 @@ def has_logger_service() -> bool:
 def without_type_description(given: list[Parameter]) -> list[Parameter]:
     """Start-up parameters with which a node doesn't offer its types as a service, unless *given* says so.
 
-    rclpy never finalises that service (seen in Jazzy and Kilted): of a node that is destroyed it stays in the graph, with 100 KiB of
-    memory, for as long as the process has another node. Humble has no such service.
+    rclpy never finalises that service (seen in Jazzy and Kilted): of a node that is destroyed it
+    stays in the graph, with 100 KiB of memory, for as long as the process has another node. Humble
+    has no such service.
     """
     if importlib.util.find_spec('rclpy.type_description_service') is None or any(
         p.name == _TYPE_DESCRIPTION for p in given

@@ -33,8 +33,10 @@ class RemoteState(Enum):
 class LocalPublisher:
     """An adapted publisher of this process. ``mismatch`` says why its QoS doesn't match; empty: it does.
 
-    :param convertible: its objects have another custom type than the subscription. They reach it as ROS messages only.
-    :param misfit: why its buffers can't be used here, so that its frames come as ROS messages only; empty: they can.
+    :param convertible: its objects have another custom type than the subscription. They reach it
+        as ROS messages only.
+    :param misfit: why its buffers can't be used here, so that its frames come as ROS messages
+        only; empty: they can.
     """
 
     name: str
@@ -48,7 +50,8 @@ class RemotePublisher:
     """An adapted publisher of another process that has announced itself.
 
     :param reason: what is in the way; empty while nothing is.
-    :param listens: the latest attempt to connect to its socket reached a process, which may be this publisher.
+    :param listens: the latest attempt to connect to its socket reached a process, which may be
+        this publisher.
     """
 
     publisher_id: str
@@ -69,7 +72,8 @@ class TopicView:
     :param copy_free_required: a copy is an error, not a fallback.
     :param mismatch: QoS mismatch of every publisher elsewhere; empty when one matches.
     :param recognises: messages can be told from what comes directly.
-    :param heard: the publishers without a direct link when one of them had sent a readable message.
+    :param heard: the publishers without a direct link when one of them had sent a readable
+        message.
     """
 
     local: Sequence[LocalPublisher] = ()

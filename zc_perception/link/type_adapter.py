@@ -1,8 +1,9 @@
 """REP 2007 type adaptation for rclpy: the vocabulary of rclcpp's ``TypeAdapter``.
 
-An adapted object goes by one of two rules. A *leased* type (:class:`Leased`; :class:`~zc_perception.frame.Frame` is one) gives every
-subscriber a lease of its own, which ends with the callback unless that shares it. Any other type is handed over as it is, one object
-for all, like the shared pointer to const of rclcpp: nobody may change it after publishing.
+An adapted object goes by one of two rules. A *leased* type (:class:`Leased`;
+:class:`~zc_perception.frame.Frame` is one) gives every subscriber a lease of its own, which ends
+with the callback unless that shares it. Any other type is handed over as it is, one object for
+all, like the shared pointer to const of rclcpp: nobody may change it after publishing.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Leased(Protocol):
     def release(self) -> None:
         """Give it back.
 
-        :raises BufferError: something still looks at its memory. Then it has to end by itself; ``release_when_unseen`` is called if the
-            type has that.
+        :raises BufferError: something still looks at its memory. Then it has to end by itself;
+            ``release_when_unseen`` is called if the type has that.
         """
 
 
@@ -53,24 +54,28 @@ class TypeAdapter(Generic[CustomT]):
             str, String, to_ros=lambda text: String(data=text), to_custom=lambda message: message.data
         )
 
-    The topic's type is always the ROS type, as in REP 2007. Within a process objects pass as they are, and nothing is converted.
+    The topic's type is always the ROS type, as in REP 2007. Within a process objects pass as they
+    are, and nothing is converted.
 
-    **Owner.** All subscribers in a process get the very same object, so nobody may change it after it was published. A type that has
-    the methods of :class:`Leased`, as :class:`Frame` has, gives each subscriber a lease of its own instead. If a callback keeps a view
-    of the memory, ``release`` raises BufferError and is not called again. A type whose views may be kept has the method
-    ``release_when_unseen`` too, which is called then.
+    **Owner.** All subscribers in a process get the very same object, so nobody may change it after
+    it was published. A type that has the methods of :class:`Leased`, as :class:`Frame` has, gives
+    each subscriber a lease of its own instead. If a callback keeps a view of the memory,
+    ``release`` raises BufferError and is not called again. A type whose views may be kept has the
+    method ``release_when_unseen`` too, which is called then.
 
-    **Threads.** A publisher calls *to_ros* on a thread of its own. A subscription calls *to_custom* on its node's executor. A
-    publisher that is given a ROS message calls *to_custom* in ``publish``.
+    **Threads.** A publisher calls *to_ros* on a thread of its own. A subscription calls
+    *to_custom* on its node's executor. A publisher that is given a ROS message calls *to_custom*
+    in ``publish``.
 
-    **Errors.** What these two functions raise is logged and counted in ``statistics()``, and the object is dropped. What *to_custom*
-    raises within ``publish`` goes to the caller.
+    **Errors.** What these two functions raise is logged and counted in ``statistics()``, and the
+    object is dropped. What *to_custom* raises within ``publish`` goes to the caller.
 
     :param custom_type: the type that your publishers and subscriptions handle.
     :param ros_type: the message type of the topic.
-    :param to_ros: makes a message of an object. It is called once for an object, and only while somebody reads messages. It may
-        return the same message each time, with new values.
-    :param to_custom: makes an object of a message. It is called only while some publisher has no direct link to here.
+    :param to_ros: makes a message of an object. It is called once for an object, and only while
+        somebody reads messages. It may return the same message each time, with new values.
+    :param to_custom: makes an object of a message. It is called only while some publisher has no
+        direct link to here.
     """
 
     custom_type: type[CustomT]

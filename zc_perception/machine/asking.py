@@ -1,11 +1,13 @@
 """Puts questions to a process of its own: vendors' libraries, GStreamer's plugins, rclpy and models may hang or crash, and cost memory.
 
-The answer is one line of JSON on a pipe of its own, as such libraries write to stdout what they like. This file is also the program that
-answers: ``python -m …asking DESCRIPTOR MODULE:FUNCTION [ARGUMENT ...]``.
+The answer is one line of JSON on a pipe of its own, as such libraries write to stdout what they
+like. This file is also the program that answers: ``python -m …asking DESCRIPTOR MODULE:FUNCTION
+[ARGUMENT ...]``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
 import ctypes
 import importlib
@@ -17,7 +19,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from zc_perception.errors import ZcError
@@ -67,14 +68,16 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=errors.fileno(),  # a file: a pipe that nobody empties would stop a talkative library
+                    # a file: a pipe that nobody empties would stop a talkative library
+                    stderr=errors.fileno(),
                     pass_fds=(writing,),
                     start_new_session=True,
                 )
                 _running.add(process.pid)
         except OSError as error:
             raise NoAnswerError(
-                f"'{subject(question)}' could not be asked: no process can be started: {error.strerror}"
+                f"'{subject(question)}' could not be asked: no process can be started: "
+                f'{error.strerror}'
             ) from error
         finally:
             writer.close()
@@ -116,7 +119,8 @@ def _understood(
 ) -> dict[str, Any]:
     if text is None:
         raise NoAnswerError(
-            f'no answer to {question} within {time_limit_s:g} s: a library, driver or device hangs; see dmesg'
+            f'no answer to {question} within {time_limit_s:g} s: a library, driver or device '
+            'hangs; see dmesg'
         )
     with contextlib.suppress(ValueError):
         answer = json.loads(text)
@@ -127,7 +131,10 @@ def _understood(
     status = process.poll()
     how = f'ended with status {status}'
     if status is not None and status < 0:
-        how = f'was ended by {signal.Signals(-status).name if -status in list(signal.Signals) else f"signal {-status}"}'
+        how = (
+            'was ended by '
+            f'{signal.Signals(-status).name if -status in list(signal.Signals) else f"signal {-status}"}'
+        )
     size = os.fstat(errors.fileno()).st_size
     tail = os.pread(errors.fileno(), _TAIL, max(0, size - _TAIL))
     last = ' '.join(tail.decode(errors='replace').split())

@@ -15,11 +15,11 @@ UNUSED        the parameter file uses something else                           `
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import Any, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from zc_perception.machine.system import System
@@ -61,7 +61,8 @@ class Finding:
     :param found: what is there, in one sentence without a full stop.
     :param advice: what to do; empty where there is nothing to do.
     :param subject: which device, heap or camera, where a check has several.
-    :param figures: the same for programs: strings, numbers, booleans, ``None``, and lists and objects of them.
+    :param figures: the same for programs: strings, numbers, booleans, ``None``, and lists and
+        objects of them.
     """
 
     status: Status
@@ -131,10 +132,12 @@ class Needs:
     :param path: the parameter file; empty: none was given.
     :param cameras: one for each capture node.
     :param inferences: one for each inference node.
-    :param cameras_given: whether these are all cameras, by ``--cameras``, not those that the file names.
+    :param cameras_given: whether these are all cameras, by ``--cameras``, not those that the file
+        names.
     :param heaps: the heaps that cameras take their buffers from: names, or ``auto``.
     :param device_imports: whether a device has to import buffers, so that a memfd won't do.
-    :param read_by_ros: whether the file's values are ROS's; ``False``: PyYAML's, as there is no ROS here.
+    :param read_by_ros: whether the file's values are ROS's; ``False``: PyYAML's, as there is no
+        ROS here.
     """
 
     path: str = ''
@@ -200,7 +203,8 @@ class Check:
 
     :param id: ``GROUP.NAME``. It stays, since programs may rely on it.
     :param about: what it looks at, in a few words.
-    :param function: what it does, or its place as ``module:function``: that module is imported when the check runs.
+    :param function: what it does, or its place as ``module:function``: that module is imported
+        when the check runs.
     """
 
     id: str

@@ -5,16 +5,16 @@ A trial buffer is allocated when a check asks for it, and the check gives it bac
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, ExitStack, suppress
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from zc_perception.errors import ZcError
 from zc_perception.machine.system import System
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
-from zc_perception.memory.heaps import Heap, HeapUse, OfferedHeaps, heap_order, working_heaps
+from zc_perception.memory.heaps import Heap, heap_order, HeapUse, OfferedHeaps, working_heaps
 from zc_perception.shipped_files import shipped_file
 
 
@@ -50,7 +50,10 @@ def udev_line(name: str) -> str:
     """The rule that opens a heap to group video."""
     if name == 'udmabuf':
         return 'SUBSYSTEM=="misc", KERNEL=="udmabuf", GROUP="video", MODE="0660"'
-    return f'SUBSYSTEM=="dma_heap", KERNEL=="{name.removeprefix("dma_heap/")}", GROUP="video", MODE="0660"'
+    return (
+        f'SUBSYSTEM=="dma_heap", KERNEL=="{name.removeprefix("dma_heap/")}", '
+        'GROUP="video", MODE="0660"'
+    )
 
 
 def rights_advice(line: str, node: str) -> str:
@@ -58,7 +61,8 @@ def rights_advice(line: str, node: str) -> str:
     return (
         f'copy {shipped_file("config/vehicle/70-zc-perception.rules")} to /etc/udev/rules.d/ '
         f'(or add there: {line}), then udevadm control --reload && udevadm trigger; '
-        f'add the user to group video (usermod -aG video USER) and log in again; give a container the node (--device {node}) and the group'
+        'add the user to group video (usermod -aG video USER) and log in again; give a '
+        f'container the node (--device {node}) and the group'
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 import ctypes
+from dataclasses import dataclass
 import glob
 import os
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 

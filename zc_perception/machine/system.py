@@ -1,18 +1,19 @@
 """What the checks may look at: the machine's folders below one root, the environment, and the few calls that open something.
 
-Tests put a folder tree and functions of their own in their place, so that a broken vehicle is a folder.
+Tests put a folder tree and functions of their own in their place, so that a broken vehicle is a
+folder.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 import ctypes
+from dataclasses import dataclass, field
 import errno
 import os
-import platform
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+import platform
+from typing import Any, cast, TypeVar
 
 from zc_perception.machine.asking import ask
 from zc_perception.machine.host_tree import HostTree, programs_using
@@ -22,7 +23,8 @@ from zc_perception.memory.owned_fd import OwnedFd
 _STA_UNSYNC = 0x40
 _TIME_ERROR = 5
 T = TypeVar('T')
-# ``struct timex`` has 208 bytes on 64-bit Linux; ``modes`` is first, ``status`` an int behind four longs.
+# ``struct timex`` has 208 bytes on 64-bit Linux; ``modes`` is first, ``status`` an int behind four
+# longs.
 _SIZE = 208
 _STATUS_OFFSET = 40
 
@@ -60,11 +62,12 @@ class System:
     :param user: effective user id.
     :param open_node: tries to open a device node for reading and writing; 0 or an errno.
     :param open_heap: opens a heap by its name.
-    :param ask: puts a question to a process of its own, because the answer needs libraries that may hang or crash; see
-        :mod:`~zc_perception.machine.asking`.
+    :param ask: puts a question to a process of its own, because the answer needs libraries that
+        may hang or crash; see :mod:`~zc_perception.machine.asking`.
     :param users_of: programs that have a node open, as far as this user may look.
     :param synchronised: whether something disciplines the clock; ``None``: unknown.
-    :param doubles: what a test has in place of a class or function that opens a device, see :meth:`opener`.
+    :param doubles: what a test has in place of a class or function that opens a device, see
+        :meth:`opener`.
     """
 
     root: Path = Path('/')

@@ -1,12 +1,15 @@
 """A memory buffer behind a file descriptor: a dma-buf, or the sealed memfd that stands in where a machine has none.
 
-Source: ``include/uapi/linux/dma-buf.h``, the kernel's *Buffer Sharing and Synchronization* (on fdinfo, too), memfd_create(2), fcntl(2) on
-seals.
+Source: ``include/uapi/linux/dma-buf.h``, the kernel's *Buffer Sharing and Synchronization* (on
+fdinfo, too), memfd_create(2), fcntl(2) on seals.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
+from dataclasses import dataclass
+from enum import Enum, IntFlag
 import errno
 import fcntl
 import mmap
@@ -14,14 +17,11 @@ import os
 import select
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from enum import Enum, IntFlag
 from typing import Protocol
 
-from zc_perception.errors import NO_DESCRIPTOR, AcceleratorError, AllocationError
+from zc_perception.errors import AcceleratorError, AllocationError, NO_DESCRIPTOR
 from zc_perception.memory import kernel_abi as abi
-from zc_perception.memory.fence import SyncFile, poll_fd
+from zc_perception.memory.fence import poll_fd, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
 
 CPU_ACCESS_TIMEOUT_S = 5.0
@@ -32,7 +32,10 @@ _UNMAPPABLE = (
 )
 # What has nothing to do with the exporter. A mapping of Python's takes a descriptor, too.
 _EXHAUSTED = {
-    errno.ENOMEM: "use fewer slots or a smaller image, or raise this process's limit ('ulimit -v', vm.max_map_count)",
+    errno.ENOMEM: (
+        "use fewer slots or a smaller image, or raise this process's limit ('ulimit "
+        "-v', vm.max_map_count)"
+    ),
     errno.EMFILE: NO_DESCRIPTOR[errno.EMFILE],
 }
 
@@ -40,7 +43,8 @@ _FIXED_SIZE_SEALS = {'SHRINK': abi.F_SEAL_SHRINK, 'GROW': abi.F_SEAL_GROW}
 FIXED_SIZE = abi.F_SEAL_SHRINK | abi.F_SEAL_GROW
 NO_NEW_WRITERS = abi.F_SEAL_FUTURE_WRITE | abi.F_SEAL_WRITE
 
-# Ioctls that this kernel answered with ENOTTY on a real dma-buf: it has them for none, so that asking once is enough.
+# Ioctls that this kernel answered with ENOTTY on a real dma-buf: it has them for none, so that
+# asking once is enough.
 _missing_ioctls: set[int] = set()
 
 
@@ -76,8 +80,8 @@ class Keeper(Protocol):
 class DmaBuf:
     """One buffer: its descriptor, real size, identity, and at most one cached CPU mapping.
 
-    The mapping is made at the first CPU access and kept, so that mapping costs nothing per frame, and a buffer that only devices
-    touch never has one.
+    The mapping is made at the first CPU access and kept, so that mapping costs nothing per frame,
+    and a buffer that only devices touch never has one.
 
     :param fd: owned from here on, and closed when this raises.
     :param kind: what the descriptor is.
@@ -103,7 +107,8 @@ class DmaBuf:
         self._lent = False
         self._end_listeners: list[Callable[[BufferIdentity], None]] = []
         self._mapping: mmap.mmap | None = None
-        # The mapping as memory, made with it and ended with it, so that a frame's CPU access takes no lock.
+        # The mapping as memory, made with it and ended with it, so that a frame's CPU access takes
+        # no lock.
         self.read_memory: memoryview | None = None
         self._memory: memoryview | None = None
         self._lock = threading.Lock()
@@ -124,10 +129,13 @@ class DmaBuf:
         :param fd: owned from here on, and closed when it is refused.
         :param expected_size: bytes that it must at least have, as its sender announced.
         :param writable: whether the CPU is going to write to it.
-        :param heap: the allocator's name where it is known; otherwise ``foreign/`` and the exporter.
+        :param heap: the allocator's name where it is known; otherwise ``foreign/`` and the
+            exporter.
         :param keeper: closed after the buffer.
-        :param lent: its owner, a library in this process, goes on writing to it, by mappings that it may make anew for each frame.
-        :raises AllocationError: it is something else, too small, or can't be written although it has to be. The message says which.
+        :param lent: its owner, a library in this process, goes on writing to it, by mappings that
+            it may make anew for each frame.
+        :raises AllocationError: it is something else, too small, or can't be written although it
+            has to be. The message says which.
         """
         try:
             number = fd.fileno()
@@ -137,29 +145,35 @@ class DmaBuf:
                 kind, exporter = BufferKind.MEMFD, 'memfd'
             else:
                 raise AllocationError(
-                    f'a buffer can be a dma-buf or a sealed memfd, but this is {describe_descriptor(number)}'
+                    'a buffer can be a dma-buf or a sealed memfd, but this is '
+                    f'{describe_descriptor(number)}'
                 )
             if kind is BufferKind.MEMFD and is_write_only(number):
                 raise AllocationError(
-                    f'the memfd {abi.describe_fd(number)} was opened with O_WRONLY, so nobody can map it; {MAPPABLE}'
+                    f'the memfd {abi.describe_fd(number)} was opened with O_WRONLY, so nobody '
+                    f'can map it; {MAPPABLE}'
                 )
             if writable and kind is BufferKind.MEMFD and seals_of(number) & NO_NEW_WRITERS:
                 raise AllocationError(
-                    f'the memfd {abi.describe_fd(number)} is sealed against writing; map it read-only'
+                    f'the memfd {abi.describe_fd(number)} is sealed against writing; map it '
+                    'read-only'
                 )
             buffer = cls(fd, kind, heap or f'foreign/{exporter}', writable=writable)
             if writable and not buffer.writable:
                 raise AllocationError(
-                    f'buffer {buffer.identity.inode} ({exporter}) was opened read-only; its owner has to send an O_RDWR descriptor'
+                    f'buffer {buffer.identity.inode} ({exporter}) was opened read-only; its '
+                    'owner has to send an O_RDWR descriptor'
                 )
             if buffer.size <= 0 or (expected_size is not None and expected_size < 0):
                 raise AllocationError(
-                    f'buffer {buffer.identity.inode} ({exporter}) has {buffer.size} bytes, {expected_size} were announced; '
+                    f'buffer {buffer.identity.inode} ({exporter}) has {buffer.size} bytes, '
+                    f'{expected_size} were announced; '
                     'neither can be less than 1'
                 )
             if expected_size is not None and buffer.size < expected_size:
                 raise AllocationError(
-                    f'buffer {buffer.identity.inode} ({exporter}) has {buffer.size} bytes, {expected_size} were announced'
+                    f'buffer {buffer.identity.inode} ({exporter}) has {buffer.size} bytes, '
+                    f'{expected_size} were announced'
                 )
         except BaseException:
             fd.close()
@@ -195,7 +209,8 @@ class DmaBuf:
                 except OSError as error:
                     step = _EXHAUSTED.get(error.errno or 0, _UNMAPPABLE)
                     raise AllocationError(
-                        f"buffer {self.identity.inode} ({self.heap}) can't be mapped for the CPU: {error.strerror}; {step}"
+                        f"buffer {self.identity.inode} ({self.heap}) can't be mapped for the "
+                        f'CPU: {error.strerror}; {step}'
                     ) from error
                 self._memory = memoryview(self._mapping)
                 self.read_memory = self._memory.toreadonly()
@@ -204,12 +219,14 @@ class DmaBuf:
     def memory(self, *, write: bool = False) -> memoryview:
         """The mapping as memory, read-only unless *write*: no flag that a holder could set again. Without SYNC brackets.
 
-        :raises AllocationError: the exporter refuses mmap, or *write* and this process may only read the buffer.
+        :raises AllocationError: the exporter refuses mmap, or *write* and this process may only
+            read the buffer.
         """
         self.mapping()
         if write and not self.writable:
             raise AllocationError(
-                f'buffer {self.identity.inode} ({self.heap}) may only be read here: map without write=True, '
+                f'buffer {self.identity.inode} ({self.heap}) may only be read here: map '
+                'without write=True, '
                 'and write into a frame of your own pool'
             )
         memory = self._memory if write else self.read_memory
@@ -225,7 +242,8 @@ class DmaBuf:
         """
         if self.kind is BufferKind.DMABUF and not self.wait_for_devices(access, timeout_s):
             raise AcceleratorError(
-                f'buffer {self.identity.inode} ({self.heap}) is still in use by a device after {timeout_s:g} s; '
+                f'buffer {self.identity.inode} ({self.heap}) is still in use by a device after '
+                f'{timeout_s:g} s; '
                 "drop the frame, and look into the device's log if that happens again"
             )
         self._sync(int(access))
@@ -238,12 +256,14 @@ class DmaBuf:
     def cpu_access(self, access: CpuAccess) -> Iterator[mmap.mmap]:
         """The mapping, between SYNC START and SYNC END.
 
-        :raises AllocationError: the exporter refuses mmap, or *access* has WRITE and the buffer is read-only.
+        :raises AllocationError: the exporter refuses mmap, or *access* has WRITE and the buffer is
+            read-only.
         :raises AcceleratorError: a device hasn't finished with it in time.
         """
         if access & CpuAccess.WRITE and not self.writable:
             raise AllocationError(
-                f'buffer {self.identity.inode} ({self.heap}) is read-only here; ask for CpuAccess.READ'
+                f'buffer {self.identity.inode} ({self.heap}) is read-only here; ask for '
+                'CpuAccess.READ'
             )
         mapping = self.mapping()
         self.begin_cpu_access(access)
@@ -255,7 +275,8 @@ class DmaBuf:
     def wait_for_devices(self, access: CpuAccess, timeout_s: float) -> bool:
         """Whether within *timeout_s* all fences in its reservation object signalled that *access* has to wait for.
 
-        Before reading these are the writers', before writing everybody's. At once for a memfd, and where drivers add no fences.
+        Before reading these are the writers', before writing everybody's. At once for a memfd, and
+        where drivers add no fences.
         """
         return self.kind is not BufferKind.DMABUF or poll_fd(
             self.fileno(), select.POLLIN if access is CpuAccess.READ else select.POLLOUT, timeout_s
@@ -270,11 +291,13 @@ class DmaBuf:
                 fcntl.ioctl(self.fileno(), abi.DMA_BUF_IOCTL_SYNC, argument)
                 return
             except OSError as error:
-                # The kernel documents that both must be retried: the wait for the device's fences was interrupted.
+                # The kernel documents that both must be retried: the wait for the device's fences
+                # was interrupted.
                 if error.errno not in (errno.EINTR, errno.EAGAIN):
                     raise
         raise AcceleratorError(
-            f'DMA_BUF_IOCTL_SYNC on buffer {self.identity.inode} was interrupted {_SYNC_ATTEMPTS} times'
+            f'DMA_BUF_IOCTL_SYNC on buffer {self.identity.inode} was interrupted '
+            f'{_SYNC_ATTEMPTS} times'
         )
 
     def _optional_ioctl(self, request: int, argument: bytes | bytearray) -> bool:
@@ -303,7 +326,8 @@ class DmaBuf:
         """The fences that are in its reservation object now, as one sync_file (DMA_BUF_IOCTL_EXPORT_SYNC_FILE).
 
         :param access: READ: what a reader waits for, which is the writers; with WRITE: everybody.
-        :returns: signalled already where no device is busy with it; ``None`` for a memfd, and on kernels before 6.0.
+        :returns: signalled already where no device is busy with it; ``None`` for a memfd, and on
+            kernels before 6.0.
         :raises OSError: EMFILE, ENOMEM.
         """
         argument = bytearray(abi.DMA_BUF_SYNC_FILE.pack(int(access), -1))
@@ -314,7 +338,8 @@ class DmaBuf:
     def import_fence(self, fence: SyncFile, access: CpuAccess) -> bool:
         """Make drivers wait for *fence* before they use the buffer (DMA_BUF_IOCTL_IMPORT_SYNC_FILE). Borrows the fence.
 
-        :param access: what the fence stands for. READ: writers wait for it; with WRITE: everybody does.
+        :param access: what the fence stands for. READ: writers wait for it; with WRITE: everybody
+            does.
         :returns: ``False`` for a memfd, and on kernels before 6.0: wait for the fence instead.
         """
         return self._optional_ioctl(
@@ -326,7 +351,8 @@ class DmaBuf:
         """Name it in fdinfo and bufinfo (DMA_BUF_SET_NAME): who looks for a leak sees whose buffer it is.
 
         :param name: printable, at most 31 bytes of UTF-8.
-        :returns: ``False`` where it can't be named: a memfd, a kernel before 5.3, or before 5.8 while a device is attached.
+        :returns: ``False`` where it can't be named: a memfd, a kernel before 5.3, or before 5.8
+            while a device is attached.
         :raises ValueError: the name is too long or not printable.
         """
         # The argument is the string's own address: exactly what ioctl() passes for bytes.
@@ -348,7 +374,8 @@ class DmaBuf:
     def peers_can_write(self) -> bool:
         """Whether a process that is sent this descriptor could write to the pixels, or open it again for writing.
 
-        A dma-buf can't be opened again, so that O_RDONLY is enough there; a memfd can, and needs :meth:`seal_for_sharing`.
+        A dma-buf can't be opened again, so that O_RDONLY is enough there; a memfd can, and needs
+        :meth:`seal_for_sharing`.
         """
         if self.kind is BufferKind.MEMFD:
             return not seals_of(self.fileno()) & NO_NEW_WRITERS
@@ -357,12 +384,14 @@ class DmaBuf:
     def seal_for_sharing(self) -> bool:
         """Keep everybody but this process from writing to it; call it before the descriptor leaves the process.
 
-        A memfd is mapped first, because F_SEAL_FUTURE_WRITE leaves the mappings that exist alone and forbids all later ones; F_SEAL_SEAL
-        keeps peers from adding seals that would hinder us. From then on only that mapping writes, until :meth:`close`. A dma-buf can't be
-        narrowed, and udmabuf refuses such memory: nothing changes there. Nor does it where the
+        A memfd is mapped first, because F_SEAL_FUTURE_WRITE leaves the mappings that exist alone
+        and forbids all later ones; F_SEAL_SEAL keeps peers from adding seals that would hinder us.
+        From then on only that mapping writes, until :meth:`close`. A dma-buf can't be narrowed,
+        and udmabuf refuses such memory: nothing changes there. Nor does it where the
         memory is lent, whose owner could not map it for writing any more.
 
-        :returns: whether peers are kept from writing; where not, they are trusted writers and the match's log has to say so.
+        :returns: whether peers are kept from writing; where not, they are trusted writers and the
+            match's log has to say so.
         :raises AllocationError: it can't be mapped.
         """
         if self.kind is BufferKind.MEMFD and self.peers_can_write and not self._lent:
@@ -414,9 +443,11 @@ class DmaBuf:
 
     def tell_end(self, listener: Callable[[BufferIdentity], None]) -> None:
         """Call *listener* once with the identity when the buffer's owner gives it up: closes it, in vain too because of views, or
-        forgets it. At once if it is closed already. For whoever caches something by the identity, and owns a duplicate until it is told.
+        forgets it. At once if it is closed already. For whoever caches something by the identity,
+        and owns a duplicate until it is told.
 
-        The call comes on any thread, in finalizers too: *listener* takes no lock. ``SimpleQueue.put`` is what is meant.
+        The call comes on any thread, in finalizers too: *listener* takes no lock.
+        ``SimpleQueue.put`` is what is meant.
         """
         with self._lock:
             if not self._fd.closed:
@@ -474,7 +505,8 @@ def pending_fence(
     """What devices have not finished yet, as one fence: what whoever wants *access* to *buffers* has to wait for.
 
     :param errors: whether a fence that has signalled an error counts as one.
-    :returns: ``None`` where no device is busy; and for memfds, and on kernels before 6.0, where nobody can tell.
+    :returns: ``None`` where no device is busy; and for memfds, and on kernels before 6.0, where
+        nobody can tell.
     :raises OSError: EMFILE, ENOMEM.
     """
     pending: SyncFile | None = None

@@ -1,14 +1,17 @@
 """Fences: what polls readable when somebody is done with a buffer; and :class:`Waker`, which waits for them and for other threads at once.
 
-A sync_file comes from a driver and is safe across processes. An eventfd is for user-space producers within one process: that of
-a dead peer would never signal. A deadline stands in where no driver tells. Waits are bounded, never spin, and go on with the
-remaining time after a signal handler ran. Whoever is handed a fence owns it and closes it.
+A sync_file comes from a driver and is safe across processes. An eventfd is for user-space
+producers within one process: that of a dead peer would never signal. A deadline stands in where no
+driver tells. Waits are bounded, never spin, and go on with the remaining time after a signal
+handler ran. Whoever is handed a fence owns it and closes it.
 
-Source: ``include/uapi/linux/sync_file.h``, ``drivers/dma-buf/sync_file.c``, eventfd(2), timerfd_create(2).
+Source: ``include/uapi/linux/sync_file.h``, ``drivers/dma-buf/sync_file.c``, eventfd(2),
+timerfd_create(2).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import contextlib
 import ctypes
 import fcntl
@@ -17,7 +20,6 @@ import os
 import select
 import threading
 import time
-from collections.abc import Iterable
 from typing import Protocol
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
@@ -83,9 +85,11 @@ def poll_fd(fd: int, events: int, timeout_s: float) -> bool:
                 raise ValueError(f'descriptor {fd} was closed while somebody waited for it')
             if seen & events:
                 return True
-            # POLLERR and POLLHUP come whether asked for or not, and at once: polling again would spin.
+            # POLLERR and POLLHUP come whether asked for or not, and at once: polling again would
+            # spin.
             raise AcceleratorError(
-                f"the other end of descriptor {fd} ({abi.describe_fd(fd)}) is gone; it can't signal any more"
+                f"the other end of descriptor {fd} ({abi.describe_fd(fd)}) is gone; it can't "
+                'signal any more'
             )
         remaining_ms = math.ceil((deadline - time.monotonic()) * 1000)
         if remaining_ms <= 0:
@@ -136,7 +140,8 @@ class EventFence:
 class DeadlineFence:
     """Signals success by itself, *deadline_s* seconds from now: for when nobody tells that a device is done.
 
-    It uses a descriptor only once :meth:`fileno` is asked for, so that it works when the process has none left.
+    It uses a descriptor only once :meth:`fileno` is asked for, so that it works when the process
+    has none left.
     """
 
     def __init__(self, deadline_s: float) -> None:
@@ -168,7 +173,8 @@ class DeadlineFence:
 
     def _set_timer(self) -> None:
         assert self._timer is not None
-        # struct itimerspec of 64-bit Linux: no interval, and not before the first nanosecond, because zero would stop the timer.
+        # struct itimerspec of 64-bit Linux: no interval, and not before the first nanosecond,
+        # because zero would stop the timer.
         when = (ctypes.c_int64 * 4)(0, 0, *divmod(max(1, self._deadline_ns), 1_000_000_000))
         if _libc.timerfd_settime(self._timer.fileno(), _ABSOLUTE, when, None) < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -205,8 +211,9 @@ class SyncFile:
     def merge(cls, name: str, first: SyncFile, second: SyncFile) -> SyncFile:
         """A new one that signals when both have (SYNC_IOC_MERGE). Borrows both; neither is closed.
 
-        The kernel drops fences that have signalled already from a merge, and their errors with them. Here they are kept for
-        :meth:`check`; another process that is sent the merged descriptor doesn't learn of them.
+        The kernel drops fences that have signalled already from a merge, and their errors with
+        them. Here they are kept for :meth:`check`; another process that is sent the merged
+        descriptor doesn't learn of them.
 
         :param name: at most 31 bytes, for the kernel's listings.
         :raises ValueError: the name is too long.
@@ -262,13 +269,15 @@ class SyncFile:
 def fence_from_fd(fd: OwnedFd) -> SyncFile:
     """A fence from another process. Owns *fd* from here on, and closes it when it is refused.
 
-    :raises AcceleratorError: it isn't a sync_file. An eventfd or pipe of a dead peer would never signal.
+    :raises AcceleratorError: it isn't a sync_file. An eventfd or pipe of a dead peer would never
+        signal.
     """
     kind = abi.describe_fd(fd.fileno())
     if kind != _SYNC_FILE_LINK:
         fd.close()
         raise AcceleratorError(
-            f"a fence from another process must be a sync_file, not '{kind}': send the fence that a driver gave, or wait and send none"
+            f"a fence from another process must be a sync_file, not '{kind}': send the fence "
+            'that a driver gave, or wait and send none'
         )
     return SyncFile(fd)
 
@@ -276,11 +285,13 @@ def fence_from_fd(fd: OwnedFd) -> SyncFile:
 class Waker:
     """Ends waits of other threads. Finalizers may call :meth:`wake`, because it takes no lock.
 
-    It is an eventfd that counts (EFD_SEMAPHORE): a wake-up adds one, and a wait that ends takes one away. So two wake-ups end two waits,
-    and a wake-up that comes between looking and waiting is not lost. Nothing closes it but the collector, when nobody can call
-    :meth:`wake` any more: else its number could become another file's, and a finalizer would write into that.
+    It is an eventfd that counts (EFD_SEMAPHORE): a wake-up adds one, and a wait that ends takes
+    one away. So two wake-ups end two waits, and a wake-up that comes between looking and waiting
+    is not lost. Nothing closes it but the collector, when nobody can call :meth:`wake` any more:
+    else its number could become another file's, and a finalizer would write into that.
 
-    A process may have no descriptor left for it. Then nothing ends a wait early, and each wait ends by itself after a short time.
+    A process may have no descriptor left for it. Then nothing ends a wait early, and each wait
+    ends by itself after a short time.
     """
 
     def __init__(self) -> None:
@@ -310,7 +321,8 @@ class Waker:
         events = poller.poll(timeout_ms)
         broken = [fd for fd, event in events if not event & select.POLLIN]
         if broken and len(broken) == len(events):
-            # A closed number, or one whose other end is gone, makes poll return at once, again and again.
+            # A closed number, or one whose other end is gone, makes poll return at once, again and
+            # again.
             for fd in broken:
                 poller.unregister(fd)
             poller.poll(_soon(timeout_ms))

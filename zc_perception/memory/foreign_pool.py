@@ -1,26 +1,27 @@
 """A pool over buffers that somebody else allocates, hands out in an order of their own, and may replace at any time.
 
-A GStreamer element's buffers are like that: how many there are shows only as they come by. A buffer is known again by what its
-descriptors refer to, so that one buffer is one slot for as long as it lives, and devices keep their imports of it.
+A GStreamer element's buffers are like that: how many there are shows only as they come by. A
+buffer is known again by what its descriptors refer to, so that one buffer is one slot for as long
+as it lives, and devices keep their imports of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from zc_perception.errors import AllocationError
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import (
-    MAX_SLOTS,
     BufferPool,
     Buffers,
+    close_buffers,
+    MAX_SLOTS,
     Slot,
     SlotState,
-    close_buffers,
 )
 from zc_perception.pixel.layout import ImageLayout
 
@@ -68,8 +69,8 @@ def own_descriptors(parts: Iterable[BorrowedMemory], heap: str | None = None) ->
 class HeldBuffers:
     """For each slot in use: the calls that give its buffers back to their owner. Whoever uses the slot last makes them, on its own thread.
 
-    The lock guards the table of calls. The calls are made without it. Pass :meth:`free` to the pool as ``on_free``, and :meth:`ended` to
-    its ``add_retire_listener``.
+    The lock guards the table of calls. The calls are made without it. Pass :meth:`free` to the
+    pool as ``on_free``, and :meth:`ended` to its ``add_retire_listener``.
     """
 
     def __init__(self) -> None:
@@ -121,17 +122,20 @@ class HeldBuffers:
 class ForeignBufferPool(BufferPool):
     """A pool over buffers that a source has allocated, such as a GStreamer pipeline, and that the source may replace.
 
-    Which buffers there are shows as frames come. :meth:`slot_of` finds the slot of buffers that came before, :meth:`adopt` makes a slot
-    for new ones. Once there are *most* slots, new buffers take the place of the free slot that was unused for the longest time: a source
-    that makes new buffers for ever doesn't keep all of them in memory. A retired slot stays empty until new buffers come, because the
-    pool can't ask the source for any.
+    Which buffers there are shows as frames come. :meth:`slot_of` finds the slot of buffers that
+    came before, :meth:`adopt` makes a slot for new ones. Once there are *most* slots, new buffers
+    take the place of the free slot that was unused for the longest time: a source that makes new
+    buffers for ever doesn't keep all of them in memory. A retired slot stays empty until new
+    buffers come, because the pool can't ask the source for any.
 
     The producer's thread calls these two. Everything else is as in :class:`BufferPool`.
 
     :param layout: that of every frame.
-    :param known: the buffers of the frames that are known already, one slot for each; owned from here on.
+    :param known: the buffers of the frames that are known already, one slot for each; owned from
+        here on.
     :param name: the producer's name, for messages.
-    :param on_free: gets each slot that becomes free: what keeps the buffer from its owner is let go.
+    :param on_free: gets each slot that becomes free: what keeps the buffer from its owner is let
+        go.
     :param reserve: slots that no quota may promise.
     :param most: how many slots there may be, up to 64; as many as are known, at least.
     :raises ConfigError: none or more than 64 buffers.
@@ -153,7 +157,8 @@ class ForeignBufferPool(BufferPool):
         def allocate() -> Buffers:
             if not waiting:
                 raise AllocationError(
-                    f'the buffers of {name} are not ours to allocate; a retired one is replaced by the next new one'
+                    f'the buffers of {name} are not ours to allocate; a retired one is '
+                    'replaced by the next new one'
                 )
             return waiting.pop(0)
 
@@ -181,7 +186,8 @@ class ForeignBufferPool(BufferPool):
         """A slot for a frame's *buffers*, which weren't known. Acquire it next.
 
         :param buffers: owned from here on, and closed when there is no place or this raises.
-        :returns: ``None`` (counted as exhausted) while every slot is in use and there may be no more.
+        :returns: ``None`` (counted as exhausted) while every slot is in use and there may be no
+            more.
         :raises LayoutError: the layout doesn't fit them, or one of them is part of another slot.
         """
         fresh, ended = self.insert(buffers, self._most)

@@ -1,22 +1,22 @@
 """Allocators of buffers, and which one for which use: ``/dev/dma_heap/*``, ``/dev/udmabuf``, sealed memfd.
 
-A dma-heap's buffer can be imported by devices as it is, udmabuf turns ordinary memory into a dma-buf, a memfd is only memory
-(in-process and cross-process links work, devices can't import it).
+A dma-heap's buffer can be imported by devices as it is, udmabuf turns ordinary memory into a
+dma-buf, a memfd is only memory (in-process and cross-process links work, devices can't import it).
 
 Sources: ``include/uapi/linux/dma-heap.h``, ``include/uapi/linux/udmabuf.h``, memfd_create(2).
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from enum import Enum
+import errno
+import fcntl
+import os
 from typing import Protocol
 
-from zc_perception.errors import NO_DESCRIPTOR, AllocationError, ConfigError, nearest
+from zc_perception.errors import AllocationError, ConfigError, nearest, NO_DESCRIPTOR
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
@@ -24,7 +24,8 @@ from zc_perception.memory.owned_fd import OwnedFd
 DMA_HEAP_DIRECTORY = '/dev/dma_heap'
 UDMABUF_DEVICE = '/dev/udmabuf'
 NVMAP_DEVICE = '/dev/nvmap'
-# One heap, by the name it has on different boards and kernels; other names with "cma" in them are found in the folder.
+# One heap, by the name it has on different boards and kernels; other names with "cma" in them are
+# found in the folder.
 _CMA = ('linux,cma', 'reserved', 'default_cma_region')
 # More than any image has; the kernel's own answers to absurd sizes differ and don't help.
 _MAX_SIZE = 1 << 40
@@ -97,7 +98,8 @@ def heap_order(use: HeapUse, *, dma_heaps: str = '', nvmap: str = '') -> list[st
 def _page_align(size: int) -> int:
     if not 0 < size <= _MAX_SIZE:
         raise AllocationError(
-            f'buffer size {size} must be positive and at most {_MAX_SIZE} bytes; check the image size'
+            f'buffer size {size} must be positive and at most {_MAX_SIZE} bytes; check the '
+            'image size'
         )
     page = os.sysconf('SC_PAGE_SIZE')
     return -(-size // page) * page
@@ -107,8 +109,12 @@ _NEXT_STEP = {
     **NO_DESCRIPTOR,
     errno.ENOMEM: 'use fewer slots or a smaller image',
     errno.ENOSPC: 'use fewer slots or a smaller image',
-    errno.EACCES: 'add the user to the group of the device file, or give that group access in a udev rule',
-    errno.EPERM: 'add the user to the group of the device file, or give that group access in a udev rule',
+    errno.EACCES: (
+        'add the user to the group of the device file, or give that group access in a udev rule'
+    ),
+    errno.EPERM: (
+        'add the user to the group of the device file, or give that group access in a udev rule'
+    ),
 }
 
 
@@ -219,7 +225,10 @@ def check_heap_name(name: str) -> None:
     dma_heap = name.removeprefix('dma_heap/')
     if name not in ('auto', 'udmabuf', 'memfd') and (dma_heap == name or '/' in dma_heap):
         raise ConfigError(
-            f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls {DMA_HEAP_DIRECTORY}), udmabuf or memfd"
+            (
+                f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls "
+                f'{DMA_HEAP_DIRECTORY}), udmabuf or memfd'
+            )
             + nearest(name, ['auto', *heap_order(HeapUse.CAMERA)])
         )
 
@@ -253,7 +262,8 @@ Opener = Callable[[str], Heap]
 def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA) -> tuple[Heap, list[str]]:
     """The heap *name*, or with ``auto`` the first of :func:`heap_order` that allocates a page.
 
-    :returns: the heap, and for ``auto`` why others don't work, see :func:`working_heaps`. :func:`is_contiguous` tells what came out.
+    :returns: the heap, and for ``auto`` why others don't work, see :func:`working_heaps`.
+        :func:`is_contiguous` tells what came out.
     :raises ConfigError: unknown name.
     :raises AllocationError: the named heap can't be used, or none works.
     """
@@ -312,13 +322,15 @@ class OfferedHeaps:
     def choose(self, name: str) -> None:
         """Open the heap *name*. The one that was chosen before is closed; its buffers live on.
 
-        :raises AllocationError: it isn't one of them, it can't be opened any more, or all was closed.
+        :raises AllocationError: it isn't one of them, it can't be opened any more, or all was
+            closed.
         """
         if self._closed:
             raise AllocationError(f"heap '{name}': its owner is closed")
         if name not in self.names:
             raise AllocationError(
-                f"heap '{name}' is not one of {', '.join(self.names)}; set parameter 'heap' to it, or to auto"
+                f"heap '{name}' is not one of {', '.join(self.names)}; set parameter 'heap' to "
+                'it, or to auto'
             )
         if self._heap is not None and self._heap.name == name:
             return
@@ -359,7 +371,8 @@ def working_heaps(
 ) -> OfferedHeaps:
     """The heap *name*, which is the user's choice; with ``auto`` all those of *order* that allocate a page.
 
-    Its reasons say why others don't: one sentence for all whose device files are missing, one for each that doesn't work.
+    Its reasons say why others don't: one sentence for all whose device files are missing, one for
+    each that doesn't work.
 
     :param order: names, the best first; empty: :func:`heap_order`'s for cameras.
     :param opener: opens those of ``auto``.

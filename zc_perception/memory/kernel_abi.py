@@ -1,14 +1,14 @@
 """Numbers and structs of the kernel's dma-buf, dma-heap, udmabuf, sync_file and memfd interfaces, and what it says of a descriptor.
 
-The numbers are the same on every 64-bit little-endian Linux; ``test/memory/test_kernel_abi.py`` asks a C compiler.
-Sources: ``include/uapi/linux/{dma-buf,dma-heap,udmabuf,sync_file,fcntl}.h``.
+The numbers are the same on every 64-bit little-endian Linux; ``test/memory/test_kernel_abi.py``
+asks a C compiler. Sources: ``include/uapi/linux/{dma-buf,dma-heap,udmabuf,sync_file,fcntl}.h``.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 import os
 import struct
-from contextlib import suppress
 
 DMA_BUF_IOCTL_SYNC = 0x40086200
 DMA_BUF_SET_NAME = 0x40086201
@@ -45,7 +45,8 @@ F_SEAL_FUTURE_WRITE = 0x0010
 def fdinfo(fd: int) -> dict[str, str]:
     """The kernel's description of an open descriptor, by key; of a repeated key the first line. Empty without /proc.
 
-    A buffer's name may be any bytes, and comes after the keys that the kernel itself fills in: hence no strict decoding and the first line.
+    A buffer's name may be any bytes, and comes after the keys that the kernel itself fills in:
+    hence no strict decoding and the first line.
     """
     entries: dict[str, str] = {}
     with (
@@ -70,11 +71,13 @@ def describe_fd(fd: int) -> str:
 def c_name(name: str, capacity: int, what: str) -> bytes:
     """*name* as a NUL-terminated C string.
 
-    :raises ValueError: it doesn't fit, or has characters that would break a line of the kernel's listings.
+    :raises ValueError: it doesn't fit, or has characters that would break a line of the kernel's
+        listings.
     """
     encoded = name.encode()
     if len(encoded) >= capacity or not name.isprintable():
         raise ValueError(
-            f'{what} {name!r} must be printable and at most {capacity - 1} bytes of UTF-8 ({len(encoded)} given)'
+            f'{what} {name!r} must be printable and at most {capacity - 1} bytes of UTF-8 '
+            f'({len(encoded)} given)'
         )
     return encoded + b'\0'

@@ -1,13 +1,14 @@
 """The copy ledger: every place that touches pixels with the CPU books the bytes here, under a reason.
 
-It is what the package claims of itself; the verification checks the claim from outside. It lives in this room, not in
-``observe/``, because cameras and accelerators book into it and may not import upwards.
+It is what the package claims of itself; the verification checks the claim from outside. It lives
+in this room, not in ``observe/``, because cameras and accelerators book into it and may not import
+upwards.
 """
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
+import threading
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,13 @@ class LedgerEntry:
 class CopyLedger:
     """Counts passes of the CPU over pixels, by reason. Thread-safe; O(1) per booking.
 
-    Reasons in use: ``draw`` and ``decode`` (a camera made of software writes its frame, as a program that publishes its own does, or
-    the JPEG of a webcam is decoded), ``tensor`` (an accelerator on the CPU reads it), ``to_ros`` and ``from_ros`` (conversion from and to
+    Reasons in use: ``draw`` and ``decode`` (a camera made of software writes its frame, as a
+    program that publishes its own does, or the JPEG of a webcam is decoded), ``tensor`` (an
+    accelerator on the CPU reads it), ``to_ros`` and ``from_ros`` (conversion from and to
     ``sensor_msgs/Image``), ``debayer`` (one pass more for Bayer), ``to_jpeg``,
-    ``overlay``, ``masks``, ``record``, ``snapshot``, ``gstreamer`` (an element of ``gstreamer_node``'s pipeline reads it),
-    ``unixfd_first`` (padded rows, until GStreamer looks where they lie), ``bgr`` and ``copy``
+    ``overlay``, ``masks``, ``record``, ``snapshot``, ``gstreamer`` (an element of
+    ``gstreamer_node``'s pipeline reads it), ``unixfd_first`` (padded rows, until GStreamer looks
+    where they lie), ``bgr`` and ``copy``
     (what a program asks a frame for).
     """
 

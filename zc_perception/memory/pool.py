@@ -9,25 +9,25 @@ reservation objects; ``DMA_BUF_IOCTL_EXPORT_SYNC_FILE`` in dma-buf.h.
 
 from __future__ import annotations
 
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 import contextlib
+from dataclasses import dataclass, field
+from enum import Enum
 import functools
 import itertools
 import queue
 import random
 import threading
 import time
-import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import NamedTuple
+import weakref
 
 from zc_perception.backoff import BackOff
-from zc_perception.errors import ConfigError, LayoutError, StaleFrameError, one_line
-from zc_perception.forking import Turn, in_child
+from zc_perception.errors import ConfigError, LayoutError, one_line, StaleFrameError
+from zc_perception.forking import in_child, Turn
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf, pending_fence
-from zc_perception.memory.fence import DeadlineFence, Fence, Waker, check_timeout
+from zc_perception.memory.fence import check_timeout, DeadlineFence, Fence, Waker
 from zc_perception.pixel.layout import ImageLayout, validate_layout
 
 Buffers = tuple[DmaBuf, ...]
@@ -77,11 +77,13 @@ class Slot:
     :param index: its place in the pool; the index of a driver's buffer.
     :param buffer_uid: names these buffers and no others; what replaces them has another one.
     :param layout: where each plane lies in the buffers.
-    :param generation: counts the uses of this place; it never goes back, not even when the buffers are replaced.
+    :param generation: counts the uses of this place; it never goes back, not even when the buffers
+        are replaced.
     :param leases: by number, what keeps it from being reused.
     :param fences: release fences of leases that were dropped.
     :param pins: how many :meth:`BufferPool.revoke` calls are still making a quarantine for it.
-    :param condemned: its quarantine could not be made, so that nobody can say when a dead consumer's device is done.
+    :param condemned: its quarantine could not be made, so that nobody can say when a dead
+        consumer's device is done.
     :param since: CLOCK_MONOTONIC second of the last :meth:`BufferPool.acquire`.
     :param sequence: the camera's number of the frame that was published in it last.
     """
@@ -108,7 +110,8 @@ class Holder:
     """Somebody who has leases, and what was promised to it. Only its pool changes it.
 
     :param frames: its leases: of the frames that wait for it, and of those that it holds.
-    :param number: how many it may hold at a time; ``None``: nothing was agreed, so there is no limit.
+    :param number: how many it may hold at a time; ``None``: nothing was agreed, so there is no
+        limit.
     :param depth: how many of the newest frames may wait for it besides.
     :param lossless: a producer that can wait does so, before this holder loses a frame.
     :param wants: a frame waits that can't be handed out, because it holds its number.
@@ -134,8 +137,9 @@ class Lease:
     :param number: unique in its pool.
     :param since: CLOCK_MONOTONIC second at which it began.
 
-    ``uses``: how often it has to be released, see :meth:`BufferPool.again`. ``handed``: whether its holder has got the frame; before that,
-    the frame waits for it. ``ended``: empty while it is good, then what ended it.
+    ``uses``: how often it has to be released, see :meth:`BufferPool.again`. ``handed``: whether
+    its holder has got the frame; before that, the frame waits for it. ``ended``: empty while it is
+    good, then what ended it.
     """
 
     __slots__ = (
@@ -176,7 +180,8 @@ class Lease:
 def close_buffers(buffers: Sequence[DmaBuf]) -> None:
     """Close this process's descriptors and mappings. The memory goes once no device and no other process has it any more."""
     for buffer in buffers:
-        # Someone still looks through the mapping, such as a job that was given up: it ends with the last view.
+        # Someone still looks through the mapping, such as a job that was given up: it ends with
+        # the last view.
         with contextlib.suppress(BufferError, OSError):
             buffer.close()
 
@@ -191,14 +196,15 @@ class PoolStatistics:
     :param exhausted: frames that found no free slot.
     :param refused_by_quota: by holder, for as long as it has a quota.
     :param abandoned: leases that nobody released.
-    :param retired: slots given up because a release fence stayed pending, or a quarantine could not be made.
+    :param retired: slots given up because a release fence stayed pending, or a quarantine could
+        not be made.
     :param quotas: what is promised to whom.
     :param reserve: what the producer keeps for itself.
     :param refused: all refusals ever.
     :param fence_errors: release fences that signalled an error.
     :param revoked: leases taken back from dead holders.
-    :param failures: how often no buffers could be had for a retired slot, and exceptions out of ``on_free``, retire listeners and
-        quarantines.
+    :param failures: how often no buffers could be had for a retired slot, and exceptions out of
+        ``on_free``, retire listeners and quarantines.
     :param last_failure: the text of the latest; empty without.
     """
 
@@ -262,7 +268,8 @@ class Remainder(NamedTuple):
 class Reaper:
     """Finishes closed pools: nobody calls them any more, yet their last frames come back only later. Thread-safe.
 
-    One thread for all closed pools of the process, and only while one of them has a frame out or waits for a fence.
+    One thread for all closed pools of the process, and only while one of them has a frame out or
+    waits for a fence.
     """
 
     def __init__(self) -> None:
@@ -283,7 +290,8 @@ class Reaper:
     def watch(self, pool: BufferPool) -> Waker | None:
         """Look after *pool* until nothing is left of it. The caller holds the pool's lock.
 
-        :returns: what the pool has to wake at every change from here on; ``None`` while the interpreter ends.
+        :returns: what the pool has to wake at every change from here on; ``None`` while the
+            interpreter ends.
         """
         with self._lock:
             if self._thread is None:
@@ -354,20 +362,24 @@ class BufferPool:
        none: it drops the new frame, which is counted, and :meth:`describe_holders` says who holds
        the others. It never waits for a consumer, unless it asks to (a file can wait, a camera
        can't). :meth:`discard` takes a slot back that was not published.
-    2. :meth:`lease` makes a lease for each consumer, as long as the slot is being filled or leased.
-       The frame waits for that consumer until :meth:`hand_out`; from then on the consumer holds it.
-    3. :meth:`release` ends a lease, and :meth:`abandon` does so for finalizers. :meth:`revoke` ends
-       all leases of a holder that died, and has a quarantine made: a fence for each of its slots,
+    2. :meth:`lease` makes a lease for each consumer, as long as the slot is being filled or
+       leased. The frame waits for that consumer until :meth:`hand_out`; from then on the consumer
+       holds it.
+    3. :meth:`release` ends a lease, and :meth:`abandon` does so for finalizers. :meth:`revoke`
+       ends all leases of a holder that died, and has a quarantine made: a fence for each of its
+       slots,
        because its devices may still read (:func:`quarantine_fence`).
     4. Without leases and fences the slot is free: ``on_free`` is called. A slot whose fence is
-       pending for too long is *retired*: retire listeners hear of it, its buffers are closed, and a
-       fresh slot takes its place.
+       pending for too long is *retired*: retire listeners hear of it, its buffers are closed, and
+       a fresh slot takes its place.
 
-    :meth:`close` ends all slots. A slot that somebody still uses then ends with its last lease and fence.
+    :meth:`close` ends all slots. A slot that somebody still uses then ends with its last lease and
+    fence.
 
     **One number for each consumer.** :meth:`grant` says how many frames a consumer may hold. A
-    consumer that holds its number is handed no other one, until it gives one back: then ``on_room``
-    tells it. Meanwhile the newest frames wait for it, as many as its *depth*. Above number and
+    consumer that holds its number is handed no other one, until it gives one back: then
+    ``on_room`` tells it. Meanwhile the newest frames wait for it, as many as its *depth*. Above
+    number and
     depth together it gets no lease; that is counted, and nobody else notices. Numbers add up,
     because each consumer may hold other frames. Depths don't: the same newest frames wait for
     everybody, so only the greatest depth takes slots. What was promised is never more than there
@@ -378,8 +390,8 @@ class BufferPool:
     its own: every :meth:`acquire` first looks what came free (:meth:`collect`). A closed one is
     finished by the reaper's thread (:class:`Reaper`).
 
-    **Locks.** One lock guards everything in here. Under it fences are only looked at, and nobody is
-    called. Whom to call, and what for, is noted, and done by the next thread that has given the
+    **Locks.** One lock guards everything in here. Under it fences are only looked at, and nobody
+    is called. Whom to call, and what for, is noted, and done by the next thread that has given the
     lock back (:meth:`_tell`): ``on_free``, retire listeners, ``on_room``. The allocator and
     quarantines are called without it, too. Only the reaper's lock is ever taken while it is held.
     Finalizers take no lock: an abandoned lease goes onto a ``SimpleQueue`` that the next call
@@ -389,12 +401,16 @@ class BufferPool:
     and asking for something raises StaleFrameError.
 
     :param layout: where each plane lies in a slot's buffers.
-    :param allocate: makes the buffers of one slot; called once per slot now, and again to replace a retired one.
+    :param allocate: makes the buffers of one slot; called once per slot now, and again to replace
+        a retired one.
     :param slots: how many, 1 to 64; 3 is triple buffering.
     :param name: the producer's name, for messages.
-    :param release_timeout_s: a slot whose release fence is pending for longer is retired and replaced, never reused.
-    :param on_free: called, without the lock, whenever a slot becomes free: a V4L2 camera queues its buffer again.
-    :param reserve: slots that are promised to nobody: those that the driver needs queued, and those that the producer has in flight.
+    :param release_timeout_s: a slot whose release fence is pending for longer is retired and
+        replaced, never reused.
+    :param on_free: called, without the lock, whenever a slot becomes free: a V4L2 camera queues
+        its buffer again.
+    :param reserve: slots that are promised to nobody: those that the driver needs queued, and
+        those that the producer has in flight.
     :raises ConfigError: a number that makes no sense.
     :raises LayoutError: the layout doesn't fit the allocated buffers, or slots share memory.
     """
@@ -450,8 +466,8 @@ class BufferPool:
         self._waiters = 0
         # Ends the waits in acquire(); of a closed pool, the reaper's.
         self._waker: Waker | None = None
-        # Retired slots are replaced by one thread at a time, and after an allocator has failed, not
-        # again for a while.
+        # Retired slots are replaced by one thread at a time, and after an allocator has failed,
+        # not again for a while.
         self._replacing = False
         self._retry = BackOff(FIRST_RETRY_S, LAST_RETRY_S)
         self._slots: list[Slot] = []
@@ -499,8 +515,9 @@ class BufferPool:
     def add_retire_listener(self, callback: Callable[[Slot], None]) -> Callable[[], None]:
         """Call *callback* once for each slot whose buffers end: retired, replaced or closed.
 
-        Import caches forget them then. The buffers are still open during the call and closed right after it. It comes on whichever thread
-        ended the slot, without the lock, never from a finalizer. What it raises is counted in the statistics.
+        Import caches forget them then. The buffers are still open during the call and closed right
+        after it. It comes on whichever thread ended the slot, without the lock, never from a
+        finalizer. What it raises is counted in the statistics.
 
         :returns: what removes it again.
         """
@@ -589,7 +606,8 @@ class BufferPool:
 
         Does nothing when the pool was closed meanwhile.
 
-        :param generation: the one that was acquired, to be sure that nobody else has acquired the slot since.
+        :param generation: the one that was acquired, to be sure that nobody else has acquired the
+            slot since.
         :raises StaleFrameError: it isn't being filled, or is another pool's.
         """
         if self._forked:
@@ -618,7 +636,8 @@ class BufferPool:
 
         ``None``, which is counted, when *holder* has as many as it may.
 
-        :raises StaleFrameError: that generation has been given back already; the slot is another pool's; in a forked child.
+        :raises StaleFrameError: that generation has been given back already; the slot is another
+            pool's; in a forked child.
         """
         if self._forked:
             raise self._not_ours()
@@ -661,7 +680,8 @@ class BufferPool:
     def hand_out(self, lease: Lease) -> bool:
         """The holder gets the frame that has been waiting for it.
 
-        ``False`` while it holds its number: its ``on_room`` says when to ask again. One thread at a time asks for a holder.
+        ``False`` while it holds its number: its ``on_room`` says when to ask again. One thread at
+        a time asks for a holder.
         """
         account = lease.account
         number = account.number
@@ -745,9 +765,11 @@ class BufferPool:
 
         Releasing one of them raises StaleFrameError afterwards.
 
-        :param quarantine: makes the fence, owned here from then on, that signals when no device of the dead process uses the buffers any
-            more. Called without the lock, once for each slot. Where it raises, the slot is retired when its other holders are done.
-        :param timeout_s: how long that fence may be pending before the slot is retired and replaced.
+        :param quarantine: makes the fence, owned here from then on, that signals when no device of
+            the dead process uses the buffers any more. Called without the lock, once for each
+            slot. Where it raises, the slot is retired when its other holders are done.
+        :param timeout_s: how long that fence may be pending before the slot is retired and
+            replaced.
         :returns: how many leases it had.
         """
         if self._forked:
@@ -869,8 +891,8 @@ class BufferPool:
     def collect(self) -> None:
         """Take back what came free without a call: for producers that don't :meth:`acquire` for a while.
 
-        That is abandoned leases, and slots whose fences have signalled. Slots whose fences never will are retired, and retired ones are
-        replaced.
+        That is abandoned leases, and slots whose fences have signalled. Slots whose fences never
+        will are retired, and retired ones are replaced.
         """
         if self._forked or not (
             self._waiting or self._missing or not self._abandoned_leases.empty()
@@ -934,11 +956,12 @@ class BufferPool:
     def insert(self, buffers: Buffers, most: int) -> tuple[Slot | None, Slot | None]:
         """Make a slot over *buffers*, which somebody else has allocated. Acquire it next.
 
-        While there are fewer than *most* slots, it is one more. Then it takes the place of a retired slot, or of the free slot that was
-        unused for the longest time, which ends.
+        While there are fewer than *most* slots, it is one more. Then it takes the place of a
+        retired slot, or of the free slot that was unused for the longest time, which ends.
 
         :param buffers: owned from here on, and closed when there is no place or this raises.
-        :returns: the slot, and the one that ended for it; ``None`` twice, and counted as exhausted, while every slot is in use.
+        :returns: the slot, and the one that ended for it; ``None`` twice, and counted as
+            exhausted, while every slot is in use.
         :raises LayoutError: the layout doesn't fit them, or one of them is part of another slot.
         """
         fresh, ended = None, None
@@ -1043,8 +1066,10 @@ class BufferPool:
         Nobody checks that there are as many slots: :meth:`grant` does.
 
         :param number: ``None``: as many as it likes; also when that consumer is gone.
-        :param on_room: called, without the lock, when :meth:`hand_out` has refused it a frame and wouldn't any more.
-        :param lossless: a producer that can wait (:meth:`acquire`) does so rather than that this holder loses a frame.
+        :param on_room: called, without the lock, when :meth:`hand_out` has refused it a frame and
+            wouldn't any more.
+        :param lossless: a producer that can wait (:meth:`acquire`) does so rather than that this
+            holder loses a frame.
         """
         with self._lock:
             room = self._promise(holder, number, depth, on_room, lossless)
@@ -1088,8 +1113,9 @@ class BufferPool:
     ) -> tuple[int, int]:
         """As much of *number* and *depth* as fits what is left, at least one of each.
 
-        (0, 0), and no promise, if not even that fits. A number that fits is granted whole. Otherwise two slots are left for whoever comes
-        next, where that is possible, and so they are by a depth: frames that wait are needed less than those in use.
+        (0, 0), and no promise, if not even that fits. A number that fits is granted whole.
+        Otherwise two slots are left for whoever comes next, where that is possible, and so they
+        are by a depth: frames that wait are needed less than those in use.
 
         :param on_room: as :meth:`set_quota`, also *lossless*.
         :param alone: grant one of each in any case to the only one who was promised something.
@@ -1162,8 +1188,8 @@ class BufferPool:
     def describe_holders(self) -> str:
         """One line for the log when a frame had to be dropped: who holds how many slots, which generations, and for how long.
 
-        For example ``camera: 0 of 3 slots free; npu holds 2 (slot 0 generation 7 for 1.25 s, slot 1 generation 8 for 0.03 s); slot 2
-        generation 9 waits for 1 release fence``.
+        For example ``camera: 0 of 3 slots free; npu holds 2 (slot 0 generation 7 for 1.25 s, slot
+        1 generation 8 for 0.03 s); slot 2 generation 9 waits for 1 release fence``.
         """
         with self._lock:
             now, slots = time.monotonic(), self._slots
@@ -1240,8 +1266,9 @@ class BufferPool:
     def close(self) -> None:
         """Hand nothing out any more.
 
-        Free slots' buffers end now, the others' when their last lease is dropped and their last fence has signalled or timed out, also when
-        nobody calls the pool again (:class:`Reaper`): leased frames stay readable.
+        Free slots' buffers end now, the others' when their last lease is dropped and their last
+        fence has signalled or timed out, also when nobody calls the pool again (:class:`Reaper`):
+        leased frames stay readable.
         """
         if self._forked:
             return
@@ -1282,10 +1309,11 @@ class BufferPool:
 def quarantine_fence(buffers: Sequence[DmaBuf], timeout_s: float) -> Fence:
     """What has to signal before *buffers*, those of one frame, may be reused. The caller owns it.
 
-    Where devices are busy with them right now, that is a sync_file of all their fences: their drivers add fences, to every buffer of a
-    job. Where nothing is pending that means nothing, because most drivers add none; there, on kernels without the ioctl, and when the
-    fences can't be had (no descriptor left), it is a :class:`DeadlineFence` of *timeout_s*. A frame of memfds alone is over at once: no
-    device takes one, and the process that read it is gone.
+    Where devices are busy with them right now, that is a sync_file of all their fences: their
+    drivers add fences, to every buffer of a job. Where nothing is pending that means nothing,
+    because most drivers add none; there, on kernels without the ioctl, and when the fences can't
+    be had (no descriptor left), it is a :class:`DeadlineFence` of *timeout_s*. A frame of memfds
+    alone is over at once: no device takes one, and the process that read it is gone.
 
     :param timeout_s: seconds that a job may run, the longest submit timeout of all.
     :raises ValueError: the timeout is negative, infinite or NaN.

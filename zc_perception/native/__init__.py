@@ -1,8 +1,10 @@
 """What of a frame's way is compiled, where a C compiler was there when the package was installed.
 
-``compiled`` is that module, or ``None``: then everything runs in Python, which says what the compiled steps have to yield,
-in every bit. ``decode.h`` says what the functions of boxes do; their users are ``detection/heads/score_filter.py`` and ``candidates.py``.
-``receiver.h`` is about frames of other processes; its user is ``link/shared_memory/remote_slots.py``. The wire it shares with ``client/``.
+``compiled`` is that module, or ``None``: then everything runs in Python, which says what the
+compiled steps have to yield, in every bit. ``decode.h`` says what the functions of boxes do; their
+users are ``detection/heads/score_filter.py`` and ``candidates.py``. ``receiver.h`` is about frames
+of other processes; its user is ``link/shared_memory/remote_slots.py``. The wire it shares with
+``client/``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Chooses one setting that suits everybody, or says who and what stands against it; and checks what the allocator made of it.
 
-Formats are intersected as pairs; sizes, heaps, placement, alignments and counts don't depend on each other, so each is judged by
-itself and an empty intersection names all that emptied it. Among several possible settings the least total of stated costs wins, a
-tie goes by the producer's own order: the result doesn't depend on chance or on who was quicker.
+Formats are intersected as pairs; sizes, heaps, placement, alignments and counts don't depend on
+each other, so each is judged by itself and an empty intersection names all that emptied it. Among
+several possible settings the least total of stated costs wins, a tie goes by the producer's own
+order: the result doesn't depend on chance or on who was quicker.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from zc_perception.errors import FormatError, LayoutError, NegotiationError
 from zc_perception.negotiation.constraints import (
     BufferConstraints,
     Format,
-    Placement,
-    Size,
     format_text,
     formats_text,
+    Placement,
+    Size,
     size_text,
 )
 from zc_perception.negotiation.settings import (
     Allocation,
     AllocationRequest,
     BufferSettings,
+    heap_offer,
     HeapOffer,
     ImageLimits,
-    Objection,
-    heap_offer,
     joint_limits,
+    Objection,
     objection_text,
     violations,
 )
@@ -37,7 +38,8 @@ from zc_perception.pixel.layout import check_dimensions, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name, same_layout
 
 Participants = Sequence[BufferConstraints]
-# What nobody's device needs, and what would leave no memory to others. The first is for small images.
+# What nobody's device needs, and what would leave no memory to others. The first is for small
+# images.
 _MOST_PADDING = 1 << 24
 _MOST_TIMES = 8
 
@@ -80,7 +82,8 @@ def choose_heap(participants: Sequence[BufferConstraints], fmt: Format | None) -
     who = [p.participant for p in participants if p.wants_certain_memory]
     if who:
         return HeapChoice(
-            objection=f"{', '.join(who)}: wants certain memory, but no heap is offered; set parameter 'heap'"
+            objection=f'{", ".join(who)}: wants certain memory, but no heap is offered; set '
+            "parameter 'heap'"
         )
     return HeapChoice()
 
@@ -155,7 +158,8 @@ def _format_objection(participants: Participants) -> str:
     if common:
         users = ', '.join(p.participant for p in participants if p.uses_cpu)
         return (
-            f'the CPU access of {users} needs LINEAR, common are only {formats_text(common)} ({offers}); '
+            f'the CPU access of {users} needs LINEAR, common are only {formats_text(common)} '
+            f'({offers}); '
             'add a LINEAR format, or a device that reads the pixels'
         )
     both = set.intersection(*({code for code, _ in p.formats or ()} for p in choosy))
@@ -163,7 +167,10 @@ def _format_objection(participants: Participants) -> str:
     if both:
         names = ', '.join(sorted(map(fourcc_name, both)))
         reason = f'{names} is common, but no modifier of it; '
-    return f'no common pixel format and modifier ({offers}); {reason}add a converting participant or change one of them'
+    return (
+        f'no common pixel format and modifier ({offers}); {reason}add a converting '
+        'participant or change one of them'
+    )
 
 
 def _choose_placement(participants: Participants) -> tuple[Placement | None, str | None]:
@@ -175,7 +182,10 @@ def _choose_placement(participants: Participants) -> tuple[Placement | None, str
         names = ' and '.join(f'{who} {placement.value}' for placement, who in wanted.items())
         return (
             None,
-            f'planes cannot lie as both want: {names}; choose a format with one plane or change one of them',
+            (
+                f'planes cannot lie as both want: {names}; choose a format with one plane or '
+                'change one of them'
+            ),
         )
     return next(iter(wanted), None), None
 
@@ -190,7 +200,10 @@ def _count(participants: Participants, wanted: int) -> tuple[int, int, str | Non
     if needed <= most.max_slots:
         return min(max(needed, wanted), most.max_slots), needed, None
     holders = ', '.join(f'{p.participant} {p.slots}' for p in participants if p.slots)
-    problem = f'{needed} slots are needed ({holders}), but {most.participant} allows at most {most.max_slots}; hold fewer frames at a time'
+    problem = (
+        f'{needed} slots are needed ({holders}), but {most.participant} allows at most '
+        f'{most.max_slots}; hold fewer frames at a time'
+    )
     return needed, needed, problem
 
 
@@ -225,7 +238,8 @@ def _layout_objection(
     placement: Placement | None,
 ) -> str | None:
     """Why an image of that format can't be, or a LINEAR one can't keep the limits. What else other layouts need only their allocator
-    knows; its answer is checked."""
+    knows; its answer is checked.
+    """
     fourcc, text = fmt[0], format_text(fmt)
     if fmt[1] != LINEAR:
         try:
@@ -246,7 +260,8 @@ def _layout_objection(
     )
     if wanted > _MOST_PADDING + _MOST_TIMES * plain:
         return (
-            f'{text} {size_text(size)} would take {wanted >> 20} MiB for each image, {wanted // plain} times its pixels '
+            f'{text} {size_text(size)} would take {wanted >> 20} MiB for each image, '
+            f'{wanted // plain} times its pixels '
             f'({_steps(participants)}); ask for smaller steps'
         )
     widest = max(plane.stride for plane in layout.planes)
@@ -257,7 +272,8 @@ def _layout_objection(
             f', a multiple of {limits.stride_align} (stride_align: {steps})' if steps else ''
         )
         return (
-            f'{text} {size_text(size)} has a stride of {widest} bytes{multiple}, but {who} takes at most {limits.max_stride}; '
+            f'{text} {size_text(size)} has a stride of {widest} bytes{multiple}, but {who} '
+            f'takes at most {limits.max_stride}; '
             'choose a narrower image or change one of them'
         )
     return None
@@ -267,7 +283,8 @@ def agree(participants: Participants, size: Size, *, wanted_slots: int = 0) -> A
     """One setting for *size* images that suits all *participants*, the first that names formats being the producer.
 
     :param wanted_slots: as many slots in all if nobody minds, even where participants need fewer.
-    :raises NegotiationError: nothing suits everybody. The message names each participant and constraint that stands against it.
+    :raises NegotiationError: nothing suits everybody. The message names each participant and
+        constraint that stands against it.
     """
     if all(p.formats is None for p in participants):
         raise NegotiationError('no participant names a format; the camera must')
@@ -319,10 +336,11 @@ def check_answer(
 ) -> BufferSettings:
     """The settings of what was really allocated.
 
-    An allocator chooses a modifier from the list and may pad. It varies nothing else. What it tells of an allocation for which nobody
-    could name a layout stays implicit.
+    An allocator chooses a modifier from the list and may pad. It varies nothing else. What it
+    tells of an allocation for which nobody could name a layout stays implicit.
 
-    :raises NegotiationError: the allocator varied what it may not, gave too few or too small buffers, or broke somebody's constraint.
+    :raises NegotiationError: the allocator varied what it may not, gave too few or too small
+        buffers, or broke somebody's constraint.
     """
     layout = allocation.layout
     if request.modifiers == (INVALID,):
@@ -334,7 +352,8 @@ def check_answer(
             )
         if (layout.width, layout.height) != request.size:
             raise LayoutError(
-                f'it answered {size_text((layout.width, layout.height))} pixels; padding belongs into strides, offsets and sizes'
+                f'it answered {size_text((layout.width, layout.height))} pixels; padding '
+                'belongs into strides, offsets and sizes'
             )
         if not set(same_layout(layout.modifier)) & set(request.modifiers):
             raise LayoutError(f'it chose modifier {modifier_name(layout.modifier)}')
@@ -346,7 +365,8 @@ def check_answer(
         ) from error
     if len(allocation.buffers) < request.needed:
         raise NegotiationError(
-            f'the allocator gave {len(allocation.buffers)} slots, participants need {request.needed}; hold fewer frames at a time'
+            f'the allocator gave {len(allocation.buffers)} slots, participants need '
+            f'{request.needed}; hold fewer frames at a time'
         )
     settings = BufferSettings(layout, len(allocation.buffers), request.heap, request.limits)
     broken = [
@@ -356,6 +376,7 @@ def check_answer(
     ]
     if broken:
         raise NegotiationError(
-            f'the allocator answered {layout.describe()}, which does not suit {"; ".join(broken)}; change the image size'
+            f'the allocator answered {layout.describe()}, which does not suit '
+            f'{"; ".join(broken)}; change the image size'
         )
     return settings

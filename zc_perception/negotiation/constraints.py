@@ -1,21 +1,21 @@
 """What one participant can use: its side of the negotiation.
 
-Source: Fuchsia's *Sysmem overview* (constraints, heaps, dispensable participants) and the kernel's *Exchanging pixel buffers*
-(enumeration; formats and modifiers are described together).
+Source: Fuchsia's *Sysmem overview* (constraints, heaps, dispensable participants) and the kernel's
+*Exchanging pixel buffers* (enumeration; formats and modifiers are described together).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
+import math
 
 from zc_perception.errors import FormatError, NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import MAX_ALIGNMENT, MAX_DIMENSION, MAX_STRIDE
-from zc_perception.pixel.modifier import LINEAR, check_modifier, modifier_name, same_layout
+from zc_perception.pixel.modifier import check_modifier, LINEAR, modifier_name, same_layout
 
 Format = tuple[int, int]
 """A format is always the pair (fourcc, modifier); the modifier INVALID says that implicit layouts are acceptable."""
@@ -62,22 +62,27 @@ class BufferConstraints:
     """One participant's constraints. ``None`` means that it doesn't care.
 
     :param participant: its name, for the message when nothing fits.
-    :param formats: the (fourcc, modifier) pairs it can use, the best first; ``None``: any, as an absent ``drm-format``. INVALID in the list
-        says that it also takes buffers whose layout nobody names; INVALID alone, that it knows no modifiers. Of a layout that has two
-        numbers (:func:`~zc_perception.pixel.modifier.same_layout`) either will do.
+    :param formats: the (fourcc, modifier) pairs it can use, the best first; ``None``: any, as an
+        absent ``drm-format``. INVALID in the list says that it also takes buffers whose layout
+        nobody names; INVALID alone, that it knows no modifiers. Of a layout that has two numbers
+        (:func:`~zc_perception.pixel.modifier.same_layout`) either will do.
     :param costs: what each format costs it, lower is better; without it the place in the list.
     :param stride_align: strides must be a multiple of this many bytes.
     :param offset_align: plane offsets must be a multiple of this many bytes.
-    :param height_align: planes must have memory for the image's height rounded up to this many rows.
+    :param height_align: planes must have memory for the image's height rounded up to this many
+        rows.
     :param max_stride: largest stride in bytes.
     :param min_size: smallest image, width and height.
     :param max_size: largest image.
     :param placement: planes in one buffer, or one buffer for each.
     :param heaps: names of heaps whose buffers it can use, or prefixes ending in ``/``.
-    :param format_heaps: of a producer: the heaps of formats for which those of ``heaps`` don't hold.
+    :param format_heaps: of a producer: the heaps of formats for which those of ``heaps`` don't
+        hold.
     :param contiguous: it needs physically contiguous memory.
-    :param memory_note: for messages: why memory must be contiguous, or why the camera offers no other heaps.
-    :param cpu_access: what the CPU does with the pixels on its behalf; that needs LINEAR and a heap that can be mapped.
+    :param memory_note: for messages: why memory must be contiguous, or why the camera offers no
+        other heaps.
+    :param cpu_access: what the CPU does with the pixels on its behalf; that needs LINEAR and a
+        heap that can be mapped.
     :param devices: names of the devices that will attach.
     :param slots: buffers that it holds at the same time (it *camps* on them); everybody's add up.
     :param max_slots: most buffers in all that it can work with.
@@ -140,7 +145,8 @@ class BufferConstraints:
         if self.costs is not None:
             if len(self.costs) != len(self.formats or ()):
                 self._refuse(
-                    f'costs has {len(self.costs)} entries for {len(self.formats or ())} formats; state one for each'
+                    f'costs has {len(self.costs)} entries for {len(self.formats or ())} '
+                    'formats; state one for each'
                 )
             if not all(map(math.isfinite, self.costs)):
                 self._refuse(
@@ -189,9 +195,15 @@ class BufferConstraints:
     def size_problems(self, size: Size) -> Iterator[str]:
         """Why it can't use images of *size*."""
         if self.min_size is not None and not fits_within(self.min_size, size):
-            yield f'takes images of at least {size_text(self.min_size)}, not {size_text(size)}; choose a larger size'
+            yield (
+                f'takes images of at least {size_text(self.min_size)}, not '
+                f'{size_text(size)}; choose a larger size'
+            )
         if self.max_size is not None and not fits_within(size, self.max_size):
-            yield f'takes images of at most {size_text(self.max_size)}, not {size_text(size)}; choose a smaller size'
+            yield (
+                f'takes images of at most {size_text(self.max_size)}, not '
+                f'{size_text(size)}; choose a smaller size'
+            )
 
     def accepts_heap(self, heap: str) -> bool:
         """Whether it can use buffers of *heap*."""

@@ -7,29 +7,34 @@
     outcome = session.join(late)      # accepted, or refused with the reason
     reason = session.stands_against([late])    # empty: another setting suits everybody
 
-The camera says what it can make, consumers that are there say what they can use, and stand-ins speak for consumers that come later,
-until one of their name is there. The session agrees on one setting and lets the camera allocate. Then each consumer imports every buffer
-on trial, because a setting that suits everybody is no guarantee that an import succeeds. Consumers of other processes are treated alike:
-they say their constraints in their HELLO, and import on trial by themselves.
+The camera says what it can make, consumers that are there say what they can use, and stand-ins
+speak for consumers that come later, until one of their name is there. The session agrees on one
+setting and lets the camera allocate. Then each consumer imports every buffer on trial, because a
+setting that suits everybody is no guarantee that an import succeeds. Consumers of other processes
+are treated alike: they say their constraints in their HELLO, and import on trial by themselves.
 
-A consumer that comes later must suit what is allocated. If it doesn't, :meth:`BufferSession.stands_against` tells whether
-another setting suits everybody. Nothing is allocated a second time in one session: the camera's owner makes another session.
+A consumer that comes later must suit what is allocated. If it doesn't,
+:meth:`BufferSession.stands_against` tells whether another setting suits everybody. Nothing is
+allocated a second time in one session: the camera's owner makes another session.
 
-A misfit is never silent. Camera and stand-ins must agree, or the session fails and names who and what stands against it. A
-consumer that does not fit is refused by name and reason, and gets no buffers.
+A misfit is never silent. Camera and stand-ins must agree, or the session fails and names who and
+what stands against it. A consumer that does not fit is refused by name and reason, and gets no
+buffers.
 
-**Threads.** Every method may be called from any thread. Allocators and trial imports run without the lock.
+**Threads.** Every method may be called from any thread. Allocators and trial imports run without
+the lock.
 
-Source: Fuchsia's *Sysmem overview* (constraints, stand-ins, late joiners) and the kernel's *Exchanging pixel buffers*.
+Source: Fuchsia's *Sysmem overview* (constraints, stand-ins, late joiners) and the kernel's
+*Exchanging pixel buffers*.
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Sequence
+import contextlib
 from dataclasses import dataclass
 from enum import Enum
+import threading
 
 from zc_perception.errors import NegotiationError
 from zc_perception.negotiation.agreement import agree, check_answer
@@ -50,8 +55,8 @@ class Consumer:
     """Somebody who uses the buffers. Two are the same only if they are one object.
 
     :param constraints: what it can use; ``participant`` is its name for people.
-    :param trial_import: imports one slot's buffers as it will later, and raises if it can't; ``None``: it imports nothing, or
-        does so in its own process.
+    :param trial_import: imports one slot's buffers as it will later, and raises if it can't;
+        ``None``: it imports nothing, or does so in its own process.
     :param name: of the stand-in whose place it takes; by default its name for people.
     """
 
@@ -88,13 +93,16 @@ class Outcome:
 class BufferSession:
     """See the module.
 
-    :param camera: the camera's constraints; ``heaps`` are those that it can allocate from. Its order decides between what costs the same.
+    :param camera: the camera's constraints; ``heaps`` are those that it can allocate from. Its
+        order decides between what costs the same.
     :param size: of the images, width and height in pixels.
     :param wanted_slots: as many slots if nobody minds, even where participants need fewer.
-    :param stand_ins: constraints of consumers that come later. They count as if their holders were there.
+    :param stand_ins: constraints of consumers that come later. They count as if their holders were
+        there.
 
-    ``possible`` is what the camera could make if it were opened anew; the owner may set it, at first it is *camera*.
-    ``why`` says why these settings were chosen; empty: there was nothing to choose.
+    ``possible`` is what the camera could make if it were opened anew; the owner may set it, at
+    first it is *camera*. ``why`` says why these settings were chosen; empty: there was nothing to
+    choose.
     """
 
     def __init__(
@@ -119,7 +127,8 @@ class BufferSession:
     def allocate(self, consumers: Sequence[Consumer], allocator: Allocator) -> BufferSettings:
         """Agree with everybody who fits, allocate, and let each of *consumers* import every slot's buffers on trial. Once.
 
-        :raises NegotiationError: camera and stand-ins don't agree, or the camera answered something else than it was asked for.
+        :raises NegotiationError: camera and stand-ins don't agree, or the camera answered
+            something else than it was asked for.
         :raises AllocationError: from *allocator*: no memory.
         """
         request, outcomes = self.plan(consumers)
@@ -220,7 +229,8 @@ class BufferSession:
         holders = ', '.join(f'{one.participant} {one.slots}' for one in claims if one.slots)
         return Outcome(
             Verdict.REFUSED,
-            f"it needs {wanted} slots, {max(free, 0)} of {settings.slots} are not spoken for ({holders}); raise parameter 'slots', "
+            f'it needs {wanted} slots, {max(free, 0)} of {settings.slots} are not spoken for '
+            f"({holders}); raise parameter 'slots', "
             'or name it in the parameter participants',
         )
 

@@ -1,14 +1,15 @@
 """What was agreed on: limits that images in the buffers must keep, the request to the allocator, and the settings after its answer.
 
-Source: Fuchsia's *Sysmem overview* (buffer settings; several image sizes in one buffer) and the kernel's *Exchanging pixel buffers*
-(what an allocation request takes and what its answer may vary).
+Source: Fuchsia's *Sysmem overview* (buffer settings; several image sizes in one buffer) and the
+kernel's *Exchanging pixel buffers* (what an allocation request takes and what its answer may
+vary).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+import math
 
 from zc_perception.errors import NegotiationError
 from zc_perception.memory.dmabuf import DmaBuf
@@ -16,14 +17,14 @@ from zc_perception.memory.heaps import is_contiguous
 from zc_perception.negotiation.constraints import (
     BufferConstraints,
     Format,
-    Placement,
-    Size,
     format_text,
     formats_text,
+    Placement,
+    Size,
     size_text,
 )
 from zc_perception.pixel.fourcc import fourcc_name
-from zc_perception.pixel.layout import ImageLayout, compute_layout
+from zc_perception.pixel.layout import compute_layout, ImageLayout
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 
 Buffers = tuple[DmaBuf, ...]
@@ -39,7 +40,8 @@ class HeapOffer:
     """One heap that the allocator can use.
 
     :param name: ``dma_heap/system``, ``udmabuf``, ``memfd``, ``v4l2/DRIVER`` …
-    :param contiguous: whether its buffers are physically contiguous; ``None``: only an import tells.
+    :param contiguous: whether its buffers are physically contiguous; ``None``: only an import
+        tells.
     :param attachable: whether devices can attach to its buffers.
     """
 
@@ -163,7 +165,8 @@ class AllocationRequest:
     """What the allocator is asked for. It chooses one of ``modifiers``, may pad, and may vary nothing else.
 
     :param fourcc: the pixel format.
-    :param modifiers: the acceptable ones, the best first; INVALID among them: an implicit layout is acceptable, alone: is demanded.
+    :param modifiers: the acceptable ones, the best first; INVALID among them: an implicit layout
+        is acceptable, alone: is demanded.
     :param size: the image's own size.
     :param limits: what strides, offsets and sizes have to keep.
     :param slots: buffers wanted.
@@ -185,7 +188,8 @@ class AllocationRequest:
     def layout(self) -> ImageLayout:
         """The LINEAR layout that suits everybody.
 
-        :raises NegotiationError: LINEAR isn't acceptable; only the allocator itself knows the layout then.
+        :raises NegotiationError: LINEAR isn't acceptable; only the allocator itself knows the
+            layout then.
         """
         if LINEAR not in self.modifiers:
             names = ', '.join(format_text((self.fourcc, modifier)) for modifier in self.modifiers)
@@ -213,7 +217,8 @@ class AllocationRequest:
 class Allocation:
     """The allocator's answer.
 
-    :param layout: as queried after the allocation; its modifier is INVALID where the allocator doesn't tell.
+    :param layout: as queried after the allocation; its modifier is INVALID where the allocator
+        doesn't tell.
     :param buffers: each slot's memory buffers.
     """
 
@@ -258,7 +263,8 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
         # The last row needn't be whole.
         if plane.size < plane.stride * (kind.rows(padded) - 1) + kind.row_bytes(layout.width):
             found.append(
-                f'plane {index} has {plane.size} bytes, too few for {padded} rows (height_align {constraints.height_align})'
+                f'plane {index} has {plane.size} bytes, too few for {padded} rows '
+                f'(height_align {constraints.height_align})'
             )
     found += constraints.size_problems((layout.width, layout.height))
     if (
@@ -277,7 +283,8 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
         found.append(f'there are {settings.slots} slots, it needs {constraints.slots}')
     if constraints.max_slots is not None and settings.slots > constraints.max_slots:
         found.append(
-            f'there are {settings.slots} slots, it allows at most {constraints.max_slots} (max_slots)'
+            f'there are {settings.slots} slots, it allows at most {constraints.max_slots} '
+            '(max_slots)'
         )
     return found
 

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+import re
 from typing import Any
 
-from zc_perception.errors import ConfigError, FormatError, NegotiationError, nearest
+from zc_perception.errors import ConfigError, FormatError, nearest, NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import (
     BufferConstraints,
@@ -51,7 +51,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _heaps(text: str) -> tuple[str, ...]:
-    # Names such as dma_heap/linux,cma have a comma of their own. Without a | a comma ends a name only where another heap's name begins.
+    # Names such as dma_heap/linux,cma have a comma of their own. Without a | a comma ends a name
+    # only where another heap's name begins.
     names = tuple(
         name.strip() for name in (text.split('|') if '|' in text else re.split(_NEXT_HEAP, text))
     )
@@ -107,7 +108,8 @@ def _format(word: str) -> Format:
     # Words lose the blanks of 'R8  '.
     name, colon, value = word.partition(':')
     fourcc, modifier = parse_drm_format(name.ljust(4) + colon + value, implicit=True)
-    # A drm-format may well name one that isn't in our table, but a camera of ours can't make it: most likely a typing error.
+    # A drm-format may well name one that isn't in our table, but a camera of ours can't make it:
+    # most likely a typing error.
     pixel_format(fourcc)
     return fourcc, modifier
 
@@ -147,7 +149,8 @@ def _options(parts: Sequence[str]) -> dict[str, Any]:
 def parse_options(text: str) -> BufferConstraints:
     """Constraints of a consumer of any format, as :func:`options_text` writes them.
 
-    :raises ConfigError: an option that nobody understands, or constraints that nobody could satisfy.
+    :raises ConfigError: an option that nobody understands, or constraints that nobody could
+        satisfy.
     """
     try:
         return BufferConstraints('consumer', **(_options(text.split(';')) if text else {}))
@@ -158,8 +161,9 @@ def parse_options(text: str) -> BufferConstraints:
 def parse_stand_in(text: str) -> BufferConstraints:
     """The constraints that one entry of the parameter ``participants`` says.
 
-    Formats are ``drm-format`` strings, or ``any``; a linear one has no modifier, ``NV12:INVALID`` is an implicit layout. Options are those
-    of :class:`BufferConstraints`; contiguous, one_buffer and buffer_per_plane stand alone.
+    Formats are ``drm-format`` strings, or ``any``; a linear one has no modifier, ``NV12:INVALID``
+    is an implicit layout. Options are those of :class:`BufferConstraints`; contiguous, one_buffer
+    and buffer_per_plane stand alone.
 
     :raises ConfigError: anything else, with the nearest word that is known.
     """
@@ -189,7 +193,8 @@ def parse_stand_ins(entries: Sequence[str]) -> list[BufferConstraints]:
         constraints = parse_stand_in(entry)
         if constraints.participant in found:
             raise ConfigError(
-                f"parameter 'participants': '{constraints.participant}' stands there twice; give each its own name"
+                f"parameter 'participants': '{constraints.participant}' stands there twice; "
+                'give each its own name'
             )
         found[constraints.participant] = constraints
     return list(found.values())

@@ -2,15 +2,19 @@
 
 Read in this order:
 
-1. :mod:`~zc_perception.nodes.perception_node`: what all nodes have in common, and the states that a node lives through.
-2. :mod:`~zc_perception.nodes.capture` and :mod:`~zc_perception.nodes.inference`: a camera's node and an accelerator's. Each has its
-   parameters at the top.
-3. :mod:`~zc_perception.nodes.perception`: both with an overlay in one process, for one camera, several, or a pair.
-4. :mod:`~zc_perception.nodes.main`: the console scripts. Their options are in :mod:`~zc_perception.nodes.command_lines`, what runs nodes
-   is in :mod:`~zc_perception.nodes.process`.
+1. :mod:`~zc_perception.nodes.perception_node`: what all nodes have in common, and the states that
+   a node lives through.
+2. :mod:`~zc_perception.nodes.capture` and :mod:`~zc_perception.nodes.inference`: a camera's node
+   and an accelerator's. Each has its parameters at the top.
+3. :mod:`~zc_perception.nodes.perception`: both with an overlay in one process, for one camera,
+   several, or a pair.
+4. :mod:`~zc_perception.nodes.main`: the console scripts. Their options are in
+   :mod:`~zc_perception.nodes.command_lines`, what runs nodes is in
+   :mod:`~zc_perception.nodes.process`.
 
-Folders: ``params/`` has everything about parameters, ``launching/`` what launch files share. :data:`STARTUP` says when a program has reached
-each stage of its start. This file imports next to nothing.
+Folders: ``params/`` has everything about parameters, ``launching/`` what launch files share.
+:data:`STARTUP` says when a program has reached each stage of its start. This file imports next to
+nothing.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from rclpy.qos import QoSProfile
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.spec import Head
-from zc_perception.detection.keypoints import PEOPLE, PERSON, SEEN, keypoints
+from zc_perception.detection.keypoints import keypoints, PEOPLE, PERSON, SEEN
 from zc_perception.frame import Header
 from zc_perception.link.rclpy_compat import publish, subscription_count
-from zc_perception.nodes.overlay_picture import LabelledBox, class_colour
+from zc_perception.nodes.overlay_picture import class_colour, LabelledBox
 from zc_perception.nodes.params.qos_overrides import publisher_qos
 from zc_perception.npu.scheduler import InFlight
 

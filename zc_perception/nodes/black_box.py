@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 import queue
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from rclpy.node import Node
@@ -15,7 +15,7 @@ from std_srvs.srv import Trigger
 
 from zc_perception.camera.black_box import BlackBox
 from zc_perception.errors import one_line
-from zc_perception.link.rclpy_compat import ResponseSender, answer_later
+from zc_perception.link.rclpy_compat import answer_later, ResponseSender
 
 _MOST_WAITING = 4
 _JOIN_S = 10.0

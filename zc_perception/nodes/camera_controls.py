@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rcl_interfaces.msg import IntegerRange, ParameterDescriptor, SetParametersResult
@@ -12,17 +12,19 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from zc_perception.camera.camera import Camera
-from zc_perception.camera.controls import ControlInfo, checked_value, no_such_control
+from zc_perception.camera.controls import checked_value, ControlInfo, no_such_control
 from zc_perception.errors import CameraError, CameraLostError, ConfigError, ZcError
 from zc_perception.link.rclpy_compat import call_soon, parameter_overrides
-from zc_perception.observe.diagnostics import WARN, Part, Row, Status
+from zc_perception.observe.diagnostics import Part, Row, Status, WARN
 
 PREFIX = 'controls.'
 CONTROLS = Part(
     'controls',
-    Row(lambda s: s.refused and s.missing, WARN, '{refused}', 'name controls that this camera has, or leave them out',
+    Row(lambda s: s.refused and s.missing, WARN, '{refused}', ('name controls that this camera '
+        'has, or leave them out'),
         'controls that the camera does not have'),
-    Row(lambda s: s.refused, WARN, '{refused}', 'set a value that the driver allows: ros2 param describe shows the ranges',
+    Row(lambda s: s.refused, WARN, '{refused}', ('set a value that the driver allows: ros2 '
+                                                 'param describe shows the ranges'),
         'values that the driver refused'),
     well='{number} controls',
 )  # fmt: skip
@@ -41,7 +43,8 @@ class CameraControls:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._camera: Camera | None = None
-        # Held while a control is set: detach() waits for that, so that no camera is closed under it.
+        # Held while a control is set: detach() waits for that, so that no camera is closed under
+        # it.
         self._using = threading.Lock()
         self._telling = _Telling()
         self._attached_before = False
@@ -111,7 +114,8 @@ class CameraControls:
         camera = self._camera
         if camera is None:
             raise CameraError(
-                f"control '{next(iter(wanted))}' can't be set: the camera is not there; see /diagnostics"
+                f"control '{next(iter(wanted))}' can't be set: the camera is not there; see "
+                '/diagnostics'
             )
         before = camera.controls()
         for name, value in wanted.items():
@@ -171,7 +175,8 @@ class CameraControls:
 def _set_all(camera: Camera, wanted: Mapping[str, Any]) -> dict[str, ZcError]:
     """Set them in whatever order the driver takes them; why it refused the others.
 
-    What one may be depends on how another stands: no exposure time under automatic exposure. Hence as often as it helps.
+    What one may be depends on how another stands: no exposure time under automatic exposure. Hence
+    as often as it helps.
     """
     left = dict(wanted)
     refused: dict[str, ZcError] = {}

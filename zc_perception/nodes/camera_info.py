@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
+import threading
 from typing import Any
 
-from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
+from ament_index_python.packages import get_package_share_directory, PackageNotFoundError
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CameraInfo
 from sensor_msgs.srv import SetCameraInfo
 
-from zc_perception.camera.calibration import CameraInfoStore, camera_name_of, from_camera_info
+from zc_perception.camera.calibration import camera_name_of, CameraInfoStore, from_camera_info
 from zc_perception.camera.camera import Camera
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Header
@@ -19,14 +19,17 @@ from zc_perception.link.image_conversion import stamp_to_message
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import publisher_qos
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.observe.diagnostics import ERROR, OK, WARN, Part, Row, Status
+from zc_perception.observe.diagnostics import ERROR, OK, Part, Row, Status, WARN
 
 # Many use no calibration: that is no fault, a wrong one is.
 CALIBRATION = Part(
     'calibration',
-    Row(lambda s: s.failed, ERROR, '{text}', '{advice}', 'the camera counts as not calibrated: why the file or its URL is no good',
+    Row(lambda s: s.failed, ERROR, '{text}', '{advice}', ('the camera counts as not calibrated: '
+        'why the file or its URL is no good'),
         'correct it, or [calibrate](calibration.md)'),
-    Row(lambda s: s.wrong, WARN, '{text}', '{advice}', 'the file of `camera_info_url` is not there, or a calibration is of another camera '
+    Row(lambda s: s.wrong, WARN, '{text}', '{advice}', 'the file of `camera_info_url` is not '
+                                                       'there, or a calibration is of another '
+                                                       'camera '
         'or picture size', 'calibrate, set `camera_name` or `camera_info_url`, or see '
         '[another picture size](calibration.md#another-picture-size)'),
     Row(lambda s: s.text, OK, '{text}', '{advice}'),

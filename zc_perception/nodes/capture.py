@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+import os
+import time
 from typing import Any, ClassVar
 
 from rclpy.qos import DurabilityPolicy, QoSProfile
@@ -20,7 +20,7 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedPublisher, ExtraMessage
 from zc_perception.link.endpoints.frame_offer import FrameOffer
 from zc_perception.link.endpoints.qos import bus_key
-from zc_perception.link.image_conversion import FrameToJpeg, frame_adapter
+from zc_perception.link.image_conversion import frame_adapter, FrameToJpeg
 from zc_perception.link.rungs import IN_PROCESS
 from zc_perception.link.shared_memory.wire import frame_id_bytes
 from zc_perception.negotiation.constraints import BufferConstraints, formats_text
@@ -28,11 +28,11 @@ from zc_perception.negotiation.session import BufferSession
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.nodes import STARTUP
-from zc_perception.nodes.camera_controls import PREFIX, CameraControls
-from zc_perception.nodes.camera_info import CameraInfoPublisher, calibration_store
+from zc_perception.nodes.camera_controls import CameraControls, PREFIX
+from zc_perception.nodes.camera_info import calibration_store, CameraInfoPublisher
 from zc_perception.nodes.capture_status import (
-    CaptureCounters,
     camera_status,
+    CaptureCounters,
     clock_status,
     copies_status,
     copy_facts,
@@ -45,8 +45,8 @@ from zc_perception.nodes.frame_links import FrameServer, group_ids
 from zc_perception.nodes.gstreamer_socket import GStreamerSocket, socket_path
 from zc_perception.nodes.params.qos_overrides import Endpoint, overridden, publisher_qos
 from zc_perception.nodes.perception_node import PATIENCE_S, PerceptionNode
-from zc_perception.nodes.realtime import Realtime, parse_cpus
-from zc_perception.nodes.snapshot import SnapshotService, snapshot_folder
+from zc_perception.nodes.realtime import parse_cpus, Realtime
+from zc_perception.nodes.snapshot import snapshot_folder, SnapshotService
 from zc_perception.nodes.stereo_side import StereoSide
 from zc_perception.observe.diagnostics import Status
 from zc_perception.observe.frame_log import FrameLog
@@ -58,7 +58,10 @@ _KEEP_ALL_DELAY_S = 1.0
 _SLOWEST_HZ = 3.0 / PATIENCE_S
 # What the camera and a reader need, whatever is kept for late readers.
 _CAMERA_SLOTS = 4
-_FIXED = "set parameter 'renegotiate' of {0} to true, start it before {0}, or name its needs in 'participants'"
+_FIXED = (
+    "set parameter 'renegotiate' of {0} to true, start it before {0}, or name its needs "
+    "in 'participants'"
+)
 _FRAMES = Endpoint('image_raw', 'publisher', adapted=True)
 
 
@@ -71,7 +74,8 @@ def _check_room(qos: QoSProfile, slots: int) -> None:
     room = slots - _CAMERA_SLOTS
     if qos.durability == DurabilityPolicy.TRANSIENT_LOCAL and qos.depth > room:
         raise ConfigError(
-            f"topic 'image_raw': transient_local with depth {qos.depth} would pin {qos.depth} of {slots} slots; depth may be at most "
+            f"topic 'image_raw': transient_local with depth {qos.depth} would pin {qos.depth} "
+            f'of {slots} slots; depth may be at most '
             f"{max(0, room)}, or raise parameter 'slots'"
         )
 
@@ -79,8 +83,10 @@ def _check_room(qos: QoSProfile, slots: int) -> None:
 class CameraFactory:
     """Opens the camera that the parameters describe, as often as it takes.
 
-    :param options: with the node's parameters. Their clock makes all stamps, which so increase over a loss.
-    :param consumers: what is known of the frames' consumers now; a pipeline is asked for a format that they accept.
+    :param options: with the node's parameters. Their clock makes all stamps, which so increase
+        over a loss.
+    :param consumers: what is known of the frames' consumers now; a pipeline is asked for a format
+        that they accept.
     """
 
     def __init__(
@@ -101,7 +107,8 @@ class CameraFactory:
     def check(self) -> None:
         """Look at what can be known without opening anything.
 
-        :raises ConfigError: the parameters don't go together, or name a pipeline that can't be made.
+        :raises ConfigError: the parameters don't go together, or name a pipeline that can't be
+            made.
         """
         kind = self._kind()
         kind.check(self._options.parameters)
@@ -110,7 +117,8 @@ class CameraFactory:
     def open(self, identity: str) -> Camera:
         """Open it.
 
-        :param identity: that of the camera which was lost, to look for where it is now; empty: whatever the parameters name.
+        :param identity: that of the camera which was lost, to look for where it is now; empty:
+            whatever the parameters name.
         :raises ConfigError: the parameters don't go together.
         :raises CameraError: it can't be opened now.
         """
@@ -133,10 +141,11 @@ class CameraFactory:
 class CaptureNode(PerceptionNode):
     """Publishes ``image_raw`` (type-adapted) and ``camera_info``.
 
-    A camera that can't be opened yet, or goes away, is waited for; diagnostics say what is wrong. What no waiting mends is an error
-    at once.
+    A camera that can't be opened yet, or goes away, is waited for; diagnostics say what is wrong.
+    What no waiting mends is an error at once.
 
-    :param camera_factory: opens a camera, by the identity of the one that was lost, in place of that which the parameters describe.
+    :param camera_factory: opens a camera, by the identity of the one that was lost, in place of
+        that which the parameters describe.
     :param stereo: which side of a pair it is; only frames with a counterpart are published then.
     """
 
@@ -252,7 +261,8 @@ class CaptureNode(PerceptionNode):
         # Before the camera is opened, which may depend on what its consumers can use.
         self._offer.listen((self.parameters['width'] or 1, self.parameters['height'] or 1))
         if self._factory.slow:
-            # The camera's thread opens it: the other cameras and a signal don't wait for its first frame.
+            # The camera's thread opens it: the other cameras and a signal don't wait for its first
+            # frame.
             self._factory.check()
         else:
             self.supervisor.open_now()
@@ -388,7 +398,8 @@ class CaptureNode(PerceptionNode):
         camera = self.supervisor.camera
         if camera is None:
             raise CameraLostError(
-                f"node '{self.get_name()}': no camera is open: {self.supervisor.condition.reason or 'it is not there yet'}"
+                f"node '{self.get_name()}': no camera is open: "
+                f'{self.supervisor.condition.reason or "it is not there yet"}'
             )
         return camera
 
@@ -443,7 +454,8 @@ class CaptureNode(PerceptionNode):
         layout = session.settings.layout
         choice = camera.facts().get('choice')
         self.get_logger().info(
-            f'{camera.device}: {layout.describe()} at {camera.framerate:g} Hz{f"; {choice}" if choice else ""}'
+            f'{camera.device}: {layout.describe()} at {camera.framerate:g} '
+            f'Hz{f"; {choice}" if choice else ""}'
         )
         offer.say_agreement(session)
         self.warn_once(camera.notices())

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+import time
 
 from zc_perception.camera.camera import Camera, CameraStatistics
 from zc_perception.camera.supervisor import CameraCondition, CameraState
-from zc_perception.memory.ledger import FRAME_COPIES, CopyLedger
+from zc_perception.memory.ledger import CopyLedger, FRAME_COPIES
 from zc_perception.memory.pool import BufferPool, PoolStatistics, SlotState
 from zc_perception.negotiation.session import BufferSession
-from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
+from zc_perception.observe.diagnostics import ERROR, Figures, OK, Part, Row, Status, WARN
 from zc_perception.observe.metrics import RATE_S, RecentCount, RecentRates, StageLatencies
 
 # A rate is judged over so many frames that were due: a period more or less must not matter.
@@ -25,59 +25,76 @@ _IF_NO_SLOT = "raise parameter 'slots', or release frames sooner: part 'pool' na
 CAMERA = Part(
     'camera',
     Row(lambda s: s.state is CameraState.LOST, ERROR, '{reason}',
-        'the node tries again until it works; check its cable and power, and whether another program uses it',
+        ('the node tries again until it works; check its cable and power, and whether another '
+         'program uses it'),
         'the reason why it was lost'),
     Row(lambda s: s.state is CameraState.FAILED, ERROR, '{reason}', 'restart the node', 'the reason why no waiting helps'),
     Row(lambda s: s.state is CameraState.ENDED, OK, 'ended'),
     Row(lambda s: not s.started, WARN, 'not started', 'start or activate the node'),
     Row(lambda s: s.state is CameraState.CLOSED, WARN, 'waits for the first frame', 'if none comes, look at its cable and power'),
-    Row(lambda s: s.bad and (not s.captured or s.percent == 0), ERROR, 'no good frame comes any more, {bad} bad ones came lately', _IF_BAD),
-    Row(lambda s: s.percent == 0 and s.no_slot, ERROR, 'no frame comes out: no slot is free, {no_slot} were left out lately', _IF_NO_SLOT),
-    Row(lambda s: s.percent == 0, ERROR, 'no frame comes', 'check its cable and power, and which consumer holds its buffers (part pool)'),
+    Row(lambda s: s.bad and (not s.captured or s.percent == 0), ERROR, ('no good frame comes any '
+        'more, {bad} bad ones came lately'), _IF_BAD),
+    Row(lambda s: s.percent == 0 and s.no_slot, ERROR, ('no frame comes out: no slot is free, '
+        '{no_slot} were left out lately'), _IF_NO_SLOT),
+    Row(lambda s: s.percent == 0, ERROR, 'no frame comes', ('check its cable and power, and which '
+        'consumer holds its buffers (part pool)')),
     Row(lambda s: s.percent is not None and s.percent < 100 * _FAR_BELOW, WARN, 'only {percent:.0f} % of its framerate comes',
-        'in the dark a long exposure causes this; otherwise look at the counters of frames left out', joins=True),
+        ('in the dark a long exposure causes this; otherwise look at the counters of frames '
+         'left out'), joins=True),
     Row(lambda s: s.bad, WARN, 'frames left out lately: {bad} bad', _IF_BAD, see='see [videos](videos.md#damaged-and-cut-files)', joins=True),
     Row(lambda s: s.lost, WARN, 'frames left out lately: {lost} lost by the driver', 'lower its rate or size, or raise what its bus may carry',
         joins=True),
     Row(lambda s: s.no_slot, WARN, 'frames left out lately: {no_slot} without a free slot', _IF_NO_SLOT, joins=True),
     Row(lambda s: s.copy_reason, WARN, 'every frame is copied by the CPU: {copy_reason}', 'let the pipeline end in dma-bufs',
         see='see [cameras](cameras.md)', joins=True),
-    Row(lambda s: s.stamp_trouble, WARN, '{stamp_trouble}', "set 'stamps' to now if nothing else of the recording is compared with them",
+    Row(lambda s: s.stamp_trouble, WARN, '{stamp_trouble}', ("set 'stamps' to now if nothing else "
+        'of the recording is compared with them'),
         'recorded stamps are 0 or repeat', 'see [recordings](cameras.md#recordings-replay)', joins=True),
     well='streaming',
 )  # fmt: skip
 POOL = Part(
     'pool',
-    Row(lambda s: s.absent, WARN, 'not configured', 'it is once the camera is there; see part camera'),
+    Row(lambda s: s.absent, WARN, 'not configured', ('it is once the camera is there; see part '
+                                                     'camera')),
     Row(lambda s: s.exhausted, WARN, 'no slot was free for {exhausted} frame(s) lately: {holders}',
-        "let that consumer release frames sooner (frame.release(), or with), or raise parameter 'slots'"),
-    Row(lambda s: s.retired or s.fence_errors, WARN, '{retired} slot(s) retired and {fence_errors} release fence(s) failed lately',
+        ('let that consumer release frames sooner (frame.release(), or with), or raise '
+         "parameter 'slots'")),
+    Row(lambda s: s.retired or s.fence_errors, WARN, ('{retired} slot(s) retired and '
+                                                      '{fence_errors} release fence(s) failed '
+                                                      'lately'),
         'a device does not finish with its frames: look at the accelerator and at dmesg'),
-    Row(lambda s: s.failures, WARN, 'a slot could not be replaced or given back: {last_failure}', 'free memory of that heap'),
+    Row(lambda s: s.failures, WARN, ('a slot could not be replaced or given back: '
+                                     '{last_failure}'), 'free memory of that heap'),
     Row(lambda s: s.abandoned, WARN, '{abandoned} frame(s) were forgotten lately, not released', 'call release(), or use with'),
-    Row(lambda s: s.heap == 'memfd', OK, "memfd: ordinary memory, no dma-buf; devices can't import it"),
+    Row(lambda s: s.heap == 'memfd', OK, ("memfd: ordinary memory, no dma-buf; devices can't "
+                                          'import it')),
     well='dma-bufs',
 )  # fmt: skip
 CLOCK = Part(
     'clock',
     Row(lambda s: s.camera is None, OK, 'no camera is open'),
     Row(lambda s: s.steps or s.ahead_ns >= _AHEAD_NS, WARN, 'the ROS clock was set {times}',
-        'let chrony or ptp4l slew it instead (makestep only at the start); in a simulation it is a jump or a restart'),
+        ('let chrony or ptp4l slew it instead (makestep only at the start); in a simulation it '
+         'is a jump or a restart')),
     Row(lambda s: s.implausible, WARN,
-        '{implausible} stamp(s) of the driver lay in the future or far in the past lately; the time of arrival counts instead',
+        ('{implausible} stamp(s) of the driver lay in the future or far in the past lately; '
+         'the time of arrival counts instead'),
         "look at the driver's clock: its stamps should be CLOCK_MONOTONIC"),
-    Row(lambda s: s.simulated and not s.ros_now_ns, WARN, 'use_sim_time is true and no /clock has come: stamps begin at 0',
+    Row(lambda s: s.simulated and not s.ros_now_ns, WARN, ('use_sim_time is true and no /clock '
+        'has come: stamps begin at 0'),
         'start the simulation or ros2 bag play --clock, or set use_sim_time: false'),
     Row(lambda s: s.simulated, OK, 'simulated'),
     well='steady',
 )  # fmt: skip
 NEGOTIATION = Part(
     'negotiation',
-    Row(lambda s: s.disagreement, ERROR, '{disagreement}', 'change what the message names, then {again}',
+    Row(lambda s: s.disagreement, ERROR, '{disagreement}', ('change what the message names, then '
+        '{again}'),
         'nothing suits everybody', 'it names participant, format, heap or size'),
     Row(lambda s: not s.settled and s.waits, WARN, 'waits for the camera', 'part camera says what it waits for'),
     Row(lambda s: not s.settled, OK, 'nothing to agree on: the node is {state}'),
-    Row(lambda s: s.lost, WARN, '{lost}: frames reach them as messages, which are copies, or not at all',
+    Row(lambda s: s.lost, WARN, ('{lost}: frames reach them as messages, which are copies, or '
+                                 'not at all'),
         'change what the message names, or start them before the camera'),
     well='{settings}',
 )  # fmt: skip
@@ -88,7 +105,8 @@ class CaptureInterval:
     """What came lately, within the last seconds.
 
     :param rate: good frames per second; the counts are those of :class:`CameraStatistics`.
-    :param pace: of the target rate, over a stretch of streaming that is long enough to judge; ``None``: it isn't yet.
+    :param pace: of the target rate, over a stretch of streaming that is long enough to judge;
+        ``None``: it isn't yet.
     """
 
     rate: float
@@ -139,7 +157,8 @@ class CaptureCounters:
     def look(self, target: float) -> CaptureInterval:
         """What came lately.
 
-        :param target: frames per second that a streaming camera should give; 0: there is none, or it doesn't stream.
+        :param target: frames per second that a streaming camera should give; 0: there is none, or
+            it doesn't stream.
         """
         total = self.total()
         recent = {

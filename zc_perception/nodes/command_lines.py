@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+import re
 
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.errors import ConfigError
@@ -49,12 +49,18 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
         _CAMERA,
     ),
     'inference_node': (
-        'Runs a detector on the frames of image_raw, of this or another process, and publishes detections.',
+        (
+            'Runs a detector on the frames of image_raw, of this or another process, and '
+            'publishes detections.'
+        ),
         ['inference_node', 'inference_node --ros-args -p model:=road -p accelerator:=onnx'],
         _DETECTOR,
     ),
     'overlay_node': (
-        'Draws the detections into the frames and publishes detections/image while somebody subscribes to it.',
+        (
+            'Draws the detections into the frames and publishes detections/image while somebody '
+            'subscribes to it.'
+        ),
         ['overlay_node', 'overlay_node --ros-args -p scale:=0.5'],
         _OVERLAY,
     ),
@@ -84,7 +90,8 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
         },
     ),
     'zc_record': (
-        'Records the frames of image_raw bit by bit, and detections and other topics, as MCAP, without slowing the camera down. '
+        'Records the frames of image_raw bit by bit, and detections and other topics, as MCAP, '
+        'without slowing the camera down. '
         'It ends at Ctrl-C or at a limit.',
         [
             'zc_record --ros-args -p path:=drive',
@@ -94,7 +101,10 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
         _RECORDER,
     ),
     'component_container': (
-        'Holds components (rclpy_components) that are loaded on request. One thread runs all their callbacks.',
+        (
+            'Holds components (rclpy_components) that are loaded on request. One thread runs all '
+            'their callbacks.'
+        ),
         [
             'component_container',
             'ros2 component load /ComponentManager zc_perception zc_perception::CaptureNode',
@@ -102,7 +112,10 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
         {},
     ),
     'component_container_mt': (
-        'Holds components (rclpy_components) that are loaded on request. Several threads run their callbacks.',
+        (
+            'Holds components (rclpy_components) that are loaded on request. Several threads run '
+            'their callbacks.'
+        ),
         ['component_container_mt', 'component_container_mt --ros-args -p thread_num:=4'],
         {'thread_num': 'number of threads'},
     ),
@@ -152,7 +165,8 @@ def check_namespace(name: str, where: str) -> None:
     if not _NAMESPACE.fullmatch(name):
         allowed = "letters, digits and underscores, no digit first, and one '/' between parts"
         raise ConfigError(
-            f"{where}: '{name}' can't be a namespace; use {allowed}, such as front_left or truck/front"
+            f"{where}: '{name}' can't be a namespace; use {allowed}, such as front_left or "
+            'truck/front'
         )
 
 

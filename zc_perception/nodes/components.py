@@ -1,8 +1,10 @@
 """The nodes as components: what a container of any make builds with ``rclpy.node.Node``'s own arguments and spins.
 
-Each starts by itself as soon as an executor spins it (parameter ``autostart``). Nothing has to wire them: a consumer and the camera of its
-topic meet in the process (:mod:`~zc_perception.link.bus`), whichever was loaded first, and whenever one of them is unloaded
-the other goes on. What is wrong with a parameter, file or device ends the constructor, hence is the answer to the load request.
+Each starts by itself as soon as an executor spins it (parameter ``autostart``). Nothing has to
+wire them: a consumer and the camera of its topic meet in the process
+(:mod:`~zc_perception.link.bus`), whichever was loaded first, and whenever one of them is unloaded
+the other goes on. What is wrong with a parameter, file or device ends the constructor, hence is
+the answer to the load request.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from rclpy.timer import Timer
 
 from zc_perception.errors import ZcError
 from zc_perception.nodes import capture, gstreamer, inference, overlay, recorder
-from zc_perception.nodes.params.ros_arguments import CommandLine, check_start, command_line
+from zc_perception.nodes.params.ros_arguments import check_start, command_line, CommandLine
 from zc_perception.nodes.perception_node import PerceptionNode
 
 _SOON_S = 0.001
@@ -25,8 +27,9 @@ _SOON_S = 0.001
 class SelfStarting(PerceptionNode):
     """Starts when it is spun, on a thread of its own: others aren't kept waiting.
 
-    Parameters that no node of the package has are a warning here: a launch file's global parameters, and a file's section for all nodes
-    (``/**``), reach every component, whichever of them they are for.
+    Parameters that no node of the package has are a warning here: a launch file's global
+    parameters, and a file's section for all nodes (``/**``), reach every component, whichever of
+    them they are for.
     """
 
     def __init__(self, **node_options: Any) -> None:
@@ -44,7 +47,8 @@ class SelfStarting(PerceptionNode):
         name = self.get_name()
         if name != self.kind and not self.parameters.given():
             self.get_logger().warning(
-                f"'{self.kind}' runs here as '{name}' and got no parameter; its section in a parameter file is '/**/{name}'"
+                f"'{self.kind}' runs here as '{name}' and got no parameter; its section in a "
+                f"parameter file is '/**/{name}'"
             )
         self._starter: Timer | None = None
         if self.parameters['autostart']:
@@ -70,7 +74,8 @@ class SelfStarting(PerceptionNode):
             self.start()
         except ZcError as error:
             self.get_logger().error(
-                f'the node did not start: {error}; correct that, then: ros2 lifecycle set {self.get_fully_qualified_name()} configure'
+                f'the node did not start: {error}; correct that, then: ros2 lifecycle set '
+                f'{self.get_fully_qualified_name()} configure'
             )
         except Exception as error:
             self.get_logger().error(f'the node did not start: {type(error).__name__}: {error}')

@@ -1,16 +1,22 @@
 """``component_container`` and ``component_container_mt``: load, unload and list Python components, as rclcpp's container does C++ ones.
 
-:func:`run` is the program. :class:`ComponentManager` answers ``ros2 component`` and launch files. :class:`ContainerExecutor` outlives what
-callbacks raise, and a node can leave it while it spins: rclpy's own executors end with the first exception, don't say whose it was, and keep
-the interpreter from ending while a callback hangs. It needs of rclpy only what its documentation offers to custom executors.
+:func:`run` is the program. :class:`ComponentManager` answers ``ros2 component`` and launch files.
+:class:`ContainerExecutor` outlives what callbacks raise, and a node can leave it while it spins:
+rclpy's own executors end with the first exception, don't say whose it was, and keep the
+interpreter from ending while a callback hangs. It needs of rclpy only what its documentation
+offers to custom executors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 import contextlib
 import ctypes
+from dataclasses import dataclass
+from functools import partial
 import gc
 import importlib
+from importlib.metadata import entry_points, EntryPoint
 import inspect
 import io
 import itertools
@@ -19,15 +25,11 @@ import sys
 import threading
 import time
 import traceback
-import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
+import weakref
 
-import rclpy
 from composition_interfaces.srv import ListNodes, LoadNode, UnloadNode
+import rclpy
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
 from rclpy.executors import (
     ConditionReachedException,
@@ -42,41 +44,43 @@ from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 
 from zc_perception.errors import (
+    error_line,
     EXIT_FAILURE,
     EXIT_USAGE,
-    ZcError,
-    error_line,
     nearest,
     one_line,
     printable,
+    ZcError,
 )
 from zc_perception.link.endpoints import IN_PROCESS_ATTRIBUTE
 from zc_perception.link.rclpy_compat import (
-    InvalidHandle,
     call_soon,
     end_lifecycle,
     has_logger_service,
+    InvalidHandle,
     lifecycle_state,
     without_type_description,
 )
 from zc_perception.log import Seldom
 from zc_perception.nodes.params.kinds import somebody_has
-from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
-from zc_perception.nodes.params.ros_arguments import MeantFor, command_line
+from zc_perception.nodes.params.node_parameters import begin_node, NodeParameters
+from zc_perception.nodes.params.ros_arguments import command_line, MeantFor
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.process import Liveness, ros_context, serve
 from zc_perception.parameters import ParameterSpec
 from zc_perception.terminal import Interruption, interruptions
 
 NAME = 'ComponentManager'
-#: Of ``rclpy_components``, the entry points' group of rclpy's pull request 599, so that packages written for it can be loaded. The ament
-#: resource index is left to C++: its containers would try to open a Python class as a library.
+#  Of ``rclpy_components``, the entry points' group of rclpy's pull request 599, so that packages
+#  written for it can be loaded. The ament resource index is left to C++: its containers would try
+#  to open a Python class as a library.
 GROUP = 'rclpy_components'
 MAX_COMPONENT_THREADS = 64
 # As rclcpp's: a launch file loads many at once, and no request may be lost.
 _REQUESTS = QoSProfile(depth=200)
 _IN_PROCESS = 'use_intra_process_comms'
-# rclcpp's extra arguments, and what becomes of each: an argument of rclpy's Node, or what rclpy does in any case and why.
+# rclcpp's extra arguments, and what becomes of each: an argument of rclpy's Node, or what rclpy
+# does in any case and why.
 _EXTRAS: dict[str, str | tuple[bool, str]] = {
     'forward_global_arguments': 'use_global_arguments',
     'enable_rosout': 'enable_rosout',
@@ -99,8 +103,10 @@ class ContainerExecutor(Executor):
     """Spins nodes on its own daemon threads; one of them waits for work at a time, and then does it.
 
     :param name: its threads' name, with a number behind.
-    :param on_error: a callback of this node has raised (``None``: a task, which is nobody's); on the callback's thread. Must not raise.
-    :param on_end: it can't go on: the context was shut down, or waiting itself fails (:attr:`failure`).
+    :param on_error: a callback of this node has raised (``None``: a task, which is nobody's); on
+        the callback's thread. Must not raise.
+    :param on_end: it can't go on: the context was shut down, or waiting itself fails
+        (:attr:`failure`).
     """
 
     def __init__(
@@ -226,7 +232,8 @@ class LoadError(ZcError):
 def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> EntryPoint:
     """The entry point for *plugin* of *package*.
 
-    :param entries: those of :data:`GROUP`; of several with one name the first counts, as it is the first on the path.
+    :param entries: those of :data:`GROUP`; of several with one name the first counts, as it is the
+        first on the path.
     """
     own: dict[str, EntryPoint] = {}
     for entry in entries:
@@ -238,14 +245,19 @@ def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> Ent
         others = sorted({entry.name.partition('::')[0] for entry in entries})
         raise LoadError(
             'Could not find requested resource in ament index',
-            f"package '{package}' has no entry point in group '{GROUP}'{nearest(package, others)}; packages that have: "
-            f'{", ".join(others) or "none"}; is its workspace sourced in the shell that started this container?',
+            f"package '{package}' has no entry point in group "
+            f"'{GROUP}'{nearest(package, others)}; packages that have: "
+            f'{", ".join(others) or "none"}; is its workspace sourced in the shell that '
+            'started this container?',
         )
     if plugin not in own:
         near = nearest(f'{package}::{plugin}', own) or nearest(plugin, own)
         raise LoadError(
             'Failed to find class with the requested plugin name.',
-            f"package '{package}' has no plugin '{plugin}'{near}; it has: {', '.join(sorted(own))}",
+            (
+                f"package '{package}' has no plugin '{plugin}'{near}; it has: "
+                f'{", ".join(sorted(own))}'
+            ),
         )
     return own[plugin]
 
@@ -277,14 +289,16 @@ def construct(
     """Make the component as *request* asks. What a constructor that fails has made of the node leaves the graph.
 
     :param warn: told of what is passed over.
-    :raises LoadError: what can't be had; or its constructor has raised, with the exception as the cause.
+    :raises LoadError: what can't be had; or its constructor has raised, with the exception as the
+        cause.
     """
     arguments: dict[str, Any] = {'use_global_arguments': False, _IN_PROCESS: True}
     for extra in _parameters(request.extra_arguments):
         meaning = _EXTRAS.get(extra.name)
         if meaning is None:  # passed over, as rclcpp does
             warn(
-                f"extra argument '{extra.name}' is unknown and has no effect{nearest(extra.name, _EXTRAS)}"
+                f"extra argument '{extra.name}' is unknown and has no "
+                f'effect{nearest(extra.name, _EXTRAS)}'
             )
         elif extra.type_ != Parameter.Type.BOOL:
             raise LoadError(f"Extra component argument '{extra.name}' must be a boolean")
@@ -292,17 +306,20 @@ def construct(
             arguments[meaning] = extra.value
         elif extra.value is not meaning[0]:
             raise LoadError(
-                f"Extra component argument '{extra.name}' can't be {str(extra.value).lower()}: {meaning[1]}; leave it out"
+                f"Extra component argument '{extra.name}' can't be {str(extra.value).lower()}: "
+                f'{meaning[1]}; leave it out'
             )
     in_process = arguments.pop(_IN_PROCESS)
     try:
         level = LoggingSeverity(request.log_level)
     except ValueError:
         raise LoadError(
-            f'log_level {request.log_level} is none; use 10 (debug), 20 (info), 30 (warn), 40 (error), 50 (fatal), '
+            f'log_level {request.log_level} is none; use 10 (debug), 20 (info), 30 (warn), 40 '
+            '(error), 50 (fatal), '
             "or 0 for the container's"
         ) from None
-    # The request's rules come before its name and namespace, so that a rule that names the node wins.
+    # The request's rules come before its name and namespace, so that a rule that names the node
+    # wins.
     rules = list(request.remap_rules)
     for rule in rules:
         if ':=' not in rule:
@@ -363,15 +380,16 @@ class _Loaded:
 class ComponentManager(Node):
     """The container's node. It owns the components, from their load until their unload.
 
-    **Threads.** The services run on an executor of their own: a constructor may keep a thread of it busy for minutes, and a component's
-    callback never does. Loads are done one after the other, in the order in which they came, and so are unloads. ``list_nodes`` waits for
-    neither.
+    **Threads.** The services run on an executor of their own: a constructor may keep a thread of
+    it busy for minutes, and a component's callback never does. Loads are done one after the other,
+    in the order in which they came, and so are unloads. ``list_nodes`` waits for neither.
 
-    **Order of an end.** Lifecycle transitions down to unconfigured, out of the executor (running callbacks have a second to return),
-    ``stop()`` if the class has one, ``destroy_node()``. A step that fails is logged, and the next one is done.
+    **Order of an end.** Lifecycle transitions down to unconfigured, out of the executor (running
+    callbacks have a second to return), ``stop()`` if the class has one, ``destroy_node()``. A step
+    that fails is logged, and the next one is done.
 
-    **Foreign code.** Whatever a module, a constructor or an end raises becomes the answer to the client and a line of the log. The
-    container goes on.
+    **Foreign code.** Whatever a module, a constructor or an end raises becomes the answer to the
+    client and a line of the log. The container goes on.
 
     :param on_end: components can't be spun any more.
     """
@@ -412,10 +430,12 @@ class ComponentManager(Node):
         self.components.start()
         keys = command_line(self.context).keys(self.get_fully_qualified_name())
         for name in self.parameters.unclaimed():
-            # Those of a file's section for all nodes, components may get by forward_global_arguments.
+            # Those of a file's section for all nodes, components may get by
+            # forward_global_arguments.
             if keys.get(name) is not MeantFor.ANY_NODE or not somebody_has(name):
                 self._say_warning(
-                    f"parameter '{name}' is not one of the container; give a component its parameters in the request to load it"
+                    f"parameter '{name}' is not one of the container; give a component its "
+                    'parameters in the request to load it'
                 )
         self.get_logger().info(f'ready: {self._threads} thread(s) for components')
 
@@ -429,7 +449,8 @@ class ComponentManager(Node):
             if cause is not None and not isinstance(cause, ZcError):
                 detail += '\n' + ''.join(traceback.format_exception(cause))
             self._say_error(
-                f"could not load '{request.plugin_name}' of '{request.package_name}': {error}{detail}"
+                f"could not load '{request.plugin_name}' of '{request.package_name}': "
+                f'{error}{detail}'
             )
             response.error_message = printable(str(error))
         except Exception as error:  # a mistake of ours must not leave the client without an answer
@@ -456,7 +477,8 @@ class ComponentManager(Node):
             hint = 'its constructor has to call super().__init__, and must not destroy the node'
             raise LoadError(f"The container can't spin it: {one_line(error)}; {hint}") from error
         self.get_logger().info(
-            f"loaded '{loaded.name}' with unique_id {unique_id}: {kind.__module__}.{kind.__qualname__}"
+            f"loaded '{loaded.name}' with unique_id {unique_id}: "
+            f'{kind.__module__}.{kind.__qualname__}'
         )
         return loaded
 
@@ -497,7 +519,8 @@ class ComponentManager(Node):
         def leave() -> None:
             if not self.components.leave(node, _CALLBACKS_END_S):
                 self._say_error(
-                    f"'{name}': a callback still runs after {_CALLBACKS_END_S:g} s; the node is destroyed under it, "
+                    f"'{name}': a callback still runs after {_CALLBACKS_END_S:g} s; the node "
+                    'is destroyed under it, '
                     'its thread stays busy until the callback returns'
                 )
 
@@ -544,13 +567,17 @@ class ComponentManager(Node):
         trace = traceback.format_exception(error)
         exits = ' To end a component, unload it.' if isinstance(error, SystemExit) else ''
         self._complain(
-            f'a callback of {name} has raised; the container goes on.{exits}\n{"".join(trace).rstrip()}',
+            (
+                f'a callback of {name} has raised; the container goes '
+                f'on.{exits}\n{"".join(trace).rstrip()}'
+            ),
             f'{name} {type(error).__name__} {"".join(trace[-2:-1])}',
         )
 
     def close(self, timeout_s: float) -> bool:
         """Unload everything within *timeout_s*, last loaded first, none waiting for another; whether all have ended. Loads that come now are
-        refused."""
+        refused.
+        """
         deadline = time.monotonic() + timeout_s
         with self._lock:
             self._closing = True
@@ -587,9 +614,10 @@ def _destroy(node: Node) -> None:
         raise
 
 
-# glibc gives threads heaps of their own, up to eight per core, and keeps what is freed in them. Constructors run on threads, so do a
-# model's workers: after 24 loads and unloads of capture and inference the process had grown from 190 to 320 MB without these two
-# functions, and stays at 155 MB with them.
+# glibc gives threads heaps of their own, up to eight per core, and keeps what is freed in them.
+# Constructors run on threads, so do a model's workers: after 24 loads and unloads of capture and
+# inference the process had grown from 190 to 320 MB without these two functions, and stays at 155
+# MB with them.
 
 
 def limit_heaps() -> None:
@@ -602,7 +630,8 @@ def limit_heaps() -> None:
 def _return_memory() -> None:
     """Free what nothing refers to any more, and give unused memory back to the system. Takes some 50 ms.
 
-    Nodes of rclpy are cycles: they, and the models that they hold, would stay until the collector's own time.
+    Nodes of rclpy are cycles: they, and the models that they hold, would stay until the
+    collector's own time.
     """
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):
@@ -628,7 +657,8 @@ def run(program: str, *, multi_threaded: bool) -> int:
         sys.stdout.reconfigure(line_buffering=True)
     with interruptions(for_good=True) as stop:
         try:
-            # The default context, so that a component's own rclpy.ok(), and what it creates besides, are of the same world.
+            # The default context, so that a component's own rclpy.ok(), and what it creates
+            # besides, are of the same world.
             with ros_context(sys.argv[1:], rclpy.get_default_context()) as context:
                 return _serve(context, stop, multi_threaded)
         except ZcError as error:

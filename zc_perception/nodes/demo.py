@@ -40,7 +40,10 @@ def option_parser() -> OptionParser:
 
     parser = OptionParser(
         'zc_demo',
-        'Runs camera, link, accelerator and detections in one process on real ROS 2 topics, and writes summary.json and detections.png.',
+        (
+            'Runs camera, link, accelerator and detections in one process on real ROS 2 topics, '
+            'and writes summary.json and detections.png.'
+        ),
         [
             'zc_demo',
             'zc_demo --duration 5 --out build/demo',
@@ -64,7 +67,8 @@ def option_parser() -> OptionParser:
     first.add_argument(
         '--model',
         default='road',
-        help='a shipped model (road, hog), an ONNX file, a folder of an export or a model.yaml; default road',
+        help='a shipped model (road, hog), an ONNX file, a folder of an export or a '
+        'model.yaml; default road',
     )
     first.add_argument('--accelerator', default='auto', help='auto (default), or the name of one')
     first.add_argument(
@@ -118,7 +122,8 @@ def check(options: argparse.Namespace) -> None:
     if options.camera not in _CAMERAS:
         near = nearest(options.camera, _CAMERAS)
         raise ConfigError(
-            f'--camera is {shown(options.camera)}; it must be one of {", ".join(_CAMERAS)}{near}; for other cameras use '
+            f'--camera is {shown(options.camera)}; it must be one of '
+            f'{", ".join(_CAMERAS)}{near}; for other cameras use '
             'the program perception (--ros-args -p camera:=NAME)'
         )
     if options.frames is not None and options.frames < 1:
@@ -135,7 +140,8 @@ def check(options: argparse.Namespace) -> None:
         if (given := getattr(options, name)) is not None and given is not False:
             instead = 'leave it out' if replay else 'add --camera replay'
             raise ConfigError(
-                f'--{name.replace("_", "-")} has no effect with --camera {options.camera}; {instead}'
+                f'--{name.replace("_", "-")} has no effect with --camera {options.camera}; '
+                f'{instead}'
             )
     if replay and not options.video:
         raise ConfigError('--camera replay needs a recording; add --video FILE')

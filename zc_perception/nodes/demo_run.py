@@ -1,22 +1,23 @@
 """What ``zc_demo`` does, see :mod:`~zc_perception.nodes.demo`: runs the whole graph for a while, watches its topics as a plain subscriber
-would, and writes what it saw."""
+would, and writes what it saw.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections import OrderedDict
 import json
 import os
+from pathlib import Path
 import sys
 import threading
 import time
-from collections import OrderedDict
-from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-import rclpy
 from numpy.typing import NDArray
+import rclpy
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
@@ -24,8 +25,8 @@ from vision_msgs.msg import Detection2DArray
 
 from zc_perception.camera.scene import RoadScene
 from zc_perception.camera.synthetic import SyntheticCamera
-from zc_perception.detection.detections import Detections, box_iou
-from zc_perception.errors import EXIT_FAILURE, EXIT_USAGE, ConfigError, ZcError, error_line
+from zc_perception.detection.detections import box_iou, Detections
+from zc_perception.errors import ConfigError, error_line, EXIT_FAILURE, EXIT_USAGE, ZcError
 from zc_perception.link.image_conversion import stamp_ns
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
 from zc_perception.nodes.perception_node import all_or_none
@@ -117,8 +118,9 @@ class Truth:
 class Watcher(Node):
     """A plain subscriber: knows only standard messages.
 
-    Of the annotated pictures it keeps the one on which the detector was surest: at least :data:`_ENOUGH_BOXES` boxes if there is such a
-    picture, then the highest of their lowest scores. The truth has no say in it.
+    Of the annotated pictures it keeps the one on which the detector was surest: at least
+    :data:`_ENOUGH_BOXES` boxes if there is such a picture, then the highest of their lowest
+    scores. The truth has no say in it.
     """
 
     def __init__(self, context: rclpy.Context, truth: Truth) -> None:
@@ -257,7 +259,8 @@ def _run(
         ):
             watcher.want_picture()
         progress.show(
-            f'{now - started:5.1f} s  {processed:5d} frames  {graph.inference.detected:6d} detections  '
+            f'{now - started:5.1f} s  {processed:5d} frames  {graph.inference.detected:6d} '
+            'detections  '
             f'{graph.inference.subscription.statistics().rung}'
         )
         if fraction >= 1.0 or graph.drained:
@@ -277,11 +280,13 @@ def _run(
 
 def _print_summary(summary: dict[str, Any]) -> None:
     print(
-        f'{summary["frames"]} frames of {summary["camera"]} in {summary["seconds"]} s ({summary["fps"]} per second), '
+        f'{summary["frames"]} frames of {summary["camera"]} in {summary["seconds"]} s '
+        f'({summary["fps"]} per second), '
         f'{summary["detections"]} detections, {summary["dropped"]} dropped'
     )
     print(
-        f'link {summary["rung"]}, buffers from {summary["heap"]}, accelerator {summary["accelerator"]}, model {summary["model"]}'
+        f'link {summary["rung"]}, buffers from {summary["heap"]}, accelerator '
+        f'{summary["accelerator"]}, model {summary["model"]}'
     )
     print(
         'passes over pixels per frame: '
@@ -291,7 +296,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
         print(f'  {stage:<11} p50 {values["p50"]:8.3f} ms   p99 {values["p99"]:8.3f} ms')
     if summary['boxes_iou_min'] is not None:
         print(
-            f'smallest IoU of a box in the picture with its true object: {summary["boxes_iou_min"]}'
+            'smallest IoU of a box in the picture with its true object: '
+            f'{summary["boxes_iou_min"]}'
         )
 
 

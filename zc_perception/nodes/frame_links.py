@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import grp
 import pwd
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,21 +14,21 @@ from rclpy.qos import QoSProfile
 from zc_perception.errors import ConfigError, shown
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import (
+    AdaptedPublisher,
+    AdaptedSubscription,
     IN_PROCESS,
+    PublisherStatistics,
     REFUSED,
     ROS_MESSAGE,
     SHARED_MEMORY,
-    UNMATCHED,
-    AdaptedPublisher,
-    AdaptedSubscription,
-    PublisherStatistics,
     SharedMemoryLinks,
+    UNMATCHED,
 )
 from zc_perception.link.endpoints.discovery import Rivals
 from zc_perception.link.endpoints.frame_offer import serve_frames
 from zc_perception.link.endpoints.publisher import UNANNOUNCED
 from zc_perception.link.endpoints.remote_links import OTHER_HOST
-from zc_perception.link.endpoints.windows import STALLED_S, TooSlow, describe_in_hand, full_s
+from zc_perception.link.endpoints.windows import describe_in_hand, full_s, STALLED_S, TooSlow
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rungs import NO_PUBLISHER
 from zc_perception.link.shared_memory.server import ServerStatistics, SharedMemoryServer
@@ -40,7 +40,7 @@ from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import Consumer
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import subscription_qos
-from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
+from zc_perception.observe.diagnostics import ERROR, Figures, OK, Part, Row, Status, WARN
 from zc_perception.observe.metrics import RecentCount
 from zc_perception.parameters import whole_number
 from zc_perception.pixel.modifier import LINEAR
@@ -51,25 +51,34 @@ CONVERTIBLE = 'publish an encoding and a size that the log names'
 SUBSCRIBER_LINK = Part(
     'link',
     Row(lambda s: s.refused, ERROR, '{rung}: {reason}',
-        "run that publisher in this process, or on this host with shared_memory, or set 'copy_free' to 'preferred'"),
+        ('run that publisher in this process, or on this host with shared_memory, or set '
+         "'copy_free' to 'preferred'")),
     Row(lambda s: s.untaken, ERROR, '{rung}: the accelerator takes none of the frames: {untaken}',
         'the error says what the device refused; see dmesg', see='see [axl](accelerators.md#axl)'),
-    Row(lambda s: s.failed, WARN, '{failed} message(s) could not be converted lately; {rung}: {reason}', CONVERTIBLE),
+    Row(lambda s: s.failed, WARN, ('{failed} message(s) could not be converted lately; {rung}: '
+                                   '{reason}'), CONVERTIBLE),
     Row(lambda s: s.rung == UNMATCHED and s.reason == NO_PUBLISHER, WARN, 'unmatched: {reason}',
-        'start the camera, or compare topic name, namespace and QoS of both ends: ros2 topic info -v'),
+        ('start the camera, or compare topic name, namespace and QoS of both ends: ros2 topic '
+         'info -v')),
     Row(lambda s: s.rung == UNMATCHED, WARN, 'unmatched: {reason}',
-        "if that doesn't pass, see the publisher's log and diagnostics, and compare both ends: ros2 topic info -v"),
+        ("if that doesn't pass, see the publisher's log and diagnostics, and compare both "
+         'ends: ros2 topic info -v')),
     # No memory reaches another host: nothing could be better there.
     Row(lambda s: s.rung == ROS_MESSAGE and not s.far, WARN, 'ros_message: {reason}',
-        'each frame is copied; see that nothing but an adapted publisher of this host publishes here',
+        ('each frame is copied; see that nothing but an adapted publisher of this host '
+         'publishes here'),
         see='see [the rungs](topics_and_links.md#the-three-rungs)'),
-    Row(lambda s: s.full_s >= STALLED_S and s.slow, WARN, '{rung}: no frame comes, because {slow.what}: '
+    Row(lambda s: s.full_s >= STALLED_S and s.slow, WARN, '{rung}: no frame comes, because '
+        '{slow.what}: '
         'it has all {window} that this node may hold: {holds}', '{slow.advice}',
         see='the message says what: a smaller model, a lower rate, a quicker callback'),
-    Row(lambda s: s.full_s >= STALLED_S, WARN, '{rung}: no frame comes, because this node holds all {window} that it may: {holds}',
+    Row(lambda s: s.full_s >= STALLED_S, WARN, ('{rung}: no frame comes, because this node '
+                                                'holds all {window} that it may: {holds}'),
         'release frames sooner, and keep no arrays of their pixels; or let it hold more'),
-    Row(lambda s: s.window < s.asked, WARN, '{rung}: this node may hold {window} frame(s) at a time, {asked} were asked for',
-        "raise the publisher's 'slots'; or end other consumers, then deactivate and activate this node"),
+    Row(lambda s: s.window < s.asked, WARN, ('{rung}: this node may hold {window} frame(s) at '
+                                             'a time, {asked} were asked for'),
+        ("raise the publisher's 'slots'; or end other consumers, then deactivate and activate "
+         'this node')),
     well='{rung}: {reason}',
 )  # fmt: skip
 # Why consumers of other processes are refused for good, and what to do about it.
@@ -81,20 +90,26 @@ _REFUSALS = {
     'version': 'it speaks another version: install the same one at both ends',
 }
 _STALLED = Row(
-    lambda s: s.stalled, WARN, '{stalled.name} gets no more frames, because it has all {stalled.window} that it may hold: {holds}',
+    lambda s: s.stalled, WARN, ('{stalled.name} gets no more frames, because it has all '
+                                '{stalled.window} that it may hold: {holds}'),
     'the log of {stalled.name} says whether it is too slow, or has to release them',
 )  # fmt: skip
 _WITHOUT_SLOTS = Row(
-    lambda s: s.starved, WARN, '{starved.name} gets no frames but as messages, which are copies: {starved.without_slots}',
+    lambda s: s.starved, WARN, ('{starved.name} gets no frames but as messages, which are '
+                                'copies: {starved.without_slots}'),
     "raise 'slots', or let consumers hold fewer frames",
 )  # fmt: skip
 _RIVALS = Row(
-    lambda s: s.rivals, WARN, "'{topic}' has another publisher ({rivals}): consumers get the frames of both, mixed",
-    'start one of them in another namespace (--ros-args -r __ns:=/NAME) or with another ROS_DOMAIN_ID',
+    lambda s: s.rivals, WARN, ("'{topic}' has another publisher ({rivals}): consumers get the "
+                               'frames of both, mixed'),
+    ('start one of them in another namespace (--ros-args -r __ns:=/NAME) or with another '
+     'ROS_DOMAIN_ID'),
 )  # fmt: skip
 _NO_PICTURE = Row(
-    lambda s: s.link.turned_away, WARN, '{link.turned_away} plain reader(s) of image_raw get no picture: {link.withheld}',
-    "name the reader in the camera's parameter participants, such as 'viewer: NV12': the camera must give that then",
+    lambda s: s.link.turned_away, WARN, ('{link.turned_away} plain reader(s) of image_raw get '
+                                         'no picture: {link.withheld}'),
+    ("name the reader in the camera's parameter participants, such as 'viewer: NV12': the "
+     'camera must give that then'),
     see='see [layouts that the CPU cannot read](cameras.md#layouts-that-the-cpu-cannot-read)',
 )  # fmt: skip
 PUBLISHER_LINK = Part(
@@ -104,7 +119,8 @@ PUBLISHER_LINK = Part(
             f'{{refused[{reason}]}} time(s) a consumer was refused lately: {{why[{reason}]}}', advice, see=f'key `refused_{reason}`')
         for reason, advice in _REFUSALS.items()
     ),
-    Row(lambda s: s.internal, WARN, 'a consumer lost its connection to a fault of this package: {last_internal_error}',
+    Row(lambda s: s.internal, WARN, ('a consumer lost its connection to a fault of this '
+                                     'package: {last_internal_error}'),
         'it connects again; please report this line'),
     Row(lambda s: s.broken, WARN, '{broken} time(s) a peer broke a rule of the protocol lately',
         'run the same version of this package at both ends'),
@@ -114,9 +130,12 @@ PUBLISHER_LINK = Part(
         'the log says why; other consumers still get them'),
     _RIVALS,
     _NO_PICTURE,
-    Row(lambda s: s.unannounced, WARN, "the announcement beside the socket can't be written: {unannounced}", UNANNOUNCED),
-    Row(lambda s: s.link.image_readers, OK, '{link.image_readers} plain image_raw reader(s): frames are converted, a copy each'),
-    Row(lambda s: s.trusted, OK, '{trusted} can write to the buffers, which this heap cannot prevent'),
+    Row(lambda s: s.unannounced, WARN, ("the announcement beside the socket can't be written: "
+                                        '{unannounced}'), UNANNOUNCED),
+    Row(lambda s: s.link.image_readers, OK, ('{link.image_readers} plain image_raw reader(s): '
+                                             'frames are converted, a copy each')),
+    Row(lambda s: s.trusted, OK, ('{trusted} can write to the buffers, which this heap cannot '
+                                  'prevent')),
     well='no plain reader: nothing is converted',
 )  # fmt: skip
 
@@ -140,7 +159,8 @@ def subscribe_frames(
     """A subscription of ``image_raw`` as the node's parameters allow.
 
     :param held: frames that the node holds at the same time.
-    :param constraints: what the node needs of the buffers; ``None``: whoever calls says it later, by ``take_part``.
+    :param constraints: what the node needs of the buffers; ``None``: whoever calls says it later,
+        by ``take_part``.
     :param slow: what is too slow if the node holds as many as it may.
     :raises ConfigError: a user that doesn't exist.
     """
@@ -337,14 +357,16 @@ class FrameServer:
             }
         for peer in self._publisher.in_process_peers():
             values[f'consumer {peer.name}'] = (
-                f'{IN_PROCESS}, sent {peer.sent}, dropped {peer.dropped}, refused by its quota {peer.refused}'
+                f'{IN_PROCESS}, sent {peer.sent}, dropped {peer.dropped}, refused by its quota '
+                f'{peer.refused}'
             ) + _holds(len(peer.in_hand), peer.in_hand, peer.window, peer.asked)
         if server is None:
             return values
         values['shared_memory_consumers'] = len(server.consumers)
         for consumer in server.consumers:
             values[f'consumer {consumer.name}'] = (
-                f'{SHARED_MEMORY}, pid {consumer.pid}, sent {consumer.sent}, dropped {consumer.dropped}'
+                f'{SHARED_MEMORY}, pid {consumer.pid}, sent {consumer.sent}, dropped '
+                f'{consumer.dropped}'
             ) + _holds(consumer.held, consumer.in_hand, consumer.window, consumer.asked)
         values |= {f'refused_{reason}': count for reason, count in server.refused.items()}
         values |= {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import array
-import importlib
 from collections.abc import Callable, Mapping
+import importlib
 from typing import Any, ClassVar
 
 from builtin_interfaces.msg import Time
@@ -28,11 +28,14 @@ from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.frame_links import subscribe_frames, subscription_status, user_ids
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos, subscription_qos
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
+from zc_perception.observe.diagnostics import ERROR, Figures, OK, Part, Row, Status, WARN
 from zc_perception.observe.metrics import RecentCount
 
 _ENCODERS = {
-    'x264enc': 'x264enc tune=zerolatency speed-preset=ultrafast bframes=0 key-int-max={gop} bitrate={kbit}',
+    'x264enc': (
+        'x264enc tune=zerolatency speed-preset=ultrafast bframes=0 key-int-max={gop} '
+        'bitrate={kbit}'
+    ),
     'openh264enc': 'openh264enc gop-size={gop} bitrate={bit} rate-control=bitrate',
 }
 # What both take and every viewer can show.
@@ -46,21 +49,30 @@ _MESSAGES = {
 _DEPTH = 60
 _SLOW = TooSlow(
     "an element of the pipeline doesn't give frames back",
-    "use a quicker element, put 'queue leaky=downstream max-size-buffers=1' in front of it, or raise 'window'",
+    (
+        "use a quicker element, put 'queue leaky=downstream max-size-buffers=1' in front of it, "
+        "or raise 'window'"
+    ),
 )
 GSTREAMER = Part(
     'gstreamer',
-    Row(lambda s: s.dead, ERROR, "the thread that feeds the pipeline has ended; its traceback is on the node's stderr",
+    Row(lambda s: s.dead, ERROR, ('the thread that feeds the pipeline has ended; its traceback '
+                                  "is on the node's stderr"),
         'deactivate and activate the node, or start it again'),
-    Row(lambda s: s.seen.failure, ERROR, '{seen.failure}', 'try it with gst-launch-1.0 and videotestsrc; the next run follows by itself',
+    Row(lambda s: s.seen.failure, ERROR, '{seen.failure}', ('try it with gst-launch-1.0 and '
+        'videotestsrc; the next run follows by itself'),
         'what an element said'),
-    Row(lambda s: s.seen.stuck, WARN, '{seen.stuck} pipeline(s) did not come to an end and hold frames',
+    Row(lambda s: s.seen.stuck, WARN, ('{seen.stuck} pipeline(s) did not come to an end and '
+                                       'hold frames'),
         'restart the node; see which element waits: GST_DEBUG=3'),
-    Row(lambda s: s.bare, WARN, '{bare} key frame(s) came without SPS and PPS lately: who subscribes late sees nothing',
+    Row(lambda s: s.bare, WARN, ('{bare} key frame(s) came without SPS and PPS lately: who '
+                                 'subscribes late sees nothing'),
         "put 'h264parse config-interval=-1' in front of the sink"),
-    Row(lambda s: s.reordered, WARN, '{reordered} picture(s) came out of order lately: Foxglove shows no B-frames',
+    Row(lambda s: s.reordered, WARN, ('{reordered} picture(s) came out of order lately: '
+                                      'Foxglove shows no B-frames'),
         'set bframes=0 or b-frames=0 at the encoder'),
-    Row(lambda s: s.unknown, WARN, "{unknown} picture(s) have a time stamp that is no frame's lately, and are not published",
+    Row(lambda s: s.unknown, WARN, ("{unknown} picture(s) have a time stamp that is no frame's "
+                                    'lately, and are not published'),
         'leave out elements that change time stamps, such as videorate'),
     Row(lambda s: s.lost, WARN, '{lost} frame(s) could not go into the pipeline lately',
         'see the log of the camera: a device failed to write them'),
@@ -72,8 +84,9 @@ GSTREAMER = Part(
 class GStreamerNode(PerceptionNode):
     """Subscribes to ``image_raw`` (type-adapted) and hands each frame to a pipeline, in its own memory.
 
-    If the pipeline ends in an appsink called ``zc_sink``, its H.264 goes out on ``image_raw/foxglove`` and ``image_raw/ffmpeg``. Then
-    frames go in only while somebody subscribes.
+    If the pipeline ends in an appsink called ``zc_sink``, its H.264 goes out on
+    ``image_raw/foxglove`` and ``image_raw/ffmpeg``. Then frames go in only while somebody
+    subscribes.
     """
 
     SPECS = NODES['gstreamer']
@@ -130,13 +143,16 @@ class GStreamerNode(PerceptionNode):
         name = next((each for each in names if gst.has_element(each)), '')
         if not name:
             raise ConfigError(
-                f"parameter 'encoder' is '{wanted}', but GStreamer has no {' or '.join(names)} here; install gstreamer1.0-plugins-ugly "
-                "(x264enc) or gstreamer1.0-plugins-bad (openh264enc), or set parameter 'pipeline' to one with the encoder of your hardware"
+                f"parameter 'encoder' is '{wanted}', but GStreamer has no {' or '.join(names)} "
+                'here; install gstreamer1.0-plugins-ugly '
+                '(x264enc) or gstreamer1.0-plugins-bad (openh264enc), or set parameter '
+                "'pipeline' to one with the encoder of your hardware"
             )
         kbit = self.parameters['bit_rate']
         made = _ENCODERS[name].format(gop=self.parameters['gop_size'], kbit=kbit, bit=kbit * 1000)
         self.get_logger().info(
-            f"{name} encodes on the CPU and copies each frame (booked as '{COPIED}'); for an encoder in hardware set parameter 'pipeline'"
+            f"{name} encodes on the CPU and copies each frame (booked as '{COPIED}'); for an "
+            "encoder in hardware set parameter 'pipeline'"
         )
         return f'videoconvert ! {_ENCODED} ! {made} ! {_TAIL}'
 
@@ -153,7 +169,8 @@ class GStreamerNode(PerceptionNode):
             self._topics[suffix] = self.create_publisher(kind, topic, qos), kind
         if not self._topics:
             raise ConfigError(
-                f'the pipeline ends in {SINK}, but no message for its H.264 is installed: install one of {", ".join(missing)}'
+                f'the pipeline ends in {SINK}, but no message for its H.264 is installed: '
+                f'install one of {", ".join(missing)}'
             )
         if missing:
             self.get_logger().info(f'not installed, so not published: {", ".join(missing)}')
@@ -229,7 +246,10 @@ class GStreamerNode(PerceptionNode):
         if seen.mapped:
             self.warn_once(
                 [
-                    f"an element of the pipeline reads frames with the CPU, which is booked as '{COPIED}'"
+                    (
+                        'an element of the pipeline reads frames with the CPU, which is booked '
+                        f"as '{COPIED}'"
+                    )
                 ]
             )
         self.warn_once(seen.warnings)

@@ -8,21 +8,22 @@ from pathlib import Path
 from rclpy.node import Node
 
 from zc_perception.errors import ConfigError
-from zc_perception.link.bus import MEETING, BusKey
+from zc_perception.link.bus import BusKey, MEETING
 from zc_perception.link.unixfd.server import UnixfdServer
 from zc_perception.local_path import local_path
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import Consumer
 from zc_perception.nodes.params.node_parameters import NodeParameters
-from zc_perception.observe.diagnostics import WARN, Figures, Part, Row, Status
+from zc_perception.observe.diagnostics import Figures, Part, Row, Status, WARN
 from zc_perception.observe.metrics import RecentCount
 
 _PEERS = ('command', 'release', 'stopped', 'internal', 'not_allowed', 'readers')
 UNIXFD = Part(
     'unixfd',
     Row(lambda s: s.unfit, WARN, 'GStreamer can have no frames: {unfit}', "change the camera's pixel_format or heap"),
-    Row(lambda s: s.slots, WARN, '{slots} time(s) a reader was turned away lately, for which no slot is left',
+    Row(lambda s: s.slots, WARN, ('{slots} time(s) a reader was turned away lately, for which '
+                                  'no slot is left'),
         "raise 'slots', or lower 'unixfd_window'"),
     Row(lambda s: s.broken, WARN, '{broken} time(s) a reader was disconnected lately: {last}',
         'see who opens that socket: only unixfdsrc of GStreamer 1.24 or newer should'),
@@ -33,14 +34,16 @@ UNIXFD = Part(
 def socket_path(named: str) -> Path | None:
     """Where parameter ``unixfd`` puts the socket; ``None``: nowhere.
 
-    :raises ConfigError: it names a variable or a user that isn't known here, or isn't a whole path.
+    :raises ConfigError: it names a variable or a user that isn't known here, or isn't a whole
+        path.
     """
     if not named:
         return None
     path = Path(local_path(named, 'unixfd'))
     if not path.is_absolute():
         raise ConfigError(
-            f"parameter 'unixfd' is '{named}'; give the whole path, such as /run/user/1000/front.sock"
+            f"parameter 'unixfd' is '{named}'; give the whole path, such as "
+            '/run/user/1000/front.sock'
         )
     return path
 
@@ -84,7 +87,8 @@ class GStreamerSocket:
         }
         for reader in seen.readers:
             values[f'reader {reader.pid}'] = (
-                f'uid {reader.uid}, sent {reader.sent}, dropped {reader.dropped}, holds {reader.held}, copied {reader.copied}'
+                f'uid {reader.uid}, sent {reader.sent}, dropped {reader.dropped}, holds '
+                f'{reader.held}, copied {reader.copied}'
             )
         return UNIXFD.status(
             Figures(lambda: values),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+import threading
+import time
+from typing import Any, ClassVar, Protocol, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,15 +41,15 @@ from zc_perception.nodes.frame_links import (
 from zc_perception.nodes.messages import detections_writer, label_message
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos
 from zc_perception.nodes.perception_node import PATIENCE_S, PerceptionNode
-from zc_perception.nodes.realtime import Realtime, parse_cpus
+from zc_perception.nodes.realtime import parse_cpus, Realtime
 from zc_perception.npu.accelerator import Accelerator, with_frames
-from zc_perception.npu.manifest import ModelManifest, load_manifest
-from zc_perception.npu.metis_card import Temperatures, TemperatureWatch, place_of
+from zc_perception.npu.manifest import load_manifest, ModelManifest
+from zc_perception.npu.metis_card import place_of, Temperatures, TemperatureWatch
 from zc_perception.npu.recovering_device import DeviceState
 from zc_perception.npu.scheduler import InFlight, Scheduler, SchedulerStatistics
-from zc_perception.npu.selection import Selection, engines_of, open_accelerator
+from zc_perception.npu.selection import engines_of, open_accelerator, Selection
 from zc_perception.observe.budget import FrameBudget, Late
-from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
+from zc_perception.observe.diagnostics import ERROR, Figures, OK, Part, Row, Status, WARN
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import RecentCount, RecentRates, Silence, StageLatencies
 from zc_perception.parameters import whole_number
@@ -57,7 +57,8 @@ from zc_perception.parameters import whole_number
 if TYPE_CHECKING:
     from zc_perception.nodes.space import BoxesInSpace
 
-# A frame that comes so much of a period early counts as on time: cameras jitter, and a rate that is theirs must not halve it.
+# A frame that comes so much of a period early counts as on time: cameras jitter, and a rate that
+# is theirs must not halve it.
 _EARLY = 0.125
 
 
@@ -100,7 +101,8 @@ class InferenceStream:
 
     def hot_threads(self) -> Sequence[threading.Thread]:
         """Those that frames go through. The scheduler's thread opens an accelerator that was lost: its new threads inherit CPUs and
-        priority, as every thread does from the one that starts it."""
+        priority, as every thread does from the one that starts it.
+        """
         return [self.scheduler.thread, *self.scheduler.accelerator.hot_threads()]
 
     def close(self) -> None:
@@ -156,8 +158,10 @@ class ClassFilter:
                 mask[index] = True
             else:
                 raise ConfigError(
-                    f"parameter 'classes' has {shown(name)}, which the model doesn't know{nearest(name, known)}; "
-                    f'it has {", ".join(known[:12])}{", …" if len(known) > 12 else ""}, or their indices from 0 to {len(known) - 1}'
+                    f"parameter 'classes' has {shown(name)}, which the model doesn't "
+                    f'know{nearest(name, known)}; '
+                    f'it has {", ".join(known[:12])}{", …" if len(known) > 12 else ""}, or '
+                    f'their indices from 0 to {len(known) - 1}'
                 )
         self._mask = mask
 
@@ -186,20 +190,22 @@ def check_classes(values: Mapping[str, Any]) -> None:
     tiles = values.get('tiles', '1x1')
     if manifest.head.extra and parse_tiles(tiles) != (1, 1):
         raise ConfigError(
-            f"parameter 'tiles' is {tiles}, but model {manifest.name} finds more than upright boxes, which nobody joins across tiles; take "
+            f"parameter 'tiles' is {tiles}, but model {manifest.name} finds more than upright "
+            'boxes, which nobody joins across tiles; take '
             'roi, or a model for task detect'
         )
 
 
-# Of the frames that come. Fewer results than that: the model is too slow, which newest-wins hides well.
+# Of the frames that come. Fewer results than that: the model is too slow, which newest-wins hides
+# well.
 _LEAST = 0.8
 _SLOW_MODEL = TooSlow(
     'the model is too slow',
     "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight where "
     'the device takes more',
 )
-# A rate of detections is judged over so many frames, and over the time of so many results where `max_rate` lets fewer through: one more
-# or less must not matter.
+# A rate of detections is judged over so many frames, and over the time of so many results where
+# `max_rate` lets fewer through: one more or less must not matter.
 _JUDGED_FRAMES = 10
 # So many frames without a result, one after the other, are all frames.
 _ALL_LOST = 10
@@ -210,18 +216,21 @@ _IF_LATE = "raise parameter 'timeout' ({timeout:g} s), or give the device less t
 _GIVES = 'only {done:.1f} of {target:.1f} frames per second give results, {failing:.1f} fail'
 ACCELERATOR = Part(
     'accelerator',
-    Row(lambda s: s.state.recovering, ERROR, '{device}; frames are dropped until the device is back',
+    Row(lambda s: s.state.recovering, ERROR, ('{device}; frames are dropped until the device '
+                                              'is back'),
         'look at the card: lspci -d 1f9d:, dmesg | grep -i metis', 'recovering since …', 'see [accelerators](accelerators.md)'),
     Row(lambda s: s.lost and s.in_a_row >= _ALL_LOST and s.too_late, ERROR,
         'every frame is lost, {in_a_row} since the last result: {last_error}', _IF_LATE),
     Row(lambda s: s.lost and s.in_a_row >= _ALL_LOST, ERROR,
         'every frame is lost, {in_a_row} since the last result: {last_error}', _IF_REFUSED),
     Row(lambda s: s.too_hot, WARN, 'the card is too hot: {too_hot} degrees', 'look at its fan and air, or run fewer frames'),
-    Row(lambda s: s.too_late, WARN, '{lost} frame(s) lost lately, most of them too late: {last_error}', _IF_LATE),
+    Row(lambda s: s.too_late, WARN, ('{lost} frame(s) lost lately, most of them too late: '
+                                     '{last_error}'), _IF_LATE),
     Row(lambda s: s.lost, WARN, '{lost} frame(s) lost lately, last: {last_error}', _IF_REFUSED),
     Row(lambda s: s.cached and s.submitted >= _IMPORTS_FROM and s.imports * 2 >= s.submitted, WARN,
         'the import cache is of no use: {imports} imports for {submitted} frames lately',
-        'the publisher gives new buffers all the time: let it reuse a fixed number of them, as a pool does'),
+        ('the publisher gives new buffers all the time: let it reuse a fixed number of them, '
+         'as a pool does')),
     well='running',
 )  # fmt: skip
 DETECTIONS = Part(
@@ -229,36 +238,52 @@ DETECTIONS = Part(
     Row(lambda s: not s.active, OK, 'the node is not active'),
     Row(lambda s: not s.enabled, OK, 'switched off'),
     Row(lambda s: s.alone, OK, 'waits for a publisher'),
-    Row(lambda s: s.unconverted and (s.silent_s or s.nothing), ERROR, 'no frame could be converted lately, of {unconverted} message(s)',
+    Row(lambda s: s.unconverted and (s.silent_s or s.nothing), ERROR, ('no frame could be '
+        'converted lately, of {unconverted} message(s)'),
         f'see part link: {CONVERTIBLE}'),
     Row(lambda s: s.silent_s, WARN, 'no frame comes any more, for {silent_s:.0f} s now',
-        "look at the camera in the publisher's diagnostics; if its recording has ended, all is well"),
+        ("look at the camera in the publisher's diagnostics; if its recording has ended, all "
+         'is well')),
     Row(lambda s: not s.judged and s.nothing, OK, 'waits for frames'),
     Row(lambda s: not s.judged, OK, 'frames come, not for long enough yet to judge their rate'),
     Row(lambda s: s.too_few and s.failed and not s.done, ERROR, _GIVES, 'see part accelerator, which has the last error'),
-    Row(lambda s: s.too_few and s.failed, WARN, _GIVES, 'see part accelerator, which has the last error'),
-    Row(lambda s: s.too_few, WARN, f'{_SLOW_MODEL.what}: only {{done:.1f}} of {{target:.1f}} frames per second are run',
+    Row(lambda s: s.too_few and s.failed, WARN, _GIVES, ('see part accelerator, which has the '
+        'last error')),
+    Row(lambda s: s.too_few, WARN, (f'{_SLOW_MODEL.what}: only {{done:.1f}} of {{target:.1f}} '
+                                    'frames per second are run'),
         _SLOW_MODEL.advice),
     well='{done:.1f} of {coming:.1f} frames per second',
 )  # fmt: skip
 # What to do about the stage that broke a deadline, by its name.
 _TOO_LONG = {
-    'capture': "its thread waits for a CPU: see realtime_priority, or end what else runs in the camera's process",
-    'link': 'this node was busy with the frame before, or waits for a CPU: see in_flight and realtime_priority',
+    'capture': (
+        'its thread waits for a CPU: see realtime_priority, or end what else runs in '
+        "the camera's process"
+    ),
+    'link': (
+        'this node was busy with the frame before, or waits for a CPU: see in_flight and '
+        'realtime_priority'
+    ),
     'import': 'the accelerator imports or converts: see part accelerator',
     'infer': 'the device takes so long: a smaller model, or fewer frames on it (max_rate)',
-    'queue': 'the frame before was decoded late, or this thread waits for a CPU: see realtime_priority',
-    'decode': 'many candidates: raise score_threshold or name classes; or the thread waits for a CPU',
+    'queue': (
+        'the frame before was decoded late, or this thread waits for a CPU: see realtime_priority'
+    ),
+    'decode': (
+        'many candidates: raise score_threshold or name classes; or the thread waits for a CPU'
+    ),
     'publish': 'the middleware takes so long: look at who subscribes to detections',
 }
 BUDGET = Part(
     'budget',
-    Row(lambda s: s.late, WARN, '{late} frame(s) took longer than {deadline_ms:g} ms lately, the worst {worst}', '{advice}',
+    Row(lambda s: s.late, WARN, ('{late} frame(s) took longer than {deadline_ms:g} ms lately, '
+                                 'the worst {worst}'), '{advice}',
         see='by the stage that it names; see [zc_timeline](timeline.md#a-deadline)'),
     well='no frame took longer than {deadline_ms:g} ms lately',
 )  # fmt: skip
 _OWN = -1.0
-# Frames in flight are waited for so long when the node is deactivated; what takes longer gives its buffers back by itself.
+# Frames in flight are waited for so long when the node is deactivated; what takes longer gives its
+# buffers back by itself.
 _DRAIN_S = 1.0
 _DRAIN_LOOK_S = 0.002
 Observer = Callable[[InFlight, Detections], None]
@@ -277,8 +302,8 @@ class Stage(Protocol):
 class InferenceNode(PerceptionNode):
     """Subscribes to ``image_raw`` (type-adapted), publishes ``detections`` and the latched ``label_info``; service ``~/enable``.
 
-    :param accelerator_factory: opens the accelerator, at the start and after each loss of the device, in place of the one that parameter
-        ``accelerator`` names.
+    :param accelerator_factory: opens the accelerator, at the start and after each loss of the
+        device, in place of the one that parameter ``accelerator`` names.
     """
 
     SPECS = NODES['inference']
@@ -485,7 +510,8 @@ class InferenceNode(PerceptionNode):
     def _announce_accelerator(self) -> None:
         capabilities = self.accelerator.capabilities()
         selected, logger = self._configured().selected, self.get_logger()
-        # Where there is no card nothing is wrong with it. Diagnostics and zc_doctor have the reasons in any case.
+        # Where there is no card nothing is wrong with it. Diagnostics and zc_doctor have the
+        # reasons in any case.
         for reason in selected.reasons:
             (logger.debug if selected.without_card else logger.info)(reason)
         if not capabilities.on_card:
@@ -500,7 +526,8 @@ class InferenceNode(PerceptionNode):
                 else 'each frame is converted once'
             )
             logger.info(
-                f"running on accelerator '{capabilities.name}' (model {selected.manifest.name}, {capabilities.device}): {access}"
+                f"running on accelerator '{capabilities.name}' (model "
+                f'{selected.manifest.name}, {capabilities.device}): {access}'
             )
         if compiled is None:
             logger.info(f'{how_it_runs()}: detections take more of a CPU')
@@ -675,8 +702,8 @@ class InferenceNode(PerceptionNode):
 class InferenceStatus:
     """What diagnostics say of an inference node: its link, its accelerator, the rate of its detections, latencies, copies.
 
-    The node owns it. Its executor's thread collects several times a second, and what was seen is remembered from one time to the next. The
-    scheduler's thread calls :meth:`lost`.
+    The node owns it. Its executor's thread collects several times a second, and what was seen is
+    remembered from one time to the next. The scheduler's thread calls :meth:`lost`.
     """
 
     def __init__(self, node: InferenceNode) -> None:
@@ -863,7 +890,8 @@ class InferenceStatus:
         came = statistics.taken + taken.dropped
         if self._came_before is None:
             self._came_before = came
-        # Frames that came, results and frames that failed, per second, over enough of the first two.
+        # Frames that came, results and frames that failed, per second, over enough of the first
+        # two.
         self._judged = rates = (
             self._rates.see(
                 came,
@@ -911,11 +939,13 @@ class InferenceStatus:
         logger = self._node.get_logger()
         if now.losses > earlier.losses:
             logger.error(
-                f'the device was lost: {state.last_error or self._last_error}; the node opens it again'
+                f'the device was lost: {state.last_error or self._last_error}; the node opens '
+                'it again'
             )
         if now.recovered > earlier.recovered:
             logger.info(
-                f'the device is back, frames are run again ({now.refused_recovering} were dropped meanwhile in all)'
+                f'the device is back, frames are run again ({now.refused_recovering} were '
+                'dropped meanwhile in all)'
             )
 
     def close(self) -> None:

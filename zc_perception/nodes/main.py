@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 import os
 import signal
-from functools import partial
 
 from zc_perception.nodes import STARTUP
 from zc_perception.terminal import ending_quietly

@@ -1,15 +1,15 @@
 """Detections as ``vision_msgs``: as a message, or as the bytes of one, without a message object.
 
-Most fields of a message never change. :class:`DetectionsCdr` lays everything that doesn't change out once, and puts six numbers per
-detection in between, see :mod:`~zc_perception.link.cdr`.
+Most fields of a message never change. :class:`DetectionsCdr` lays everything that doesn't change
+out once, and puts six numbers per detection in between, see :mod:`~zc_perception.link.cdr`.
 
 Source: ``vision_msgs`` 4.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
+import struct
 
 import numpy as np
 from vision_msgs.msg import (
@@ -22,7 +22,7 @@ from vision_msgs.msg import (
 
 from zc_perception.detection.detections import Detections
 from zc_perception.frame import Header
-from zc_perception.link.cdr import COUNT, ENCAPSULATION, STAMP, cdr_string
+from zc_perception.link.cdr import cdr_string, COUNT, ENCAPSULATION, STAMP
 from zc_perception.link.image_conversion import stamp_to_message
 from zc_perception.link.rclpy_compat import understood
 
@@ -30,7 +30,8 @@ Write = Callable[[Header, Detections], Detection2DArray]
 _ONE = COUNT.pack(1)
 # Orientation's w, and the covariance of 6 × 6.
 _UPRIGHT = struct.pack('<d', 1.0) + bytes(8 * 36)
-# Score; position and the orientation's x, y, z; the above; centre; theta; size. All of it are doubles, hence it begins and ends at 8.
+# Score; position and the orientation's x, y, z; the above; centre; theta; size. All of it are
+# doubles, hence it begins and ends at 8.
 _NUMBERS = struct.Struct(f'<d48x{len(_UPRIGHT)}s5d')
 # ``Detection2D.id``, empty, and the way from there to the next detection's stamp.
 _NO_ID = _ONE + b'\0'
@@ -54,7 +55,8 @@ class DetectionsWriter:
     def write(self, header: Header, detections: Detections) -> Detection2DArray:
         """The message, valid until the next call.
 
-        It has the frame's header, whole; boxes as centre, angle and size in source-image pixels; ``class_id`` a decimal string.
+        It has the frame's header, whole; boxes as centre, angle and size in source-image pixels;
+        ``class_id`` a decimal string.
         """
         message = self._message
         stamp_to_message(header, message)
@@ -111,7 +113,8 @@ class DetectionsCdr:
         text = cdr_string(frame_id)
         # A number of 4 bytes follows.
         self._frame, self._frame_id = text + bytes(-len(text) % 4), frame_id
-        # All of them are multiples of 4, so that there are two cases: a result that begins at 8, or at 4 after one.
+        # All of them are multiples of 4, so that there are two cases: a result that begins at 8,
+        # or at 4 after one.
         self._results = tuple(
             [self._result(begin, index) for index in range(self._num_classes)] for begin in (0, 4)
         )
@@ -132,7 +135,8 @@ class DetectionsCdr:
         head = STAMP.pack(*divmod(header.stamp_ns, 1_000_000_000)) + self._frame
         parts = [ENCAPSULATION, head, COUNT.pack(len(detections))]
         add, numbers, known = parts.extend, _NUMBERS.pack, self._num_classes
-        # The first header comes at 4 after that of the message, which is as long. An id comes after doubles, hence at 8.
+        # The first header comes at 4 after that of the message, which is as long. An id comes
+        # after doubles, hence at 8.
         lead, begin, number, results = head, 4, _NO_ID, self._results[1]
         ids = None if detections.ids is None else _texts(detections)
         rows = zip(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import array
+from collections import deque
+from collections.abc import Callable, Mapping
 import contextlib
 import os
 import select
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import cv2
@@ -20,7 +20,7 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage, Image
 from vision_msgs.msg import Detection2DArray, LabelInfo
 
-from zc_perception.errors import ZcError, message_of
+from zc_perception.errors import message_of, ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.endpoints.executor_turns import NodeWatch
@@ -41,11 +41,11 @@ from zc_perception.nodes.overlay_picture import (
     PictureHistory,
     ReducedPicture,
 )
-from zc_perception.nodes.overlay_shapes import ANNOTATIONS, MASKS, KeypointLayer, Layer, MaskLayer
+from zc_perception.nodes.overlay_shapes import ANNOTATIONS, KeypointLayer, Layer, MaskLayer, MASKS
 from zc_perception.nodes.overlay_trails import Trails
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos, subscription_qos
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
+from zc_perception.observe.diagnostics import ERROR, Figures, OK, Part, Row, Status, WARN
 from zc_perception.observe.metrics import LatencyWindow, RecentCount, RecentRates, Silence
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.conversion import ToPicture
@@ -56,20 +56,26 @@ _IDLE_POLL_MS = 200
 _JOIN_S = 0.5
 _NICER = 5
 _MOST_AGE_MS = 60_000
-# As many as wait in the queue. Where a copy takes longer than a frame's time, more would come for ever, and nothing be drawn.
+# As many as wait in the queue. Where a copy takes longer than a frame's time, more would come for
+# ever, and nothing be drawn.
 _MOST_AT_ONCE = 2
 OVERLAY = Part(
     'overlay',
     Row(lambda s: s.idle, OK, 'idle: nobody subscribes to detections/image'),
-    Row(lambda s: s.dead, ERROR, "the thread that draws has ended; its traceback is on the node's stderr",
+    Row(lambda s: s.dead, ERROR, ('the thread that draws has ended; its traceback is on the '
+                                  "node's stderr"),
         'deactivate and activate the node, or start it again'),
-    Row(lambda s: s.failed, WARN, '{failed} picture(s) could not be drawn lately, last: {last_error}',
+    Row(lambda s: s.failed, WARN, ('{failed} picture(s) could not be drawn lately, last: '
+                                   '{last_error}'),
         'look at boxes and class_ids: ros2 topic echo {topic}'),
-    Row(lambda s: s.left_out, WARN, '{left_out} box(es) with NaN or infinite numbers were left out lately',
+    Row(lambda s: s.left_out, WARN, ('{left_out} box(es) with NaN or infinite numbers were '
+                                     'left out lately'),
         'look at what the model gives: ros2 topic echo {topic}'),
     Row(lambda s: s.unfit, WARN, 'no picture: {unfit}', "set the camera's pixel_format to NV12"),
-    Row(lambda s: s.unconverted and not s.drawn, WARN, 'no picture: {unconverted} message(s) could not be converted lately', CONVERTIBLE),
-    Row(lambda s: s.unmatched > s.drawn, WARN, '{unmatched} detections came lately whose frame is not here any more, or never was',
+    Row(lambda s: s.unconverted and not s.drawn, WARN, ('no picture: {unconverted} message(s) '
+        'could not be converted lately'), CONVERTIBLE),
+    Row(lambda s: s.unmatched > s.drawn, WARN, ('{unmatched} detections came lately whose '
+                                                'frame is not here any more, or never was'),
         "raise parameter 'history' for a slow model, or lower 'scale'"),
     well='drawing',
 )  # fmt: skip
@@ -79,9 +85,10 @@ class OverlayNode(PerceptionNode):
     """Subscribes to ``image_raw`` (type-adapted), ``detections`` and ``label_info``; publishes ``detections/image`` as bgr8, and
     ``detections/image/compressed``.
 
-    While neither has a subscriber it holds no subscription of its own on frames or detections, and no thread. Otherwise a thread of lower
-    priority than the others reduces each frame and draws what was found in it: in the frame of that very stamp. When it can't keep up
-    it draws the newest, and nobody waits for it.
+    While neither has a subscriber it holds no subscription of its own on frames or detections, and
+    no thread. Otherwise a thread of lower priority than the others reduces each frame and draws
+    what was found in it: in the frame of that very stamp. When it can't keep up it draws the
+    newest, and nobody waits for it.
     """
 
     SPECS = NODES['overlay']
@@ -288,7 +295,8 @@ class OverlayNode(PerceptionNode):
                 if not stop.is_set():
                     self._draw_newest(history, detections)
         except BaseException:
-            subscription.queue.close()  # nobody takes what is in it, and the camera wants its slots back
+            # nobody takes what is in it, and the camera wants its slots back
+            subscription.queue.close()
             raise
         finally:
             with self._wake_lock:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
 import colorsys
+from dataclasses import dataclass
 import math
 import threading
 import zlib
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -145,7 +145,8 @@ class PictureHistory:
 @dataclass(frozen=True)
 class LabelledBox:
     """A box in pixels of the frame, with its class, its score, its track's id if it has one, and the angle by which it is turned about its
-    centre. Wherever it is, it can be drawn if all its numbers are finite."""
+    centre. Wherever it is, it can be drawn if all its numbers are finite.
+    """
 
     left: float
     top: float
@@ -189,7 +190,8 @@ def class_colour(class_id: str) -> Colour:
     number = int(class_id) if is_number else zlib.crc32(class_id.encode(errors='replace'))
     if number < len(_COLOURS):
         return _COLOURS[number]
-    # Hues a golden section apart never come close to those right before; lightness tells turns apart.
+    # Hues a golden section apart never come close to those right before; lightness tells turns
+    # apart.
     red, green, blue = colorsys.hsv_to_rgb(
         number * _GOLDEN % 1.0, (0.85, 0.55)[number // 7 % 2], (1.0, 0.75, 0.9)[number // 5 % 3]
     )
@@ -261,7 +263,8 @@ class Painter:
         colour: Colour,
     ) -> None:
         """Above the box, or where there is room: below its upper edge, below the box. Where there is none it is left out: it would hide
-        another one that is more certain."""
+        another one that is more certain.
+        """
         text = text.encode('ascii', 'replace').decode()  # the font has nothing else
         left, top, _, bottom = corner
         width, height = self._size(text)

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.nodes.overlay_picture import LabelledBox, class_colour, pixel
+from zc_perception.nodes.overlay_picture import class_colour, LabelledBox, pixel
 
 _NS = 2_000_000_000
 _POINTS = 64

@@ -15,7 +15,7 @@ from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.command_lines import check_cameras
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.perception_node import PerceptionNode, all_or_none, process_ledger
+from zc_perception.nodes.perception_node import all_or_none, PerceptionNode, process_ledger
 from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 from zc_perception.parameters import EVERY_NODE_SPECS
 
@@ -25,9 +25,11 @@ Overrides = Mapping[str, Mapping[str, Any]]
 class PerceptionGraph:
     """The three nodes of one camera, wired: capture allocates what the accelerator can import.
 
-    :param overrides: start-up parameters by node name (``capture``, ``inference``, ``overlay``), besides those of the command line.
+    :param overrides: start-up parameters by node name (``capture``, ``inference``, ``overlay``),
+        besides those of the command line.
     :param camera: the camera's name, which is its nodes' namespace; empty for the only one.
-    :param stereo: the side of a pair that it is; *camera* then is its namespace in full, whatever the command line says of namespaces.
+    :param stereo: the side of a pair that it is; *camera* then is its namespace in full, whatever
+        the command line says of namespaces.
     :raises ZcError: a parameter, file or model can't be used; nothing stays behind.
     """
 
@@ -48,7 +50,8 @@ class PerceptionGraph:
             self.overlay = self._make(OverlayNode, 'overlay', context, overrides)
             if self.capture.keeps_all and not self.inference.parameters['keep_all']:
                 self.inference.get_logger().warning(
-                    "capture has keep_all, inference has not: set 'keep_all' there too, or frames are skipped"
+                    "capture has keep_all, inference has not: set 'keep_all' there too, or "
+                    'frames are skipped'
                 )
 
     def _make(
@@ -68,8 +71,10 @@ class PerceptionGraph:
         self._nodes.append(node)
         if self._namespace and node.get_namespace() != self._namespace:
             raise ConfigError(
-                f"--cameras and a namespace for all nodes (__ns:={node.get_namespace()}) can't go together; "
-                f"name the cameras '{node.get_namespace().strip('/')}{self._namespace}' and so on instead"
+                f"--cameras and a namespace for all nodes (__ns:={node.get_namespace()}) can't "
+                'go together; '
+                f"name the cameras '{node.get_namespace().strip('/')}{self._namespace}' and so "
+                'on instead'
             )
         return node
 
@@ -112,7 +117,8 @@ def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[
         partial(PerceptionGraph, context, camera=name, stereo=StereoSide(rig, side))
         for side, name in names.items()
     ]
-    # Cameras are started last, one right after the other: those that nobody triggers are in step then.
+    # Cameras are started last, one right after the other: those that nobody triggers are in step
+    # then.
     return sorted(_wired(graphs, check), key=lambda node: not isinstance(node, CaptureNode))
 
 

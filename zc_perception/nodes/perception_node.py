@@ -1,17 +1,18 @@
 """What the package's nodes have in common: parameters, and a life in the states of a managed node.
 
-Transitions that others ask for (``ros2 lifecycle``, a manager) run on a thread of their own, one at a time: to open a camera, load a
-model or wait for a thread's end takes up to seconds, in which the other nodes of the executor have to be served, and ``get_state``
-too. Those that the program itself makes run in its own thread, so that a mistake ends it with one line.
+Transitions that others ask for (``ros2 lifecycle``, a manager) run on a thread of their own, one
+at a time: to open a camera, load a model or wait for a thread's end takes up to seconds, in which
+the other nodes of the executor have to be served, and ``get_state`` too. Those that the program
+itself makes run in its own thread, so that a mistake ends it with one line.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
+import weakref
 
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.context import Context
@@ -19,27 +20,27 @@ from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallba
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from zc_perception.errors import ConfigError, ZcError, one_line
+from zc_perception.errors import ConfigError, one_line, ZcError
 from zc_perception.link.rclpy_compat import (
-    InvalidHandle,
     begin_lifecycle,
     end_lifecycle,
     guard_parameter_services,
+    InvalidHandle,
     lifecycle_state,
 )
 from zc_perception.log import ONCE, Seldom
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.declarations import NodeSpecs
-from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
+from zc_perception.nodes.params.node_parameters import begin_node, NodeParameters
 from zc_perception.nodes.params.qos_overrides import Endpoint
 from zc_perception.observe.diagnostics import (
+    DiagnosticsPublisher,
     ERROR,
     OK,
-    WARN,
-    DiagnosticsPublisher,
     Part,
     Row,
     Status,
+    WARN,
 )
 
 PATIENCE_S = 15.0
@@ -48,11 +49,14 @@ UNCONFIGURED, INACTIVE, ACTIVE, FINALIZED = 'unconfigured', 'inactive', 'active'
 LIFECYCLE = Part(
     'lifecycle',
     Row(lambda s: s.state == ACTIVE, OK, 'active'),
-    Row(lambda s: s.failure, ERROR, '{state}: {failure}', 'correct that, then: ros2 lifecycle set {node} configure',
-        'the state, and which transition failed why', 'see [launch_and_lifecycle](launch_and_lifecycle.md)'),
+    Row(lambda s: s.failure, ERROR, '{state}: {failure}', ('correct that, then: ros2 lifecycle '
+        'set {node} configure'),
+        'the state, and which transition failed why', ('see '
+                                                       '[launch_and_lifecycle](launch_and_lifecycle.md)')),
     Row(lambda s: s.stopped, OK, 'it has ended'),
     Row(lambda s: s.state == FINALIZED, WARN, 'it was shut down', '{step}', see='restart it'),
-    Row(lambda s: True, WARN, '{state}: no frames flow', '{step}', see='`ros2 lifecycle set NODE` with the transition that it needs'),
+    Row(lambda s: True, WARN, '{state}: no frames flow', '{step}', see=('`ros2 lifecycle set '
+        'NODE` with the transition that it needs')),
     well='',
 )  # fmt: skip
 
@@ -93,9 +97,11 @@ def process_ledger(context: Context) -> CopyLedger:
 class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     """A managed node with declared parameters. All other keyword arguments go to ``rclpy.node.Node``.
 
-    A subclass says what is done in each step by overriding :meth:`_open`, :meth:`_agree`, :meth:`_activate`, :meth:`_deactivate` and
-    :meth:`_cleanup`, and calls :meth:`_begin` at the end of its constructor. Endpoints that cost nothing while nothing flows may live as
-    long as the node. What has to be closed once it has stopped, or if its constructor fails, is put on :attr:`_ends`.
+    A subclass says what is done in each step by overriding :meth:`_open`, :meth:`_agree`,
+    :meth:`_activate`, :meth:`_deactivate` and :meth:`_cleanup`, and calls :meth:`_begin` at the
+    end of its constructor. Endpoints that cost nothing while nothing flows may live as long as the
+    node. What has to be closed once it has stopped, or if its constructor fails, is put on
+    :attr:`_ends`.
 
     :param ledger: what the CPU does to pixels is booked there; ``None``: the process's.
     """
@@ -436,7 +442,9 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
         """See rclpy, which itself says only the first reason against them; here they are all told, and none is set. An integer for a number
-        is one, as at the start. Raises for nothing that a client can send: that would end the executor."""
+        is one, as at the start. Raises for nothing that a client can send: that would end the
+        executor.
+        """
         parameters = getattr(self, 'parameters', None)
         if parameters is None:  # rclpy's own, before ours are there
             return super().set_parameters_atomically(parameter_list)

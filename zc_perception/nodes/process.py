@@ -1,15 +1,18 @@
 """Runs nodes as a program: ROS context, executor, signals, one-line errors, an orderly end; and tells systemd how it is (:func:`serve`).
 
-The watchdog has to notice a program that hangs, not a camera that is unplugged: restarting would bring nothing, and would take the
-diagnostics away that say so. So it is fed while the nodes get on with their work, and while they know why they don't: a camera that is
-unplugged, a card that recovers, a node that nobody has activated. A worry is what nobody would say otherwise: a thread or an executor that
-hangs.
+The watchdog has to notice a program that hangs, not a camera that is unplugged: restarting would
+bring nothing, and would take the diagnostics away that say so. So it is fed while the nodes get on
+with their work, and while they know why they don't: a camera that is unplugged, a card that
+recovers, a node that nobody has activated. A worry is what nobody would say otherwise: a thread or
+an executor that hangs.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
+from functools import partial
 import os
 import resource
 import socket
@@ -17,8 +20,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import rclpy
@@ -27,14 +28,14 @@ from rclpy.logging import get_logger
 from rclpy.node import Node
 from rclpy.utilities import remove_ros_args
 
-from zc_perception.errors import EXIT_FAILURE, EXIT_USAGE, ZcError, error_line
-from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, init_without_signal_handlers
+from zc_perception.errors import error_line, EXIT_FAILURE, EXIT_USAGE, ZcError
+from zc_perception.link.rclpy_compat import call_soon, init_without_signal_handlers, InvalidHandle
 from zc_perception.native import how_it_runs
 from zc_perception.nodes import STARTUP
 from zc_perception.nodes.params.ros_arguments import (
-    CommandLine,
     check_start,
     command_line,
+    CommandLine,
     explain_ros_arguments,
     remember_command_line,
 )
@@ -44,7 +45,8 @@ from zc_perception.terminal import Interrupted, interruptions
 _MAX_WAITS_IN_VAIN = 20
 _PAUSE_S = 0.002
 _CALLBACK_ENDS_S = 1.0
-# So soon a thread that computes in Python hands the interpreter's lock to one that waits for it, such as a camera's (CPython: 5 ms).
+# So soon a thread that computes in Python hands the interpreter's lock to one that waits for it,
+# such as a camera's (CPython: 5 ms).
 _SWITCH_S = 0.0005
 
 
@@ -63,8 +65,9 @@ class _Executor(SingleThreadedExecutor):
 class ExecutorThread:
     """Spins a SingleThreadedExecutor on a thread of its own, so that the main thread is free for signals.
 
-    rclpy's ``shutdown`` does not wait for the thread that spins, although it says so: it takes the guard conditions away at once, and the
-    thread may meet the gap. Hence the thread is ended first, and the executor is shut down when nobody spins it any more.
+    rclpy's ``shutdown`` does not wait for the thread that spins, although it says so: it takes the
+    guard conditions away at once, and the thread may meet the gap. Hence the thread is ended
+    first, and the executor is shut down when nobody spins it any more.
     """
 
     def __init__(self, context: rclpy.Context, on_failure: Callable[[], None]) -> None:
@@ -138,8 +141,8 @@ def ros_context(
 def _raise_descriptor_limit() -> str:
     """Raise the soft limit to the hard one; what a log may say of it.
 
-    Every buffer of every camera and every fence is a descriptor, and the usual soft limit of 1,024 is there for programs that call
-    ``select()``, which nothing here does.
+    Every buffer of every camera and every fence is a descriptor, and the usual soft limit of 1,024
+    is there for programs that call ``select()``, which nothing here does.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -206,7 +209,8 @@ class NodeGroup:
             node.destroy_node()
 
 
-# systemd recommends half of the time that it waits; twice in it, so that one may come late on a loaded machine.
+# systemd recommends half of the time that it waits; twice in it, so that one may come late on a
+# loaded machine.
 _PER_TIMEOUT = 3.0
 
 
@@ -217,11 +221,12 @@ def serve(
 ) -> None:
     """Wait for the end; meanwhile a service manager, where one has started us, hears that we are ready and live.
 
-    Whoever has been given ``$WATCHDOG_USEC`` feeds the watchdog, whatever ``$WATCHDOG_PID`` is: a service's main process may be
-    ``ros2 launch``, which speaks no sd_notify.
+    Whoever has been given ``$WATCHDOG_USEC`` feeds the watchdog, whatever ``$WATCHDOG_PID`` is: a
+    service's main process may be ``ros2 launch``, which speaks no sd_notify.
 
     :param wait: whether the end was asked for, within so many seconds (``None``: whenever).
-    :param worry: why the program can't be said to live, see :meth:`Liveness.worry`; empty: it lives.
+    :param worry: why the program can't be said to live, see :meth:`Liveness.worry`; empty: it
+        lives.
     """
     notify('READY=1')
     microseconds = os.environ.get('WATCHDOG_USEC', '')
@@ -315,7 +320,8 @@ def run_program(
     :param build: makes the nodes, and calls its second argument between those that take long; what
         that raises, it passes on.
     :param options: ``unknown_parameters`` counts here.
-    0 after SIGINT, SIGTERM or SIGHUP, :data:`EXIT_USAGE` with one line on stderr for anything the user can mend, 1 for a bug.
+    0 after SIGINT, SIGTERM or SIGHUP, :data:`EXIT_USAGE` with one line on stderr for anything the
+    user can mend, 1 for a bug.
     """
     STARTUP.reached('imports')
     with interruptions(for_good=True) as stop:
@@ -331,7 +337,10 @@ def run_program(
                 group.start(stop.check)
                 STARTUP.reached('ready')
                 for node in group.nodes:
-                    step = f': it waits for ros2 lifecycle set {node.get_fully_qualified_name()} configure'
+                    step = (
+                        ': it waits for ros2 lifecycle set '
+                        f'{node.get_fully_qualified_name()} configure'
+                    )
                     node.get_logger().info(
                         'ready' if node.parameters['autostart'] else f'ready{step}'
                     )

@@ -1,41 +1,47 @@
 """Real-time knobs: on which CPUs a node's hot-path threads run, with which priority, with memory that isn't paged out, without the
 garbage collector's longest pauses.
 
-All of them are off by default. What the system refuses is one warning that says what to grant; the node runs on without it.
+All of them are off by default. What the system refuses is one warning that says what to grant; the
+node runs on without it.
 
-Hot-path threads are the camera's (which also sends frames to other processes), the one that decodes a webcam's JPEGs, the scheduler's
-(which receives frames, decodes and publishes) and the two of ``axruntime``: no frame waits for another one, on either copy-free rung.
-Left out are the executor's, which is all nodes' of the process; the ``onnx`` accelerator's, which compute for so long that at a real-time
-priority they would stop everything else; and those that libraries start by themselves (GStreamer, ONNX Runtime, the middleware). Who holds
-the interpreter's lock is not lifted to the priority of who waits for it.
+Hot-path threads are the camera's (which also sends frames to other processes), the one that
+decodes a webcam's JPEGs, the scheduler's (which receives frames, decodes and publishes) and the
+two of ``axruntime``: no frame waits for another one, on either copy-free rung. Left out are the
+executor's, which is all nodes' of the process; the ``onnx`` accelerator's, which compute for so
+long that at a real-time priority they would stop everything else; and those that libraries start
+by themselves (GStreamer, ONNX Runtime, the middleware). Who holds the interpreter's lock is not
+lifted to the priority of who waits for it.
 
-A real-time thread that never sleeps would own its CPU. The kernel's guard is ``kernel.sched_rt_runtime_us`` of every
-``sched_rt_period_us`` (95 %; -1 turns it off), a process's own is RLIMIT_RTTIME (LimitRTTIME= of systemd): real-time CPU time without a
-blocking call, after which it gets SIGXCPU, and at the hard limit SIGKILL.
-Sources: sched_setscheduler(2), sched(7), getrlimit(2), mlockall(2), limits.conf(5), systemd.exec(5).
+A real-time thread that never sleeps would own its CPU. The kernel's guard is
+``kernel.sched_rt_runtime_us`` of every ``sched_rt_period_us`` (95 %; -1 turns it off), a process's
+own is RLIMIT_RTTIME (LimitRTTIME= of systemd): real-time CPU time without a blocking call, after
+which it gets SIGXCPU, and at the hard limit SIGKILL.
+Sources: sched_setscheduler(2), sched(7), getrlimit(2), mlockall(2), limits.conf(5),
+systemd.exec(5).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import contextlib
 import ctypes
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rclpy.node import Node
 
 from zc_perception.errors import ConfigError, shown
-from zc_perception.observe.diagnostics import WARN, Part, Row, Status
+from zc_perception.observe.diagnostics import Part, Row, Status, WARN
 from zc_perception.parameters import whole_number
 from zc_perception.shipped_files import shipped_file
 
 REALTIME = Part(
     'realtime',
     Row(lambda s: s.refused, WARN, '{refused}', 'see {page}, real-time knobs',
-        'the parameter that the system refused, and what to grant', 'see [real-time knobs](vehicle.md#real-time-knobs)'),
+        'the parameter that the system refused, and what to grant', ('see [real-time '
+            'knobs](vehicle.md#real-time-knobs)')),
     well='',
 )  # fmt: skip
 _MCL_CURRENT, _MCL_FUTURE = 1, 2
@@ -59,7 +65,8 @@ def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
         if not numbers or not set(numbers) <= allowed:
             text = ', '.join(map(str, sorted(allowed)))
             raise ConfigError(
-                f"parameter 'cpu_affinity' has {shown(entry)}; it must be CPUs that this process may use: {text}, or a range as 0-1"
+                f"parameter 'cpu_affinity' has {shown(entry)}; it must be CPUs that this "
+                f'process may use: {text}, or a range as 0-1'
             )
         found |= set(numbers)
     return frozenset(found)
@@ -119,7 +126,8 @@ class Realtime:
     """One node's knobs.
 
     :param parameters: of a node that has these threads.
-    :param threads: whose threads they are: asked each time, since cameras and devices come again with new ones.
+    :param threads: whose threads they are: asked each time, since cameras and devices come again
+        with new ones.
     """
 
     def __init__(
@@ -163,7 +171,8 @@ class Realtime:
             parse_cpus(self._parameters['cpu_affinity']),
             self._parameters['realtime_priority'],
         )
-        # Once there was something to change: threads of a later device have it from the one that started them.
+        # Once there was something to change: threads of a later device have it from the one that
+        # started them.
         if not cpus and not priority and not self._changed:
             return
         self._changed = True
@@ -191,7 +200,10 @@ class Realtime:
         except ProcessLookupError:
             return  # the thread has ended meanwhile
         except OSError as error:
-            text = f"parameter '{knob}': {what}: {error.strerror}; grant the process {grant}, or take the parameter back"
+            text = (
+                f"parameter '{knob}': {what}: {error.strerror}; grant the process {grant}, "
+                'or take the parameter back'
+            )
             if knob not in self._refused:
                 self._node.get_logger().warning(text)
             self._refused[knob] = text

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 import importlib
 import re
 import time
-from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
-import yaml
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+import yaml
 
 from zc_perception.camera.mcap_file import Topic
 from zc_perception.link.rclpy_compat import create_reader

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+import threading
+import time
 from typing import Any, ClassVar
 
 from rclpy.qos import QoSProfile
 
 from zc_perception.camera.black_box import BlackBox
 from zc_perception.camera.mcap_file import Topic
-from zc_perception.camera.recording import MIB, Limits, Recorder, RecorderStatistics
+from zc_perception.camera.recording import Limits, MIB, Recorder, RecorderStatistics
 from zc_perception.errors import ConfigError, FrameReleasedError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
@@ -27,7 +27,7 @@ from zc_perception.nodes.frame_links import subscribe_frames, subscription_statu
 from zc_perception.nodes.params.qos_overrides import Endpoint
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.recorded_topics import RecordedTopics
-from zc_perception.observe.diagnostics import ERROR, OK, WARN, Part, Row, Status
+from zc_perception.observe.diagnostics import ERROR, OK, Part, Row, Status, WARN
 from zc_perception.observe.metrics import RecentCount
 
 _WAIT_S = 0.1
@@ -39,7 +39,8 @@ RECORDING = Part(
     Row(lambda s: s.failure, ERROR, '{failure}', 'make room, then start a new recording', 'the disk is full or gone'),
     Row(lambda s: s.left_out, WARN, 'frames or messages were left out lately: {reason}', 'the figures say how many',
         see="raise `buffer`, or record fewer pixels"),
-    Row(lambda s: s.rung == ROS_MESSAGE, WARN, 'frames come as messages, converted: the recording is not what the camera gave',
+    Row(lambda s: s.rung == ROS_MESSAGE, WARN, ('frames come as messages, converted: the '
+                                                'recording is not what the camera gave'),
         "record on the camera's host, and let nobody else publish there"),
     Row(lambda s: s.finished, OK, 'finished'),
     well='recording',
@@ -50,7 +51,8 @@ BLACK_BOX = Part(
     'black box',
     Row(lambda s: s.failure, WARN, 'the last trigger failed: {failure}', 'make room, or call ~/trigger again',
         'it says what stood against it'),
-    Row(lambda s: not s.videos, WARN, 'nothing is kept: no encoder publishes one of its topics as foxglove_msgs/CompressedVideo',
+    Row(lambda s: not s.videos, WARN, ('nothing is kept: no encoder publishes one of its '
+                                       'topics as foxglove_msgs/CompressedVideo'),
         'start an encoder for the cameras, and name its topics in parameter topics'),
     well='{kept_s:.0f} s are kept',
 )  # fmt: skip
@@ -59,7 +61,8 @@ BLACK_BOX = Part(
 class RecorderNode(PerceptionNode):
     """Subscribes to ``image_raw`` (type-adapted) and to plain topics, and records them.
 
-    :param on_finished: called once, on the recorder's thread, when it has all frames that it was to record, or the disk has failed.
+    :param on_finished: called once, on the recorder's thread, when it has all frames that it was
+        to record, or the disk has failed.
     """
 
     SPECS = NODES['recorder']
@@ -275,7 +278,8 @@ class RecorderNode(PerceptionNode):
         )
         left_out = f'{done.dropped} left out because the disk was too slow'
         self.get_logger().info(
-            f'{done.recorded} frames and {done.messages} messages in {files}, {left_out}, {done.refused} refused'
+            f'{done.recorded} frames and {done.messages} messages in {files}, {left_out}, '
+            f'{done.refused} refused'
         )
         if self._recorder.failed:
             self.get_logger().error(done.failure)

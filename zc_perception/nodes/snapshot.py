@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
 import os
+from pathlib import Path
 import queue
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rclpy.qos import QoSProfile
@@ -19,7 +19,7 @@ from zc_perception.camera.snapshot import PICTURE_SUFFIX, Snapshot
 from zc_perception.camera.supervisor import CameraSupervisor
 from zc_perception.errors import CameraError, ConfigError, one_line
 from zc_perception.frame import Frame
-from zc_perception.link.rclpy_compat import ResponseSender, answer_later
+from zc_perception.link.rclpy_compat import answer_later, ResponseSender
 from zc_perception.local_path import expanded
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.params.node_parameters import NodeParameters
@@ -36,7 +36,8 @@ _REQUESTS = QoSProfile(depth=200)
 def snapshot_folder(named: str) -> Path:
     """The folder that parameter ``snapshot_folder`` means, absolute: answers name it to who is elsewhere.
 
-    :raises ConfigError: it has a variable or a user that isn't known here, which would become the name of a folder.
+    :raises ConfigError: it has a variable or a user that isn't known here, which would become the
+        name of a folder.
     """
     if not named:
         return Path(os.path.abspath(ros_home() / 'zc_perception' / 'snapshots'))
@@ -52,9 +53,11 @@ def snapshot_folder(named: str) -> Path:
 class SnapshotService:
     """Answers from a thread of its own: neither the camera's nor the executor's waits for a frame, a conversion or the disk.
 
-    That thread begins with the first call. The frame's slot is free again after one copy, booked under ``snapshot``.
+    That thread begins with the first call. The frame's slot is free again after one copy, booked
+    under ``snapshot``.
 
-    :param supervisor: of the camera, whichever it is now: says why no frame comes, and how many come a second.
+    :param supervisor: of the camera, whichever it is now: says why no frame comes, and how many
+        come a second.
     """
 
     def __init__(
@@ -147,7 +150,8 @@ class SnapshotService:
             paths = snapshot.write(folder, self._prefix)
         except OSError as error:
             raise ConfigError(
-                f"nothing was written to '{error.filename or folder}': {error.strerror or error}; free space there, "
+                f"nothing was written to '{error.filename or folder}': "
+                f'{error.strerror or error}; free space there, '
                 "or set parameter 'snapshot_folder' to a folder that takes files"
             ) from error
         self._node.get_logger().info(f'snapshot of {snapshot.describe()}: {paths[0]}')

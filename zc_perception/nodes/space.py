@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
+import threading
 from typing import Any
 
 import numpy as np
@@ -15,29 +15,32 @@ from vision_msgs.msg import Detection3D, Detection3DArray, ObjectHypothesisWithP
 from visualization_msgs.msg import Marker, MarkerArray
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.space import Lens, Placed, place
+from zc_perception.detection.space import Lens, place, Placed
 from zc_perception.frame import Header
 from zc_perception.link.image_conversion import stamp_ns, stamp_to_message
 from zc_perception.link.rclpy_compat import call_soon, subscription_count
 from zc_perception.nodes.overlay_picture import class_colour
 from zc_perception.nodes.params.qos_overrides import publisher_qos
 from zc_perception.npu.scheduler import InFlight
-from zc_perception.observe.diagnostics import WARN, Part, Row, Status
+from zc_perception.observe.diagnostics import Part, Row, Status, WARN
 from zc_perception.observe.metrics import RecentCount
 
 TOPIC, MARKERS = 'detections_3d', 'detections_3d/markers'
 _ENCODINGS = {'16UC1': ('u2', 0.001), 'mono16': ('u2', 0.001), '32FC1': ('f4', 1.0)}
-# Detections wait for their depth picture, and depth pictures, which are large, for their detections.
+# Detections wait for their depth picture, and depth pictures, which are large, for their
+# detections.
 _DETECTIONS, _DEPTHS = 32, 8
 _FLAT = 0.01
 SPACE = Part(
     'space',
-    Row(lambda s: s.refused, WARN, 'no boxes in space: {unfit}', "take depth pictures that are registered to the camera's, in 16UC1 or 32FC1",
+    Row(lambda s: s.refused, WARN, 'no boxes in space: {unfit}', ('take depth pictures that are '
+        "registered to the camera's, in 16UC1 or 32FC1"),
         see='see [boxes in space](boxes_in_space.md)'),
     Row(lambda s: not s.lens, WARN, 'no boxes in space: no calibration came on {info}',
         'calibrate the camera, or remap camera_info to where its calibration is published'),
     Row(lambda s: s.seen and not s.depths, WARN, 'no depth picture came lately on {topic}', 'look at its name: ros2 topic info {topic}'),
-    Row(lambda s: s.alone > s.placed, WARN, '{alone} frames lately had no depth picture of their very stamp',
+    Row(lambda s: s.alone > s.placed, WARN, ('{alone} frames lately had no depth picture of '
+                                             'their very stamp'),
         'take depth and colour from one device, or from a driver that gives both the same stamp'),
     well='{placed} frames lately with boxes in space',
 )  # fmt: skip
@@ -132,15 +135,24 @@ class BoxesInSpace:
         """The picture's numbers and their unit, or none and why."""
         kind = _ENCODINGS.get(message.encoding)
         if kind is None:
-            self._unfit = f'depth pictures are {message.encoding or "without encoding"}, not {", ".join(_ENCODINGS)}'
+            self._unfit = (
+                f'depth pictures are {message.encoding or "without encoding"}, not '
+                f'{", ".join(_ENCODINGS)}'
+            )
         elif message.header.frame_id != header.frame_id:
-            self._unfit = f"depth pictures are of frame '{message.header.frame_id}', not of the camera's '{header.frame_id}'"
+            self._unfit = (
+                f"depth pictures are of frame '{message.header.frame_id}', not of "
+                f"the camera's '{header.frame_id}'"
+            )
         elif (
             not message.height
             or not 0 < message.width * int(kind[0][1]) <= message.step
             or len(message.data) < message.height * message.step
         ):
-            self._unfit = f'a depth picture of {message.width}x{message.height} has {len(message.data)} bytes'
+            self._unfit = (
+                f'a depth picture of {message.width}x{message.height} has '
+                f'{len(message.data)} bytes'
+            )
         else:
             order = '>' if message.is_bigendian else '<'
             rows = np.frombuffer(message.data, np.uint8)[: message.height * message.step].reshape(

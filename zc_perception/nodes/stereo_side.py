@@ -9,15 +9,17 @@ from zc_perception.camera.camera import Camera
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.camera.stereo import PairingRule, Side, SideCamera, StereoSides
 from zc_perception.errors import ConfigError
-from zc_perception.observe.diagnostics import WARN, Part, Row, Status
+from zc_perception.observe.diagnostics import Part, Row, Status, WARN
 
 STEREO = Part(
     'stereo',
-    Row(lambda s: not s.present, WARN, 'the {other} camera is not open: no frame has a counterpart, none is published',
+    Row(lambda s: not s.present, WARN, ('the {other} camera is not open: no frame has a '
+                                        'counterpart, none is published'),
         'see part camera of the {other} node'),
     Row(lambda s: not s.paired and s.silent, WARN, 'frames of the {other} camera do not come',
         'look at its cable and power, and at its trigger'),
-    Row(lambda s: not s.paired, WARN, 'frames come {apart_ms:.1f} ms apart, the tolerance is {tolerance}',
+    Row(lambda s: not s.paired, WARN, ('frames come {apart_ms:.1f} ms apart, the tolerance is '
+                                       '{tolerance}'),
         'trigger the cameras together or raise stereo_tolerance'),
     well='{pairs} pairs',
 )  # fmt: skip
@@ -73,7 +75,8 @@ class StereoSide:
         try:
             if kind.keeps_all(parameters):
                 raise ConfigError(
-                    "parameter 'keep_all' is true; frames become pairs by the time at which they come, set it to false"
+                    "parameter 'keep_all' is true; frames become pairs by the time at which "
+                    'they come, set it to false'
                 )
             self._rig.settle(
                 self.side, PairingRule(round(parameters['stereo_tolerance'] * 1e9), by_stamp)

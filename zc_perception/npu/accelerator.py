@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+import threading
 from typing import Any, ClassVar, Protocol
 
 from zc_perception.detection.letterbox import Letterbox
@@ -33,10 +33,13 @@ Outputs = Sequence[RawTensor]
 class Capabilities:
     """What an accelerator is.
 
-    :param copy_free: whether it reads the frame's memory itself, without any pass of the CPU over the pixels.
+    :param copy_free: whether it reads the frame's memory itself, without any pass of the CPU over
+        the pixels.
     :param max_in_flight: jobs that it takes before the first has completed.
-    :param may_hang: whether jobs that don't end mean that the device has to be opened anew; a CPU is only slow.
-    :param on_card: whether it is a device of its own, which may be on PCI and have a temperature; the CPU is none.
+    :param may_hang: whether jobs that don't end mean that the device has to be opened anew; a CPU
+        is only slow.
+    :param on_card: whether it is a device of its own, which may be on PCI and have a temperature;
+        the CPU is none.
     """
 
     name: str
@@ -62,7 +65,8 @@ class ImportHandle:
 class Job(Protocol):
     """A submitted frame. Its owner ends it by exactly one of :meth:`close` and :meth:`abandon`.
 
-    A job may have ``device_seqno``, the driver's own number of it (from 1), by which it is found again among the kernel's events.
+    A job may have ``device_seqno``, the driver's own number of it (from 1), by which it is found
+    again among the kernel's events.
     """
 
     @property
@@ -84,9 +88,12 @@ class Job(Protocol):
     def abandon(self) -> Fence:
         """Give the job up instead of closing it: nobody wants its result any more.
 
-        The fence that is returned belongs to the caller. It signals when the device no longer uses the frame. :attr:`fence` signals when
-        the device has ended the job. Then the job's place on the device is free, and the accelerator has the result's memory again. The two
-        may be the same fence. Who wants to wait for :attr:`fence` afterwards duplicates its descriptor before this call."""
+        The fence that is returned belongs to the caller. It signals when the device no longer uses
+        the frame. :attr:`fence` signals when the device has ended the job. Then the job's place on
+        the device is free, and the accelerator has the result's memory again. The two may be the
+        same fence. Who wants to wait for :attr:`fence` afterwards duplicates its descriptor before
+        this call.
+        """
 
     def close(self) -> None:
         """Give the result's memory and the fence back."""
@@ -110,22 +117,26 @@ def with_frames(constraints: BufferConstraints, in_flight: int, most: int) -> Bu
 class Accelerator(ABC):
     """One opened device. Derive from it, and register the class in :mod:`zc_perception.npu.kinds` or by an entry point.
 
-    What it declares of itself stands first; nodes, launch files, ``--help``, the schemas, ``zc_doctor`` and ``zc_verify`` read it.
-    A new accelerator has to say :meth:`open`, :meth:`capabilities`, :meth:`constraints`, :meth:`load`, :meth:`submit` and :meth:`close`.
-    The other methods have defaults that fit one which imports no buffers: the CPU reads the frames.
+    What it declares of itself stands first; nodes, launch files, ``--help``, the schemas,
+    ``zc_doctor`` and ``zc_verify`` read it. A new accelerator has to say :meth:`open`,
+    :meth:`capabilities`, :meth:`constraints`, :meth:`load`, :meth:`submit` and :meth:`close`. The
+    other methods have defaults that fit one which imports no buffers: the CPU reads the frames.
 
-    *Who owns what.* The scheduler owns the accelerator while it runs, and whoever opened it closes it afterwards. Each job belongs to the
-    scheduler, which closes or abandons it. The frame stays leased until the job's fence has signalled.
+    *Who owns what.* The scheduler owns the accelerator while it runs, and whoever opened it closes
+    it afterwards. Each job belongs to the scheduler, which closes or abandons it. The frame stays
+    leased until the job's fence has signalled.
 
-    *Threads.* One thread uses it, the scheduler's. Any thread may call what only reads: :meth:`capabilities`, :meth:`notices`,
-    :meth:`facts`, :meth:`hot_threads`, the counters.
+    *Threads.* One thread uses it, the scheduler's. Any thread may call what only reads:
+    :meth:`capabilities`, :meth:`notices`, :meth:`facts`, :meth:`hot_threads`, the counters.
 
-    *In what order.* ``open``, ``constraints``, ``load``, ``trial_import`` of each buffer, then for each frame ``import_frame``, ``submit``
-    and, when its job has ended, ``release``; at the end ``close``.
+    *In what order.* ``open``, ``constraints``, ``load``, ``trial_import`` of each buffer, then for
+    each frame ``import_frame``, ``submit`` and, when its job has ended, ``release``; at the end
+    ``close``.
 
-    A device that is gone or hangs raises :class:`DeviceLostError` from :meth:`import_frame` or :meth:`submit`, or fails jobs with it.
-    All that is left to do then is to abandon or close the jobs and to :meth:`close` the accelerator: both work on a dead device. A new
-    one is opened in its place, which shares no import with it.
+    A device that is gone or hangs raises :class:`DeviceLostError` from :meth:`import_frame` or
+    :meth:`submit`, or fails jobs with it. All that is left to do then is to abandon or close the
+    jobs and to :meth:`close` the accelerator: both work on a dead device. A new one is opened in
+    its place, which shares no import with it.
     """
 
     ENGINES: ClassVar[Sequence[EngineRules]] = ()
@@ -164,7 +175,8 @@ class Accelerator(ABC):
 
         :param values: as :meth:`own` has them; what changes later :meth:`tune` tells.
         :param ledger: books the passes of the CPU over pixels.
-        :raises AcceleratorError: there is none, or it can't be used; the message says what works instead.
+        :raises AcceleratorError: there is none, or it can't be used; the message says what works
+            instead.
         """
         raise NotImplementedError(f'{cls.__name__} has no open()')
 
@@ -227,7 +239,9 @@ class Accelerator(ABC):
 
     def hot_threads(self) -> Sequence[threading.Thread]:
         """Its own threads that a frame waits for, for whoever sets their CPUs and priority; not those that compute: at a real-time priority
-        they would keep everything else from their CPUs for as long as the model takes. Cheap, from any thread, after :meth:`close` too."""
+        they would keep everything else from their CPUs for as long as the model takes. Cheap, from
+        any thread, after :meth:`close` too.
+        """
         return ()
 
     def tidy(self) -> None:  # noqa: B027

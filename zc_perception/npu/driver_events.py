@@ -1,7 +1,8 @@
 """The tracepoints of drivers that import frames: what ``zc_verify`` measures of an accelerator, and ``zc_timeline`` shows.
 
-An accelerator declares its driver's as ``EVENTS``. Their fields are those of ``axl_trace.h``: ``handle`` and ``ino`` of an import and its
-release; ``handle``, ``ctx`` and ``seqno`` of a submit; ``ctx`` and ``seqno`` of its end.
+An accelerator declares its driver's as ``EVENTS``. Their fields are those of ``axl_trace.h``:
+``handle`` and ``ino`` of an import and its release; ``handle``, ``ctx`` and ``seqno`` of a submit;
+``ctx`` and ``seqno`` of its end.
 """
 
 from __future__ import annotations

@@ -17,8 +17,10 @@ class EngineRules:
     :param name: the value of key ``engine``.
     :param file: what key ``file`` names, in a few words.
     :param needs_file: whether there has to be one; ``None``: it may be left out.
-    :param takes_frames: whether it can run on a frame as it is, at the frame's size (``resize: none``).
-    :param keys: a manifest's keys that only this engine has, each a variant's own; their values are in ``ModelManifest.own``.
+    :param takes_frames: whether it can run on a frame as it is, at the frame's size (``resize:
+        none``).
+    :param keys: a manifest's keys that only this engine has, each a variant's own; their values
+        are in ``ModelManifest.own``.
     """
 
     def __init__(

@@ -1,15 +1,16 @@
 """A thread that runs an engine on one frame after the other: that of ``onnx``, and that of ``axruntime`` for an ``.axm``.
 
-It reads the frame's buffer through the CPU mapping once per frame; that pass is booked as ``tensor``.
+It reads the frame's buffer through the CPU mapping once per frame; that pass is booked as
+``tensor``.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 import queue
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import PlanesToTensor
-from zc_perception.detection.tiles import Part, Parts, Tiling, crop
+from zc_perception.detection.tiles import crop, Part, Parts, Tiling
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.frame import Frame, FrameData
 from zc_perception.memory.ledger import CopyLedger
@@ -72,7 +73,8 @@ class TensorEngine(Engine):
 
     def run(self, planes: Planes, layout: ImageLayout | Part, colorimetry: Colorimetry) -> Outputs:
         network = self._input
-        # Tuples compare their members by identity first, and the layout of a pool's slots is one object.
+        # Tuples compare their members by identity first, and the layout of a pool's slots is one
+        # object.
         if self._converter is None or self._converter[:2] != (layout, colorimetry):
             box, nhwc = self.geometry(layout.width, layout.height), network.layout == 'nhwc'
             converter = PlanesToTensor(
@@ -85,8 +87,8 @@ class TensorEngine(Engine):
 class EngineThread:
     """Owns an engine and the thread that makes it, runs it and closes it.
 
-    :meth:`submit` only queues the frame. The thread maps it, runs the engine and signals the job's fence. Jobs that were given up before
-    the thread has come to them are skipped.
+    :meth:`submit` only queues the frame. The thread maps it, runs the engine and signals the job's
+    fence. Jobs that were given up before the thread has come to them are skipped.
 
     :param name: of the thread.
     :param ledger: books the pass over each frame's pixels.

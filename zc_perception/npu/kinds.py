@@ -1,7 +1,8 @@
 """Which accelerators there are: one line each.
 
-Accelerators of other packages come by entry points of the group ``zc_perception.accelerators``: the name is the accelerator's, the value
-``module:Class`` a class derived from :class:`~zc_perception.npu.accelerator.Accelerator`.
+Accelerators of other packages come by entry points of the group ``zc_perception.accelerators``:
+the name is the accelerator's, the value ``module:Class`` a class derived from
+:class:`~zc_perception.npu.accelerator.Accelerator`.
 """
 
 from __future__ import annotations

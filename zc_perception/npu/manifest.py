@@ -1,50 +1,51 @@
 """``model.yaml``: what a model takes, what it yields, how to read it.
 
-Read :class:`ModelManifest` first: it is what :func:`load_manifest` makes of a file. The file's keys stand in one table,
-:func:`manifest_table`, made of the rules of :mod:`zc_perception.rules`. The reader checks a file by this table, and
-``models/model.schema.json``, which editors use, is written from it. What only one engine has or asks is said by the accelerator that
-runs it (:mod:`~zc_perception.npu.engine_rules`), what only one head has by the head. What depends on several keys at once is checked
-where a variant's values become a manifest (``_manifest``).
+Read :class:`ModelManifest` first: it is what :func:`load_manifest` makes of a file. The file's
+keys stand in one table, :func:`manifest_table`, made of the rules of :mod:`zc_perception.rules`.
+The reader checks a file by this table, and ``models/model.schema.json``, which editors use, is
+written from it. What only one engine has or asks is said by the accelerator that runs it
+(:mod:`~zc_perception.npu.engine_rules`), what only one head has by the head. What depends on
+several keys at once is checked where a variant's values become a manifest (``_manifest``).
 :func:`check_head` tries, before the first frame, whether the head can read what the model yields.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
+from dataclasses import dataclass, field, replace
 import functools
 import json
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+import re
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
+import yaml
 
-from zc_perception.detection.heads import HEADS, HeadRule, make_head
-from zc_perception.detection.heads.recognition import Recognised, recognise
-from zc_perception.detection.heads.spec import EXTRAS, DecodeLimits, HeadSpec
+from zc_perception.detection.heads import HeadRule, HEADS, make_head
+from zc_perception.detection.heads.recognition import recognise, Recognised
+from zc_perception.detection.heads.spec import DecodeLimits, EXTRAS, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError, message_of, nearest, shown
 from zc_perception.local_path import local_path
 from zc_perception.npu.engine_rules import EngineRules, Values
 from zc_perception.npu.kinds import ACCELERATORS
-from zc_perception.npu.model_file import AXES, BESIDES, ModelFacts, contradiction, facts_of
+from zc_perception.npu.model_file import AXES, BESIDES, contradiction, facts_of, ModelFacts
 from zc_perception.rules import (
-    Key,
-    Place,
-    Schema,
-    Table,
-    TableList,
     array,
     choice,
     either,
     integer,
+    Key,
     number,
+    Place,
+    Schema,
+    Table,
+    TableList,
     text,
 )
 from zc_perception.shipped_files import shipped_file
@@ -70,12 +71,14 @@ _UNCHOSEN = {'columns', 'coordinates', 'box_order', 'reg_max', *EXTRAS}
 class ModelInput:
     """The network's input.
 
-    :param width: pixels, without padding; 0 where the model runs on the frame's own planes at their size (``resize`` ``none``).
+    :param width: pixels, without padding; 0 where the model runs on the frame's own planes at
+        their size (``resize`` ``none``).
     :param low: real value of sample 0.
     :param high: real value of sample 255.
     :param resize: ``letterbox``, ``stretch`` or ``none``.
     :param pad: border of a letterbox, 0..255.
-    :param layout: ``nchw`` or ``nhwc``; where the file is a compiled model, this and what follows are its own, not what stands here.
+    :param layout: ``nchw`` or ``nhwc``; where the file is a compiled model, this and what follows
+        are its own, not what stands here.
     :param dtype: float32, float16, uint8 or int8.
     :param scale: for whole numbers: real value = (raw - zero_point) · scale.
     :param grey: one channel, of luma, instead of three.
@@ -129,8 +132,9 @@ class ModelInput:
 class TensorSpec:
     """A tensor in a device's memory: value = (raw − zero_point) · scale.
 
-    A manifest's outputs are such, and what the Voyager runtime says of its inputs and outputs. Where the
-    model has a file, the manifest says what that leaves open: an empty ``dtype`` or ``shape`` is the file's.
+    A manifest's outputs are such, and what the Voyager runtime says of its inputs and outputs.
+    Where the model has a file, the manifest says what that leaves open: an empty ``dtype`` or
+    ``shape`` is the file's.
 
     :param shape: C order, without padding.
     :param offset: bytes from the start of the memory.
@@ -287,7 +291,10 @@ INPUT = Table(
                 2,
                 different=True,
             ),
-            'Real values of samples 0 and 255. Left out: 0 and 1, or 0 and 255 for uint8 without a scale.',
+            (
+                'Real values of samples 0 and 255. Left out: 0 and 1, or 0 and 255 for uint8 '
+                'without a scale.'
+            ),
             [0.0, 1.0],
         ),
         'mean': Key(
@@ -307,7 +314,10 @@ INPUT = Table(
         'zero_point': Key(integer(*_INT32), 'Whole numbers: the raw value of 0.', 0),
         'resize': Key(
             choice('letterbox', 'stretch', 'none'),
-            'How a frame becomes that size: aspect kept and borders filled, or not kept; none: the model runs on the frame itself.',
+            (
+                'How a frame becomes that size: aspect kept and borders filled, or not kept; '
+                'none: the model runs on the frame itself.'
+            ),
             'letterbox',
         ),
         'pad': Key(integer(0, 255), 'Sample value of the borders of a letterbox.', 114),
@@ -325,7 +335,10 @@ OUTPUTS = TableList(
             'offset': Key(integer(0, 1 << 30), 'Bytes from the start of the result buffer.', 0),
             'scale': Key(
                 _SCALE,
-                'value = (raw - zero_point) * scale; one, or one for each element of the last axis.',
+                (
+                    'value = (raw - zero_point) * scale; one, or one for each element of the last '
+                    'axis.'
+                ),
                 1.0,
             ),
             'zero_point': Key(integer(*_INT32), 'The raw value of 0.', 0),
@@ -344,7 +357,10 @@ OUTPUTS = TableList(
 _KEYS = {
     'input': Key(
         INPUT,
-        'What the network takes (a compiled model says layout, type, scale and zero point itself).',
+        (
+            'What the network takes (a compiled model says layout, type, scale and zero point '
+            'itself).'
+        ),
     ),
     'outputs': Key(
         OUTPUTS, 'What the network yields; needed where there is no file that says it.'
@@ -429,7 +445,8 @@ def manifest_table() -> Table:
             ),
             'variants': Key(
                 TableList(variant, 'a list of at least one mapping'),
-                'The same model for other engines: each entry replaces keys of the top level, and has its own file, outputs and keys of its '
+                'The same model for other engines: each entry replaces keys of the top level, '
+                'and has its own file, outputs and keys of its '
                 'engine.',
             ),
         },
@@ -460,7 +477,10 @@ def manifest_schema() -> Schema:
     return {
         '$schema': 'https://json-schema.org/draft/2020-12/schema',
         'title': 'zc_perception model.yaml',
-        'description': 'What a model takes, what it yields, how to read it. Files are relative to the manifest.',
+        'description': (
+            'What a model takes, what it yields, how to read it. Files are '
+            'relative to the manifest.'
+        ),
         **schema,
         '$defs': {name: _KEYS[name].rule.schema() for name in _SHARED},
     }
@@ -493,11 +513,13 @@ def find_manifest(model: str) -> Path:
             return path
         if path.is_file():
             raise ConfigError(
-                f"model '{model}' is neither a manifest nor a model that can be run (.onnx, .axm, {_COMPILED}); export it: "
+                f"model '{model}' is neither a manifest nor a model that can be run (.onnx, "
+                f'.axm, {_COMPILED}); export it: '
                 f'yolo export model={path.name} format=onnx (see {shipped_file("docs/models.md")})'
             )
     raise ConfigError(
-        f"model '{model}' is not known; use one of {', '.join(shipped)} or the path of a model.yaml, of an ONNX file or of an "
+        f"model '{model}' is not known; use one of {', '.join(shipped)} or the path of a "
+        'model.yaml, of an ONNX file or of an '
         f"exporter's folder{nearest(model, shipped)}"
     )
 
@@ -519,7 +541,8 @@ def _in_folder(folder: Path) -> Path:
         else 'no model'
     )
     raise ConfigError(
-        f"folder '{folder}' has no model.yaml and {has}; give the path of one file, or write a model.yaml"
+        f"folder '{folder}' has no model.yaml and {has}; give the path of one file, or write a "
+        'model.yaml'
     )
 
 
@@ -537,11 +560,13 @@ def _read(path: Path) -> Any:
 def load_manifest(model: str) -> ModelManifest:
     """Find, read and validate a manifest; what it leaves out, the model's file says.
 
-    Without ``variants`` it is one model for one engine. With them, each is the top level's keys with some replaced, but for ``file``,
-    ``outputs`` and keys of its engine alone, which are each variant's own; the top level is one itself if it has ``engine`` or ``file``.
-    The file of one variant may be missing where that of another is there.
+    Without ``variants`` it is one model for one engine. With them, each is the top level's keys
+    with some replaced, but for ``file``, ``outputs`` and keys of its engine alone, which are each
+    variant's own; the top level is one itself if it has ``engine`` or ``file``. The file of one
+    variant may be missing where that of another is there.
 
-    :param model: a shipped model's name, or the path of a ``model.yaml``, of its folder, or of a model's own file.
+    :param model: a shipped model's name, or the path of a ``model.yaml``, of its folder, or of a
+        model's own file.
     :returns: the first variant, with the others as its alternatives.
     :raises ConfigError: names the file, the key, its value and what is allowed.
     """
@@ -574,8 +599,8 @@ def check_head(manifest: ModelManifest, outputs: Sequence[RawTensor]) -> None:
     """Decode *outputs*, those of a blank picture, or blank ones. Heads whose grids have each frame's own size can't be checked before there
     is one.
 
-    :raises ConfigError: the head expects others, or their numbers can't be what it takes them for; names the file, both keys, the tensor,
-        its shape and the one expected.
+    :raises ConfigError: the head expects others, or their numbers can't be what it takes them for;
+        names the file, both keys, the tensor, its shape and the one expected.
     """
     width, height = manifest.input.width, manifest.input.height
     if not width:
@@ -591,11 +616,13 @@ def check_head(manifest: ModelManifest, outputs: Sequence[RawTensor]) -> None:
         names = f'{len(manifest.classes)} name' + ('' if len(manifest.classes) == 1 else 's')
         raise ConfigError(
             f"{manifest.path}: key 'head' is {manifest.head.kind} and key 'classes' has {names}, "
-            f'which does not fit what the model yields for engine {manifest.engine} ({error}); correct the one that is wrong'
+            f'which does not fit what the model yields for engine {manifest.engine} ({error}); '
+            'correct the one that is wrong'
         ) from error
     if objection:
         raise ConfigError(
-            f"{manifest.path}: key 'head' is {manifest.head.kind}, but for a blank picture the model yields {objection}; "
+            f"{manifest.path}: key 'head' is {manifest.head.kind}, but for a blank picture the "
+            f'model yields {objection}; '
             f'zc_model {manifest.file or manifest.path} says what the outputs can be'
         )
 
@@ -613,7 +640,10 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode):
                 first = seen.setdefault((key.tag, key.value), key)
                 if first is not key:
-                    lines = f'line {first.start_mark.line + 1} and again in line {key.start_mark.line + 1}'
+                    lines = (
+                        f'line {first.start_mark.line + 1} and again in line '
+                        f'{key.start_mark.line + 1}'
+                    )
                     raise _DuplicateKeyError(f"key '{key.value}' stands in {lines}; leave one out")
         return node
 
@@ -693,7 +723,10 @@ def _file(part: _Part, engine: EngineRules) -> tuple[Path | None, str]:
     where = part.place('file')
     return (
         None,
-        f"{part.path}: key '{where.key}' names '{name}', which does not exist in {part.path.parent}",
+        (
+            f"{part.path}: key '{where.key}' names '{name}', which does not exist in "
+            f'{part.path.parent}'
+        ),
     )
 
 
@@ -703,7 +736,8 @@ def _classes(part: _Part) -> tuple[str, ...]:
     name, place = part.values['classes_file'], part.place('classes_file')
     if 'classes' in part.values:
         raise ConfigError(
-            f"{part.path}: keys '{part.place('classes').key}' and '{place.key}' say the same; leave one out"
+            f"{part.path}: keys '{part.place('classes').key}' and '{place.key}' say the same; "
+            'leave one out'
         )
     try:
         file = part.path.parent / local_path(name, place.key, f'{part.path}: key')
@@ -833,7 +867,8 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
     values, path = part.values, part.path
     if facts.task not in ('', *_TASKS):
         raise ConfigError(
-            f"model '{facts.source}' is for task {facts.task}, which no head reads; use one for task {', '.join(_TASKS)}"
+            f"model '{facts.source}' is for task {facts.task}, which no head reads; use one "
+            f'for task {", ".join(_TASKS)}'
         )
     if 'classes' in values or 'classes_file' in values:
         given = _classes(part)
@@ -862,8 +897,10 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
         count = f' for its {found.classes} classes' if found.classes else ''
         coco = '; those of COCO are classes_file: coco' if found.classes in (0, 80) else ''
         raise ConfigError(
-            f"{path}: key 'classes' is missing, and {facts.source.name} doesn't name them; write a model.yaml with file: "
-            f'{facts.source.name} and classes: […]{count}{coco} (see {shipped_file("docs/models.md")})'
+            f"{path}: key 'classes' is missing, and {facts.source.name} doesn't name them; "
+            'write a model.yaml with file: '
+            f'{facts.source.name} and classes: […]{count}{coco} (see '
+            f'{shipped_file("docs/models.md")})'
         )
     values['input'] = {**found.input, **network}
     values['head'] = _settled(part, facts, found)
@@ -887,20 +924,25 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
         size, low = getattr(network, side), getattr(network, side) // facts.stride * facts.stride
         if size != low:
             raise ConfigError(
-                f"{place.path}: key '{place.at(side).key}' is {size}, but {facts.source.name} says stride {facts.stride}: "
-                f'multiples of that are {max(low, facts.stride)} and {max(low, facts.stride) + facts.stride}'
+                f"{place.path}: key '{place.at(side).key}' is {size}, but {facts.source.name} "
+                f'says stride {facts.stride}: '
+                f'multiples of that are {max(low, facts.stride)} and '
+                f'{max(low, facts.stride) + facts.stride}'
             )
     if not facts.inputs:
         return
     if len(pictures) != 1:
         raise ConfigError(
-            f"model file '{file}' has {len(facts.inputs)} inputs ({', '.join(i.name for i in facts.inputs)}); it needs one for the "
-            f'picture, and may have {", ".join(BESIDES)} besides: export the model without the others'
+            f"model file '{file}' has {len(facts.inputs)} inputs "
+            f'({", ".join(i.name for i in facts.inputs)}); it needs one for the '
+            f'picture, and may have {", ".join(BESIDES)} besides: export the model without the '
+            'others'
         )
     picture = pictures[0]
     if len(picture.shape) == 4 and (picture.shape[0] or 1) > 1:
         raise ConfigError(
-            f"model file '{file}' takes batches of {picture.shape[0]} frames, and runs here on each as it comes; "
+            f"model file '{file}' takes batches of {picture.shape[0]} frames, and runs here on "
+            'each as it comes; '
             'export it with batch 1 (yolo export … batch=1)'
         )
     shape, axes, has = picture.shape, AXES[network.layout], facts.axes
@@ -925,8 +967,10 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
             advice = f'export the model with one of {", ".join(_INPUT_TYPES)}'
     elif (values := min(len(np.unique(table)) for table in network.tables())) < _FEWEST_VALUES:
         raise ConfigError(
-            f"{place.path}: '{place.at('range').key}' [{network.low:g}, {network.high:g}] with scale {network.scale:g} leaves {values} "
-            f'values of {network.dtype} for the 256 of a sample; correct one of them, or leave both out: samples go in as they are'
+            f"{place.path}: '{place.at('range').key}' [{network.low:g}, {network.high:g}] with "
+            f'scale {network.scale:g} leaves {values} '
+            f'values of {network.dtype} for the 256 of a sample; correct one of them, or leave '
+            'both out: samples go in as they are'
         )
     else:
         return
@@ -945,8 +989,10 @@ def _settled(part: _Part, facts: ModelFacts, found: Recognised) -> Any:
         outputs = ', '.join(map(str, facts.outputs)) or 'not known before it is loaded'
         choices = ' or '.join(found.choices) or 'a line head: … that reads them'
         raise ConfigError(
-            f"{part.path}: key 'head' is missing, and {facts.source.name} leaves open how its outputs are read ({outputs}); write a "
-            f'model.yaml with file: {facts.source.name} and one of: {choices} (see {shipped_file("docs/models.md")})'
+            f"{part.path}: key 'head' is missing, and {facts.source.name} leaves open how its "
+            f'outputs are read ({outputs}); write a '
+            f'model.yaml with file: {facts.source.name} and one of: {choices} (see '
+            f'{shipped_file("docs/models.md")})'
         )
     own = {'kind': given} if isinstance(given, str) else dict(given)
     if told is None or own['kind'] not in HEADS.built_in:
@@ -967,7 +1013,10 @@ def _other_head(key: str, given: object, facts: ModelFacts, told: Mapping[str, A
     if isinstance(given, dict):
         given = given['kind'] if len(given) == 1 else given
     said = f'outputs {outputs}, which are read by head: {head}'
-    return f"key '{key}' is {shown(given)}, but {facts.source.name} has {said}; correct it, or leave head out"
+    return (
+        f"key '{key}' is {shown(given)}, but {facts.source.name} has {said}; correct it, "
+        'or leave head out'
+    )
 
 
 def _manifest(part: _Part) -> ModelManifest:
@@ -976,7 +1025,8 @@ def _manifest(part: _Part) -> ModelManifest:
     for key in part.own.keys() - {'file', 'outputs', 'variants', *_SHAREABLE, *engine.keys}:
         place = part.own_place(key)
         raise ConfigError(
-            f"{place.path}: key '{place.key}' is not for engine {name}, but for another one; leave it out"
+            f"{place.path}: key '{place.key}' is not for engine {name}, but for another one; "
+            'leave it out'
         )
     file, missing = _file(part, engine)
     facts = None if file is None else facts_of(file)

@@ -1,33 +1,39 @@
 """What Linux shows of the Metis cards of this machine: which there are, and their IOMMU, PCIe link and temperature.
 
-Both accelerators that use a card ask here, and so do diagnostics and ``zc_doctor``. Nothing here opens a card or talks to its driver:
-all of it is read from ``/dev`` and sysfs, each time anew. :class:`HostTree` says where these are, so that tests can have trees of their
-own.
+Both accelerators that use a card ask here, and so do diagnostics and ``zc_doctor``. Nothing here
+opens a card or talks to its driver: all of it is read from ``/dev`` and sysfs, each time anew.
+:class:`HostTree` says where these are, so that tests can have trees of their own.
 
-* **Cards**: :func:`find_cards`, :func:`choose_card`. The shipped driver names a node after PCI domain, bus and slot in hexadecimal,
-  ``metis-0:1:0``, newer ones (1.6) with dashes, ``metis-0-1-0``, or ``europa-0-1-0`` for the chip that comes next; a node's PCI device is
+* **Cards**: :func:`find_cards`, :func:`choose_card`. The shipped driver names a node after PCI
+  domain, bus and slot in hexadecimal, ``metis-0:1:0``, newer ones (1.6) with dashes,
+  ``metis-0-1-0``, or ``europa-0-1-0`` for the chip that comes next; a node's PCI device is
   ``/sys/dev/char/MAJOR:MINOR/device``.
-* **IOMMU**: :func:`read_iommu`. An IOMMU shows a card scattered pages as one range of addresses; without one, buffers must be contiguous.
-  Sources: ``Documentation/ABI/testing/sysfs-kernel-iommu_groups`` (the type of a group's domain; ``identity`` passes addresses through),
-  ``sysfs-bus-pci`` and ``sysfs-class-iommu`` (the device's links).
-* **PCIe link**: :func:`read_link`. A Metis wants 8 GT/s x4. Sources: ``Documentation/ABI/testing/sysfs-bus-pci``
-  (``current_link_speed``, ``max_link_width`` and so on), the failure modes of the ZED X → Metis document for the advice.
-* **Temperature**: :func:`read_temperatures`, :class:`TemperatureWatch`. Source: ``Documentation/hwmon/sysfs-interface.rst``: below a
-  device's folder, ``hwmon/hwmonN/tempM_input`` in thousandths of a degree, with ``tempM_label``, ``tempM_max`` and ``tempM_crit`` where the
-  driver has them. The Metis driver's release notes promise none of this, so usually there is nothing to read, and the answer says so.
+* **IOMMU**: :func:`read_iommu`. An IOMMU shows a card scattered pages as one range of addresses;
+  without one, buffers must be contiguous. Sources:
+  ``Documentation/ABI/testing/sysfs-kernel-iommu_groups`` (the type of a group's domain;
+  ``identity`` passes addresses through), ``sysfs-bus-pci`` and ``sysfs-class-iommu`` (the device's
+  links).
+* **PCIe link**: :func:`read_link`. A Metis wants 8 GT/s x4. Sources:
+  ``Documentation/ABI/testing/sysfs-bus-pci`` (``current_link_speed``, ``max_link_width`` and so
+  on), the failure modes of the ZED X → Metis document for the advice.
+* **Temperature**: :func:`read_temperatures`, :class:`TemperatureWatch`. Source:
+  ``Documentation/hwmon/sysfs-interface.rst``: below a device's folder,
+  ``hwmon/hwmonN/tempM_input`` in thousandths of a degree, with ``tempM_label``, ``tempM_max`` and
+  ``tempM_crit`` where the driver has them. The Metis driver's release notes promise none of this,
+  so usually there is nothing to read, and the answer says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 import os
+from pathlib import Path
 import re
 import stat
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 
 from zc_perception.errors import AcceleratorError, NoDeviceError
 from zc_perception.machine.checks import Check
@@ -38,7 +44,8 @@ VENDOR = '0x1f9d'
 CARD = ParameterSpec(
     'accelerator_device',
     '',
-    'The card, as name (metis-0-1-0 or metis-0:1:0), device node, PCI address (01:00.0, in quotes) or index in PCI order. Empty: the '
+    'The card, as name (metis-0-1-0 or metis-0:1:0), device node, PCI address (01:00.0, in '
+    'quotes) or index in PCI order. Empty: the '
     'first card.',
     whole_numbers=True,
 )
@@ -163,14 +170,19 @@ def _why_none(tree: HostTree) -> str:
     cards = list(_on_pci(tree))
     if not cards:
         return (
-            f'no Metis card: there is no {nodes}, and nothing of vendor 1f9d on PCI; check power and slot '
+            f'no Metis card: there is no {nodes}, and nothing of vendor 1f9d on PCI; check '
+            'power and slot '
             '(lspci -d 1f9d:), then rescan (echo 1 > /sys/bus/pci/rescan)'
         )
     address, driver = cards[0]
     if not driver:
-        return f'no Metis card: {address} is on PCI but has no driver; load it (modprobe metis) and see dmesg | grep -i -e metis -e axl'
+        return (
+            f'no Metis card: {address} is on PCI but has no driver; load it (modprobe '
+            'metis) and see dmesg | grep -i -e metis -e axl'
+        )
     return (
-        f"no Metis card: driver '{driver}' has {address}, but there is no {nodes}; see ls -l {tree.dev}, and give a container "
+        f"no Metis card: driver '{driver}' has {address}, but there is no {nodes}; see ls -l "
+        f'{tree.dev}, and give a container '
         'its node (--device)'
     )
 
@@ -184,10 +196,12 @@ def found_cards(tree: HostTree = HOST) -> str:
 def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
     """The card that a parameter means.
 
-    :param wanted: a device node (any path, taken as it is), a PCI address (``0000:01:00.0``, ``01:00.0``), a name (``metis-0:1:0``,
-        ``metis-0-1-0``, ``0:1:0``, with leading zeros or without), an index into :func:`find_cards`; empty for the first card.
+    :param wanted: a device node (any path, taken as it is), a PCI address (``0000:01:00.0``,
+        ``01:00.0``), a name (``metis-0:1:0``, ``metis-0-1-0``, ``0:1:0``, with leading zeros or
+        without), an index into :func:`find_cards`; empty for the first card.
     :raises NoDeviceError: the first card is wanted, and neither a device node nor PCI shows one.
-    :raises AcceleratorError: there is none such, or it can't be used; the message says what there is.
+    :raises AcceleratorError: there is none such, or it can't be used; the message says what there
+        is.
     """
     if wanted.startswith('/'):
         return card_at(wanted, tree)
@@ -210,7 +224,8 @@ def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
         for card in exact or [card for card in cards if place is not None and card.place == place]:
             return card
     raise AcceleratorError(
-        f"there is no Metis card '{wanted}', but {found_cards(tree)}; give {_PARAMETER} a name such as {cards[0].name}, "
+        f"there is no Metis card '{wanted}', but {found_cards(tree)}; give {_PARAMETER} a name "
+        f'such as {cards[0].name}, '
         f'a PCI address, a device node or an index below {len(cards)}'
     )
 
@@ -233,7 +248,8 @@ def card_is_gone(card: MetisCard, tree: HostTree = HOST) -> bool:
 class Iommu:
     """What the kernel shows of the IOMMU in front of a PCI device.
 
-    :param translates: whether scattered pages are one range of addresses for the device; ``None``: it isn't known.
+    :param translates: whether scattered pages are one range of addresses for the device; ``None``:
+        it isn't known.
     :param text: that as a part of a sentence.
     :param group: number of its IOMMU group; empty: it is in none.
     :param kind: type of the group's domain, such as ``DMA-FQ`` or ``identity``.
@@ -273,13 +289,19 @@ def read_iommu(address: str, tree: HostTree = HOST) -> Iommu:
     except OSError as error:
         return Iommu(
             None,
-            f"whether the card is behind an IOMMU is not known: {link}/type can't be read ({error.strerror})",
+            (
+                f"whether the card is behind an IOMMU is not known: {link}/type can't be read "
+                f'({error.strerror})'
+            ),
             link.name,
         )
     if kind in ('', 'unknown'):
         return Iommu(
             None,
-            f"whether IOMMU group {group} translates the card's addresses is not known: {link}/type does not say it",
+            (
+                f"whether IOMMU group {group} translates the card's addresses is not known: "
+                f'{link}/type does not say it'
+            ),
             group,
         )
     if kind == 'identity':
@@ -346,16 +368,28 @@ class PcieLink:
             return f"the card's PCIe link can't be read ({self.problem}); {CHECK}"
         if self.now.enough:
             return ''
-        return f'the PCIe link of {self.address} runs at {self.now} instead of {NEEDED}: {self._cause()}; {CHECK}'
+        return (
+            f'the PCIe link of {self.address} runs at {self.now} instead of {NEEDED}: '
+            f'{self._cause()}; {CHECK}'
+        )
 
     def _cause(self) -> str:
         if self.now.width == 0 or not self.now.known:
             return 'it is down or retraining, so the card is off, resets or sits loosely'
         if self.port.known and not self.port.enough:
-            return f'its slot (port {self.port_address}) can do no more than {self.port}, so use another slot or adapter'
+            return (
+                f'its slot (port {self.port_address}) can do no more than {self.port}, so '
+                'use another slot or adapter'
+            )
         if self.card.known and not self.card.enough:
-            return f'the card itself offers only {self.card}, so look at its firmware and at contacts or risers with fewer lanes'
-        return 'slot and card can do better, so reseat the card, check cable and adapter, and restart the machine to train the link anew'
+            return (
+                f'the card itself offers only {self.card}, so look at its firmware and at '
+                'contacts or risers with fewer lanes'
+            )
+        return (
+            'slot and card can do better, so reseat the card, check cable and adapter, and '
+            'restart the machine to train the link anew'
+        )
 
 
 def _read(attribute: Path) -> str:

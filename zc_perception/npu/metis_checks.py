@@ -1,32 +1,33 @@
 """What ``zc_doctor`` looks at for accelerators that use a Metis card: on PCI, driver, node, rights, PCIe link, IOMMU.
 
-Sources: ``Documentation/ABI/testing/sysfs-bus-pci`` and ``sysfs-kernel-iommu_groups``; failure modes of the ZED X → Metis document.
+Sources: ``Documentation/ABI/testing/sysfs-bus-pci`` and ``sysfs-kernel-iommu_groups``; failure
+modes of the ZED X → Metis document.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+import os
 from pathlib import Path
 
 from zc_perception.errors import ZcError
-from zc_perception.machine.checks import Finding, Need, Needs, Status, ok, skip
+from zc_perception.machine.checks import Finding, Need, Needs, ok, skip, Status
 from zc_perception.machine.heaps import rights_advice
 from zc_perception.machine.host_tree import HostTree
 from zc_perception.machine.system import DENIED, System
 from zc_perception.npu.kinds import ACCELERATORS, AUTO
 from zc_perception.npu.metis_card import (
     CARD,
-    NEEDED,
-    VENDOR,
-    LinkRate,
-    MetisCard,
     choose_card,
     find_cards,
     found_cards,
+    LinkRate,
+    MetisCard,
+    NEEDED,
     read_iommu,
     read_link,
+    VENDOR,
 )
 
 _NO_CARD = 'there is no Metis card'
@@ -113,7 +114,10 @@ def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
             advice = 'look at ls -l /dev/metis*, and give the container its device node (--device)'
             yield Finding(
                 need.missing,
-                f"driver '{driver}' has {address}, but there is no device node /dev/metis-* for it",
+                (
+                    f"driver '{driver}' has {address}, but there is no device node /dev/metis-* "
+                    'for it'
+                ),
                 advice,
                 address,
                 figures,
@@ -139,7 +143,8 @@ def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
             )
     if not devices and not cards:
         advice = (
-            'if the machine has a card, check its power and slot (lspci -d 1f9d:), then rescan PCI '
+            'if the machine has a card, check its power and slot (lspci -d 1f9d:), then rescan '
+            'PCI '
             '(echo 1 > /sys/bus/pci/rescan); without a card use accelerator: onnx'
         )
         yield Finding(
@@ -178,7 +183,10 @@ def metis_access(system: System, needs: Needs, card: MetisCard) -> Finding:
             card.name,
             figures,
         )
-    advice = f'the card may be off or resetting; see dmesg | grep -i -e metis -e axl, and {found_cards(system.host)}'
+    advice = (
+        'the card may be off or resetting; see dmesg | grep -i -e metis -e axl, and '
+        f'{found_cards(system.host)}'
+    )
     return Finding(
         card_need(needs).missing,
         f"{shown} can't be opened: {os.strerror(number)}",
@@ -197,7 +205,10 @@ def metis_driver(system: System, needs: Needs, card: MetisCard) -> Finding:
     driver, module = folder.resolve().name, folder / 'module'
     name = module.resolve().name if module.exists() else driver
     version = system.read('sys/module', name, 'version')
-    text = f"driver '{driver}'{f', module {name}' if name != driver else ''}{f' {version}' if version else ', which tells no version'}"
+    text = (
+        'driver '
+        f"'{driver}'{f', module {name}' if name != driver else ''}{f' {version}' if version else ', which tells no version'}"
+    )
     return ok(text, card.name, driver=driver, module=name, version=version)
 
 

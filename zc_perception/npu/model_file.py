@@ -1,15 +1,16 @@
 """What a model's file says of itself: :func:`facts_of`. Nothing is loaded, and ONNX Runtime isn't needed.
 
-An ONNX file is read field by field after ``onnx.proto``; weights are passed over. Ultralytics writes names, size, stride and task as
-``metadata_props`` there, and as ``metadata.yaml`` beside what it exports for other runtimes.
+An ONNX file is read field by field after ``onnx.proto``; weights are passed over. Ultralytics
+writes names, size, stride and task as ``metadata_props`` there, and as ``metadata.yaml`` beside
+what it exports for other runtimes.
 """
 
 from __future__ import annotations
 
 import ast
-import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ _LARGEST_CLASS = 1 << 16
 _IMPOSTORS = (
     (b'version https://git-lfs', 'a Git LFS pointer, not the file itself: git lfs pull'),
     (b'<', 'a web page, not a model: download the file again, by its raw address'),
-    (b'PK\x03\x04', "a zip archive, as PyTorch's .pt files are: export it (yolo export model=… format=onnx)"),
-    (b'\x80\x02', "a pickle, as PyTorch's older .pt files are: export it (yolo export model=… format=onnx)"),
+    (b'PK\x03\x04', ("a zip archive, as PyTorch's .pt files are: export it (yolo export "
+                     'model=… format=onnx)')),
+    (b'\x80\x02', ("a pickle, as PyTorch's older .pt files are: export it (yolo export model=… "
+                   'format=onnx)')),
 )  # fmt: skip
 
 

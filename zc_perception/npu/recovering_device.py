@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Callable
+import contextlib
 from dataclasses import dataclass, replace
+import time
 
 from zc_perception.backoff import BackOff
 from zc_perception.errors import DeviceLostError
@@ -41,14 +41,18 @@ class DeviceState:
         if not self.recovering:
             return 'running'
         seconds = (time.monotonic_ns() - self.since_ns) / 1e9
-        return f'recovering since {seconds:.1f} s, attempt {self.attempt}, last error: {self.last_error}'
+        return (
+            f'recovering since {seconds:.1f} s, attempt {self.attempt}, last error: '
+            f'{self.last_error}'
+        )
 
 
 class RecoveringDevice:
     """An accelerator and its successors. The scheduler's thread uses it; any thread may read :attr:`state` and the counters.
 
-    :meth:`lose` closes the accelerator at once. It is due again after 0.1 s. That time doubles, up to 5 s, each time that opening it fails
-    or that it is lost again before it has yielded a result (:meth:`proved`).
+    :meth:`lose` closes the accelerator at once. It is due again after 0.1 s. That time doubles, up
+    to 5 s, each time that opening it fails or that it is lost again before it has yielded a result
+    (:meth:`proved`).
 
     :param reopen: opens it, with its model; ``None``: nobody can, and it is never lost.
     """
@@ -137,9 +141,10 @@ class RecoveringDevice:
 class HangWatch:
     """Tells a device that hangs from one that is only late. The scheduler's thread uses it.
 
-    A device hangs after :data:`HANG_TIMEOUTS` timeouts without a result between them. Jobs that were in flight together are late
-    together, and count as one timeout. While jobs that were given up take all places on the device, no other job can be late: then the
-    device hangs if that lasts as long as the missing timeouts would have taken.
+    A device hangs after :data:`HANG_TIMEOUTS` timeouts without a result between them. Jobs that
+    were in flight together are late together, and count as one timeout. While jobs that were given
+    up take all places on the device, no other job can be late: then the device hangs if that lasts
+    as long as the missing timeouts would have taken.
 
     :param timeout_s: of a job.
     """
@@ -165,7 +170,10 @@ class HangWatch:
             self._last_ns = time.monotonic_ns()
         if self._in_a_row < HANG_TIMEOUTS:
             return ''
-        return f'the device hangs: {self._in_a_row} times in a row there was no result within {self._timeout_s:g} s'
+        return (
+            f'the device hangs: {self._in_a_row} times in a row there was no result within '
+            f'{self._timeout_s:g} s'
+        )
 
     def full(self, is_full: bool, now_ns: int) -> str:
         """Whether jobs that were given up have every place. What to say of a device that hangs, or nothing."""
@@ -175,4 +183,7 @@ class HangWatch:
             or now_ns - self._full_since_ns <= (HANG_TIMEOUTS - 1) * self._timeout_s * 1e9
         ):
             return ''
-        return f'the device hangs: it has ended none of its jobs within {HANG_TIMEOUTS * self._timeout_s:g} s, and has room for no other'
+        return (
+            'the device hangs: it has ended none of its jobs within '
+            f'{HANG_TIMEOUTS * self._timeout_s:g} s, and has room for no other'
+        )

@@ -1,22 +1,23 @@
 """Keeps an accelerator busy: frames in, results out in frame order, a bounded number in flight; brings a lost device back.
 
-Read :class:`Scheduler` first. The other classes here are its parts: :class:`InFlight` is a frame on the device,
-:class:`SchedulerStatistics` is what it counts, ``_LatePlaces`` remembers the jobs that were given up, ``_CallQueue`` takes what other
-threads ask for. How a lost device comes back is in :mod:`zc_perception.npu.recovering_device`.
+Read :class:`Scheduler` first. The other classes here are its parts: :class:`InFlight` is a frame
+on the device, :class:`SchedulerStatistics` is what it counts, ``_LatePlaces`` remembers the jobs
+that were given up, ``_CallQueue`` takes what other threads ask for. How a lost device comes back
+is in :mod:`zc_perception.npu.recovering_device`.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 import contextlib
+from dataclasses import dataclass, replace
 import errno
 import os
 import select
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from zc_perception.errors import AcceleratorError, DeviceLostError, ZcError
@@ -58,14 +59,16 @@ class SchedulerStatistics:
     and submitted = completed + timed_out + failed + in_flight.
 
     :param taken: frames taken from the queue.
-    :param dropped: frames that a newer one replaced in the queue before they were taken (newest wins); not among ``taken``.
+    :param dropped: frames that a newer one replaced in the queue before they were taken (newest
+        wins); not among ``taken``.
     :param refused_disabled: frames that nobody wanted (detection is switched off).
     :param refused_recovering: frames that came while there was no device.
     :param refused_device: frames that the device didn't import, or whose job it didn't take.
     :param submitted: jobs.
     :param completed: jobs whose result was handed over.
     :param timed_out: jobs that were given up.
-    :param failed: jobs with an error: the device's, a lost device's, or that of whoever took the result.
+    :param failed: jobs with an error: the device's, a lost device's, or that of whoever took the
+        result.
     :param in_flight: jobs submitted and not finished.
     :param losses: how often the device was lost.
     :param recovered: how often it was opened anew.
@@ -106,24 +109,28 @@ class SchedulerStatistics:
 class Scheduler:
     """Takes frames from a queue, runs them on an accelerator, and hands the results over in frame order.
 
-    *Threads.* One thread, ``inference``, does everything: it imports and submits, calls ``on_result`` and ``on_error``, closes jobs,
-    releases frames, and opens a lost device again. It waits in one poll(2) for the queue, for the fences of all jobs and for its owner.
-    Other threads may call :meth:`statistics`, :attr:`state`, :meth:`trial_import`, :meth:`tune` and :meth:`stop`; what they want of the
-    accelerator is done by that thread between two frames.
+    *Threads.* One thread, ``inference``, does everything: it imports and submits, calls
+    ``on_result`` and ``on_error``, closes jobs, releases frames, and opens a lost device again. It
+    waits in one poll(2) for the queue, for the fences of all jobs and for its owner. Other threads
+    may call :meth:`statistics`, :attr:`state`, :meth:`trial_import`, :meth:`tune` and
+    :meth:`stop`; what they want of the accelerator is done by that thread between two frames.
 
-    *Who owns what.* The queue belongs to the subscription. A frame that was taken belongs to the scheduler, which releases it right after
-    ``on_result`` or ``on_error`` has returned. Whoever made the accelerator closes :attr:`accelerator` after :meth:`stop`.
+    *Who owns what.* The queue belongs to the subscription. A frame that was taken belongs to the
+    scheduler, which releases it right after ``on_result`` or ``on_error`` has returned. Whoever
+    made the accelerator closes :attr:`accelerator` after :meth:`stop`.
 
-    *What a failure costs.* A job that is late, fails, or whose callback raises costs that frame and never the thread. A job that was given
-    up keeps its place on the device, and its fence keeps the frame's slot, until the device has ended it. A lost device
-    (:class:`DeviceLostError` from any call or job, or several timeouts one after the other) costs all jobs in flight: the accelerator is
-    closed, and *reopen* opens it anew after 0.1 s, 0.2 s … 5 s, until it yields results again. Frames that come meanwhile are released
-    and counted, or wait with *keep_all*.
+    *What a failure costs.* A job that is late, fails, or whose callback raises costs that frame
+    and never the thread. A job that was given up keeps its place on the device, and its fence
+    keeps the frame's slot, until the device has ended it. A lost device (:class:`DeviceLostError`
+    from any call or job, or several timeouts one after the other) costs all jobs in flight: the
+    accelerator is closed, and *reopen* opens it anew after 0.1 s, 0.2 s … 5 s, until it yields
+    results again. Frames that come meanwhile are released and counted, or wait with *keep_all*.
 
     :param queue: frames to run; newest wins when its depth is 1.
     :param in_flight: jobs submitted before the first is done, at most what the accelerator takes.
     :param timeout_s: a job that takes longer is given up.
-    :param reopen: opens the accelerator with its model again; ``None``: a lost device stays lost, and each frame fails.
+    :param reopen: opens the accelerator with its model again; ``None``: a lost device stays lost,
+        and each frame fails.
     :param keep_all: frames wait in the queue while there is no device, or while it is late.
     :param accept: asked for each frame; those that it refuses are released unseen.
     """
@@ -188,7 +195,8 @@ class Scheduler:
     @property
     def in_flight(self) -> int:
         """Frames taken from the queue and not finished. Who waits for all frames looks at the queue first and then here: a frame never goes
-        back."""
+        back.
+        """
         return len(self._jobs) + self._handling
 
     def statistics(self) -> SchedulerStatistics:
@@ -207,8 +215,8 @@ class Scheduler:
     def stop(self) -> bool:
         """Stop it: jobs in flight are waited for, at most their timeout and one second; queued frames are their owner's. Idempotent.
 
-        :returns: whether the thread has ended. If a call of the accelerator never returned, the accelerator can't be closed; the thread
-            closes it should the call come back.
+        :returns: whether the thread has ended. If a call of the accelerator never returned, the
+            accelerator can't be closed; the thread closes it should the call come back.
         """
         self._stop = True
         self._awake()
@@ -339,14 +347,16 @@ class Scheduler:
 
     def _has_room(self) -> bool:
         """Whether the device takes another job. A job that was given up keeps its place until the device has ended it. With *keep_all* no
-        frame is submitted behind such a job, as it would be late too."""
+        frame is submitted behind such a job, as it would be late too.
+        """
         taken = len(self._jobs) + len(self._late)
         return (taken if self._keep_all else len(self._jobs)) < self._wanted and taken < max(
             1, self._device.capabilities.max_in_flight
         )
 
     def _tidy(self) -> None:
-        # Without frames nothing else would, and a camera that starts anew may need the memory of its old buffers.
+        # Without frames nothing else would, and a camera that starts anew may need the memory of
+        # its old buffers.
         lost = '' if self.state.recovering else self._device.guarded(self._device.accelerator.tidy)
         if lost:
             self._lose(lost)
@@ -397,7 +407,8 @@ class Scheduler:
         if self._device.replaceable:
             self._lose(hanging)
         else:
-            self._late.clear()  # nobody brings it back: it says of each frame itself whether it takes it
+            # nobody brings it back: it says of each frame itself whether it takes it
+            self._late.clear()
 
     def _stop_waiting(self, entry: InFlight) -> None:
         if self._waiting.pop(entry.fence_fd, None) is not None:
@@ -540,10 +551,12 @@ class Scheduler:
 class _LatePlaces:
     """Counts the places on the device that late jobs take: jobs that were given up, but that the device hasn't ended yet.
 
-    A place is free again when the job's fence has signalled. By then the frame's lease owns that fence, and may close it at any time: so
-    this class polls a duplicate of its descriptor. The scheduler's thread uses it.
+    A place is free again when the job's fence has signalled. By then the frame's lease owns that
+    fence, and may close it at any time: so this class polls a duplicate of its descriptor. The
+    scheduler's thread uses it.
 
-    :param poller: where the duplicates are registered; whoever polls it hands what comes to :meth:`ended`.
+    :param poller: where the duplicates are registered; whoever polls it hands what comes to
+        :meth:`ended`.
     """
 
     def __init__(self, poller: select.poll) -> None:
@@ -561,7 +574,8 @@ class _LatePlaces:
         :returns: the fence that the frame waits for; the caller's.
         """
         place = None
-        # Without a descriptor left, the accelerator itself says of the next job whether there is room.
+        # Without a descriptor left, the accelerator itself says of the next job whether there is
+        # room.
         with contextlib.suppress(OSError, ValueError):
             place = OwnedFd(os.dup(job.fence.fileno()))
         try:

@@ -24,8 +24,10 @@ class Selection:
 
     :param manifest: the model's variant for this accelerator.
     :param reasons: one sentence for each better accelerator that didn't fit.
-    :param without_card: whether there is no card on this machine, so that those sentences tell of nothing that is wrong.
-    :param reopen: opens the same accelerator anew and loads the model, for when the device was lost.
+    :param without_card: whether there is no card on this machine, so that those sentences tell of
+        nothing that is wrong.
+    :param reopen: opens the same accelerator anew and loads the model, for when the device was
+        lost.
     """
 
     accelerator: Accelerator
@@ -112,10 +114,12 @@ def open_accelerator(
     """Open an accelerator and load the model's variant for it.
 
     :param name: ``auto``, or one of :data:`~zc_perception.npu.kinds.ACCELERATORS`.
-    :param values: of the inference node's parameters, as they are now, also when the device is opened again; where one is missing, the
-        accelerator's default counts.
-    :raises ConfigError: the model can't run there, or nowhere; the message says why, and what could be chosen instead.
-    :raises AcceleratorError: the device can't be used; the message says what could be chosen instead.
+    :param values: of the inference node's parameters, as they are now, also when the device is
+        opened again; where one is missing, the accelerator's default counts.
+    :raises ConfigError: the model can't run there, or nowhere; the message says why, and what
+        could be chosen instead.
+    :raises AcceleratorError: the device can't be used; the message says what could be chosen
+        instead.
     """
     reasons: list[str] = []
     without_card = False

@@ -1,18 +1,19 @@
 """What Voyager's compiler says of a model's input: ``model.json``, which the runtime loads, and ``manifest.json`` beside it.
 
-``model.json`` has the input as it lies in memory; only ``manifest.json`` tells what of that is padding. All else the runtime says itself
-when it has loaded the model.
+``model.json`` has the input as it lies in memory; only ``manifest.json`` tells what of that is
+padding. All else the runtime says itself when it has loaded the model.
 
-Source: files of SDK 1.3 to 1.6 (``model.json`` version 4.0, ``manifest.json`` version 1.1) and the SDK's own reader of them.
+Source: files of SDK 1.3 to 1.6 (``model.json`` version 4.0, ``manifest.json`` version 1.1) and the
+SDK's own reader of them.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+import json
 from pathlib import Path
+import re
 from typing import Any
 
 from zc_perception.errors import ConfigError, message_of
@@ -31,7 +32,8 @@ class CompiledInput:
 
     :param shape: as it lies in memory, NHWC, padding included.
     :param inner_shape: without padding; ``None`` where nobody says.
-    :param preprocess_graph: an ONNX file that has to run on the host before the NPU; empty for none.
+    :param preprocess_graph: an ONNX file that has to run on the host before the NPU; empty for
+        none.
     """
 
     shape: tuple[int, ...]
@@ -46,7 +48,8 @@ def _load(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"compiled model '{path}' can't be read: {message_of(error)}") from error
     if not isinstance(values, Mapping):
         raise ConfigError(
-            f"compiled model '{path}' is no JSON object; give the model.json that Voyager's compiler wrote"
+            f"compiled model '{path}' is no JSON object; give the model.json that Voyager's "
+            'compiler wrote'
         )
     return values
 
@@ -54,7 +57,8 @@ def _load(path: Path) -> Mapping[str, Any]:
 def _wrong(path: Path, key: str, value: object, allowed: str) -> ConfigError:
     shown = 'missing' if value is None else f'{value!r:.80}'
     return ConfigError(
-        f"{path}: key '{key}' is {shown}; it must be {allowed}; compile the model again, or give another model.json"
+        f"{path}: key '{key}' is {shown}; it must be {allowed}; compile the model again, or "
+        'give another model.json'
     )
 
 
@@ -96,7 +100,10 @@ def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tupl
             path,
             _PADDING,
             listed,
-            f'for each input a list with two numbers for each axis, less than its shape {list(shape)}',
+            (
+                'for each input a list with two numbers for each axis, less than its shape '
+                f'{list(shape)}'
+            ),
         )
     return tuple(size - both for size, both in zip(shape, around, strict=True))
 
@@ -105,7 +112,8 @@ def read_compiled_input(path: Path) -> CompiledInput | None:
     """What is known of a compiled model's input before it is loaded.
 
     :param path: ``model.json``.
-    :returns: ``None`` for a file that only the runtime can read: not JSON by its name, or of a version newer than those known here.
+    :returns: ``None`` for a file that only the runtime can read: not JSON by its name, or of a
+        version newer than those known here.
     :raises ConfigError: names the file, the key and what it must be.
     """
     if path.suffix != '.json':
@@ -113,7 +121,8 @@ def read_compiled_input(path: Path) -> CompiledInput | None:
     values = _load(path)
     if 'model_lib_file' in values:
         raise ConfigError(
-            f"'{path}' is the compiler's manifest; give the model.json that it names ({values['model_lib_file']})"
+            f"'{path}' is the compiler's manifest; give the model.json that it names "
+            f'({values["model_lib_file"]})'
         )
     major, inputs = str(values.get('version', '')).partition('.')[0], values.get('inputs')
     if _MAJOR.fullmatch(major) and int(major) > _KNOWN_VERSION and inputs is None:
@@ -129,7 +138,8 @@ def read_compiled_input(path: Path) -> CompiledInput | None:
         )
     if len(shape) != 4:
         raise ConfigError(
-            f'{path}: the first input has shape {list(shape)}; a frame needs 1 x height x width x channels'
+            f'{path}: the first input has shape {list(shape)}; a frame needs 1 x height x '
+            'width x channels'
         )
     manifest = _find_manifest(path)
     if manifest is None:
@@ -154,8 +164,10 @@ class VoyagerRules(EngineRules):
         inner = compiled.inner_shape
         if compiled.preprocess_graph and 'range' not in given:
             raise ConfigError(
-                f"{file}: the model wants '{compiled.preprocess_graph}' to run before it, which nothing does here; compile it without, "
-                f"or say by '{place.at('range').key}' of {place.path.name} what it does to the values"
+                f"{file}: the model wants '{compiled.preprocess_graph}' to run before it, "
+                'which nothing does here; compile it without, '
+                f"or say by '{place.at('range').key}' of {place.path.name} what it does to the "
+                'values'
             )
         height, width = (inner or compiled.shape)[1:3]
         for name, size in (('width', width), ('height', height)):

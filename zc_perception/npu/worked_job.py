@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable
+import contextlib
 from dataclasses import dataclass
+import threading
 from typing import Generic, Protocol, TypeVar
 
 from zc_perception.detection.letterbox import Letterbox
@@ -47,13 +47,14 @@ R = TypeVar('R', bound=Result)
 class WorkedJob(Generic[R]):
     """One frame on its way through a thread. Its owner's side is :class:`zc_perception.npu.accelerator.Job`.
 
-    It keeps the frame until its pixels were read, and the result from its arrival until the owner ends the job. It is open until the
-    thread and the owner are both done with it.
+    It keeps the frame until its pixels were read, and the result from its arrival until the owner
+    ends the job. It is open until the thread and the owner are both done with it.
 
-    *In what order.* The thread calls :meth:`begin_reading`, :meth:`end_reading` and :meth:`finish`; the owner :meth:`close` or
-    :meth:`abandon`, at any time.
+    *In what order.* The thread calls :meth:`begin_reading`, :meth:`end_reading` and
+    :meth:`finish`; the owner :meth:`close` or :meth:`abandon`, at any time.
 
-    :param give_back: takes the result, or ``None`` if there was none, when the job is over; called once, on any thread.
+    :param give_back: takes the result, or ``None`` if there was none, when the job is over; called
+        once, on any thread.
     """
 
     def __init__(

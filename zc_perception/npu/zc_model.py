@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+import sys
 
 from zc_perception.terminal import ending_quietly, put
 
@@ -28,7 +28,10 @@ def _parser() -> OptionParser:
 
     parser = OptionParser(
         'zc_model',
-        'Prints what a model says of itself and how it is understood, tries it on a blank picture, and prints a model.yaml to start from.',
+        (
+            'Prints what a model says of itself and how it is understood, tries it on a blank '
+            'picture, and prints a model.yaml to start from.'
+        ),
         ['zc_model yolo11n.onnx', 'zc_model yolo11n_axelera_model/', 'zc_model road'],
         usage='[options] MODEL',
         after='Exit code: 0, or 2 if it cannot be used, with the reason.',

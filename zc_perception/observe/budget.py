@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Sequence
+import itertools
 from typing import NamedTuple
 
-#: With what lies between. All times are CLOCK_MONOTONIC: captured, published, received, submitted, signalled, done, decoded, sent.
+#  With what lies between. All times are CLOCK_MONOTONIC: captured, published, received, submitted,
+#  signalled, done, decoded, sent.
 STAGES = (
     ('capture', "the camera has it (a driver's stamp) → published"),
     ('link', 'published → taken by the inference node'),
@@ -24,7 +25,8 @@ _NEWEST = 1 / 16
 def spans_ns(times_ns: Sequence[int]) -> list[int]:
     """Return how long each stage took. If a time isn't known (0), its stage took nothing and the next one longer.
 
-    A fence may be seen by a thread that is late to note that it was submitted: no stage takes less than nothing.
+    A fence may be seen by a thread that is late to note that it was submitted: no stage takes less
+    than nothing.
     """
     return [end - begin for begin, end in itertools.pairwise(itertools.accumulate(times_ns, max))]
 

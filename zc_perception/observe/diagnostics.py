@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-import time
 from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
+import socket
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +15,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
 from zc_perception.errors import one_line
-from zc_perception.link.cdr import COUNT, ENCAPSULATION, STAMP, cdr_string
+from zc_perception.link.cdr import cdr_string, COUNT, ENCAPSULATION, STAMP
 from zc_perception.link.endpoints.executor_turns import NodeWatch, phase_s
 from zc_perception.link.rclpy_compat import understood
 from zc_perception.lookout import next_turn
@@ -133,13 +133,16 @@ class DiagnosticsPublisher:
     """Publishes once a second and when a level has changed. It looks five times a second at *signs*, and for a while after one of them has
     changed at what *collect* says: that takes a hundred times as long.
 
-    By the steady clock: a simulation's time may stand still. From the moment on that the node has an executor, but not on that: see
-    :mod:`~zc_perception.lookout`. What *collect* raises is published as an error, and costs nothing else.
+    By the steady clock: a simulation's time may stand still. From the moment on that the node has
+    an executor, but not on that: see :mod:`~zc_perception.lookout`. What *collect* raises is
+    published as an error, and costs nothing else.
 
-    :param collect: called on a thread of its own, one call at a time; must be quick, and neither wait nor touch pixels.
-    :param before_publishing: called once a second, before the regular message, if that says something else than the last one.
-    :param signs: something that is not equal to what it was once a level may have changed or is about to; by default it never is. As
-        quick as reading some attributes.
+    :param collect: called on a thread of its own, one call at a time; must be quick, and neither
+        wait nor touch pixels.
+    :param before_publishing: called once a second, before the regular message, if that says
+        something else than the last one.
+    :param signs: something that is not equal to what it was once a level may have changed or is
+        about to; by default it never is. As quick as reading some attributes.
     """
 
     def __init__(

@@ -21,35 +21,35 @@ have left the CPU's caches by the next frame, which makes it the dearest part of
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Mapping
 import contextlib
+from dataclasses import dataclass
+from enum import IntEnum
 import fcntl
+from functools import partial
 import json
 import mmap
 import os
+from pathlib import Path
 import stat
 import struct
 import threading
-import time
-import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from enum import IntEnum
-from functools import partial
-from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple
+import time
+from typing import Any, NamedTuple, TYPE_CHECKING
+import zlib
 
 from zc_perception.errors import one_line
-from zc_perception.forking import Turn, in_child
+from zc_perception.forking import in_child, Turn
 from zc_perception.log import ONCE, Seldom
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.observe.processes import (
-    PROC,
     all_pids,
     as_root,
     command_name,
     open_files,
+    PROC,
     process_state,
 )
 
@@ -69,11 +69,13 @@ MARGIN = 32
 
 #: magic, version, record size, capacity
 HEADER = struct.Struct('<4sIII')
-#: Index of the 8-byte word that counts the records written; the last thing that is written of each record.
+#  Index of the 8-byte word that counts the records written; the last thing that is written of each
+#  record.
 WORD_WRITTEN = 2
 #: CLOCK_MONOTONIC ns when the node closed the log; 0: it hasn't.
 WORD_ENDED = 3
-#: CLOCK_MONOTONIC ns when the log was made, pid (in its own namespace), role, node; at byte :data:`WRITER_OFFSET`.
+#  CLOCK_MONOTONIC ns when the log was made, pid (in its own namespace), role, node; at byte
+#  :data:`WRITER_OFFSET`.
 WRITER = struct.Struct('<QI4x16s256s')
 WRITER_OFFSET = 32
 
@@ -86,8 +88,9 @@ RING_OFFSET = 32 * 1024
 FACTS_ROOM = RING_OFFSET - FACTS_TEXT
 SIZE = RING_OFFSET + CAPACITY * RECORD_SIZE
 
-#: number, kind, num_buffers | sequence, generation, buffer_uid | stamp, captured, published, received, submitted, signalled, done, decoded,
-#: sent, capture cost | inodes, st_dev | device handle, detections, device seqno, thread, nothing | number again
+#  number, kind, num_buffers | sequence, generation, buffer_uid | stamp, captured, published,
+#  received, submitted, signalled, done, decoded, sent, capture cost | inodes, st_dev | device
+#  handle, detections, device seqno, thread, nothing | number again
 RECORD = struct.Struct('<QIIQQQqqqqqqqqqqQQQQQIIQI4xQ')
 
 
@@ -102,7 +105,8 @@ class RecordKind(IntEnum):
 class FrameRecord(NamedTuple):
     """One frame that one node was done with.
 
-    Times are CLOCK_MONOTONIC in ns, the same in every process of the machine; 0: not applicable or unknown.
+    Times are CLOCK_MONOTONIC in ns, the same in every process of the machine; 0: not applicable or
+    unknown.
 
     :ivar number: from 1, in this log.
     :ivar generation: of the slot.
@@ -157,8 +161,8 @@ _pack_record = RECORD.pack_into
 class FrameLog:
     """One node's log. One thread at a time writes records; :meth:`describe` may be called from any.
 
-    Nothing here raises: a log that can't be made, or has a record that doesn't fit, says so once by *warn* and is left out.
-    In a forked child it does nothing.
+    Nothing here raises: a log that can't be made, or has a record that doesn't fit, says so once
+    by *warn* and is left out. In a forked child it does nothing.
 
     :param role: ``capture`` or ``inference``.
     :param node: the node's full name.
@@ -171,7 +175,8 @@ class FrameLog:
         self.role = role
         self.node = node
         self._complain = partial(Seldom(warn, ONCE), about='frame log')
-        # The memory, and its words; one attribute, for a thread that writes while another one closes.
+        # The memory, and its words; one attribute, for a thread that writes while another one
+        # closes.
         self._open: tuple[mmap.mmap, memoryview] | None = None
         self._describing = threading.Lock()
         self._ident = self._thread_id = 0
@@ -189,7 +194,8 @@ class FrameLog:
     def _create(self) -> mmap.mmap:
         with OwnedFd(os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)) as fd:
             os.ftruncate(fd.fileno(), SIZE)
-            # Its size never changes: who has it mapped can't be killed by that. No seal against writing, that is what it is for.
+            # Its size never changes: who has it mapped can't be killed by that. No seal against
+            # writing, that is what it is for.
             fcntl.fcntl(
                 fd.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW | abi.F_SEAL_SEAL
             )
@@ -364,9 +370,11 @@ class FrameLogReader:
             )
             self.role = _text(role)
             self.node = _text(node)
-            #: As this process sees it. :attr:`own_pid` is what the process itself thinks: another number in a container.
+            #  As this process sees it. :attr:`own_pid` is what the process itself thinks: another
+            #  number in a container.
             self.pid: int = self.own_pid if pid is None else pid
-            #: Records that were overwritten before they were read, or of a kind that isn't known, since this object was made.
+            #  Records that were overwritten before they were read, or of a kind that isn't known,
+            #  since this object was made.
             self.lost = 0
             self._process = process_state(self.pid, proc)
             self._proc = proc
@@ -408,7 +416,8 @@ class FrameLogReader:
 
     def read(self) -> list[FrameRecord]:
         """The records since the last call, at the first one those that are there; each one whole. :attr:`lost` counts what was
-        overwritten before."""
+        overwritten before.
+        """
         records: list[FrameRecord] = []
         written = self.written
         if _WEAKLY_ORDERED and written >= self._next:
@@ -416,7 +425,8 @@ class FrameLogReader:
         while self._next <= written:
             values = self._whole(self._next)
             if values is None:
-                # Half of a ring further on, so that the writer needs a while to catch up with us again.
+                # Half of a ring further on, so that the writer needs a while to catch up with us
+                # again.
                 oldest = self._oldest()
                 if oldest <= self._next:
                     break  # counted already, but not to be seen from here yet
@@ -515,7 +525,8 @@ def _as_whom() -> str:
 def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> FoundFrameLogs:
     """Open the logs of all processes, or those of *pids*.
 
-    A log counts as its writer's: other processes that have it open, such as tools that read it and forked children, are passed over.
+    A log counts as its writer's: other processes that have it open, such as tools that read it and
+    forked children, are passed over.
     """
     logs: dict[tuple[int, int], FrameLogReader] = {}
     unreadable = []
@@ -596,7 +607,8 @@ def _check(fd: OwnedFd) -> None:
         raise ValueError(f'a frame log begins with {MAGIC!r}, this with {magic!r}')
     if (version, record_size, capacity) != (VERSION, RECORD_SIZE, CAPACITY):
         raise ValueError(
-            f'it has version {version} ({capacity} records of {record_size} bytes); this tool reads version {VERSION} '
+            f'it has version {version} ({capacity} records of {record_size} bytes); this tool '
+            f'reads version {VERSION} '
             f'({CAPACITY} of {RECORD_SIZE})'
         )
 

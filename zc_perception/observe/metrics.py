@@ -1,15 +1,16 @@
 """Latency windows (constant memory, O(1) per sample), and what a counter did lately: diagnostics warn of what happens now, not of what
-happened once."""
+happened once.
+"""
 
 from __future__ import annotations
 
-import struct
-import threading
-import time
 from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+import struct
+import threading
+import time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,8 +70,9 @@ def _quantile(ordered: NDArray[np.int64], share: float) -> float:
 class StageLatencies:
     """A window for each stage of a frame's way.
 
-    Stages: ``capture`` (the camera writes or fetches it), ``link`` (publish → the consumer has it), ``infer`` (submitted → result),
-    ``decode`` (raw outputs → boxes), ``publish`` (boxes → message sent), ``end_to_end`` (frame captured → detections sent).
+    Stages: ``capture`` (the camera writes or fetches it), ``link`` (publish → the consumer has
+    it), ``infer`` (submitted → result), ``decode`` (raw outputs → boxes), ``publish`` (boxes →
+    message sent), ``end_to_end`` (frame captured → detections sent).
     """
 
     STAGES = ('capture', 'link', 'infer', 'decode', 'publish', 'end_to_end')
@@ -107,7 +109,8 @@ class StageLatencies:
         }
         count = min(self._frame_count, WINDOW)
         if count:
-            # Not of Python's numbers: to collect those would keep the interpreter's lock from frames for a millisecond.
+            # Not of Python's numbers: to collect those would keep the interpreter's lock from
+            # frames for a millisecond.
             frames = np.frombuffer(self._frames, np.int64).reshape(WINDOW, -1)[:count].T.copy()
             frames.sort(axis=1)
             columns = zip(self.INFERENCE, frames, strict=True)
@@ -169,7 +172,8 @@ class RecentRates:
         """Look at the counters, always the same ones: growth of each per second; ``None`` until there is a look that is old enough.
 
         :param over_s: take them over so long, where that is more.
-        :param at_least: and until the first counter has grown by so much: a rate of few events says little.
+        :param at_least: and until the first counter has grown by so much: a rate of few events
+            says little.
         """
         now, looks, span = self._monotonic(), self._looks, max(RATE_S, over_s)
         if looks and any(

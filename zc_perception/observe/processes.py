@@ -5,18 +5,18 @@ Sources: proc_pid_status(5), capabilities(7); sudoers(5) on ``env_reset`` and ``
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 import os
+from pathlib import Path
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 _STATUS = Path('/proc/self/status')
 # Bits of the kernel's <linux/capability.h>.
 _BITS = {'CAP_SYS_PTRACE': 19, 'CAP_SYS_ADMIN': 21}
-# A shell that has sourced ROS has these. A program finds its modules by them, and a command that it
-# starts, such as ``ros2 launch``, finds its nodes and the other ones of the domain.
+# A shell that has sourced ROS has these. A program finds its modules by them, and a command that
+# it starts, such as ``ros2 launch``, finds its nodes and the other ones of the domain.
 _OF_ROS = (
     'PATH',
     'PYTHONPATH',
@@ -47,7 +47,10 @@ def as_root(*needed: str, user: int | None = None, status: Path = _STATUS) -> st
     effective = _effective(status)
     missing = [name for name in needed or _BITS if not effective >> _BITS[name] & 1]
     if not missing:
-        return 'run as root of the machine itself: this one has the capabilities, but in a user namespace, or is refused otherwise'
+        return (
+            'run as root of the machine itself: this one has the capabilities, but in a '
+            'user namespace, or is refused otherwise'
+        )
     options = ' '.join(f'--cap-add {name.removeprefix("CAP_")}' for name in missing)
     return f'give this root {" and ".join(missing)}, which it lacks (container: {options})'
 
@@ -92,7 +95,8 @@ def threads_of(pid: int, proc: Path = PROC) -> list[int]:
 def folders_of(pid: int, proc: Path = PROC) -> Iterator[Path]:
     """Where a process's memory and open files may be shown: its own folder, then those of its other threads.
 
-    If a process's main thread has ended and others go on, the process's own folder shows neither memory nor files.
+    If a process's main thread has ended and others go on, the process's own folder shows neither
+    memory nor files.
     """
     yield proc / str(pid)
     for tid in threads_of(pid, proc):
@@ -130,7 +134,8 @@ def who(pid: int, proc: Path = PROC) -> str:
 class ProcessState(NamedTuple):
     """Of ``/proc/PID/stat``.
 
-    :ivar start: in clock ticks since the machine began: tells two processes with the same pid apart.
+    :ivar start: in clock ticks since the machine began: tells two processes with the same pid
+        apart.
     """
 
     state: str

@@ -1,16 +1,19 @@
 """Where a frame's time goes: the nodes' own stages and the kernel's events of the same frames, as one Chrome/Perfetto trace.
 
-:func:`build_timeline` makes it, from the bottom of this file: :func:`join_frames` finds which records of several nodes are of one frame,
-:class:`FrameFinder` which frame a kernel's event belongs to, and :class:`Trace` writes both as Chrome's trace-event JSON.
+:func:`build_timeline` makes it, from the bottom of this file: :func:`join_frames` finds which
+records of several nodes are of one frame, :class:`FrameFinder` which frame a kernel's event
+belongs to, and :class:`Trace` writes both as Chrome's trace-event JSON.
 
-Tracks of a capture node: ``capture`` (the camera's work, until the frame is published) and its thread (``deliver``: everybody gets it).
-Of an inference node: ``link`` (published → taken), ``infer`` (submitted → its fence seen; ``queue``: until its turn came) and its thread
-(``import``, ``decode``, ``publish``). Of the kernel: device jobs (submit → complete), imports, fences, waits, attachments.
-Every time is CLOCK_MONOTONIC, which all processes of a machine share.
+Tracks of a capture node: ``capture`` (the camera's work, until the frame is published) and its
+thread (``deliver``: everybody gets it). Of an inference node: ``link`` (published → taken),
+``infer`` (submitted → its fence seen; ``queue``: until its turn came) and its thread (``import``,
+``decode``, ``publish``). Of the kernel: device jobs (submit → complete), imports, fences, waits,
+attachments. Every time is CLOCK_MONOTONIC, which all processes of a machine share.
 
-Source of the format: *Trace Event Format* (the Chromium project), which ``chrome://tracing`` and ui.perfetto.dev open: complete events
-(``X``), instants (``i``), flows (``s``, ``t``, ``f``), metadata (``M``); times in µs. Slices of one track must not overlap there, so a
-track here has as many lanes as it needs.
+Source of the format: *Trace Event Format* (the Chromium project), which ``chrome://tracing`` and
+ui.perfetto.dev open: complete events (``X``), instants (``i``), flows (``s``, ``t``, ``f``),
+metadata (``M``); times in µs. Slices of one track must not overlap there, so a track here has as
+many lanes as it needs.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zc_perception.npu.driver_events import traced
-from zc_perception.observe.budget import STAGES, spans_ns
+from zc_perception.observe.budget import spans_ns, STAGES
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 
 #: Tracks of the kernel.
@@ -34,9 +37,11 @@ BUFFERS = 'buffers'
 OTHER = 'other events'
 _KERNEL = 'kernel'
 
-# What the kernel does for a frame may come a little after its last node was done with it: a release, a detach.
+# What the kernel does for a frame may come a little after its last node was done with it: a
+# release, a detach.
 _AFTER_NS = 20_000_000
-# Clocks are the same, but a record's time is taken before or after the system call, the event's within.
+# Clocks are the same, but a record's time is taken before or after the system call, the event's
+# within.
 _SLACK_NS = 1_000_000
 # Above what Linux gives to processes and threads (PID_MAX_LIMIT).
 FIRST_OWN_ID = 1 << 22
@@ -152,8 +157,9 @@ def ran_at(record: FrameRecord, time_ns: int) -> bool:
 def join_frames(nodes: Sequence[NodeTrack]) -> list[JoinedFrame]:
     """The frames that these nodes saw, in the order of their beginning.
 
-    A frame is known by its buffers, their generation and its sequence number in every process that has the buffers themselves. Where a
-    node got a copy (a plain ``sensor_msgs/Image``) only the stamp is left: it counts where exactly one frame has it.
+    A frame is known by its buffers, their generation and its sequence number in every process that
+    has the buffers themselves. Where a node got a copy (a plain ``sensor_msgs/Image``) only the
+    stamp is left: it counts where exactly one frame has it.
     """
     frames: dict[tuple[int, int, int], JoinedFrame] = {}
     of_stamp: dict[int, list[JoinedFrame]] = {}
@@ -203,7 +209,9 @@ class FrameFinder:
         self, handle: int, seqno: int, fence: tuple[int, int], time_ns: int
     ) -> JoinedFrame | None:
         """Of a submit; its fence belongs to the frame from then on. Handles and numbers are an open file's own: of two nodes that have
-        the same ones, it is that which submitted then. A driver that tells no numbers gives 0, and only the time is left."""
+        the same ones, it is that which submitted then. A driver that tells no numbers gives 0, and
+        only the time is left.
+        """
         for key in ((handle, seqno), (handle, 0)):
             running = [
                 (abs(time_ns - record.submitted_ns), frame)
@@ -592,9 +600,11 @@ def build_timeline(
 ) -> dict[str, Any]:
     """A trace that ``json.dump`` writes. A flow leads each frame from the camera through all nodes and the device.
 
-    ``otherData`` says how many frames there were, how many of them whole, and of each kind of event how many found their frame.
+    ``otherData`` says how many frames there were, how many of them whole, and of each kind of
+    event how many found their frame.
 
-    :param events: the kernel's, if they could be recorded; those that belong to no known frame are shown, too.
+    :param events: the kernel's, if they could be recorded; those that belong to no known frame are
+        shown, too.
     """
     trace = Trace()
     frames = join_frames(nodes)

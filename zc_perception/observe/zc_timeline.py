@@ -1,13 +1,13 @@
 """``zc_timeline``: where a frame's time goes in the nodes that run right now, read from their own frame logs. No root, no ROS.
 
-Each row is a stage: its median, its 99th percentile, and the median's share of the whole way's. The trace holds every frame, for
-ui.perfetto.dev.
+Each row is a stage: its median, its 99th percentile, and the median's share of the whole way's.
+The trace holds every frame, for ui.perfetto.dev.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+import sys
 
 from zc_perception.terminal import ending_quietly, put
 
@@ -58,7 +58,7 @@ def stage_rows(records: Sequence[FrameRecord]) -> list[dict[str, Any]]:
     :raises ZcError: fewer than two frames were captured and processed.
     """
     from zc_perception.errors import ZcError
-    from zc_perception.observe.timeline import WHOLE, is_whole, stages_us
+    from zc_perception.observe.timeline import is_whole, stages_us, WHOLE
 
     stages = [stages_us(record) for record in records if is_whole(record)]
     if len(stages) < 2:
@@ -89,7 +89,8 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
         [
             f'{"stage":8s} {"median [ms]":>11s} {"p99 [ms]":>9s} {"share [%]":>9s}',
             *(
-                f'{row["stage"]:8s} {row["median_us"] / 1e3:11.3f} {row["p99_us"] / 1e3:9.3f} {row["share_percent"]:9.1f}'
+                f'{row["stage"]:8s} {row["median_us"] / 1e3:11.3f} {row["p99_us"] / 1e3:9.3f} '
+                f'{row["share_percent"]:9.1f}'
                 f'   {between.get(row["stage"], "")}'.rstrip()
                 for row in rows
             ),
@@ -120,16 +121,16 @@ def budget_of(track: NodeTrack) -> dict[str, Any]:
 def _budget_line(budget: dict[str, Any]) -> str:
     stages = ', '.join(f'{stage} {count}' for stage, count in budget['stages'].items())
     return (
-        f'{budget["node"]}: deadline {budget["deadline_ms"]:g} ms, {budget["late"]} of {budget["frames"]} frames late'
-        + (f' ({stages}), the worst {budget["text"]}' if stages else '')
-    )
+        f'{budget["node"]}: deadline {budget["deadline_ms"]:g} ms, {budget["late"]} of '
+        f'{budget["frames"]} frames late'
+    ) + (f' ({stages}), the worst {budget["text"]}' if stages else '')
 
 
 def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
     """Return what the nodes note of their frames in that time."""
     import time
 
-    from zc_perception.errors import ZcError, printable
+    from zc_perception.errors import printable, ZcError
     from zc_perception.observe.frame_log import find_frame_logs
     from zc_perception.observe.timeline import NodeTrack
 
@@ -143,7 +144,8 @@ def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
             )
         if not {'capture', 'inference'} <= {log.role for log in logs}:
             raise ZcError(
-                'none of these programs runs a capture and an inference node; start one, such as perception'
+                'none of these programs runs a capture and an inference node; start one, such '
+                'as perception'
             )
         names = ', '.join(sorted(log.node for log in logs))
         put(printable(f'looking at {names} for {seconds:g} s'), sys.stderr)
@@ -169,7 +171,8 @@ def _run(options: argparse.Namespace) -> int:
     longest_s = 120.0
     if not 0 < options.seconds <= longest_s:
         raise ConfigError(
-            f'--seconds {options.seconds:g}: give more than 0 and at most {longest_s:g}, so long a frame log goes back'
+            f'--seconds {options.seconds:g}: give more than 0 and at most {longest_s:g}, so '
+            'long a frame log goes back'
         )
     trace, rows_file = (
         None if name is None else output_file(name, option)

@@ -1,7 +1,8 @@
 """What the numbers in the planes stand for: matrix, range, transfer.
 
-NV12 and NvBufSurface's NV12_ER differ in nothing but the range, and pictures look washed out when it is taken for granted.
-Source: ``videodev2.h`` (values and the rules for what a driver leaves at DEFAULT) and GStreamer's ``video-color.h``.
+NV12 and NvBufSurface's NV12_ER differ in nothing but the range, and pictures look washed out when
+it is taken for granted. Source: ``videodev2.h`` (values and the rules for what a driver leaves at
+DEFAULT) and GStreamer's ``video-color.h``.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def named_colorimetry(text: str) -> Colorimetry:
             for kind, known in zip(('matrix', 'range', 'transfer'), names, strict=True)
         )
         raise FormatError(
-            f"colorimetry '{text}' is not known; say the {allowed}. The last ones may be left out: 'bt709', 'bt601 full'"
+            f"colorimetry '{text}' is not known; say the {allowed}. The last ones may be left "
+            "out: 'bt709', 'bt601 full'"
         )
     matrix = Matrix(words[0])
     default = RGB_FULL if matrix is Matrix.RGB else BT601_LIMITED
@@ -105,12 +107,14 @@ def from_gstreamer_colorimetry(text: str, default: Colorimetry = BT601_LIMITED) 
 
     :param default: what counts where a number is 0, which is not known. Of R, G, B and grey, whose
         matrix is RGB, it is the matrix whatever the string says, as in GStreamer.
-    :raises FormatError: not such a string, or a range, matrix or transfer that we have no name for.
+    :raises FormatError: not such a string, or a range, matrix or transfer that we have no name
+        for.
     """
     numbers = _GST_NAMES.get(text, text).split(':')
     if len(numbers) != 4 or not all(n.isascii() and n.isdigit() and len(n) < 4 for n in numbers):
         raise FormatError(
-            f"colorimetry '{text}' is neither one of {', '.join(_GST_NAMES)} nor four numbers such as '2:3:5:1'"
+            f"colorimetry '{text}' is neither one of {', '.join(_GST_NAMES)} nor four numbers "
+            "such as '2:3:5:1'"
         )
     span, matrix, transfer, _ = (int(n) for n in numbers)
     if default.matrix is Matrix.RGB:
@@ -164,7 +168,8 @@ _V4L2_MATRICES = {
     6: Matrix.BT2020,
 }
 _V4L2_TRANSFERS = {1: Transfer.BT709, 2: Transfer.SRGB, 7: Transfer.PQ}
-# What DEFAULT encoding and transfer mean in a colour space, where it isn't BT.601 and BT.709 (V4L2_MAP_*_DEFAULT).
+# What DEFAULT encoding and transfer mean in a colour space, where it isn't BT.601 and BT.709
+# (V4L2_MAP_*_DEFAULT).
 _V4L2_DEFAULT_ENCODING = {_REC709: 2, _DCI_P3: 2, _BT2020: 6, 2: 8}
 _V4L2_DEFAULT_TRANSFER = {_SRGB: 2, _JPEG: 2, 9: 3, 2: 4, 11: 5, _DCI_P3: 6}
 
@@ -173,18 +178,21 @@ def from_v4l2_colorimetry(fields: V4l2Colorimetry, *, rgb: bool = False) -> Colo
     """The :class:`Colorimetry` of what a V4L2 driver reports; a driver that says nothing gets BT.601 limited.
 
     :param rgb: the pixels are R, G, B, for which V4L2 has no matrix, and a full range by default.
-    :raises FormatError: an encoding or transfer that we have no name for, such as SMPTE 240M or constant-luminance BT.2020.
+    :raises FormatError: an encoding or transfer that we have no name for, such as SMPTE 240M or
+        constant-luminance BT.2020.
     """
     encoding = fields.ycbcr_enc or _V4L2_DEFAULT_ENCODING.get(fields.colorspace, 1)
     transfer = fields.xfer_func or _V4L2_DEFAULT_TRANSFER.get(fields.colorspace, 1)
     span = fields.quantization or (1 if rgb or fields.colorspace == _JPEG else 2)
     if not rgb and encoding not in _V4L2_MATRICES:
         raise FormatError(
-            f"V4L2 Y'CbCr encoding {encoding} has no matrix here; known are {', '.join(map(str, _V4L2_MATRICES))}"
+            f"V4L2 Y'CbCr encoding {encoding} has no matrix here; known are "
+            f'{", ".join(map(str, _V4L2_MATRICES))}'
         )
     if transfer not in _V4L2_TRANSFERS or span not in (1, 2):
         raise FormatError(
-            f'V4L2 transfer function {transfer} or quantization {span} is not known; known are 1, 2 and 7, and 1 and 2'
+            f'V4L2 transfer function {transfer} or quantization {span} is not known; known are '
+            '1, 2 and 7, and 1 and 2'
         )
     matrix = Matrix.RGB if rgb else _V4L2_MATRICES[encoding]
     return Colorimetry(

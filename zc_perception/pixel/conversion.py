@@ -1,13 +1,16 @@
 """Pixels of any LINEAR format to colour pictures and to luma.
 
 With :mod:`~zc_perception.pixel.nv12` this is the one place that knows how to read a format, and
-:data:`~zc_perception.pixel.readable.READABLE` says which. Whoever reads pixels asks here and never looks at planes by itself: NV12 and NV21
-differ in nothing but the order of two bytes, and a picture with the wrong one looks plausible.
+:data:`~zc_perception.pixel.readable.READABLE` says which. Whoever reads pixels asks here and never
+looks at planes by itself: NV12 and NV21 differ in nothing but the order of two bytes, and a
+picture with the wrong one looks plausible.
 
-Each converter is made for one format, size and colorimetry, allocates its memory once, and refuses planes of anything else. Where the
-picture gets smaller, planes are resized first and colours are converted after, which reads and computes a fraction of what converting
-the full frame and resizing that does. Chroma is brought to the picture's size: at half of it, as 4:2:0 asks for, the picture would lose
-colour detail that the frame has. ``zc_bench decode`` measures the speed, and the difference from the full frame's way.
+Each converter is made for one format, size and colorimetry, allocates its memory once, and refuses
+planes of anything else. Where the picture gets smaller, planes are resized first and colours are
+converted after, which reads and computes a fraction of what converting the full frame and resizing
+that does. Chroma is brought to the picture's size: at half of it, as 4:2:0 asks for, the picture
+would lose colour detail that the frame has. ``zc_bench decode`` measures the speed, and the
+difference from the full frame's way.
 """
 
 from __future__ import annotations
@@ -31,13 +34,13 @@ from zc_perception.pixel.samples import (
     Planes,
     Resized,
     Size,
-    Yuv,
     two_by_two,
+    Yuv,
     yuv_of,
 )
 
-# OpenCV converts this many columns at once (two vectors of 64 bytes, AVX-512; others have less), and those that are left over one by
-# one: at 360 columns nine tenths of the time.
+# OpenCV converts this many columns at once (two vectors of 64 bytes, AVX-512; others have less),
+# and those that are left over one by one: at 360 columns nine tenths of the time.
 _COLUMNS = 128
 
 
@@ -60,7 +63,8 @@ _WIDEN = np.stack([np.arange(256) | np.arange(256) >> bits for bits in (5, 6, 5)
 class ToPicture:
     """Makes R, G, B pictures, in memory that is allocated once, or in the caller's.
 
-    :param colorimetry: of the frames. Of grey and of R, G, B it is :func:`~zc_perception.pixel.readable.rgb_range` alone.
+    :param colorimetry: of the frames. Of grey and of R, G, B it is
+        :func:`~zc_perception.pixel.readable.rgb_range` alone.
     :param size: width and height of the picture; ``None``: the frame's.
     :param channels: 3, or 4 for a last one of 255.
     :param bgr: channel order B, G, R instead of R, G, B.
@@ -109,7 +113,8 @@ class ToPicture:
     def convert(self, planes: Planes, out: Pixels | None = None) -> Pixels:
         """The picture (height, width, channels). Without *out*, the next call overwrites it.
 
-        :param planes: a frame's, as :meth:`zc_perception.frame.Frame.map` has them; any row stride.
+        :param planes: a frame's, as :meth:`zc_perception.frame.Frame.map` has them; any row
+            stride.
         :param out: where it goes; any row stride.
         :raises LayoutError: planes or *out* of another size or type.
         """
@@ -120,7 +125,8 @@ class ToPicture:
             out = self._picture
         elif out.shape != self._shape or out.dtype != np.uint8:
             raise LayoutError(
-                f'the picture is {out.dtype} {out.shape}; this conversion writes uint8 {self._shape}'
+                f'the picture is {out.dtype} {out.shape}; this conversion writes uint8 '
+                f'{self._shape}'
             )
         self._way.write(found, out)
         return out
@@ -137,7 +143,8 @@ class _Way:
 class _Aligned:
     """Runs one of OpenCV's conversions over as many columns as it does at once, and over the rest in memory that is so wide.
 
-    :param parts: per input, the columns that share an element of it, and its elements' components; none for 1.
+    :param parts: per input, the columns that share an element of it, and its elements' components;
+        none for 1.
     """
 
     def __init__(
@@ -250,7 +257,8 @@ class _ByMatrix(_Way):
         across, down = width // yuv.horizontal, height // yuv.vertical
         chroma_filter = filters.chroma(yuv.horizontal, yuv.vertical)
         shape = (size[1], size[0])
-        # The nearest samples of a packed format can be taken out of it; for others it comes apart first.
+        # The nearest samples of a packed format can be taken out of it; for others it comes apart
+        # first.
         self._nearest = (
             yuv.packed
             and source != size
@@ -406,7 +414,8 @@ class ToLuma:
         found = self._check(planes)
         if out is not None and (out.shape != self._shape or out.dtype != np.uint8):
             raise LayoutError(
-                f'the picture is {out.dtype} {out.shape}; this conversion writes uint8 {self._shape}'
+                f'the picture is {out.dtype} {out.shape}; this conversion writes uint8 '
+                f'{self._shape}'
             )
         if self._grey is None:
             return self._resized(found[0], out)

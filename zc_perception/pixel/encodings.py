@@ -10,7 +10,7 @@ from typing import NamedTuple
 import cv2
 
 from zc_perception.errors import FormatError, nearest
-from zc_perception.pixel.format_names import ROS_FORMATS, from_ros_encoding
+from zc_perception.pixel.format_names import from_ros_encoding, ROS_FORMATS
 
 
 class Encoding(NamedTuple):

@@ -1,8 +1,9 @@
 """One format's names in V4L2, GStreamer, NvBufSurface and ROS, both ways.
 
-V4L2's fourccs look like DRM's and aren't: V4L2 ``RG16`` is Bayer, DRM ``RG16`` is V4L2's ``RGBP``. V4L2's own NV12, NM12, YUYV …
-are LINEAR by definition; its tiled fourccs map to the vendor's modifier where the headers describe one and the same layout, and
-are refused by name where they don't.
+V4L2's fourccs look like DRM's and aren't: V4L2 ``RG16`` is Bayer, DRM ``RG16`` is V4L2's ``RGBP``.
+V4L2's own NV12, NM12, YUYV … are LINEAR by definition; its tiled fourccs map to the vendor's
+modifier where the headers describe one and the same layout, and are refused by name where they
+don't.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from zc_perception.errors import FormatError, nearest
-from zc_perception.pixel.colorimetry import RGB_FULL, Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import FORMATS, PixelFormat, fourcc_code, fourcc_name, pixel_format
-from zc_perception.pixel.modifier import LINEAR, KnownModifier
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, RGB_FULL
+from zc_perception.pixel.fourcc import FORMATS, fourcc_code, fourcc_name, pixel_format, PixelFormat
+from zc_perception.pixel.modifier import KnownModifier, LINEAR
 
 DMA_DRM = 'DMA_DRM'
 _NV12, _NV15 = fourcc_code('NV12'), fourcc_code('NV15')
@@ -52,10 +53,14 @@ _V4L2_REFUSED = {
     'NA12': _NO_MODIFIER,  # NV12M_8L128
     'AT12': _NO_MODIFIER,  # NV12_8L128
     'T010': _NO_MODIFIER,  # P010_4L4
-    'MT21': 'MediaTek compresses its blocks, and no DRM modifier says how; have the MDP convert it to NV12',
-    'MT2T': 'MediaTek tiles its 10 bits, and V4L2 does not say which of the DRM modifiers it is; have the MDP convert it',
-    'MT2R': 'MediaTek tiles its 10 bits, and V4L2 does not say which of the DRM modifiers it is; have the MDP convert it',
-    'Q10C': 'Qualcomm compresses it from a 10-bit packing without a DRM fourcc; capture NV12 or P010',
+    'MT21': ('MediaTek compresses its blocks, and no DRM modifier says how; have the MDP '
+             'convert it to NV12'),
+    'MT2T': ('MediaTek tiles its 10 bits, and V4L2 does not say which of the DRM modifiers it '
+             'is; have the MDP convert it'),
+    'MT2R': ('MediaTek tiles its 10 bits, and V4L2 does not say which of the DRM modifiers it '
+             'is; have the MDP convert it'),
+    'Q10C': ('Qualcomm compresses it from a 10-bit packing without a DRM fourcc; capture NV12 '
+             'or P010'),
     'RGB4': "whether its fourth byte is alpha depends on the driver; use 'BX24' or 'BA24'",
     'BGR4': "whether its fourth byte is alpha depends on the driver; use 'XR24' or 'AR24'",
     **dict.fromkeys(('MJPG', 'JPEG', 'H264', 'HEVC', 'VP80', 'VP90', 'MPEG'), _COMPRESSED_STREAM),
@@ -67,7 +72,8 @@ _V4L2_REFUSED = {
 def from_v4l2(name: str | int) -> V4l2Format:
     """The format of a V4L2 fourcc, by its characters or its number.
 
-    :raises FormatError: tiled without a modifier that says how, compressed, Bayer, or unknown; the message says which.
+    :raises FormatError: tiled without a modifier that says how, compressed, Bayer, or unknown; the
+        message says which.
     """
     name = fourcc_name(name) if isinstance(name, int) else f'{name:<4}'
     if name in _V4L2_BY_NAME:
@@ -99,7 +105,8 @@ def gstreamer_name(fourcc: int) -> str:
     name = pixel_format(fourcc).gstreamer
     if name is None:
         raise FormatError(
-            f"'{fourcc_name(fourcc).strip()}' has no GStreamer format; as a dma-buf it goes as {DMA_DRM}"
+            f"'{fourcc_name(fourcc).strip()}' has no GStreamer format; as a dma-buf it goes as "
+            f'{DMA_DRM}'
         )
     return name
 
@@ -119,11 +126,13 @@ def gstreamer_format(fourcc: int, modifier: int) -> str:
 def from_gstreamer(name: str) -> tuple[int, int]:
     """``(fourcc, modifier)`` of a GStreamer ``format``.
 
-    :raises FormatError: ``DMA_DRM``, which is no format by itself, or a name without a DRM fourcc here.
+    :raises FormatError: ``DMA_DRM``, which is no format by itself, or a name without a DRM fourcc
+        here.
     """
     if name == DMA_DRM:
         raise FormatError(
-            f"GStreamer format '{DMA_DRM}' says nothing by itself; the format is in the caps field drm-format"
+            f"GStreamer format '{DMA_DRM}' says nothing by itself; the format is in the caps "
+            'field drm-format'
         )
     if name not in _GSTREAMER_BY_NAME:
         raise FormatError(
@@ -132,7 +141,8 @@ def from_gstreamer(name: str) -> tuple[int, int]:
     return _GSTREAMER_BY_NAME[name]
 
 
-# Names of sensor_msgs/image_encodings.hpp that are no entry's own: those of Humble, deprecated since.
+# Names of sensor_msgs/image_encodings.hpp that are no entry's own: those of Humble, deprecated
+# since.
 _ROS_OLD_NAMES = {'yuv422': 'UYVY', 'yuv422_yuy2': 'YUYV'}
 ROS_FORMATS = {f.ros: f.code for f in FORMATS.values() if f.ros} | {
     k: fourcc_code(v) for k, v in _ROS_OLD_NAMES.items()
@@ -147,7 +157,8 @@ def ros_encoding(fourcc: int) -> str:
     name = pixel_format(fourcc).ros
     if name is None:
         raise FormatError(
-            f"'{fourcc_name(fourcc).strip()}' has no ROS image encoding; convert it, to rgb8 for instance"
+            f"'{fourcc_name(fourcc).strip()}' has no ROS image encoding; convert it, to rgb8 "
+            'for instance'
         )
     return name
 
@@ -174,16 +185,20 @@ def named_format(name: str) -> PixelFormat:
     if found is None:
         hint = nearest(str(name), [*own, *ROS_FORMATS])
         raise FormatError(
-            f"pixel format '{name}' is not known{hint}; known are {', '.join(own)}; and of ROS {', '.join(ROS_FORMATS)}"
+            f"pixel format '{name}' is not known{hint}; known are {', '.join(own)}; and of ROS "
+            f'{", ".join(ROS_FORMATS)}'
         )
     return found
 
 
-# ``NvBufSurfaceColorFormat`` of L4T R35, as far as there is a DRM fourcc. Unsuffixed is BT.601 limited, ``_ER`` full range.
+# ``NvBufSurfaceColorFormat`` of L4T R35, as far as there is a DRM fourcc. Unsuffixed is BT.601
+# limited, ``_ER`` full range.
 NvBufSurfaceFormat = IntEnum(
     'NvBufSurfaceFormat',
-    'GRAY8 YUV420 YVU420 YUV420_ER YVU420_ER NV12 NV12_ER NV21 NV21_ER UYVY UYVY_ER VYUY VYUY_ER YUYV YUYV_ER YVYU YVYU_ER YUV444 RGBA BGRA '
-    'ARGB ABGR RGBX BGRX XRGB XBGR RGB BGR NV12_10LE NV12_12LE YUV420_709 YUV420_709_ER NV12_709 NV12_709_ER YUV420_2020 NV12_2020 '
+    'GRAY8 YUV420 YVU420 YUV420_ER YVU420_ER NV12 NV12_ER NV21 NV21_ER UYVY UYVY_ER VYUY '
+    'VYUY_ER YUYV YUYV_ER YVYU YVYU_ER YUV444 RGBA BGRA '
+    'ARGB ABGR RGBX BGRX XRGB XBGR RGB BGR NV12_10LE NV12_12LE YUV420_709 YUV420_709_ER '
+    'NV12_709 NV12_709_ER YUV420_2020 NV12_2020 '
     'NV12_10LE_ER NV12_10LE_709 NV12_10LE_709_ER NV12_10LE_2020',
 )
 
@@ -225,7 +240,8 @@ def nvbufsurface_format(fourcc: int, colorimetry: Colorimetry) -> NvBufSurfaceFo
         else 'none is known for it; newer libraries may have one'
     )
     raise FormatError(
-        f"no NvBufSurface colour format for '{name}' {colorimetry.matrix.value} {colorimetry.range.value}: {why}"
+        f"no NvBufSurface colour format for '{name}' {colorimetry.matrix.value} "
+        f'{colorimetry.range.value}: {why}'
     )
 
 
@@ -241,5 +257,6 @@ def from_nvbufsurface(value: int) -> tuple[int, Colorimetry]:
         if known == value:
             return fourcc, RGB_FULL
     raise FormatError(
-        f'NvBufSurface colour format {value} has no DRM fourcc here; known are {min(NvBufSurfaceFormat)} .. {max(NvBufSurfaceFormat)}'
+        f'NvBufSurface colour format {value} has no DRM fourcc here; known are '
+        f'{min(NvBufSurfaceFormat)} .. {max(NvBufSurfaceFormat)}'
     )

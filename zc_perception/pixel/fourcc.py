@@ -1,8 +1,10 @@
 """DRM fourccs: the one vocabulary for pixel formats.
 
-Source: the kernel's ``include/uapi/drm/drm_fourcc.h`` for codes and memory order, ``videodev2.h`` for V4L2's names, GStreamer's
-``video-info-dma.c`` for GStreamer's. A DRM name lists components from the most to the least significant bits of a little-endian word, so
-DRM ``RG24`` is the memory order B, G, R, which V4L2 calls ``BGR3`` and ROS ``bgr8``. Neither the CPU nor the device changes that order.
+Source: the kernel's ``include/uapi/drm/drm_fourcc.h`` for codes and memory order, ``videodev2.h``
+for V4L2's names, GStreamer's ``video-info-dma.c`` for GStreamer's. A DRM name lists components
+from the most to the least significant bits of a little-endian word, so DRM ``RG24`` is the memory
+order B, G, R, which V4L2 calls ``BGR3`` and ROS ``bgr8``. Neither the CPU nor the device changes
+that order.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ def fourcc_name(code: int) -> str:
 class PlaneFormat:
     """One plane of a format.
 
-    One *element* of ``element_bytes`` bytes covers ``horizontal`` × ``vertical`` image pixels: NV12's chroma plane has one
-    2-byte element (U, V) for 2×2 pixels, YUYV's only plane one 4-byte element for 2×1. ``components`` are the element's channels
-    in memory order, from the least significant bit of the little-endian element: Y, U, V, R, G, B, A; X is padding.
+    One *element* of ``element_bytes`` bytes covers ``horizontal`` × ``vertical`` image pixels:
+    NV12's chroma plane has one 2-byte element (U, V) for 2×2 pixels, YUYV's only plane one 4-byte
+    element for 2×1. ``components`` are the element's channels in memory order, from the least
+    significant bit of the little-endian element: Y, U, V, R, G, B, A; X is padding.
     """
 
     element_bytes: int
@@ -52,8 +55,8 @@ class PlaneFormat:
 class PixelFormat:
     """A DRM format and the same format's LINEAR names elsewhere (``None`` where there is none).
 
-    ``bits`` are those of one component (5 for RG16, whose green has 6). ``v4l2`` is V4L2's fourcc with all planes in one buffer,
-    ``v4l2_multiplanar`` the one with a buffer for each plane.
+    ``bits`` are those of one component (5 for RG16, whose green has 6). ``v4l2`` is V4L2's fourcc
+    with all planes in one buffer, ``v4l2_multiplanar`` the one with a buffer for each plane.
     """
 
     name: str

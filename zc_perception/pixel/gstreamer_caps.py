@@ -1,6 +1,7 @@
 """How GStreamer describes a picture of ours: its caps, and where the planes lie in its buffer.
 
-Source: GStreamer's *video-info.c* for the default strides and offsets, the *DMA buffers* design for caps with a ``drm-format``.
+Source: GStreamer's *video-info.c* for the default strides and offsets, the *DMA buffers* design
+for caps with a ``drm-format``.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def frame_caps(
     feature = '(memory:DMABuf)' if name == DMA_DRM else ''
     rate = Fraction(framerate).limit_denominator(_MOST_DENOMINATOR)
     return (
-        f'video/x-raw{feature}, {described}, width=(int){layout.width}, height=(int){layout.height}, '
+        f'video/x-raw{feature}, {described}, width=(int){layout.width}, '
+        f'height=(int){layout.height}, '
         f'framerate=(fraction){rate.numerator}/{rate.denominator}, '
         f'colorimetry=(string){gstreamer_colorimetry(colorimetry)}'
     )
@@ -100,6 +102,7 @@ def _format(layout: ImageLayout, dmabuf: bool) -> str:
             if dmabuf:
                 return DMA_DRM
             raise FormatError(
-                f"'{fourcc_name(layout.fourcc).strip()}' has no name in GStreamer; choose another pixel_format, such as NV12"
+                f"'{fourcc_name(layout.fourcc).strip()}' has no name in GStreamer; choose "
+                'another pixel_format, such as NV12'
             ) from None
     return gstreamer_format(layout.fourcc, layout.modifier)

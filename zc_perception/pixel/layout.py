@@ -1,32 +1,35 @@
 """Where each plane lies: buffer index, offset, stride, size.
 
-Source: the kernel's *Exchanging pixel buffers*. ``width`` and ``height`` are always the image's own (1920×1080); padding lives
-only in strides, offsets and sizes.
+Source: the kernel's *Exchanging pixel buffers*. ``width`` and ``height`` are always the image's
+own (1920×1080); padding lives only in strides, offsets and sizes.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+import itertools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.errors import LayoutError, shown
-from zc_perception.pixel.fourcc import PixelFormat, fourcc_name, pixel_format
-from zc_perception.pixel.modifier import LINEAR, check_modifier, modifier_name, plane_count
+from zc_perception.pixel.fourcc import fourcc_name, pixel_format, PixelFormat
+from zc_perception.pixel.modifier import check_modifier, LINEAR, modifier_name, plane_count
 
 MAX_DIMENSION = 1 << 16
-# DRM_FORMAT_MAX_PLANES, and the length of the plane arrays in every structure that describes an image to the kernel.
+# DRM_FORMAT_MAX_PLANES, and the length of the plane arrays in every structure that describes an
+# image to the kernel.
 MAX_PLANES = 4
-# Strides are 32 bits wide in drm_mode_fb_cmd2, v4l2_pix_format and axl_plane; offsets and sizes end where off_t ends.
+# Strides are 32 bits wide in drm_mode_fb_cmd2, v4l2_pix_format and axl_plane; offsets and sizes
+# end where off_t ends.
 MAX_STRIDE = (1 << 32) - 1
 MAX_BYTES = (1 << 63) - 1
-# Above any page or device granule, and small enough that no layout of the largest image passes MAX_STRIDE or MAX_BYTES.
+# Above any page or device granule, and small enough that no layout of the largest image passes
+# MAX_STRIDE or MAX_BYTES.
 MAX_ALIGNMENT = 1 << 30
 
 
@@ -54,8 +57,9 @@ class PlaneArray(NamedTuple):
 class ImageLayout:
     """A whole image. There is no default modifier: LINEAR is a promise that somebody has to make.
 
-    The planes may share one buffer, have one each, or be mixed (Y alone, U and V together). Buffers are numbered in the order in
-    which the planes first use them, so that one image has one description.
+    The planes may share one buffer, have one each, or be mixed (Y alone, U and V together).
+    Buffers are numbered in the order in which the planes first use them, so that one image has one
+    description.
     """
 
     width: int
@@ -86,7 +90,10 @@ class ImageLayout:
     def describe(self) -> str:
         """One line for logs."""
         planes = ', '.join(f'[{p.buffer}] +{p.offset} stride {p.stride}' for p in self.planes)
-        return f'{fourcc_name(self.fourcc)} {modifier_name(self.modifier)} {self.width}x{self.height} ({planes})'
+        return (
+            f'{fourcc_name(self.fourcc)} {modifier_name(self.modifier)} '
+            f'{self.width}x{self.height} ({planes})'
+        )
 
 
 def _align(value: int, alignment: int) -> int:
@@ -105,7 +112,8 @@ def _check_integer(name: str, value: object, low: int, high: int) -> None:
 def check_dimensions(fmt: PixelFormat, width: int, height: int) -> None:
     """Refuse sizes that the format's subsampling can't have: kernel interfaces round half a chroma sample up or down as each likes.
 
-    :raises LayoutError: not an integer, not positive, above 65535, or not a multiple of the subsampling.
+    :raises LayoutError: not an integer, not positive, above 65535, or not a multiple of the
+        subsampling.
     """
     for name, value, step in (('width', width, fmt.horizontal), ('height', height, fmt.vertical)):
         _check_integer(name, value, 1, MAX_DIMENSION - 1)
@@ -117,7 +125,8 @@ def check_dimensions(fmt: PixelFormat, width: int, height: int) -> None:
             ]
             choice = ' or '.join(map(str, near))
             raise LayoutError(
-                f'{name} {value} is not a multiple of {step}, which {fmt.name.strip()} needs; use {choice}'
+                f'{name} {value} is not a multiple of {step}, which {fmt.name.strip()} needs; '
+                f'use {choice}'
             )
 
 
@@ -133,9 +142,11 @@ def compute_layout(
 ) -> ImageLayout:
     """A LINEAR layout with padded strides and offsets.
 
-    :param stride_align: every stride is a multiple of this many bytes; 64 is a cache line and suits V4L2 and NVMM users.
+    :param stride_align: every stride is a multiple of this many bytes; 64 is a cache line and
+        suits V4L2 and NVMM users.
     :param offset_align: every plane starts at a multiple of this many bytes.
-    :param height_align: the planes are allocated as if the image's height were rounded up to this (1080 → 1088 with 16).
+    :param height_align: the planes are allocated as if the image's height were rounded up to this
+        (1080 → 1088 with 16).
     :param buffer_per_plane: one buffer for each plane instead of one for all.
     :raises LayoutError: impossible size or alignment.
     """
@@ -167,12 +178,13 @@ def chained_layout(
 ) -> ImageLayout:
     """A LINEAR layout as messages and raw files have it: in one buffer, planes follow each other without a gap.
 
-    The strides of later planes are in proportion to the first one's. The last row needn't be whole.
+    The strides of later planes are in proportion to the first one's. The last row needn't be
+    whole.
 
     :param stride: of the first plane, in bytes.
     :param rows: of the first plane, with those that pad it; 0: the image's height.
-    :raises LayoutError: a size that the format can't have, or a stride that is too small, or of which a later plane's
-        would be no whole number of bytes.
+    :raises LayoutError: a size that the format can't have, or a stride that is too small, or of
+        which a later plane's would be no whole number of bytes.
     """
     fmt = pixel_format(fourcc)
     check_dimensions(fmt, width, height)
@@ -183,7 +195,8 @@ def chained_layout(
         )
         if rest or own < plane.row_bytes(width) or own % sample_bytes(fmt, index):
             raise LayoutError(
-                f'plane {index}: a row of {stride} bytes of {fmt.name.strip()} leaves it no stride for {width} pixels'
+                f'plane {index}: a row of {stride} bytes of {fmt.name.strip()} leaves it no '
+                f'stride for {width} pixels'
             )
         count = plane.rows(height)
         last = index == len(fmt.planes) - 1
@@ -207,8 +220,9 @@ def views(layout: ImageLayout, memory: Any) -> list[NDArray[Any]]:
 def sample_bytes(fmt: PixelFormat, plane: int) -> int:
     """Bytes of the unsigned integers that *plane* is made of; a LINEAR plane's offset and stride are multiples of it.
 
-    One integer is one component (1 for NV12, 2 for P010), or the whole element where components share a word (2 for RGB565). Where
-    they run on across words (the 5 bytes of NV15's four samples) there are only bytes.
+    One integer is one component (1 for NV12, 2 for P010), or the whole element where components
+    share a word (2 for RGB565). Where they run on across words (the 5 bytes of NV15's four
+    samples) there are only bytes.
     """
     element, count = fmt.planes[plane], len(fmt.planes[plane].components)
     size, rest = divmod(element.element_bytes, count)
@@ -234,18 +248,22 @@ def validate_layout(
 ) -> None:
     """Check a layout that somebody else made: every sample of every plane lies in its buffer, and no two planes share a byte.
 
-    The fields may hold anything that a peer sent, of any type; the cost doesn't depend on their values. Planes are compared by their
-    whole extents, so planes whose rows alternate are refused although no byte is shared: none of the known formats is stored that
-    way. The words of a LINEAR plane must not be torn: with samples of 2 bytes (P010, RG16) odd offsets and strides are refused, which no
-    hardware makes, C consumers mustn't load and NumPy could only read slowly. Non-linear planes have no rows that could be checked,
-    only a number of planes that the modifier settles, and extents.
+    The fields may hold anything that a peer sent, of any type; the cost doesn't depend on their
+    values. Planes are compared by their whole extents, so planes whose rows alternate are refused
+    although no byte is shared: none of the known formats is stored that way. The words of a LINEAR
+    plane must not be torn: with samples of 2 bytes (P010, RG16) odd offsets and strides are
+    refused, which no hardware makes, C consumers mustn't load and NumPy could only read slowly.
+    Non-linear planes have no rows that could be checked, only a number of planes that the modifier
+    settles, and extents.
 
-    :param buffer_sizes: bytes of each buffer, as the kernel says (``lseek(fd, 0, SEEK_END)``), never as a peer claims; each must be
-        used by a plane, in the order of the planes.
-    :param identities: which memory each buffer is, such as its (device, inode): planes in two descriptors of one buffer are
-        compared as well. Without it different buffers count as different memory.
+    :param buffer_sizes: bytes of each buffer, as the kernel says (``lseek(fd, 0, SEEK_END)``),
+        never as a peer claims; each must be used by a plane, in the order of the planes.
+    :param identities: which memory each buffer is, such as its (device, inode): planes in two
+        descriptors of one buffer are compared as well. Without it different buffers count as
+        different memory.
     :raises LayoutError: names the plane and the numbers.
-    :raises FormatError: the fourcc isn't known, the modifier isn't a 64-bit number, or there is no such pair.
+    :raises FormatError: the fourcc isn't known, the modifier isn't a 64-bit number, or there is no
+        such pair.
     """
     fmt = _check_image(layout)
     count, buffers = len(layout.planes), len(buffer_sizes)
@@ -256,13 +274,15 @@ def validate_layout(
     used = _check_planes(layout, fmt, buffers)
     if used < buffers:
         raise LayoutError(
-            f'{count} planes use {used} of {buffers} buffers; leave out buffer {used}, which has no plane'
+            f'{count} planes use {used} of {buffers} buffers; leave out buffer {used}, which '
+            'has no plane'
         )
     for index, plane in enumerate(layout.planes):
         size, end = buffer_sizes[plane.buffer], plane.offset + plane.size
         if not isinstance(size, int) or size < 1:
             raise LayoutError(
-                f"plane {index}: its buffer {plane.buffer} has {shown(size)} bytes; ask the kernel for the buffer's real size"
+                f'plane {index}: its buffer {plane.buffer} has {shown(size)} bytes; ask the '
+                "kernel for the buffer's real size"
             )
         if end > size:
             raise LayoutError(
@@ -281,7 +301,8 @@ def _check_image(layout: ImageLayout) -> PixelFormat:
     check_modifier(layout.modifier)
     if not isinstance(layout.planes, tuple):
         raise LayoutError(
-            f'planes are a {type(layout.planes).__name__}; they must be a tuple of at most {MAX_PLANES} PlaneLayouts'
+            f'planes are a {type(layout.planes).__name__}; they must be a tuple of at most '
+            f'{MAX_PLANES} PlaneLayouts'
         )
     count, least = len(layout.planes), len(fmt.planes)
     exact = plane_count(layout.fourcc, layout.modifier)
@@ -289,12 +310,14 @@ def _check_image(layout: ImageLayout) -> PixelFormat:
     if not least <= count <= most:
         number = f'{least} planes' if least == most else f'{least} to {most} planes'
         raise LayoutError(
-            f'{fmt.name.strip()} {modifier_name(layout.modifier)} has {number}, the layout has {count}'
+            f'{fmt.name.strip()} {modifier_name(layout.modifier)} has {number}, the layout has '
+            f'{count}'
         )
     for index, plane in enumerate(layout.planes):
         if not isinstance(plane, PlaneLayout):
             raise LayoutError(
-                f'plane {index}: {shown(plane)} is not a PlaneLayout of buffer, offset, stride and size'
+                f'plane {index}: {shown(plane)} is not a PlaneLayout of buffer, offset, stride '
+                'and size'
             )
     return fmt
 
@@ -309,11 +332,13 @@ def _check_planes(layout: ImageLayout, fmt: PixelFormat, buffers: int) -> int:
         _check_integer(f'plane {index}: size', plane.size, 1, MAX_BYTES)
         if plane.offset + plane.size > MAX_BYTES:
             raise LayoutError(
-                f'plane {index}: ends at byte {plane.offset + plane.size}, above {MAX_BYTES}, where any file ends'
+                f'plane {index}: ends at byte {plane.offset + plane.size}, above {MAX_BYTES}, '
+                'where any file ends'
             )
         if plane.buffer > used:
             raise LayoutError(
-                f'plane {index}: buffer {plane.buffer} comes before buffer {used}; number buffers in the order of the planes'
+                f'plane {index}: buffer {plane.buffer} comes before buffer {used}; number '
+                'buffers in the order of the planes'
             )
         used = max(used, plane.buffer + 1)
         if layout.modifier == LINEAR:
@@ -330,7 +355,8 @@ def _check_rows(layout: ImageLayout, fmt: PixelFormat, index: int) -> None:
     for name, value in (('offset', plane.offset), ('stride', plane.stride)):
         if value % sample:
             raise LayoutError(
-                f'plane {index}: {name} {value} is not a multiple of {sample}, the bytes of a sample; align it'
+                f'plane {index}: {name} {value} is not a multiple of {sample}, the bytes of a '
+                'sample; align it'
             )
     if plane.size < (needed := plane.stride * (rows - 1) + row):
         raise LayoutError(
@@ -354,5 +380,6 @@ def _check_overlap(layout: ImageLayout, identities: Sequence[Hashable]) -> None:
                 else f'buffers {first} and {second}, which are the same memory'
             )
             raise LayoutError(
-                f'planes {index} and {other} overlap in {where}: one ends at byte {end}, the other starts at {start}'
+                f'planes {index} and {other} overlap in {where}: one ends at byte {end}, the '
+                f'other starts at {start}'
             )

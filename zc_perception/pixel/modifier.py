@@ -1,7 +1,8 @@
 """64-bit format modifiers: how a plane's samples lie in memory.
 
-Source: ``drm_fourcc.h`` (vendor in the top 8 bits, value in the low 56) and the kernel's *Exchanging pixel buffers*.
-Zero is LINEAR, an explicit promise. INVALID is no layout at all: it says that nobody told us.
+Source: ``drm_fourcc.h`` (vendor in the top 8 bits, value in the low 56) and the kernel's
+*Exchanging pixel buffers*. Zero is LINEAR, an explicit promise. INVALID is no layout at all: it
+says that nobody told us.
 
 This package writes and reads LINEAR pixels only. It passes other layouts on, from a camera to a
 device that takes them. So it knows their names, for messages, how many planes a buffer has, and
@@ -62,8 +63,9 @@ def check_modifier(modifier: int) -> int:
 def same_layout(modifier: int) -> tuple[int, ...]:
     """All numbers of the layout of *modifier*, itself first.
 
-    NVIDIA's block-linear modifiers of old have page kind 0, which no block-linear memory has. The header says that it means the generic
-    kind 0xfe; kernel drivers answer with that one, whichever they were asked for.
+    NVIDIA's block-linear modifiers of old have page kind 0, which no block-linear memory has. The
+    header says that it means the generic kind 0xfe; kernel drivers answer with that one, whichever
+    they were asked for.
     """
     block_linear = modifier >> _VALUE_BITS == Vendor.NVIDIA and modifier & _NVIDIA_BLOCK_LINEAR
     kind = modifier & _NVIDIA_KIND
@@ -87,7 +89,8 @@ def modifier_name(modifier: int) -> str:
 def plane_count(fourcc: int, modifier: int) -> int | None:
     """How many planes a buffer of that format and modifier has.
 
-    :returns: ``None`` where nobody told us: INVALID, an unknown vendor, or a vendor whose modifiers can add planes.
+    :returns: ``None`` where nobody told us: INVALID, an unknown vendor, or a vendor whose
+        modifiers can add planes.
     :raises FormatError: an unknown fourcc.
     """
     planes = len(pixel_format(fourcc).planes)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from zc_perception.errors import LayoutError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Range
 from zc_perception.pixel.conversion import ToPicture
-from zc_perception.pixel.fourcc import NV12, PixelFormat, pixel_format
+from zc_perception.pixel.fourcc import NV12, pixel_format, PixelFormat
 from zc_perception.pixel.layout import check_dimensions
 from zc_perception.pixel.readable import check_readable, limited_range_table, rgb_range
 from zc_perception.pixel.samples import Apart, Checked, Pixels, Planes, Resized, Size, Yuv, yuv_of
@@ -62,14 +62,17 @@ class Nv12Writer:
     ) -> None:
         """Write *picture* (height, width, 3), B G R or with *rgb* R G B, into *luma* and *chroma* of any row stride.
 
-        A picture may have a fourth channel, alpha. It is ignored: a transparent pixel keeps its colour.
+        A picture may have a fourth channel, alpha. It is ignored: a transparent pixel keeps its
+        colour.
 
-        :raises LayoutError: an array isn't ``uint8`` of the writer's size, or a plane is read-only.
+        :raises LayoutError: an array isn't ``uint8`` of the writer's size, or a plane is
+            read-only.
         """
         alpha = picture.shape[2:] == (4,)
         shapes = self._shapes | {'picture': (*self._shapes['luma'], 4 if alpha else 3)}
         for (name, shape), array in zip(shapes.items(), (picture, luma, chroma), strict=True):
-            # OpenCV answers a destination of the wrong shape with a new array, and the planes would keep the picture before.
+            # OpenCV answers a destination of the wrong shape with a new array, and the planes
+            # would keep the picture before.
             if array.shape != shape or array.dtype != np.uint8:
                 raise LayoutError(
                     f'{name} is {array.dtype} {array.shape}; this writer needs uint8 {shape}'
@@ -122,7 +125,8 @@ class ToNv12:
         for name, target, shape in zip(
             ('luma', 'chroma'), (luma, chroma), self._shapes, strict=True
         ):
-            # OpenCV answers a destination of the wrong shape with a new array, and the planes would keep the picture before.
+            # OpenCV answers a destination of the wrong shape with a new array, and the planes
+            # would keep the picture before.
             if target.shape != shape or target.dtype != np.uint8 or not target.flags.writeable:
                 kind = 'uint8' if target.flags.writeable else 'read-only'
                 raise LayoutError(

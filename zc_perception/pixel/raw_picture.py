@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from zc_perception.errors import FormatError
 from zc_perception.pixel.encodings import encoding_named
-from zc_perception.pixel.fourcc import PixelFormat, fourcc_code, pixel_format
+from zc_perception.pixel.fourcc import fourcc_code, pixel_format, PixelFormat
 from zc_perception.pixel.layout import (
-    MAX_DIMENSION,
-    ImageLayout,
     chained_layout,
     check_dimensions,
+    ImageLayout,
+    MAX_DIMENSION,
     sample_bytes,
     views,
 )
-from zc_perception.pixel.samples import Pixels, narrowed
+from zc_perception.pixel.samples import narrowed, Pixels
 
 _BGR = fourcc_code('RG24')
 # Codecs and image processors round heights up to one of these.

@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 from zc_perception.errors import FormatError
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
-from zc_perception.pixel.fourcc import PixelFormat, fourcc_code, fourcc_name, pixel_format
+from zc_perception.pixel.fourcc import fourcc_code, fourcc_name, pixel_format, PixelFormat
 
-# Above NV12's: the milliseconds that a frame of 1920x1080 takes to become a network's input of 640x640 and an rgb8 message, and 1 for each
-# further byte of a pixel, which the camera writes and everybody reads. Grey comes last: detectors look at colours.
+# Above NV12's: the milliseconds that a frame of 1920x1080 takes to become a network's input of
+# 640x640 and an rgb8 message, and 1 for each further byte of a pixel, which the camera writes and
+# everybody reads. Grey comes last: detectors look at colours.
 _COSTS = {
     'NV12': 0.0, 'NV21': 0.0, 'YU12': 0.1, 'YV12': 0.1,
     'YUYV': 0.8, 'UYVY': 0.8, 'YVYU': 0.8, 'NV16': 1.1, 'NV61': 1.1, 'YU16': 1.3, 'YV16': 1.3,
@@ -32,21 +33,25 @@ _LUMA_WEIGHTS = {
 def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
     """The format's table entry.
 
-    :raises FormatError: it isn't one of :data:`READABLE`, or its samples have no conversion to R, G, B. The message names what has one.
+    :raises FormatError: it isn't one of :data:`READABLE`, or its samples have no conversion to R,
+        G, B. The message names what has one.
     """
     fmt = pixel_format(fourcc)
     if fourcc not in READABLE:
         known = ', '.join(fourcc_name(code).strip() for code in READABLE)
         raise FormatError(
-            f"{fmt.name.strip()} frames can't be read by a program here; it can read {known}: set the camera's pixel_format to one of them"
+            f"{fmt.name.strip()} frames can't be read by a program here; it can read {known}: "
+            "set the camera's pixel_format to one of them"
         )
     if (
         fmt.is_yuv and colorimetry.matrix not in _LUMA_WEIGHTS
     ) or colorimetry.transfer is Transfer.PQ:
         known = ', '.join(matrix.value for matrix in _LUMA_WEIGHTS)
         raise FormatError(
-            f'{fmt.name.strip()} frames of matrix {colorimetry.matrix.value} and transfer {colorimetry.transfer.value} have no conversion '
-            f'to R, G, B here; there is one for matrix {known} and any transfer but pq: have the camera deliver one of these'
+            f'{fmt.name.strip()} frames of matrix {colorimetry.matrix.value} and transfer '
+            f'{colorimetry.transfer.value} have no conversion '
+            f'to R, G, B here; there is one for matrix {known} and any transfer but pq: have '
+            'the camera deliver one of these'
         )
     return fmt
 
@@ -54,7 +59,8 @@ def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
 def rgb_matrix(colorimetry: Colorimetry) -> NDArray[np.float64]:
     """(3, 4): R, G, B = matrix · (Y, Cb, Cr, 1), all 0..255, by ITU-R BT.601, BT.709 and BT.2020.
 
-    Primaries stay as they are: a network is trained on pictures of all of them, without their being told apart.
+    Primaries stay as they are: a network is trained on pictures of all of them, without their
+    being told apart.
     """
     red, blue = _LUMA_WEIGHTS[colorimetry.matrix]
     green = 1 - red - blue

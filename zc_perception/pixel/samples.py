@@ -1,5 +1,6 @@
 """The samples of frames as single planes, and planes at another size: what every conversion of :mod:`~zc_perception.pixel.conversion` is
-made of."""
+made of.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Checked:
                 for these in ([(p.shape, p.dtype) for p in found], self._arrays)
             )
             raise LayoutError(
-                f'planes are {" and ".join(has)}; this conversion was made for {self._text}, {" and ".join(wants)}: '
+                f'planes are {" and ".join(has)}; this conversion was made for {self._text}, '
+                f'{" and ".join(wants)}: '
                 'make another for frames of another size or format'
             )
         return found
@@ -65,8 +67,8 @@ class Resized:
             2 * size[1],
         )
         result = (size[1], size[0], *components)
-        # Where a filter mixes samples, they are of 8 bits before: the picture is the one that NV12 gives. Where it only picks some, it
-        # comes first, and fewer are left to cut down.
+        # Where a filter mixes samples, they are of 8 bits before: the picture is the one that NV12
+        # gives. Where it only picks some, it comes first, and fewer are left to cut down.
         between = self._scaled and interpolation not in (
             cv2.INTER_NEAREST,
             cv2.INTER_NEAREST_EXACT,
@@ -171,12 +173,14 @@ class Filters:
     """How to resize planes to a picture."""
 
     def __init__(self, source: Size, size: Size) -> None:
-        # Source samples per sample of the picture, across and down; 0 where that is no whole number.
+        # Source samples per sample of the picture, across and down; 0 where that is no whole
+        # number.
         self._ratios = [
             0 if whole % part else whole // part for whole, part in zip(source, size, strict=True)
         ]
         self._enlarged = size[0] > source[0] or size[1] > source[1]
-        # At an odd ratio linear interpolation reads the one sample in the middle: the same picture, a third of the time.
+        # At an odd ratio linear interpolation reads the one sample in the middle: the same
+        # picture, a third of the time.
         odd = all(ratio % 2 for ratio in self._ratios)
         self.luma: int = cv2.INTER_NEAREST_EXACT if odd else cv2.INTER_LINEAR
 

@@ -3,12 +3,14 @@
 Read in this order:
 
 1. :mod:`~zc_perception.verify.observation`: what was seen in one window of time, as plain data.
-2. :mod:`~zc_perception.verify.invariants`: each invariant is a function of an observation, and answers with a
-   :class:`~zc_perception.verify.invariants.Check`. :mod:`~zc_perception.verify.imports` follows the driver's imports for one of them.
-3. :mod:`~zc_perception.verify.measurement`: how the observation is made. It uses the readers of :mod:`~zc_perception.verify.evidence`, and
-   never anything of the nodes but their frame logs.
-4. :mod:`~zc_perception.verify.workload`: which nodes are measured; :mod:`~zc_perception.verify.result`: what is written, with the same
-   four by the letter of the zero-copy document; :mod:`~zc_perception.verify.verification`: the whole command.
+2. :mod:`~zc_perception.verify.invariants`: each invariant is a function of an observation, and
+   answers with a :class:`~zc_perception.verify.invariants.Check`.
+   :mod:`~zc_perception.verify.imports` follows the driver's imports for one of them.
+3. :mod:`~zc_perception.verify.measurement`: how the observation is made. It uses the readers of
+   :mod:`~zc_perception.verify.evidence`, and never anything of the nodes but their frame logs.
+4. :mod:`~zc_perception.verify.workload`: which nodes are measured;
+   :mod:`~zc_perception.verify.result`: what is written, with the same four by the letter of the
+   zero-copy document; :mod:`~zc_perception.verify.verification`: the whole command.
 
 One thread does all of it.
 """

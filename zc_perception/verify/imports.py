@@ -2,14 +2,17 @@
 
 Read :class:`ImportFollowing` first, at the end. It goes through the trace once, event by event:
 
-1. :class:`JobOwners` says which node and which frame an event belongs to. A process may have several nodes, and each opens the card itself,
-   so handles and job numbers repeat. But a node submits on a thread of its own.
-2. :class:`ImportTable`, one for each node, knows what the node has imported at that moment. A handle belongs to the open file of the card
-   that it was made by.
-3. At the end it compares how often a node had to import with how often it did: each new image once with a cache, each frame without one.
-   And :func:`find_fences` says which buffers the jobs read. A driver adds a job's fence to the reservation object of each buffer that the
-   job reads, and ``bufinfo`` shows the fence of each buffer's last job. So a job's fence lies in the buffers of its frame. If it lies in
-   another buffer instead, the job read that one, whatever its handle was imported for.
+1. :class:`JobOwners` says which node and which frame an event belongs to. A process may have
+   several nodes, and each opens the card itself, so handles and job numbers repeat. But a node
+   submits on a thread of its own.
+2. :class:`ImportTable`, one for each node, knows what the node has imported at that moment. A
+   handle belongs to the open file of the card that it was made by.
+3. At the end it compares how often a node had to import with how often it did: each new image once
+   with a cache, each frame without one. And :func:`find_fences` says which buffers the jobs read.
+   A driver adds a job's fence to the reservation object of each buffer that the job reads, and
+   ``bufinfo`` shows the fence of each buffer's last job. So a job's fence lies in the buffers of
+   its frame. If it lies in another buffer instead, the job read that one, whatever its handle was
+   imported for.
 """
 
 from __future__ import annotations
@@ -74,7 +77,8 @@ class JobOwners:
         self._of_pid: dict[int, list[int]] = {}
         for index, node in enumerate(nodes):
             self._of_pid.setdefault(node.pid, []).append(index)
-        # The threads of a log are those of its own namespace of process ids, the trace's those of the first.
+        # The threads of a log are those of its own namespace of process ids, the trace's those of
+        # the first.
         self._tell_threads = all(
             seen.process_of.get(thread) == frames.pid
             for frames in self._frames
@@ -205,7 +209,8 @@ class FencePlaces:
     """Where fences were seen; jobs by their place in the list.
 
     :ivar own: jobs whose fence was in the buffers of their frame.
-    :ivar elsewhere: jobs whose fence was not there, but in a buffer of no frame with this job's number.
+    :ivar elsewhere: jobs whose fence was not there, but in a buffer of no frame with this job's
+        number.
     """
 
     own: set[int] = field(default_factory=set)
@@ -231,8 +236,8 @@ def find_fences(
 ) -> FencePlaces:  # fmt: skip
     """Compare the last job of each buffer with the fences that lay there at each look.
 
-    Several open files of the card may have a job of the same number, so a fence's number alone says nothing of a buffer that another file's
-    job with this number read.
+    Several open files of the card may have a job of the same number, so a fence's number alone
+    says nothing of a buffer that another file's job with this number read.
 
     :param users: by job number, the buffers of all frames with this number.
     :param strangers: numbers of jobs that are no node's frame; these are not judged.
@@ -265,12 +270,14 @@ class Import:
     """One import of one image, which may lie in several buffers.
 
     :ivar begin_ns: of its event.
-    :ivar image: its buffers' inodes; of one from before the recording, those of the first frame that was submitted by it.
+    :ivar image: its buffers' inodes; of one from before the recording, those of the first frame
+        that was submitted by it.
     :ivar earlier: whether it was made before the recording began.
     :ivar left: buffers that were not given back.
     :ivar released_ns: when the last one was; 0: never.
     :ivar submits: jobs that read it.
-    :ivar done_ns: when the node was done with the last frame that was submitted by it; 0: not yet, or it gave the frame up.
+    :ivar done_ns: when the node was done with the last frame that was submitted by it; 0: not yet,
+        or it gave the frame up.
     :ivar frames: by image, frames of the window that were submitted by it.
     """
 
@@ -295,9 +302,10 @@ class ImportTable:
 
     :ivar imports: those that were recorded.
     :ivar earlier: those that are known by their submits alone.
-    :ivar clearings: each time when the node had several images and gave back all of them: the time, these images, and all images that it
-        had used until then.
-    :ivar last: the newest import, as long as its thread has done nothing else since: its job may still come.
+    :ivar clearings: each time when the node had several images and gave back all of them: the
+        time, these images, and all images that it had used until then.
+    :ivar last: the newest import, as long as its thread has done nothing else since: its job may
+        still come.
     """
 
     def __init__(self) -> None:
@@ -358,7 +366,9 @@ class ImportTable:
 
     def release(self, event: KernelEvent) -> None:
         """The driver has given back one buffer, which this node :meth:`holds`. Of several imports by the same handle the oldest one ends:
-        the driver works on several threads, so the next import by a handle may be traced before the release of the last one."""
+        the driver works on several threads, so the next import by a handle may be traced before
+        the release of the last one.
+        """
         self._growing.pop(event.tid, None)
         if event.tid == self._last_tid:
             self.last = None
@@ -379,8 +389,9 @@ class ImportTable:
     def cleared_ns(self, since_ns: int) -> int:
         """The first time, after *since_ns*, when the node gave back everything and imported it again later; 0: there is none.
 
-        It happens when the card is opened anew, or when the same frames come by a new link. A cache that only gives back what it does not
-        need any more never gives back everything at once.
+        It happens when the card is opened anew, or when the same frames come by a new link. A
+        cache that only gives back what it does not need any more never gives back everything at
+        once.
         """
         last_ns = {frozenset(one.image): one.begin_ns for one in self.imports}
         for time_ns, given_back, used in self.clearings:
@@ -395,7 +406,8 @@ def _needed(
     cached: Sequence[Import], table: ImportTable, since_ns: int, attached: Collection[int]
 ) -> list[Import]:
     """The imports that a cache needs: the first one of each image that the node did not have yet, and, if the node gave everything back,
-    the first one of each image after that."""
+    the first one of each image after that.
+    """
     cleared_ns = table.cleared_ns(since_ns)
     made = {
         (frozenset(one.image), False)
@@ -434,9 +446,18 @@ def _kept(node: NodeView, table: ImportTable) -> int:
     )
 
 
-_IMPORTS_DIFFER = 'does the camera open new buffers while it runs (other inodes in every frame)? Otherwise look at parameter import_cache'
-_IMPORTS_KEPT = 'look at release_errors in /diagnostics of the inference node, and at dmesg; otherwise set import_cache to true and report it'
-_SUBMITS_DIFFER = 'look for other programs that use the card, and for lost frames in /diagnostics of the inference node'
+_IMPORTS_DIFFER = (
+    'does the camera open new buffers while it runs (other inodes in every '
+    'frame)? Otherwise look at parameter import_cache'
+)
+_IMPORTS_KEPT = (
+    'look at release_errors in /diagnostics of the inference node, and at dmesg; '
+    'otherwise set import_cache to true and report it'
+)
+_SUBMITS_DIFFER = (
+    'look for other programs that use the card, and for lost frames in '
+    '/diagnostics of the inference node'
+)
 
 
 class ImportFollowing:
@@ -447,16 +468,20 @@ class ImportFollowing:
     :ivar unreadable: why nothing could be followed; empty: it was.
     :ivar submitted: frames of the nodes' logs in the window.
     :ivar kernel_submits: the driver's jobs in the window, of the nodes.
-    :ivar unknown_jobs: jobs that are no node's frame, of processes whose nodes lasted; *missing_jobs*: frames without a job.
+    :ivar unknown_jobs: jobs that are no node's frame, of processes whose nodes lasted;
+        *missing_jobs*: frames without a job.
     :ivar foreign: frames whose buffer was not imported, or whose handle is another buffer's.
     :ivar own_imports: frames that were submitted by an import of their own.
-    :ivar earlier_imports: frames that were submitted by an import from before the recording: what its handle stands for is not known.
+    :ivar earlier_imports: frames that were submitted by an import from before the recording: what
+        its handle stands for is not known.
     :ivar shared_imports: frames of nodes without a cache that had no import of their own.
     :ivar imports: in the window, of frame buffers; an image in several buffers is one.
     :ivar new_buffers: of nodes with a cache: buffers that these imported for the first time.
     :ivar surplus: imports of nodes with a cache that were not needed.
-    :ivar unused: imports of nodes without one, that no job read; *kept*: that they did not give back.
-    :ivar confirmed: frames whose job's fence was seen in their own buffers; *elsewhere*: in another buffer instead.
+    :ivar unused: imports of nodes without one, that no job read; *kept*: that they did not give
+        back.
+    :ivar confirmed: frames whose job's fence was seen in their own buffers; *elsewhere*: in
+        another buffer instead.
     :ivar unsure_handles: handles from before the recording of which no frame was confirmed.
     :ivar unknown: (what is not known, what to do).
     """
@@ -665,7 +690,8 @@ class ImportFollowing:
             if seen.within(one.begin_ns) and not one.image.isdisjoint(self._frame_inodes)
         ]
         self.imports += len(of_window)
-        # What was imported before the recording began is not known, but each of these handles stands for one image only.
+        # What was imported before the recording began is not known, but each of these handles
+        # stands for one image only.
         self.foreign += sum(one.frames.total() for one in table.earlier if len(one.frames) > 1)
         if node.before.get('import_cache', node.cached) != node.cached:
             self.unknown.append(
@@ -704,15 +730,23 @@ class ImportFollowing:
         drivers = traced().drivers
         steps = dict.fromkeys(drivers[node.accelerator].unimported for node in self._nodes)
         not_imported = '; '.join(steps)
-        jobs = f'{self.unknown_jobs} jobs of the driver are no frame of a node, {self.missing_jobs} frames have no job'
+        jobs = (
+            f'{self.unknown_jobs} jobs of the driver are no frame of a node, '
+            f'{self.missing_jobs} frames have no job'
+        )
         found = [
-            (self.foreign, f'{self.foreign} frames were submitted whose buffer was not imported', not_imported),
-            (self.elsewhere, f'{self.elsewhere} frames were submitted, but the fence of their job lies in another buffer: the device read '
+            (self.foreign, (f'{self.foreign} frames were submitted whose buffer was not '
+                            'imported'), not_imported),
+            (self.elsewhere, f'{self.elsewhere} frames were submitted, but the fence of their '
+                             'job lies in another buffer: the device read '
              'that one', not_imported),
-            (self.kept, f'{self.kept} imports were not given back after their frames, though the cache is off', _IMPORTS_KEPT),
-            (self.surplus, f'buffers were imported {self.surplus} times more often than the cache needs', _IMPORTS_DIFFER),
+            (self.kept, (f'{self.kept} imports were not given back after their frames, though '
+                         'the cache is off'), _IMPORTS_KEPT),
+            (self.surplus, (f'buffers were imported {self.surplus} times more often than the '
+                            'cache needs'), _IMPORTS_DIFFER),
             (self.unused, f'{self.unused} imports were of no frame, though the cache is off', _IMPORTS_DIFFER),
-            (self.shared_imports, f'{self.shared_imports} frames had no import of their own, though the cache is off', _IMPORTS_DIFFER),
+            (self.shared_imports, (f'{self.shared_imports} frames had no import of their own, '
+                                   'though the cache is off'), _IMPORTS_DIFFER),
             (self.unknown_jobs + self.missing_jobs, jobs, _SUBMITS_DIFFER),
         ]  # fmt: skip
         return [(reason, step) for count, reason, step in found if count]
@@ -738,10 +772,14 @@ class ImportFollowing:
     def _not_seen(self) -> list[str]:
         """What no source tells, so that it cannot be judged."""
         told = [
-            "where the planes begin in an import, and their strides: the driver's events do not say it"
+            (
+                "where the planes begin in an import, and their strides: the driver's events do "
+                'not say it'
+            )
         ]
         if self.unsure_handles:
             told.append(
-                f'whether the images of {self.unsure_handles} handles from before the recording were exchanged: no fence was seen'
+                f'whether the images of {self.unsure_handles} handles from before the '
+                'recording were exchanged: no fence was seen'
             )
         return told

@@ -1,7 +1,7 @@
 """The four invariants, as ``docs/verify.md`` states them: each a pure function of what was observed.
 
-A check is false when something speaks against it, unknown when a source it rests on could not be read or nothing flowed, and true only
-when everything was measured.
+A check is false when something speaks against it, unknown when a source it rests on could not be
+read or nothing flowed, and true only when everything was measured.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from zc_perception.npu.driver_events import traced
 from zc_perception.observe.processes import as_root
 from zc_perception.observe.timeline import KernelEvent
-from zc_perception.verify.evidence.buffers import History, event_history, polled_history
+from zc_perception.verify.evidence.buffers import event_history, History, polled_history
 from zc_perception.verify.evidence.copies import LARGE
 from zc_perception.verify.evidence.kernel_events import ATTACH, DETACH, FUNCTION, MMAP, VIDEO_MMAP
 from zc_perception.verify.evidence.mappings import UDMABUF
@@ -28,11 +28,18 @@ KNOWN_EXPORTERS = (
 )  # fmt: skip
 _SHOWN = 20
 _NO_FRAMES = (
-    'look at /diagnostics of the nodes: does the camera deliver, and does the inference node get frames? Measure longer (--seconds); '
+    'look at /diagnostics of the nodes: does the camera deliver, and does the inference node '
+    'get frames? Measure longer (--seconds); '
     "activate or enable a node that rests, or name the other nodes' processes with --pid"
 )
-_NOT_A_DMABUF = "let the capture node use dma-bufs (heap dma_heap/… or the camera's own buffers); zc_doctor tells which heaps there are"
-_WAS_MAPPED = 'find who by the events in trace.txt; a camera or consumer that calls map() on frames does this'
+_NOT_A_DMABUF = (
+    "let the capture node use dma-bufs (heap dma_heap/… or the camera's own "
+    'buffers); zc_doctor tells which heaps there are'
+)
+_WAS_MAPPED = (
+    'find who by the events in trace.txt; a camera or consumer that calls map() on '
+    'frames does this'
+)
 _LOST_EVENTS = 'measure for a shorter time, or stop what else makes fences on this machine'
 
 
@@ -158,7 +165,10 @@ def _counters(seen: Observation, findings: Findings) -> None:
     """What every check needs that uses the nodes' own counters: they were written after the window's end."""
     stale = [str(node) for node in seen.nodes if not node.described and not node.ended_ns]
     if stale:
-        step = 'look for what blocks its callbacks (/diagnostics is silent as well), and measure once more'
+        step = (
+            'look for what blocks its callbacks (/diagnostics is silent as well), and '
+            'measure once more'
+        )
         findings.unsure(f'{", ".join(stale)} did not renew its counters behind the window', step)
 
 
@@ -166,9 +176,15 @@ def _bystanders(seen: Observation, findings: Findings) -> None:
     """Nodes whose accelerator reads frames through the CPU: nothing can be imported or attached there."""
     for node in seen.inference_nodes():
         if node.accelerator and not node.imports:
-            reason = f"node {node.node} has the accelerator '{node.accelerator}', which imports no frames"
+            reason = (
+                f"node {node.node} has the accelerator '{node.accelerator}', which "
+                'imports no frames'
+            )
             others = ' or '.join(f"'{name}'" for name in traced().drivers)
-            step = f"use accelerator {others} with a driver that has the import ioctls; the inference node's log says why it was not chosen"
+            step = (
+                f'use accelerator {others} with a driver that has the import ioctls; the '
+                "inference node's log says why it was not chosen"
+            )
             findings.breaks(reason, step)
 
 
@@ -205,10 +221,16 @@ def check_attached(seen: Observation) -> Check:
                 (missing if sure else unsure)[inode] += 1
         memory = {inode for device, inode in seen.memfds}
         for inode in missing:
-            step = "look for /dmabuf: lines in /proc/PID/maps of the inference node, and let it import the camera's own descriptor"
+            step = (
+                'look for /dmabuf: lines in /proc/PID/maps of the inference node, and let '
+                "it import the camera's own descriptor"
+            )
             step = _NOT_A_DMABUF if inode in memory and inode not in seen.dmabufs else step
             findings.breaks(
-                f'the device was not attached to buffers of {sum(missing.values())} submitted frames',
+                (
+                    f'the device was not attached to buffers of {sum(missing.values())} submitted '
+                    'frames'
+                ),
                 step,
             )
         if unsure:
@@ -262,7 +284,10 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
         if name == 'memfd':
             findings.breaks('frames lie in memfds, which no device can import', _NOT_A_DMABUF)
         elif name and name not in known:
-            step = 'with Argus pass nvbuf-memory-type=4 (CMA); if the memory is fine for your devices, name it with --known-exporter'
+            step = (
+                'with Argus pass nvbuf-memory-type=4 (CMA); if the memory is fine for your '
+                'devices, name it with --known-exporter'
+            )
             findings.breaks(
                 f"exporter '{name}' is not a known one ({', '.join(sorted(known))})", step
             )
@@ -318,7 +343,10 @@ def check_copies(seen: Observation) -> Check:
     _frames(seen, findings)
     if seen.mappings:
         names = ', '.join(sorted({f'process {one.pid}' for one in seen.mappings}))
-        step = 'end that program, or let it take frames as an importer does; in the nodes use no observer that maps frames'
+        step = (
+            'end that program, or let it take frames as an importer does; in the nodes use '
+            'no observer that maps frames'
+        )
         findings.breaks(f'frames are mapped by {names}', step)
     if (not seen.scans or seen.why('maps')) and not _unread(seen, findings, 'maps'):
         findings.unsure('no maps were read', as_root())
@@ -368,7 +396,8 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
     if unseen and any(node.role == CAPTURE for node in seen.nodes):
         told = ', '.join(f'{count} frames of {node}' for node, count in unseen.items())
         step = (
-            "measure all nodes of the pipeline: name the capture node's process with --pid, too, or leave --pid out; a node that has no "
+            "measure all nodes of the pipeline: name the capture node's process with --pid, "
+            'too, or leave --pid out; a node that has no '
             'frame log says why in its own'
         )
         findings.unsure(f'{told} come from a node that is not seen', step)
@@ -378,7 +407,10 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
         for inode in record.inodes
     )
     if made and seen.backing:
-        told = f"udmabuf's frames may be read through memory that they may be made of: {'; '.join(seen.backing[:_SHOWN])}"
+        told = (
+            "udmabuf's frames may be read through memory that they may be made of: "
+            f'{"; ".join(seen.backing[:_SHOWN])}'
+        )
         findings.unsure(
             told, 'end that program, or let the camera use another heap (dma_heap/system)'
         )
@@ -410,8 +442,12 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
     if early := sum(
         _maps_frames(event, seen) for event in events if event.time_ns < seen.start_ns
     ):
-        # The first look at all maps was too soon for them. If one ended in the window, before the last look, nothing else tells of it.
-        told = f'frames were mapped {early} times just before the window, and whether they stayed mapped in it is not known'
+        # The first look at all maps was too soon for them. If one ended in the window, before the
+        # last look, nothing else tells of it.
+        told = (
+            f'frames were mapped {early} times just before the window, and whether they '
+            'stayed mapped in it is not known'
+        )
         findings.unsure(
             told, 'find who by the events in trace.txt and end that program, or measure once more'
         )
@@ -424,7 +460,10 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
             if event.name == VIDEO_MMAP and event.tid not in seen.process_of
         ]
     ):
-        told = f'a video device was mapped {len(others)} times, and perhaps it is the camera, whose node does not say which device it uses'
+        told = (
+            f'a video device was mapped {len(others)} times, and perhaps it is the camera, '
+            'whose node does not say which device it uses'
+        )
         findings.unsure(told, _WAS_MAPPED)
     if MMAP not in seen.event_sources or (
         VIDEO_MMAP not in seen.event_sources and (seen.camera_rdevs or seen.lost_cameras)
@@ -475,7 +514,10 @@ def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, i
         total[reason] += count
     if total:
         told = ', '.join(f'{count} of {reason}' for reason, count in sorted(total.items()))
-        step = 'end plain sensor_msgs/Image subscribers of the topic (RViz, rosbag2), and use a camera and an accelerator that are copy-free'
+        step = (
+            'end plain sensor_msgs/Image subscribers of the topic (RViz, rosbag2), and use '
+            'a camera and an accelerator that are copy-free'
+        )
         findings.breaks(f"the nodes' ledger counts copies: {told}", step)
     silent = [node.node for node in nodes if 'copies' not in node.after]
     if silent or not any(node.role == CAPTURE for node in nodes):

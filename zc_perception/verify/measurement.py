@@ -1,21 +1,22 @@
 """Watches running nodes for a while, from outside: sets everything up, looks again and again, takes everything down.
 
-Read :class:`Measurement` first, at the end. Above it stand one node while it is measured (:class:`WatchedNode`: its frames, what it says of
-itself at the window's ends, whether it lasted; :class:`NodeThreads`), and where the frames of the watched nodes lie (:class:`Cameras`,
-:func:`memory_of`). What a node says of itself must have a certain form (:func:`check_facts`): any user can leave a frame log with anything
-in it.
+Read :class:`Measurement` first, at the end. Above it stand one node while it is measured
+(:class:`WatchedNode`: its frames, what it says of itself at the window's ends, whether it lasted;
+:class:`NodeThreads`), and where the frames of the watched nodes lie (:class:`Cameras`,
+:func:`memory_of`). What a node says of itself must have a certain form (:func:`check_facts`): any
+user can leave a frame log with anything in it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import contextlib
 from dataclasses import dataclass
 from enum import Enum
+import os
 from pathlib import Path
+import time
 from typing import Any
 
 from zc_perception.errors import shown
@@ -27,41 +28,41 @@ from zc_perception.verify.evidence.buffers import (
     DEBUGFS,
     DMABUF,
     MEMFD,
-    Snapshot,
     read_bufinfo,
     read_holders,
+    Snapshot,
 )
 from zc_perception.verify.evidence.copies import (
-    MemmoveProbe,
-    Sampler,
     copies_of,
+    MemmoveProbe,
     open_sampler,
+    Sampler,
     shares_of,
 )
 from zc_perception.verify.evidence.kernel_events import (
     FORK,
     FUNCTION,
-    MMAP,
-    TRACING,
     KernelRecording,
+    MMAP,
     open_recording,
     remove_leftovers,
+    TRACING,
 )
 from zc_perception.verify.evidence.mappings import (
-    UDMABUF,
-    FrameMemory,
-    MemoryMapping,
     find_memfds,
     find_pins,
+    FrameMemory,
+    MemoryMapping,
     scan_maps,
+    UDMABUF,
 )
 from zc_perception.verify.observation import (
     CAPTURE,
     INFERENCE,
-    VIDEO_EXPORTER,
+    names_device,
     NodeView,
     Observation,
-    names_device,
+    VIDEO_EXPORTER,
 )
 
 
@@ -124,9 +125,10 @@ _RECENT = 32
 class WatchedNode(NodeView):
     """One node whose frame log is read.
 
-    A node rewrites its facts about once a second. Its facts at a certain time are therefore the next ones that it writes: call
-    :meth:`expect_facts`, and wait until :attr:`renewed`. :class:`Measurement` does so at both ends of the
-    window, with :meth:`begin` after the first wait and :meth:`keep_facts` after the last.
+    A node rewrites its facts about once a second. Its facts at a certain time are therefore the
+    next ones that it writes: call :meth:`expect_facts`, and wait until :attr:`renewed`.
+    :class:`Measurement` does so at both ends of the window, with :meth:`begin` after the first
+    wait and :meth:`keep_facts` after the last.
     """
 
     def __init__(self, log: FrameLogReader) -> None:
@@ -191,7 +193,10 @@ class WatchedNode(NodeView):
     def unreadable(self) -> list[Unreadable]:
         """What it said in a wrong form so far."""
         source = f'frame log of {self.node} (process {self.pid})'
-        step = 'end that program, or use its version of the package; or name the nodes to be measured with --pid'
+        step = (
+            'end that program, or use its version of the package; or name the nodes to be '
+            'measured with --pid'
+        )
         return [Unreadable(source, wrong, step) for wrong in self._wrong]
 
 
@@ -251,7 +256,8 @@ class Cameras:
     looked up below the node's own root.
 
     :ivar paths: names that their mappings have.
-    :ivar numbers: device numbers, as the kernel has them within itself (12 bits major, 20 bits minor).
+    :ivar numbers: device numbers, as the kernel has them within itself (12 bits major, 20 bits
+        minor).
     """
 
     def __init__(self, proc: Path = PROC) -> None:
@@ -291,7 +297,8 @@ def memory_of(
 ) -> FrameMemory:  # fmt: skip
     """What to look for in maps.
 
-    :param kinds: of buffers, as far as known. A buffer that nobody holds any more may have been of either kind: it is looked for as both.
+    :param kinds: of buffers, as far as known. A buffer that nobody holds any more may have been of
+        either kind: it is looked for as both.
     :param exporters: by inode.
     """
     nodes = list(nodes)
@@ -307,15 +314,18 @@ def memory_of(
 
 
 _TICK_S = 0.25
-#: Looking at buffers and maps may take so much of the time; on a slow machine they are looked at less often.
+#  Looking at buffers and maps may take so much of the time; on a slow machine they are looked at
+#  less often.
 _LOOK_SHARE = 0.1
 _LOOK_PERIOD_S = 1.0
 #: Facts are looked at so often while they are waited for.
 _FACTS_TICK_S = 0.05
-#: A node that is done with no frame for so long has nothing new to tell; one with frames gets more time on a slow machine.
+#  A node that is done with no frame for so long has nothing new to tell; one with frames gets more
+#  time on a slow machine.
 _GRACE_S = 2.0
 _PATIENCE_S = 5.0
-#: At most so long, and as long as the window, or until there are so many of each node, a few times what one per cent needs.
+#  At most so long, and as long as the window, or until there are so many of each node, a few times
+#  what one per cent needs.
 _SAMPLING_S = 5.0
 _ENOUGH_SAMPLES = 500
 Wait = Callable[[float], bool]
@@ -344,15 +354,19 @@ class Measurement:
 
     The order is this:
 
-    1. Entering removes what killed runs left behind, and starts the record of the kernel's events, before anything else is looked at.
-    2. :meth:`watch` installs the probe on ``memmove``, looks at everything once, and waits until each node has rewritten its facts: the
-       window begins. It then reads the frame logs and the trace several times a second, and buffers and maps about once a second. The
-       window ends as soon as the first node has rewritten its facts again. After it :meth:`watch` removes the probe, waits for the frames
-       that are still in flight, samples the processors, and stops the record.
+    1. Entering removes what killed runs left behind, and starts the record of the kernel's events,
+       before anything else is looked at.
+    2. :meth:`watch` installs the probe on ``memmove``, looks at everything once, and waits until
+       each node has rewritten its facts: the window begins. It then reads the frame logs and the
+       trace several times a second, and buffers and maps about once a second. The window ends as
+       soon as the first node has rewritten its facts again. After it :meth:`watch` removes the
+       probe, waits for the frames that are still in flight, samples the processors, and stops the
+       record.
     3. :meth:`observation` turns what was collected into plain data.
     4. :meth:`close` takes everything down.
 
-    :param memmove_probe: whether the C library's copies are counted, which slows down whoever calls ``memmove``.
+    :param memmove_probe: whether the C library's copies are counted, which slows down whoever
+        calls ``memmove``.
     :param sampling: whether the processors are sampled after the window.
     """
 
@@ -360,7 +374,8 @@ class Measurement:
         self, roots: Roots | None = None, *, memmove_probe: bool = True, sampling: bool = True
     ) -> None:
         self.roots = roots or Roots()
-        #: Instances of earlier runs that were killed, which the constructor's caller may want to tell of.
+        #  Instances of earlier runs that were killed, which the constructor's caller may want to
+        #  tell of.
         self.leftovers: list[str] = []
         #: What could not be taken down.
         self.teardown: list[Unreadable] = []
@@ -416,7 +431,8 @@ class Measurement:
     ) -> Ending:  # fmt: skip
         """Measure; why it ended.
 
-        The window goes on a moment, until the first node has rewritten its facts: counters and what is seen from outside end together.
+        The window goes on a moment, until the first node has rewritten its facts: counters and
+        what is seen from outside end together.
 
         :param logs: of all nodes of the pipeline.
         :param seconds: so long, and up to a second more.
@@ -429,7 +445,8 @@ class Measurement:
         self._nodes = [WatchedNode(log) for log in logs]
         for log in logs:
             self._threads.add(log.pid)
-            log.skip()  # a frame's record comes when it is done: what is in flight now is still to come
+            # a frame's record comes when it is done: what is in flight now is still to come
+            log.skip()
         self._begin(wait)
         deadline = time.monotonic() + seconds
         ending = Ending.TIME
@@ -466,15 +483,17 @@ class Measurement:
         self._seen.start_ns = time.monotonic_ns()
 
     def _end(self, sampling_s: float, wait: Wait, more: Callable[[], bool]) -> None:
-        # The facts are the nodes' counters, and they count until they are written. The window must end before the first node writes them:
-        # if it ended later, a copy that a node makes in between would be missing in the counters.
+        # The facts are the nodes' counters, and they count until they are written. The window must
+        # end before the first node writes them: if it ended later, a copy that a node makes in
+        # between would be missing in the counters.
         end_ns = self._seen.end_ns = self._wait_for_facts(wait, any, self._expect_facts())
         self._look(everything=True)
         self._seen.own_cpu_s = time.process_time() - self._cpu_from_s
         if self._probe is not None:
             self._probe.end()
         self._look_at_pins()
-        # Frames that were submitted in the window are still in flight. Their records come when they are done.
+        # Frames that were submitted in the window are still in flight. Their records come when
+        # they are done.
         self._wait_for_facts(wait, all, end_ns, past_ns=end_ns)
         for node in self._nodes:
             node.keep_facts()
@@ -494,7 +513,8 @@ class Measurement:
 
     def _sample(self, seconds: float, wait: Wait, more: Callable[[], bool]) -> None:
         """After the window, without the probe. While the kernel handles a probe no sample can be taken; the timer then fires when
-        ``memmove`` goes on, which would count as time in ``memmove``."""
+        ``memmove`` goes on, which would count as time in ``memmove``.
+        """
         if not self._with_sampling:
             self._seen.tell(
                 'sampling',
@@ -537,7 +557,8 @@ class Measurement:
 
         :param enough: ``any`` or ``all``, of the nodes.
         :param before_ns: a time at which no node had new facts yet.
-        :param past_ns: wait as well until all frames are done that were submitted before this time; 0: don't.
+        :param past_ns: wait as well until all frames are done that were submitted before this
+            time; 0: don't.
         :returns: the last time at which too few nodes had new facts.
         """
         began = time.monotonic()
@@ -602,8 +623,8 @@ class Measurement:
     def _look_at_maps(self, everybody: bool) -> None:
         """Look for mappings of frames.
 
-        At the window's ends the maps of all processes are read. In between only those of the nodes, if the kernel's events tell of every
-        new mapping.
+        At the window's ends the maps of all processes are read. In between only those of the
+        nodes, if the kernel's events tell of every new mapping.
         """
         recorded = (
             self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION

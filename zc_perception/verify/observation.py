@@ -37,10 +37,12 @@ def time_of(record: FrameRecord) -> int:
 class NodeView:
     """One node.
 
-    :ivar before: its facts at the window's begin; :ivar after: the first ones that it wrote when the window had ended.
+    :ivar before: its facts at the window's begin; :ivar after: the first ones that it wrote when
+        the window had ended.
     :ivar records: all that were read, also from before and after the window.
     :ivar lost: records that were overwritten before they were read.
-    :ivar ended_ns: when it was seen to have ended, before it had told what it did in the window; CLOCK_MONOTONIC, 0: it lasted.
+    :ivar ended_ns: when it was seen to have ended, before it had told what it did in the window;
+        CLOCK_MONOTONIC, 0: it lasted.
     :ivar described: whether *after* is from behind the window's end.
     """
 
@@ -101,21 +103,26 @@ class Observation:
     :ivar event_sources: by event, how it was recorded.
     :ivar process_of: by thread, the node's process.
     :ivar exporters: by inode, from whatever could be read.
-    :ivar dmabufs: inodes of frames that are dma-bufs; *memfds* (st_dev, inode) of those that are not.
+    :ivar dmabufs: inodes of frames that are dma-bufs; *memfds* (st_dev, inode) of those that are
+        not.
     :ivar camera_rdevs: device numbers of the cameras.
     :ivar mappings: mappings of frames that were found, each once.
     :ivar scans: complete looks at the maps of all processes.
     :ivar copies: large copies; ``None``: not watched.
     :ivar shares: samples; ``None``: not sampled.
-    :ivar unreadable: by topic (``bufinfo``, ``maps``, ``trace``, ``memmove``, ``sampling``, ``exporters``, ``frame log``), what could not
-        be read.
+    :ivar unreadable: by topic (``bufinfo``, ``maps``, ``trace``, ``memmove``, ``sampling``,
+        ``exporters``, ``frame log``), what could not be read.
     :ivar copy_calls: calls of memmove and memcpy that the probes met, of any size and process.
     :ivar own_cpu_s: CPU time that watching took.
     :ivar lost_cameras: paths of cameras whose number could not be found.
-    :ivar backing: memfds that may be those that udmabuf's frames are made of, and who has them: lines.
-    :ivar looked_ns: when the first look at the maps of all processes began; 0: there was none before the window.
-    :ivar pins: pipes and rings that may hold pages of frames without a mapping, at either end of the window: lines.
-    :ivar any_camera: whether frames lie in a video device's buffers, and nobody says which device that is.
+    :ivar backing: memfds that may be those that udmabuf's frames are made of, and who has them:
+        lines.
+    :ivar looked_ns: when the first look at the maps of all processes began; 0: there was none
+        before the window.
+    :ivar pins: pipes and rings that may hold pages of frames without a mapping, at either end of
+        the window: lines.
+    :ivar any_camera: whether frames lie in a video device's buffers, and nobody says which device
+        that is.
     """
 
     start_ns: int = 0
@@ -174,8 +181,8 @@ class Observation:
     def unseen_frames(self) -> dict[str, int]:
         """How many frames each inference node has from cameras that are not watched, by the node's name.
 
-        Such a frame's buffers are in no pool of a watched capture node, and in none of its records. Frames that were published before the
-        window don't count: their pool may be gone.
+        Such a frame's buffers are in no pool of a watched capture node, and in none of its
+        records. Frames that were published before the window don't count: their pool may be gone.
         """
         captures = [node for node in self.nodes if node.role == CAPTURE]
         known = {

@@ -1,27 +1,28 @@
 """``result.json``: what a verification found. Its form is fixed by ``result.schema.json``.
 
-:func:`document_keys` gives the zero-copy document's own four keys, with their literal meaning, and its ``detail``. They are kept word for
-word, although two of them are too narrow: the first holds only where the camera's driver attaches to the buffer as well, the third only
-without an import cache. What the package promises is in :mod:`~zc_perception.verify.invariants`.
+:func:`document_keys` gives the zero-copy document's own four keys, with their literal meaning, and
+its ``detail``. They are kept word for word, although two of them are too narrow: the first holds
+only where the camera's driver attaches to the buffer as well, the third only without an import
+cache. What the package promises is in :mod:`~zc_perception.verify.invariants`.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+import json
+import os
 from pathlib import Path
+import platform
 from typing import Any
 
 import zc_perception
 from zc_perception.npu.driver_events import traced
 from zc_perception.verify.evidence.kernel_events import FENCES
 from zc_perception.verify.imports import ImportFollowing
-from zc_perception.verify.invariants import Check, attachments_are_recorded, histories
+from zc_perception.verify.invariants import attachments_are_recorded, Check, histories
 from zc_perception.verify.observation import NodeView, Observation, time_of
 from zc_perception.whole_file import write_whole
 
@@ -229,7 +230,10 @@ def verdict(result: Result) -> list[str]:
     """A few lines for a person: one per check, with the next step under those that do not hold."""
     words = {True: 'holds', False: 'DOES NOT HOLD', None: 'not measured'}
     lines = [
-        f'{len(result.seen.all_submitted())} frames in {(result.seen.end_ns - result.seen.start_ns) / 1e9:.1f} s'
+        (
+            f'{len(result.seen.all_submitted())} frames in '
+            f'{(result.seen.end_ns - result.seen.start_ns) / 1e9:.1f} s'
+        )
     ]
     for check in result.checks:
         lines.append(f'{check.name} {words[check.holds]}: {check.title}')
@@ -269,15 +273,22 @@ def notes(seen: Observation) -> list[str]:
     jobs = [(record.signalled_ns - record.submitted_ns) / 1e6 for node, record in seen.all_submitted()
             if record.signalled_ns and node.imports]  # fmt: skip
     found = [
-        f'{node} ended {max(0, node.ended_ns - seen.start_ns) / 1e9:.1f} s after the window began; what it did last is not known'
+        (
+            f'{node} ended {max(0, node.ended_ns - seen.start_ns) / 1e9:.1f} s after the window '
+            'began; what it did last is not known'
+        )
         for node in seen.nodes
         if node.ended_ns
     ]
     for what, waits in (('waits for fences', slow), ('jobs of the device', jobs)):
         long = [wait for wait in waits if wait > SLOW_FENCE_MS]
         if long:
-            worst = f'{len(long)} {what} took more than {SLOW_FENCE_MS:g} ms, the longest {max(long):.0f} ms'
+            worst = (
+                f'{len(long)} {what} took more than {SLOW_FENCE_MS:g} ms, the longest '
+                f'{max(long):.0f} ms'
+            )
             found.append(
-                f'{worst}: lspci -vvv -d 1f9d:1100 | grep LnkSta must show Speed 8GT/s and Width x4; zc_doctor checks it'
+                f'{worst}: lspci -vvv -d 1f9d:1100 | grep LnkSta must show Speed 8GT/s and '
+                'Width x4; zc_doctor checks it'
             )
     return found

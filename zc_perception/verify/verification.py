@@ -6,41 +6,41 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 import contextlib
+from dataclasses import replace
 import json
 import os
+from pathlib import Path
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 
-from zc_perception.errors import ConfigError, ZcError, printable
+from zc_perception.errors import ConfigError, printable, ZcError
 from zc_perception.observe.frame_log import FoundFrameLogs
 from zc_perception.observe.processes import sudo_command
-from zc_perception.observe.timeline import NodeTrack, build_timeline
+from zc_perception.observe.timeline import build_timeline, NodeTrack
 from zc_perception.programs import OptionParser
 from zc_perception.terminal import Interrupted, Interruption, interruptions, put
 from zc_perception.verify.evidence import Unreadable
-from zc_perception.verify.invariants import KNOWN_EXPORTERS, all_checks
+from zc_perception.verify.invariants import all_checks, KNOWN_EXPORTERS
 from zc_perception.verify.measurement import Ending, Measurement, Roots
 from zc_perception.verify.observation import Observation
 from zc_perception.verify.result import (
+    document_keys,
     EXIT_NOT_MEASURED,
     EXIT_USAGE,
+    notes,
     RESULT,
     Result,
-    document_keys,
-    notes,
     verdict,
     write_result,
 )
 from zc_perception.verify.workload import (
-    Command,
-    Newcomers,
     absent,
+    Command,
     hidden_logs,
+    Newcomers,
     running_nodes,
     wait_for_frames,
 )
@@ -71,7 +71,10 @@ class Say:
 
 
 TRACE, TIMELINE, LOG, ERROR = 'trace.txt', 'timeline.json', 'command.log', 'traceback.txt'
-_WHAT = 'Measures whether the four invariants hold for the nodes that run, or for those that a command starts.'
+_WHAT = (
+    'Measures whether the four invariants hold for the nodes that run, or for those that '
+    'a command starts.'
+)
 _EXAMPLES = (
     'zc_verify --seconds 10',
     'zc_verify --output build/verify -- ros2 launch zc_perception perception.launch.py',
@@ -123,9 +126,11 @@ def parser() -> OptionParser:
     more.add_argument('--known-exporter', nargs='+', default=[], action='extend', metavar='NAME',
                       help=f'an exporter that is fine, besides {", ".join(KNOWN_EXPORTERS)}')  # fmt: skip
     more.add_argument('--no-memmove-probe', action='store_true',
-                      help="do not count the C library's copies, which slows memmove down; I4 is then not measured")  # fmt: skip
+                      help="do not count the C library's copies, which slows memmove down; I4 "
+                           'is then not measured')  # fmt: skip
     more.add_argument('--no-sampling', action='store_true',
-                      help="do not sample the processors after the window; the document's fourth key is then not known")  # fmt: skip
+                      help="do not sample the processors after the window; the document's "
+                           'fourth key is then not known')  # fmt: skip
     more.add_argument(
         '--wait',
         type=float,
@@ -257,10 +262,16 @@ def _cut_short(
     """Why it was, if it was."""
     after = f'after {(seen.end_ns - seen.start_ns) / 1e9:.1f} of {arguments.seconds:g} s'
     if ending is Ending.WANTED:
-        yield f'{signal.Signals(stop.came).name} ended the measurement {after}; what was seen until then is judged'
+        yield (
+            f'{signal.Signals(stop.came).name} ended the measurement {after}; what was seen '
+            'until then is judged'
+        )
     elif ending is Ending.GONE and command is not None:
         status = f', with status {command.status}' if command.ended else ''
-        yield f'the command ended its nodes or itself {after}{status}; give one that runs until it is ended'
+        yield (
+            f'the command ended its nodes or itself {after}{status}; give one that runs '
+            'until it is ended'
+        )
     elif ending is Ending.GONE:
         yield f'the measurement ended {after}: no node was left'
 

@@ -1,28 +1,28 @@
 """The nodes that are to be measured: those that run, or those that a command starts; and nodes that begin meanwhile.
 
-A :class:`Command` knows what it has started by :class:`Descendants`. :class:`Newcomers` are nodes that begin while others are measured:
-nobody looked at them, so nothing is known of what they did.
+A :class:`Command` knows what it has started by :class:`Descendants`. :class:`Newcomers` are nodes
+that begin while others are measured: nobody looked at them, so nothing is known of what they did.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 import contextlib
 import ctypes
 import os
+from pathlib import Path
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 
 from zc_perception.errors import ConfigError
 from zc_perception.observe.frame_log import (
+    find_frame_logs,
     FoundFrameLogs,
     FrameLogReader,
     UnreadableProcess,
-    find_frame_logs,
 )
-from zc_perception.observe.processes import PROC, all_pids, process_state, who
+from zc_perception.observe.processes import all_pids, PROC, process_state, who
 from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.observation import INFERENCE
 
@@ -36,8 +36,8 @@ _WALKS = 10
 class Descendants:
     """Descendants of this process that began after this object was made, whatever sessions and environments they made for themselves.
 
-    Until :meth:`close` this process is the "subreaper": if a descendant's parent ends, the descendant becomes a child of this process, and
-    so is still known as a descendant.
+    Until :meth:`close` this process is the "subreaper": if a descendant's parent ends, the
+    descendant becomes a child of this process, and so is still known as a descendant.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,8 @@ _NAMED = 4
 class Command:
     """A command that runs while its nodes are measured. :meth:`stop` ends it, and everything that it has started.
 
-    It runs in a session of its own, so that a Ctrl-C in the terminal reaches this program only, which measures first.
+    It runs in a session of its own, so that a Ctrl-C in the terminal reaches this program only,
+    which measures first.
     """
 
     def __init__(self, words: Sequence[str], output: Path) -> None:
@@ -133,7 +134,8 @@ class Command:
             self._descendants.close()
             self._output.close()
             raise ConfigError(
-                f'the command {self.words[0]!r} cannot be started: {error.strerror}; give one that is in PATH'
+                f'the command {self.words[0]!r} cannot be started: {error.strerror}; give one '
+                'that is in PATH'
             ) from error
 
     def started(self, pid: int) -> bool:
@@ -180,7 +182,8 @@ def wait_for_frames(
     command: Command, seconds: float, wait: Callable[[float], bool]
 ) -> FoundFrameLogs:
     """The nodes that a command started, once no more of them begin and frames flow through all that infer; after *seconds* those that
-    there are."""
+    there are.
+    """
     known: dict[tuple[int, str, int], FrameLogReader] = {}
     unreadable: tuple[UnreadableProcess, ...] = ()
     deadline = time.monotonic() + seconds
@@ -222,7 +225,8 @@ def absent(found: FoundFrameLogs, pids: Collection[int]) -> list[str]:
             told.append(f'process {pid}: there is no such process; start it, or give another pid')
         elif pid not in seen and pid not in hidden:
             told.append(
-                f'{who(pid)} is no node with a frame log; give those of capture and inference nodes, or no --pid'
+                f'{who(pid)} is no node with a frame log; give those of capture and inference '
+                'nodes, or no --pid'
             )
     return told
 
@@ -256,7 +260,8 @@ _REASON, _STEP = 'it began while others were measured, and was not looked at', '
 class Newcomers:
     """Nodes that begin while others are measured. Each :meth:`look` finds those that run at that moment, and remembers them.
 
-    :param found: the nodes that are measured, and the processes that can't be read: those are told already.
+    :param found: the nodes that are measured, and the processes that can't be read: those are told
+        already.
     :param pids: of these processes; ``None``: of all, or of those that the command started.
     """
 

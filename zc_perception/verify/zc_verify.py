@@ -1,10 +1,11 @@
 """``zc_verify``: are the four invariants kept by the nodes that run, or by those that a command starts? See
-:mod:`~zc_perception.verify.verification`, which is imported when a signal can't hurt any more."""
+:mod:`~zc_perception.verify.verification`, which is imported when a signal can't hurt any more.
+"""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+import sys
 
 from zc_perception.terminal import ending_quietly
 

@@ -1,20 +1,21 @@
 """A stand-in for zenoh's Python API, as far as the benchmark uses it: over a Unix socket, from the documented signatures alone.
 
-``ZC_ZENOH_DOUBLE`` says what goes wrong: ``missing`` and ``broken`` on import; ``torn`` frames; ``hangs``, ``dies`` in put.
+``ZC_ZENOH_DOUBLE`` says what goes wrong: ``missing`` and ``broken`` on import; ``torn`` frames;
+``hangs``, ``dies`` in put.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import enum
 import json
 import mmap
 import os
+from pathlib import Path
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.detection.detections import Detections, box_iou
+from zc_perception.detection.detections import box_iou, Detections
 from zc_perception.detection.letterbox import Letterbox
 
 Array = NDArray[np.float64]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
+import re
 from typing import Any, ClassVar
+import warnings
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import numpy as np
+import pytest
 from tensors import GRIDS, INPUT
 
 from zc_perception.detection.heads import HEADS, make_head
@@ -264,7 +264,10 @@ def test_frames_of_another_geometry_than_the_head_s() -> None:
     [
         (
             HeadSpec('yolov9', 1),
-            rf"head 'yolov9' is not known; it must be one of {', '.join(HEADS.built_in)}; did you mean 'yolov",
+            (
+                rf"head 'yolov9' is not known; it must be one of {', '.join(HEADS.built_in)}; did "
+                r"you mean 'yolov"
+            ),
         ),
         (
             HeadSpec('yolov8', 1, coordinates='input'),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import numpy as np
+import pytest
 
 from zc_perception.detection.heads.levels import arrange, readable
 from zc_perception.detection.raw_tensor import RawTensor
@@ -81,7 +81,8 @@ def test_a_cube_alone_needs_its_layout() -> None:
     cube = np.zeros((1, 8, 8, 8), np.float32)
     with pytest.raises(
         AcceleratorError,
-        match=r"head yolov8: output 0 'raw' has shape 1x8x8x8: this can be NHWC or NCHW; the manifest",
+        match=r"head yolov8: output 0 'raw' has shape 1x8x8x8: this can be NHWC or NCHW; the "
+        r'manifest',
     ):
         arrange('yolov8', [RawTensor(cube, name='raw')], ((8, 8),), {'box': 4, 'class': 4})
     for layout in ('nhwc', 'nchw'):
@@ -124,7 +125,8 @@ def test_scales(scale: object, fine: bool) -> None:
     else:
         with pytest.raises(
             AcceleratorError,
-            match=r'head ssd: output 0 has shape 2x6 and scale .*: expected a number above 0, or an array',
+            match=r'head ssd: output 0 has shape 2x6 and scale .*: expected a number above 0, '
+            r'or an array',
         ):
             readable('ssd', [tensor])
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import make_head
@@ -59,7 +59,8 @@ def test_what_can_be_a_level_or_a_table_has_to_be_said() -> None:
     values = np.full((1, 3, channels), 0.4, np.float32)
     with pytest.raises(
         AcceleratorError,
-        match=r'output 0 has shape 1x3x20: this can be a raw level or a table of boxes; the manifest',
+        match=r'output 0 has shape 1x3x20: this can be a raw level or a table of boxes; the '
+        r'manifest',
     ):
         found(spec, values, '', (1, 3))
     values[..., :4] = 30

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
@@ -176,8 +176,10 @@ def test_prototypes_are_told_from_levels_and_coefficients_read_by_cell() -> None
 @pytest.mark.parametrize(
     ('kind', 'options', 'message'),
     [
-        ('yolov8', {'masks': 32, 'oriented': True}, 'head.masks and head.oriented: rows have one of them'),
-        ('yolov8', {'keypoints': [17, 4]}, r'head.keypoints is \[17, 4\]: each has 2 numbers, or 3'),
+        ('yolov8', {'masks': 32, 'oriented': True}, ('head.masks and head.oriented: rows have '
+                                                     'one of them')),
+        ('yolov8', {'keypoints': [17, 4]}, (r'head.keypoints is \[17, 4\]: each has 2 numbers, '
+                                            r'or 3')),
         ('boxes', {'oriented': True}, 'head.box_order is xyxy: with oriented it must be cxcywh'),
         ('yolox', {'masks': 32}, 'head.masks is not for head .yolox.; it is for boxes, yolov8'),
     ],

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from entry_point_kit import install, offer_alone
 import numpy as np
 import pytest
 import yaml
-from entry_point_kit import install, offer_alone
 
 from zc_perception.detection.heads import HEADS, make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
@@ -74,16 +74,25 @@ def test_a_manifest_names_a_head_of_another_package_and_it_decodes(tmp_path: Pat
     [
         (
             'nothing',
-            "head 'nothing' is 3, which is no class derived from zc_perception.detection.heads.spec.Head",
+            (
+                "head 'nothing' is 3, which is no class derived from "
+                'zc_perception.detection.heads.spec.Head'
+            ),
         ),
         ('no_head', "head 'no_head' is <function no_head"),
         (
             'broken',
-            "'broken' of package 'half-head' can't be imported (half_head:Missing): AttributeError",
+            (
+                "'broken' of package 'half-head' can't be imported (half_head:Missing): "
+                'AttributeError'
+            ),
         ),
         (
             'hal',
-            f"head 'hal' is not known; it must be one of {', '.join(HEADS.built_in)}, broken, half, no_head, nothing; did you mean 'half'",
+            (
+                f"head 'hal' is not known; it must be one of {', '.join(HEADS.built_in)}, broken, "
+                "half, no_head, nothing; did you mean 'half'"
+            ),
         ),
     ],
 )
@@ -97,7 +106,8 @@ def test_the_manifest_s_reader_lists_them_too(tmp_path: Path) -> None:
     (tmp_path / 'model.yaml').write_text('head: yolo9\nclasses: [a]\n', encoding='utf-8')
     with pytest.raises(
         ConfigError,
-        match=rf"key 'head' is 'yolo9'; it must be one of {', '.join(HEADS.built_in)}, broken, half, no_head, nothing",
+        match=rf"key 'head' is 'yolo9'; it must be one of {', '.join(HEADS.built_in)}, broken, "
+        r'half, no_head, nothing',
     ):
         load_manifest(str(tmp_path))
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.detection.heads.score_filter import (
+    activated,
     CellMajorFilter,
     ChannelMajorFilter,
-    activated,
     make_score_filter,
     numpy_filter,
     raw_threshold,
@@ -180,7 +180,8 @@ def test_filters_find_what_a_loop_finds(
         assert rows < 2 or isinstance(
             chosen, ChannelMajorFilter if channels_first else CellMajorFilter
         )
-        # Few and many cells are found in different ways: with 1 as many, the second time is the other way if there was any.
+        # Few and many cells are found in different ways: with 1 as many, the second time is the
+        # other way if there was any.
         for made in (
             chosen,
             ChannelMajorFilter(tensor, by_sigmoid, many=1),

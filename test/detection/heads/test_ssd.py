@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-import pytest
 from head_reference import assert_same, in_source, ssd_box, ssd_scores
 from hypothesis import assume, given
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 from tensors import GRIDS, INPUT, STRIDES
 
 from zc_perception.detection.detections import Detections
@@ -178,7 +178,8 @@ def test_options_that_do_not_belong_together(options: dict[str, object], key: st
 def test_another_layout_is_an_error_with_its_shape(shapes: list[tuple[int, ...]]) -> None:
     with pytest.raises(
         AcceleratorError,
-        match=r'head ssd: .*expected deltas 1x1x4 and scores 1x1x4 \(3 classes and the background\)',
+        match=r'head ssd: .*expected deltas 1x1x4 and scores 1x1x4 \(3 classes and the '
+        r'background\)',
     ):
         decode(HeadSpec('ssd', 3, INPUT, priors=ONE), *map(np.zeros, shapes))
 

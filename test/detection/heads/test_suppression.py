@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import cv2
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
+import pytest
 
 from zc_perception.detection.detections import box_iou
 from zc_perception.detection.heads.candidates import keep

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-from head_reference import Box, assert_same, centred, in_source, yolov5_levels
+from head_reference import assert_same, Box, centred, in_source, yolov5_levels
 from hypothesis import given, reject
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
-from tensors import GRIDS, INPUT, STRIDES, as_nchw, dequantised, quantised
+import pytest
+from tensors import as_nchw, dequantised, GRIDS, INPUT, quantised, STRIDES
 
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
@@ -182,7 +182,10 @@ def test_objectness_and_classes_that_are_no_numbers_are_no_scores(bad: float) ->
     [
         (
             ANCHORS[:2],
-            r'head.anchors has \[3, 3\] anchors: expected for each of the 3 strides \[8, 16, 32\] the same number',
+            (
+                r'head.anchors has \[3, 3\] anchors: expected for each of the 3 strides \[8, 16, '
+                r'32\] the same number'
+            ),
         ),
         ((ANCHORS[0], ANCHORS[1], ANCHORS[2][:2]), r'head.anchors has \[3, 3, 2\]'),
         (((), (), ()), r'head.anchors has \[0, 0, 0\]'),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import pytest
-from head_reference import Box, assert_same, in_source, suppressed, yolov8_levels, yolov8_rows
+from head_reference import assert_same, Box, in_source, suppressed, yolov8_levels, yolov8_rows
 from hypothesis import assume, given
 from hypothesis import strategies as st
+import numpy as np
 from numpy.typing import NDArray
-from tensors import GRIDS, INPUT, STRIDES, as_nchw, dequantised, quantised
+import pytest
+from tensors import as_nchw, dequantised, GRIDS, INPUT, quantised, STRIDES
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import make_head
@@ -409,7 +409,10 @@ def test_outputs_of_another_arrangement_may_follow() -> None:
         ),
         (
             [(1, 80, 80, 64), (1, 80, 80, 4)],
-            r'output 1 has shape 1x80x80x4: expected .* 64 box and 3 class channels, or 67 in one tensor',
+            (
+                r'output 1 has shape 1x80x80x4: expected .* 64 box and 3 class channels, or 67 in '
+                r'one tensor'
+            ),
         ),
         ([(1, 80, 80, 64), (1, 80, 80, 3)], r'grid 40x40 has outputs with no channels'),
         ([(1, 80, 80, 67)] * 2, r'grid 80x80 has outputs with 67 and 67 channels'),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 from head_reference import assert_same, in_source, yolox_levels
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tensors import GRIDS, INPUT, STRIDES, as_nchw, dequantised, quantised
+import numpy as np
+import pytest
+from tensors import as_nchw, dequantised, GRIDS, INPUT, quantised, STRIDES
 
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
@@ -59,7 +59,8 @@ def test_every_arrangement(
     ]
     left = [np.concatenate([dequantised(part) for part in parts], axis=2) for parts in outputs]
     boxes_of = list(yolox_levels(left, STRIDES, by_sigmoid))
-    # Of what the device computed, an objectness below the threshold doesn't count whatever the classes are.
+    # Of what the device computed, an objectness below the threshold doesn't count whatever the
+    # classes are.
     assume(all(abs(one.score - score) > NEAR for one in boxes_of))
     if not by_sigmoid:
         objects = np.concatenate([level[..., 4].reshape(-1) for level in left])
@@ -115,7 +116,10 @@ def test_a_size_that_overflows_is_no_detection() -> None:
         ([(1, 126, 8)], r'output 0 has shape 1x126x8'),
         (
             [(1, 8, 12, 7), (1, 4, 6, 8)],
-            r'output 1 has shape 1x4x6x8: expected .* 4 box and 1 objectness and 2 class channels, or 7',
+            (
+                r'output 1 has shape 1x4x6x8: expected .* 4 box and 1 objectness and 2 class '
+                r'channels, or 7'
+            ),
         ),
     ],
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+import ctypes
+import os
 from pathlib import Path
+import threading
+import time
 from typing import Any
 
 import av
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from waiting import until
 
-from zc_perception.camera.gstreamer.abi import Buffer, PadProbeInfo, ProbeCallback, load_gstreamer
+from zc_perception.camera.gstreamer.abi import Buffer, load_gstreamer, PadProbeInfo, ProbeCallback
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
@@ -205,7 +205,8 @@ def test_a_hundred_stops_bring_every_lease_back(bench: Bench) -> None:
     [
         ('identity error-after=3 ! fakesink', 'identity'),
         ('identity eos-after=3 ! fakesink', 'has ended its stream (EOS)'),
-        ('video/x-raw,format=I420 ! fakesink', "takes none of the frames: they are 'video/x-raw, format=(string)NV12"),
+        ('video/x-raw,format=I420 ! fakesink', ('takes none of the frames: they are '
+                                                "'video/x-raw, format=(string)NV12")),
         ('filesink location=/nowhere/at/all', '/nowhere/at/all'),
     ],
 )  # fmt: skip

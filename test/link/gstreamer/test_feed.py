@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from camera.gstreamer_process import check, names_of, Outcome, run_cases
 import pytest
-from camera.gstreamer_process import Outcome, check, names_of, run_cases
 
 CASES = Path(__file__).with_name('feed_cases.py')
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from memory_link import all_free, connected, make_pool, PATIENCE_S, PUBLISHER
 import pytest
-from memory_link import PATIENCE_S, PUBLISHER, all_free, connected, make_pool
 from waiting import until
 
 from zc_perception.link.shared_memory.client import SharedMemoryClient

@@ -1,20 +1,21 @@
 """Children for the tests of rung 2. Forks on command, so that a fresh process costs milliseconds.
 
-python link_process.py consumers PATH hold|work N     a line on stdin: fork one with a window and a depth of N; prints its pid
-python link_process.py producers FOLDER PUBLISHER     a line on stdin: fork one; prints its pid, then 'socket'
-python link_process.py check PATH COUNT               receives COUNT frames and prints what it saw, as JSON
+python link_process.py consumers PATH hold|work N     a line on stdin: fork one with a window and a
+depth of N; prints its pid python link_process.py producers FOLDER PUBLISHER     a line on stdin:
+fork one; prints its pid, then 'socket' python link_process.py check PATH COUNT
+receives COUNT frames and prints what it saw, as JSON
 """
 
 from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 import select
 import sys
 import threading
 import time
 import zlib
-from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
 

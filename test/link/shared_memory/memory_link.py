@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import array
+from collections.abc import Callable
 import os
+from pathlib import Path
 import select
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from waiting import until
@@ -26,7 +26,7 @@ from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.layout import ImageLayout, compute_layout
+from zc_perception.pixel.layout import compute_layout, ImageLayout
 
 PATIENCE_S = 60.0
 PUBLISHER = 'f' * 32

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+from pathlib import Path
 import select
 import time
 import zlib
-from pathlib import Path
 
+from memory_link import attempt, FakeProducer, make_frame, PATIENCE_S, publish, PUBLISHER, receive
 import numpy as np
 import pytest
-from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, attempt, make_frame, publish, receive
 from waiting import until
 
 from zc_perception.errors import FrameReleasedError
@@ -55,7 +55,8 @@ def test_a_frame_arrives_with_everything_that_is_known_of_it(
         assert [b.identity for b in data.buffers] == [b.identity for b in slot.buffers]
         assert [b.size for b in data.buffers] == [b.size for b in slot.buffers]
         assert not data.buffers[0].writable
-        # It is made without FrameData's constructor, and must not miss a field that is added there.
+        # It is made without FrameData's constructor, and must not miss a field that is added
+        # there.
         assert vars(data).keys() == vars(FrameData(data.header, *[None] * 7, 0)).keys()  # type: ignore[arg-type]
     until(lambda: held(server) == 0, 'the release')
 

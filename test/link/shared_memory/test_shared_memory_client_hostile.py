@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable
+import os
 from pathlib import Path
+import threading
 from typing import Any
 
+from memory_link import attempt, FakeProducer, RawPeer, receive
 import pytest
-from memory_link import FakeProducer, RawPeer, attempt, receive
 from waiting import until
 
 from zc_perception.frame import Frame

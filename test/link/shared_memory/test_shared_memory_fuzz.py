@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from long_form import LONG
+import pytest
 from two_receivers import compare
 from wire_fuzz import fuzz
 

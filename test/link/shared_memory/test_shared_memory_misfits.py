@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+import os
 from pathlib import Path
 
+from memory_link import attempt, connected, FakeProducer, publish, PUBLISHER, receive, settled
 import pytest
-from memory_link import PUBLISHER, FakeProducer, attempt, connected, publish, receive, settled
 from waiting import until
 
 from zc_perception.errors import ConfigError
@@ -108,7 +108,10 @@ def test_memory_that_nobody_can_map_is_refused_by_name(
         ):  # a device would take it: that it is no dma-buf is another matter
             assert client.statistics().ended == {'buffers': 1}
         else:
-            why = f"buffer 0, a {kind.value}, was opened with O_WRONLY, so it can't be mapped; its owner has to send an O_RDWR or"
+            why = (
+                f"buffer 0, a {kind.value}, was opened with O_WRONLY, so it can't be "
+                'mapped; its owner has to send an O_RDWR or'
+            )
             assert client.statistics().ended == {'constraints': 1} and why in client.last_end
             assert peer.receive_refused().code is RefusalCode.CONSTRAINTS
             assert client.approach() is None and not client.connected, 'it would be the same again'

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from shared_memory.memory_link import (
-    PUBLISHER,
-    FrameMessage,
-    RawPeer,
     all_free,
+    FrameMessage,
     make_layout,
     make_pool,
     publish,
+    PUBLISHER,
+    RawPeer,
     settled,
 )
 from waiting import until

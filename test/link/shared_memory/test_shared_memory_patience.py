@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 import select
 import socket
 import threading
-from pathlib import Path
 
+from memory_link import attempt, FakeProducer, make_layout, PATIENCE_S, PUBLISHER, RawPeer, receive
 import pytest
-from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, RawPeer, attempt, make_layout, receive
 from waiting import until
 
 from zc_perception.link.shared_memory import wire

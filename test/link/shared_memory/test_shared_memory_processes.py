@@ -1,43 +1,43 @@
 """Rung 2 between processes: the same memory, and what is left when one of them is killed or stopped.
 
-The long form kills 200 consumers and 50 producers, and there the slowest has to be quick enough, not only the median. Figures are
-printed with ``-s``.
+The long form kills 200 consumers and 50 producers, and there the slowest has to be quick enough,
+not only the median. Figures are printed with ``-s``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 import gc
 import json
 import os
+from pathlib import Path
 import queue
 import signal
 import subprocess
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-import pytest
 from long_form import LONG
 from memory_link import (
-    PATIENCE_S,
-    PUBLISHER,
     all_free,
     line,
     make_frame,
     make_layout,
     make_pool,
+    PATIENCE_S,
     publish,
+    PUBLISHER,
     start,
 )
+import pytest
 from waiting import until
 
 from zc_perception.link.shared_memory import connection
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import DeadlineFence
-from zc_perception.memory.pool import QUARANTINE_S, BufferPool
+from zc_perception.memory.pool import BufferPool, QUARANTINE_S
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 CONSUMER_KILLS, PRODUCER_KILLS = (200, 50) if LONG else (20, 5)
@@ -84,7 +84,8 @@ def check_times(what: str, taken_s: list[float], most_s: float) -> None:
     taken_s.sort()
     assert taken_s[-1] < most_s or not LONG, what
     print(
-        f'\n{what}: {1e3 * taken_s[len(taken_s) // 2]:.1f} ms (median), {1e3 * taken_s[-1]:.1f} ms (worst)'
+        f'\n{what}: {1e3 * taken_s[len(taken_s) // 2]:.1f} ms (median), '
+        f'{1e3 * taken_s[-1]:.1f} ms (worst)'
     )
 
 

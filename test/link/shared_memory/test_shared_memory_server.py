@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import os
 import threading
-from collections.abc import Callable
 
-import pytest
 from memory_link import (
-    PUBLISHER,
-    FrameMessage,
-    RawPeer,
     all_free,
+    FrameMessage,
     make_layout,
     make_pool,
     publish,
+    PUBLISHER,
+    RawPeer,
     settled,
 )
+import pytest
 from waiting import until
 
 from zc_perception.frame import Frame, Header
@@ -32,7 +32,7 @@ from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import heap_offer
 from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.layout import compute_layout
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -170,18 +170,25 @@ def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_poo
 
 
 @pytest.mark.parametrize(('requirements', 'why'), [
-    (Requirements(formats=((fourcc_code('YUYV'), 0),)), 'format NV12 LINEAR is not one of its formats (YUYV LINEAR)'),
+    (Requirements(formats=((fourcc_code('YUYV'), 0),)), ('format NV12 LINEAR is not one of its '
+        'formats (YUYV LINEAR)')),
     (Requirements(memory=1), 'the buffers are memfds, which it does not take'),
-    (Requirements(stride_align=256), 'plane 0: stride 64 is not a multiple of its stride_align 256'),
-    (Requirements(offset_align=4096), 'plane 1: offset 3072 is not a multiple of its offset_align 4096'),
+    (Requirements(stride_align=256), ('plane 0: stride 64 is not a multiple of its '
+                                      'stride_align 256')),
+    (Requirements(offset_align=4096), ('plane 1: offset 3072 is not a multiple of its '
+                                       'offset_align 4096')),
     (Requirements(max_width=32), 'takes images of at most 32x65535, not 64x48'),
     (Requirements(max_height=47), 'takes images of at most 65535x47, not 64x48'),
     (Requirements(options='min_size=65x1'), 'takes images of at least 65x1, not 64x48'),
-    (Requirements(options='height_align=32; max_stride=63'), 'has a stride of 64 bytes, above max_stride 63'),
-    (Requirements(options='buffer_per_plane'), 'planes lie in 1 buffer(s), it needs one buffer for each plane'),
-    (Requirements(options='heap=dma_heap/system | udmabuf'), "heap 'memfd', only of dma_heap/system, udmabuf"),
+    (Requirements(options='height_align=32; max_stride=63'), ('has a stride of 64 bytes, above '
+        'max_stride 63')),
+    (Requirements(options='buffer_per_plane'), ('planes lie in 1 buffer(s), it needs one '
+                                                'buffer for each plane')),
+    (Requirements(options='heap=dma_heap/system | udmabuf'), ("heap 'memfd', only of "
+        'dma_heap/system, udmabuf')),
     (Requirements(options='contiguous'), "contiguous memory, which heap 'memfd' is not"),
-    (Requirements(options='device=/dev/npu'), "/dev/npu of consumer can't attach to buffers of heap 'memfd'"),
+    (Requirements(options='device=/dev/npu'), ("/dev/npu of consumer can't attach to buffers "
+                                               "of heap 'memfd'")),
 ])  # fmt: skip
 def test_who_cannot_use_what_is_allocated_is_told_why(
     pool: BufferPool, serve: Serve, requirements: Requirements, why: str

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import socket
 import threading
-from collections.abc import Callable
 from typing import Any
 
+from memory_link import all_free, make_frame, make_pool, publish, RawPeer, settled
 import pytest
-from memory_link import RawPeer, all_free, make_frame, make_pool, publish, settled
 from waiting import until
 
 from zc_perception.frame import Header

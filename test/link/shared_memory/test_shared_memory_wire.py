@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
-import struct
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+import re
+import struct
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_link import FrameMessage, pack_frame
+import pytest
 
 from zc_perception.errors import ConfigError, printable
 from zc_perception.link.shared_memory import wire

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import contextlib
 import os
+from pathlib import Path
 import socket
 import stat
-from collections.abc import Callable
-from pathlib import Path
 
+from memory_link import make_pool, PUBLISHER, RawPeer
 import pytest
-from memory_link import PUBLISHER, RawPeer, make_pool
 from waiting import until
 
 from zc_perception.errors import ConfigError
@@ -26,7 +26,7 @@ from zc_perception.link.shared_memory.socket_folder import (
     runtime_folder,
     socket_path,
 )
-from zc_perception.link.shared_memory.unix_socket import Peer, consumer_allowed, producer_allowed
+from zc_perception.link.shared_memory.unix_socket import consumer_allowed, Peer, producer_allowed
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 #: Not the user who runs this: CI is nobody, 65534.
@@ -123,7 +123,8 @@ def test_it_is_made_for_this_user_alone_or_for_a_group(folder: Path) -> None:
 
 @pytest.mark.parametrize(('spoil', 'complaint'), [
     (lambda path: path.symlink_to('.'), r'is a symbolic link or no folder'), (lambda path: path.touch(), r'or no folder'),
-    (lambda path: (path.mkdir(), path.chmod(0o755)), r'is open to others \(mode 0755\); run .chmod 0700.'),
+    (lambda path: (path.mkdir(), path.chmod(0o755)), (r'is open to others \(mode 0755\); run '
+                                                      r'.chmod 0700.')),
     (lambda path: (path.mkdir(), path.chmod(0o720)), r'is open to others \(mode 0720\)'),
 ])  # fmt: skip
 def test_a_folder_that_others_could_enter_is_refused(

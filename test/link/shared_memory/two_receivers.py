@@ -1,18 +1,19 @@
 """Mutated packets of a producer, received by the compiled steps and in plain Python: the same frames, ends and words, and no descriptor stays.
 
-A program as well: ``two_receivers.py COMPILED SEED PACKETS`` does it with a module that was built in another way, such as for a sanitizer.
+A program as well: ``two_receivers.py COMPILED SEED PACKETS`` does it with a module that was built
+in another way, such as for a sanitizer.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 import gc
 import os
+from pathlib import Path
 import random
 import socket
 import sys
-from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from unittest.mock import patch
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import array
 import os
+from pathlib import Path
 import random
 import select
 import socket
@@ -17,7 +18,6 @@ import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 from waiting import until
 
@@ -25,14 +25,14 @@ if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[3])]
 
 from memory_link import (
-    PUBLISHER,
-    FrameMessage,
     attempt,
     connected,
+    FrameMessage,
     make_frame,
     make_layout,
     make_pool,
     pack_frame,
+    PUBLISHER,
 )
 
 from zc_perception.frame import Frame
@@ -136,7 +136,8 @@ class ServerFuzz:
         self.good = SharedMemoryClient(self.server.path, name='good', window=2, depth=2)
         connected(self.good)
         self.sequence = 12
-        # Every slot once, so that from here on no new one costs a descriptor and a mapping at both ends.
+        # Every slot once, so that from here on no new one costs a descriptor and a mapping at both
+        # ends.
         frames = [make_frame(self.pool, sequence) for sequence in range(12)]
         for frame in frames:
             self.server.publish(frame)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import contextlib
 import os
+from pathlib import Path
 import signal
 import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
+from link.unixfd.unixfd_kit import crcs, Feed, gst, NV12, RawReader, SIZE
+from long_form import LONG
 import numpy as np
 import pytest
-from link.unixfd.unixfd_kit import NV12, SIZE, Feed, RawReader, crcs, gst
-from long_form import LONG
 from waiting import until
 
 from zc_perception.errors import ConfigError

@@ -8,17 +8,17 @@ from __future__ import annotations
 import array
 import operator
 import os
+from pathlib import Path
 import socket
 import struct
 import subprocess
 import sys
 import time
-import zlib
-from pathlib import Path
 from typing import Any
+import zlib
 
-import numpy as np
 from environment import gstreamer_root
+import numpy as np
 
 from zc_perception.frame import Frame, Header
 from zc_perception.link.bus import BUS, BusKey, BusPublisher, LinkQos
@@ -29,7 +29,7 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import fourcc_code
-from zc_perception.pixel.layout import ImageLayout, compute_layout
+from zc_perception.pixel.layout import compute_layout, ImageLayout
 
 SIZE = 64, 48
 NV12 = compute_layout(fourcc_code('NV12'), *SIZE, stride_align=1, offset_align=1)

@@ -1,16 +1,21 @@
 """A consumer of camera frames, written from docs/wire.md alone with the standard library.
 
-It finds the publishers of a topic in their folder, takes frames from one at a time, prints each frame's CRCs as one line of JSON, and gives
-the frame back. It goes on when the camera ends, comes back, or changes its buffers. It shares no code with the package or other tests: that
-it works says that the page is enough.
+It finds the publishers of a topic in their folder, takes frames from one at a time, prints each
+frame's CRCs as one line of JSON, and gives the frame back. It goes on when the camera ends, comes
+back, or changes its buffers. It shares no code with the package or other tests: that it works says
+that the page is enough.
 """
 
 from __future__ import annotations
 
 import argparse
 import array
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
 import fcntl
 import hashlib
+from itertools import pairwise
 import json
 import mmap
 import os
@@ -21,12 +26,8 @@ import stat
 import struct
 import sys
 import time
-import zlib
-from collections import deque
-from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
+import zlib
 
 HELLO, WELCOME, REFUSED, BUFFERS, FRAME, RELEASE, BUFFER_RETIRED, NOTED = range(1, 9)
 WAITS = 2

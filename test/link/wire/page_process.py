@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import json
 import os
+from pathlib import Path
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from waiting import until

@@ -1,14 +1,18 @@
 """A producer of camera frames, written from docs/wire.md alone with the standard library.
 
-It serves a moving pattern in memfds to each consumer that connects, and prints each frame's CRCs as one line of JSON. With --reconfigure it
-changes to buffers of half the size, and back, after every so many frames. It shares no code with the package or other tests: that it works
-says that the page is enough.
+It serves a moving pattern in memfds to each consumer that connects, and prints each frame's CRCs
+as one line of JSON. With --reconfigure it changes to buffers of half the size, and back, after
+every so many frames. It shares no code with the package or other tests: that it works says that
+the page is enough.
 """
 
 from __future__ import annotations
 
 import argparse
 import array
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
 import fcntl
 import hashlib
 import json
@@ -23,11 +27,8 @@ import stat
 import struct
 import sys
 import time
-import zlib
-from collections import deque
-from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
+import zlib
 
 HELLO, WELCOME, REFUSED, BUFFERS, FRAME, RELEASE, BUFFER_RETIRED = range(1, 8)
 VERSION, UNSUITABLE, BUSY, RULE, OTHER_PUBLISHER = 1, 3, 4, 5, 6

@@ -1,29 +1,29 @@
 """Two consumers that share no code, the package's and that of client/, meet the same conversations: both see a broken rule, or neither.
 
-First each rule that a producer can break, which the C consumer names. Then conversations that are altered at random: two seeds of 60
-each, a hundred in the long form.
+First each rule that a producer can break, which the C consumer names. Then conversations that are
+altered at random: two seeds of 60 each, a hundred in the long form.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 import os
+from pathlib import Path
 import random
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-import pytest
-import wire_spec as spec
 from link.shared_memory.memory_link import attempt
 from long_form import LONG
-from wire_process import ENDED, FRAMES_READ, REFUSED, RULE_BROKEN, ConsumerProcess
+import pytest
+from wire_process import ConsumerProcess, ENDED, FRAMES_READ, REFUSED, RULE_BROKEN
+import wire_spec as spec
 from wire_spec import Image, Slot
-from wire_violations import FIRST_MESSAGES, WRONG_BUFFERS, WRONG_FRAMES, WRONG_IMAGES, lie
+from wire_violations import FIRST_MESSAGES, lie, WRONG_BUFFERS, WRONG_FRAMES, WRONG_IMAGES
 
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.requirements import Requirements

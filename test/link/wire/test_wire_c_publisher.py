@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import json
 import os
+from pathlib import Path
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-import zlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
+import zlib
 
-import numpy as np
-import pytest
-import wire_spec as spec
 from link.shared_memory.memory_link import attempt
 from long_form import LONG
+import numpy as np
+import pytest
 from waiting import eventually, until
-from wire_builder import CHECKED, CLIENT, build
-from wire_process import FRAMES_READ, ConsumerProcess
+from wire_builder import build, CHECKED, CLIENT
+from wire_process import ConsumerProcess, FRAMES_READ
 from wire_raw import GOOD_HELLO, RawConsumer
+import wire_spec as spec
 from wire_violations import INSTEAD, INSTEAD_OF_RELEASE
 
 from zc_perception.link.shared_memory.client import SharedMemoryClient

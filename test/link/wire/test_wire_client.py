@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import select
-import time
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+import select
+import time
+import zlib
 
+from link.shared_memory.memory_link import attempt
 import numpy as np
 import pytest
 import wire_spec as spec
-from link.shared_memory.memory_link import attempt
 from wire_spec import Conversation, Image, Slot, SpecServer
-from wire_violations import CHROMA, LUMA, UNCLEAR_REFUSALS, WRONG_BUFFERS, lie
+from wire_violations import CHROMA, lie, LUMA, UNCLEAR_REFUSALS, WRONG_BUFFERS
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory.client import Greeting, SharedMemoryClient

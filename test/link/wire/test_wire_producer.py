@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import os
+from pathlib import Path
 import re
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import wire_spec as spec
-from wire_process import FRAMES_READ, ConsumerProcess
+from wire_process import ConsumerProcess, FRAMES_READ
 from wire_producer import ProducerProcess
 from wire_raw import GOOD_HELLO, RawConsumer
+import wire_spec as spec
 from wire_violations import INSTEAD, INSTEAD_OF_RELEASE
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-import shutil
-import subprocess
 from collections.abc import Sequence
 from os import environ
 from pathlib import Path
+import shlex
+import shutil
+import subprocess
 
 HERE = Path(__file__).resolve().parent
 CLIENT = HERE.parents[2] / 'client'
@@ -25,7 +25,8 @@ def compiler() -> list[str]:
     command = shlex.split(environ.get('CC', '')) or ['cc']
     if shutil.which(command[0]) is None:
         raise CompilerError(
-            f'{command[0]!r} is not installed: the wire tests need a C compiler, install gcc and libc6-dev or set CC'
+            f'{command[0]!r} is not installed: the wire tests need a C compiler, install gcc '
+            'and libc6-dev or set CC'
         )
     return command
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 import queue
 import subprocess
 import threading
-from pathlib import Path
 from typing import Any
 
 FRAMES_READ, ENDED, USAGE, REFUSED, RULE_BROKEN = range(5)

@@ -1,20 +1,21 @@
 """The package's producer in a process of its own: numbered frames of random pixels, told with their CRCs. Driven by ``ProducerProcess``.
 
-Reads commands from standard input, one JSON list for each line, and answers each with one line: ``["publish", COUNT, [CONSUMER, ...]]``
-publishes frames, each one only when the consumers of these names could take it, so that they lose none; ``["statistics"]``;
-``["replace"]`` puts other buffers into all slots, once they are free.
+Reads commands from standard input, one JSON list for each line, and answers each with one line:
+``["publish", COUNT, [CONSUMER, ...]]`` publishes frames, each one only when the consumers of these
+names could take it, so that they lose none; ``["statistics"]``; ``["replace"]`` puts other buffers
+into all slots, once they are free.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 import subprocess
 import sys
 import time
-import zlib
-from pathlib import Path
 from typing import Any
+import zlib
 
 import numpy as np
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from contextlib import suppress
+import os
 from pathlib import Path
+import socket
 
 import wire_spec as spec
 from wire_violations import INSTEAD, INSTEAD_OF_RELEASE

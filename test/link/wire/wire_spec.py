@@ -1,22 +1,22 @@
 """Rung 2's wire protocol a second time: tables, packing and checks written from docs/wire.md, not from the package.
 
-``SpecServer`` is a producer that a test drives step by step, and that says which rule a consumer broke. It shares no code with the
-package's producer, so what both agree on is what the page says.
+``SpecServer`` is a producer that a test drives step by step, and that says which rule a consumer
+broke. It shares no code with the package's producer, so what both agree on is what the page says.
 """
 
 from __future__ import annotations
 
 import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 import fcntl
 import os
+from pathlib import Path
 import re
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 
 HELLO, WELCOME, REFUSED, BUFFERS, FRAME, RELEASE, BUFFER_RETIRED = range(1, 8)
 CONSTRAINTS = 3
@@ -309,7 +309,9 @@ class Conversation:
             data, ancillary, flags, _ = self.socket.recvmsg(
                 MAX_PACKET, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC
             )
-        except ConnectionResetError:  # told once, where the consumer left packets unread; what it said before still lies in the queue
+        # told once, where the consumer left packets unread; what it said before still lies in the
+        # queue
+        except ConnectionResetError:
             return self.receive()
         descriptors = array.array('i')
         for level, kind, content in ancillary:

@@ -66,7 +66,8 @@ UNCLEAR_REFUSALS = {
     'no_byte_of_utf8': (9, b'why \xff', 5),
 }
 
-# Fields of the BUFFERS of Image.nv12(), to a consumer that asked for NV12 LINEAR, aligned to 8 and 16, of at most 72 x 48.
+# Fields of the BUFFERS of Image.nv12(), to a consumer that asked for NV12 LINEAR, aligned to 8 and
+# 16, of at most 72 x 48.
 WRONG_BUFFERS = {
     'no_pixels': ('image', {'width': 0}),
     'no_rows': ('image', {'height': 0}),
@@ -152,7 +153,8 @@ WRONG_IMAGES = {
     ),
 }
 
-# To a window of 1, after the BUFFERS of uid 7. The first frame of two is right, and to be released before the second.
+# To a window of 1, after the BUFFERS of uid 7. The first frame of two is right, and to be released
+# before the second.
 WRONG_FRAMES = {
     'same_generation': ('generation', lambda: [spec.frame(7, 5, 10), spec.frame(7, 5, 11)]),
     'older_generation': ('generation', lambda: [spec.frame(7, 5, 10), spec.frame(7, 4, 11)]),
@@ -169,7 +171,8 @@ WRONG_FRAMES = {
     'short_buffers': ('length', lambda: [spec.packet(spec.BUFFERS, bytes(183))]),
 }
 
-# What a consumer can do wrong. One number of its HELLO, or of the RELEASE of its first frame: where, how long, what.
+# What a consumer can do wrong. One number of its HELLO, or of the RELEASE of its first frame:
+# where, how long, what.
 WRONG_HELLOS = {
     'bad-magic': (8, 4, 0x4B4C435B),
     'wrong-length': (2, 2, 136),

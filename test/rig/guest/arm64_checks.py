@@ -1,18 +1,19 @@
 """Runs in the arm64 guest: all checks that need no ROS. ``python arm64_checks.py PART ...``, each PART one of :data:`PARTS`.
 
-Results go to ``$RIG_OUT/PART.json``: by check a traceback, nothing, or why it can't run on this kernel.
+Results go to ``$RIG_OUT/PART.json``: by check a traceback, nothing, or why it can't run on this
+kernel.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 import gc
 import json
 import os
+from pathlib import Path
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 _TEST = Path(__file__).resolve().parents[2]
@@ -30,7 +31,8 @@ _WITHOUT = ('graph_faults', 'doctor_checks')
 DECODE = tuple(
     f'detection/heads/test_{name}.py' for name in ('boxes', 'ssd', 'yolov5', 'yolov8', 'yolox')
 )
-#: Of each property; the guest is a dozen times slower than the machines that the tests are made for.
+#  Of each property; the guest is a dozen times slower than the machines that the tests are made
+#  for.
 _EXAMPLES = 2
 
 
@@ -57,8 +59,8 @@ def run_checks(part: str) -> bool:
 
 def run_decode(part: str) -> bool:
     """Run the tests of decoding with pytest, each of which is a check."""
-    import pytest
     from hypothesis import HealthCheck, settings
+    import pytest
 
     class Results:
         """What became of each test."""

@@ -10,7 +10,7 @@ from waiting import until
 
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.controls import V4l2Controls
-from zc_perception.camera.v4l2.device import V4l2Device, find_device
+from zc_perception.camera.v4l2.device import find_device, V4l2Device
 from zc_perception.errors import (
     CameraBusyError,
     CameraChangedError,
@@ -20,13 +20,13 @@ from zc_perception.errors import (
 )
 
 from .camera_kit import (
-    MULTI,
-    SINGLE,
     capture_until,
     configured,
+    MULTI,
     next_frame,
     opened,
     settled,
+    SINGLE,
     streaming,
 )
 from .harness import check, check_each, equal

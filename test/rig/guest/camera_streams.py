@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+import time
 
 from waiting import until
 
@@ -16,20 +16,20 @@ from zc_perception.pixel.format_names import from_v4l2
 from zc_perception.pixel.modifier import LINEAR
 
 from .camera_kit import (
+    capture_until,
+    configured,
     MULTI,
     MULTI_DMA,
+    next_frame,
+    opened,
     RATE,
     SINGLE,
     SINGLE_DMA,
     SIZE,
-    capture_until,
-    configured,
-    next_frame,
-    opened,
     streaming,
 )
 from .harness import check, check_each, equal
-from .kernel_api import HEAP_EXPORTERS, any_heap, bufinfo
+from .kernel_api import any_heap, bufinfo, HEAP_EXPORTERS
 from .package_kit import accelerator, device_crcs, kernel_crcs, refused
 
 EXPORTERS = {
@@ -87,7 +87,8 @@ def frames_reach_the_device_as_the_camera_made_them(variant: str) -> None:
 def a_device_without_iommu_imports_contiguous_memory_or_says_why_not() -> None:
     """The system heap's pages are scattered or not as it happens: what counts is that the camera knows before it streams.
 
-    Not with two buffers per image: there this kernel's videobuf2 keeps a reference to one that it could not map.
+    Not with two buffers per image: there this kernel's videobuf2 keeps a reference to one that it
+    could not map.
     """
     try:
         camera = opened(SINGLE_DMA, memory='import', heap=any_heap())

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+import fcntl
+import os
 from pathlib import Path
+import struct
 
-from ..virtual_result import PlanePixels, expected_crcs, fourcc
+from ..virtual_result import expected_crcs, fourcc, PlanePixels
 from .harness import check, equal
-from .kernel_api import NPU, Buffer, bufinfo
+from .kernel_api import Buffer, bufinfo, NPU
 from .npu_client import Npu
 
 _S_FMT = 0xC0D05605

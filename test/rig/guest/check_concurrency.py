@@ -9,7 +9,7 @@ import time
 
 from .harness import check, equal, expect_nothing_left, together
 from .kernel_api import heap_buffer, live, parameters
-from .npu_client import RESULT_SIZE, Npu, make_image
+from .npu_client import make_image, Npu, RESULT_SIZE
 
 _SECONDS = 2.0
 #: On the slowest machine, too.

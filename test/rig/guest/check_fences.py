@@ -8,16 +8,16 @@ import time
 
 from .harness import check, equal, raises
 from .kernel_api import (
-    SYNC_END,
-    SYNC_READ,
-    SYNC_WRITE,
     fence_info,
     heap_buffer,
     is_readable,
     parameters,
+    SYNC_END,
+    SYNC_READ,
+    SYNC_WRITE,
     wait_fence,
 )
-from .npu_client import RESULT_SIZE, Npu, make_image, read_result, scene
+from .npu_client import make_image, Npu, read_result, RESULT_SIZE, scene
 
 
 def _now_us() -> int:

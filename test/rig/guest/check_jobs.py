@@ -10,7 +10,7 @@ from zc_perception.npu.axl import abi
 
 from .harness import check, equal, expect_nothing_left, raises, settles
 from .kernel_api import bufinfo, heap_buffer, is_readable, live, parameters, trace_events, tracing
-from .npu_client import RESULT_SIZE, Npu, make_image, read_result, scene
+from .npu_client import make_image, Npu, read_result, RESULT_SIZE, scene
 
 
 @check

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import ctypes
 import errno
 import os
+from pathlib import Path
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 from waiting import until
 
 from .harness import check, equal, expect_nothing_left, raises
 from .kernel_api import (
-    SYSCALLS,
     bufinfo,
     heap_buffer,
     is_readable,
@@ -22,10 +21,11 @@ from .kernel_api import (
     live,
     parameters,
     shadow_buffer,
+    SYSCALLS,
     trace_events,
     tracing,
 )
-from .npu_client import RESULT_SIZE, Npu, make_image, scene
+from .npu_client import make_image, Npu, RESULT_SIZE, scene
 
 
 @check

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..virtual_result import FORMATS, MAGIC, VERSION, VirtualResult, fourcc
+from ..virtual_result import FORMATS, fourcc, MAGIC, VERSION, VirtualResult
 from .harness import check, equal
-from .kernel_api import SYNC_END, SYNC_READ, SYNC_WRITE, heap_buffer, shadow_buffer, udmabuf_buffer
-from .npu_client import RESULT_SIZE, Image, Npu, make_image, read_result
+from .kernel_api import heap_buffer, shadow_buffer, SYNC_END, SYNC_READ, SYNC_WRITE, udmabuf_buffer
+from .npu_client import Image, make_image, Npu, read_result, RESULT_SIZE
 
 
 def _expect_right(npu: Npu, image: Image) -> VirtualResult:

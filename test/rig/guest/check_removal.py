@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from pathlib import Path
+import threading
 
 from waiting import until
 
@@ -13,17 +13,17 @@ from zc_perception.npu.axl import abi
 
 from .harness import check, equal, expect_nothing_left, raises
 from .kernel_api import (
-    LatePage,
     bufinfo,
     heap_buffer,
     is_readable,
+    LatePage,
     live,
     parameters,
     pulled,
     replug,
     unbound,
 )
-from .npu_client import RESULT_SIZE, Npu, device_path, make_image
+from .npu_client import device_path, make_image, Npu, RESULT_SIZE
 
 
 @check

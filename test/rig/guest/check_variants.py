@@ -11,15 +11,15 @@ from zc_perception.npu.axl import abi
 
 from .harness import check, equal, raises
 from .kernel_api import (
-    NPU,
     bufinfo,
     heap_buffer,
     is_readable,
     merge_fences,
+    NPU,
     parameters,
     udmabuf_buffer,
 )
-from .npu_client import RESULT_SIZE, Npu, make_image, read_result
+from .npu_client import make_image, Npu, read_result, RESULT_SIZE
 
 # As the shipped driver's header has them, not as the package does: _IOWR('U', 5, int) and 6.
 ATTACH, DETACH = 0xC0045505, 0xC0045506

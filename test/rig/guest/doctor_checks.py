@@ -7,8 +7,8 @@ import errno
 import io
 import json
 import os
-import sys
 from pathlib import Path
+import sys
 from typing import Any
 
 from npu.json_schema import conforms
@@ -16,11 +16,12 @@ from npu.json_schema import conforms
 from zc_perception.doctor import zc_doctor
 from zc_perception.doctor.zc_doctor import main
 
-from .camera_kit import MULTI, SINGLE, next_frame, streaming
+from .camera_kit import MULTI, next_frame, SINGLE, streaming
 from .harness import check, equal
 from .kernel_api import bufinfo, parameters
 
-#: What needs no process of its own: those are slow in the guest, and have nothing to do with its kernel.
+#  What needs no process of its own: those are slow in the guest, and have nothing to do with its
+#  kernel.
 GROUPS = ('kernel', 'memory', 'buffers', 'cameras', 'metis', 'link', 'time', 'limits')
 REPORT = 'doctor.json'
 _NOBODY = 65534

@@ -1,19 +1,20 @@
 """What the kernel says from outside of the programs that are being watched: attachments, mappings, trace events.
 
-``zc_verify`` knows more of this and is what judges a graph; this is the test's own look, which shares no line with the package.
+``zc_verify`` knows more of this and is what judges a graph; this is the test's own look, which
+shares no line with the package.
 """
 
 from __future__ import annotations
 
-import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+import re
+import threading
 
-from .kernel_api import TRACING, bufinfo, write_control
+from .kernel_api import bufinfo, TRACING, write_control
 
 _MAP_LINE = re.compile(r'^\S+ \S+ \S+ \S+ (\d+)\s+(/dmabuf:|/dev/video)\S*')
 _EVENT = re.compile(r'\s(\d+\.\d+): (?:axl_)?(\w+): (.*)$')
@@ -87,7 +88,8 @@ class Watch:
 def recording(buffer_kb: int = 16384) -> Iterator[None]:
     """Record the axl events and the signals of fences, from an empty buffer.
 
-    The events stay switched on: each switch rewrites the kernel's code, which QEMU's other cores may be running at that moment.
+    The events stay switched on: each switch rewrites the kernel's code, which QEMU's other cores
+    may be running at that moment.
     """
     write_control(TRACING / 'tracing_on', '0')
     (TRACING / 'trace').write_text('')

@@ -1,19 +1,20 @@
 """Faults while the whole graph streams: vivid camera → capture → link → axl → detections.
 
-What each check demands of every fault: frames go on, or come back by themselves; meanwhile and afterwards the kernel holds no
-more dma-bufs and the device no more attachments than before it; at the end nothing is left (the harness looks).
+What each check demands of every fault: frames go on, or come back by themselves; meanwhile and
+afterwards the kernel holds no more dma-bufs and the device no more attachments than before it; at
+the end nothing is left (the harness looks).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 import gc
 import os
+from pathlib import Path
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
 from types import MappingProxyType
 
 from waiting import until
@@ -250,12 +251,16 @@ def the_graph_survives_buffers_that_the_driver_drops() -> None:
 def _consumer(name: str, **values: object) -> subprocess.Popen[bytes]:
     """An inference node in another process, over rung 2, with an accelerator and imports of its own; its log is ``$RIG_OUT/NAME.log``.
 
-    It imports Python modules at once, which takes long here beside a graph that streams, and begins with the first line on its stdin.
+    It imports Python modules at once, which takes long here beside a graph that streams, and
+    begins with the first line on its stdin.
     """
     words = [
         word for key, value in (INFERENCE | values).items() for word in ('-p', f'{key}:={value}')
     ]
-    code = 'import sys; from zc_perception.nodes import inference, main; sys.stdin.readline(); sys.exit(main.inference_node())'
+    code = (
+        'import sys; from zc_perception.nodes import inference, main; '
+        'sys.stdin.readline(); sys.exit(main.inference_node())'
+    )
     command = [sys.executable, '-c', code, '--ros-args', '-r', f'__node:={name}', *words]
     with _log(name).open('wb') as log:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)

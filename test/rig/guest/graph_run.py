@@ -2,22 +2,23 @@
 
     python graph_run.py VARIANT:FRAMES[:VERIFIED[:OPTION ...]] ...
 
-VARIANT is one of graph_variants.py; VERIFIED says how many frames ``zc_verify`` judges, and OPTION is one of its own.
+VARIANT is one of graph_variants.py; VERIFIED says how many frames ``zc_verify`` judges, and OPTION
+is one of its own.
 
-Writes, for each, into ``$RIG_OUT/VARIANT``: ``figures.json``, ``frames.json`` (one entry per frame), ``kernel.trace``, and beside them what
-``zc_verify`` writes where it watches.
+Writes, for each, into ``$RIG_OUT/VARIANT``: ``figures.json``, ``frames.json`` (one entry per
+frame), ``kernel.trace``, and beside them what ``zc_verify`` writes where it watches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 import ctypes
+from functools import partial
 import json
 import os
+from pathlib import Path
 import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 TEST = Path(__file__).resolve().parents[2]
@@ -25,9 +26,9 @@ sys.path[:0] = [str(TEST), str(TEST.parent)]
 
 from waiting import eventually  # noqa: E402
 
-from rig.guest.evidence import Watch, event_counts, inodes_of, recording, trace_text  # noqa: E402
-from rig.guest.graph_kit import PlainSubscriber, RunningGraph, ros, thread_seconds  # noqa: E402
-from rig.guest.graph_variants import VARIANTS, Variant  # noqa: E402
+from rig.guest.evidence import event_counts, inodes_of, recording, trace_text, Watch  # noqa: E402
+from rig.guest.graph_kit import PlainSubscriber, ros, RunningGraph, thread_seconds  # noqa: E402
+from rig.guest.graph_variants import Variant, VARIANTS  # noqa: E402
 from rig.guest.kernel_api import bufinfo, fence_info, live  # noqa: E402
 from rig.guest.package_kit import kernel_crcs  # noqa: E402
 from rig.guest.verifier import Verifier  # noqa: E402
@@ -43,7 +44,8 @@ _Streamed = tuple[Watch, dict[str, float], 'Verifier | None']
 class FrameChecker:
     """An observer of the inference node: the frame is still leased then, so that the camera can't be writing it.
 
-    What the buffer holds is read by the kernel, past the device's IOMMU and without any mapping by a process.
+    What the buffer holds is read by the kernel, past the device's IOMMU and without any mapping by
+    a process.
     """
 
     def __init__(self) -> None:

@@ -9,13 +9,16 @@ from typing import Any
 WIDTH, HEIGHT, FRAMERATE = 640, 360, 30.0
 SLOTS, IN_FLIGHT = 12, 2
 
-#: The instances of vivid by what is special about them: plain, memory of the DMA API, the multi-planar API.
+#  The instances of vivid by what is special about them: plain, memory of the DMA API, the
+#  multi-planar API.
 PLAIN, DMA, MULTI = (f'/dev/video{number}' for number in range(3))
 VIVID = 'n_devs=3 node_types=0x1,0x1,0x1 multiplanar=1,1,2 allocators=0,1,0'
-#: vivid can reach memory below 4 GiB only; what lies above is bounced, which is a copy in the kernel.
+#  vivid can reach memory below 4 GiB only; what lies above is bounced, which is a copy in the
+#  kernel.
 MEMORY_MIB = 2560
 
-#: vivid stamps the end of the frame by default, which lies in the future; 1 is the start of exposure.
+#  vivid stamps the end of the frame by default, which lies in the future; 1 is the start of
+#  exposure.
 VIVID_START_OF_EXPOSURE = 1
 _V4L2 = {
     'camera': 'v4l2', 'device': PLAIN, 'width': WIDTH, 'height': HEIGHT, 'framerate': FRAMERATE, 'slots': SLOTS,
@@ -43,9 +46,11 @@ class Variant:
     :param strides: what the planes' must be.
     :param rows: for how many rows each plane's memory must be.
     :param buffers: memory buffers of a frame.
-    :param verified: of how many frames ``zc_verify`` judges at least, which slows the guest down; 0: of none.
+    :param verified: of how many frames ``zc_verify`` judges at least, which slows the guest down;
+        0: of none.
     :param drawn: whether the camera's pixels come from the CPU; then a mapping is no fault.
-    :param keep_all: whether every frame is to be processed: a guest that is slow for a moment catches up from the queue.
+    :param keep_all: whether every frame is to be processed: a guest that is slow for a moment
+        catches up from the queue.
     """
 
     frames: int
@@ -66,9 +71,10 @@ class Variant:
         }  # fmt: skip
 
 
-#: Those of ``make rig``. The document's literal four need a second attachment (vivid's own) on a buffer of the system heap, which vivid
-#: takes only where it is contiguous: one that fills a 1 MiB block of the page allocator to its last page is. The webcam input has no
-#: such size, the HDMI input scales to any.
+#  Those of ``make rig``. The document's literal four need a second attachment (vivid's own) on a
+#  buffer of the system heap, which vivid takes only where it is contiguous: one that fills a 1 MiB
+#  block of the page allocator to its last page is. The webcam input has no such size, the HDMI
+#  input scales to any.
 RUNS: dict[str, Variant] = {
     'cached': Variant(300, True, _CALM, verified=8, keep_all=False),
     'uncached': Variant(60, False, _CALM, verified=8, keep_all=False),
@@ -86,19 +92,22 @@ RUNS: dict[str, Variant] = {
     ),
 }  # fmt: skip
 
-#: Pixels as the device sees them, in every layout that a frame of NV12 has. vivid pads rows but has no padding between planes.
+#  Pixels as the device sees them, in every layout that a frame of NV12 has. vivid pads rows but
+#  has no padding between planes.
 LAYOUTS: dict[str, Variant] = {
     'two_buffers': Variant(30, True, {**_V4L2, 'device': MULTI, 'pixel_format': 'NM12'}, buffers=2),
     'padded_rows': Variant(30, True, {**_V4L2, 'participants': ['wide: NV12; stride_align=1024']}, strides=(1024, 1024)),
     'two_padded_buffers': Variant(
-        30, True, {**_V4L2, 'device': MULTI, 'participants': ['wide: NV12; stride_align=256; buffer_per_plane']},
+        30, True, {**_V4L2, 'device': MULTI, 'participants': [('wide: NV12; stride_align=256; '
+            'buffer_per_plane')]},
         strides=(768, 768), buffers=2,
     ),
     'padded_height': Variant(
         30, True, {**_SYNTHETIC, 'height': 270, 'participants': ['tall: NV12; height_align=16']}, rows=(272, 136), drawn=True
     ),
     'padded_both_ways': Variant(
-        30, False, {**_SYNTHETIC, 'height': 270, 'participants': ['large: NV12; height_align=32; stride_align=1024']},
+        30, False, {**_SYNTHETIC, 'height': 270, 'participants': [('large: NV12; height_align=32; '
+            'stride_align=1024')]},
         strides=(1024, 1024), rows=(288, 144), drawn=True,
     ),
 }  # fmt: skip

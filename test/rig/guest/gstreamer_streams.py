@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 import fcntl
+from functools import wraps
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import wraps
 from typing import Any
 
 from camera.camera_options import camera_options
@@ -22,7 +22,7 @@ from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.modifier import LINEAR
 
-from .camera_kit import PATIENCE_S, next_frame
+from .camera_kit import next_frame, PATIENCE_S
 from .harness import check_each, equal
 from .kernel_api import bufinfo
 from .package_kit import accelerator, device_crcs, kernel_crcs, refused
@@ -149,7 +149,8 @@ def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
 def rows_that_the_driver_pads_are_no_reason_to_copy(name: str) -> None:
     """1366 pixels: neither GStreamer's own stride nor vivid's may decide whether a frame is copied."""
     with _streaming(
-        f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! video/x-raw,format=NV12,width=1280,height=720'
+        f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! '
+        'video/x-raw,format=NV12,width=1280,height=720'
     ) as (camera, ledger):
         equal(camera.copy_reason, '', 'why it is copied')
         with next_frame(camera) as frame, accelerator() as npu:
@@ -168,7 +169,8 @@ def rows_that_the_driver_pads_are_no_reason_to_copy(name: str) -> None:
 def a_copying_pipeline_is_reported_as_such(variant: str) -> None:
     name, _, rest = variant.partition(' ')
     source, _, element = rest.partition('!')
-    # The last one keeps from the source what the sink says of strides and buffers, which other sinks don't say at all.
+    # The last one keeps from the source what the sink says of strides and buffers, which other
+    # sinks don't say at all.
     caps = {
         'identity drop-allocation=true': NV12,
         'videoconvert': 'video/x-raw,format=I420,width=640,height=360',

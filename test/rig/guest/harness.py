@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 import errno
+from functools import partial
 import gc
 import json
 import os
+from pathlib import Path
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from waiting import eventually
 
-from .kernel_api import TRACING, NotHere, bufinfo, live
+from .kernel_api import bufinfo, live, NotHere, TRACING
 
 Check = Callable[[], None]
 CheckOfVariant = Callable[[str], None]
 
-#: Of all modules that were imported, by ``MODULE: TITLE`` and, of a check that runs once for each of several variants, ``[VARIANT]``.
+#  Of all modules that were imported, by ``MODULE: TITLE`` and, of a check that runs once for each
+#  of several variants, ``[VARIANT]``.
 CHECKS: dict[str, Check] = {}
 #: Those that the short form leaves out.
 LONG_CHECKS: set[str] = set()
-#: What the outcome of a check begins with that raised :class:`NotHere`: it has neither passed nor failed.
+#  What the outcome of a check begins with that raised :class:`NotHere`: it has neither passed nor
+#  failed.
 NOT_HERE = 'not here: '
 #: What a guest without ROS does not have.
 _OF_ROS = ('rclpy', 'sensor_msgs')
@@ -155,13 +157,15 @@ def run(checks: dict[str, Check], results: Path) -> bool:
     for name, function in checks.items():
         started = time.monotonic()
         gc.collect()
-        # What an earlier check's threads are just letting go of doesn't count: it would be missed afterwards.
+        # What an earlier check's threads are just letting go of doesn't count: it would be missed
+        # afterwards.
         time.sleep(0.02)
         fds, buffers = _open_fds(), set(bufinfo())
         try:
             function()
             expect_nothing_left()
-            # Soon, not at once: a thread that has just ended something may still be letting go of it.
+            # Soon, not at once: a thread that has just ended something may still be letting go of
+            # it.
             settles(lambda before=fds: _open_fds() - before, set(), 'open file descriptors')
             settles(
                 lambda before=buffers: set(bufinfo()) - before,

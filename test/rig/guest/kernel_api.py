@@ -1,21 +1,22 @@
 """The kernel's own interfaces that the checks need: buffers, SYNC, fences, bufinfo, trace, modules.
 
-Written from the kernel's UAPI headers, not from the package that is being tested. Standard library alone.
+Written from the kernel's UAPI headers, not from the package that is being tested. Standard library
+alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 import ctypes
+from dataclasses import dataclass, field
 import fcntl
 import mmap
 import os
+from pathlib import Path
 import re
 import select
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 TRACING = Path('/sys/kernel/tracing')
@@ -380,8 +381,8 @@ def write_control(path: Path, text: str, *, append: bool = False) -> None:
 def use_one_cpu() -> None:
     """Switch all processors off but the first, until the guest ends: before probes are installed and removed under load.
 
-    That rewrites code of the running kernel, and another processor of QEMU's may still run into a breakpoint that is gone by then
-    ("Oops: int3"); those of real machines can't.
+    That rewrites code of the running kernel, and another processor of QEMU's may still run into a
+    breakpoint that is gone by then ("Oops: int3"); those of real machines can't.
     """
     for switch in sorted(Path('/sys/devices/system/cpu').glob('cpu[1-9]*/online')):
         switch.write_text('0')
@@ -392,8 +393,9 @@ def tracing(system: str) -> Iterator[None]:
     """Record the events of `system`."""
     enable = TRACING / 'events' / system / 'enable'
     (TRACING / 'trace').write_text('')
-    # To know the names of tasks, switching an event on and off would rewrite the code of the scheduler while QEMU's other cores run it:
-    # one of them may then meet a breakpoint that is not there any more, and the kernel oopses (int3 in __schedule).
+    # To know the names of tasks, switching an event on and off would rewrite the code of the
+    # scheduler while QEMU's other cores run it: one of them may then meet a breakpoint that is not
+    # there any more, and the kernel oopses (int3 in __schedule).
     (TRACING / 'options/record-cmd').write_text('0')
     enable.write_text('1')
     try:

@@ -2,22 +2,23 @@
 
     python latency_run.py FRAMES
 
-A frame's latency is what passes outside of camera and card: from the kernel's event that the driver has finished the buffer to the
-submitted job, and from the signal of the job's fence to the published detections. Both kernels stamp both ends with CLOCK_MONOTONIC.
-Writes ``$RIG_OUT/latency.json``: nanoseconds of each frame, by priority.
+A frame's latency is what passes outside of camera and card: from the kernel's event that the
+driver has finished the buffer to the submitted job, and from the signal of the job's fence to the
+published detections. Both kernels stamp both ends with CLOCK_MONOTONIC. Writes
+``$RIG_OUT/latency.json``: nanoseconds of each frame, by priority.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 import json
 import os
+from pathlib import Path
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TEST), str(TEST.parent)]
@@ -26,14 +27,15 @@ from rclpy.parameter import Parameter  # noqa: E402
 from waiting import eventually  # noqa: E402
 
 from rig.guest.evidence import recording, trace_text, write_control  # noqa: E402
-from rig.guest.graph_kit import RunningGraph, ros  # noqa: E402
-from rig.guest.graph_variants import PLAIN, VIVID_START_OF_EXPOSURE, Variant  # noqa: E402
-from rig.guest.kernel_api import TRACING, fence_info  # noqa: E402
+from rig.guest.graph_kit import ros, RunningGraph  # noqa: E402
+from rig.guest.graph_variants import PLAIN, Variant, VIVID_START_OF_EXPOSURE  # noqa: E402
+from rig.guest.kernel_api import fence_info, TRACING  # noqa: E402
 from zc_perception.detection.detections import Detections  # noqa: E402
 from zc_perception.npu.axl.accelerator import AxlJob  # noqa: E402
 from zc_perception.npu.scheduler import InFlight  # noqa: E402
 
-#: SCHED_FIFO of the nodes' threads in each series; 0: ordinary scheduling. vivid's thread stands for a camera's interrupt and comes first.
+#  SCHED_FIFO of the nodes' threads in each series; 0: ordinary scheduling. vivid's thread stands
+#  for a camera's interrupt and comes first.
 PRIORITIES, VIVID_PRIORITY = (0, 50), 60
 _SETTLING = 30
 #: Frames whose buffers may have been finished before the recording began.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 import contextlib
+from contextlib import contextmanager
+from functools import partial
 import json
 import mmap
 import os
+from pathlib import Path
 import select
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -33,18 +33,18 @@ from zc_perception.npu.axl.device import AxlDevice
 from zc_perception.npu.metis_card import find_cards
 
 from .camera_kit import streaming
-from .check_camera import EXPORTERS, cameras
+from .check_camera import cameras, EXPORTERS
 from .harness import equal
-from .package_kit import LAYOUT, Child, allocate, crcs, maps_lines, publish, start
+from .package_kit import allocate, Child, crcs, LAYOUT, maps_lines, publish, start
 
 _LINK = Path(__file__).resolve().parents[2] / 'link'
 sys.path += [str(_LINK / 'wire'), str(_LINK / 'shared_memory')]
 
-from memory_link import FakeProducer as FakeProducer  # noqa: E402 - needs the path
 from memory_link import connected as connected  # noqa: E402
+from memory_link import FakeProducer as FakeProducer  # noqa: E402 - needs the path
 from wire_builder import build_consumer  # noqa: E402
-from wire_process import FRAMES_READ as FRAMES_READ  # noqa: E402
 from wire_process import ConsumerProcess as ConsumerProcess  # noqa: E402
+from wire_process import FRAMES_READ as FRAMES_READ  # noqa: E402
 
 PUBLISHER = 'f' * 32
 #: Where the C consumer lies that was compiled before the guest was started.
@@ -83,7 +83,8 @@ def camera_of(exporter: str) -> Iterator[tuple[V4l2Camera, BufferPool]]:
         str(cameras()[EXPORTERS[exporter]]), slots, size=SIZE, rate=FRAMERATE
     ) as camera:
         assert camera.pool is not None
-        # Of the checks here none is about patience: on a slow machine too, a fence that a check holds back gets enough of it.
+        # Of the checks here none is about patience: on a slow machine too, a fence that a check
+        # holds back gets enough of it.
         camera.pool._release_timeout_s = PATIENCE_S
         yield camera, camera.pool
 
@@ -207,7 +208,8 @@ def next_received(client: SharedMemoryClient) -> Frame:
 class Consumer:
     """Keeps what it receives until it is told to release it.
 
-    :param device: an open file of the device that this process shares with others; by default it opens one of its own.
+    :param device: an open file of the device that this process shares with others; by default it
+        opens one of its own.
     :param result: where its jobs write.
     """
 

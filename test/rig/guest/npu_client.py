@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
-import os
-import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+import ctypes
 from dataclasses import dataclass
+import fcntl
+import os
 from pathlib import Path
+import random
 from typing import Any, TypeVar
 
 from zc_perception.npu.axl import abi
 
-from ..virtual_result import FORMATS, PlanePixels, VirtualResult, expected_crcs, fourcc
-from .kernel_api import Buffer, Closing, FenceInfo, fence_info, heap_buffer, libc, wait_fence
+from ..virtual_result import expected_crcs, FORMATS, fourcc, PlanePixels, VirtualResult
+from .kernel_api import Buffer, Closing, fence_info, FenceInfo, heap_buffer, libc, wait_fence
 
 _S = TypeVar('_S', bound=ctypes.LittleEndianStructure)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 import ctypes
 import errno
 import mmap
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from zc_perception.errors import AllocationError
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf, is_dmabuf
@@ -18,19 +18,19 @@ from zc_perception.npu.axl.device import AxlError
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
-from .check_camera import EXPORTERS, SIZE, cameras, export, opened
+from .check_camera import cameras, export, EXPORTERS, opened, SIZE
 from .harness import check_each, equal, raises
 from .kernel_api import any_heap, bufinfo, libc
 from .package_kit import (
-    PAGE,
-    RESULT_SIZE,
     adopted,
     buffers,
     card,
     level_crcs,
     maps_lines,
+    PAGE,
     refused,
     result_crcs,
+    RESULT_SIZE,
     start,
 )
 from .package_memory import death, poke

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, ExitStack
+from dataclasses import dataclass
 import errno
 import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
@@ -20,27 +20,27 @@ from zc_perception.npu.axl.device import AxlDevice
 
 from .harness import check, check_each, equal
 from .kernel_api import (
-    SYNC_READ,
-    SYNC_WRITE,
     any_heap,
     fence_info,
     is_readable,
     parameters,
     shadow_buffer,
+    SYNC_READ,
+    SYNC_WRITE,
 )
 from .package_kit import (
-    HEAPS,
-    LAYOUT,
-    PAGE,
-    RESULT_SIZE,
     adopted,
     buffers,
     card,
+    HEAPS,
     jobs_held,
+    LAYOUT,
+    PAGE,
     pool_of,
     publish,
     recorded,
     refused,
+    RESULT_SIZE,
     start,
 )
 
@@ -257,7 +257,8 @@ def a_quarantine_ends_with_the_job_and_not_before(heap: str) -> None:
             fast = start(second, [b.source], result)
         let_go = gate.enter_context(jobs_held())
         slow = b.start()
-        # A deadline that is long past before the job ends would show: nothing but the job may end it.
+        # A deadline that is long past before the job ends would show: nothing but the job may end
+        # it.
         quarantine = quarantine_fence([b.other, b.source, result], 20.0)
         assert not quarantine.wait(0.0)
         assert fast.wait(20.0) and not slow.wait(0.0)

@@ -1,25 +1,26 @@
 """What the checks of the package in the guest share: an opened accelerator, pools and frames, CRCs, probes in the kernel, processes.
 
-The probes see every ``ioctl`` and ``mmap`` of every dma-buf, whoever exports it, and are not of this package.
+The probes see every ``ioctl`` and ``mmap`` of every dma-buf, whoever exports it, and are not of
+this package.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 import ctypes
+from dataclasses import dataclass, replace
 import fcntl
+from functools import partial
 import os
+from pathlib import Path
 import re
 import signal
 import socket
 import struct
 import time
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import Any
+import zlib
 
 import numpy as np
 
@@ -36,18 +37,18 @@ from zc_perception.npu.manifest import load_manifest
 from zc_perception.npu.metis_card import find_cards
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
+from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
 
 from ..virtual_result import VirtualResult
 from .harness import equal
 from .kernel_api import (
+    any_heap,
+    Buffer,
+    BufInfo,
+    bufinfo,
     HEAP_EXPORTERS,
     METIS_PARAMETERS,
     TRACING,
-    Buffer,
-    BufInfo,
-    any_heap,
-    bufinfo,
     write_control,
 )
 
@@ -161,8 +162,12 @@ def level_crcs(level: int, layout: ImageLayout = LAYOUT) -> list[int]:
 # What the kernel does with dma-bufs.
 
 _PROBES = (
-    # At its return: the result is known, and the argument still is where the kernel has just read it.
-    'zc/dmabuf_ioctl dma_buf_ioctl%return inode=file->f_inode->i_ino request=cmd:x32 flags=+u0(arg):u32 result=$retval:s64',
+    # At its return: the result is known, and the argument still is where the kernel has just read
+    # it.
+    (
+        'zc/dmabuf_ioctl dma_buf_ioctl%return inode=file->f_inode->i_ino request=cmd:x32 '
+        'flags=+u0(arg):u32 result=$retval:s64'
+    ),
     'zc/dmabuf_mmap dma_buf_mmap_internal inode=file->f_inode->i_ino',
 )
 _SYNC = 0x40086200

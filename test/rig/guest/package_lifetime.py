@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, ExitStack
 import ctypes
 import gc
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from long_form import LONG
@@ -18,22 +18,22 @@ from zc_perception.errors import FrameReleasedError, StaleFrameError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import DeadlineFence, EventFence, SyncFile
-from zc_perception.memory.pool import REAPER, BufferPool, Slot, SlotState
+from zc_perception.memory.pool import BufferPool, REAPER, Slot, SlotState
 
 from .harness import check_each, equal, together
 from .kernel_api import any_heap, bufinfo
 from .package_kit import (
-    HEAPS,
-    LAYOUT,
-    RESULT_SIZE,
-    Child,
     buffers,
     card,
+    Child,
+    HEAPS,
     jobs_held,
+    LAYOUT,
     pool_of,
     publish,
     recorded,
     refused,
+    RESULT_SIZE,
     start,
     wait_for,
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 import errno
+from pathlib import Path
 import queue
 import tempfile
-from contextlib import ExitStack
-from pathlib import Path
 
 from waiting import until
 
@@ -17,28 +17,28 @@ from zc_perception.memory.pool import Slot
 from .camera_kit import next_frame
 from .check_camera import EXPORTERS
 from .harness import check, check_each, equal
-from .kernel_api import METIS_PARAMETERS, any_heap, parameters
+from .kernel_api import any_heap, METIS_PARAMETERS, parameters
 from .link_kit import (
-    FRAMES_READ,
-    PATIENCE_S,
+    c_program,
+    camera_of,
     Consumer,
     ConsumerProcess,
     FakeProducer,
-    Remote,
-    c_program,
-    camera_of,
+    FRAMES_READ,
     free_slot,
     open_fds,
+    PATIENCE_S,
+    Remote,
     served,
 )
 from .package_kit import (
-    HEAPS,
-    LAYOUT,
     buffers,
     card,
+    HEAPS,
     info_of,
     jobs_held,
     kernel_crcs,
+    LAYOUT,
     maps_lines,
     pool_of,
     publish,
@@ -134,7 +134,8 @@ def another_process_reads_the_very_memory_that_the_device_wrote() -> None:
             [[[image.size, 'r--s']]] * len(seen['mappings']),
             'mappings of a buffer',
         )
-        # The kernel's own account of the attempts to write is part of these: one more mapping for each slot.
+        # The kernel's own account of the attempts to write is part of these: one more mapping for
+        # each slot.
         found = recording()
         equal(
             {inode: found.mappings(inode) for inode in inodes},

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+import tempfile
+import time
 
 from waiting import until
 
@@ -22,29 +22,29 @@ from .check_camera import EXPORTERS
 from .harness import check, check_each, equal, settles
 from .kernel_api import any_heap, bufinfo, live, parameters
 from .link_kit import (
-    PATIENCE_S,
-    PUBLISHER,
-    Consumer,
-    Producer,
-    Remote,
     camera_of,
     connected,
+    Consumer,
     next_received,
     overwrite,
+    PATIENCE_S,
+    Producer,
+    PUBLISHER,
+    Remote,
     served,
 )
 from .package_kit import (
-    LAYOUT,
-    RESULT_SIZE,
     buffers,
     card,
     crcs,
     jobs_held,
     kernel_crcs,
+    LAYOUT,
     level_crcs,
     pool_of,
     publish,
     result_crcs,
+    RESULT_SIZE,
 )
 
 LEVEL = 61
@@ -139,7 +139,8 @@ def a_killed_consumers_frame_is_not_written_before_its_device_is_done() -> None:
 @check
 def without_reservation_fences_the_longest_job_is_waited_for() -> None:
     heap = any_heap()
-    # A machine that is so slow that the time was over before anything could be seen gets more of it.
+    # A machine that is so slow that the time was over before anything could be seen gets more of
+    # it.
     if not any(
         _waits_for_the_longest_job(heap, quarantine_s) for quarantine_s in (1.5, 6.0, 24.0)
     ):
@@ -206,7 +207,8 @@ def a_killed_consumers_buffer_is_not_filled_by_the_camera_before_the_device_is_d
         )
         used = _filled(server, camera, 20)
         assert uid not in used and len(used) > 1, (
-            f'buffer {uid} was filled again while the device was going to read it; filled were {used}'
+            f'buffer {uid} was filled again while the device was going to read it; filled were '
+            f'{used}'
         )
         let_go()
         until(lambda: live()['jobs'] == 0, 'the device reads', PATIENCE_S)

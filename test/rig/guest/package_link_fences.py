@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 from contextlib import ExitStack
+import errno
 
 from waiting import until
 
@@ -12,28 +12,28 @@ from .check_camera import EXPORTERS
 from .harness import check, check_each, equal
 from .kernel_api import any_heap, parameters
 from .link_kit import (
-    PATIENCE_S,
-    Consumer,
-    Remote,
-    RemoteError,
     camera_of,
+    Consumer,
     free_slot,
     overwrite,
+    PATIENCE_S,
+    Remote,
+    RemoteError,
     served,
 )
 from .package_kit import (
-    LAYOUT,
-    RESULT_SIZE,
     buffers,
     card,
     jobs_held,
     kernel_crcs,
+    LAYOUT,
     level_crcs,
     pool_of,
     publish,
     recorded,
     refused,
     result_crcs,
+    RESULT_SIZE,
     start,
 )
 

@@ -17,9 +17,9 @@ from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 
 from .harness import check, check_each, equal, settles
-from .kernel_api import NPU, any_heap, live, parameters
-from .link_kit import PATIENCE_S, Remote, connected, next_received, served
-from .package_kit import MANIFEST, accelerator, crcs, device_crcs, kernel_crcs
+from .kernel_api import any_heap, live, NPU, parameters
+from .link_kit import connected, next_received, PATIENCE_S, Remote, served
+from .package_kit import accelerator, crcs, device_crcs, kernel_crcs, MANIFEST
 from .package_negotiation import heap_camera, importer
 
 FRAMES = 5

@@ -15,20 +15,20 @@ from zc_perception.memory.kernel_abi import fdinfo
 from zc_perception.memory.owned_fd import OwnedFd
 
 from .harness import check_each, equal, raises
-from .kernel_api import HEAP_EXPORTERS, bufinfo, shadow_buffer, system_buffer, udmabuf_buffer
+from .kernel_api import bufinfo, HEAP_EXPORTERS, shadow_buffer, system_buffer, udmabuf_buffer
 from .package_kit import (
-    HEAPS,
-    LAYOUTS,
-    PAGE,
-    Child,
     accelerator,
     adopted,
     buffers,
+    Child,
     crcs,
     device_crcs,
     fill,
+    HEAPS,
     info_of,
+    LAYOUTS,
     maps_lines,
+    PAGE,
     pool_of,
     publish,
     received,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
+import zlib
 
 import numpy as np
 
@@ -25,12 +25,12 @@ from zc_perception.negotiation.settings import (
     Undo,
 )
 from zc_perception.npu.axl.accelerator import AxlAccelerator
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.modifier import LINEAR
 
 from .harness import check_each, equal
-from .kernel_api import NPU, bufinfo, live, parameters
-from .package_kit import HEAPS, accelerator, allocate, crcs, device_crcs, maps_lines, publish
+from .kernel_api import bufinfo, live, NPU, parameters
+from .package_kit import accelerator, allocate, crcs, device_crcs, HEAPS, maps_lines, publish
 
 SIZE, SLOTS = (336, 240), 3
 

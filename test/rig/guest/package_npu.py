@@ -1,27 +1,28 @@
 """The package's accelerator and scheduler on a real kernel: right results, in order, whatever the card and its driver do.
 
-The card computes each result from the frame's own bytes: a result of another frame, or of pixels that came too late, is a wrong one.
+The card computes each result from the frame's own bytes: a result of another frame, or of pixels
+that came too late, is a wrong one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 import ctypes
+from dataclasses import dataclass, field, replace
 import errno
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 
-import numpy as np
 from frame_queues import FrameQueue
+import numpy as np
 from waiting import until
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.frame import Frame, FrameData
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
-from zc_perception.memory.heaps import SealedMemfd, open_heap
+from zc_perception.memory.heaps import open_heap, SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.npu.axl.abi import ImportFlags
@@ -37,25 +38,25 @@ from zc_perception.pixel.fourcc import NV12
 from ..virtual_result import VirtualResult
 from .harness import check, equal, settles
 from .kernel_api import (
-    NPU,
     any_heap,
     bufinfo,
     fence_info,
     heap_buffer,
     heaps_there,
     live,
+    NPU,
     parameters,
     pulled,
 )
 from .package_kit import (
-    LAYOUTS,
-    PAGE,
     accelerator,
     crcs,
     device_crcs,
     frames,
     jobs_held,
+    LAYOUTS,
     opened_accelerator,
+    PAGE,
     recorded,
     refused,
 )
@@ -172,7 +173,8 @@ def bufinfo_attached() -> list[int]:
 
 @check
 def device_errors_and_hangs_cost_their_own_frames_only() -> None:
-    # A hung job holds up those behind it until its timeout, which is theirs too: one at a time there.
+    # A hung job holds up those behind it until its timeout, which is theirs too: one at a time
+    # there.
     for parameter, words, in_flight, timeout_s in (
         ('fail_every', 'Input/output error', 4, 20.0),
         ('hang_every', 'timed out', 1, 3.0),

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+import time
 
 from waiting import until
 
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
 from zc_perception.npu.axl.abi import ImportFlags
-from zc_perception.npu.axl.accelerator import ImportCache, import_key
+from zc_perception.npu.axl.accelerator import import_key, ImportCache
 from zc_perception.npu.axl.device import AxlDevice
 
 from .harness import check, check_each, equal
 from .kernel_api import any_heap, bufinfo, live, parameters
 from .package_kit import (
-    HEAPS,
-    LAYOUT,
-    RESULT_SIZE,
     accelerator,
     buffers,
     card,
     device_crcs,
+    HEAPS,
     jobs_held,
+    LAYOUT,
     level_crcs,
     pool_of,
     publish,
     result_crcs,
+    RESULT_SIZE,
     start,
 )
 

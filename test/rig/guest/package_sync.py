@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 import errno
 import gc
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.frame import Frame
@@ -18,20 +18,20 @@ from zc_perception.memory.pool import BufferPool
 from .harness import check, check_each, equal, together
 from .kernel_api import parameters, shadow_buffer
 from .package_kit import (
-    HEAPS,
-    LAYOUT,
-    LAYOUTS,
-    RESULT_SIZE,
     adopted,
     buffers,
     card,
+    HEAPS,
     jobs_held,
+    LAYOUT,
+    LAYOUTS,
     level_crcs,
     pool_of,
     publish,
     recorded,
     refused,
     result_crcs,
+    RESULT_SIZE,
     start,
 )
 

@@ -1,16 +1,17 @@
 """Which heap a camera's buffers come from: real heaps, a real card, with an IOMMU and without; agreed on as a capture node does it.
 
-The heap of contiguous memory stays once it is there, and the accelerator takes its result buffers from it. So these checks are the last
-of their boot: checks run in the order in which their modules are imported.
+The heap of contiguous memory stays once it is there, and the accelerator takes its result buffers
+from it. So these checks are the last of their boot: checks run in the order in which their modules
+are imported.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
+import os
 from pathlib import Path
+import time
 
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.doctor.needs import needs_of, pool_need
@@ -24,9 +25,9 @@ from zc_perception.npu.metis_card import read_iommu
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
-from .camera_kit import SINGLE, agreed, next_frame, opened
+from .camera_kit import agreed, next_frame, opened, SINGLE
 from .harness import check, check_each, equal
-from .kernel_api import NPU, NotHere, bufinfo, identity, parameters
+from .kernel_api import bufinfo, identity, NotHere, NPU, parameters
 from .package_kit import accelerator, crcs, device_crcs
 from .package_negotiation import importer
 
@@ -148,7 +149,8 @@ def a_card_behind_no_iommu_gets_contiguous_memory() -> None:
             CMA,
             f"axl /dev/metis-0:1:0 needs contiguous memory {passes}, which heap '{SYSTEM}' is not",
         )
-        # A heap that the user named stays. The card is refused by name before any import, and the camera goes on.
+        # A heap that the user named stays. The card is refused by name before any import, and the
+        # camera goes on.
         _agree([], SYSTEM, f"parameter 'heap' is '{SYSTEM}'", heap=SYSTEM, seen=Verdict.REFUSED)
         _expect_scattered_to_fail()
     assert read_iommu(NPU).translates, read_iommu(NPU)

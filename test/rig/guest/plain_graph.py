@@ -4,14 +4,14 @@ no ROS to run the nodes. The rooms below ``nodes/`` are put together as the node
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, ExitStack
+from functools import partial
 import os
+from pathlib import Path
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,10 +36,10 @@ from zc_perception.pixel.fourcc import fourcc_name
 from .graph_variants import HEIGHT, IN_FLIGHT, PLAIN, SLOTS, VIVID_START_OF_EXPOSURE, WIDTH
 from .harness import left_behind
 from .kernel_api import any_heap
-from .package_kit import MANIFEST, accelerator
+from .package_kit import accelerator, MANIFEST
 from .sabotage import Consumer, sabotaged
-from .untouched_camera import ShadowHeap, UntouchedCamera, unmapped
-from .verifier import AFTERWARDS, Outcome, guarded, judged
+from .untouched_camera import ShadowHeap, unmapped, UntouchedCamera
+from .verifier import AFTERWARDS, guarded, judged, Outcome
 
 FPS = 5.0
 _DESCRIBE_S = 0.5

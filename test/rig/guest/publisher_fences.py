@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, ExitStack
 from typing import Any
+import zlib
 
 from waiting import until
 
@@ -15,16 +15,16 @@ from zc_perception.npu.axl.device import AxlDevice
 
 from .harness import check, check_each, equal
 from .kernel_api import any_heap, parameters
-from .link_kit import PATIENCE_S, Consumer, Remote, RemoteError
+from .link_kit import Consumer, PATIENCE_S, Remote, RemoteError
 from .package_kit import (
-    LAYOUT,
-    RESULT_SIZE,
     buffers,
     card,
     jobs_held,
+    LAYOUT,
     level_crcs,
     refused,
     result_crcs,
+    RESULT_SIZE,
     start,
 )
 

@@ -1,16 +1,17 @@
 """Runs in the guest: the checks of one suite. ``python run_checks.py SUITE [PART OF A NAME ...] [VARIANT:FRAMES ...]``.
 
-Without a part of a name all checks run that this form has (``ZC_LONG``). Results go to ``$RIG_OUT/SUITE.json``. Variants are then run by
-``graph_run``, in this process, since imports are slow here.
+Without a part of a name all checks run that this form has (``ZC_LONG``). Results go to
+``$RIG_OUT/SUITE.json``. Variants are then run by ``graph_run``, in this process, since imports are
+slow here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import importlib
 import os
-import sys
-from collections.abc import Sequence
 from pathlib import Path
+import sys
 
 _TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_TEST), str(_TEST.parent)]

@@ -5,16 +5,16 @@ Nothing here books a copy in the package's ledger: that would be a confession, n
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 import mmap
 import os
+from pathlib import Path
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,8 +30,8 @@ from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.pixel.layout import ImageLayout
 
-from .kernel_api import SYSCALLS, any_heap
-from .verifier import NOBODY, NOTHING_AGAIN, Outcome, judged
+from .kernel_api import any_heap, SYSCALLS
+from .verifier import judged, NOBODY, NOTHING_AGAIN, Outcome
 
 
 def look_at_the_header(frame: Frame) -> None:
@@ -180,7 +180,8 @@ def _import_decoys_alone(running: Running) -> Iterator[None]:
 @contextmanager
 def _submit_an_old_decoy(running: Running) -> Iterator[None]:
     """The frames' own imports stay, as they should, and nobody uses them, but a decoy's, from before anybody looked: no event tells what
-    its handle stands for."""
+    its handle stands for.
+    """
     handles: list[int] = []
     imported = threading.Event()
     with _decoy(running) as (layout, buffer):
@@ -254,7 +255,8 @@ def _keep_imports(running: Running) -> Iterator[None]:
 @contextmanager
 def _exchange_handles(running: Running) -> Iterator[None]:
     """Each frame is submitted by the next buffer's handle. The buffers were imported before anybody looked, and each handle stands for one
-    image, always."""
+    image, always.
+    """
     npu = running.graph.inference.accelerator
     entries = dict(npu._cache._entries).values()
     handles = sorted(

@@ -5,10 +5,10 @@ python two_nodes.py PARAMETERS.yaml
 
 from __future__ import annotations
 
+from pathlib import Path
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from types import FrameType
 
 PROGRAMS = ('capture_node', 'inference_node')

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 import fcntl
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from unittest import mock
 
 from zc_perception.camera import camera as camera_module

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+import subprocess
+import sys
 from typing import Any
+import zlib
 
-import numpy as np
 from camera.jpeg_kit import jpeg, without_tables
 from environment import turbojpeg
+import numpy as np
 from waiting import until
 
 from zc_perception.camera.v4l2.camera import V4l2Camera

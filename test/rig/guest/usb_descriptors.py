@@ -1,14 +1,15 @@
 """What the rig's USB webcam says of itself: its descriptors, and the settings that it and ``uvcvideo`` agree on before a stream.
 
-Sources: USB 2.0 chapter 9 (device, configuration, interface, endpoint); *USB Device Class Definition for Video Devices* 1.1, sections 3
-(descriptors) and 4.3.1.1 (Video Probe and Commit Controls), and its payload documents *Uncompressed* and *Motion-JPEG*. The kernel's
+Sources: USB 2.0 chapter 9 (device, configuration, interface, endpoint); *USB Device Class
+Definition for Video Devices* 1.1, sections 3 (descriptors) and 4.3.1.1 (Video Probe and Commit
+Controls), and its payload documents *Uncompressed* and *Motion-JPEG*. The kernel's
 ``linux/usb/video.h`` has the same fields.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
+import struct
 
 SERIAL = 'ZC-0001'
 #: String descriptors by their number; 0 lists the languages (US English).
@@ -44,8 +45,9 @@ class Picture:
         return tuple(_IN_100_NS // rate for rate in self.rates)
 
 
-#: As many webcams: large YUYV pictures only slowly, JPEGs at full rate. The number of a format or a picture is its place, from 1.
-#: GadgetFS answers with 256 bytes at most, so that there is no room for one more picture.
+#  As many webcams: large YUYV pictures only slowly, JPEGs at full rate. The number of a format or
+#  a picture is its place, from 1. GadgetFS answers with 256 bytes at most, so that there is no
+#  room for one more picture.
 YUYV = (Picture(320, 240, (30, 15)), Picture(640, 480, (5,)))
 MJPG = (Picture(640, 480, (30,)),)
 FORMATS = (YUYV, MJPG)

@@ -1,42 +1,44 @@
 """Runs in the guest: a USB webcam that stays plugged in until stdin ends. ``python -S usb_webcam.py PICTURES [short=N] [marked=N]``.
 
-The kernel's ``dummy_hcd`` is a USB port and what is plugged into it. GadgetFS leaves the device's part to a program, this one, which
-describes itself as a webcam with a bulk endpoint, answers the requests of ``uvcvideo``, and sends frames. (``f_uvc`` is for isochronous
-endpoints only, which ``dummy_hcd`` does not have, and FunctionFS refuses the descriptors of the video class.)
+The kernel's ``dummy_hcd`` is a USB port and what is plugged into it. GadgetFS leaves the device's
+part to a program, this one, which describes itself as a webcam with a bulk endpoint, answers the
+requests of ``uvcvideo``, and sends frames. (``f_uvc`` is for isochronous endpoints only, which
+``dummy_hcd`` does not have, and FunctionFS refuses the descriptors of the video class.)
 
-Frame ``n`` shows its number: :func:`yuyv_frame`, or of *PICTURES* the file ``WIDTHxHEIGHT/N.jpg`` with ``n`` modulo their count.
-With ``short=N`` each N-th frame is cut off in the middle, with ``marked=N`` it is whole and marked as bad.
+Frame ``n`` shows its number: :func:`yuyv_frame`, or of *PICTURES* the file ``WIDTHxHEIGHT/N.jpg``
+with ``n`` modulo their count. With ``short=N`` each N-th frame is cut off in the middle, with
+``marked=N`` it is whole and marked as bad.
 
-Sources: the kernel's ``linux/usb/gadgetfs.h``; *USB Device Class Definition for Video Devices* 1.1, sections 2.4.3.3 (payload header) and
-4 (requests).
+Sources: the kernel's ``linux/usb/gadgetfs.h``; *USB Device Class Definition for Video Devices*
+1.1, sections 2.4.3.3 (payload header) and 4 (requests).
 """
 
 from __future__ import annotations
 
 import contextlib
+from functools import cache
 import os
+from pathlib import Path
 import select
 import signal
 import struct
 import sys
 import threading
 import time
-from functools import cache
-from pathlib import Path
 from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rig.guest.usb_descriptors import (
+    configuration,
     CONTROL_INTERFACE,
+    device,
+    endpoint,
     PAYLOAD_HEADER,
     PROBE_BYTES,
     PROCESSING_UNIT,
-    STREAMING_INTERFACE,
     Settings,
-    configuration,
-    device,
-    endpoint,
+    STREAMING_INTERFACE,
     string,
 )
 
@@ -60,8 +62,8 @@ _BRIGHTNESSES = {_GET_MIN: -64, _GET_MAX: 64, _GET_RES: 1, _GET_DEF: 0}
 _END_OF_HEADER, _ERROR, _HAS_CLOCK, _HAS_TIME, _END_OF_FRAME = 0x80, 0x40, 0x08, 0x04, 0x02
 
 
-# What it shows: frames that are all different, each with its number in it. Without NumPy, whose import takes long.
-# Rows of a prime period differ from each other.
+# What it shows: frames that are all different, each with its number in it. Without NumPy, whose
+# import takes long. Rows of a prime period differ from each other.
 _PERIOD = 251
 _NUMBER = struct.Struct('<Q')
 
@@ -140,7 +142,8 @@ class Webcam:
         self._gone = True
         self._stream += 1
         self._begun.set()
-        # GadgetFS lets nobody go while a frame still waits for the host. A signal just before it does so would be too early.
+        # GadgetFS lets nobody go while a frame still waits for the host. A signal just before it
+        # does so would be too early.
         while not self._ended.wait(0.02):
             self._interrupt()
         os.close(self._control)
@@ -268,7 +271,8 @@ def main() -> int:
     """Until stdin ends."""
     faults = dict(word.split('=') for word in sys.argv[2:])
     webcam = Webcam(Path(sys.argv[1]), int(faults.get('short', 0)), int(faults.get('marked', 0)))
-    # GadgetFS forgets a request that isn't answered before the host's next one. On one processor nobody comes before us.
+    # GadgetFS forgets a request that isn't answered before the host's next one. On one processor
+    # nobody comes before us.
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     signal.signal(signal.SIGUSR1, webcam.interrupted)
     webcam.plug()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 import json
 import os
+from pathlib import Path
 import signal
 import subprocess
 import sys
@@ -11,13 +13,12 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 COMMAND = (sys.executable, '-m', 'zc_perception.verify.zc_verify')
-#: It makes itself nice by as much, so as not to be in the nodes' way; with the only CPU of a slow guest it would never get to its turn.
-#: Not where it starts the nodes: while they import their modules it would take half of that CPU to look for them.
+#  It makes itself nice by as much, so as not to be in the nodes' way; with the only CPU of a slow
+#  guest it would never get to its turn. Not where it starts the nodes: while they import their
+#  modules it would take half of that CPU to look for them.
 _IN_TURN = ('nice', '-n', '-10')
 #: What the line begins with that says that it has seen enough; what follows takes long here.
 MEASURED = 'measured'

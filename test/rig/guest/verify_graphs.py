@@ -27,11 +27,11 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.process import NodeGroup
 
 from . import sabotage
-from .graph_kit import MODEL, RunningGraph, ros
-from .graph_variants import HEIGHT, PLAIN, SLOW, SLOW_FPS, WIDTH, Variant
+from .graph_kit import MODEL, ros, RunningGraph
+from .graph_variants import HEIGHT, PLAIN, SLOW, SLOW_FPS, Variant, WIDTH
 from .sabotage import Consumer, mapped_by_the_device
-from .untouched_camera import OneMemfd, ShadowHeap, UntouchedCamera, unmapped, writing_camera
-from .verifier import FRAMES, Outcome, judged
+from .untouched_camera import OneMemfd, ShadowHeap, unmapped, UntouchedCamera, writing_camera
+from .verifier import FRAMES, judged, Outcome
 
 _NV12 = f'video/x-raw,format=NV12,width={WIDTH},height={HEIGHT},framerate={SLOW_FPS}/1'
 
@@ -180,7 +180,10 @@ def maps_a_pipelines_camera(out: Path) -> Outcome:
 
 def gstreamer_copy(out: Path) -> Outcome:
     """A pipeline whose frames are in system memory: the camera has to copy them."""
-    scaled = f'v4l2src device={PLAIN} io-mode=dmabuf ! {_NV12} ! videoscale ! video/x-raw,width=480,height=270'
+    scaled = (
+        f'v4l2src device={PLAIN} io-mode=dmabuf ! {_NV12} ! videoscale ! '
+        'video/x-raw,width=480,height=270'
+    )
     return _streaming(out, _of_pipeline(scaled))
 
 

@@ -1,34 +1,36 @@
 """In the guest: graphs that are sabotaged while they run, and graphs of several processes, each judged by ``zc_verify`` from outside.
 
-    python verify_run.py CASE ...        CASE: those of verify_graphs.py, sabotage.py, and two_processes, two_processes_started
+    python verify_run.py CASE ...        CASE: those of verify_graphs.py, sabotage.py, and
+    two_processes, two_processes_started
 
-Writes ``$RIG_OUT/verify.json``: by case what ``zc_verify`` said, and what this test saw itself. Importing ROS takes long here, and so does
-starting nodes: one is done while the other is. Not while something is judged, though: a probe of memmove is hit by all processes.
+Writes ``$RIG_OUT/verify.json``: by case what ``zc_verify`` said, and what this test saw itself.
+Importing ROS takes long here, and so does starting nodes: one is done while the other is. Not
+while something is judged, though: a probe of memmove is hit by all processes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 import os
+from pathlib import Path
 import signal
 import subprocess
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TEST), str(TEST.parent)]
 
-import yaml  # noqa: E402
 from waiting import until  # noqa: E402
+import yaml  # noqa: E402
 
 from rig.guest.graph_variants import IN_FLIGHT, PLAIN, SLOW, SLOW_FPS, SPLIT  # noqa: E402
 from rig.guest.harness import at_rest, left_behind  # noqa: E402
-from rig.guest.kernel_api import NPU, bufinfo, parameters, use_one_cpu  # noqa: E402
-from rig.guest.verifier import AFTERWARDS, Outcome, guarded, judged, record  # noqa: E402
+from rig.guest.kernel_api import bufinfo, NPU, parameters, use_one_cpu  # noqa: E402
+from rig.guest.verifier import AFTERWARDS, guarded, judged, Outcome, record  # noqa: E402
 
 ATTACHED, STARTED = 'two_processes', 'two_processes_started'
 _PATIENCE_S = 300.0

@@ -6,10 +6,10 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from verify.verify_kit import MS, event, look
+from verify.verify_kit import event, look, MS
 
 from zc_perception.observe.timeline import KernelEvent
-from zc_perception.verify.evidence.buffers import Snapshot, event_history, polled_history
+from zc_perception.verify.evidence.buffers import event_history, polled_history, Snapshot
 
 DEVICES = ('0000:01:00.0', 'vivid.0')
 STEP = 10 * MS

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+import os
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
 
 from zc_perception.observe.processes import as_root
 from zc_perception.verify.evidence import Unreadable, unreadable_file
 from zc_perception.verify.evidence.buffers import (
-    DMABUF,
-    MEMFD,
     BufferObject,
     buffers_of,
+    DMABUF,
+    MEMFD,
     parse_bufinfo,
     read_bufinfo,
     read_holders,
@@ -96,7 +96,10 @@ def test_bufinfo_is_read_or_says_why_not(tmp_path: Path) -> None:
 def test_any_bufinfo_is_read_back(objects: dict[int, tuple[int, list[str]]]) -> None:
     text = '\nDma-buf Objects:\n'
     for inode, (size, devices) in objects.items():
-        text += f'{size:08}\t{2:08x}\t{7:08x}\t{1:08}\tsystem\t{inode:08}\t<none>\n\tAttached Devices:\n'
+        text += (
+            f'{size:08}\t{2:08x}\t{7:08x}\t{1:08}\tsystem\t{inode:08}\t<none>\n\tAttached '
+            'Devices:\n'
+        )
         text += (
             ''.join(f'\t{device}\n' for device in devices)
             + f'Total {len(devices)} devices attached\n\n'
@@ -119,7 +122,10 @@ def fake_process(proc: Path, pid: int, **links: tuple[str, str]) -> Path:
 
 
 def test_fdinfo_tells_who_holds_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = 'pos:\t0\nflags:\t02000002\nmnt_id:\t14\nino:\t41023\nsize:\t3110400\ncount:\t5\nexp_name:\tnvmap\nname:\tleft: 3\n'
+    info = (
+        'pos:\t0\nflags:\t02000002\nmnt_id:\t14\nino:\t41023\nsize:\t3110400\ncount:\t5\nexp_name:\tnvmap\nname:\tleft: '
+        '3\n'
+    )
     fake_process(
         tmp_path,
         5,

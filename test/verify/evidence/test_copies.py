@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 import ctypes
+from dataclasses import replace
 import os
+from pathlib import Path
 import shutil
 import struct
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
 
-from zc_perception.verify.evidence import Unreadable, copies
+from zc_perception.verify.evidence import copies, Unreadable
 from zc_perception.verify.evidence.copies import (
-    CopyFunction,
-    LargeCopy,
     code_of,
     copies_of,
+    CopyFunction,
     find_copy_functions,
     function_size,
+    LargeCopy,
     libc_path,
     name_at,
     open_sampler,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
 
 from zc_perception.verify.evidence.kernel_events import parse_event, parse_trace
 
@@ -55,7 +55,10 @@ RECORDED = """\
             ),
         ),
         (
-            'gst-launch-1.0-3142 [003] d..2. 123.456789: axl_dmabuf_import: handle=17 inode=41023 exporter=nvmap size=3110400',
+            (
+                'gst-launch-1.0-3142 [003] d..2. 123.456789: axl_dmabuf_import: handle=17 '
+                'inode=41023 exporter=nvmap size=3110400'
+            ),
             (
                 123_456_789_000,
                 3,
@@ -66,11 +69,15 @@ RECORDED = """\
             ),
         ),
         (
-            '   a name-with-7-7  ( 42) [002] .... 5.000001: vb2_mmap: (vb2_mmap+0x0/0x10 [videobuf2_common]) rdev=84934656',
+            (
+                '   a name-with-7-7  ( 42) [002] .... 5.000001: vb2_mmap: (vb2_mmap+0x0/0x10 '
+                '[videobuf2_common]) rdev=84934656'
+            ),
             (5_000_001_000, 2, 'a name-with-7', 7, 'vb2_mmap', {'rdev': '84934656'}),
         ),
         (
-            ' python3-9 [000] ..... 12.000000: dma_buf_dynamic_attach: exp_name=system size=4096 ino=3 attachment:00000000 is_dynamic=0 '
+            ' python3-9 [000] ..... 12.000000: dma_buf_dynamic_attach: exp_name=system '
+            'size=4096 ino=3 attachment:00000000 is_dynamic=0 '
             'dev_name=0000:01:00.0',
             (
                 12_000_000_000,
@@ -89,7 +96,10 @@ RECORDED = """\
             ),
         ),
         (
-            ' python3-9 [000] ..... 12.000000: libc_copy_0: (0x7f0000001000) dst=0x1000 src=0x2000 n=65536',
+            (
+                ' python3-9 [000] ..... 12.000000: libc_copy_0: (0x7f0000001000) dst=0x1000 '
+                'src=0x2000 n=65536'
+            ),
             (
                 12_000_000_000,
                 0,
@@ -160,7 +170,8 @@ def test_what_the_kernel_lost_is_counted(line: str, lost: int, damaged: int) -> 
 )
 def test_an_attach_that_failed_is_none(result: str, failed: bool) -> None:
     event = parse_event(
-        f' a-1 [000] ..... 1.000000: dma_buf_dynamic_attach: (f <- g) ino=5 dev_name="x" result={result}'
+        ' a-1 [000] ..... 1.000000: dma_buf_dynamic_attach: (f <- g) ino=5 dev_name="x" '
+        f'result={result}'
     )
     assert event is not None and event.failed is failed
 

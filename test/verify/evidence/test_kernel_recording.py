@@ -10,18 +10,18 @@ from verify.fake_tracefs import DMA_BUF, EVENTS, FakeTracefs
 
 from zc_perception.observe.processes import as_root
 from zc_perception.verify.evidence import Unreadable
-from zc_perception.verify.evidence.copies import LARGE, CopyFunction, MemmoveProbe
+from zc_perception.verify.evidence.copies import CopyFunction, LARGE, MemmoveProbe
 from zc_perception.verify.evidence.kernel_events import (
     FENCES,
     FUNCTION,
-    PROBE,
-    TRACEPOINT,
     KernelRecording,
-    TraceInstance,
     open_instance,
     open_recording,
     own_name,
+    PROBE,
     remove_leftovers,
+    TraceInstance,
+    TRACEPOINT,
 )
 from zc_perception.verify.evidence.mappings import MemoryMapping
 

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 import fcntl
 import mmap
 import os
+from pathlib import Path
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
 
-from zc_perception.observe.frame_log import NAME, SIZE, FrameLog
-from zc_perception.verify.evidence import Unreadable, mappings
+from zc_perception.observe.frame_log import FrameLog, NAME, SIZE
+from zc_perception.verify.evidence import mappings, Unreadable
 from zc_perception.verify.evidence.mappings import (
-    PAGE,
-    FrameMemory,
     find_memfds,
     find_pins,
+    FrameMemory,
+    PAGE,
     parse_maps,
     scan_maps,
 )

@@ -1,24 +1,29 @@
 """GStreamer's C interface, by ctypes: the functions and the public fields that are used here.
 
-Source: the headers of GStreamer 1.x, whose ABI doesn't change within the series (``test/camera/test_gstreamer_abi.py`` compares with
-what a C compiler makes of them). ctypes and not PyGObject, because everything that matters here needs the object itself: a buffer's
-reference is dropped when the last lease is, not when Python gets to it; only the sole owner of a query may answer it; and what a mapped
-NVMM buffer holds is a pointer. So any Python can use whatever GStreamer there is.
+Source: the headers of GStreamer 1.x, whose ABI doesn't change within the series
+(``test/camera/test_gstreamer_abi.py`` compares with what a C compiler makes of them). ctypes and
+not PyGObject, because everything that matters here needs the object itself: a buffer's reference
+is dropped when the last lease is, not when Python gets to it; only the sole owner of a query may
+answer it; and what a mapped NVMM buffer holds is a pointer. So any Python can use whatever
+GStreamer there is.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from collections.abc import Callable
-from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+import ctypes
+from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p, POINTER
 from enum import IntEnum, IntFlag
+import functools
 from typing import Any
 
 from zc_perception.c_structs import c_struct
 from zc_perception.errors import ConfigError
 
-INSTALL = 'install it: apt install libgstreamer1.0-0 libgstreamer-plugins-base1.0-0 gstreamer1.0-plugins-base gstreamer1.0-plugins-good'
+INSTALL = (
+    'install it: apt install libgstreamer1.0-0 libgstreamer-plugins-base1.0-0 '
+    'gstreamer1.0-plugins-base gstreamer1.0-plugins-good'
+)
 CLOCK_TIME_NONE = (1 << 64) - 1
 OFFSET_NONE = (1 << 64) - 1
 FORMAT_TIME = 3
@@ -70,14 +75,16 @@ class ResourceError(IntEnum):
     BUSY = 4
 
 
-# Below this comment a name is GStreamer's without ``Gst``. Some end with the last field that is used here.
-# The head of buffers, samples, messages and queries.
+# Below this comment a name is GStreamer's without ``Gst``. Some end with the last field that is
+# used here. The head of buffers, samples, messages and queries.
 MiniObject = c_struct(
-    'size type; int refcount lockstate; uint flags; ptr copy dispose free; uint priv_uint; ptr priv_pointer'
+    'size type; int refcount lockstate; uint flags; ptr copy dispose free; uint priv_uint; ptr '
+    'priv_pointer'
 )
 # The head of elements and allocators.
 Object = c_struct(
-    'ptr g_class; uint ref_count; ptr qdata; u64 lock; ptr name parent; u32 flags; ptr control_bindings; u64 control_rate last_sync; '
+    'ptr g_class; uint ref_count; ptr qdata; u64 lock; ptr name parent; u32 flags; ptr '
+    'control_bindings; u64 control_rate last_sync; '
     'ptr reserved'
 )
 Allocator = c_struct('head object; ptr mem_type mem_map', head=Object)
@@ -90,14 +97,18 @@ PadProbeInfo = c_struct('uint type; ulong id; ptr data')
 Meta = c_struct('uint flags; ptr info')
 # Offsets count from the beginning of the buffer, whose memories follow each other.
 VideoMeta = c_struct(
-    'meta meta; ptr buffer; uint flags; int format id; uint width height n_planes; size[4] offset; int[4] stride',
+    (
+        'meta meta; ptr buffer; uint flags; int format id; uint width height n_planes; size[4] '
+        'offset; int[4] stride'
+    ),
     meta=Meta,
 )
 VideoCropMeta = c_struct('meta meta; uint x y width height', meta=Meta)
 VideoColorimetry = c_struct('int range matrix transfer primaries')
 # What caps say, with GStreamer's own default strides and offsets.
 VideoInfo = c_struct(
-    'ptr finfo; int interlace_mode; uint flags; int width height; size size; int views chroma_site; colours colorimetry; '
+    'ptr finfo; int interlace_mode; uint flags; int width height; size size; int views '
+    'chroma_site; colours colorimetry; '
     'int par_n par_d fps_n fps_d; size[4] offset; int[4] stride; ptr[4] reserved',
     colours=VideoColorimetry,
 )
@@ -107,8 +118,8 @@ Error = c_struct('u32 domain; int code; text message')
 ProbeCallback = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(PadProbeInfo), c_void_p)
 MapFunction = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_int)
 
-# What the functions take and return, by the headers: ``*`` is the address of something. A returned string that the caller must free is
-# ``ptr``: ctypes would copy and lose it.
+# What the functions take and return, by the headers: ``*`` is the address of something. A returned
+# string that the caller must free is ``ptr``: ctypes would copy and lose it.
 _TYPES: dict[str, Any] = {
     'void': None, 'ptr': c_void_p, 'int': c_int, 'uint': c_uint, 'ulong': ctypes.c_ulong, 'u32': ctypes.c_uint32, 'u64': c_uint64,
     'size': c_size_t, 'text': c_char_p, 'probe': ProbeCallback, 'error': POINTER(Error), 'error*': POINTER(POINTER(Error)),
@@ -132,8 +143,10 @@ _PROTOTYPES: dict[str, dict[str, str]] = {
         'ptr text': 'gst_element_factory_find gst_caps_from_string',
         'ptr text text': 'gst_element_factory_make',
         'ptr ptr text': 'gst_bin_get_by_name gst_element_get_static_pad',
-        'ptr ptr': 'gst_element_get_bus gst_object_get_name gst_object_ref_sink gst_mini_object_ref gst_bus_pop gst_sample_get_buffer '
-                   'gst_sample_get_caps gst_sample_get_segment gst_caps_to_string gst_caps_normalize',
+        'ptr ptr': 'gst_element_get_bus gst_object_get_name gst_object_ref_sink '
+                   'gst_mini_object_ref gst_bus_pop gst_sample_get_buffer '
+                   'gst_sample_get_caps gst_sample_get_segment gst_caps_to_string '
+                   'gst_caps_normalize',
         'int ptr': 'gst_bin_recalculate_latency gst_caps_is_empty gst_caps_is_any',
         'int ptr ptr': 'gst_caps_can_intersect gst_element_send_event',
         'void ptr u64': 'gst_element_set_start_time gst_element_set_base_time',
@@ -142,7 +155,8 @@ _PROTOTYPES: dict[str, dict[str, str]] = {
         'u64 ptr': 'gst_element_get_base_time gst_clock_get_time',
         'ptr ptr ptr': 'gst_pad_peer_query_caps',
         'ulong ptr uint probe ptr ptr': 'gst_pad_add_probe',
-        'void ptr ptr': 'gst_pipeline_use_clock gst_query_set_caps_result gst_buffer_append_memory',
+        'void ptr ptr': ('gst_pipeline_use_clock gst_query_set_caps_result '
+                         'gst_buffer_append_memory'),
         'ptr': 'gst_system_clock_obtain gst_buffer_new',
         'void ptr text text': 'gst_util_set_object_arg',
         'void ptr': 'gst_object_unref gst_mini_object_unref',
@@ -217,7 +231,8 @@ class GStreamer:
         self.version = (numbers[0].value, numbers[1].value)
         if self.gst_query_type_get_name(QUERY_ALLOCATION) != b'allocation':
             raise ConfigError(
-                f'GStreamer {self.version[0]}.{self.version[1]} numbers its queries differently; use a 1.x release'
+                f'GStreamer {self.version[0]}.{self.version[1]} numbers its queries '
+                'differently; use a 1.x release'
             )
         self.video_meta_type: int = self.gst_video_meta_api_get_type()
         self.crop_meta_type: int = self.gst_video_crop_meta_api_get_type()

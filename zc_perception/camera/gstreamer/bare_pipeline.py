@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+from ctypes import byref, c_void_p
 import re
 import time
-from ctypes import byref, c_void_p
 from typing import Any, ClassVar, NamedTuple
 
 from zc_perception.camera.gstreamer.abi import (
-    INSTALL,
-    PARSE_FATAL_ERRORS,
-    PARSE_NO_SUCH_ELEMENT,
     Error,
     GStreamer,
+    INSTALL,
     Message,
     MessageType,
+    PARSE_FATAL_ERRORS,
+    PARSE_NO_SUCH_ELEMENT,
     State,
     StateChange,
 )
@@ -139,7 +139,8 @@ class BarePipeline:
         if change == StateChange.FAILURE:
             self.check()
             raise self.ERROR(
-                f"pipeline '{self.description}' can't go to {state.name}; run it with GST_DEBUG=3 to see which element refuses"
+                f"pipeline '{self.description}' can't go to {state.name}; run it with "
+                'GST_DEBUG=3 to see which element refuses'
             )
         return change
 

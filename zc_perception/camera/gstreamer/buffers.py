@@ -1,36 +1,37 @@
 """How a pipeline's frames come into a pool. :class:`SharedFrames` takes those that lie in the pipeline's own buffers: it knows which they
-are, who holds them, and when GStreamer may have them back. :func:`copy_frame` copies a frame in memory that nobody can share, which is
-always booked.
+are, who holds them, and when GStreamer may have them back. :func:`copy_frame` copies a frame in
+memory that nobody can share, which is always booked.
 """
 
 from __future__ import annotations
 
-import ctypes
-import time
 from collections.abc import Hashable
+import ctypes
 from ctypes import byref
+import time
 
 import numpy as np
 
-from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo
+from zc_perception.camera.gstreamer.abi import GStreamer, MAP_READ, MapInfo
 from zc_perception.camera.gstreamer.image import (
     FrameMemory,
     FrameReader,
-    StreamFormat,
     place_image,
+    StreamFormat,
 )
 from zc_perception.camera.gstreamer.pipeline import Pipeline, Sample
 from zc_perception.errors import CameraChangedError, CameraError
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import BufferIdentity, CpuAccess
 from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers, own_descriptors
-from zc_perception.memory.pool import Buffers, Slot, close_buffers
+from zc_perception.memory.pool import Buffers, close_buffers, Slot
 from zc_perception.pixel.layout import ImageLayout, validate_layout
 
 RESERVE = 2
 """One frame is being handed over while the next one comes."""
-# Buffers that a source has queued itself, or that come by later, beyond those found at first: a V4L2 pool grows to 32 while consumers are
-# slow. With fewer slots than that each frame would be a new buffer to every consumer, which imports it anew.
+# Buffers that a source has queued itself, or that come by later, beyond those found at first: a
+# V4L2 pool grows to 32 while consumers are slow. With fewer slots than that each frame would be a
+# new buffer to every consumer, which imports it anew.
 MORE = 24
 # No new buffer for so long, and for so many frame periods: its source has no more.
 _IDLE_S, _IDLE_FRAMES, _MAX_IDLE_S = 0.3, 4, 1.5
@@ -42,8 +43,9 @@ _MAX_SIGNATURES = 64
 class SharedFrames:
     """Turns a pipeline's samples into slots of a pool over the pipeline's own buffers.
 
-    GStreamer may fill a buffer again once its sample is closed. So each sample is held while its slot is in use. A device may still read
-    a slot that was retired: its sample is held until the pipeline is gone.
+    GStreamer may fill a buffer again once its sample is closed. So each sample is held while its
+    slot is in use. A device may still read a slot that was retired: its sample is held until the
+    pipeline is gone.
 
     :param layout: that of every frame; others are refused.
     :param where: the pipeline, for messages.
@@ -65,7 +67,8 @@ class SharedFrames:
     def pool(self, wanted: int, framerate: float) -> tuple[ForeignBufferPool, list[Sample]]:
         """Hold frames back until the source has no more buffers, or there are *wanted*, and make a pool of them.
 
-        :returns: the pool, and the frames that were held: those of a file are its first; a live camera's are old by now, and gone.
+        :returns: the pool, and the frames that were held: those of a file are its first; a live
+            camera's are old by now, and gone.
         :raises CameraError: there are fewer than two, or they are not alike.
         """
         known: list[Buffers] = []
@@ -77,7 +80,8 @@ class SharedFrames:
                 raise CameraError(f'{self._where}: its frames are not alike: {error}') from error
             if len(known) < RESERVE and not self._pipeline.ended:
                 raise CameraError(
-                    f'{self._where} gives {len(known)} buffers before it wants them back, {RESERVE} are needed; let its source have more: '
+                    f'{self._where} gives {len(known)} buffers before it wants them back, '
+                    f'{RESERVE} are needed; let its source have more: '
                     "parameter 'slots', and an element's own queue-size, num-buffers or the like"
                 )
             reserve = min(RESERVE, len(known))
@@ -135,7 +139,8 @@ class SharedFrames:
             layout, order = self._reader.layout(sample, memory)
             if layout != self._layout:
                 raise CameraChangedError(
-                    f'{self._where} now gives {layout.describe()}, agreed on was {self._layout.describe()}; it is opened again'
+                    f'{self._where} now gives {layout.describe()}, agreed on was '
+                    f'{self._layout.describe()}; it is opened again'
                 )
             if len(self._orders) >= _MAX_SIGNATURES:
                 self._orders.clear()
@@ -195,7 +200,8 @@ def copy_frame(gst: GStreamer, sample: Sample, what: StreamFormat, slot: Slot) -
             memory, info = gst.gst_buffer_peek_memory(sample.buffer, index), MapInfo()
             if not gst.gst_memory_map(memory, byref(info), MAP_READ):
                 raise CameraError(
-                    "a frame's memory can't be read by the CPU; put an element before the sink that makes video/x-raw of it"
+                    "a frame's memory can't be read by the CPU; put an element before the sink "
+                    'that makes video/x-raw of it'
                 )
             maps.append((memory, info))
         sources = [(ctypes.c_uint8 * info.size).from_address(info.data) for _, info in maps]

@@ -1,45 +1,47 @@
 """The GStreamer camera: whatever pipeline ends in our sink. Its dma-bufs are taken as they are; anything else is a copy, and booked as one.
 
-A frame's GstBuffer is held for as long as somebody has a lease on the frame, so that its element doesn't fill it again. Its buffers are
-known by what their descriptors refer to: each is one slot of the pool, however often and in whichever order they come, so that a
-device imports each of them once. GStreamer's descriptors are duplicated, never closed.
+A frame's GstBuffer is held for as long as somebody has a lease on the frame, so that its element
+doesn't fill it again. Its buffers are known by what their descriptors refer to: each is one slot
+of the pool, however often and in whichever order they come, so that a device imports each of them
+once. GStreamer's descriptors are duplicated, never closed.
 
-``v4l2src`` of 1.22 and 1.24 leaks a descriptor of the device each time that it has streamed (with any sink): a camera that was unplugged
-may come back under another number. Name it by ``/dev/v4l/by-id``, or use camera: v4l2.
+``v4l2src`` of 1.22 and 1.24 leaks a descriptor of the device each time that it has streamed (with
+any sink): a camera that was unplugged may come back under another number. Name it by
+``/dev/v4l/by-id``, or use camera: v4l2.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+import time
+from typing import Any, ClassVar, TYPE_CHECKING
 
 from zc_perception.camera.camera import (
-    PIPELINE_BUFFERS,
     Camera,
     CameraOptions,
     CameraStatistics,
     heap_pool,
+    PIPELINE_BUFFERS,
 )
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.gstreamer.abi import load_gstreamer
-from zc_perception.camera.gstreamer.buffers import RESERVE, SharedFrames, copy_frame, frame_layout
+from zc_perception.camera.gstreamer.buffers import copy_frame, frame_layout, RESERVE, SharedFrames
 from zc_perception.camera.gstreamer.image import (
-    READABLE_FORMATS,
-    FrameReader,
     accepted_formats,
+    FrameReader,
     offered_caps,
     read_format,
+    READABLE_FORMATS,
 )
 from zc_perception.camera.gstreamer.pipeline import (
+    check_description,
     Continuation,
     NotNegotiatedError,
     Pipeline,
     Reference,
     Sample,
-    check_description,
 )
 from zc_perception.errors import (
     AllocationError,
@@ -55,13 +57,13 @@ from zc_perception.machine.checks import Check, Finding, Needs, NodeNeed, skip
 from zc_perception.memory.dmabuf import CpuAccess, pending_fence
 from zc_perception.memory.foreign_pool import ForeignBufferPool, own_descriptors
 from zc_perception.memory.heaps import OfferedHeaps
-from zc_perception.memory.pool import BufferPool, Slot, close_buffers
+from zc_perception.memory.pool import BufferPool, close_buffers, Slot
 from zc_perception.negotiation.constraints import (
-    NO_CPU,
     BufferConstraints,
     Format,
-    Placement,
     format_text,
+    NO_CPU,
+    Placement,
 )
 from zc_perception.negotiation.settings import AllocationRequest
 from zc_perception.parameters import ParameterSpec
@@ -72,25 +74,32 @@ if TYPE_CHECKING:
 
 COPY_REASON = 'gstreamer_copy'
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
-_ADVICE = 'use a source that gives dma-bufs, such as v4l2src io-mode=dmabuf, and no element behind it that makes new frames'
+_ADVICE = (
+    'use a source that gives dma-bufs, such as v4l2src io-mode=dmabuf, and no element '
+    'behind it that makes new frames'
+)
 
 
 class GStreamerCamera(Camera):
     """Frames of a GStreamer pipeline. It is started at once, because its first frame says what all of them are.
 
-    The pipeline is asked for a format that the consumers accept, where it has a choice. After a change of caps :meth:`close` leaves it
-    running for the next camera, whose options have this one as ``before``, or for :meth:`close_rest`.
+    The pipeline is asked for a format that the consumers accept, where it has a choice. After a
+    change of caps :meth:`close` leaves it running for the next camera, whose options have this one
+    as ``before``, or for :meth:`close_rest`.
 
     :param start_timeout_s: how long the first frame may take.
-    :raises ConfigError: GStreamer isn't there, or the pipeline can't be made, or isn't what was asked for.
+    :raises ConfigError: GStreamer isn't there, or the pipeline can't be made, or isn't what was
+        asked for.
     :raises CameraError: it doesn't run.
     """
 
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = (
         ParameterSpec('pipeline', '', 'the pipeline as for gst-launch-1.0, without a sink.'),
         PIPELINE_BUFFERS,
-        ParameterSpec('assume_linear', False, 'treat old memory:DMABuf caps, which do not name the layout, as LINEAR.'),
-        ParameterSpec('require_dmabuf', False, 'refuse a pipeline whose frames would have to be copied.'),
+        ParameterSpec('assume_linear', False, ('treat old memory:DMABuf caps, which do not '
+                                               'name the layout, as LINEAR.')),
+        ParameterSpec('require_dmabuf', False, ('refuse a pipeline whose frames would have to '
+                                                'be copied.')),
     )  # fmt: skip
     CHECKS: ClassVar[Sequence[Check]] = (
         Check(
@@ -162,8 +171,8 @@ class GStreamerCamera(Camera):
             if resumed is not None:
                 self._begin(self._early[0])
             else:
-                # Where it can't give what all consumers accept, it gives what a program can read, or runs as it
-                # is. Who can't use its frames is refused by name.
+                # Where it can't give what all consumers accept, it gives what a program can read,
+                # or runs as it is. Who can't use its frames is refused by name.
                 for offer in dict.fromkeys(
                     (self._offer, self._offered_caps(READABLE_FORMATS), '')
                 ):
@@ -183,7 +192,8 @@ class GStreamerCamera(Camera):
                     self._begin(first)
             if (width and width != self.width) or (height and height != self.height):
                 raise refusal(
-                    f'{self._where} gives {self.width}x{self.height}, parameters width and height say {width}x{height}; '
+                    f'{self._where} gives {self.width}x{self.height}, parameters width and '
+                    f'height say {width}x{height}; '
                     'put the size into its caps, or set both parameters to 0'
                 )
         except FormatError as error:
@@ -203,7 +213,8 @@ class GStreamerCamera(Camera):
         super().check(values)
         if not values['pipeline'].strip():
             raise ConfigError(
-                "parameter 'pipeline' is empty; camera gstreamer needs one: 'v4l2src device=/dev/video0 io-mode=dmabuf'"
+                "parameter 'pipeline' is empty; camera gstreamer needs one: 'v4l2src "
+                "device=/dev/video0 io-mode=dmabuf'"
             )
 
     @classmethod
@@ -268,7 +279,8 @@ class GStreamerCamera(Camera):
     def _begin_copying(self, first: Sample, reason: str) -> None:
         if self._require_dmabuf:
             raise CameraError(
-                f'{self._where} would be copied: {reason}; {_ADVICE}, or set require_dmabuf to false'
+                f'{self._where} would be copied: {reason}; {_ADVICE}, or set require_dmabuf to '
+                'false'
             )
         if self._format.modifier != LINEAR:
             raise FormatError(
@@ -302,16 +314,21 @@ class GStreamerCamera(Camera):
         if self.copy_reason:
             found.insert(
                 0,
-                f'{self._where} is copied by the CPU, frame by frame: {self.copy_reason}; {_ADVICE}',
+                (
+                    f'{self._where} is copied by the CPU, frame by frame: {self.copy_reason}; '
+                    f'{_ADVICE}'
+                ),
             )
         if self._unmet:
             found.append(
-                f"{self._where} gives no format that all consumers accept ({self._unmet}), but '{self._format.caps}'; put an element at "
+                f'{self._where} gives no format that all consumers accept ({self._unmet}), but '
+                f"'{self._format.caps}'; put an element at "
                 'its end that converts, such as videoconvert'
             )
         if self._shared is not None and self._shared.copied_upstream:
             found.append(
-                f'{self._where} ran out of buffers {self._shared.copied_upstream} times and copied instead; those frames were dropped: '
+                f'{self._where} ran out of buffers {self._shared.copied_upstream} times and '
+                'copied instead; those frames were dropped: '
                 "raise parameter 'slots', or let consumers hold fewer frames"
             )
         return found
@@ -427,12 +444,14 @@ class GStreamerCamera(Camera):
         if self._pipeline.ended:
             if self._pipeline.live:
                 raise CameraLostError(
-                    f'{self._where} has ended although its source is live; see that the camera is still there'
+                    f'{self._where} has ended although its source is live; see that the camera '
+                    'is still there'
                 )
             self._ended = True
         elif self._pipeline.live and 0.0 < self._watchdog_s < self._pipeline.silent_s:
             raise CameraLostError(
-                f'{self._where} gave no frame for {self._pipeline.silent_s:.1f} s; see the cable and the kernel log'
+                f'{self._where} gave no frame for {self._pipeline.silent_s:.1f} s; see the '
+                'cable and the kernel log'
             )
 
     def _frame(self, pool: BufferPool, sample: Sample) -> Frame | None:
@@ -499,7 +518,8 @@ class GStreamerCamera(Camera):
         if not now.same_picture(self._format):
             self._changed = sample if self._resumable else None
             raise CameraChangedError(
-                f"{self._where} now gives '{now.caps}' instead of '{self._format.caps}'; it is opened again"
+                f"{self._where} now gives '{now.caps}' instead of '{self._format.caps}'; it is "
+                'opened again'
             )
         self._caps.close()
         self._caps = sample.keep_caps()

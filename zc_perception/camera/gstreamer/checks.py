@@ -6,10 +6,10 @@ GStreamer is asked in processes of their own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, TYPE_CHECKING
 
 from zc_perception.errors import ZcError
-from zc_perception.machine.checks import Finding, Need, Needs, fail, ok, skip, told
+from zc_perception.machine.checks import fail, Finding, Need, Needs, ok, skip, told
 from zc_perception.machine.system import System
 
 if TYPE_CHECKING:
@@ -98,16 +98,25 @@ def gstreamer_pipelines(system: System, needs: Needs) -> Iterator[Finding]:
         if not camera['pipeline'].strip():
             if camera.kind == 'argus':
                 yield skip(
-                    f'argus makes its own pipeline for sensor {camera["sensor_id"]}; see gstreamer.elements',
+                    (
+                        f'argus makes its own pipeline for sensor {camera["sensor_id"]}; see '
+                        'gstreamer.elements'
+                    ),
                     camera.node,
                 )
             else:
-                advice = "set parameter pipeline, for example to 'v4l2src device=/dev/video0 io-mode=dmabuf'"
+                advice = (
+                    "set parameter pipeline, for example to 'v4l2src device=/dev/video0 "
+                    "io-mode=dmabuf'"
+                )
                 yield fail('camera gstreamer has an empty pipeline', advice, camera.node)
             continue
         answer = system.ask(try_pipeline, camera['pipeline'])
         if 'error' in answer:
-            advice = 'compare the names of elements and properties with gst-inspect-1.0 ELEMENT, and see gstreamer.elements'
+            advice = (
+                'compare the names of elements and properties with gst-inspect-1.0 '
+                'ELEMENT, and see gstreamer.elements'
+            )
             yield fail(
                 f'GStreamer can not make the pipeline: {answer["error"]}', advice, camera.node
             )
@@ -122,7 +131,9 @@ def _element(gst: GStreamer, name: str) -> dict[str, Any]:
     if not made:
         return {
             'there': True,
-            'error': 'the registry has it, but it could not be made: a library of its plugin is missing',
+            'error': (
+                'the registry has it, but it could not be made: a library of its plugin is missing'
+            ),
         }
     gst.gst_object_unref(gst.gst_object_ref_sink(made))
     return {'there': True}

@@ -1,27 +1,29 @@
 """What GStreamer's caps and samples say: the format of a stream, the dma-bufs behind a sample, and where its planes lie in them.
 
-To know whether a frame is a dma-buf, look at its memories. The caps don't tell: plain ``video/x-raw`` may flow in dma-bufs, and does
-wherever the layout is LINEAR.
+To know whether a frame is a dma-buf, look at its memories. The caps don't tell: plain
+``video/x-raw`` may flow in dma-bufs, and does wherever the layout is LINEAR.
 
-The other way round, :func:`offered_caps` writes as caps what consumers accept. The sink answers the CAPS query with them; elements before
-it convert, or choose another mode of their device, as far as they can.
+The other way round, :func:`offered_caps` writes as caps what consumers accept. The sink answers
+the CAPS query with them; elements before it convert, or choose another mode of their device, as
+far as they can.
 
-Source: GStreamer's *DMA buffers* design, *GstVideoMeta*, *GstVideoCropMeta*, *GstFdMemory* and *GstDmaBufMemory* documentation. In caps
-with the feature ``memory:DMABuf`` the format is ``DMA_DRM`` and ``drm-format`` names the formats. Before GStreamer 1.24 the format stood
-there by GStreamer's name, and nobody said what the layout was.
+Source: GStreamer's *DMA buffers* design, *GstVideoMeta*, *GstVideoCropMeta*, *GstFdMemory* and
+*GstDmaBufMemory* documentation. In caps with the feature ``memory:DMABuf`` the format is
+``DMA_DRM`` and ``drm-format`` names the formats. Before GStreamer 1.24 the format stood there by
+GStreamer's name, and nobody said what the layout was.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Sequence
 import contextlib
 import ctypes
-from collections.abc import Hashable, Iterable, Sequence
 from ctypes import byref, c_int, c_size_t, c_uint
 from dataclasses import dataclass, replace
 
 from zc_perception.camera.gstreamer.abi import (
-    MAX_PLANES,
     GStreamer,
+    MAX_PLANES,
     VideoCropMeta,
     VideoInfo,
     VideoMeta,
@@ -31,16 +33,16 @@ from zc_perception.errors import FormatError, LayoutError
 from zc_perception.memory.foreign_pool import BorrowedMemory
 from zc_perception.negotiation.constraints import BufferConstraints, Format
 from zc_perception.pixel.colorimetry import (
-    RGB_FULL,
     Colorimetry,
+    from_gstreamer_colorimetry,
     Matrix,
     Range,
-    from_gstreamer_colorimetry,
+    RGB_FULL,
 )
 from zc_perception.pixel.drm_format import drm_format_string, parse_drm_format
 from zc_perception.pixel.format_names import DMA_DRM, from_gstreamer, gstreamer_format
 from zc_perception.pixel.fourcc import fourcc_name, pixel_format
-from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
+from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
 from zc_perception.pixel.modifier import INVALID, LINEAR, same_layout
 from zc_perception.pixel.readable import READABLE
 
@@ -52,7 +54,8 @@ _SD_LINES = 576
 class StreamFormat:
     """What the caps say of every frame.
 
-    :param modifier: INVALID where they don't say: caps with the feature ``memory:DMABuf`` before GStreamer 1.24.
+    :param modifier: INVALID where they don't say: caps with the feature ``memory:DMABuf`` before
+        GStreamer 1.24.
     :param framerate: frames per second; 0 where it varies or isn't known.
     :param nvmm: frames are NvBufSurfaces.
     :param dmabuf: the caps promise dma-bufs. Frames may be dma-bufs without it.
@@ -80,7 +83,8 @@ class StreamFormat:
 def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> StreamFormat:
     """What the caps at an address say.
 
-    :param assume_linear: caps of the old style, ``video/x-raw(memory:DMABuf), format=NV12``, mean LINEAR; otherwise nobody told us.
+    :param assume_linear: caps of the old style, ``video/x-raw(memory:DMABuf), format=NV12``, mean
+        LINEAR; otherwise nobody told us.
     :raises FormatError: no raw video, in memory that nobody can share, interlaced in fields, or a
         format or colorimetry without a name here.
     """
@@ -101,7 +105,8 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
         for name in memory
         if name not in (NVMM_FEATURE, DMABUF_FEATURE, 'memory:SystemMemory')
     ]:
-        raise FormatError(f"caps '{text}': {foreign[0]} is nothing that another device can import; put an element before the sink that "
+        raise FormatError(f"caps '{text}': {foreign[0]} is nothing that another device can "
+                          'import; put an element before the sink that '
                           f'makes video/x-raw({DMABUF_FEATURE}) of it')  # fmt: skip
 
     def word(field: str) -> str:
@@ -111,7 +116,8 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
 
     if word('interlace-mode') in ('alternate', 'fields'):
         raise FormatError(
-            f"caps '{text}': each frame is one field of two; put a deinterlace element before the sink"
+            f"caps '{text}': each frame is one field of two; put a deinterlace element before "
+            'the sink'
         )
     width, height, over, under = c_int(), c_int(), c_int(), c_int()
     sized = [
@@ -120,7 +126,8 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
     ]
     if not all(sized) or not word('format'):
         raise FormatError(
-            f"caps '{text}' have no size or no format; put a caps filter before the sink that names them"
+            f"caps '{text}' have no size or no format; put a caps filter before the sink that "
+            'names them'
         )
     explicit = word('format') == DMA_DRM
     fourcc, modifier = _format(word('format'), word('drm-format'))
@@ -153,7 +160,8 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
 def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
     """What the caps say, and GStreamer's own default for what they don't.
 
-    :raises FormatError: they say something that has no name here. The message says how to convert it.
+    :raises FormatError: they say something that has no name here. The message says how to convert
+        it.
     """
     if pixel_format(fourcc).is_yuv:
         matrix = Matrix.BT601 if height <= _SD_LINES else Matrix.BT709
@@ -269,7 +277,8 @@ def place_image(
 ) -> ImageLayout:
     """Where a frame's planes lie, with its crop rectangle applied.
 
-    :param extents: of each of the buffer's memories: what it is part of, where it begins in there, and its size in bytes.
+    :param extents: of each of the buffer's memories: what it is part of, where it begins in there,
+        and its size in bytes.
     :raises LayoutError: the planes don't lie in the memories.
     :raises FormatError: the crop rectangle can't be had without a copy.
     """
@@ -319,7 +328,8 @@ def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[
         )
     else:
         raise LayoutError(
-            f"frames with caps '{what.caps}' have no GstVideoMeta, so that nobody says where their planes lie"
+            f"frames with caps '{what.caps}' have no GstVideoMeta, so that nobody says where "
+            'their planes lie'
         )
     places = []
     index, length, skip = c_uint(), c_uint(), c_size_t()
@@ -330,7 +340,8 @@ def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[
             buffer, offset, 1, byref(index), byref(length), byref(skip)
         ):
             raise LayoutError(
-                f'plane {plane}: offset {offset} with stride {stride} is not in the frame; see the element before the sink'
+                f'plane {plane}: offset {offset} with stride {stride} is not in the frame; see '
+                'the element before the sink'
             )
         places.append((index.value, skip.value, stride))
     return places
@@ -347,13 +358,17 @@ def _plane_size(what: StreamFormat, index: int, stride: int, available: int) -> 
 def cropped(layout: ImageLayout, crop: ctypes.Structure) -> ImageLayout:
     """The part of an image that is to be seen, in the same memory.
 
-    :raises FormatError: the rectangle isn't in the image or has no whole sample, or the image isn't LINEAR.
+    :raises FormatError: the rectangle isn't in the image or has no whole sample, or the image
+        isn't LINEAR.
     """
     whole = (crop.x, crop.y, crop.width, crop.height)
     if whole == (0, 0, layout.width, layout.height):
         return layout
     fmt = layout.format
-    where = f'crop {crop.width}x{crop.height}+{crop.x}+{crop.y} of {fourcc_name(layout.fourcc)} {layout.width}x{layout.height}'
+    where = (
+        f'crop {crop.width}x{crop.height}+{crop.x}+{crop.y} of '
+        f'{fourcc_name(layout.fourcc)} {layout.width}x{layout.height}'
+    )
     if (
         crop.x + crop.width > layout.width
         or crop.y + crop.height > layout.height
@@ -370,8 +385,8 @@ def cropped(layout: ImageLayout, crop: ctypes.Structure) -> ImageLayout:
         # Nothing but padding is left out, such as lines 1080 to 1087 of a decoder's: the planes
         # stay where they are.
         return replace(layout, width=crop.width, height=crop.height)
-    # As videocrop's own copies have it: each plane begins at the sample that has the crop's corner.
-    # A last column or row whose chroma sample is not whole is left out.
+    # As videocrop's own copies have it: each plane begins at the sample that has the crop's
+    # corner. A last column or row whose chroma sample is not whole is left out.
     width = crop.width - crop.width % fmt.horizontal
     height = crop.height - crop.height % fmt.vertical
     if not width or not height:
@@ -405,7 +420,8 @@ READABLE_FORMATS: tuple[Format, ...] = tuple((fourcc, LINEAR) for fourcc in READ
 def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ...]:
     """The formats that all consumers accept, the best first. While no consumer limits them: all that a program can read.
 
-    If a consumer accepts none of the formats that are left, it is ignored here, and refused by name when the buffers are agreed on.
+    If a consumer accepts none of the formats that are left, it is ignored here, and refused by
+    name when the buffers are agreed on.
     """
     accepted: tuple[Format, ...] = ()
     for consumer in consumers:
@@ -419,7 +435,8 @@ def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ..
 def offered_caps(formats: Sequence[Format], *, assume_linear: bool) -> str:
     """Caps of a pipeline whose frames are dma-bufs or system memory; empty: GStreamer can't say any of *formats*.
 
-    :param assume_linear: caps of the old style with the feature ``memory:DMABuf`` mean LINEAR; otherwise an implicit layout.
+    :param assume_linear: caps of the old style with the feature ``memory:DMABuf`` mean LINEAR;
+        otherwise an implicit layout.
     """
     explicit, old_style, plain = [], [], []
     for fourcc, modifier in formats:

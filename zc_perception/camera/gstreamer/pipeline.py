@@ -1,46 +1,46 @@
 """A GStreamer pipeline that ends in our sink: building it, starting it, pulling samples out of it, and what its bus says.
 
-No GLib main loop and no callbacks per frame: the camera's own thread pulls with a bounded wait. The sink keeps the newest frame, so that
-a slow consumer never holds the pipeline up.
+No GLib main loop and no callbacks per frame: the camera's own thread pulls with a bounded wait.
+The sink keeps the newest frame, so that a slow consumer never holds the pipeline up.
 
 Source: GStreamer's *appsink*, *GstBus*, *GstElement* states and ALLOCATION query documentation.
 
-A pipeline whose frames have changed runs on: the camera that comes next takes it as a :class:`Continuation`, so that nothing of its
-source is lost or shown again.
+A pipeline whose frames have changed runs on: the camera that comes next takes it as a
+:class:`Continuation`, so that nothing of its source is lost or shown again.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import re
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
+import contextlib
+import ctypes
 from ctypes import byref, c_int, c_void_p
 from dataclasses import dataclass
+import re
+import time
 from typing import Any, TypeVar
 
 from zc_perception.camera.gstreamer.abi import (
+    Buffer,
     BUFFER_CORRUPTED,
     CAPS_INTERSECT_FIRST,
     CLOCK_TIME_NONE,
     FORMAT_TIME,
+    GStreamer,
+    load_gstreamer,
     OFFSET_NONE,
     PROBE_HANDLED,
     PROBE_OK,
     PROBE_QUERY_DOWNSTREAM,
-    QUERY_ALLOCATION,
-    QUERY_CAPS,
-    Buffer,
-    GStreamer,
     ProbeCallback,
     Query,
+    QUERY_ALLOCATION,
+    QUERY_CAPS,
     ResourceError,
     State,
     StateChange,
     VideoInfo,
-    load_gstreamer,
 )
 from zc_perception.camera.gstreamer.bare_pipeline import BarePipeline, Said, without_a_shell
 from zc_perception.errors import CameraBusyError, CameraError, CameraLostError, ConfigError
@@ -134,14 +134,17 @@ class Sample(Reference):
 def complete(description: str) -> tuple[str, str]:
     """*description* with our sink at its end, and the sink's name.
 
-    It may end in an ``appsink`` of its own, with or without a name, or in any other element, behind which ours is put.
+    It may end in an ``appsink`` of its own, with or without a name, or in any other element,
+    behind which ours is put.
 
-    :raises ConfigError: there is nothing in it, it ends with a link or another sink, or something around it is for a shell.
+    :raises ConfigError: there is nothing in it, it ends with a link or another sink, or something
+        around it is for a shell.
     """
     text = description.strip()
     if not text:
         raise ConfigError(
-            "parameter 'pipeline' is empty; set it to what you would give gst-launch-1.0, such as 'v4l2src io-mode=dmabuf ! "
+            "parameter 'pipeline' is empty; set it to what you would give gst-launch-1.0, such "
+            "as 'v4l2src io-mode=dmabuf ! "
             "video/x-raw,format=NV12'"
         )
     text = without_a_shell(text)
@@ -160,7 +163,8 @@ def complete(description: str) -> tuple[str, str]:
 def check_description(description: str) -> None:
     """Whether a pipeline can be made of *description*. No device is opened.
 
-    :raises ConfigError: GStreamer isn't there, the description can't be understood, or an element is missing.
+    :raises ConfigError: GStreamer isn't there, the description can't be understood, or an element
+        is missing.
     """
     Pipeline(load_gstreamer(), description, buffers=1).close()
 
@@ -170,7 +174,8 @@ class Pipeline(BarePipeline):
 
     :param description: as for gst-launch-1.0; see :func:`complete`.
     :param buffers: how many the sink asks upstream for on top of what that needs itself.
-    :param accepts: caps that the sink takes, and that its answer to the CAPS query says, the best first; empty: any.
+    :param accepts: caps that the sink takes, and that its answer to the CAPS query says, the best
+        first; empty: any.
     :raises ConfigError: the description can't be understood, or an element is missing.
     """
 
@@ -189,7 +194,8 @@ class Pipeline(BarePipeline):
         if not self._sink or not gst.has_property(self._sink, 'max-buffers'):
             self.close()
             raise ConfigError(
-                f"pipeline '{description}': '{sink}' is not an appsink; leave the sink out, it is put behind the last element"
+                f"pipeline '{description}': '{sink}' is not an appsink; leave the sink out, it "
+                'is put behind the last element'
             )
         # Kept here: GStreamer calls it from its own threads for as long as the pad lives.
         self._probe = ProbeCallback(self._answer)
@@ -199,7 +205,8 @@ class Pipeline(BarePipeline):
 
     def _prepare(self) -> None:
         gst, sink = self._gst, self._sink
-        # Neither the last sample nor the first is to be kept by the sink: each would be one buffer less for the source.
+        # Neither the last sample nor the first is to be kept by the sink: each would be one buffer
+        # less for the source.
         for name, value in (
             ('enable-last-sample', False),
             ('qos', False),
@@ -280,8 +287,9 @@ class Pipeline(BarePipeline):
     def _answer_allocation(self, query: int) -> bool:
         """Say that strides may be the source's own, and that several buffers stay with us.
 
-        Without the first a V4L2 source copies every frame whose rows are padded; without the second it has too few buffers, and copies
-        whenever we hold some: both into system memory, without a word. ``False``: it is no raw video, and is not answered.
+        Without the first a V4L2 source copies every frame whose rows are padded; without the
+        second it has too few buffers, and copies whenever we hold some: both into system memory,
+        without a word. ``False``: it is no raw video, and is not answered.
         """
         gst, caps, need_pool, video = self._gst, c_void_p(), c_int(), VideoInfo()
         gst.gst_query_parse_allocation(query, byref(caps), byref(need_pool))
@@ -301,12 +309,14 @@ class Pipeline(BarePipeline):
         """Start it and wait for the first frame, which says what all of them are. A source that isn't live still stands still then.
 
         :param stopping: whether nobody wants the frame any more.
-        :raises CameraError: an element failed, the stream ended at once, no frame came within *timeout_s*, or *stopping* said so.
+        :raises CameraError: an element failed, the stream ended at once, no frame came within
+            *timeout_s*, or *stopping* said so.
         """
         deadline = time.monotonic() + timeout_s
         change = self._set_state(State.PAUSED)
         self.live = change == StateChange.NO_PREROLL
-        # A live picture is late by what is waited for. Others come at the pace of their time stamps.
+        # A live picture is late by what is waited for. Others come at the pace of their time
+        # stamps.
         self._gst.set_property(self._sink, 'sync', not self.live)
         if self.live:
             self._set_state(State.PLAYING)
@@ -322,15 +332,18 @@ class Pipeline(BarePipeline):
             self.check()
             if stopping():
                 raise CameraLostError(
-                    f"pipeline '{self.description}' was stopped before its first frame; start the node again"
+                    f"pipeline '{self.description}' was stopped before its first frame; start "
+                    'the node again'
                 )
             if self.ended:
                 raise CameraError(
-                    f"pipeline '{self.description}' ended before its first frame; try it with gst-launch-1.0 first"
+                    f"pipeline '{self.description}' ended before its first frame; try it with "
+                    'gst-launch-1.0 first'
                 )
             if time.monotonic() >= deadline:
                 raise CameraLostError(
-                    f"pipeline '{self.description}' gave no frame within {timeout_s:g} s; try it with gst-launch-1.0, and see that its "
+                    f"pipeline '{self.description}' gave no frame within {timeout_s:g} s; try "
+                    'it with gst-launch-1.0, and see that its '
                     'source is there and that nothing in it waits'
                 )
 

@@ -1,17 +1,17 @@
 """Recordings of zc_record and rosbag2, in MCAP or SQLite, as folders or single files: pictures of one topic.
 
-The ``rosbags`` library, which needs no ROS, reads the storage and the messages, ``sensor_msgs/Image``,
-``CompressedImage`` and ``foxglove_msgs/CompressedVideo``. It does not copy the pixels. What zc_record has written is played bit by
-bit, in its own format.
+The ``rosbags`` library, which needs no ROS, reads the storage and the messages,
+``sensor_msgs/Image``, ``CompressedImage`` and ``foxglove_msgs/CompressedVideo``. It does not copy
+the pixels. What zc_record has written is played bit by bit, in its own format.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
+from dataclasses import replace
 import importlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,29 +19,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.black_box import VIDEO
-from zc_perception.camera.mcap_file import SUFFIX, read_contents
+from zc_perception.camera.mcap_file import read_contents, SUFFIX
 from zc_perception.camera.recorded_image import recorded_format, tight_layout
 from zc_perception.camera.recording_folder import METADATA, parts_in
 from zc_perception.camera.replay.pictures import decode_picture
 from zc_perception.camera.replay.place import BAG_MAGIC, ZSTD
 from zc_perception.camera.replay.source import (
     DEFAULT_FRAMERATE,
-    RATE_FROM,
     FrameSource,
     Moment,
     PlaneWriter,
+    RATE_FROM,
     rate_of,
 )
 from zc_perception.camera.replay.stamps import RecordedStamps
-from zc_perception.camera.replay.unfinished import RecordedPath, is_unfinished
+from zc_perception.camera.replay.unfinished import is_unfinished, RecordedPath
 from zc_perception.camera.replay.video_topic import DEFINITION, TopicDecoder
 from zc_perception.errors import (
     ConfigError,
     FormatError,
     LayoutError,
-    RecordingError,
     message_of,
     nearest,
+    RecordingError,
 )
 from zc_perception.frame import Header
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
@@ -49,7 +49,7 @@ from zc_perception.pixel.encodings import DEPTHS, ENCODINGS
 from zc_perception.pixel.fourcc import fourcc_name, pixel_format
 from zc_perception.pixel.layout import views
 from zc_perception.pixel.nv12 import even
-from zc_perception.pixel.raw_picture import RawPicture, layout_of
+from zc_perception.pixel.raw_picture import layout_of, RawPicture
 
 _NANOSECONDS = 1_000_000_000
 
@@ -73,7 +73,8 @@ class VideoPicture(NamedTuple):
 Picture = RawPicture | CompressedPicture | VideoPicture
 _COMPRESSED = 'sensor_msgs/msg/CompressedImage'
 _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
-# Pictures that can't be read at the recording's start, before it counts as damaged: a decoder may have begun between key frames.
+# Pictures that can't be read at the recording's start, before it counts as damaged: a decoder may
+# have begun between key frames.
 _FIRST_TRIES = 32
 _CLOCK_WAS_SET_NS = 1_000_000_000
 
@@ -134,13 +135,16 @@ def _opened(path: Path) -> tuple[Any, Any]:
         files = _storage_files(path)
         if len(files) != 1:
             raise ConfigError(
-                f"recording '{path}' has no {METADATA} and {len(files)} storage files; run 'ros2 bag reindex {path}'"
+                f"recording '{path}' has no {METADATA} and {len(files)} storage files; run "
+                f"'ros2 bag reindex {path}'"
             )
         path = files[0]
     try:
         reader = library.Reader(RecordedPath(path))
         reader.open()
-    except Exception as error:  # the library has several classes, and what its parsers meet in a damaged file comes through as it is
+    # the library has several classes, and what its parsers meet in a damaged file comes through as
+    # it is
+    except Exception as error:
         raise ConfigError(
             f"recording '{path}' can't be opened: {_first_line(error)}; {_advice(path)}"
         ) from error
@@ -186,7 +190,8 @@ class BagSource(FrameSource):
     Sizes may not change; encodings may. A picture that can't be read is left out and counted.
 
     :param topic: which topic; empty for the only one that has pictures.
-    :raises ConfigError: the recording or the topic can't be used; the message lists the topics with types and counts.
+    :raises ConfigError: the recording or the topic can't be used; the message lists the topics
+        with types and counts.
     """
 
     has_headers = True
@@ -374,7 +379,8 @@ class BagSource(FrameSource):
     def _check_size(self, width: int, height: int) -> None:
         if (width, height) != self._own:
             raise RecordingError(
-                f"recording '{self.name}' changes from {self._own[0]}x{self._own[1]} to {width}x{height}; "
+                f"recording '{self.name}' changes from {self._own[0]}x{self._own[1]} to "
+                f'{width}x{height}; '
                 "play its parts one by one: parameter 'replay_start' begins behind the change"
             )
 
@@ -503,7 +509,8 @@ def _choose(
             )
         if topics[wanted].msgtype not in _TYPES:
             raise ConfigError(
-                f"recording '{path}': topic '{wanted}' has no pictures ({' and '.join(_TYPES)}); {there}"
+                f"recording '{path}': topic '{wanted}' has no pictures "
+                f'({" and ".join(_TYPES)}); {there}'
             )
         if not topics[wanted].msgcount:
             raise ConfigError(f"recording '{path}': topic '{wanted}' has no messages; {there}")

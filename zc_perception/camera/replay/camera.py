@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TYPE_CHECKING
 
 from numpy.typing import NDArray
 
 from zc_perception.camera.camera import DrawnCamera
 from zc_perception.camera.replay.place import recording_path
-from zc_perception.camera.replay.source import STAMPS, FrameSource, Moment
+from zc_perception.camera.replay.source import FrameSource, Moment, STAMPS
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.frame import Header
 from zc_perception.machine.checks import Finding, Needs, NodeNeed
@@ -26,25 +26,31 @@ if TYPE_CHECKING:
 class ReplayCamera(DrawnCamera):
     """Plays a recording at its own pace, or every frame once as fast as its consumers take them.
 
-    A frame that has no free slot is left out without being decoded. One that is damaged is left out and counted as bad.
+    A frame that has no free slot is left out without being decoded. One that is damaged is left
+    out and counted as bad.
 
-    With parameter ``keep_all`` every frame comes exactly once, and a frame waits for a free slot. The recording doesn't begin again then.
-    Recorded stamps go on increasing when it does.
+    With parameter ``keep_all`` every frame comes exactly once, and a frame waits for a free slot.
+    The recording doesn't begin again then. Recorded stamps go on increasing when it does.
 
-    :raises ConfigError: the recording can't be used or read so far, or has nothing at the start that was asked for.
+    :raises ConfigError: the recording can't be used or read so far, or has nothing at the start
+        that was asked for.
     :raises LayoutError: an odd width or height.
     """
 
     PARAMETERS = (
-        ParameterSpec('video', '', 'path or file:// URL of a video, a folder of pictures, or a recording of zc_record or '
+        ParameterSpec('video', '', 'path or file:// URL of a video, a folder of pictures, or a '
+                                   'recording of zc_record or '
                       'rosbag2. ~ and $NAME are replaced.'),
         ParameterSpec('loop', True, 'start again when the end is reached.'),
-        ParameterSpec('keep_all', False, 'every frame exactly once, as fast as consumers take them. It overrides loop. Set it for '
+        ParameterSpec('keep_all', False, 'every frame exactly once, as fast as consumers take '
+                                         'them. It overrides loop. Set it for '
                       'inference too.'),
-        ParameterSpec('replay_topic', '', 'topic of a recording of zc_record or rosbag2. Empty: the only topic with pictures.'),
+        ParameterSpec('replay_topic', '', ('topic of a recording of zc_record or rosbag2. '
+                                           'Empty: the only topic with pictures.')),
         ParameterSpec('replay_rate', 1.0, 'speed, as a multiple of the recorded speed.', '', 0.01, 100.0),
         ParameterSpec('replay_start', 0.0, 'this much time at the beginning is left out.', 's', 0.0, 1e6),
-        ParameterSpec('stamps', 'now', 'stamps of frames. now: the time of the replay. recorded: the recorded ones.', choices=STAMPS),
+        ParameterSpec('stamps', 'now', ('stamps of frames. now: the time of the replay. '
+                                        'recorded: the recorded ones.'), choices=STAMPS),
     )  # fmt: skip
     SIZE = (0, 0)
     PACED = False
@@ -74,7 +80,8 @@ class ReplayCamera(DrawnCamera):
             self._video = recording_path(video)
             if self._recorded and not source.has_headers:
                 raise ConfigError(
-                    f"'{self._video}' has no headers: set parameter 'stamps' to 'now', or play a recording of zc_record or rosbag2"
+                    f"'{self._video}' has no headers: set parameter 'stamps' to 'now', or play "
+                    'a recording of zc_record or rosbag2'
                 )
             check_dimensions(pixel_format(source.fourcc), source.width, source.height)
             self.fourcc, self.colorimetry = source.fourcc, source.colorimetry
@@ -133,7 +140,8 @@ class ReplayCamera(DrawnCamera):
             self._moment: Moment | None = source.seek(self._start_ns)
         if self._moment is None:
             raise ConfigError(
-                f"'{self._video}' ends before {self._start_ns / 1e9:g} s; lower parameter 'replay_start'"
+                f"'{self._video}' ends before {self._start_ns / 1e9:g} s; lower parameter "
+                "'replay_start'"
             )
         self._first_ns = self._moment.time_ns
         self._newest_ns = self._first_ns

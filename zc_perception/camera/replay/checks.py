@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from contextlib import suppress
+import json
 from typing import Any
 
 from zc_perception.errors import ConfigError, ZcError
 from zc_perception.local_path import local_path
 from zc_perception.machine.asking import NoAnswerError
-from zc_perception.machine.checks import Finding, NodeNeed, fail, ok, warn
+from zc_perception.machine.checks import fail, Finding, NodeNeed, ok, warn
 from zc_perception.machine.system import System
 
 
 def recording(system: System, camera: NodeNeed) -> Finding:
     if not camera['video']:
-        advice = f'set it in the parameter file, or when the node starts (-p {camera.node.rsplit("/", 1)[-1]}:video:=PATH)'
+        advice = (
+            'set it in the parameter file, or when the node starts (-p '
+            f'{camera.node.rsplit("/", 1)[-1]}:video:=PATH)'
+        )
         return warn(
             "camera replay has no recording: parameter 'video' is empty", advice, camera.node
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from zc_perception.camera.replay.bag import BagSource, is_bag
-from zc_perception.camera.replay.pictures import PICTURES, ImageSource
+from zc_perception.camera.replay.pictures import ImageSource, PICTURES
 from zc_perception.camera.replay.place import recording_path, refuse_foreign
 from zc_perception.camera.replay.source import FrameSource
 from zc_perception.camera.replay.video import VideoSource
@@ -19,8 +19,9 @@ def open_source(
 ) -> FrameSource:
     """The source for what is at *path*.
 
-    A folder is a recording of zc_record or rosbag2, or a folder of pictures; ``.mcap`` and ``.db3`` are recordings too,
-    a picture alone is a recording of one frame; anything else is a video.
+    A folder is a recording of zc_record or rosbag2, or a folder of pictures; ``.mcap`` and
+    ``.db3`` are recordings too, a picture alone is a recording of one frame; anything else is a
+    video.
 
     :param path: as :func:`recording_path` has it.
     :param width: of the frames; 0 for the recording's own.
@@ -37,7 +38,8 @@ def open_source(
         if suffix in _RAW:
             raise ConfigError(
                 f"raw file '{path}' says neither size nor format; put it into a container: ffmpeg "
-                '-f rawvideo -pix_fmt nv12 -video_size WIDTHxHEIGHT -framerate 30 -i IN -c copy OUT.nut'
+                '-f rawvideo -pix_fmt nv12 -video_size WIDTHxHEIGHT -framerate 30 -i IN -c '
+                'copy OUT.nut'
             )
         refuse_foreign(place)
     try:
@@ -46,7 +48,8 @@ def open_source(
         raise ConfigError(f"'{path}' can't be read: {error.strerror}") from error
     if topic and not bag:
         raise ConfigError(
-            f"parameter 'replay_topic' is '{topic}', but '{path}' is no rosbag2 recording; leave it empty"
+            f"parameter 'replay_topic' is '{topic}', but '{path}' is no rosbag2 recording; "
+            'leave it empty'
         )
     if bag:
         return BagSource(path, topic, width, height)

@@ -1,7 +1,7 @@
 """How a JPEG, PNG or WebP picture has to be turned, as its EXIF data say, and the turning.
 
-Old versions of OpenCV do not read EXIF data of WebP. So OpenCV has to leave a picture as it is, and
-we turn it here: every version does the same. TIFF is left out, since OpenCV always turns it.
+Old versions of OpenCV do not read EXIF data of WebP. So OpenCV has to leave a picture as it is,
+and we turn it here: every version does the same. TIFF is left out, since OpenCV always turns it.
 
 Sources: CIPA DC-008 (EXIF: tag 0x0112 in the first directory), ISO/IEC 10918-1 (segments of JPEG),
 the PNG specification (eXIf), Google's WebP container (EXIF).
@@ -9,8 +9,8 @@ the PNG specification (eXIf), Google's WebP container (EXIF).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator, Mapping
+import struct
 from typing import Any
 
 import cv2

@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Sequence
+import os
 from pathlib import Path
+import re
 from typing import Any
 
 import cv2
@@ -18,7 +18,7 @@ from zc_perception.camera.replay.orientation import orientation_of, turned
 from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, PlaneWriter
 from zc_perception.errors import ConfigError, FormatError, RecordingError
 from zc_perception.pixel.nv12 import even
-from zc_perception.pixel.raw_picture import RawPicture, layout_of
+from zc_perception.pixel.raw_picture import layout_of, RawPicture
 
 PICTURES = ('.png', '.jpg', '.jpeg', '.bmp', '.webp', '.tif', '.tiff', '.ppm', '.pgm', '.pnm')
 _FLAGS = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
@@ -134,7 +134,8 @@ class ImageSource(FrameSource):
             raise RecordingError(
                 f"picture '{file}' is {picture.width}x{picture.height}, "
                 f"'{self._files[0].name}' is {self._own[0]}x{self._own[1]}; "
-                'all pictures of a folder must have one size: scale them, or put them into folders '
+                'all pictures of a folder must have one size: scale them, or put them into '
+                'folders '
                 'of their own'
             )
         self._writer.write(picture, layout_of(picture), planes)

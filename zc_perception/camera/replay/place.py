@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
+import re
 from typing import NamedTuple
 
 from zc_perception.camera.mcap_file import MAGIC, SUFFIX

@@ -17,10 +17,10 @@ from zc_perception.camera.replay.stamps import RecordedStamps
 from zc_perception.frame import Header
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, pixel_format
-from zc_perception.pixel.layout import ImageLayout, check_dimensions
-from zc_perception.pixel.nv12 import ToNv12, even
+from zc_perception.pixel.layout import check_dimensions, ImageLayout
+from zc_perception.pixel.nv12 import even, ToNv12
 from zc_perception.pixel.raw_picture import PictureReader, RawPicture
-from zc_perception.pixel.samples import Planes, cut_to
+from zc_perception.pixel.samples import cut_to, Planes
 
 DEFAULT_FRAMERATE = 30.0
 RATE_FROM = 64
@@ -137,7 +137,8 @@ class PlaneWriter:
     ) -> None:
         """Planes of any readable format. An odd last row or column is cut off, other sizes are scaled.
 
-        What becomes NV12 of luma and chroma keeps its matrix and range, everything else becomes BT.601 limited.
+        What becomes NV12 of luma and chroma keeps its matrix and range, everything else becomes
+        BT.601 limited.
 
         :raises FormatError: a format or a colorimetry that has no conversion.
         """

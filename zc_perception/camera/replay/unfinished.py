@@ -6,11 +6,11 @@ import io
 from pathlib import Path
 from typing import Any
 
-from zc_perception.camera.mcap_file import LIBRARY, SUFFIX, Contents, read_contents
+from zc_perception.camera.mcap_file import Contents, LIBRARY, read_contents, SUFFIX
 from zc_perception.camera.recording_folder import (
-    METADATA,
     describe,
     describe_alone,
+    METADATA,
     parts_in,
     read_parts,
 )

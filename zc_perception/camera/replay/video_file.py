@@ -5,14 +5,14 @@ Each is good or damaged. The file also says what rate it has, and whether it was
 
 from __future__ import annotations
 
-import os
-import re
 from bisect import insort
 from collections.abc import Generator, Iterator
+import os
+import re
 from typing import Any, NamedTuple
 
 from zc_perception.camera.replay.source import RATE_FROM, rate_of
-from zc_perception.camera.replay.video_facts import Said, Turn, said_by, turn_of
+from zc_perception.camera.replay.video_facts import Said, said_by, Turn, turn_of
 from zc_perception.camera.replay.video_opening import open_video
 from zc_perception.errors import ConfigError, RecordingError
 

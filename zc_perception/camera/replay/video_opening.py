@@ -7,7 +7,7 @@ import importlib
 import os
 from typing import Any, NamedTuple
 
-from zc_perception.errors import NO_DESCRIPTOR, ConfigError, message_of, shown
+from zc_perception.errors import ConfigError, message_of, NO_DESCRIPTOR, shown
 
 _HEAD_BYTES = 1024
 # What a text has below a blank.
@@ -76,7 +76,8 @@ def pyav(path: str) -> Any:
     version = av.library_versions['libavformat'][:2]
     if version < _ASKABLE or not hasattr(av.VideoCodecContext, 'color_trc'):
         raise ConfigError(
-            f"video '{path}' needs PyAV 12 with FFmpeg 6.1, or newer; here is PyAV {av.__version__} "
+            f"video '{path}' needs PyAV 12 with FFmpeg 6.1, or newer; here is PyAV "
+            f'{av.__version__} '
             f'with libavformat {".".join(map(str, version))}, which does not say how pictures are '
             "turned and coloured: pip install -U 'av<20'"
         )

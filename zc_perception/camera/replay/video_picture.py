@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+import re
 from typing import Any, NamedTuple
 
 import cv2
@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.replay.source import PlaneWriter
-from zc_perception.camera.replay.video_facts import UPRIGHT, Said, Turn, colorimetry
+from zc_perception.camera.replay.video_facts import colorimetry, Said, Turn, UPRIGHT
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix
 from zc_perception.pixel.fourcc import fourcc_code
-from zc_perception.pixel.layout import PlaneArray, compute_layout
+from zc_perception.pixel.layout import compute_layout, PlaneArray
 from zc_perception.pixel.nv12 import even
 
 # Alpha of planar formats is a plane of its own, which is left out.

@@ -4,13 +4,13 @@ those before it back to a key frame, and none that comes later. PyAV decodes it.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
+import contextlib
 from typing import Any
 
 from numpy.typing import NDArray
 
-from zc_perception.camera.replay.video_facts import UPRIGHT, said_by
+from zc_perception.camera.replay.video_facts import said_by, UPRIGHT
 from zc_perception.camera.replay.video_opening import pyav
 from zc_perception.camera.replay.video_picture import PictureWriter
 from zc_perception.errors import FormatError, RecordingError

@@ -1,7 +1,7 @@
 """V4L2's numbers, structs and requests, by their names in C without the beginning: ``Format`` is ``struct v4l2_format``.
 
-Source: ``include/uapi/linux/videodev2.h`` and ``v4l2-controls.h``, 64-bit. ``test/camera/test_v4l2_abi.py`` has a C compiler compare the
-two.
+Source: ``include/uapi/linux/videodev2.h`` and ``v4l2-controls.h``, 64-bit.
+``test/camera/test_v4l2_abi.py`` has a C compiler compare the two.
 """
 
 from __future__ import annotations
@@ -54,16 +54,21 @@ IN_CAP_DV_TIMINGS = 0x00000002
 IN_CAP_STD = 0x00000004
 
 Capability = c_struct(
-    'char[16] driver; char[32] card bus_info; u32 version capabilities device_caps; u32[3] reserved'
+    'char[16] driver; char[32] card bus_info; u32 version capabilities device_caps; u32[3] '
+    'reserved'
 )
 # ``ycbcr_enc`` stands in a union with ``hsv_enc``.
 PixFormat = c_struct(
-    'u32 width height pixelformat field bytesperline sizeimage colorspace priv flags ycbcr_enc quantization xfer_func'
+    'u32 width height pixelformat field bytesperline sizeimage colorspace priv flags ycbcr_enc '
+    'quantization xfer_func'
 )
 PlanePixFormat = c_struct('u32 sizeimage bytesperline; u16[6] reserved', packed=True)
 # ``num_planes`` are memory buffers: NV12 has one.
 PixFormatMplane = c_struct(
-    'u32 width height pixelformat field colorspace; plane[8] plane_fmt; u8 num_planes flags ycbcr_enc quantization xfer_func; u8[7] reserved',
+    (
+        'u32 width height pixelformat field colorspace; plane[8] plane_fmt; u8 num_planes flags '
+        'ycbcr_enc quantization xfer_func; u8[7] reserved'
+    ),
     packed=True,
     plane=PlanePixFormat,
 )
@@ -96,7 +101,10 @@ FrameIntervalEnum = c_struct(
     interval=_INTERVAL,
 )
 CaptureParm = c_struct(
-    'u32 capability capturemode; fract timeperframe; u32 extendedmode readbuffers; u32[4] reserved',
+    (
+        'u32 capability capturemode; fract timeperframe; u32 extendedmode readbuffers; u32[4] '
+        'reserved'
+    ),
     fract=Fract,
 )
 StreamParm = c_struct(
@@ -109,14 +117,16 @@ Plane = c_struct(
     'u32 bytesused length; memory m; u32 data_offset; u32[11] reserved', memory=_MEMORY
 )
 Buffer = c_struct(
-    'u32 index type bytesused flags field; timeval timestamp; u32[4] timecode; u32 sequence memory; place m; u32 length reserved2; '
+    'u32 index type bytesused flags field; timeval timestamp; u32[4] timecode; u32 sequence '
+    'memory; place m; u32 length reserved2; '
     's32 request_fd',
     timeval=c_struct('s64 tv_sec tv_usec'),
     place=c_union('u32 offset; ulong userptr; ptr planes; s32 fd'),
 )
 ExportBuffer = c_struct('u32 type index plane flags; s32 fd; u32[11] reserved')
 QueryExtCtrl = c_struct(
-    'u32 id type; char[32] name; s64 minimum maximum; u64 step; s64 default_value; u32 flags elem_size elems nr_of_dims; u32[4] dims; '
+    'u32 id type; char[32] name; s64 minimum maximum; u64 step; s64 default_value; u32 flags '
+    'elem_size elems nr_of_dims; u32[4] dims; '
     'u32[32] reserved'
 )
 QueryMenu = c_struct(
@@ -137,13 +147,15 @@ ExtControls = c_struct(
     controls=ctypes.POINTER(ExtControl),
 )
 EventSubscription = c_struct('u32 type id flags; u32[5] reserved')
-# Of its union only the source change's ``changes`` and the raw bytes; the last gives it the alignment of the others.
+# Of its union only the source change's ``changes`` and the raw bytes; the last gives it the
+# alignment of the others.
 _EVENT = c_union('u32 src_change; u8[64] data; s64 _align')
 Event = c_struct(
     'u32 type; u u; u32 pending sequence; s64[2] timestamp; u32 id; u32[8] reserved', u=_EVENT
 )
 Input = c_struct(
-    'u32 index; char[32] name; u32 type audioset tuner; u64 std; u32 status capabilities; u32[3] reserved'
+    'u32 index; char[32] name; u32 type audioset tuner; u64 std; u32 status capabilities; '
+    'u32[3] reserved'
 )
 # ``words`` are its union: width and height come first in ``v4l2_bt_timings``.
 DvTimings = c_struct('u32 type; u32[32] words', packed=True)

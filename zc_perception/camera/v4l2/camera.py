@@ -1,16 +1,19 @@
 """The V4L2 camera: the driver's frames without a copy, their buffers queued again when the last lease is dropped.
 
-Read :class:`V4l2Camera` first. :class:`V4l2Stream` queues buffers and takes them back; it knows what is missing and what to do when
-the driver stops delivering. :class:`V4l2Signal` is where the picture comes from: the device's input, the signal there, and the event
-that tells of another one. A plain camera has none of this, and its driver says so with ENOTTY. Of a driver that fills its buffers with
-JPEGs, frames are decoded: :mod:`~zc_perception.camera.v4l2.mjpeg`.
+Read :class:`V4l2Camera` first. :class:`V4l2Stream` queues buffers and takes them back; it knows
+what is missing and what to do when the driver stops delivering. :class:`V4l2Signal` is where the
+picture comes from: the device's input, the signal there, and the event that tells of another one.
+A plain camera has none of this, and its driver says so with ENOTTY. Of a driver that fills its
+buffers with JPEGs, frames are decoded: :mod:`~zc_perception.camera.v4l2.mjpeg`.
 
-Sources: the kernel's *VIDIOC_QBUF, VIDIOC_DQBUF*, *VIDIOC_STREAMON*, *V4L2 poll()*; *Video Inputs and Outputs*, *Digital Video (DV)
-Timings* (query, set, and only then choose a format), *VIDIOC_DQEVENT* (V4L2_EVENT_SOURCE_CHANGE).
+Sources: the kernel's *VIDIOC_QBUF, VIDIOC_DQBUF*, *VIDIOC_STREAMON*, *V4L2 poll()*; *Video Inputs
+and Outputs*, *Digital Video (DV) Timings* (query, set, and only then choose a format),
+*VIDIOC_DQEVENT* (V4L2_EVENT_SOURCE_CHANGE).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 import contextlib
 import ctypes
 import errno
@@ -18,8 +21,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TYPE_CHECKING
 
 from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics, heap_pool
 from zc_perception.camera.clock import CaptureClock
@@ -27,28 +29,28 @@ from zc_perception.camera.controls import ControlInfo, ControlValue
 from zc_perception.camera.jpeg import BadJpegError
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.choice import (
-    MOST_BUFFERS,
-    QUEUED,
     aligned_format,
     choose_formats,
+    MOST_BUFFERS,
+    QUEUED,
     reserve_of,
 )
 from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import (
     Dequeued,
-    V4l2Device,
-    V4l2Error,
     find_device,
     identity_of,
+    V4l2Device,
+    V4l2Error,
 )
-from zc_perception.camera.v4l2.formats import JPEGS, driver_layout, least_bytes
+from zc_perception.camera.v4l2.formats import driver_layout, JPEGS, least_bytes
 from zc_perception.camera.v4l2.memory import frame_memory
 from zc_perception.camera.v4l2.mjpeg import (
+    bytes_layout,
     JPEG_BUFFERS,
-    SLOTS,
     JpegFrames,
     JpegPicture,
-    bytes_layout,
+    SLOTS,
 )
 from zc_perception.errors import (
     CameraChangedError,
@@ -62,19 +64,19 @@ from zc_perception.frame import Frame, Header
 from zc_perception.machine.checks import Check, Finding, Needs, NodeNeed
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import BufferPool, Slot, SlotState, mapped
+from zc_perception.memory.pool import BufferPool, mapped, Slot, SlotState
 from zc_perception.negotiation.constraints import (
     BufferConstraints,
     Format,
+    format_text,
     Placement,
     Size,
-    format_text,
     size_text,
 )
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.format_names import from_v4l2
-from zc_perception.pixel.fourcc import NV12, fourcc_name
+from zc_perception.pixel.fourcc import fourcc_name, NV12
 from zc_perception.pixel.layout import ImageLayout
 
 if TYPE_CHECKING:
@@ -113,7 +115,8 @@ class V4l2Signal:
             if error.number in _NONE:
                 names = ', '.join(self._device.inputs()) or 'none that can be chosen'
                 raise CameraError(
-                    f"'{self._device.path}' has no input {wanted}; it has {names}; set parameter 'input'"
+                    f"'{self._device.path}' has no input {wanted}; it has {names}; set "
+                    "parameter 'input'"
                 ) from error
             raise
         return argument
@@ -138,7 +141,8 @@ class V4l2Signal:
                     self._device.call('S_DV_TIMINGS', abi.VIDIOC_S_DV_TIMINGS, timings)
                 except V4l2Error as error:
                     raise CameraError(
-                        f"'{self._device.path}': it can't take the {timings.words[0]}x{timings.words[1]} signal at input '{self.name}' "
+                        f"'{self._device.path}': it can't take the "
+                        f"{timings.words[0]}x{timings.words[1]} signal at input '{self.name}' "
                         f'({error}); set the source to another mode'
                     ) from error
         elif self._input.capabilities & abi.IN_CAP_STD:
@@ -146,7 +150,8 @@ class V4l2Signal:
             if self._asked('QUERYSTD', abi.VIDIOC_QUERYSTD, standard):
                 if not standard.value:
                     raise self._no_signal('no standard')
-                # Several bits: it can't tell them apart, and the standard in force may be any of them.
+                # Several bits: it can't tell them apart, and the standard in force may be any of
+                # them.
                 if standard.value & (standard.value - 1) == 0:
                     self._device.call('S_STD', abi.VIDIOC_S_STD, standard)
 
@@ -174,7 +179,8 @@ class V4l2Signal:
 
     def _no_signal(self, detail: str) -> CameraLostError:
         return CameraLostError(
-            f"'{self._device.path}': no signal at input '{self.name}' ({detail}); look at its cable and source"
+            f"'{self._device.path}': no signal at input '{self.name}' ({detail}); look at its "
+            'cable and source'
         )
 
     def changed(self) -> str | None:
@@ -225,7 +231,8 @@ FENCE_POLL_MS = 5
 MAX_RESTARTS = 3
 # So many good frames after a restart, and the next failure is a new one.
 _HEALTHY_FRAMES = 30
-# Starting the stream anew helps here: the driver gave up on it (EIO), ended it (EPIPE), or stopped it by itself (EINVAL).
+# Starting the stream anew helps here: the driver gave up on it (EIO), ended it (EPIPE), or stopped
+# it by itself (EINVAL).
 _RESTART_HELPS = (errno.EIO, errno.EPIPE, errno.EINVAL, errno.ETIMEDOUT, errno.EPROTO)
 
 
@@ -234,9 +241,10 @@ class V4l2Stream:
 
     :param memory: MEMORY_MMAP or MEMORY_DMABUF.
     :param buffers: memory buffers for each frame.
-    :param needed: how many buffers the driver must have queued to fill one. While it has fewer, time without a frame does not count.
-    :param silent_s: after so many seconds without a good frame (see :meth:`good`) the stream is started anew, and after as many again the
-        camera counts as lost.
+    :param needed: how many buffers the driver must have queued to fill one. While it has fewer,
+        time without a frame does not count.
+    :param silent_s: after so many seconds without a good frame (see :meth:`good`) the stream is
+        started anew, and after as many again the camera counts as lost.
     """
 
     def __init__(
@@ -348,7 +356,8 @@ class V4l2Stream:
         with self._lock:
             refused, self._refused = self._refused, {}
             for slot in refused.values():
-                # One that was replaced meanwhile has another one in its place, which was queued by itself.
+                # One that was replaced meanwhile has another one in its place, which was queued by
+                # itself.
                 if slot.state is SlotState.FREE and slot.index not in self._queued:
                     self._device.queue(slot.index, self._memory, slot.buffers)
                     self._queued.add(slot.index)
@@ -372,7 +381,8 @@ class V4l2Stream:
             self._failures += 1
             if self._failures > MAX_RESTARTS:
                 raise CameraLostError(
-                    f'{reason}; starting the stream anew {MAX_RESTARTS} times did not help: plug the camera in again'
+                    f'{reason}; starting the stream anew {MAX_RESTARTS} times did not help: '
+                    'plug the camera in again'
                 )
             try:
                 self._restart(pool)
@@ -387,7 +397,8 @@ class V4l2Stream:
         now = self._signal.changed()
         if now is not None:
             raise CameraChangedError(
-                f"'{self._device.path}': its source changed to {now}; open it again and negotiate anew"
+                f"'{self._device.path}': its source changed to {now}; open it again and "
+                'negotiate anew'
             )
         self._fail(pool, f"'{self._device.path}': its source was interrupted")
 
@@ -412,7 +423,8 @@ class V4l2Stream:
         self._silences += 1
         if self._silences > 1:
             raise CameraLostError(
-                f"'{self._device.path}' is silent: no good frame for {self._silent_s:g} s, nor after its stream was started anew; look at "
+                f"'{self._device.path}' is silent: no good frame for {self._silent_s:g} s, nor "
+                'after its stream was started anew; look at '
                 'its cable and power'
             )
         self._restart(pool)
@@ -462,11 +474,15 @@ class V4l2Camera(Camera):
     """
 
     PARAMETERS = (
-        ParameterSpec('device', '/dev/video0', 'device node. After a loss the same camera is looked for, wherever it is plugged in.'),
-        ParameterSpec('input', -1, "which of the device's inputs (HDMI, SDI, …). -1: the input is not changed.", '', -1, 63),
-        ParameterSpec('pixel_format', 'auto', "the driver's fourcc, such as NV12, YUYV, MJPG. auto: the cheapest that suits all and keeps "
+        ParameterSpec('device', '/dev/video0', ('device node. After a loss the same camera is '
+                                                'looked for, wherever it is plugged in.')),
+        ParameterSpec('input', -1, ("which of the device's inputs (HDMI, SDI, …). -1: the "
+                                    'input is not changed.'), '', -1, 63),
+        ParameterSpec('pixel_format', 'auto', "the driver's fourcc, such as NV12, YUYV, MJPG. "
+                                              'auto: the cheapest that suits all and keeps '
                       'the framerate.'),
-        ParameterSpec('memory', 'auto', "export: the driver's own buffers. import: the driver fills buffers from parameter heap.",
+        ParameterSpec('memory', 'auto', ("export: the driver's own buffers. import: the driver "
+                                         'fills buffers from parameter heap.'),
                       choices=('auto', 'export', 'import')),
     )  # fmt: skip
     CHECKS = (
@@ -597,7 +613,10 @@ class V4l2Camera(Camera):
 
     @property
     def device(self) -> str:
-        return f'{self._device.path} ({self._device.card}{f", input {self._signal.name}" if self._signal.name else ""})'
+        return (
+            f'{self._device.path} '
+            f'({self._device.card}{f", input {self._signal.name}" if self._signal.name else ""})'
+        )
 
     @property
     def _decodes(self) -> bool:
@@ -630,7 +649,8 @@ class V4l2Camera(Camera):
         }
         if self._jpegs is not None:
             facts['decoding'] = (
-                f'{self._jpegs.decode_ns / 1e6:.1f} ms for the last frame; {self._jpegs.skipped} skipped for newer ones'
+                f'{self._jpegs.decode_ns / 1e6:.1f} ms for the last frame; '
+                f'{self._jpegs.skipped} skipped for newer ones'
             )
             facts['last bad JPEG'] = self._jpegs.last_bad or 'none'
             facts['mended JPEGs'] = self._jpegs.mended
@@ -681,7 +701,8 @@ class V4l2Camera(Camera):
         code = self._choice.code(wanted, placement)
         if code is None:
             raise CameraError(
-                f"'{self._device.path}' has no {format_text(wanted)}; negotiate with its constraints"
+                f"'{self._device.path}' has no {format_text(wanted)}; negotiate with its "
+                'constraints'
             )
         size = (self.width, self.height)
         ask = self._device.set_format
@@ -690,7 +711,8 @@ class V4l2Camera(Camera):
         )
         if driver.size != size:
             raise CameraError(
-                f"'{self._device.path}' answered {size_text(driver.size)} to {fourcc_name(code)} {size_text(size)}; open it again"
+                f"'{self._device.path}' answered {size_text(driver.size)} to "
+                f'{fourcc_name(code)} {size_text(size)}; open it again'
             )
         self._driver = driver
         self.framerate = self._set_framerate() if self._wanted_rate else self.framerate
@@ -736,7 +758,8 @@ class V4l2Camera(Camera):
         made = self._memory.allocate(wanted, self._driver)
         if made < self._reserve:
             raise CameraError(
-                f"'{self._device.path}' gave {made} buffers of {wanted}; at least {self._reserve} are needed"
+                f"'{self._device.path}' gave {made} buffers of {wanted}; at least "
+                f'{self._reserve} are needed'
             )
         return made
 
@@ -764,7 +787,8 @@ class V4l2Camera(Camera):
             return driver_layout(self._driver, self._data_offsets)
         except LayoutError as error:
             raise CameraError(
-                f"'{self._device.path}' ({self._device.driver}): {error}; use another size or format"
+                f"'{self._device.path}' ({self._device.driver}): {error}; use another size or "
+                'format'
             ) from error
 
     def capture(self) -> Frame | None:
@@ -798,7 +822,8 @@ class V4l2Camera(Camera):
         if filled.data_offsets != self._data_offsets:
             pool.discard(slot)
             raise CameraError(
-                f"'{self._device.path}' ({self._device.driver}): the data begins at {filled.data_offsets}, before it was "
+                f"'{self._device.path}' ({self._device.driver}): the data begins at "
+                f'{filled.data_offsets}, before it was '
                 f'{self._data_offsets}; use another format'
             )
         stream.good()
@@ -817,7 +842,8 @@ class V4l2Camera(Camera):
         slot = pool.acquire(filled.index)
         if slot is None:
             raise CameraError(
-                f"'{self._device.path}': the driver filled buffer {filled.index}, which it did not own"
+                f"'{self._device.path}': the driver filled buffer {filled.index}, which it did "
+                'not own'
             )
         return slot
 

@@ -5,26 +5,26 @@ A node is opened without waiting, and asked only what changes nothing in it.
 
 from __future__ import annotations
 
-import errno
-import os
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+import errno
+import os
+import threading
 from typing import Any
 
 from zc_perception.camera.jpeg import INSTALL
-from zc_perception.camera.pool_plan import UNKNOWN, Agree, Known, PlannedPool, offered_heaps, plan
+from zc_perception.camera.pool_plan import Agree, Known, offered_heaps, plan, PlannedPool, UNKNOWN
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.choice import (
-    FormatChoice,
     aligned_format,
     choose_formats,
+    FormatChoice,
     reserve_of,
 )
 from zc_perception.camera.v4l2.controls import V4l2Controls
-from zc_perception.camera.v4l2.device import DeviceFile, V4l2Device, V4l2Error, asked
-from zc_perception.camera.v4l2.formats import JPEGS, SizeRange, driver_layout, format_offers
+from zc_perception.camera.v4l2.device import asked, DeviceFile, V4l2Device, V4l2Error
+from zc_perception.camera.v4l2.formats import driver_layout, format_offers, JPEGS, SizeRange
 from zc_perception.camera.v4l2.memory import EXPORTED
 from zc_perception.errors import (
     CameraBusyError,
@@ -33,12 +33,12 @@ from zc_perception.errors import (
     NegotiationError,
     ZcError,
 )
-from zc_perception.machine.checks import Finding, Need, Needs, NodeNeed, Status, fail, ok, skip
+from zc_perception.machine.checks import fail, Finding, Need, Needs, NodeNeed, ok, skip, Status
 from zc_perception.machine.heaps import rights_advice
 from zc_perception.machine.system import DENIED, System
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps
 from zc_perception.negotiation.constraints import Size, size_text
-from zc_perception.pixel.fourcc import NV12, fourcc_name
+from zc_perception.pixel.fourcc import fourcc_name, NV12
 
 # Checks run side by side, and some drivers let only one file have their node at a time.
 _TURN, _TURN_S = threading.Lock(), 5.0
@@ -70,8 +70,10 @@ class CameraView:
 
     :param role: ``capture``, ``metadata`` or ``other``.
     :param busy: whether another open file streams from it.
-    :param imports: whether it takes buffers of ours (``memory: import``); ``None``: it doesn't say.
-    :param formats: the best first, each with its sizes, and the rates of each size: none where they weren't asked for.
+    :param imports: whether it takes buffers of ours (``memory: import``); ``None``: it doesn't
+        say.
+    :param formats: the best first, each with its sizes, and the rates of each size: none where
+        they weren't asked for.
     """
 
     driver: str
@@ -232,7 +234,8 @@ def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
         yield skip(f'{found}, and none is needed')
     elif not captures and (need is Need.POSSIBLE or not nodes):
         advice = (
-            'plug a camera in, load its driver, or give the container its device node (--device /dev/video0); '
+            'plug a camera in, load its driver, or give the container its device node '
+            '(--device /dev/video0); '
             'cameras that draw their frames, such as synthetic, need none'
         )
         yield Finding(need.missing, found, advice)
@@ -247,7 +250,10 @@ def _camera(system: System, needs: Needs, node: str, view: CameraView) -> Findin
     )
     if view.formats and view.formats[0]['sizes']:
         formats += f'; {names[0]} in {", ".join(view.formats[0]["sizes"])}'
-    found = f'{node}: {view.card} (driver {view.driver}, {view.bus}), now {view.current or "?"}; {formats}'
+    found = (
+        f'{node}: {view.card} (driver {view.driver}, {view.bus}), now '
+        f'{view.current or "?"}; {formats}'
+    )
     if not view.busy:
         return ok(found, node, **asdict(view))
     need = _need(needs, node)
@@ -285,7 +291,10 @@ def configured(system: System, needs: Needs, camera: NodeNeed) -> Finding:
             return _offered(system, needs, camera, view, V4l2Device(file))
     except OSError as error:
         if error.errno == errno.ENOENT:
-            advice = 'plug it in, give the container its device node (--device), or set device to one that was found'
+            advice = (
+                'plug it in, give the container its device node (--device), or set '
+                'device to one that was found'
+            )
             return fail(
                 f'{device} is not there; found: {there}', advice, subject, errno=errno.ENOENT
             )
@@ -325,7 +334,8 @@ def _offered(
         )
         if camera['framerate'] and (rates := _other_rates(device, choice, camera['framerate'])):
             wrong.append(
-                f'it does not offer {camera["framerate"]:g} Hz at this size, but {", ".join(rates)}'
+                f'it does not offer {camera["framerate"]:g} Hz at this size, but '
+                f'{", ".join(rates)}'
             )
             steps.append('set framerate to one of these rates')
     where = f'{camera["device"]} ({view.card})'
@@ -333,10 +343,16 @@ def _offered(
         return fail(f'{where}: {"; ".join(wrong)}', '; '.join(steps), camera.node, **figures)
     if not figures['nv12'] and camera['pixel_format'] == 'auto':
         status = Status.FAIL if needs.accelerator('axl') is Need.REQUIRED else Status.WARN
-        advice = 'use a camera or mode with NV12, or look at metis.ioctls: the card may import one of these formats'
+        advice = (
+            'use a camera or mode with NV12, or look at metis.ioctls: the card may '
+            'import one of these formats'
+        )
         if choice.notices:
             advice += f'; JPEGs would become NV12: {INSTALL}'
-        found = f'{where} offers no NV12, only {", ".join(names)}: a consumer that takes only NV12 gets a converted copy'
+        found = (
+            f'{where} offers no NV12, only {", ".join(names)}: a consumer that takes only '
+            'NV12 gets a converted copy'
+        )
         return Finding(status, found, advice, camera.node, figures)
     rate = f' at {camera["framerate"]:g} Hz' if camera['framerate'] else ''
     return ok(

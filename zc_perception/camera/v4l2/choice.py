@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from zc_perception.camera.jpeg import missing_library
 from zc_perception.camera.v4l2.device import V4l2Device, V4l2Error
 from zc_perception.camera.v4l2.formats import (
-    JPEGS,
-    DriverFormat,
-    FormatOffer,
     driver_layout,
+    DriverFormat,
     format_offers,
+    FormatOffer,
+    JPEGS,
     one_placement,
 )
 from zc_perception.camera.v4l2.mjpeg import SLOTS
@@ -27,13 +27,14 @@ from zc_perception.negotiation.constraints import (
     Size,
     size_text,
 )
-from zc_perception.pixel.fourcc import NV12, fourcc_name
+from zc_perception.pixel.fourcc import fourcc_name, NV12
 from zc_perception.pixel.modifier import LINEAR
 
 QUEUED = 3
 """What the driver needs queued so that it never has nowhere to write, plus one that is being handed over."""
 MOST_BUFFERS = 32
-# More than any consumer's own order of formats can outweigh: whoever reads YUYV pays less than decoding costs.
+# More than any consumer's own order of formats can outweigh: whoever reads YUYV pays less than
+# decoding costs.
 _DECODING_COST = 1000.0
 # 29.97 is 30.
 _NEAR = 0.99
@@ -43,7 +44,8 @@ _NEAR = 0.99
 class FormatChoice:
     """All formats that a device has in the one size.
 
-    :param offers: those that are frames as the driver fills them, the best first. Empty: only JPEGs come into question.
+    :param offers: those that are frames as the driver fills them, the best first. Empty: only
+        JPEGs come into question.
     :param placement: that of their planes; ``None``: either.
     :param jpeg: V4L2's fourcc of JPEGs, which are decoded to NV12; ``None``: they aren't needed.
     :param passed_over: why other formats are not among these; worth a line in the log.
@@ -115,7 +117,10 @@ class FormatChoice:
                 if others
                 else self.passed_over
             )
-            text = f'{name}, which the CPU decodes to NV12, about 3 to 6 ns for each pixel (booked as decode)'
+            text = (
+                f'{name}, which the CPU decodes to NV12, about 3 to 6 ns for each pixel '
+                '(booked as decode)'
+            )
         else:
             passed = (
                 self.passed_over
@@ -139,7 +144,8 @@ def aligned_format(
 ) -> DriverFormat:
     """The driver's own strides, or longer ones where those aren't a multiple of *align* bytes; it may have its own mind.
 
-    :param ask: :meth:`V4l2Device.set_format`, or :meth:`V4l2Device.try_format`, which changes nothing.
+    :param ask: :meth:`V4l2Device.set_format`, or :meth:`V4l2Device.try_format`, which changes
+        nothing.
     """
     driver = ask(code, *size)
     if any(plane.stride % align for plane in driver.planes):
@@ -152,15 +158,16 @@ def choose_formats(
 ) -> FormatChoice:
     """What a device has in the size and at the rate that is wanted; nothing in it changes.
 
-    Frames that nobody has to convert come first. JPEGs are decoded where no other format has the size and the rate, or where a consumer
-    takes none of the others.
+    Frames that nobody has to convert come first. JPEGs are decoded where no other format has the
+    size and the rate, or where a consumer takes none of the others.
 
     :param width: in pixels; 0 for what the device is set to.
     :param height: likewise.
     :param pixel_format: V4L2's fourcc such as ``NM12``; ``auto``: all that it has, NV12 first.
     :param framerate: in Hz; 0: any will do.
     :raises CameraError: it can't do that. The message lists what it can.
-    :raises ConfigError: only JPEGs come into question, and the library to decode them is not installed.
+    :raises ConfigError: only JPEGs come into question, and the library to decode them is not
+        installed.
     """
     current = device.get_format()
     codes = [
@@ -184,14 +191,16 @@ def choose_formats(
             else f'the nearest is {size_text(found.nearest)}: set width and height'
         )
         raise CameraError(
-            f"'{device.path}' can't do {size_text(size)}; {hint}; it offers {_offered(device, offers, jpegs)}"
+            f"'{device.path}' can't do {size_text(size)}; {hint}; it offers "
+            f'{_offered(device, offers, jpegs)}'
         )
     good, jpeg, passed_over = _fast_enough(device, found, size, framerate)
     notices: tuple[str, ...] = ()
     if jpeg is not None and (missing := missing_library()):
         if not found.offers:
             raise ConfigError(
-                f"'{device.path}' ({device.card}) offers nothing but JPEGs in {size_text(size)}: {missing}"
+                f"'{device.path}' ({device.card}) offers nothing but JPEGs in "
+                f'{size_text(size)}: {missing}'
             )
         good, _, passed_over = _fast_enough(device, replace(found, jpeg=None), size, framerate)
         jpeg, notices = None, (f"JPEGs of '{device.path}' are not used: {missing}",)

@@ -5,16 +5,16 @@ Source: the kernel's *User Controls*, *Extended Controls API* and *VIDIOC_QUERY_
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 import ctypes
 import errno
 import re
-from collections.abc import Iterator, Mapping
 
 from zc_perception.camera.controls import (
+    checked_value,
     ControlInfo,
     ControlKind,
     ControlValue,
-    checked_value,
     no_such_control,
 )
 from zc_perception.camera.v4l2 import abi
@@ -151,7 +151,8 @@ class V4l2Controls:
     def set(self, name: str, value: ControlValue) -> int | None:
         """Set one; the value in force afterwards, which the driver may have rounded; ``None`` where there is none to read.
 
-        :raises ConfigError: no such control, or the value isn't in its range. The message names both.
+        :raises ConfigError: no such control, or the value isn't in its range. The message names
+            both.
         :raises CameraError: the driver refuses it now.
         """
         camera = f"'{self._device.path}' ({self._device.card})"
@@ -166,7 +167,8 @@ class V4l2Controls:
             raise
         except CameraBusyError as error:
             raise CameraError(
-                f"{camera}: control '{name}' can't be changed while the camera streams; set it before"
+                f"{camera}: control '{name}' can't be changed while the camera streams; set it "
+                'before'
             ) from error
         except V4l2Error as error:
             why = (
@@ -175,7 +177,8 @@ class V4l2Controls:
                 else str(error)
             )
             raise CameraError(
-                f"{camera}: control '{name}' could not be set to {value!r}: {why}; it takes {info.allowed()}"
+                f"{camera}: control '{name}' could not be set to {value!r}: {why}; it takes "
+                f'{info.allowed()}'
             ) from error
         # Nothing to read, and what a button does may well be a reset.
         return (

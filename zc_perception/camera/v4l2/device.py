@@ -1,31 +1,32 @@
 """An open V4L2 capture device: one method per ioctl, errors with the next step, no policy. Single- and multi-planar API alike.
 
-:class:`DeviceFile` does ioctl and poll, and knows what each error number means for the person at the keyboard. :class:`V4l2Device` is the
-device. :func:`identity_of` says what makes it the same one after it was unplugged: never ``/dev/videoN``, whose number goes to whoever
-comes first.
+:class:`DeviceFile` does ioctl and poll, and knows what each error number means for the person at
+the keyboard. :class:`V4l2Device` is the device. :func:`identity_of` says what makes it the same
+one after it was unplugged: never ``/dev/videoN``, whose number goes to whoever comes first.
 
-Source for identities: the kernel's sysfs (``/sys/dev/char``, video4linux ``index``, USB ``serial``).
+Source for identities: the kernel's sysfs (``/sys/dev/char``, video4linux ``index``, USB
+``serial``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 import ctypes
+from dataclasses import dataclass
 import errno
 import fcntl
 import glob
 import os
-import select
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+import select
 
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.formats import DriverFormat, DriverPlane, RateRange, SizeRange
 from zc_perception.errors import (
-    NO_DESCRIPTOR,
     CameraBusyError,
     CameraError,
     CameraLostError,
+    NO_DESCRIPTOR,
     printable,
 )
 from zc_perception.memory.dmabuf import DmaBuf
@@ -90,14 +91,14 @@ _HINTS = {
         errno.EPIPE,
     ): "the formats along its media pipeline don't match; set them with media-ctl",
     ('STREAMON', errno.ENOLINK): 'no sensor is linked to it; enable the link with media-ctl',
-    (
-        'STREAMON',
-        errno.ENOSPC,
-    ): 'the USB bus has not enough bandwidth left; use a smaller size, a lower framerate or another port',
-    (
-        'QBUF',
-        errno.EFAULT,
-    ): 'the buffer is not contiguous for the device, which has no IOMMU; use heap: dma_heap/linux,cma, or memory: export',
+    ('STREAMON', errno.ENOSPC): (
+        'the USB bus has not enough bandwidth left; use a smaller size, a lower framerate or '
+        'another port'
+    ),
+    ('QBUF', errno.EFAULT): (
+        'the buffer is not contiguous for the device, which has no IOMMU; use heap: '
+        'dma_heap/linux,cma, or memory: export'
+    ),
     ('REQBUFS', errno.ENOMEM): 'use fewer slots or a smaller image',
     ('REQBUFS', errno.EINVAL): 'the driver has no buffers of that memory type',
 }
@@ -138,7 +139,8 @@ def explained(path: str, what: str, error: OSError) -> CameraError:
 
         users = programs_using(path)
         return CameraBusyError(
-            f'{text}; another program uses it{": " if users else ""}{", ".join(users)}; end that one first'
+            f'{text}; another program uses it{": " if users else ""}{", ".join(users)}; end '
+            'that one first'
         )
     hint = _HINTS.get((what.removeprefix('VIDIOC_'), error.errno or 0))
     return V4l2Error(text + (f'; {hint}' if hint else ''), error.errno or 0)
@@ -157,7 +159,8 @@ class Dequeued:
     :param stamp_ns: the driver's timestamp.
     :param monotonic: whether that is CLOCK_MONOTONIC.
     :param error: the driver says that the data is bad.
-    :param start_of_exposure: whether the timestamp is that of the exposure's beginning; else of the frame's end.
+    :param start_of_exposure: whether the timestamp is that of the exposure's beginning; else of
+        the frame's end.
     :param used: per memory buffer, where the data ends; counted from the buffer's start.
     :param data_offsets: per memory buffer, where it begins.
     """
@@ -198,7 +201,8 @@ class V4l2Device:
                     else f'is no streaming capture device (capabilities {flags:#x})'
                 )
                 raise CameraError(
-                    f"'{file.path}' ({self.card}) {what}; devices found: {devices_text()}; set parameter 'device'"
+                    f"'{file.path}' ({self.card}) {what}; devices found: {devices_text()}; set "
+                    "parameter 'device'"
                 )
         except BaseException:
             file.close()
@@ -213,7 +217,8 @@ class V4l2Device:
         """Open a device node.
 
         :raises CameraBusyError: another program has it for itself.
-        :raises CameraError: no such device, no permission, or not a streaming capture device. The message lists what is there.
+        :raises CameraError: no such device, no permission, or not a streaming capture device. The
+            message lists what is there.
         """
         try:
             file = DeviceFile(path)
@@ -228,7 +233,8 @@ class V4l2Device:
                 else ''
             )
             raise CameraError(
-                f"camera '{path}' can't be opened: {error.strerror}{hint}; devices found: {devices_text()}; set parameter 'device'"
+                f"camera '{path}' can't be opened: {error.strerror}{hint}; devices found: "
+                f"{devices_text()}; set parameter 'device'"
             ) from error
         return cls(file)
 
@@ -324,7 +330,8 @@ class V4l2Device:
     ) -> DriverFormat:
         """Ask for a format; what the driver really set is returned.
 
-        :param strides: per memory buffer, bytes per row that are wanted; the driver may have its own mind.
+        :param strides: per memory buffer, bytes per row that are wanted; the driver may have its
+            own mind.
         :raises CameraBusyError: another program streams from it.
         :raises CameraError: it can't do that pixel format, or delivers single fields.
         """
@@ -333,13 +340,15 @@ class V4l2Device:
         answer = self._read(argument)
         if answer.fourcc != fourcc:
             raise CameraError(
-                f"'{self.path}' ({self.card}) has no {fourcc_name(fourcc)}, it offers {fourcc_name(answer.fourcc)} instead; "
+                f"'{self.path}' ({self.card}) has no {fourcc_name(fourcc)}, it offers "
+                f'{fourcc_name(answer.fourcc)} instead; '
                 "set parameter 'format'"
             )
         field = int(argument.fmt.pix_mp.field)  # at the same place in both
         if field not in _WHOLE_FIELDS:
             raise CameraError(
-                f"'{self.path}' ({self.card}) delivers single fields (field {field}), not pictures; put a deinterlacer before it"
+                f"'{self.path}' ({self.card}) delivers single fields (field {field}), not "
+                'pictures; put a deinterlacer before it'
             )
         return answer
 
@@ -522,8 +531,8 @@ SYSFS = Path('/sys')
 def identity_of(device: V4l2Device, sysfs: Path = SYSFS) -> str:
     """Bus, card, serial number and which of its nodes, such as ``usb-0000:00:14.0-2 / HD Webcam / serial 1234 / node 0``.
 
-    Where there is no serial number, the device's place in sysfs stands for it: the same socket. Two cameras that claim the same serial
-    number differ by their bus.
+    Where there is no serial number, the device's place in sysfs stands for it: the same socket.
+    Two cameras that claim the same serial number differ by their bus.
     """
     parts = [device.bus_info or 'no bus', device.card]
     try:

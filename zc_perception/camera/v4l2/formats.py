@@ -1,7 +1,8 @@
 """What a V4L2 driver offers and where it puts the pixels: pure values over the driver's answers.
 
-Sources: the kernel's *Image Formats* (planar formats: how strides and offsets of the chroma planes follow from the first plane's, one
-buffer for all planes or one for each) and *Single- and multi-planar APIs* (``data_offset``).
+Sources: the kernel's *Image Formats* (planar formats: how strides and offsets of the chroma planes
+follow from the first plane's, one buffer for all planes or one for each) and *Single- and
+multi-planar APIs* (``data_offset``).
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from zc_perception.errors import FormatError, LayoutError
 from zc_perception.negotiation.constraints import Format, Placement, Size, size_text
 from zc_perception.pixel.colorimetry import (
     Colorimetry,
+    from_v4l2_colorimetry,
     Matrix,
     Range,
     V4l2Colorimetry,
-    from_v4l2_colorimetry,
 )
-from zc_perception.pixel.format_names import V4l2Format, from_v4l2
+from zc_perception.pixel.format_names import from_v4l2, V4l2Format
 from zc_perception.pixel.fourcc import fourcc_code, fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import LINEAR
 
-# The best first: what consumers take as it is, then what takes the least work to make it so. All others follow.
+# The best first: what consumers take as it is, then what takes the least work to make it so. All
+# others follow.
 _PREFERRED = tuple(map(fourcc_code, ('NV12', 'YUYV', 'UYVY', 'NV16', 'NV21', 'YU12', 'NV24')))
 JPEGS = tuple(map(fourcc_code, ('MJPG', 'JPEG')))
 """V4L2's fourccs whose buffers hold one whole JPEG each."""
@@ -76,13 +78,15 @@ class DriverFormat:
 def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> ImageLayout:
     """Where the planes lie.
 
-    Planes in one buffer follow each other without a gap, the later ones' strides in proportion to the first one's; planes in buffers of
-    their own begin at *data_offsets*. A tiled format in one buffer is taken only where nothing is padded: what V4L2 doesn't say is where
-    its chroma begins otherwise.
+    Planes in one buffer follow each other without a gap, the later ones' strides in proportion to
+    the first one's; planes in buffers of their own begin at *data_offsets*. A tiled format in one
+    buffer is taken only where nothing is padded: what V4L2 doesn't say is where its chroma begins
+    otherwise.
 
     :param data_offsets: per buffer, where the driver begins; all 0 by default.
     :raises FormatError: the V4L2 format has no counterpart here.
-    :raises LayoutError: the driver's numbers can't hold such an image. The message names the plane.
+    :raises LayoutError: the driver's numbers can't hold such an image. The message names the
+        plane.
     """
     known = from_v4l2(driver.fourcc)
     fmt = pixel_format(known.fourcc)
@@ -91,7 +95,8 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
     wanted = len(fmt.planes) if known.multiplanar else 1
     if len(driver.planes) != wanted or len(offsets) != wanted:
         raise LayoutError(
-            f'V4L2 format {name} has {wanted} buffers for each image, the driver says {len(driver.planes)}'
+            f'V4L2 format {name} has {wanted} buffers for each image, the driver says '
+            f'{len(driver.planes)}'
         )
     planes: list[PlaneLayout] = []
     place = offsets[0]
@@ -107,7 +112,8 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
             stride, rest = divmod(stride * numerator, denominator)
             if rest:
                 raise LayoutError(
-                    f'plane {index}: bytesperline {driver.planes[0].stride} of {name} leaves it no whole stride'
+                    f'plane {index}: bytesperline {driver.planes[0].stride} of {name} leaves '
+                    'it no whole stride'
                 )
         else:
             place = offsets[index]
@@ -118,7 +124,8 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
         place += size
     if known.modifier != LINEAR and not known.multiplanar and place != driver.planes[0].size:
         raise LayoutError(
-            f'V4L2 format {name} is tiled and padded to {driver.planes[0].size} bytes; where its chroma begins is not told, '
+            f'V4L2 format {name} is tiled and padded to {driver.planes[0].size} bytes; where '
+            'its chroma begins is not told, '
             'use a size that needs no padding, or an untiled format'
         )
     layout = ImageLayout(driver.width, driver.height, known.fourcc, known.modifier, tuple(planes))
@@ -194,8 +201,8 @@ def one_placement(
 ) -> tuple[Placement | None, tuple[FormatOffer, ...]]:
     """The placement to state, and the formats that all have it.
 
-    Constraints have one placement for all formats, so that of the best format counts: ``None`` where it can do both. Formats with one
-    plane go with either.
+    Constraints have one placement for all formats, so that of the best format counts: ``None``
+    where it can do both. Formats with one plane go with either.
     """
     best = next((offer for offer in offers if len(pixel_format(offer.fourcc).planes) > 1), None)
     if best is None:

@@ -1,13 +1,14 @@
 """Whose memory a V4L2 camera's frames are in: the driver's, exported once per buffer, or a heap's, imported by the driver.
 
-Sources: the kernel's *Streaming I/O (Memory Mapping)*, *Streaming I/O (DMA buffer importing)*, *VIDIOC_EXPBUF*.
+Sources: the kernel's *Streaming I/O (Memory Mapping)*, *Streaming I/O (DMA buffer importing)*,
+*VIDIOC_EXPBUF*.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 import errno
 import os
-from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from zc_perception.camera.v4l2 import abi
@@ -15,7 +16,7 @@ from zc_perception.camera.v4l2.device import V4l2Device, V4l2Error
 from zc_perception.camera.v4l2.formats import DriverFormat
 from zc_perception.errors import AllocationError, CameraBusyError, CameraError, CameraLostError
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
-from zc_perception.memory.heaps import HeapUse, OfferedHeaps, heap_order, working_heaps
+from zc_perception.memory.heaps import heap_order, HeapUse, OfferedHeaps, working_heaps
 from zc_perception.memory.pool import Buffers, close_buffers
 
 EXPORTED = "the driver's own buffers are used"
@@ -123,7 +124,8 @@ class ExportedMemory(FrameMemory):
             fd = self._device.export_buffer(index, plane, os.O_RDWR)
             self._access = os.O_RDWR
             self.notes.append(
-                'the driver exports its buffers writable only: every process that gets frames could change them, and is trusted not to'
+                'the driver exports its buffers writable only: every process that gets frames '
+                'could change them, and is trusted not to'
             )
         return DmaBuf(fd, BufferKind.DMABUF, self.heap_name)
 
@@ -150,7 +152,8 @@ class ExportedMemory(FrameMemory):
 class ImportedMemory(FrameMemory):
     """Buffers of a heap, which the driver imports. One that has to be given up can be replaced while streaming.
 
-    :param heaps: owned from here on, and closed when this raises; those whose buffers the driver can't import are removed.
+    :param heaps: owned from here on, and closed when this raises; those whose buffers the driver
+        can't import are removed.
     :raises CameraError: the driver imports buffers of none.
     """
 
@@ -201,7 +204,8 @@ class ImportedMemory(FrameMemory):
             good.append(name)
         if not good:
             raise CameraError(
-                f"'{self._device.path}' ({self._device.card}) imports buffers of no heap: {'; '.join(reasons)}; try memory: export"
+                f"'{self._device.path}' ({self._device.card}) imports buffers of no heap: "
+                f'{"; ".join(reasons)}; try memory: export'
             )
         self._heaps.choose(good[0])
 
@@ -247,7 +251,8 @@ class ImportedMemory(FrameMemory):
 def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat) -> FrameMemory:
     """The memory that works: tried with one buffer each, now that nobody waits for frames.
 
-    :param mode: ``export``, ``import``, or ``auto``: export, and import where that isn't possible; the notes say why.
+    :param mode: ``export``, ``import``, or ``auto``: export, and import where that isn't possible;
+        the notes say why.
     :param heap: for import: ``auto`` or a heap's name.
     :raises ConfigError: no such heap.
     :raises CameraBusyError: another program streams.
@@ -281,6 +286,7 @@ def _imported(device: V4l2Device, heap: str, driver: DriverFormat) -> ImportedMe
         heaps = working_heaps(heap, heap_order(HeapUse.CAMERA_IMPORT))
     except AllocationError as error:
         raise CameraError(
-            f"'{device.path}' ({device.card}) imports buffers of no heap: {error}; try memory: export"
+            f"'{device.path}' ({device.card}) imports buffers of no heap: {error}; try memory: "
+            'export'
         ) from error
     return ImportedMemory(device, heaps, driver)

@@ -1,24 +1,26 @@
 """Frames of a camera whose driver fills its buffers with JPEGs: each is decoded once, on a thread of its own, into the pool's NV12.
 
-The camera's thread hands over what the driver has filled and goes on waiting for the driver. The decoding thread takes the newest
-picture, writes the frame, and gives the driver its buffer back. A picture that is still waiting when a newer one comes is skipped: a
-machine that is too slow loses frames, and the others stay fresh.
+The camera's thread hands over what the driver has filled and goes on waiting for the driver. The
+decoding thread takes the newest picture, writes the frame, and gives the driver its buffer back. A
+picture that is still waiting when a newer one comes is skipped: a machine that is too slow loses
+frames, and the others stay fresh.
 
-Source: the kernel's *Compressed Formats* (``V4L2_PIX_FMT_MJPEG``: each buffer holds one whole picture, ``bytesused`` says how long).
+Source: the kernel's *Compressed Formats* (``V4L2_PIX_FMT_MJPEG``: each buffer holds one whole
+picture, ``bytesused`` says how long).
 """
 
 from __future__ import annotations
 
-import os
-import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+import os
+import threading
+import time
 
 import numpy as np
 
-from zc_perception.camera.jpeg import JPEG_COLORIMETRY, BadJpegError, JpegDecoder
+from zc_perception.camera.jpeg import BadJpegError, JPEG_COLORIMETRY, JpegDecoder
 from zc_perception.frame import Frame, Header
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess
@@ -74,7 +76,8 @@ class JpegFrames:
     :param pictures: the driver's buffers, whose free slots are queued again.
     :param pool: gets the frames: slots of NV12, LINEAR.
     :param wake: becomes readable whenever a picture is finished.
-    :param ledger: books each frame that was written, as ``decode``, and each JPEG that was mended, as ``mend``.
+    :param ledger: books each frame that was written, as ``decode``, and each JPEG that was mended,
+        as ``mend``.
     :raises ConfigError: the decoder's library is not installed.
     """
 

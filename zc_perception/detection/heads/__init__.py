@@ -1,21 +1,23 @@
 """From a network's raw outputs to boxes: :data:`HEADS` is where the kinds are registered, one line each.
 
-Each kind is a class derived from :class:`~zc_perception.detection.heads.spec.Head`, which says what it does and which options it has.
-All work in the same steps. ``levels`` finds out which output is what, ``score_filter`` finds the cells that reach the score before
-anything is computed for a box, the head computes their boxes, and ``candidates`` removes duplicates and maps to source pixels. Heads of
-other packages come by entry points of the group ``zc_perception.heads``, with the same rights.
+Each kind is a class derived from :class:`~zc_perception.detection.heads.spec.Head`, which says
+what it does and which options it has. All work in the same steps. ``levels`` finds out which
+output is what, ``score_filter`` finds the cells that reach the score before anything is computed
+for a box, the head computes their boxes, and ``candidates`` removes duplicates and maps to source
+pixels. Heads of other packages come by entry points of the group ``zc_perception.heads``, with the
+same rights.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+import re
 from typing import Any
 
 from zc_perception.detection.heads.spec import Head, HeadSpec
 from zc_perception.errors import ConfigError
 from zc_perception.kinds import HEAD_GROUP, Kinds
-from zc_perception.rules import Key, Leaf, Place, Rule, Schema, Table, choice
+from zc_perception.rules import choice, Key, Leaf, Place, Rule, Schema, Table
 
 _HERE = 'zc_perception.detection.heads'
 HEADS: Kinds[Head] = Kinds(
@@ -45,8 +47,9 @@ _MEANT = (
 def make_head(spec: HeadSpec) -> Head:
     """The head that a manifest describes.
 
-    :raises ConfigError: an unknown kind, an option that this kind does not read, or options that don't belong together; names the
-        manifest's key. For a kind of another package: the package is broken.
+    :raises ConfigError: an unknown kind, an option that this kind does not read, or options that
+        don't belong together; names the manifest's key. For a kind of another package: the package
+        is broken.
     """
     head = HEADS.load(spec.kind)
     _refuse_foreign(spec.kind, head, spec.options)
@@ -63,7 +66,8 @@ def _refuse_foreign(kind: str, head: type[Head], given: Mapping[str, Any]) -> No
         ]
         if readers:
             raise ConfigError(
-                f"head.{name} is not for head '{kind}'; it is for {', '.join(readers)}: leave it out, or change the kind of head; "
+                f"head.{name} is not for head '{kind}'; it is for {', '.join(readers)}: leave "
+                'it out, or change the kind of head; '
                 'where the file of the model says it, leave head out'
             )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+import math
 from typing import ClassVar
 
 import numpy as np
@@ -17,10 +17,10 @@ from zc_perception.detection.heads.candidates import (
     in_source,
 )
 from zc_perception.detection.heads.levels import (
-    ReadyFor,
     all_described,
     input_size,
     readable,
+    ReadyFor,
     without_prototypes,
 )
 from zc_perception.detection.heads.oriented import oriented
@@ -28,24 +28,24 @@ from zc_perception.detection.heads.score_filter import (
     CellMajorFilter,
     ChannelMajorFilter,
     CompiledFilter,
-    Values,
     logits,
     make_score_filter,
     out_of_reach,
     sigmoid,
+    Values,
 )
 from zc_perception.detection.heads.spec import (
     CLASS_AGNOSTIC,
-    EXTRAS,
-    SIGMOID,
     DecodeLimits,
+    EXTRAS,
     Head,
     HeadSpec,
+    SIGMOID,
 )
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
-from zc_perception.rules import Key, array, boolean, choice, integer, text
+from zc_perception.rules import array, boolean, choice, integer, Key, text
 
 _TURNED = [1, 0, 3, 2]
 UNITS = choice('source', 'input', 'relative')
@@ -85,9 +85,9 @@ class CornerUnit:
 class Columns:
     """What the columns of ready-made tables hold: one text for each output, in their order, such as ``image box class score``.
 
-    ``box``: four numbers; ``score`` and ``class``: of the row; ``scores``: one for each class; ``image``: its number, below zero behind the
-    last row; ``count``: of all rows; ``-``: an output that isn't read. Behind the columns of the class or the scores may stand ``extra``
-    numbers.
+    ``box``: four numbers; ``score`` and ``class``: of the row; ``scores``: one for each class;
+    ``image``: its number, below zero behind the last row; ``count``: of all rows; ``-``: an output
+    that isn't read. Behind the columns of the class or the scores may stand ``extra`` numbers.
     """
 
     _WIDTHS: ClassVar[Mapping[str, int]] = {
@@ -113,7 +113,8 @@ class Columns:
             ready or ('box' in words and not {'score', 'class'} & set(words) and 'scores' in words)
         ):
             raise ConfigError(
-                f'head.columns is {list(outputs)}: must have box and either scores or score and class, each once; other columns are image, '
+                f'head.columns is {list(outputs)}: must have box and either scores or score '
+                'and class, each once; other columns are image, '
                 'count and - (an output that is not read)'
             )
         if extra:
@@ -181,8 +182,8 @@ class Boxes(Head):
     """Rows of ready boxes, in one output or several; ``columns`` says what they hold. Rows without an area are empty places of a
     fixed-size table.
 
-    So networks that suppress themselves (YOLOv10, YOLO26, DETR exports, EfficientNMS); those that leave it to the host (YOLO-NAS), with
-    ``suppressed: false``; and HOG, in pixels of the frame.
+    So networks that suppress themselves (YOLOv10, YOLO26, DETR exports, EfficientNMS); those that
+    leave it to the host (YOLO-NAS), with ``suppressed: false``; and HOG, in pixels of the frame.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -192,18 +193,27 @@ class Boxes(Head):
                 text('words'),
                 1,
             ),
-            'What the columns of each output hold, in their order: box, score, class, scores (of all classes), image, count; -: not read.',
+            (
+                'What the columns of each output hold, in their order: box, score, class, scores '
+                '(of all classes), image, count; -: not read.'
+            ),
             ['box score class'],
         ),
         'class_agnostic': CLASS_AGNOSTIC,
         'box_order': Key(
             choice('xyxy', 'yxyx', 'cxcywh'),
-            'What the four numbers of a box are: corners, corners with y first (TensorFlow), or centre and size.',
+            (
+                'What the four numbers of a box are: corners, corners with y first (TensorFlow), '
+                'or centre and size.'
+            ),
             'xyxy',
         ),
         'coordinates': Key(
             UNITS,
-            "Unit of boxes: pixels of the input or of the frame (source), or relative to the input's size.",
+            (
+                'Unit of boxes: pixels of the input or of the frame (source), or relative to the '
+                "input's size."
+            ),
             'input',
         ),
         **EXTRAS,
@@ -221,12 +231,14 @@ class Boxes(Head):
         spec = self._spec
         if spec.class_agnostic and spec.suppressed:
             raise ConfigError(
-                'head.class_agnostic is for boxes that the host suppresses: add suppressed: false, or leave it out'
+                'head.class_agnostic is for boxes that the host suppresses: add suppressed: '
+                'false, or leave it out'
             )
         check_background(spec)
         if spec.oriented and spec.box_order != 'cxcywh':
             raise ConfigError(
-                f'head.box_order is {spec.box_order}: with oriented it must be cxcywh, centre and size'
+                f'head.box_order is {spec.box_order}: with oriented it must be cxcywh, centre '
+                'and size'
             )
         self._unit = CornerUnit(spec)
         self._columns = Columns(spec, spec.columns, spec.extra)
@@ -304,7 +316,8 @@ class Boxes(Head):
                 and ((labels % 1 != 0) | (labels < -1) | (labels >= self._spec.num_classes)).any()
             ):
                 reason = (
-                    f'classes from {labels.min():.4g} to {labels.max():.4g} of {self._spec.num_classes}: the columns are others, or classes '
+                    f'classes from {labels.min():.4g} to {labels.max():.4g} of '
+                    f'{self._spec.num_classes}: the columns are others, or classes '
                     'begin at 1 (background: 0)'
                 )
         reason = reason or out_of_reach(tensor, score, self._spec.sigmoid)
@@ -315,20 +328,33 @@ class Boxes(Head):
             return ''
         turned = four[2:] <= 0 if self._spec.box_order == 'cxcywh' else four[2:] < four[:2]
         if np.count_nonzero(turned.any(axis=0)) * 2 > four.shape[1]:
-            return f'boxes such as {_numbers(four[:, 0])}, which have no area with box_order: {self._spec.box_order}'
+            return (
+                f'boxes such as {_numbers(four[:, 0])}, which have no area with box_order: '
+                f'{self._spec.box_order}'
+            )
         high, small = float(np.abs(four).max()), self._spec.coordinates == 'relative'
         if small and high > _FAR:
-            return f'boxes such as {_numbers(four[:, 0])} with coordinates: relative: these are pixels (coordinates: input)'
+            return (
+                f'boxes such as {_numbers(four[:, 0])} with coordinates: relative: these '
+                'are pixels (coordinates: input)'
+            )
         if not small and high <= _UNIT:
-            return f'boxes such as {_numbers(four[:, 0])} with coordinates: {self._spec.coordinates}: these are relative'
+            return (
+                f'boxes such as {_numbers(four[:, 0])} with coordinates: '
+                f'{self._spec.coordinates}: these are relative'
+            )
         if self._spec.coordinates == 'input' and high > _FAR * max(
             box.input_width, box.input_height
         ):
-            return f'boxes such as {_numbers(four[:, 0])}, far outside the input of {box.input_width}x{box.input_height}'
+            return (
+                f'boxes such as {_numbers(four[:, 0])}, far outside the input of '
+                f'{box.input_width}x{box.input_height}'
+            )
         return ''
 
 
-# Boxes may reach over the edge, but not so many sizes of the input; and none of them all is as small as a pixel.
+# Boxes may reach over the edge, but not so many sizes of the input; and none of them all is as
+# small as a pixel.
 _FAR, _UNIT = 8.0, 2.0
 
 
@@ -340,7 +366,8 @@ def check_background(spec: HeadSpec) -> None:
     """:raises ConfigError: neither the first nor the last class, nor none."""
     if spec.background not in (-1, 0, spec.num_classes):
         raise ConfigError(
-            f'head.background is {spec.background}: must be 0 (first), {spec.num_classes} (last) or -1 (none)'
+            f'head.background is {spec.background}: must be 0 (first), {spec.num_classes} '
+            '(last) or -1 (none)'
         )
 
 

@@ -1,6 +1,7 @@
 """From what a head found to detections: non-maximum suppression, then the letterbox's inverse for what is left.
 
-:func:`keep` keeps exactly what ``cv2.dnn.NMSBoxes`` does, class by class or for all classes at once.
+:func:`keep` keeps exactly what ``cv2.dnn.NMSBoxes`` does, class by class or for all classes at
+once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.native import compiled
 
-# Candidates that are looked at in one go, best first: with a low score threshold there are thousands, few of which are ever needed.
+# Candidates that are looked at in one go, best first: with a low score threshold there are
+# thousands, few of which are ever needed.
 _CHUNK = 2048
 # With fewer boxes OpenCV alone is quicker.
 _FEW = 550
@@ -26,7 +28,8 @@ _ROUNDS = 3
 _LITTLE = 4
 # Below this OpenCV counts two boxes as the same object, wherever they are.
 _NO_SIZE = 1e-7
-# Boxes are moved apart by class up to this many pixels; further apart float64 would round them, and at last lay them on each other.
+# Boxes are moved apart by class up to this many pixels; further apart float64 would round them,
+# and at last lay them on each other.
 _WIDE = 2.0**20
 _INDEX_BITS = 31
 _TABLE = 1 << 13
@@ -37,7 +40,8 @@ _TURNS = (0.0, 0.5, 0.21)
 
 class Candidates(NamedTuple):
     """What reaches the score: corners (4, n) x0, y0, x1, y1 in input pixels, scores (n), classes (n), and the rows (n) that
-    they are from, in the head's own numbering (see :attr:`Detections.rows`)."""
+    they are from, in the head's own numbering (see :attr:`Detections.rows`).
+    """
 
     corners: NDArray[np.float32]
     scores: NDArray[np.float32]
@@ -67,8 +71,9 @@ def detections(
 ) -> Detections:
     """What stays of candidates after suppression, in source pixels, best first; of equal scores the one that stands first.
 
-    Suppression is done on the boxes as the network gives them, in input pixels and not yet clipped, as it was when its precision was
-    measured. Boxes that are no numbers, that have no area or lie wholly outside the picture are no candidates.
+    Suppression is done on the boxes as the network gives them, in input pixels and not yet
+    clipped, as it was when its precision was measured. Boxes that are no numbers, that have no
+    area or lie wholly outside the picture are no candidates.
     """
     corners, scores, classes, rows = candidates
     if not len(scores):
@@ -79,7 +84,8 @@ def detections(
     sizes = corners[2:] - corners[:2]
     low, high = corners.min(axis=1).tolist(), corners.max(axis=1).tolist()
     wide = max(high[2:]) - min(low[:2])
-    # Nearly always all are fine, which a few numbers tell; where there is a NaN, the least and the highest are.
+    # Nearly always all are fine, which a few numbers tell; where there is a NaN, the least and the
+    # highest are.
     fine = wide < _WIDE and bool(sizes.min() >= _NO_SIZE) and box.meets(low, high)
     if not fine:
         return _of_fine(candidates, box, limits, class_agnostic)
@@ -152,12 +158,13 @@ def keep(
 ) -> NDArray[np.intp]:
     """Indices of the boxes that stay, best first; of equal scores the one that stands first.
 
-    Overlaps are computed in OpenCV's arithmetic: corner and size in float64, sizes being float32 differences; the overlap is rounded to
-    float32.
+    Overlaps are computed in OpenCV's arithmetic: corner and size in float64, sizes being float32
+    differences; the overlap is rounded to float32.
 
     :param corners: (4, n) x0, y0, x1, y1, finite.
     :param scores: (n), finite.
-    :param classes: (n), not negative; boxes of different classes don't suppress each other. ``None``: all do.
+    :param classes: (n), not negative; boxes of different classes don't suppress each other.
+        ``None``: all do.
     :param iou_threshold: boxes that overlap more than this are the same object.
     :param limit: indices at most.
     """
@@ -181,7 +188,8 @@ def keep(
         return order[_keep(boxes, classes, threshold)[:limit]]
     kept = order[:0]
     for start in range(0, count, _CHUNK):
-        # What is kept so far doesn't suppress each other, so going through it again changes nothing but what comes behind.
+        # What is kept so far doesn't suppress each other, so going through it again changes
+        # nothing but what comes behind.
         some = np.concatenate((kept, np.arange(start, min(start + _CHUNK, count))))
         kept = some[
             _keep(boxes.take(some, axis=1), None if classes is None else classes[some], threshold)
@@ -208,8 +216,9 @@ def _keep(
 ) -> NDArray[np.intp]:
     """Places of those that stay, in ascending order.
 
-    No box that stays suppresses another one, and each box that goes is suppressed by a better one that stays. There is only one such set.
-    So any box may be left out on a guess, as long as the box that suppresses it turns out to stay.
+    No box that stays suppresses another one, and each box that goes is suppressed by a better one
+    that stays. There is only one such set. So any box may be left out on a guess, as long as the
+    box that suppresses it turns out to stay.
 
     :param boxes: (5, n) x, y, width, height, area, best first.
     """
@@ -238,7 +247,8 @@ def _keep(
     if len(left) > count // 2:
         # Too few guesses were right to make up for those that have to be taken back.
         return _few(boxes, _falling(count), classes, threshold)
-    # A box that suppressed others may have been left out later: what suppresses it is asked about them too.
+    # A box that suppressed others may have been left out later: what suppresses it is asked about
+    # them too.
     last = suppressors.take(suppressors).take(suppressors)
     moved = (last != suppressors).nonzero()[0]
     unsure = moved[:0]
@@ -266,7 +276,8 @@ def _leaders(
 ) -> NDArray[np.intp]:
     """For each box one that may well suppress it: the best whose centre lies in the same square of a grid as wide as the boxes are.
 
-    Two grids one after the other, or the boxes around an object at a line would have several. Squares are told apart by a hash.
+    Two grids one after the other, or the boxes around an object at a line would have several.
+    Squares are told apart by a hash.
 
     :param turn: each has finer grids, at other places.
     """

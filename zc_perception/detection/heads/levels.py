@@ -1,15 +1,16 @@
 """Which output is what, and which place each number is for.
 
-Raw levels come in any order, as one tensor or several for each grid, with channels first or last: :func:`arrange` finds out which is which.
-:class:`Grids` knows the cells that the levels predict on. :class:`ObjectRows` reads a table with one row for each box.
+Raw levels come in any order, as one tensor or several for each grid, with channels first or last:
+:func:`arrange` finds out which is which. :class:`Grids` knows the cells that the levels predict
+on. :class:`ObjectRows` reads a table with one row for each box.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+import math
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -17,16 +18,16 @@ from numpy.typing import NDArray
 
 from zc_perception.detection.heads.score_filter import (
     Found,
-    ObjectFilter,
-    Values,
     logits,
+    ObjectFilter,
     out_of_reach,
+    Values,
 )
 from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
-from zc_perception.rules import Key, array, integer, number
+from zc_perception.rules import array, integer, Key, number
 
 _Reader = TypeVar('_Reader')
 _LAYOUTS = ('nhwc', 'nchw')
@@ -94,7 +95,8 @@ def without_prototypes(kind: str, outputs: Sequence[RawTensor], masks: int) -> S
     which = prototypes(outputs, masks)
     if which < 0:
         raise AcceleratorError(
-            f'head {kind}: {all_described(outputs)}: head.masks is {masks}, and no output is a grid with so many channels'
+            f'head {kind}: {all_described(outputs)}: head.masks is {masks}, and no output is a '
+            'grid with so many channels'
         )
     return [output for index, output in enumerate(outputs) if index != which]
 
@@ -106,9 +108,10 @@ def _scale(tensor: RawTensor) -> float | bytes:
 def readable(kind: str, outputs: Sequence[RawTensor], gathered: int = 0) -> Sequence[RawTensor]:
     """The outputs in types that are compared as they are and with one scale each; others, which are rare, become float32 here.
 
-    :param gathered: channels of those of which only the rows of a few cells are read, with all channels: these may keep a scale for
-        each channel, where their layout is NHWC.
-    :raises AcceleratorError: a scale isn't above zero, or there isn't one for each element of the last axis.
+    :param gathered: channels of those of which only the rows of a few cells are read, with all
+        channels: these may keep a scale for each channel, where their layout is NHWC.
+    :raises AcceleratorError: a scale isn't above zero, or there isn't one for each element of the
+        last axis.
     """
     if all(
         output.values.dtype in _READ_AS_IT_IS
@@ -128,7 +131,8 @@ def _converted(kind: str, number: int, output: RawTensor, gathered: int) -> RawT
         scale.ndim and scale.shape != output.values.shape[-1:]
     ):
         raise AcceleratorError(
-            f'head {kind}: {described(number, output)} and scale {output.scale}: expected a number above 0, or an array with one for '
+            f'head {kind}: {described(number, output)} and scale {output.scale}: expected a '
+            'number above 0, or an array with one for '
             'each element of the last axis'
         )
     if (
@@ -186,7 +190,8 @@ def is_decoded(
     )
     if fits and not layout and shape[0] == 1 and numbers in shape[1:]:
         raise AcceleratorError(
-            f'head {spec.kind}: {all_described(outputs)}: this can be a raw level or a table of boxes; the manifest has to say which: '
+            f'head {spec.kind}: {all_described(outputs)}: this can be a raw level or a table '
+            'of boxes; the manifest has to say which: '
             'a level has a layout, or a batch axis; a table without its first axis has two'
         )
     return not fits
@@ -224,8 +229,9 @@ def arrange(
 ) -> list[dict[str, Part]]:
     """For each level, where its parts are: each in a tensor of its own, or one after the other in one.
 
-    Tensors are told apart by their grid and their number of channels; parts with the same number of channels, within a level, by their
-    order among the outputs, which then has to be that of *parts*.
+    Tensors are told apart by their grid and their number of channels; parts with the same number
+    of channels, within a level, by their order among the outputs, which then has to be that of
+    *parts*.
 
     :param shapes: rows, columns of each level.
     :param parts: channels of each part.
@@ -272,7 +278,8 @@ def _named(
     if left or len(named) < len(parts):
         channels = ' and '.join(str(count) for _, count in found) or 'no'
         raise AcceleratorError(
-            f'head {kind}: grid {shape[0]}x{shape[1]} has outputs with {channels} channels: {expected}; {all_described(outputs)}'
+            f'head {kind}: grid {shape[0]}x{shape[1]} has outputs with {channels} channels: '
+            f'{expected}; {all_described(outputs)}'
         )
     return named
 
@@ -302,7 +309,8 @@ def _layouts(
             )
     if len(possible) > 1 and not all(tensor.layout for tensor in outputs):
         raise AcceleratorError(
-            f'head {kind}: {all_described(outputs)}: this can be NHWC or NCHW; the manifest has to say which (layout)'
+            f'head {kind}: {all_described(outputs)}: this can be NHWC or NCHW; the manifest '
+            'has to say which (layout)'
         )
     return [tensor.layout or next(iter(possible)) for tensor in outputs]
 
@@ -361,7 +369,8 @@ def check_strides(spec: HeadSpec, *, has_grids: bool) -> None:
         or any(a >= b for a, b in zip(spec.strides, spec.strides[1:], strict=False))
     ):
         raise ConfigError(
-            f'head.strides is {list(spec.strides)}: must be at least one whole number above 0, finest level first, ascending'
+            f'head.strides is {list(spec.strides)}: must be at least one whole number above 0, '
+            'finest level first, ascending'
         )
     if has_grids and spec.input_size != (0, 0):
         grids_of(spec.input_size, spec.strides)
@@ -397,7 +406,10 @@ def negative_sizes(boxes: NDArray[np.float32]) -> str:
     wrong = (boxes[2:] < 0).any(axis=0)
     if np.count_nonzero(wrong) * 2 <= np.count_nonzero(boxes.any(axis=0)):
         return ''
-    return 'boxes whose sizes are below 0: they are not decoded yet (a YOLOX export: head: yolox), or are corners (head: boxes)'
+    return (
+        'boxes whose sizes are below 0: they are not decoded yet (a YOLOX export: head: '
+        'yolox), or are corners (head: boxes)'
+    )
 
 
 def input_size(spec: HeadSpec, box: Letterbox) -> tuple[int, int]:
@@ -409,7 +421,8 @@ def input_size(spec: HeadSpec, box: Letterbox) -> tuple[int, int]:
     if spec.input_size not in ((0, 0), size):
         said = f'{spec.input_size[0]}x{spec.input_size[1]}'
         raise AcceleratorError(
-            f'head {spec.kind}: head.input_size is {said}, but frames are letterboxed to {size[0]}x{size[1]}'
+            f'head {spec.kind}: head.input_size is {said}, but frames are letterboxed to '
+            f'{size[0]}x{size[1]}'
         )
     return size
 
@@ -450,7 +463,8 @@ class ObjectRows:
             or (count is not None and sorted(shape) != sorted((count, channels)))
         ):
             raise AcceleratorError(
-                f'head {kind}: {all_described([tensor])}: expected 1x{boxes}x{channels} or 1x{channels}x{boxes} '
+                f'head {kind}: {all_described([tensor])}: expected 1x{boxes}x{channels} or '
+                f'1x{channels}x{boxes} '
                 f'(box, objectness and {num_classes} classes), or the raw levels'
             )
         self._channels_last = shape[1] == channels and (

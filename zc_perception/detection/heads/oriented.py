@@ -1,9 +1,11 @@
 """Boxes that are turned: :func:`oriented`, from candidates and their angles to detections.
 
-Two boxes are the same object where their Gaussians are: overlap is 1 less their Hellinger distance. As in the exporters' own suppression,
-whatever overlaps a better box too much goes, whether that one stays or not.
+Two boxes are the same object where their Gaussians are: overlap is 1 less their Hellinger
+distance. As in the exporters' own suppression, whatever overlaps a better box too much goes,
+whether that one stays or not.
 
-Source: Llerena et al., Gaussian Bounding Boxes and Probabilistic Intersection-over-Union for Object Detection, 2021, equations 7 to 13.
+Source: Llerena et al., Gaussian Bounding Boxes and Probabilistic Intersection-over-Union for
+Object Detection, 2021, equations 7 to 13.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from zc_perception.detection.heads.candidates import Candidates
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
 
-# Candidates that are compared with the better ones in one go: memory is bounded, and few are looked at once enough have been found.
+# Candidates that are compared with the better ones in one go: memory is bounded, and few are
+# looked at once enough have been found.
 _CHUNK = 256
 _SMALL = 1e-7
 _FARTHEST = 100.0
@@ -37,7 +40,8 @@ def oriented(
 ) -> Detections:
     """What stays, in source pixels, best first; of equal scores the one that stands first.
 
-    A letterbox whose sides have different scales would make other shapes of turned boxes: these get the sides that theirs become.
+    A letterbox whose sides have different scales would make other shapes of turned boxes: these
+    get the sides that theirs become.
 
     :param candidates: with their corners before they are turned.
     :param angles: (n) radians, from x to y.

@@ -1,17 +1,18 @@
 """Which head reads a model, told from its outputs' names and shapes and from what the file says of itself: :func:`recognise`.
 
-Layouts that exporters write stand in two tables, ``_SEVERAL`` and the rules of ``_one_output``. What they leave open isn't guessed: the
-answer then has the heads that it could be, of which a person chooses.
+Layouts that exporters write stand in two tables, ``_SEVERAL`` and the rules of ``_one_output``.
+What they leave open isn't guessed: the answer then has the heads that it could be, of which a
+person chooses.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+import re
 from typing import Any
 
-from zc_perception.detection.heads.levels import STRIDES, possible_rows
+from zc_perception.detection.heads.levels import possible_rows, STRIDES
 from zc_perception.detection.heads.spec import HeadSpec
 
 Output = tuple[str, tuple[int | None, ...]]
@@ -32,14 +33,18 @@ _DETECTION_OUTPUT: HeadOptions = {
     'background': 0,
 }
 _RF_DETR, _HUGGING_FACE = '^(dets|labels)$', '^pred_boxes$'
-# Words of the outputs, sorted; what one of their names, or of the inputs', has to contain; the head; what is usual as input.
+# Words of the outputs, sorted; what one of their names, or of the inputs', has to contain; the
+# head; what is usual as input.
 _SEVERAL: tuple[tuple[tuple[str, ...], str, HeadOptions, HeadOptions], ...] = (
     (('box score', 'class'), '', _INPUT, {}),  # mmdeploy
-    (('box', 'class', 'count', 'score'), 'detection_', {**_TENSORFLOW, 'background': 0}, _STRETCHED),  # TF-OD
+    # TF-OD
+    (('box', 'class', 'count', 'score'), 'detection_', {**_TENSORFLOW, 'background': 0}, _STRETCHED),
     (('box', 'class', 'count', 'score'), 'num|count', _INPUT, {}),  # EfficientNMS
-    (('box', 'class', 'score'), 'target_sizes', _INPUT, _STRETCHED),  # RT-DETR, D-FINE: in the sizes that they are given
+    # RT-DETR, D-FINE: in the sizes that they are given
+    (('box', 'class', 'score'), 'target_sizes', _INPUT, _STRETCHED),
     (('box', 'scores'), _RF_DETR, {**_CENTRES, 'sigmoid': True}, _IMAGENET),
-    (('box', 'scores'), _HUGGING_FACE, {**_CENTRES, 'sigmoid': True}, _STRETCHED),  # RT-DETR, D-FINE of Transformers
+    # RT-DETR, D-FINE of Transformers
+    (('box', 'scores'), _HUGGING_FACE, {**_CENTRES, 'sigmoid': True}, _STRETCHED),
 )  # fmt: skip
 _ANCHOR_OPTIONS = (
     'head: {kind: yolov5, anchors: […]} with the anchors that the model was trained with'
@@ -159,8 +164,14 @@ def _one_output(
             None,
             classes,
             (
-                'head: {kind: boxes, coordinates: input} (x0, y0, x1, y1 in pixels of the input, score, class: YOLOv10, YOLO26)',
-                'head: {kind: boxes, coordinates: relative, box_order: cxcywh} (centre and size from 0 to 1, score, class: RT-DETR)',
+                (
+                    'head: {kind: boxes, coordinates: input} (x0, y0, x1, y1 in pixels of the '
+                    'input, score, class: YOLOv10, YOLO26)'
+                ),
+                (
+                    'head: {kind: boxes, coordinates: relative, box_order: cxcywh} (centre and '
+                    'size from 0 to 1, score, class: RT-DETR)'
+                ),
                 'head: {kind: boxes, coordinates: relative} (corners from 0 to 1, score, class)',
             ),
         )
@@ -241,9 +252,13 @@ def _several(
 
 
 def _softmax(words: Sequence[str], classes: int) -> str:
-    head = f'head: {{kind: boxes, columns: [{", ".join(words)}], coordinates: relative, box_order: cxcywh, background: {classes}'
+    head = (
+        f'head: {{kind: boxes, columns: [{", ".join(words)}], coordinates: relative, '
+        f'box_order: cxcywh, background: {classes}'
+    )
     return (
-        f'{head}}} where the model ends in the softmax that its scores need (DETR, YOLOS: export it so), or {head}, sigmoid: true}} where '
+        f'{head}}} where the model ends in the softmax that its scores need (DETR, YOLOS: '
+        f'export it so), or {head}, sigmoid: true}} where '
         'each class has a sigmoid of its own'
     )
 

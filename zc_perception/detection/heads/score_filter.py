@@ -1,7 +1,8 @@
 """Finds the cells whose score reaches a threshold, without looking at more than one number of most of them.
 
-A score threshold becomes a raw one, in the tensor's own type, so that only candidates are ever dequantised (:func:`raw_threshold`).
-:func:`make_score_filter` chooses how to search class scores; :class:`ObjectFilter` is for heads whose score is objectness times class.
+A score threshold becomes a raw one, in the tensor's own type, so that only candidates are ever
+dequantised (:func:`raw_threshold`). :func:`make_score_filter` chooses how to search class scores;
+:class:`ObjectFilter` is for heads whose score is objectness times class.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.native import compiled
 
 Values = NDArray[Any]
-# Wider than all rounding of the float32 computation: a threshold in raw numbers lets through what may reach the score.
+# Wider than all rounding of the float32 computation: a threshold in raw numbers lets through what
+# may reach the score.
 _MARGIN = 2.0**-20
 # Far below it float32 loses its relative precision.
 _TINY = 1e-30
 # All values of 8 bits, whose threshold is exact.
 _STEPS = 255
 _WORD = 64
-# Cells from which on it is quicker to compare every number than to look for the class of each cell with a high maximum.
+# Cells from which on it is quicker to compare every number than to look for the class of each cell
+# with a high maximum.
 _MANY = 600
 
 
@@ -57,8 +60,9 @@ def real_threshold(score: float, by_sigmoid: bool) -> float:
 def raw_threshold(tensor: RawTensor, score: float, by_sigmoid: bool) -> Values:
     """The least raw value, in the tensor's own type, that reaches *score*.
 
-    What lies below doesn't reach it for certain. What lies above has to be asked again as a real number: for floats and wide integers
-    this is a hair too low, and where nothing reaches the score it is the type's last value.
+    What lies below doesn't reach it for certain. What lies above has to be asked again as a real
+    number: for floats and wide integers this is a hair too low, and where nothing reaches the
+    score it is the type's last value.
     """
     low = real_threshold(score, by_sigmoid)
     kind = tensor.values.dtype
@@ -84,8 +88,10 @@ def out_of_reach(tensor: RawTensor, score: float, by_sigmoid: bool | None) -> st
     if bool(((scores >= np.float32(score)) & (scores <= np.float32(1.01))).any()):
         return ''
     return (
-        f'scores in steps of {float(tensor.scale):g} ({kind}), of which none lies from the score threshold {score:g} to 1: boxes and '
-        'scores share one scale; export scores as an output of their own, or without quantising the outputs'
+        f'scores in steps of {float(tensor.scale):g} ({kind}), of which none lies from the '
+        f'score threshold {score:g} to 1: boxes and '
+        'scores share one scale; export scores as an output of their own, or without '
+        'quantising the outputs'
     )
 
 
@@ -93,7 +99,10 @@ def logits(scores: NDArray[np.float32], by_sigmoid: bool | None) -> str:
     """Why numbers can't be scores of 0 to 1, but for roundings; empty where they can."""
     if by_sigmoid or not scores.size or (scores.min() >= -0.01 and scores.max() <= 1.01):
         return ''
-    return f'scores from {scores.min():.4g} to {scores.max():.4g}: these are logits (sigmoid: true), or the head is another'
+    return (
+        f'scores from {scores.min():.4g} to {scores.max():.4g}: these are logits (sigmoid: '
+        'true), or the head is another'
+    )
 
 
 class Found(NamedTuple):
@@ -112,10 +121,12 @@ def make_score_filter(
 ) -> CompiledFilter | ChannelMajorFilter | CellMajorFilter:
     """The quickest filter for the way the values lie in memory. One thread uses it.
 
-    Its ``find`` takes values of the same arrangement. What is no finite number is no score; of equal ones the first class is the best.
+    Its ``find`` takes values of the same arrangement. What is no finite number is no score; of
+    equal ones the first class is the best.
 
     :param tensor: with one scale for all.
-    :param values: (cells, classes) or (rows, columns, classes), a view of some of the tensor's values.
+    :param values: (cells, classes) or (rows, columns, classes), a view of some of the tensor's
+        values.
     """
     if compiled is not None:
         return CompiledFilter(tensor, values, sigmoid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,14 @@ from zc_perception.detection.detections import Detections
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
-from zc_perception.rules import Key, array, boolean, integer
+from zc_perception.rules import array, boolean, integer, Key
 
 SIGMOID = Key(
     boolean(),
-    'Whether the host has to apply it to scores; left out: as this kind of head is usually exported.',
+    (
+        'Whether the host has to apply it to scores; left out: as this kind of head is usually '
+        'exported.'
+    ),
 )
 CLASS_AGNOSTIC = Key(boolean(), 'One suppression for all classes instead of one for each.', False)
 MASKS = Key(
@@ -26,7 +29,8 @@ MASKS = Key(
 )
 KEYPOINTS = Key(
     array('two numbers: how many keypoints, and the numbers of each (2, or 3 with a score)', integer(1, 1024), 2, 2),
-    'Keypoints behind the classes of each row: how many, and the numbers of each (2, or 3 with a score).',
+    ('Keypoints behind the classes of each row: how many, and the numbers of each (2, or 3 '
+     'with a score).'),
     [],
 )  # fmt: skip
 ORIENTED = Key(
@@ -41,7 +45,8 @@ class HeadSpec:
 
     :param kind: a name in ``HEADS``, or of another package's head.
     :param num_classes: classes, without a background class.
-    :param input_size: width, height of the network's input in pixels without padding; (0, 0): those of the frame's letterbox.
+    :param input_size: width, height of the network's input in pixels without padding; (0, 0):
+        those of the frame's letterbox.
     :param options: as the manifest gives them; what the kind has is in its ``OPTIONS``.
     """
 
@@ -111,11 +116,14 @@ class DecodeLimits:
 class Head(ABC):
     """Decodes the outputs of one model. One thread.
 
-    What stands on boxes is built on two things. :attr:`Detections.rows` names for each detection the row of the outputs that it is from,
-    after suppression and in the same order as the boxes. :meth:`extras` reads the numbers that stand behind box, score and classes in such
-    rows; one of the options ``EXTRAS`` says what they are. A number of a row means something to the head that gave it only.
+    What stands on boxes is built on two things. :attr:`Detections.rows` names for each detection
+    the row of the outputs that it is from, after suppression and in the same order as the boxes.
+    :meth:`extras` reads the numbers that stand behind box, score and classes in such rows; one of
+    the options ``EXTRAS`` says what they are. A number of a row means something to the head that
+    gave it only.
 
-    :param spec: has nothing but what the class declares in ``OPTIONS``, checked by the rules there.
+    :param spec: has nothing but what the class declares in ``OPTIONS``, checked by the rules
+        there.
     :raises ConfigError: options that don't belong together; names them as ``head.NAME``.
     """
 
@@ -131,10 +139,12 @@ class Head(ABC):
     ) -> Detections:
         """Detections in source pixels, best first; of equal scores the one that stands first among the outputs.
 
-        Numbers that aren't finite are no scores, and boxes with such a corner, without an area or outside the picture no candidates.
+        Numbers that aren't finite are no scores, and boxes with such a corner, without an area or
+        outside the picture no candidates.
 
         :param box: geometry between the frame and the network's input.
-        :raises AcceleratorError: the outputs aren't what the head's spec promises; names the tensor, its shape and the one expected.
+        :raises AcceleratorError: the outputs aren't what the head's spec promises; names the
+            tensor, its shape and the one expected.
         """
 
     def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:

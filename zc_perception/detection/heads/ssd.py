@@ -12,33 +12,33 @@ from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.boxes import check_background, x_first
 from zc_perception.detection.heads.candidates import Candidates, detections, from_centres
 from zc_perception.detection.heads.levels import (
-    ANCHORS,
-    STRIDES,
-    ReadyFor,
     all_described,
+    ANCHORS,
     check_strides,
     grids_for,
     input_size,
     readable,
+    ReadyFor,
+    STRIDES,
 )
 from zc_perception.detection.heads.score_filter import (
-    NOTHING,
     Found,
-    Values,
     make_score_filter,
+    NOTHING,
     real_threshold,
+    Values,
 )
 from zc_perception.detection.heads.spec import (
     CLASS_AGNOSTIC,
-    SIGMOID,
     DecodeLimits,
     Head,
     HeadSpec,
+    SIGMOID,
 )
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
-from zc_perception.rules import Key, array, boolean, choice, integer, number
+from zc_perception.rules import array, boolean, choice, integer, Key, number
 
 # Wider than the rounding of a difference of two logits.
 _SLACK = 1e-3
@@ -47,7 +47,8 @@ _SLACK = 1e-3
 class Ssd(Head):
     """Two outputs, scores (N x classes, with the background if there is one) and deltas (N x 4). Boxes that are ready are for ``boxes``.
 
-    Centre = prior centre + v · variance · prior size, size = prior size · exp(v · variance). Each prior counts for its best class.
+    Centre = prior centre + v · variance · prior size, size = prior size · exp(v · variance). Each
+    prior counts for its best class.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -68,7 +69,10 @@ class Ssd(Head):
         ),
         'priors': Key(
             array('a list of four numbers each', array('four numbers', number(), 4, 4)),
-            'cx, cy, w, h of each prior, relative to the input, in the order of the rows; or anchors, from which they are made.',
+            (
+                'cx, cy, w, h of each prior, relative to the input, in the order of the rows; or '
+                'anchors, from which they are made.'
+            ),
         ),
         'box_order': Key(
             choice('xyxy', 'yxyx'), 'Which axis comes first in deltas; yxyx: TensorFlow.', 'xyxy'
@@ -80,18 +84,21 @@ class Ssd(Head):
         spec = self._spec
         if bool(spec.anchors) == bool(spec.priors):
             raise ConfigError(
-                'head.anchors and head.priors: give one of them, deltas are read with priors, which are made from anchors; boxes that are '
+                'head.anchors and head.priors: give one of them, deltas are read with priors, '
+                'which are made from anchors; boxes that are '
                 'ready are read by head: boxes (columns: [box, scores], [image class score box] …)'
             )
         if spec.anchors:
             check_strides(spec, has_grids=True)
         elif list(spec.strides) != STRIDES.default:
             raise ConfigError(
-                'head.strides belongs to head.anchors, from which priors are made: give both, or leave it out'
+                'head.strides belongs to head.anchors, from which priors are made: give both, '
+                'or leave it out'
             )
         if spec.anchors and len(spec.anchors) != len(spec.strides):
             raise ConfigError(
-                f'head.anchors has {len(spec.anchors)} levels, head.strides {len(spec.strides)}: must be as many'
+                f'head.anchors has {len(spec.anchors)} levels, head.strides '
+                f'{len(spec.strides)}: must be as many'
             )
         check_background(spec)
         if spec.softmax and spec.sigmoid:
@@ -150,7 +157,8 @@ class _PerPrior:
                 return index
         background = ' and the background' if self._spec.background >= 0 else ''
         raise AcceleratorError(
-            f'head {self._spec.kind}: {all_described(outputs)}: expected deltas 1x{count}x4 and scores 1x{count}x{self._width} '
+            f'head {self._spec.kind}: {all_described(outputs)}: expected deltas 1x{count}x4 '
+            f'and scores 1x{count}x{self._width} '
             f'({self._spec.num_classes} classes{background}), one for each prior'
         )
 
@@ -178,7 +186,8 @@ class _PerPrior:
             return NOTHING
         cells = np.arange(len(logits))
         if self._spec.background >= 0:
-            # A class can only have the score p if its logit is log(p / (1 − p)) above the background's.
+            # A class can only have the score p if its logit is log(p / (1 − p)) above the
+            # background's.
             least = logits[:, [self._spec.background]] + np.float32(
                 real_threshold(score, True) - _SLACK
             )

@@ -8,30 +8,30 @@ from typing import ClassVar
 import numpy as np
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
+from zc_perception.detection.heads.candidates import Candidates, detections, from_centres, NONE
 from zc_perception.detection.heads.levels import (
-    ANCHORS,
-    STRIDES,
-    Grids,
-    ObjectRows,
-    Part,
-    ReadyFor,
     all_described,
+    ANCHORS,
     arrange,
     check_strides,
+    Grids,
     grids_for,
     is_decoded,
     negative_sizes,
+    ObjectRows,
+    Part,
     readable,
+    ReadyFor,
+    STRIDES,
     without_batch,
 )
-from zc_perception.detection.heads.score_filter import ObjectFilter, Values, sigmoid
+from zc_perception.detection.heads.score_filter import ObjectFilter, sigmoid, Values
 from zc_perception.detection.heads.spec import (
     CLASS_AGNOSTIC,
-    SIGMOID,
     DecodeLimits,
     Head,
     HeadSpec,
+    SIGMOID,
 )
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
@@ -43,10 +43,11 @@ _MOST_ANCHORS = 9
 
 class YoloV5(Head):
     """Raw levels, with channels anchor by anchor: x, y, w, h, objectness, classes (H x W x A·(5 + C), A·(5 + C) x H x W or
-    A x H x W x (5 + C)); or one decoded tensor 1 x N x (5 + C): centre, size in input pixels, objectness, classes.
+    A x H x W x (5 + C)); or one decoded tensor 1 x N x (5 + C): centre, size in input pixels,
+    objectness, classes.
 
-    Centre (2s − ½ + cell) · stride, size (2s)² · anchor, with the sigmoids s. Where the device has applied the sigmoid to scores, it has
-    to the boxes.
+    Centre (2s − ½ + cell) · stride, size (2s)² · anchor, with the sigmoids s. Where the device has
+    applied the sigmoid to scores, it has to the boxes.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -65,7 +66,8 @@ class YoloV5(Head):
             len(spec.anchors) != len(spec.strides) or len(counts) != 1 or counts == {0}
         ):
             raise ConfigError(
-                f'head.anchors has {[len(level) for level in spec.anchors]} anchors: expected for each of the {len(spec.strides)} strides '
+                f'head.anchors has {[len(level) for level in spec.anchors]} anchors: expected '
+                f'for each of the {len(spec.strides)} strides '
                 f'{list(spec.strides)} the same number of (width, height)'
             )
         if any(
@@ -100,7 +102,8 @@ class YoloV5(Head):
             return _Decoded(self._spec, outputs[0])
         if not self._spec.anchors:
             raise AcceleratorError(
-                f'head {self._spec.kind}: the model has {len(outputs)} raw levels, but the manifest no head.anchors'
+                f'head {self._spec.kind}: the model has {len(outputs)} raw levels, but the '
+                'manifest no head.anchors'
             )
         return _Levels(self._spec, outputs, grids_for(self._spec, box))
 
@@ -148,7 +151,8 @@ class _Levels:
         if sorted(found) != sorted(shapes):
             wanted = ', '.join('x'.join(map(str, shape)) for shape in shapes)
             raise AcceleratorError(
-                f'head {self._spec.kind}: {all_described(outputs)}: expected anchor x row x column x channel: {wanted}'
+                f'head {self._spec.kind}: {all_described(outputs)}: expected anchor x row x '
+                f'column x channel: {wanted}'
             )
         return [Part(found.index(shape), False) for shape in shapes]
 

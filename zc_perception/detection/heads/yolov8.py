@@ -10,45 +10,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
+from zc_perception.detection.heads.candidates import Candidates, detections, from_centres, NONE
 from zc_perception.detection.heads.levels import (
-    STRIDES,
-    Grids,
-    ReadyFor,
     all_described,
     arrange,
     check_strides,
+    Grids,
     grids_for,
     is_decoded,
     negative_sizes,
     readable,
+    ReadyFor,
     rows_objection,
+    STRIDES,
     without_prototypes,
 )
 from zc_perception.detection.heads.oriented import oriented
 from zc_perception.detection.heads.score_filter import (
-    Values,
     logits,
     make_score_filter,
     out_of_reach,
     sigmoid,
+    Values,
 )
 from zc_perception.detection.heads.spec import (
     CLASS_AGNOSTIC,
-    EXTRAS,
-    SIGMOID,
     DecodeLimits,
+    EXTRAS,
     Head,
     HeadSpec,
+    SIGMOID,
 )
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError
-from zc_perception.rules import Key, integer
+from zc_perception.rules import integer, Key
 
 # exp() of twice as much neither overflows float32 nor loses all of a sum.
 _SAFE_EXPONENT = 40.0
-# Multiplied at once: with some more OpenBLAS wakes threads, which takes longer than the product, and much longer beside other programs.
+# Multiplied at once: with some more OpenBLAS wakes threads, which takes longer than the product,
+# and much longer beside other programs.
 _ROWS = 256
 # One for each scale and zero point; more only where they change all the time.
 _TABLES = 16
@@ -103,7 +104,8 @@ class Distances:
                 cv2.LUT(values.view(np.uint8), table, dst=out)
                 return
         logits = tensor.read(values)
-        # A softmax doesn't depend on an offset. The maximum of each row costs more than all the rest, and is hardly ever needed.
+        # A softmax doesn't depend on an offset. The maximum of each row costs more than all the
+        # rest, and is hardly ever needed.
         if not (logits.max() <= _SAFE_EXPONENT and logits.min() >= -_SAFE_EXPONENT):
             rows = logits.reshape(-1, self._bins)
             logits = (rows - rows.max(axis=1, keepdims=True)).reshape(logits.shape)
@@ -125,8 +127,9 @@ class Distances:
 class YoloV8(Head):
     """Both exports: one tensor of decoded boxes, 1 x (4 + classes) x N or 1 x N x (4 + classes): centre and size in input pixels, scores;
     where both are as many, the former unless the layout is ``nhwc``;
-    or the raw levels, boxes and classes apart or in one tensor for each grid, in any order. Behind the classes of each row, or as a third
-    part of each level, stand masks' coefficients, keypoints or an angle.
+    or the raw levels, boxes and classes apart or in one tensor for each grid, in any order. Behind
+    the classes of each row, or as a third part of each level, stand masks' coefficients, keypoints
+    or an angle.
 
     Only what reaches the score is dequantised, and only its boxes are computed.
     """
@@ -135,7 +138,10 @@ class YoloV8(Head):
         'strides': STRIDES,
         'reg_max': Key(
             integer(1, 64),
-            'Bins of the distribution of each distance (DFL); 1: distances in cells are given directly.',
+            (
+                'Bins of the distribution of each distance (DFL); 1: distances in cells are given '
+                'directly.'
+            ),
             16,
         ),
         'sigmoid': SIGMOID,
@@ -205,7 +211,8 @@ class _Decoded:
             shape = shape[1:]
         if len(shape) != 2 or channels not in shape:
             raise AcceleratorError(
-                f'head {spec.kind}: {all_described([tensor])}: expected 1x{channels}xN or 1xNx{channels} '
+                f'head {spec.kind}: {all_described([tensor])}: expected 1x{channels}xN or '
+                f'1xNx{channels} '
                 f'(4 + {spec.num_classes} classes{f" + {spec.extra}" if spec.extra else ""}), '
                 'or the raw levels'
             )
@@ -292,7 +299,8 @@ class _Levels:
             part, own = self._extras[level], levels == level
             cells = rows[own] - self._grids.starts[level]
             found[own] = outputs[part.output].read(_of_cells(part.view(outputs), cells))
-        # Networks without distributions (YOLO26) give angles as they are, and keypoints from the cell's centre.
+        # Networks without distributions (YOLO26) give angles as they are, and keypoints from the
+        # cell's centre.
         new = spec.reg_max == 1
         if spec.oriented and not new:
             return np.asarray(np.float32(np.pi) * (sigmoid(found) - np.float32(0.25)))

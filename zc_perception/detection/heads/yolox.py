@@ -9,25 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
+from zc_perception.detection.heads.candidates import Candidates, detections, from_centres, NONE
 from zc_perception.detection.heads.levels import (
-    STRIDES,
-    Grids,
-    ObjectRows,
-    ReadyFor,
     arrange,
     check_strides,
+    Grids,
     grids_for,
     is_decoded,
+    ObjectRows,
     readable,
+    ReadyFor,
+    STRIDES,
 )
 from zc_perception.detection.heads.score_filter import ObjectFilter
 from zc_perception.detection.heads.spec import (
     CLASS_AGNOSTIC,
-    SIGMOID,
     DecodeLimits,
     Head,
     HeadSpec,
+    SIGMOID,
 )
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
@@ -41,7 +41,8 @@ class YoloX(Head):
     """One tensor 1 x N x (5 + C) with all levels' cells, finest first: box, objectness, classes; or the raw levels, with these three in
     one tensor for each grid or apart.
 
-    Centre (v + cell) · stride, size exp(v) · stride. Usually the network itself applies the sigmoid to objectness and classes.
+    Centre (v + cell) · stride, size exp(v) · stride. Usually the network itself applies the
+    sigmoid to objectness and classes.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -104,7 +105,10 @@ class _Rows:
         sides = (np.exp(boxes[2:]) * self._grids.strides).max(axis=0)
         far = sides > _FAR * max(box.input_width, box.input_height)
         if not reason and np.count_nonzero(far) * 2 > np.count_nonzero(boxes.any(axis=0)):
-            return 'boxes far larger than the input: they are decoded already (--decode_in_inference): head: yolov5'
+            return (
+                'boxes far larger than the input: they are decoded already '
+                '(--decode_in_inference): head: yolov5'
+            )
         return reason
 
 

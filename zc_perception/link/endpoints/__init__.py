@@ -2,8 +2,9 @@
 
 Read ``publisher`` and ``subscription`` first: they take objects of any type. ``frame_publisher``
 and ``frame_subscription`` (with ``FrameReader`` and the camera subscription) are these for camera
-frames, with everything chosen that can be. ``announcer`` says who publishes, ``discovery`` finds that out,
-``remote_links`` connects to other processes, and ``executor_turns`` runs the link's work on a
+frames, with everything chosen that can be. ``announcer`` says who publishes, ``discovery`` finds
+that out, ``remote_links`` connects to other processes, and ``executor_turns`` runs the link's work
+on a
 node's executor.
 """
 

@@ -1,42 +1,46 @@
 """Who publishes on a topic: the graph says how many, announcements say where their memory is.
 
-:class:`PublisherGraph` and :class:`Announcements` belong to one subscription each. :class:`Rivals` belongs to a publisher: it finds
-others that publish on the same topic, because every consumer gets the frames of all of them, mixed.
+:class:`PublisherGraph` and :class:`Announcements` belong to one subscription each. :class:`Rivals`
+belongs to a publisher: it finds others that publish on the same topic, because every consumer gets
+the frames of all of them, mixed.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+import time
 from typing import Any
 
 from rclpy.node import Node
 
 from zc_perception.frame import Frame
-from zc_perception.link.announcement import SUFFIX, Announcement, host_id, read_announcements
+from zc_perception.link.announcement import Announcement, host_id, read_announcements, SUFFIX
 from zc_perception.link.bus import BusPublisher, LinkQos
 from zc_perception.link.endpoints.publisher import AdaptedPublisher
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rclpy_compat import publisher_count
 from zc_perception.link.rungs import RemotePublisher, RemoteState
-from zc_perception.link.shared_memory.socket_folder import SUFFIX as SOCKET_SUFFIX
 from zc_perception.link.shared_memory.socket_folder import default_folder
+from zc_perception.link.shared_memory.socket_folder import SUFFIX as SOCKET_SUFFIX
 
 _MAX_ANNOUNCEMENTS = 100
-# So long an announcement is believed at whose socket nobody was ever met, while there are more of them than publishers.
+# So long an announcement is believed at whose socket nobody was ever met, while there are more of
+# them than publishers.
 _UNMET_S = 60.0
 # So long the graph may know publishers that have been killed; Fast DDS forgets them after 20 s.
 _GRAPH_REMEMBERS_S = 60.0
 _FILES_S = 2.0
-# A publisher's writer on the topic comes a little after that of its announcements, and says whether its QoS matches.
+# A publisher's writer on the topic comes a little after that of its announcements, and says
+# whether its QoS matches.
 _ALONE_S = 2.0
 _LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE)
 #: Stands in the graph for a node's name that has not come yet.
 UNNAMED = '_UNKNOWN_'
-# Whoever gives way to another one between two looks changes no number: so often all is looked at anew.
+# Whoever gives way to another one between two looks changes no number: so often all is looked at
+# anew.
 _REFRESH_S = 5.0
 #: Longer than a middleware keeps a publisher that was killed in the graph (Fast DDS: 20 s).
 UNPROVED_S = 30.0
@@ -81,8 +85,8 @@ class PublisherGraph:
     """Asks the graph who publishes on a topic. An adapted publisher has a writer on ``<topic>/_zc``, and beside it one on the topic, from
     the same node. One that makes no messages has the first alone.
 
-    A writer that was an adapted publisher's stays one until it leaves the graph: of a publisher that was killed, the two writers leave one
-    after the other.
+    A writer that was an adapted publisher's stays one until it leaves the graph: of a publisher
+    that was killed, the two writers leave one after the other.
     """
 
     def __init__(self, node: Node, topic: str, wanted: LinkQos) -> None:
@@ -129,7 +133,8 @@ class PublisherGraph:
                 adapted.append(late[1])
                 strange.clear()
         adapted += [''] * self._without_messages(announcers - own)
-        # A node may have both kinds. Then the graph says how many of each there are, and not which.
+        # A node may have both kinds. Then the graph says how many of each there are, and not
+        # which.
         both = set(known.values()) & strange
         self._adapted = frozenset(
             gid for gid, name in known.items() if name not in both or gid in self._adapted
@@ -182,7 +187,8 @@ def link_qos_or_default(profile: object) -> LinkQos:
 class _Heard:
     """One publisher's announcement, and what came of it.
 
-    :param confirmed: a file in the sockets' folder says the same, which only that folder's users can write.
+    :param confirmed: a file in the sockets' folder says the same, which only that folder's users
+        can write.
     """
 
     def __init__(self, announcement: Announcement, confirmed: bool) -> None:
@@ -220,10 +226,11 @@ class Announcements:
     """What publishers have said of themselves, the newest last. One subscription owns it and calls it under its ``_rung_lock``. The graph
     doesn't say whose announcement has ended: see :meth:`present`.
 
-    Anybody in the ROS domain may announce anything, in any number: whoever is connected is kept and stays where it is, and of the others
-    those go first at whose sockets nobody was met.
+    Anybody in the ROS domain may announce anything, in any number: whoever is connected is kept
+    and stays where it is, and of the others those go first at whose sockets nobody was met.
 
-    An announcement ends with its publisher. What is kept of that for a while is its name: the graph goes on counting it.
+    An announcement ends with its publisher. What is kept of that for a while is its name: the
+    graph goes on counting it.
     """
 
     def __init__(self) -> None:
@@ -328,7 +335,8 @@ class Announcements:
 
     def present(self, states: Sequence[RemotePublisher], adapted: int) -> list[RemotePublisher]:
         """The *adapted* ones that are most likely there: who is connected is; of the rest, the newest and who may yet be. Beyond them, who
-        listens, although the graph doesn't know it. Those that have ended come last: so many of them as the graph knows beyond all others.
+        listens, although the graph doesn't know it. Those that have ended come last: so many of
+        them as the graph knows beyond all others.
         """
         there = [state for state in reversed(states) if state.state is not RemoteState.GONE]
         ranked = sorted(there, key=lambda state: _LIKELY.index(state.state))
@@ -361,8 +369,9 @@ class Announcements:
 class Rivals:
     """Looks for publishers of the same topic.
 
-    One whose socket on this host answers is there. Of another one, such as on another host, only the graph knows, which keeps the dead for
-    a while: it counts once it has stayed for :data:`UNPROVED_S`.
+    One whose socket on this host answers is there. Of another one, such as on another host, only
+    the graph knows, which keeps the dead for a while: it counts once it has stayed for
+    :data:`UNPROVED_S`.
 
     :param monotonic: seconds.
     """

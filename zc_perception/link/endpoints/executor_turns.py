@@ -1,19 +1,20 @@
 """How the link gets its turn on a node's executor, whatever kind of executor that is.
 
-:class:`ExecutorWake` has the executor run something soon, :func:`coroutine_turn` runs a coroutine to its end, :class:`NodeWatch` looks at
-a node now and then on another thread, and :class:`NodeSpinner` spins a node that nobody else spins.
+:class:`ExecutorWake` has the executor run something soon, :func:`coroutine_turn` runs a coroutine
+to its end, :class:`NodeWatch` looks at a node now and then on another thread, and
+:class:`NodeSpinner` spins a node that nobody else spins.
 """
 
 from __future__ import annotations
 
 import atexit
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 import contextlib
 import threading
 import types
+from typing import Any
 import weakref
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any
 
 from rclpy.callback_groups import CallbackGroup
 from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedExecutor
@@ -21,8 +22,8 @@ from rclpy.node import Node
 from rclpy.task import Future
 
 from zc_perception.link.rclpy_compat import (
-    InvalidHandle,
     call_soon,
+    InvalidHandle,
     refuses_guard_conditions,
     trigger,
     wake_up,
@@ -36,8 +37,8 @@ _LONGEST_STOP_S = 5.0
 class ExecutorWake:
     """Call it from any thread: *work* then runs once or more on the node's executor, in *group*.
 
-    A guard condition does that, but an EventsExecutor doesn't take nodes that have one: so it is made by the first executor that does.
-    Before the node has an executor, a call does nothing.
+    A guard condition does that, but an EventsExecutor doesn't take nodes that have one: so it is
+    made by the first executor that does. Before the node has an executor, a call does nothing.
     """
 
     def __init__(self, node: Node, group: CallbackGroup, work: Callable[[], None]) -> None:
@@ -80,9 +81,9 @@ def coroutine_turn(
 ) -> Callable[[], Awaitable[None]]:
     """A callback for rclpy that runs *work*, a method, as a coroutine. Until that has ended, its callback group is taken, as with rclpy.
 
-    rclpy goes on with a coroutine only while the executor has its node, and never forgets one that it doesn't go on with: the frame that
-    such a callback has would be lost with it. So what awaits something goes on as a task of the executor's own. What rclpy keeps then
-    refers to nothing.
+    rclpy goes on with a coroutine only while the executor has its node, and never forgets one that
+    it doesn't go on with: the frame that such a callback has would be lost with it. So what awaits
+    something goes on as a task of the executor's own. What rclpy keeps then refers to nothing.
     """
     method, its_node = weakref.WeakMethod(work), weakref.ref(node)
 
@@ -133,7 +134,8 @@ def phase_s(node: Node) -> float:
 class NodeWatch:
     """Ends with :meth:`stop`, with the node, with its context, or with whoever keeps this object; by the steady clock.
 
-    :param look: what an executor has to do is for it to hand over; must neither wait nor hold locks of whoever calls :meth:`stop`.
+    :param look: what an executor has to do is for it to hand over; must neither wait nor hold
+        locks of whoever calls :meth:`stop`.
     """
 
     def __init__(self, node: Node, period_s: float, look: Callable[[], object]) -> None:
@@ -166,7 +168,8 @@ def is_spun(node: Node) -> bool:
 class NodeSpinner:
     """A thread with an executor of its own for *node*, until :meth:`stop`, the end of the context or of the program.
 
-    Somebody else may spin the node later: then this executor is left, and :meth:`take` takes the node back.
+    Somebody else may spin the node later: then this executor is left, and :meth:`take` takes the
+    node back.
     """
 
     def __init__(self, node: Node) -> None:

@@ -4,13 +4,13 @@ processes, and announces them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 import contextlib
+from dataclasses import replace
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 
 from rclpy.node import Node
 from sensor_msgs.msg import Image
@@ -22,10 +22,10 @@ from zc_perception.link.bus import BUS, MEETING
 from zc_perception.link.endpoints.publisher import AdaptedPublisher
 from zc_perception.link.endpoints.qos import bus_key, uses_direct_links
 from zc_perception.link.image_conversion import why_no_message
-from zc_perception.link.shared_memory.server import QUARANTINE_S, Answer, SharedMemoryServer
+from zc_perception.link.shared_memory.server import Answer, QUARANTINE_S, SharedMemoryServer
 from zc_perception.link.shared_memory.unix_socket import Peer
 from zc_perception.log import Seldom
-from zc_perception.memory.pool import MAX_SLOTS, SPARE, BufferPool
+from zc_perception.memory.pool import BufferPool, MAX_SLOTS, SPARE
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Size
 from zc_perception.negotiation.session import BufferSession, Consumer, Outcome, Verdict
 from zc_perception.negotiation.settings import Allocator
@@ -75,14 +75,17 @@ def serve_frames(
 class FrameOffer:
     """The buffers of one publisher, offered to everybody who can use them: consumers of this process and of others.
 
-    **Agreement.** A consumer of another process is heard at the publisher's socket, which :meth:`listen` announces before
-    there are buffers. :meth:`agree` chooses one setting for all that are there. A consumer that comes later and doesn't fit
-    waits for another agreement, if a setting for all exists: :attr:`due` tells the publisher's owner, which then calls
-    :meth:`renew`, :meth:`agree` and :meth:`begin` again. That happens at most once in :data:`RENEW_S`, for consumers
-    of this user only, and never again for constraints that failed. Everybody else who doesn't fit is refused by name.
+    **Agreement.** A consumer of another process is heard at the publisher's socket, which
+    :meth:`listen` announces before there are buffers. :meth:`agree` chooses one setting for all
+    that are there. A consumer that comes later and doesn't fit waits for another agreement, if a
+    setting for all exists: :attr:`due` tells the publisher's owner, which then calls
+    :meth:`renew`, :meth:`agree` and :meth:`begin` again. That happens at most once in
+    :data:`RENEW_S`, for consumers of this user only, and never again for constraints that failed.
+    Everybody else who doesn't fit is refused by name.
 
-    **Threads.** The owner's thread agrees and begins. Consumers of this process join on theirs. The server's thread calls
-    :meth:`judge` and :meth:`left`. The lock guards who waits for another agreement, and is held for no call out of here.
+    **Threads.** The owner's thread agrees and begins. Consumers of this process join on theirs.
+    The server's thread calls :meth:`judge` and :meth:`left`. The lock guards who waits for another
+    agreement, and is held for no call out of here.
 
     :param publisher: of the frames in these buffers.
     :param server: passes them to other processes; ``None``: nobody does.
@@ -184,7 +187,8 @@ class FrameOffer:
         """Agree with the consumers that are there, and allocate.
 
         :param producer: what it can make.
-        :param possible: asked after the allocation: what it could make if it were opened anew. ``None``: the same.
+        :param possible: asked after the allocation: what it could make if it were opened anew.
+            ``None``: the same.
         :raises NegotiationError: producer and stand-ins don't agree.
         :raises AllocationError: no memory.
         """
@@ -382,7 +386,10 @@ class FrameOffer:
         self, session: BufferSession, consumer: Consumer, outcome: Outcome, *, ours: bool
     ) -> tuple[Answer, str]:
         refused = f'{consumer.constraints.participant}: {outcome.reason}'
-        instead = f"start it before {self._name}, or name its needs in parameter 'participants' of that node"
+        instead = (
+            f'start it before {self._name}, or name its needs in parameter '
+            "'participants' of that node"
+        )
         with self._lock:
             failed = self._failed.get(anonymous(consumer))
             waiting = [one for one in self._wishes if one is not consumer]
@@ -393,7 +400,10 @@ class FrameOffer:
         if not ours:
             return (
                 Answer.REFUSE,
-                f"{refused}; the buffers change only for consumers of the camera's own user: {instead}",
+                (
+                    f"{refused}; the buffers change only for consumers of the camera's own user: "
+                    f'{instead}'
+                ),
             )
         if against := session.stands_against([*waiting, consumer]):
             return Answer.REFUSE, f'{self._name}: {against}; {self._step}'

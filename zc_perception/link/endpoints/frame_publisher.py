@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 import contextlib
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, replace
 import functools
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from builtin_interfaces.msg import Time
+import numpy as np
 from numpy.typing import NDArray
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.time import Time as RclpyTime
 
 from zc_perception.camera.camera import drawn_constraints, heap_pool
-from zc_perception.errors import AcceleratorError, ConfigError, ZcError, shown
+from zc_perception.errors import AcceleratorError, ConfigError, shown, ZcError
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints.frame_offer import FrameOffer, serve_frames
 from zc_perception.link.endpoints.publisher import AdaptedPublisher, PublisherStatistics
@@ -33,21 +33,21 @@ from zc_perception.link.shared_memory.wire import frame_id_bytes
 from zc_perception.log import Seldom
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.memory.fence import SyncFile, fence_from_fd
+from zc_perception.memory.fence import fence_from_fd, SyncFile
 from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers
 from zc_perception.memory.heaps import OfferedHeaps, working_heaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import MAX_SLOTS, BufferPool, Slot
+from zc_perception.memory.pool import BufferPool, MAX_SLOTS, Slot
 from zc_perception.negotiation.constraints import BufferConstraints, Size
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins
-from zc_perception.pixel.colorimetry import BT601_LIMITED, RGB_FULL, Colorimetry, named_colorimetry
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, named_colorimetry, RGB_FULL
 from zc_perception.pixel.encodings import NATIVE
 from zc_perception.pixel.format_names import named_format
 from zc_perception.pixel.fourcc import PixelFormat
 from zc_perception.pixel.layout import check_dimensions
-from zc_perception.pixel.readable import READABLE, check_readable
+from zc_perception.pixel.readable import check_readable, READABLE
 
 Stamp = Any
 """``builtin_interfaces/msg/Time``, ``rclpy.time.Time``, or nanoseconds as an ``int``."""
@@ -56,7 +56,10 @@ _RESERVE = 1
 _LEAST_SLOTS = 2
 _LAST_STAMP_NS = 2**31 * 1_000_000_000 - 1
 _LONGEST_WAIT_S = 3600.0
-_FIXED = 'make its publisher in {name} with renegotiate=True, start this consumer before it, or name it in participants'
+_FIXED = (
+    'make its publisher in {name} with renegotiate=True, start this consumer before it, '
+    'or name it in participants'
+)
 _FIXED_FDS = 'a library has allocated the buffers of {name}, which never change'
 
 
@@ -66,7 +69,8 @@ class FramePublisherStatistics(PublisherStatistics):
 
     :param dropped: frames that nobody got, because no buffer was free for them.
     :param discarded: loans that ended with an exception.
-    :param shared_memory_consumers: subscriptions of other processes that get frames as the same memory, now.
+    :param shared_memory_consumers: subscriptions of other processes that get frames as the same
+        memory, now.
     """
 
     dropped: int = 0
@@ -95,7 +99,8 @@ class LoanedFrame:
     @property
     def planes(self) -> Sequence[NDArray[Any]]:
         """NumPy arrays over the buffer's planes, to be written; first they have an older frame's pixels. NV12 has ``planes[0]`` of shape
-        (height, width) and ``planes[1]`` of shape (height/2, width/2, 2), rgb8 has ``planes[0]`` of shape (height, width, 3).
+        (height, width) and ``planes[1]`` of shape (height/2, width/2, 2), rgb8 has ``planes[0]``
+        of shape (height, width, 3).
         """
         return self._planes
 
@@ -129,7 +134,8 @@ class LoanedFrame:
     def set_fence(self, fd: int) -> None:
         """Say that a device is still writing to the buffer: consumers wait for *fd*, or have their device wait.
 
-        :param fd: a sync_file that the device's driver gave. It stays yours; you may close it after the call.
+        :param fd: a sync_file that the device's driver gave. It stays yours; you may close it
+            after the call.
         :raises ConfigError: it is something else.
         """
         fence = _sync_file(fd)
@@ -170,7 +176,8 @@ def _nanoseconds(stamp: Stamp) -> int:
         )
     if not 0 <= number <= _LAST_STAMP_NS:
         raise ConfigError(
-            f'stamp {number} ns is outside 0 .. {_LAST_STAMP_NS}, which a message can say; give nanoseconds since 1970'
+            f'stamp {number} ns is outside 0 .. {_LAST_STAMP_NS}, which a message can say; '
+            'give nanoseconds since 1970'
         )
     return int(number)
 
@@ -178,7 +185,8 @@ def _nanoseconds(stamp: Stamp) -> int:
 def _sync_file(fd: int) -> SyncFile:
     """Own a duplicate of a fence's descriptor.
 
-    :raises ConfigError: it is no sync_file, the only kind of fence that another process can be given.
+    :raises ConfigError: it is no sync_file, the only kind of fence that another process can be
+        given.
     """
     try:
         return fence_from_fd(OwnedFd.duplicate(fd))
@@ -239,45 +247,59 @@ class FramePublisher:
         timer = node.create_timer(1 / 30, publish)
         rclpy.spin(node)
 
-    The topic's type is ``sensor_msgs/msg/Image``. Plain subscribers and RViz get messages, which are made only while there are such
-    subscribers. Consumers agree with the publisher on its buffers as with any camera. The log names those that can't use them.
+    The topic's type is ``sensor_msgs/msg/Image``. Plain subscribers and RViz get messages, which
+    are made only while there are such subscribers. Consumers agree with the publisher on its
+    buffers as with any camera. The log names those that can't use them.
 
-    Where a library of yours has the buffers, name them by *fds* and publish each frame by :meth:`publish_fd`. Nothing is copied.
+    Where a library of yours has the buffers, name them by *fds* and publish each frame by
+    :meth:`publish_fd`. Nothing is copied.
 
-    **Owner.** The publisher ends with :meth:`destroy`, at the end of a ``with`` block, or with ``node.destroy_node()``. Frames that
-    consumers hold then stay readable. Descriptors that you pass stay yours: the publisher duplicates them.
+    **Owner.** The publisher ends with :meth:`destroy`, at the end of a ``with`` block, or with
+    ``node.destroy_node()``. Frames that consumers hold then stay readable. Descriptors that you
+    pass stay yours: the publisher duplicates them.
 
-    **Threads.** Any thread may publish. Several threads may have loans at the same time. A publisher never waits for a subscriber.
+    **Threads.** Any thread may publish. Several threads may have loans at the same time. A
+    publisher never waits for a subscriber.
 
-    **Errors.** Each method lists its own. When consumers hold all buffers, the frame is dropped: nobody gets it, the log warns and says
-    who holds them, and :meth:`statistics` counts it. The next frame has a gap in its sequence.
+    **Errors.** Each method lists its own. When consumers hold all buffers, the frame is dropped:
+    nobody gets it, the log warns and says who holds them, and :meth:`statistics` counts it. The
+    next frame has a gap in its sequence.
 
     :param node: makes the publisher; its clock stamps the frames.
     :param topic: relative or absolute; remaps apply.
     :param width: of the image, in pixels.
     :param height: likewise.
-    :param format: the name of a DRM format such as ``NV12``, ``YUYV``, ``YU12`` (three planes), or a ROS encoding such as ``rgb8``,
-        ``bgr8``, ``mono8``.
-    :param slots: how many buffers there are, 2 to 64. All that consumers hold or let wait at the same time, and one to fill.
+    :param format: the name of a DRM format such as ``NV12``, ``YUYV``, ``YU12`` (three planes), or
+        a ROS encoding such as ``rgb8``, ``bgr8``, ``mono8``.
+    :param slots: how many buffers there are, 2 to 64. All that consumers hold or let wait at the
+        same time, and one to fill.
     :param frame_id: the camera's optical frame.
     :param qos: of the topic; by default reliable, volatile, depth 1.
-    :param colorimetry: what the samples mean: matrix, range and transfer, such as ``bt709`` or ``bt601 full``. By default ``bt601 limited``
-        for Y'CbCr, and ``rgb full srgb`` for R, G, B and grey.
-    :param image_encoding: of the messages for plain subscribers: ``rgb8``, ``bgr8``, ``mono8``, ``nv12``, or ``native`` for *format*
-        itself where a message can say it. By default ``rgb8`` for Y'CbCr, which every viewer shows, and else ``native``.
-    :param heap: where the buffers come from: ``auto``, or a name as parameter ``heap`` of ``capture_node`` takes it.
-    :param participants: constraints of consumers that come later, as parameter ``participants`` of ``capture_node`` takes them.
-    :param renegotiate: agree on other buffers when a consumer comes that can't use these, if other ones suit everybody. That
-        happens in :meth:`loan`, at most once in 10 s. Buffers that you name by *fds* never change.
+    :param colorimetry: what the samples mean: matrix, range and transfer, such as ``bt709`` or
+        ``bt601 full``. By default ``bt601 limited`` for Y'CbCr, and ``rgb full srgb`` for R, G, B
+        and grey.
+    :param image_encoding: of the messages for plain subscribers: ``rgb8``, ``bgr8``, ``mono8``,
+        ``nv12``, or ``native`` for *format* itself where a message can say it. By default ``rgb8``
+        for Y'CbCr, which every viewer shows, and else ``native``.
+    :param heap: where the buffers come from: ``auto``, or a name as parameter ``heap`` of
+        ``capture_node`` takes it.
+    :param participants: constraints of consumers that come later, as parameter ``participants`` of
+        ``capture_node`` takes them.
+    :param renegotiate: agree on other buffers when a consumer comes that can't use these, if other
+        ones suit everybody. That happens in :meth:`loan`, at most once in 10 s. Buffers that you
+        name by *fds* never change.
     :param trusted_gids: groups whose members may connect, besides your own user and root.
-    :param fds: of the buffers that a library of yours has: a dma-buf, or a memfd with the seals SHRINK and GROW, for each image; or for
-        each image one for each plane. Name all that you know; at least two.
+    :param fds: of the buffers that a library of yours has: a dma-buf, or a memfd with the seals
+        SHRINK and GROW, for each image; or for each image one for each plane. Name all that you
+        know; at least two.
     :param modifier: with *fds*: how the pixels are arranged, a DRM format modifier; 0 is LINEAR.
     :param strides: with *fds*: bytes from one row to the next, of each plane.
     :param offsets: with *fds*: where each plane begins in its buffer; by default at 0.
-    :param ledger: counts the passes over pixels: ``draw`` for each loan, ``to_ros`` for each message. By default one of its own.
+    :param ledger: counts the passes over pixels: ``draw`` for each loan, ``to_ros`` for each
+        message. By default one of its own.
     :raises FormatError: *format* or *colorimetry* isn't known; the message lists what is.
-    :raises LayoutError: a size that the format can't have, or planes that don't lie in the buffers.
+    :raises LayoutError: a size that the format can't have, or planes that don't lie in the
+        buffers.
     :raises ConfigError: another value that makes no sense.
     :raises NegotiationError: the *participants* can't use such buffers.
     :raises AllocationError: no memory, or one of *fds* is no such buffer.
@@ -405,7 +427,8 @@ class FramePublisher:
                 return
             pause_s = time.monotonic() - began_s
             logger.info(
-                f"'{self.topic}': the buffers were agreed on anew for {names}, which took {pause_s:.2f} s"
+                f"'{self.topic}': the buffers were agreed on anew for {names}, which took "
+                f'{pause_s:.2f} s'
             )
 
     def _allocate(self, request: AllocationRequest) -> Allocation:
@@ -432,11 +455,13 @@ class FramePublisher:
     def loan(self, *, wait_s: float = 0.0) -> AbstractContextManager[LoanedFrame]:
         """A free buffer to write a frame to: ``with publisher.loan() as out:``. See :class:`LoanedFrame`.
 
-        The frame is sent at the end of the block. If the block raises, nothing is sent and the buffer is free again. When no buffer is
-        free, ``out.dropped`` is true, and what you write is thrown away. After the block the frame is with others: do not write to
-        arrays that you kept of it.
+        The frame is sent at the end of the block. If the block raises, nothing is sent and the
+        buffer is free again. When no buffer is free, ``out.dropped`` is true, and what you write
+        is thrown away. After the block the frame is with others: do not write to arrays that you
+        kept of it.
 
-        :param wait_s: how long to wait for a free buffer. Give it for a source that can wait, such as a file; a camera can't.
+        :param wait_s: how long to wait for a free buffer. Give it for a source that can wait, such
+            as a file; a camera can't.
         :raises ConfigError: the publisher was made with *fds*: it has no buffers of its own; or
             *wait_s* is no time. A block that enters a loan for the second time raises it too: call
             this for each frame.
@@ -448,7 +473,8 @@ class FramePublisher:
             )
         if self._images is not None:
             raise ConfigError(
-                f"'{self.topic}' was made with fds and has no buffers to lend: publish them by publish_fd()"
+                f"'{self.topic}' was made with fds and has no buffers to lend: publish them by "
+                'publish_fd()'
             )
         return _Loan(self._lend(wait_s))
 
@@ -508,20 +534,24 @@ class FramePublisher:
 
         The pixels have to be complete, or will be when *fence* has signalled.
 
-        It returns whether the frame was sent. It was dropped if consumers still hold this buffer, or if the publisher has ended.
+        It returns whether the frame was sent. It was dropped if consumers still hold this buffer,
+        or if the publisher has ended.
 
-        The descriptor stays yours; you may close it after the call. A buffer that *fds* didn't name is taken as well, in the same
-        layout. Do not write to the buffer before *released* was called. From the first frame on, the kernel makes no new writable
-        mapping of a memfd, so map it before.
+        The descriptor stays yours; you may close it after the call. A buffer that *fds* didn't
+        name is taken as well, in the same layout. Do not write to the buffer before *released* was
+        called. From the first frame on, the kernel makes no new writable mapping of a memfd, so
+        map it before.
 
         :param stamp: time of exposure, see :class:`LoanedFrame`; by default the time of the call.
         :param frame_id: by default the publisher's.
-        :param released: called once when nobody uses the buffer any more, on whichever thread that is; it must not wait. It is also called
-            for a frame that was not sent.
-        :param fence: a sync_file of the device that still writes the pixels. Consumers wait for it, or have their device wait. It
-            stays yours, as *fd* does.
-        :raises ConfigError: the publisher was made without *fds*, or a value that makes no sense. *released* is not called.
-        :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or of another kind than those of *fds*.
+        :param released: called once when nobody uses the buffer any more, on whichever thread that
+            is; it must not wait. It is also called for a frame that was not sent.
+        :param fence: a sync_file of the device that still writes the pixels. Consumers wait for
+            it, or have their device wait. It stays yours, as *fd* does.
+        :raises ConfigError: the publisher was made without *fds*, or a value that makes no sense.
+            *released* is not called.
+        :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or of
+            another kind than those of *fds*.
         :raises LayoutError: the planes don't lie in the buffer, or it is part of another image.
         """
         return self.publish_fds(
@@ -544,7 +574,8 @@ class FramePublisher:
         images, pool = self._images, self._pool
         if images is None or not isinstance(pool, ForeignBufferPool):
             raise ConfigError(
-                f"'{self.topic}' has buffers of its own: write to them by loan(), or make it with fds, modifier and strides"
+                f"'{self.topic}' has buffers of its own: write to them by loan(), or make it "
+                'with fds, modifier and strides'
             )
         header = Header(
             self._now_ns() if stamp is None else _nanoseconds(stamp),
@@ -607,7 +638,8 @@ class FramePublisher:
                     released()
                 except Exception as error:
                     self._node.get_logger().error(
-                        f"'{self.topic}': 'released' of a buffer raised {type(error).__name__}: {error}"
+                        f"'{self.topic}': 'released' of a buffer raised "
+                        f'{type(error).__name__}: {error}'
                     )
         finally:
             self._busy.here = False
@@ -653,7 +685,8 @@ class FramePublisher:
         more = "raise 'slots'" if self._images is None else 'have more buffers'
         self._warn(
             lambda: (
-                f"'{self.topic}': frame {sequence} was dropped, because {why} ({pool.describe_holders()}); "
+                f"'{self.topic}': frame {sequence} was dropped, because {why} "
+                f'({pool.describe_holders()}); '
                 f'have consumers release frames sooner, or {more}'
             ),
             'dropped',
@@ -718,13 +751,15 @@ def _colorimetry(fmt: PixelFormat, given: str | Colorimetry | None) -> Colorimet
 
 def _check_history(qos: QoSProfile, slots: int) -> None:
     """
-    :raises ConfigError: so many frames wait for late subscriptions that no buffer would be left to fill.
+    :raises ConfigError: so many frames wait for late subscriptions that no buffer would be left to
+        fill.
     """
     offered = link_qos(qos)
     kept = (offered.depth or 0) if offered.transient_local else 0
     if kept and kept + 1 + _RESERVE > slots:
         raise ConfigError(
-            f'qos: transient_local with depth {kept} would keep {kept} of {slots} buffers; give {kept + 1 + _RESERVE} or more'
+            f'qos: transient_local with depth {kept} would keep {kept} of {slots} buffers; '
+            f'give {kept + 1 + _RESERVE} or more'
         )
 
 
@@ -737,16 +772,19 @@ def _foreign_images(
     offsets: Sequence[int],
 ) -> ForeignImages | None:
     """
-    :raises ConfigError: what describes them is there without them, or the other way round; and as :class:`ForeignImages`.
+    :raises ConfigError: what describes them is there without them, or the other way round; and as
+        :class:`ForeignImages`.
     """
     if not fds:
         if modifier is not None or strides or offsets:
             raise ConfigError(
-                "modifier, strides and offsets describe the buffers of 'fds', which were not given; leave them out"
+                "modifier, strides and offsets describe the buffers of 'fds', which were not "
+                'given; leave them out'
             )
         return None
     if modifier is None:
         raise ConfigError(
-            'fds without modifier: say how the pixels are arranged, modifier=0 for rows one after the other (LINEAR)'
+            'fds without modifier: say how the pixels are arranged, modifier=0 for rows one '
+            'after the other (LINEAR)'
         )
     return ForeignImages(fmt, size, fds, modifier=modifier, strides=strides, offsets=offsets)

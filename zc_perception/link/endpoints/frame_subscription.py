@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import replace
 import inspect
 import os
 import threading
 import time
-from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import Any, Literal
 
 from rclpy.callback_groups import CallbackGroup
@@ -18,7 +18,7 @@ from sensor_msgs.msg import CameraInfo
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints.executor_turns import NodeSpinner, is_spun
+from zc_perception.link.endpoints.executor_turns import is_spun, NodeSpinner
 from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.endpoints.subscription import AdaptedSubscription, SubscriptionStatistics
 from zc_perception.link.image_conversion import frame_adapter, stamp_ns
@@ -55,26 +55,30 @@ class FrameSubscription(AdaptedSubscription[Frame]):
         frames = FrameSubscription(node, 'image_raw', lambda frame: print(frame.sequence))
         rclpy.spin(node)
 
-    The topic's type is ``sensor_msgs/msg/Image``. A publisher of this package passes the same frame within a process, and the same
-    memory between processes of one host. From any other publisher each message is copied into a frame. :meth:`statistics` says which
-    way is in use, and why.
+    The topic's type is ``sensor_msgs/msg/Image``. A publisher of this package passes the same
+    frame within a process, and the same memory between processes of one host. From any other
+    publisher each message is copied into a frame. :meth:`statistics` says which way is in use, and
+    why.
 
-    **Owner.** The node owns the subscription, also if you keep no reference to it. It ends with :meth:`destroy`, or with
-    ``node.destroy_node()``. In the callback the subscription owns the frame and releases it when the callback returns, unless it called
-    :meth:`Frame.keep`. Without a callback, ``frames.queue.get(timeout_s)`` returns the oldest frame that waits, or ``None``. You own that
-    frame and release it. :class:`FrameReader` does that in a loop.
+    **Owner.** The node owns the subscription, also if you keep no reference to it. It ends with
+    :meth:`destroy`, or with ``node.destroy_node()``. In the callback the subscription owns the
+    frame and releases it when the callback returns, unless it called :meth:`Frame.keep`. Without a
+    callback, ``frames.queue.get(timeout_s)`` returns the oldest frame that waits, or ``None``. You
+    own that frame and release it. :class:`FrameReader` does that in a loop.
 
-    **Threads.** The callback runs on the node's executor, one frame at a time and in order. It may be a coroutine function. Without a
-    callback any thread of yours takes frames from the queue. The node must be spun in both cases, because publishers are found that way.
+    **Threads.** The callback runs on the node's executor, one frame at a time and in order. It may
+    be a coroutine function. Without a callback any thread of yours takes frames from the queue.
+    The node must be spun in both cases, because publishers are found that way.
 
-    **Errors.** What the callback raises goes to whoever spins, as in rclpy; the frame is released all the same.
+    **Errors.** What the callback raises goes to whoever spins, as in rclpy; the frame is released
+    all the same.
 
     The parameters that are not listed are those of :func:`create_frame_subscription`.
 
     :param callback: called with each frame; ``None``: you take frames from :attr:`queue`.
     :param held: what is called *max_held* there.
-    :param copy_free_required: what is called *copy_free* ``required`` there. Then ``rung`` of :meth:`statistics` is ``refused``, with
-        the reason, while there is no direct link.
+    :param copy_free_required: what is called *copy_free* ``required`` there. Then ``rung`` of
+        :meth:`statistics` is ``refused``, with the reason, while there is no direct link.
     :raises ConfigError: *depth* or *held* is 0, or *trusted_uids* are no numbers of users.
     """
 
@@ -95,7 +99,8 @@ class FrameSubscription(AdaptedSubscription[Frame]):
     ) -> None:
         if held < 1:
             raise ConfigError(
-                f'a subscription that may hold {held} frames never gets one: max_held (held) has to be at least 1'
+                f'a subscription that may hold {held} frames never gets one: max_held (held) '
+                'has to be at least 1'
             )
         check_ids(trusted_uids, 'trusted_uids')
         name = node.get_name()
@@ -142,24 +147,30 @@ def create_frame_subscription(
         create_frame_subscription(node, 'image_raw', lambda frame: print(frame.sequence, frame.y.mean()))
         rclpy.spin(node)
 
-    **Owner.** The node owns the subscription, as with ``node.create_subscription()``: it ends with ``node.destroy_node()``, or with
-    ``destroy()`` of what is returned. You need not keep that. The frame ends when the callback returns: call ``frame.keep()`` to keep it.
+    **Owner.** The node owns the subscription, as with ``node.create_subscription()``: it ends with
+    ``node.destroy_node()``, or with ``destroy()`` of what is returned. You need not keep that. The
+    frame ends when the callback returns: call ``frame.keep()`` to keep it.
 
-    **Threads.** The callback runs on the node's executor, one frame at a time and in order. It may be a coroutine function.
+    **Threads.** The callback runs on the node's executor, one frame at a time and in order. It may
+    be a coroutine function.
 
-    **Errors.** What the callback raises goes to whoever spins, as in rclpy. The frame is released, and the next one comes.
+    **Errors.** What the callback raises goes to whoever spins, as in rclpy. The frame is released,
+    and the next one comes.
 
     :param node: makes the subscription; its name is your name in the camera's diagnostics.
     :param topic: of type ``sensor_msgs/msg/Image``; relative or absolute; remaps apply.
     :param callback: a function or coroutine function that takes a :class:`Frame`.
-    :param qos: of the topic, in place of *depth*. By default messages of a best-effort publisher are taken as well as those of a reliable
-        one.
-    :param depth: how many of the newest frames wait while the callback runs; older ones are dropped and counted.
-    :param max_held: how many frames you hold at the same time of each publisher, kept ones and kept arrays included. While you hold that
-        many, no frame comes, and a warning says which they are. A publisher may grant fewer: that is a warning, too.
-    :param copy_free: ``preferred``: take messages, which are copies, where nothing else works. ``required``: never take them; it is an
-        error in the log while there is no direct link.
-    :param constraints: what you need of the buffers: formats, alignments, memory; by default you take whatever comes.
+    :param qos: of the topic, in place of *depth*. By default messages of a best-effort publisher
+        are taken as well as those of a reliable one.
+    :param depth: how many of the newest frames wait while the callback runs; older ones are
+        dropped and counted.
+    :param max_held: how many frames you hold at the same time of each publisher, kept ones and
+        kept arrays included. While you hold that many, no frame comes, and a warning says which
+        they are. A publisher may grant fewer: that is a warning, too.
+    :param copy_free: ``preferred``: take messages, which are copies, where nothing else works.
+        ``required``: never take them; it is an error in the log while there is no direct link.
+    :param constraints: what you need of the buffers: formats, alignments, memory; by default you
+        take whatever comes.
     :param trusted_uids: users whose publishers are trusted, besides your own user and root.
     :param callback_group: of the callback; by default the node's.
     :param ledger: counts the copies that messages make; by default one of its own.
@@ -189,7 +200,8 @@ def check_callback(callback: object) -> None:
     """
     if not callable(callback):
         raise ConfigError(
-            f'the callback is {callback!r}, which is no function: pass one, or take frames in a loop with FrameReader'
+            f'the callback is {callback!r}, which is no function: pass one, or take frames in '
+            'a loop with FrameReader'
         )
 
 
@@ -202,9 +214,10 @@ _ALONE_S = 2.0
 class CameraSubscription(FrameSubscription):
     """Holds each frame in the queue until its ``camera_info`` is there.
 
-    Newer frames replace those that wait there. A ``camera_info`` with a newer stamp means that the older one doesn't come any more: then
-    the frame ends at once. At the latest it ends half a second to a second after it was captured, because frames of another process
-    count as held while they wait.
+    Newer frames replace those that wait there. A ``camera_info`` with a newer stamp means that the
+    older one doesn't come any more: then the frame ends at once. At the latest it ends half a
+    second to a second after it was captured, because frames of another process count as held while
+    they wait.
 
     :param callback: called with a frame and the message that has its stamp.
     """
@@ -291,8 +304,10 @@ class CameraSubscription(FrameSubscription):
         since = self._alone_since
         if since is not None and time.monotonic() - since >= _ALONE_S:
             self._say_alone(
-                f"'{self.topic}': frames come, but no camera_info with their stamps on '{self.info_topic}'"
-                f'{", where nothing came so far" if self._newest is None else ""}: see whether the camera publishes it there, and remap',
+                f"'{self.topic}': frames come, but no camera_info with their stamps on "
+                f"'{self.info_topic}'"
+                f'{", where nothing came so far" if self._newest is None else ""}: see whether '
+                'the camera publishes it there, and remap',
                 'alone',
             )
 
@@ -346,15 +361,19 @@ def create_camera_subscription(
         create_camera_subscription(node, 'image_raw', on_frame)
         rclpy.spin(node)
 
-    The topic of the messages is ``camera_info`` beside the image's: for ``/front/image_raw`` it is ``/front/camera_info``. Remaps apply.
-    A frame and a message belong together if their stamps are equal. A frame waits for its message. It is dropped and counted when newer
-    frames need its place, when a message with a newer stamp comes, or after half a second to a second.
+    The topic of the messages is ``camera_info`` beside the image's: for ``/front/image_raw`` it is
+    ``/front/camera_info``. Remaps apply. A frame and a message belong together if their stamps are
+    equal. A frame waits for its message. It is dropped and counted when newer frames need its
+    place, when a message with a newer stamp comes, or after half a second to a second.
 
     Owner, threads, errors and the other parameters are those of :func:`create_frame_subscription`.
 
-    :param callback: a function or coroutine function that takes a :class:`Frame` and a ``CameraInfo``.
-    :param qos: of both topics, in place of *depth*. By default messages of a best-effort publisher are taken as well.
-    :param depth: how many of the newest frames wait for their message, and while the callback runs.
+    :param callback: a function or coroutine function that takes a :class:`Frame` and a
+        ``CameraInfo``.
+    :param qos: of both topics, in place of *depth*. By default messages of a best-effort publisher
+        are taken as well.
+    :param depth: how many of the newest frames wait for their message, and while the callback
+        runs.
     :raises ConfigError: no *callback*; *depth* or *max_held* is 0; another word for *copy_free*;
         *trusted_uids* are no numbers of users.
     """
@@ -390,22 +409,27 @@ class FrameReader(FrameSubscription):
             for frame in frames:
                 print(frame.sequence, frame.y.mean())
 
-    In an asyncio program write ``async for frame in frames:``. The loop ends when the node is destroyed or its context is shut down.
+    In an asyncio program write ``async for frame in frames:``. The loop ends when the node is
+    destroyed or its context is shut down.
 
-    **Owner.** The reader owns the frame of a step and releases it at the next step: call ``frame.keep()`` to keep it. The reader ends with
-    the ``with`` block, with :meth:`destroy`, or with ``node.destroy_node()``.
+    **Owner.** The reader owns the frame of a step and releases it at the next step: call
+    ``frame.keep()`` to keep it. The reader ends with the ``with`` block, with :meth:`destroy`, or
+    with ``node.destroy_node()``.
 
-    **Threads.** One loop at a time, on any thread but one that is in a callback of the node. If the node is in no executor when the loop
-    waits, the reader spins it on a thread of its own. Then all callbacks of the node run there.
+    **Threads.** One loop at a time, on any thread but one that is in a callback of the node. If
+    the node is in no executor when the loop waits, the reader spins it on a thread of its own.
+    Then all callbacks of the node run there.
 
     **Errors.** What a callback of a node raises that the reader spins comes out of the loop.
 
     The parameters that are not listed are those of :func:`create_frame_subscription`.
 
-    :param depth: how many of the newest frames wait while the body of the loop runs; older ones are dropped and counted.
-    :param max_held: how many frames you hold at the same time of each publisher: that of the step, kept ones, and those whose arrays
-        you still have. An array of the last step is one until the variable gets another value. While you hold that many, no frame comes,
-        and a warning says which they are.
+    :param depth: how many of the newest frames wait while the body of the loop runs; older ones
+        are dropped and counted.
+    :param max_held: how many frames you hold at the same time of each publisher: that of the step,
+        kept ones, and those whose arrays you still have. An array of the last step is one until
+        the variable gets another value. While you hold that many, no frame comes, and a warning
+        says which they are.
     :raises ConfigError: *depth* or *max_held* is 0; another word for *copy_free*;
         *trusted_uids* are no numbers of users.
     """
@@ -426,7 +450,8 @@ class FrameReader(FrameSubscription):
         self._of_this_step: Frame | None = None
         self._spinner: NodeSpinner | None = None
         self._ending = False
-        # Another thread may destroy the reader, or its node, while the loop is about to make a spinner.
+        # Another thread may destroy the reader, or its node, while the loop is about to make a
+        # spinner.
         self._spinner_lock = threading.Lock()
         self._look_at = 0.0
         super().__init__(
@@ -495,7 +520,8 @@ class FrameReader(FrameSubscription):
         if self._spinner is not None:
             self._spinner.take()
         elif not is_spun(self._node):
-            # Without the lock: making one needs the context, which may hold a lock of its own while it ends this reader.
+            # Without the lock: making one needs the context, which may hold a lock of its own
+            # while it ends this reader.
             spinner = NodeSpinner(self._node)
             with self._spinner_lock:
                 ending = self._ending

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+import threading
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rclpy.node import Node
@@ -51,17 +51,20 @@ def _is_object(entry: object) -> bool:
 class MessageWriter(Generic[T]):
     """Publishes the messages of one adapted publisher. One conversion per object and message type, whatever the number of readers.
 
-    It owns the publishers of messages, a queue of objects that wait, and the thread that converts, which begins with the first object that
-    somebody wants. :meth:`write` runs on the thread that publishes, and only puts a lease into the queue. ``_lock`` guards the list of
-    messages that are made.
+    It owns the publishers of messages, a queue of objects that wait, and the thread that converts,
+    which begins with the first object that somebody wants. :meth:`write` runs on the thread that
+    publishes, and only puts a lease into the queue. ``_lock`` guards the list of messages that are
+    made.
 
     :meth:`write_message` publishes at once, unless objects wait or are converted: then the message
     goes out behind them.
 
-    With transient_local every object is converted, whether or not anybody reads now: a late reader gets it from the middleware's history.
-    That is what rclcpp does; the count is in the statistics.
+    With transient_local every object is converted, whether or not anybody reads now: a late reader
+    gets it from the middleware's history. That is what rclcpp does; the count is in the
+    statistics.
 
-    ``withheld`` says why no messages are made of objects; whoever makes it empty again has them made from the next object on.
+    ``withheld`` says why no messages are made of objects; whoever makes it empty again has them
+    made from the next object on.
     """
 
     def __init__(
@@ -191,7 +194,8 @@ class MessageWriter(Generic[T]):
 
     def _take_from(self, pool: Any) -> None:
         """Have *pool* promise the frame that is converted and those that wait, while somebody wants messages. Where it has no slot left to
-        promise they are converted all the same: that takes as long as a conversion, whatever a reader does.
+        promise they are converted all the same: that takes as long as a conversion, whatever a
+        reader does.
         """
         before = self._pool
         if pool is before:

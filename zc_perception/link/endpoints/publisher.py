@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+import operator
 from pathlib import Path
+import threading
+import time
 from typing import Any, Generic, Protocol, TypeVar
 
 from rclpy.node import Node
@@ -139,7 +139,8 @@ class PublisherStatistics:
     """What a publisher has counted since its start.
 
     :param published: objects and messages that were given to ``publish``.
-    :param in_process_subscriptions: how many subscriptions in this process get objects as they are, now.
+    :param in_process_subscriptions: how many subscriptions in this process get objects as they
+        are, now.
     :param image_readers: how many subscribers read messages, now.
     :param conversions: messages that were made of objects; for frames each is a copy.
     :param conversions_skipped: objects that were not converted because a newer one came first, and
@@ -167,7 +168,8 @@ class InProcessPeer:
     :param sent: objects that were put into its queue.
     :param dropped: those of them that a newer one replaced there.
     :param refused: objects that it did not get because it held as many as it may.
-    :param window: how many it may hold at the same time; 0: as many as it likes, or nothing was promised to it yet.
+    :param window: how many it may hold at the same time; 0: as many as it likes, or nothing was
+        promised to it yet.
     :param asked: how many it asked for.
     :param in_hand: the sequence of each frame that it holds, and for how many seconds.
     :param without_slots: why it gets nothing from here but messages; empty: it gets objects.
@@ -200,15 +202,17 @@ class AdaptedPublisher(Generic[T]):
         node.create_timer(0.5, lambda: publisher.publish('hello'))
         rclpy.spin(node)
 
-    An object is converted once, and only while somebody reads messages. With transient_local QoS every object is converted, because a
-    reader may come later. ``capture_node`` publishes camera frames with one of these; its frames also reach other processes of the host
-    as the same memory, see :meth:`serve`.
+    An object is converted once, and only while somebody reads messages. With transient_local QoS
+    every object is converted, because a reader may come later. ``capture_node`` publishes camera
+    frames with one of these; its frames also reach other processes of the host as the same memory,
+    see :meth:`serve`.
 
-    **Owner.** The publisher ends with :meth:`destroy`, or with ``node.destroy_node()``. Do not change an
-    object after you published it. A frame stays yours: release it after ``publish``.
+    **Owner.** The publisher ends with :meth:`destroy`, or with ``node.destroy_node()``. Do not
+    change an object after you published it. A frame stays yours: release it after ``publish``.
 
-    **Threads.** Call ``publish`` from one thread at a time. It never waits for a subscriber: messages are made on another thread.
-    All subscriptions get objects and messages in the order of the calls.
+    **Threads.** Call ``publish`` from one thread at a time. It never waits for a subscriber:
+    messages are made on another thread. All subscriptions get objects and messages in the order of
+    the calls.
 
     **Errors.** What the adapter's ``to_ros`` raises is logged and counted.
 
@@ -218,8 +222,8 @@ class AdaptedPublisher(Generic[T]):
     :param qos: as rclpy's.
     :param extras: further messages that are made of each object, such as a compressed picture.
     :param publisher_id: names the publisher in its announcements; by default a random one.
-    :raises ConfigError: *qos* is keep-last with depth 0, or transient_local with keep-all for a type with leases; or the topic's name
-        is too long for its announcements.
+    :raises ConfigError: *qos* is keep-last with depth 0, or transient_local with keep-all for a
+        type with leases; or the topic's name is too long for its announcements.
     """
 
     def __init__(
@@ -235,12 +239,14 @@ class AdaptedPublisher(Generic[T]):
         offered = link_qos(qos)
         if adapter.leased and offered.transient_local and offered.depth is None:
             raise ConfigError(
-                f"topic '{topic}': transient_local with keep-all would pin every frame for ever; use keep-last"
+                f"topic '{topic}': transient_local with keep-all would pin every frame for "
+                'ever; use keep-last'
             )
         self._node = node
         self._adapter = adapter
         self.publisher_id = publisher_id or new_publisher_id()
-        # The announcer first, and last to go: whoever sees the other one alone takes this for a plain publisher.
+        # The announcer first, and last to go: whoever sees the other one alone takes this for a
+        # plain publisher.
         self.announcer = Announcer(node, node.resolve_topic_name(topic))
         self.messages = MessageWriter(node, adapter, topic, qos, extras)
         self.topic: str = self.messages.topic

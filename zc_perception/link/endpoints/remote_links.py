@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 import contextlib
 import errno
 import itertools
 import os
+from pathlib import Path
 import select
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 
 from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
@@ -26,10 +26,12 @@ from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import TrialImport
 
 _MAX_DEPTH = 64
-# A publisher that doesn't let us in within this time is read by messages meanwhile; we go on trying.
+# A publisher that doesn't let us in within this time is read by messages meanwhile; we go on
+# trying.
 _PATIENCE_S = 2.0
 _LOOK_S = 0.5
-# Frames that nobody wants, in one call: whoever sends them for ever must not keep the queue's owner.
+# Frames that nobody wants, in one call: whoever sends them for ever must not keep the queue's
+# owner.
 _UNWANTED_AT_ONCE = range(64)
 _numbers = itertools.count(1)
 
@@ -142,19 +144,22 @@ class _Link:
 class SharedMemoryLinks:
     """Rung 2 for a subscription, its owner: one client for each announced publisher of another process on this host.
 
-    **Who owns what.** The subscription owns this object. This object owns the clients, and with them all frames that have not been handed
-    over yet.
+    **Who owns what.** The subscription owns this object. This object owns the clients, and with
+    them all frames that have not been handed over yet.
 
-    **Threads.** Whoever takes frames from the queue receives them, in its own thread. A thread here connects, and ends when there is nobody
-    left to connect to. If an executor has to be woken to take frames, the thread stays, and does that. ``update``, ``hold`` and ``close``
-    come from the executor or from the thread of whoever owns the subscription. The lock guards the table of links, and which thread there
-    is. No callback of the owner is called under it.
+    **Threads.** Whoever takes frames from the queue receives them, in its own thread. A thread
+    here connects, and ends when there is nobody left to connect to. If an executor has to be woken
+    to take frames, the thread stays, and does that. ``update``, ``hold`` and ``close`` come from
+    the executor or from the thread of whoever owns the subscription. The lock guards the table of
+    links, and which thread there is. No callback of the owner is called under it.
 
     :param name: this consumer's, for diagnostics at both ends.
-    :param held: frames that the owner holds at the same time: those in work and those that it shared. It gets no more until one of them is
-        released. A publisher with fewer slots left grants fewer, see :meth:`windows`.
+    :param held: frames that the owner holds at the same time: those in work and those that it
+        shared. It gets no more until one of them is released. A publisher with fewer slots left
+        grants fewer, see :meth:`windows`.
     :param allowed_uids: users whose producers are trusted, besides this one and root.
-    :param off: why nobody is connected to, for people; empty: everybody is whom :meth:`update` names.
+    :param off: why nobody is connected to, for people; empty: everybody is whom :meth:`update`
+        names.
     """
 
     def __init__(
@@ -188,8 +193,10 @@ class SharedMemoryLinks:
         """Called once, before anything else.
 
         :param queue: to which each publisher is attached as a source.
-        :param accept: asked by the header of each frame; one that the owner doesn't take is released.
-        :param wake: has somebody take frames from the queue soon; ``None``: they wait for the queue themselves.
+        :param accept: asked by the header of each frame; one that the owner doesn't take is
+            released.
+        :param wake: has somebody take frames from the queue soon; ``None``: they wait for the
+            queue themselves.
         :param changed: a connection came or went.
         """
         self._queue = queue
@@ -324,7 +331,8 @@ class SharedMemoryLinks:
     def _await(self, links: Sequence[_Link], patience_s: float) -> bool:
         """Wait for an answer, the bell, or a frame; whether there may be frames.
 
-        Each one that comes is told once. What was left then, or came before there was an executor, is looked for after a while.
+        Each one that comes is told once. What was left then, or came before there was an executor,
+        is looked for after a while.
         """
         epoll, bell = self._epoll, self._bell
         if epoll is None or bell is None:

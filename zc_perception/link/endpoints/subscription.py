@@ -11,32 +11,34 @@ is linked directly, the subscription changes (``_judge``). Frames of linked publ
 then, and are ignored.
 
 **Threads.** A publisher of this process puts its objects into the queue on its own thread, through
-the bus. Objects of other processes are fetched from their sockets by whoever takes objects from the
-queue: a thread of its own, or the executor, if there is a callback (``_drain``). Messages come on
+the bus. Objects of other processes are fetched from their sockets by whoever takes objects from
+the queue: a thread of its own, or the executor, if there is a callback (``_drain``). Messages come
+on
 the executor (``_on_message``). Whoever has something for the queue wakes the executor: the bus, or
 a thread of the links, which waits for the sockets. Twice a second the
 lookout's thread asks who publishes now (``_look``). It changes nothing itself: it has the executor
 do that (``update_rung``), where readers of messages are made. Any thread may call ``statistics``,
 ``pause``, ``resume``, ``hold`` and ``destroy``.
 
-**Locks**, in the order in which they are taken: ``_drain_lock``, under which the callback runs, and
-which may therefore destroy its own subscription; ``_rung_lock``, under which the way is chosen;
+**Locks**, in the order in which they are taken: ``_drain_lock``, under which the callback runs,
+and which may therefore destroy its own subscription; ``_rung_lock``, under which the way is
+chosen;
 ``_message_lock``, under which messages are taken and the way changes; then the queue's own. Of
 these, an object that comes directly takes the queue's alone.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 import contextlib
 import copy
+from dataclasses import dataclass, replace
 import inspect
 import os
 import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from rclpy.callback_groups import (
@@ -50,10 +52,10 @@ from std_msgs.msg import String
 
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement, announcement_topic, host_id
-from zc_perception.link.bus import BUS, MEETING, BusPublisher, BusSubscription
-from zc_perception.link.changeover import REMEMBERED, Changeover, Key, message_key
+from zc_perception.link.bus import BUS, BusPublisher, BusSubscription, MEETING
+from zc_perception.link.changeover import Changeover, Key, message_key, REMEMBERED
 from zc_perception.link.endpoints.discovery import Announcements, GraphSigns, PublisherGraph
-from zc_perception.link.endpoints.executor_turns import ExecutorWake, NodeWatch, coroutine_turn
+from zc_perception.link.endpoints.executor_turns import coroutine_turn, ExecutorWake, NodeWatch
 from zc_perception.link.endpoints.qos import (
     ANNOUNCEMENTS_QOS,
     bus_key,
@@ -71,15 +73,15 @@ from zc_perception.link.endpoints.windows import (
 from zc_perception.link.image_conversion import ImageToFrame
 from zc_perception.link.rclpy_compat import call_soon, create_reader, wake_up, when_destroyed
 from zc_perception.link.rungs import (
+    Choice,
+    choose,
     IN_PROCESS,
+    LocalPublisher,
     NO_PUBLISHER,
     REFUSED,
     SHARED_MEMORY,
-    UNMATCHED,
-    Choice,
-    LocalPublisher,
     TopicView,
-    choose,
+    UNMATCHED,
 )
 from zc_perception.link.shared_memory.socket_folder import default_folder
 from zc_perception.link.type_adapter import TypeAdapter
@@ -88,10 +90,11 @@ from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
 _RUNG_PERIOD_S = 0.5
-# An announcement comes a little after the endpoint that it belongs to, on a loaded machine seconds after. To fall to messages meanwhile
-# would make that publisher convert.
+# An announcement comes a little after the endpoint that it belongs to, on a loaded machine seconds
+# after. To fall to messages meanwhile would make that publisher convert.
 _GRACE_S = 10.0
-# A message is somebody's without a direct link if nothing with its key has come directly for so long.
+# A message is somebody's without a direct link if nothing with its key has come directly for so
+# long.
 _JUDGED_AFTER_S = 0.5
 # Before that nobody may have been connected, and no frame left out, for so long.
 _CALM_S = 2.0
@@ -108,18 +111,23 @@ _NO_WINDOW = Window('', (0, 0), 0, 0)
 class SubscriptionStatistics:
     """What a subscription has counted since its start, and its link.
 
-    :param rung: the link in use: ``in_process`` (the same object), ``shared_memory`` (the same memory; of several publishers some may be
-        in this process), ``ros_message`` (a copy), ``refused`` (only copies could be had, and they are not allowed) or ``unmatched``.
+    :param rung: the link in use: ``in_process`` (the same object), ``shared_memory`` (the same
+        memory; of several publishers some may be in this process), ``ros_message`` (a copy),
+        ``refused`` (only copies could be had, and they are not allowed) or ``unmatched``.
     :param reason: why, in words.
     :param received: objects that came.
-    :param dropped: objects that you did not get, because newer ones replaced them or because you held as many as you may.
+    :param dropped: objects that you did not get, because newer ones replaced them or because you
+        held as many as you may.
     :param conversions: messages that were converted to objects; for frames each is a copy.
     :param conversion_errors: messages that could not be converted.
     :param duplicates: objects that came a second time by the other way, and were dropped.
-    :param routes: the rung and the reason of each publisher; ``unmatched`` or ``refused`` for those that are not read.
-    :param window: how many frames you may hold at the same time, as granted by a publisher; of several the least. 0 while there is none.
+    :param routes: the rung and the reason of each publisher; ``unmatched`` or ``refused`` for
+        those that are not read.
+    :param window: how many frames you may hold at the same time, as granted by a publisher; of
+        several the least. 0 while there is none.
     :param asked: how many you asked for; 0 as *window*.
-    :param in_hand: sequence and age in seconds of each frame that you hold; of several publishers, of the one that waits longest.
+    :param in_hand: sequence and age in seconds of each frame that you hold; of several publishers,
+        of the one that waits longest.
     :param full_s: for how many seconds you have held as many frames as you may; 0 while you don't.
     :param slow: what is too slow, and what to do about it, while that is why you hold so many;
         ``None``: it isn't.
@@ -156,17 +164,19 @@ class AdaptedSubscription(Generic[T]):
         texts = AdaptedSubscription(node, TEXT, 'chatter', QoSProfile(depth=10), callback=print)
         rclpy.spin(node)
 
-    For camera frames use :class:`FrameSubscription`, which is one of these. While every publisher has a direct link, the subscription
-    reads no messages, so that the publishers need not convert.
+    For camera frames use :class:`FrameSubscription`, which is one of these. While every publisher
+    has a direct link, the subscription reads no messages, so that the publishers need not convert.
 
-    **Owner.** The subscription ends with :meth:`destroy`, or with ``node.destroy_node()``. All subscribers
-    in a process get the same object: do not change it. An object with a lease, such as a :class:`Frame`, ends when the callback returns.
+    **Owner.** The subscription ends with :meth:`destroy`, or with ``node.destroy_node()``. All
+    subscribers in a process get the same object: do not change it. An object with a lease, such as
+    a :class:`Frame`, ends when the callback returns.
 
-    **Threads.** The callback runs on the node's executor, one object at a time and in order. It may be a coroutine function. Without a
-    callback a thread of yours takes objects from ``queue.get(timeout_s)``.
+    **Threads.** The callback runs on the node's executor, one object at a time and in order. It
+    may be a coroutine function. Without a callback a thread of yours takes objects from
+    ``queue.get(timeout_s)``.
 
-    **Errors.** What the callback raises goes to whoever spins, as in rclpy. A message that the adapter can't convert is logged and
-    counted.
+    **Errors.** What the callback raises goes to whoever spins, as in rclpy. A message that the
+    adapter can't convert is logged and counted.
 
     :param node: makes the subscription.
     :param adapter: how a message becomes an object.
@@ -175,16 +185,20 @@ class AdaptedSubscription(Generic[T]):
     :param callback: called with each object; ``None``: you take objects from :attr:`queue`.
     :param callback_group: of the callback; by default the node's.
     :param holder: your name in diagnostics; by default the node's.
-    :param remote: for frames, the links to publishers in other processes of this host; by default these are reached by messages only.
-    :param copy_free_required: never take messages. Then ``rung`` of :meth:`statistics` is ``refused``, with the reason, while there is
-        no direct link.
+    :param remote: for frames, the links to publishers in other processes of this host; by default
+        these are reached by messages only.
+    :param copy_free_required: never take messages. Then ``rung`` of :meth:`statistics` is
+        ``refused``, with the reason, while there is no direct link.
     :param consumer: what you need of the publishers' buffers, see :meth:`take_part`.
-    :param held: for a type with leases, how many objects of each publisher you hold at the same time, those that you share included; by
-        default as *remote* says, or 1. While you hold so many, the newest ones wait, as many as the depth of *qos*.
-    :param match_reliability: read messages best effort where a publisher offers no more, though *qos* wants them reliable.
+    :param held: for a type with leases, how many objects of each publisher you hold at the same
+        time, those that you share included; by default as *remote* says, or 1. While you hold so
+        many, the newest ones wait, as many as the depth of *qos*.
+    :param match_reliability: read messages best effort where a publisher offers no more, though
+        *qos* wants them reliable.
     :param slow: what is too slow if you hold as many as you may: for who keeps no frames but works
         on them. A callback need not say so.
-    :raises ConfigError: *qos* is keep-last with depth 0, or the topic's name is too long for its announcements.
+    :raises ConfigError: *qos* is keep-last with depth 0, or the topic's name is too long for its
+        announcements.
     """
 
     # Of a subclass that asks more of an object that waits than its window, see KeepLastQueue.
@@ -227,7 +241,8 @@ class AdaptedSubscription(Generic[T]):
         self._match_reliability = match_reliability
         self._required = copy_free_required
         self.topic: str = node.resolve_topic_name(topic)
-        # Asked for once: Kilted's context holds its lock while it ends its nodes, which waits for the lock that looks hold.
+        # Asked for once: Kilted's context holds its lock while it ends its nodes, which waits for
+        # the lock that looks hold.
         self._domain = node.context.get_domain_id()
         announcements = announcement_topic(self.topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
@@ -328,7 +343,8 @@ class AdaptedSubscription(Generic[T]):
         self._window_warnings.say(windows, self._too_slow())
         if news and executor is not None:
             call_soon(executor, self.update_rung)
-        # A multi-threaded executor raises what a callback has raised when something wakes it up the next time.
+        # A multi-threaded executor raises what a callback has raised when something wakes it up
+        # the next time.
         if self._raised and self._wake is not None:
             self._raised = False
             self._wake()
@@ -420,7 +436,8 @@ class AdaptedSubscription(Generic[T]):
 
     def take_part(self, consumer: Consumer) -> None:
         """Take part in the agreement on each publisher's buffers from now on, once. A publisher whose buffers don't suit *consumer* is
-        read by messages, which are copies, or refused where copies are not allowed. :meth:`statistics` has the reason.
+        read by messages, which are copies, or refused where copies are not allowed.
+        :meth:`statistics` has the reason.
         """
         if self._frame_maker is not None:
             self._frame_maker.suit(consumer.constraints)
@@ -712,7 +729,8 @@ class AdaptedSubscription(Generic[T]):
 
     def _drain(self) -> None:
         """Run the callback for each queued object, one after the other on any kind of executor. What comes meanwhile is for its next turn:
-        a callback that is slower than the camera must not keep the executor from all the rest."""
+        a callback that is slower than the camera must not keep the executor from all the rest.
+        """
         with self._drain_lock:
             try:
                 self.queue.fetch()
@@ -779,7 +797,8 @@ class AdaptedSubscription(Generic[T]):
             error = self._adapter.end(item)
             if error is not None:
                 if raised is not None:
-                    # What it has raised keeps the callback's variables, and rclpy keeps that in a cycle: nobody could say until when.
+                    # What it has raised keeps the callback's variables, and rclpy keeps that in a
+                    # cycle: nobody could say until when.
                     _forget_variables(raised)
                 self._warn(f"'{self.topic}': {error}", 'not released')
 

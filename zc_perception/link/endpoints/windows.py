@@ -87,13 +87,18 @@ class WindowWarnings:
             publisher = f'publisher {window.publisher_id[:8]}'
             if window.granted < window.asked:
                 self._narrow(
-                    f'{publisher} lets this consumer hold {window.granted} frame(s) at a time, {window.asked} were asked '
-                    "for: it has too few slots left to promise; raise its parameter 'slots', or end other consumers and start this one anew",
+                    f'{publisher} lets this consumer hold {window.granted} frame(s) at a time, '
+                    f'{window.asked} were asked '
+                    "for: it has too few slots left to promise; raise its parameter 'slots', "
+                    'or end other consumers and start this one anew',
                     str(window.connection),
                 )
             if window.full_s >= STALLED_S:
                 self._full(
-                    f'no frame comes from {publisher}, because {describe_full(window.granted, window.in_hand, slow)}; '
+                    (
+                        f'no frame comes from {publisher}, because '
+                        f'{describe_full(window.granted, window.in_hand, slow)}; '
+                    )
                     + (
                         slow.advice if slow else 'release them, or drop the arrays of their pixels'
                     ),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+import threading
+import time
 
 from zc_perception.backoff import BackOff
 from zc_perception.camera.gstreamer.abi import load_gstreamer
@@ -73,11 +73,12 @@ class FrameFeed:
     """Feeds one pipeline. It owns the thread ``gstreamer NAME``, the pipeline, and the frames in it.
 
     :param description: the pipeline's text, which begins behind the frames.
-    :param listeners: how many want what comes out of it. While there is none, frames are let go; for each new one a picture is begun.
-        Asked on the thread, for each frame.
+    :param listeners: how many want what comes out of it. While there is none, frames are let go;
+        for each new one a picture is begun. Asked on the thread, for each frame.
     :param take: gets access units of the sink, on a thread of its own.
     :param warn: gets a sentence when a run has failed.
-    :raises ConfigError: GStreamer isn't there, the text can't be understood, or an element is missing.
+    :raises ConfigError: GStreamer isn't there, the text can't be understood, or an element is
+        missing.
     """
 
     def __init__(

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
-import re
-import threading
 from collections.abc import Callable, Mapping
+import ctypes
 from ctypes import byref, c_int
 from dataclasses import dataclass
+import re
+import threading
 
 from zc_perception.camera.gstreamer.abi import (
-    BUFFER_DELTA_UNIT,
-    MAP_READ,
     Buffer,
+    BUFFER_DELTA_UNIT,
     GStreamer,
+    MAP_READ,
     MapInfo,
 )
 from zc_perception.camera.gstreamer.pipeline import Reference, Sample
 from zc_perception.frame import Header
-from zc_perception.link.gstreamer.run import TICK_NS, FramePipeline
+from zc_perception.link.gstreamer.run import FramePipeline, TICK_NS
 
 CAPS = 'video/x-h264, stream-format=(string)byte-stream, alignment=(string)au'
 _WAIT_S = 0.1

@@ -1,30 +1,33 @@
 """Frames that are lent to a pipeline: a ``GstMemory`` over each buffer of a frame, whose lease ends when the last of them is freed.
 
-Elements may put the memories into other buffers, so the memories are watched and not the buffer. GStreamer tells of the end of a memory by
-calling a C function with an address of our choice and the memory's own: that of :func:`g_async_queue_push`, and a queue. So no Python runs
-in a thread of GStreamer's, not even while the interpreter ends. A thread of ours takes the addresses out of the queue.
+Elements may put the memories into other buffers, so the memories are watched and not the buffer.
+GStreamer tells of the end of a memory by calling a C function with an address of our choice and
+the memory's own: that of :func:`g_async_queue_push`, and a queue. So no Python runs in a thread of
+GStreamer's, not even while the interpreter ends. A thread of ours takes the addresses out of the
+queue.
 
-Source: GStreamer's *GstMiniObject*, *GstFdAllocator*, *GstDmaBufAllocator*, *GstVideoMeta*; GLib's *GAsyncQueue*.
+Source: GStreamer's *GstMiniObject*, *GstFdAllocator*, *GstDmaBufAllocator*, *GstVideoMeta*; GLib's
+*GAsyncQueue*.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import threading
 from collections import deque
 from collections.abc import Callable
+import contextlib
+import ctypes
 from ctypes import c_int, c_size_t, c_void_p
 from dataclasses import dataclass
+import threading
 from typing import Any
 
 from zc_perception.camera.gstreamer.abi import (
-    MAX_PLANES,
-    MEMORY_READONLY,
     Allocator,
     Buffer,
     GStreamer,
     MapFunction,
+    MAX_PLANES,
+    MEMORY_READONLY,
     MiniObject,
 )
 from zc_perception.errors import AllocationError, StaleFrameError
@@ -37,7 +40,8 @@ from zc_perception.pixel.gstreamer_caps import buffer_planes
 COPIED = 'gstreamer'
 """The copy ledger's reason for frames that an element of a pipeline reads with the CPU."""
 _WAKE = 1
-# One frame of so many is looked at: which costs a call into Python for each time that an element maps it.
+# One frame of so many is looked at: which costs a call into Python for each time that an element
+# maps it.
 _LOOK_EVERY = 32
 _JOIN_S = 1.0
 
@@ -87,8 +91,9 @@ class _Allocator:
 class LentFrames:
     """Makes buffers of frames, and releases each frame when GStreamer has freed all its memories.
 
-    It owns the thread ``gstreamer leases NAME``, which lives until :meth:`close` and until the last frame is back: what a stuck element
-    holds stays lent, because that element, or its device, may still read it.
+    It owns the thread ``gstreamer leases NAME``, which lives until :meth:`close` and until the
+    last frame is back: what a stuck element holds stays lent, because that element, or its device,
+    may still read it.
 
     :param ledger: frames that an element maps are booked there.
     """
@@ -97,7 +102,8 @@ class LentFrames:
         self._gst = gst
         self._ledger = ledger
         self._lock = threading.Lock()
-        # By the memory's address. Another memory may get it before the end of the first one was heard of: they end in order.
+        # By the memory's address. Another memory may get it before the end of the first one was
+        # heard of: they end in order.
         self._out: dict[int, deque[_Lent]] = {}
         self._num_out = 0
         self._closed = False
@@ -140,7 +146,8 @@ class LentFrames:
     def buffer(self, frame: Frame, pts_ns: int) -> int:
         """A buffer over the frame's memory, with its planes' places; the frame is lent from here on.
 
-        :raises AllocationError: there is no descriptor or memory left. The frame is still the caller's.
+        :raises AllocationError: there is no descriptor or memory left. The frame is still the
+            caller's.
         """
         gst, data = self._gst, frame.data
         where = buffer_planes(data.layout)
@@ -150,7 +157,8 @@ class LentFrames:
         try:
             for dmabuf, size in zip(data.buffers, where.sizes, strict=True):
                 allocator = self._allocators[dmabuf.kind, looks]
-                # Its own: the camera may close its descriptors while an element still has the memory.
+                # Its own: the camera may close its descriptors while an element still has the
+                # memory.
                 own = dmabuf.dup()
                 memory = allocator.memory(own.fileno(), size)
                 if not memory:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from zc_perception.camera.gstreamer.abi import CLOCK_TIME_NONE, GStreamer, State
 from zc_perception.camera.gstreamer.bare_pipeline import BarePipeline, Said, without_a_shell
 from zc_perception.camera.gstreamer.image import offered_caps
-from zc_perception.camera.gstreamer.pipeline import SINK, Reference
+from zc_perception.camera.gstreamer.pipeline import Reference, SINK
 from zc_perception.errors import ConfigError, FormatError, ZcError
 from zc_perception.frame import Frame, FrameData
 from zc_perception.link.gstreamer.lent_frames import LentFrames
@@ -45,7 +45,8 @@ def complete(description: str) -> str:
     first = text.lstrip('! ').partition('!')[0].split()
     if first and (first[0] in ('appsrc', 'unixfdsrc') or text.startswith('!')):
         raise ConfigError(
-            f"pipeline '{description}' begins with '{first[0] if not text.startswith('!') else '!'}'; leave that out: "
+            f"pipeline '{description}' begins with "
+            f"'{first[0] if not text.startswith('!') else '!'}'; leave that out: "
             'the frames are put in front of its first element'
         )
     return f'appsrc name={SOURCE} ! {text}'
@@ -92,7 +93,8 @@ class FramePipeline(BarePipeline):
         if self.sink and not gst.has_property(self.sink, 'max-buffers'):
             self.close()
             raise ConfigError(
-                f"pipeline '{description}': {SINK} is not an appsink; give another element another name"
+                f"pipeline '{description}': {SINK} is not an appsink; give another element "
+                'another name'
             )
         self.use_system_clock()
 
@@ -136,7 +138,8 @@ class FramePipeline(BarePipeline):
     def pts_of(self, data: FrameData) -> int:
         """The next frame's time stamp."""
         pts = (data.captured_ns - self._base_ns) // TICK_NS * TICK_NS
-        # Frames of before the start, and of several cameras: encoders want each to be later than the one before.
+        # Frames of before the start, and of several cameras: encoders want each to be later than
+        # the one before.
         self._last_pts = max(pts, self._last_pts + TICK_NS)
         return self._last_pts
 
@@ -182,7 +185,8 @@ class FramePipeline(BarePipeline):
             if not suiting:
                 takes = self._gst.take_text(self._gst.gst_caps_to_string(accepted.address))
                 raise PipelineError(
-                    f"pipeline '{self.description}' takes none of the frames: they are '{offers[-1]}', it takes '{takes}'; "
+                    f"pipeline '{self.description}' takes none of the frames: they are "
+                    f"'{offers[-1]}', it takes '{takes}'; "
                     "put 'videoconvert' in front, or change the camera's pixel_format"
                 )
         self.caps, self.offers_left = suiting[0], len(suiting) - 1

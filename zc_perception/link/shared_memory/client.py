@@ -1,35 +1,36 @@
 """The consumer's end: it receives the frames of one publisher of another process as ordinary Frames.
 
-A connection begins with a :class:`Greeting`: connect, say HELLO, await the answer. Then :class:`SharedMemoryClient` receives: whoever
-polls :meth:`SharedMemoryClient.fileno` calls :meth:`~SharedMemoryClient.receive`, and there is no other thread in between. The
-descriptor stays the same from one connection to the next. Somebody calls :meth:`~SharedMemoryClient.approach` until there is one.
+A connection begins with a :class:`Greeting`: connect, say HELLO, await the answer. Then
+:class:`SharedMemoryClient` receives: whoever polls :meth:`SharedMemoryClient.fileno` calls
+:meth:`~SharedMemoryClient.receive`, and there is no other thread in between. The descriptor stays
+the same from one connection to the next. Somebody calls :meth:`~SharedMemoryClient.approach` until
+there is one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Collection
 import contextlib
+from dataclasses import dataclass
 import errno
 import math
 import os
+from pathlib import Path
 import select
 import socket
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from pathlib import Path
 
 from zc_perception.backoff import BackOff
-from zc_perception.errors import NO_DESCRIPTOR, ZcError, one_line
-from zc_perception.forking import Turn, in_child
+from zc_perception.errors import NO_DESCRIPTOR, one_line, ZcError
+from zc_perception.forking import in_child, Turn
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import (
     HANDSHAKE_S,
     MAX_FDS,
     MAX_PACKET,
-    VERSION,
     MessageType,
     MisfitError,
     PeerGoneError,
@@ -37,17 +38,18 @@ from zc_perception.link.shared_memory.protocol import (
     RefusalCode,
     RefusedError,
     SilentError,
+    VERSION,
 )
 from zc_perception.link.shared_memory.remote_slots import CameUnread, RemoteSlots
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
 from zc_perception.link.shared_memory.unix_socket import (
-    TRUNCATED_TEXT,
-    PacketReader,
     adopt_fence,
     close_all,
     descriptor_left,
+    PacketReader,
     peer_of,
     producer_allowed,
+    TRUNCATED_TEXT,
 )
 from zc_perception.link.shared_memory.wire import Hello, Welcome
 from zc_perception.memory.owned_fd import OwnedFd
@@ -55,7 +57,8 @@ from zc_perception.negotiation.settings import TrialImport
 
 _FIRST_RETRY_S = 0.02
 _LAST_RETRY_S = 0.5
-# Who has served us for so long is worth another attempt at once; who ends each connection sooner may go on like that for ever.
+# Who has served us for so long is worth another attempt at once; who ends each connection sooner
+# may go on like that for ever.
 _SETTLED_S = 1.0
 _PATIENT_RETRY_S = 5.0
 # Of those that bring no frame, in one call: whoever sends them for ever must not keep the caller.
@@ -68,7 +71,8 @@ class Greeting:
     """An attempt to connect: it says HELLO at a producer's socket and awaits the answer. Nothing here waits. After a WELCOME
     the caller owns the socket. If there is none, the caller closes this object.
 
-    ``noted`` says why the producer lets this consumer wait, once it has said so: then no time is set for the answer.
+    ``noted`` says why the producer lets this consumer wait, once it has said so: then no time is
+    set for the answer.
 
     :raises PeerGoneError: nobody listens there.
     :raises SilentError: as many wait there already as can.
@@ -87,7 +91,10 @@ class Greeting:
             self.socket.connect(os.fspath(path))
             self.peer = peer_of(self.socket)
             if not producer_allowed(self.peer, allowed_uids):
-                text = f"user {self.peer.uid} listens at '{path}', who is not trusted; name the user if that is right"
+                text = (
+                    f"user {self.peer.uid} listens at '{path}', who is not trusted; name "
+                    'the user if that is right'
+                )
                 raise ProtocolError('not_allowed', text)
             self.socket.send(packet, socket.MSG_NOSIGNAL)
         except BlockingIOError:
@@ -130,14 +137,20 @@ class Greeting:
             raise RefusedError(refused.code, refused.text)
         welcome, hello = wire.parse_welcome(packet), self._hello
         if hello.publisher_id and welcome.publisher_id != hello.publisher_id:
-            text = f"publisher {welcome.publisher_id} listens at '{self._path}', not {hello.publisher_id}"
+            text = (
+                f"publisher {welcome.publisher_id} listens at '{self._path}', not "
+                f'{hello.publisher_id}'
+            )
             raise ProtocolError('other_publisher', text)
         if (
             welcome.version != VERSION
             or welcome.window > hello.window
             or welcome.depth > hello.depth
         ):
-            text = f'WELCOME grants version {welcome.version}, window {welcome.window}, depth {welcome.depth}; that was not asked for'
+            text = (
+                f'WELCOME grants version {welcome.version}, window {welcome.window}, depth '
+                f'{welcome.depth}; that was not asked for'
+            )
             raise ProtocolError('value', text)
         return welcome
 
@@ -186,7 +199,8 @@ class ClientStatistics:
     :param dropped: frames that the producer dropped because this consumer was too slow.
     :param abandoned: frames that nobody released.
     :param connections: how often it was welcome.
-    :param ended: by reason, how connections and attempts ended (eof, refused, gone, or a protocol error's).
+    :param ended: by reason, how connections and attempts ended (eof, refused, gone, or a protocol
+        error's).
     :param last_end: the latest in words; empty without.
     :param in_hand: the sequence of each frame that is held here, and for how many seconds.
     """
@@ -208,9 +222,10 @@ class ClientStatistics:
 class SharedMemoryClient:
     """Receives one publisher's frames from another process of this host.
 
-    It owns the epoll, the attempt to connect, and the :class:`RemoteSlots` of the connection. Frames that were received own their leases,
-    so they stay readable after the end. Any thread may call anything, and nothing waits. Locks are taken in this order:
-    ``_connecting``, held while an attempt goes on, ``_lock``, then that of the slots.
+    It owns the epoll, the attempt to connect, and the :class:`RemoteSlots` of the connection.
+    Frames that were received own their leases, so they stay readable after the end. Any thread may
+    call anything, and nothing waits. Locks are taken in this order: ``_connecting``, held while an
+    attempt goes on, ``_lock``, then that of the slots.
 
     :param path: the announcement's ``socket``.
     :param name: of this consumer, for diagnostics at both ends.
@@ -219,13 +234,15 @@ class SharedMemoryClient:
     :param depth: newest frames that the producer keeps while the window is full.
     :param history: ask for the frames that a transient_local publisher keeps.
     :param requirements: what the buffers have to be like.
-    :param trial_import: imports a slot's buffers before its first frame, on the thread that receives. If it raises, the producer is told
-        the reason and left, until :meth:`retarget` says that there are other buffers. So is one whose buffers don't suit otherwise.
+    :param trial_import: imports a slot's buffers before its first frame, on the thread that
+        receives. If it raises, the producer is told the reason and left, until :meth:`retarget`
+        says that there are other buffers. So is one whose buffers don't suit otherwise.
     :param allowed_uids: users whose producers are trusted, besides this one and root.
 
-    ``last_end`` says how the latest connection or attempt ended; ``listens``, whether that met somebody who may be the publisher;
-    ``parted_s``, when the latest connection ended that had lasted for a second, a CLOCK_MONOTONIC second, 0 without one; ``dropped``, how
-    many frames up to the one that came last the producer dropped, because this consumer was too slow.
+    ``last_end`` says how the latest connection or attempt ended; ``listens``, whether that met
+    somebody who may be the publisher; ``parted_s``, when the latest connection ended that had
+    lasted for a second, a CLOCK_MONOTONIC second, 0 without one; ``dropped``, how many frames up
+    to the one that came last the producer dropped, because this consumer was too slow.
     """
 
     def __init__(
@@ -249,7 +266,8 @@ class SharedMemoryClient:
         wire.pack_hello(self._hello)  # what can't be said is known now
         self._allowed_uids = frozenset(allowed_uids)
         self._epoll = select.epoll()
-        # Rung by finalizers: it is closed by being collected, once neither we nor a frame that is out could ring it.
+        # Rung by finalizers: it is closed by being collected, once neither we nor a frame that is
+        # out could ring it.
         self._bell: OwnedFd | None = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._epoll.register(self._bell.fileno(), select.EPOLLIN)
         self._lock = threading.Lock()
@@ -257,7 +275,8 @@ class SharedMemoryClient:
         self._slots: RemoteSlots | None = None
         self._greeting: Greeting | None = None
         self._target = 0
-        # Of the buffers that were met and can't be used here: nothing but a new announcement tells of others.
+        # Of the buffers that were met and can't be used here: nothing but a new announcement tells
+        # of others.
         self._unusable = False
         self._announced = self._announced_before = 0
         self._welcomed_at = 0.0
@@ -294,7 +313,10 @@ class SharedMemoryClient:
             except (
                 OSError
             ) as error:  # this process has no descriptor or no memory left; it may have later
-                text = f"no connection to the producer at '{path}': {error.strerror}; raise the limit ('ulimit -n')"
+                text = (
+                    f"no connection to the producer at '{path}': {error.strerror}; raise "
+                    "the limit ('ulimit -n')"
+                )
                 raise PeerGoneError(text) from error
         except BaseException as error:
             if greeting is not None:
@@ -327,11 +349,12 @@ class SharedMemoryClient:
 
     def approach(self) -> float | None:
         """Connect if that is due, and never wait: the next call goes on, worth it when :attr:`awaited` is readable. It is due at once after
-        a producer that served us for a second has gone, then less and less often, but at least twice a second; every 5 s if it doesn't
-        answer or refuses us for good (not allowed, constraints, version, another publisher).
+        a producer that served us for a second has gone, then less and less often, but at least
+        twice a second; every 5 s if it doesn't answer or refuses us for good (not allowed,
+        constraints, version, another publisher).
 
-        :returns: seconds until it is worth calling again; ``None`` while connected, after close, and while only :meth:`retarget` could
-            change something.
+        :returns: seconds until it is worth calling again; ``None`` while connected, after close,
+            and while only :meth:`retarget` could change something.
         """
         with self._connecting:
             if self.approachable and (self._greeting is not None or not self._retry.remaining_s):
@@ -519,8 +542,9 @@ class SharedMemoryClient:
             elif reason == 'flood':
                 self._retry.pause(_PATIENT_RETRY_S)
             elif reason != 'retargeted':
-                # It may go on like this: a producer that welcomes us and then ends it, one way or another. Or the buffers that can't be
-                # used are of before the announcement that has come since.
+                # It may go on like this: a producer that welcomes us and then ends it, one way or
+                # another. Or the buffers that can't be used are of before the announcement that
+                # has come since.
                 self._retry.failed()
 
     def statistics(self) -> ClientStatistics:

@@ -1,19 +1,20 @@
 """One consumer, as its producer sees it: what it holds, what waits for it, and its socket.
 
-Frames come from the camera's thread, releases on the server's; one lock for each connection keeps them apart, held for no more than one
-``send`` that doesn't block. Pools are called without it, because they call back.
+Frames come from the camera's thread, releases on the server's; one lock for each connection keeps
+them apart, held for no more than one ``send`` that doesn't block. Pools are called without it,
+because they call back.
 """
 
 from __future__ import annotations
 
 import array
+from collections import deque
+from collections.abc import Callable, Sequence
 import contextlib
+from dataclasses import dataclass
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from zc_perception.errors import AcceleratorError, ConfigError, StaleFrameError
 from zc_perception.frame import Frame, FrameData
@@ -24,7 +25,7 @@ from zc_perception.link.shared_memory.protocol import (
     ProtocolError,
     RefusalCode,
 )
-from zc_perception.link.shared_memory.unix_socket import SEND_FLAGS, Peer
+from zc_perception.link.shared_memory.unix_socket import Peer, SEND_FLAGS
 from zc_perception.link.shared_memory.wire import BuffersMessage, Hello, Refused, Welcome
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence, SyncFile
@@ -73,7 +74,8 @@ class Connection:
     :param holder: unique in the process.
     :param window: granted.
     :param depth: granted.
-    :param watch: makes the server call :meth:`flush` once a fence has signalled. Called with the lock held.
+    :param watch: makes the server call :meth:`flush` once a fence has signalled. Called with the
+        lock held.
     """
 
     def __init__(
@@ -125,8 +127,9 @@ class Connection:
                 if self._ended or self.failure:
                     return
                 if not self._pending and len(self._out) < self._window:
-                    # The lease comes after the send, so that it costs the consumer no time: until then the caller's holds the slot, and a
-                    # RELEASE can't overtake it, because that takes this lock.
+                    # The lease comes after the send, so that it costs the consumer no time: until
+                    # then the caller's holds the slot, and a RELEASE can't overtake it, because
+                    # that takes this lock.
                     if self._transmit(frame, None):
                         self._hold(frame)
                     return
@@ -201,7 +204,8 @@ class Connection:
                         self._watch(fence)
                         break
                 except (AcceleratorError, ValueError, OSError):
-                    # A sync_file's error is told by the sync_file; another fence's can't be, so the frame is lost as if it had been late.
+                    # A sync_file's error is told by the sync_file; another fence's can't be, so
+                    # the frame is lost as if it had been late.
                     if isinstance(fence, SyncFile):
                         passed = fence
                     else:
@@ -322,8 +326,8 @@ class Connection:
     def move(self, pool: BufferPool) -> bool:
         """Go on with the buffers of *pool*, which has promised this holder what it was granted. ``False``: it has ended.
 
-        The consumer keeps the frames that it holds, and gets those that wait for it. It hears of the slots of before
-        that they are retired, each after its last frame.
+        The consumer keeps the frames that it holds, and gets those that wait for it. It hears of
+        the slots of before that they are retired, each after its last frame.
         """
         with self._lock:
             if self._ended:
@@ -450,7 +454,8 @@ def take_back(
     for frame in held:
         buffers = frame.data.buffers
         with contextlib.suppress(StaleFrameError):
-            # Those of another pool than ours, which a producer may have changed to, are not revoked yet.
+            # Those of another pool than ours, which a producer may have changed to, are not
+            # revoked yet.
             frame.release(
                 None
                 if revoked.issuperset(buffers)

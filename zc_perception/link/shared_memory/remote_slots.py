@@ -1,16 +1,18 @@
 """One connection of a consumer: the producer's slots as they are known here, and the leases on them.
 
-:class:`RemoteSlots` owns the socket and the slots. A :class:`RemoteSlot` owns the slot's buffers, as long as both ends use it. A
-:class:`RemoteLease` is the right to use one generation of a slot.
+:class:`RemoteSlots` owns the socket and the slots. A :class:`RemoteSlot` owns the slot's buffers,
+as long as both ends use it. A :class:`RemoteLease` is the right to use one generation of a slot.
 
-To a :class:`Frame`, RemoteSlots is its pool. Leases are counted here, however often a frame is delivered or shared in this process. The
-producer is told only of the end of the last one. A finalizer takes no lock: it puts its lease on a queue, and the next call empties that
-queue.
+To a :class:`Frame`, RemoteSlots is its pool. Leases are counted here, however often a frame is
+delivered or shared in this process. The producer is told only of the end of the last one. A
+finalizer takes no lock: it puts its lease on a queue, and the next call empties that queue.
 """
 
 from __future__ import annotations
 
 import array
+from collections import deque
+from collections.abc import Callable
 import contextlib
 import os
 import queue
@@ -18,12 +20,10 @@ import select
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import cast, NamedTuple
 
 from zc_perception.errors import AllocationError, FormatError, LayoutError, StaleFrameError
-from zc_perception.forking import Turn, in_child
+from zc_perception.forking import in_child, Turn
 from zc_perception.frame import Frame, FrameData, Header
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import (
@@ -37,20 +37,20 @@ from zc_perception.link.shared_memory.protocol import (
 )
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.unix_socket import (
+    adopt,
+    close_all,
     CONTROL_ROOM,
+    own,
+    Peer,
     RECEIVE_FLAGS,
     SEND_FLAGS,
     TRUNCATED,
-    Peer,
-    adopt,
-    close_all,
-    own,
 )
 from zc_perception.link.shared_memory.wire import BuffersMessage, Refused
-from zc_perception.memory.dmabuf import MAPPABLE, BufferKind, DmaBuf, is_write_only
+from zc_perception.memory.dmabuf import BufferKind, DmaBuf, is_write_only, MAPPABLE
 from zc_perception.memory.fence import Fence, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import Lease, close_buffers
+from zc_perception.memory.pool import close_buffers, Lease
 from zc_perception.native import compiled
 from zc_perception.negotiation.session import trial_failure
 from zc_perception.negotiation.settings import BufferSettings, TrialImport
@@ -202,15 +202,16 @@ class RemoteSlots:
     """The producer's slots as one connection knows them, and the pool of the frames in them. It owns the socket. Any thread may call it,
     but only one at a time receives.
 
-    The lock guards leases, fences and RELEASEs. :meth:`admit`, which runs for every frame, takes no lock: it writes to a slot without a
-    lease, and nobody else uses such a slot.
+    The lock guards leases, fences and RELEASEs. :meth:`admit`, which runs for every frame, takes
+    no lock: it writes to a slot without a lease, and nobody else uses such a slot.
 
     :param sock: connected and welcome, not blocking; owned.
     :param epoll: of the consumer; also gets fences that a release waits for. Borrowed.
     :param holder: this consumer's name in messages.
     :param window: frames that the producer may have out here.
     :param requirements: what buffers have to be like.
-    :param trial_import: imports a slot's buffers before its first frame, as they will be imported later; ``None``: nothing is imported.
+    :param trial_import: imports a slot's buffers before its first frame, as they will be imported
+        later; ``None``: nothing is imported.
     :param ring: makes the consumer's descriptor readable; called in finalizers.
 
     ``attention`` says whether :meth:`attend` has something to look at.
@@ -313,7 +314,8 @@ class RemoteSlots:
                         f'user {self.peer.uid} sent a memfd that others can write to; '
                         'it has to be sealed with FUTURE_WRITE'
                     )
-            # No buffer is smaller than announced; that one is larger is no reason to go further than its producer says.
+            # No buffer is smaller than announced; that one is larger is no reason to go further
+            # than its producer says.
             validate_layout(message.layout, message.sizes, [buffer.identity for buffer in buffers])
         except (AllocationError, LayoutError, FormatError, OSError, ValueError) as error:
             close_buffers(buffers)
@@ -403,7 +405,8 @@ class RemoteSlots:
         slot.leases = 1
         frame, slot.spare = slot.spare or slot.prepare(self), None
         data = frame.data
-        # What their constructors do, in a third of the time: a frozen dataclass sets each field by a call.
+        # What their constructors do, in a third of the time: a frozen dataclass sets each field by
+        # a call.
         data.header.__dict__.update(stamp_ns=stamp_ns, frame_id=self._frame_id)
         data.__dict__.update(
             generation=generation,
@@ -426,7 +429,8 @@ class RemoteSlots:
         with self._lock:
             if slot.generation != generation or not slot.leases:
                 raise StaleFrameError(
-                    f'{self.name}: generation {generation} of a remote slot was released; use the newest frame'
+                    f'{self.name}: generation {generation} of a remote slot was released; use '
+                    'the newest frame'
                 )
             slot.leases += 1
         if self._leaving:
@@ -436,7 +440,8 @@ class RemoteSlots:
     def release(self, lease: RemoteLease, fence: Fence | None = None) -> None:
         """For :class:`Frame`: drop a lease; after the last one of this process RELEASE is sent. Owns *fence*.
 
-        A fence of this process can't be sent: RELEASE goes out at the first call after it has signalled.
+        A fence of this process can't be sent: RELEASE goes out at the first call after it has
+        signalled.
 
         :raises StaleFrameError: dropped before.
         """
@@ -587,7 +592,8 @@ class RemoteSlots:
         slot.fences = [fence for fence in pending if not isinstance(fence, SyncFile)]
         files = [fence for fence in pending if isinstance(fence, SyncFile)]
         if slot.fences or len(files) > 1:
-            # Several sync_files wait here too: only one can be sent, and merging takes a descriptor that we may not get.
+            # Several sync_files wait here too: only one can be sent, and merging takes a
+            # descriptor that we may not get.
             slot.fences += files
             for fence in slot.fences:
                 self._watch(fence)
@@ -650,8 +656,8 @@ class RemoteSlots:
     def leave(self) -> None:
         """End the conversation from here.
 
-        The producer must not use the buffers of frames that are held still: the socket is closed after the last of them. Until then the
-        producer can send nothing more.
+        The producer must not use the buffers of frames that are held still: the socket is closed
+        after the last of them. Until then the producer can send nothing more.
         """
         with self._lock:
             if self._ended or self._leaving:

@@ -16,7 +16,7 @@ from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.negotiation.constraints import BufferConstraints, Size
 from zc_perception.negotiation.settings import BufferSettings, HeapOffer, violations
 from zc_perception.negotiation.stand_in import options_text, parse_options
-from zc_perception.pixel.layout import MAX_ALIGNMENT, MAX_DIMENSION, ImageLayout
+from zc_perception.pixel.layout import ImageLayout, MAX_ALIGNMENT, MAX_DIMENSION
 
 MEMORY_BITS = {BufferKind.DMABUF: MEMORY_DMABUF, BufferKind.MEMFD: MEMORY_MEMFD}
 _U32 = 0xFFFFFFFF
@@ -31,14 +31,16 @@ class Requirements:
     """One consumer's constraints. They don't say how many frames it holds: the window in its HELLO does.
 
     :param formats: (fourcc, modifier) pairs that it can use; empty: any.
-    :param memory: bits of the kinds of memory that it takes; a device's consumer takes dma-bufs only.
+    :param memory: bits of the kinds of memory that it takes; a device's consumer takes dma-bufs
+        only.
     :param stride_align: strides must be a multiple of this many bytes.
     :param offset_align: plane offsets must be a multiple of this many bytes.
     :param max_width: in pixels; 0: any.
     :param max_height: in pixels; 0: any.
-    :param options: everything else, as parameter ``participants`` writes it: ``cpu=read; contiguous; heap=udmabuf``.
-    :raises ConfigError: a value that can't be said in a HELLO, options that nobody understands, or constraints that
-        nobody could satisfy.
+    :param options: everything else, as parameter ``participants`` writes it: ``cpu=read;
+        contiguous; heap=udmabuf``.
+    :raises ConfigError: a value that can't be said in a HELLO, options that nobody understands, or
+        constraints that nobody could satisfy.
     """
 
     formats: tuple[tuple[int, int], ...] = ()
@@ -52,11 +54,13 @@ class Requirements:
     def __post_init__(self) -> None:
         if len(self.formats) > MAX_FORMATS:
             raise ConfigError(
-                f'{len(self.formats)} formats: at most {MAX_FORMATS} can be named; leave them out to take any'
+                f'{len(self.formats)} formats: at most {MAX_FORMATS} can be named; leave them '
+                'out to take any'
             )
         if not 1 <= self.memory <= MEMORY_DMABUF | MEMORY_MEMFD:
             raise ConfigError(
-                f'memory {self.memory}: name dma-bufs ({MEMORY_DMABUF}), memfds ({MEMORY_MEMFD}), or both (3)'
+                f'memory {self.memory}: name dma-bufs ({MEMORY_DMABUF}), memfds '
+                f'({MEMORY_MEMFD}), or both (3)'
             )
         for name, low in (
             ('stride_align', 1),
@@ -69,7 +73,8 @@ class Requirements:
         size = len(self.options.encode(errors='replace'))
         if size > MAX_OPTIONS:
             raise ConfigError(
-                f'the options have {size} bytes, at most {MAX_OPTIONS} can be said; name fewer heaps or devices'
+                f'the options have {size} bytes, at most {MAX_OPTIONS} can be said; name fewer '
+                'heaps or devices'
             )
         try:
             _ = self._constraints
@@ -80,11 +85,13 @@ class Requirements:
     def of(cls, constraints: BufferConstraints) -> Requirements:
         """What a HELLO says of *constraints*.
 
-        :raises ConfigError: more than fits a HELLO, or no format at all: on the wire, no formats are any.
+        :raises ConfigError: more than fits a HELLO, or no format at all: on the wire, no formats
+            are any.
         """
         if constraints.formats == ():
             raise ConfigError(
-                f"constraints of '{constraints.participant}' take no format; name at least one, or None for any"
+                f"constraints of '{constraints.participant}' take no format; name at least "
+                'one, or None for any'
             )
         width, height = constraints.max_size or (0, 0)
         rest = replace(
@@ -141,7 +148,8 @@ class Requirements:
     def misfit(self, layout: ImageLayout, kind: BufferKind, heap: HeapOffer | None) -> str:
         """Why a slot of that layout and kind can't be used; empty if it can.
 
-        :param heap: where the buffers come from; ``None``: nobody said, so that it can't be judged.
+        :param heap: where the buffers come from; ``None``: nobody said, so that it can't be
+            judged.
         """
         if not self.memory & MEMORY_BITS[kind]:
             return f'the buffers are {kind.value}s, which it does not take'

@@ -1,31 +1,33 @@
 """The producer's end: one listening socket for each publisher, one thread for all of its consumers.
 
-:class:`SharedMemoryServer` owns the socket, the thread, the epoll and the connections. ``publish`` runs on the caller's thread and never
-blocks. All the rest runs on the server's thread: it accepts consumers and gives each a second to say HELLO. The :class:`Door`
-judges their constraints. A consumer for which there are no buffers yet is told so (NOTED) and stays; it takes part in the
-agreement on them. :func:`admit` promises slots to a consumer that may come in, and from then on it is a
-:class:`~zc_perception.link.shared_memory.connection.Connection`. The thread reads its RELEASEs, sends what had to wait, and
-takes back what the consumer held when its end closes. A forked child has nothing of it.
+:class:`SharedMemoryServer` owns the socket, the thread, the epoll and the connections. ``publish``
+runs on the caller's thread and never blocks. All the rest runs on the server's thread: it accepts
+consumers and gives each a second to say HELLO. The :class:`Door` judges their constraints. A
+consumer for which there are no buffers yet is told so (NOTED) and stays; it takes part in the
+agreement on them. :func:`admit` promises slots to a consumer that may come in, and from then on it
+is a :class:`~zc_perception.link.shared_memory.connection.Connection`. The thread reads its
+RELEASEs, sends what had to wait, and takes back what the consumer held when its end closes. A
+forked child has nothing of it.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
+from collections.abc import Callable, Collection
 import contextlib
+from dataclasses import dataclass, field, replace
+from enum import Enum
 import itertools
 import os
+from pathlib import Path
 import select
 import socket
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
-from enum import Enum
-from pathlib import Path
 from typing import Protocol
 
-from zc_perception.errors import StaleFrameError, one_line
-from zc_perception.forking import Turn, in_child
+from zc_perception.errors import one_line, StaleFrameError
+from zc_perception.forking import in_child, Turn
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.connection import Connection, ConsumerStatistics
@@ -46,19 +48,19 @@ from zc_perception.link.shared_memory.socket_folder import (
     socket_path,
 )
 from zc_perception.link.shared_memory.unix_socket import (
-    SEND_FLAGS,
-    PacketReader,
-    Peer,
     adopt_fence,
     close_all,
     consumer_allowed,
     drain,
+    PacketReader,
+    Peer,
     peer_of,
+    SEND_FLAGS,
 )
 from zc_perception.link.shared_memory.wire import Hello, Refused, Welcome
 from zc_perception.memory.fence import Fence
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import QUARANTINE_S, BufferPool, Slot
+from zc_perception.memory.pool import BufferPool, QUARANTINE_S, Slot
 from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import HeapOffer
 
@@ -77,12 +79,15 @@ class ServerStatistics:
     :param consumers: those that are connected.
     :param handshaking: connections that haven't said HELLO yet, or that wait for buffers.
     :param welcomed: consumers since start.
-    :param refused: by reason, consumers that were not welcome (version, not_allowed, connections, slots, constraints, ...).
+    :param refused: by reason, consumers that were not welcome (version, not_allowed, connections,
+        slots, constraints, ...).
     :param last_refusal: by reason, the latest refusal in words.
     :param protocol_errors: by reason, peers that broke a rule of docs/wire.md.
-    :param ended: by reason, connections that were welcome and have ended (eof, closed, pool, send, or a protocol error's).
+    :param ended: by reason, connections that were welcome and have ended (eof, closed, pool, send,
+        or a protocol error's).
     :param taken_back: frames that consumers held when they ended.
-    :param internal_errors: exceptions that nobody had thought of; each cost one consumer its connection.
+    :param internal_errors: exceptions that nobody had thought of; each cost one consumer its
+        connection.
     :param last_internal_error: the text of the latest.
     """
 
@@ -242,19 +247,26 @@ def admit(
 class SharedMemoryServer:
     """Serves one publisher's frames to other processes of this host.
 
-    Connections come and go on the server's thread. ``publish`` reads one immutable tuple of them. The lock guards that tuple, the history
-    and the choice of the pool; a connection's own lock is taken after it.
+    Connections come and go on the server's thread. ``publish`` reads one immutable tuple of them.
+    The lock guards that tuple, the history and the choice of the pool; a connection's own lock is
+    taken after it.
 
     :param name: the publisher's, for threads, holders and messages.
     :param publisher_id: that of the announcement; the socket is named after it.
-    :param pool: whose slots are published; consumers are refused until there is one, see :meth:`set_pool`.
+    :param pool: whose slots are published; consumers are refused until there is one, see
+        :meth:`set_pool`.
     :param folder: made and checked by :func:`runtime_folder`; by default that is called.
     :param allowed_gids: members of these groups are served too; the socket is given to the first.
-    :param quarantine_timeout_s: the longest job of any consumer's device. See :func:`quarantine_fence`.
-    :param history: frames kept for consumers that ask for them, as with transient_local; they are leased from the pool.
-    :param door: judges consumers by the agreement; ``None``: whoever can use the buffers may have them.
-    :param report: gets a sentence when a consumer comes, is refused or ends; called on the server's thread, without locks.
-    :param warn: gets in its place those of consumers that were granted less than they count on; without it *report* does.
+    :param quarantine_timeout_s: the longest job of any consumer's device. See
+        :func:`quarantine_fence`.
+    :param history: frames kept for consumers that ask for them, as with transient_local; they are
+        leased from the pool.
+    :param door: judges consumers by the agreement; ``None``: whoever can use the buffers may have
+        them.
+    :param report: gets a sentence when a consumer comes, is refused or ends; called on the
+        server's thread, without locks.
+    :param warn: gets in its place those of consumers that were granted less than they count on;
+        without it *report* does.
     :raises ConfigError: the folder can't be used, or the id is taken or no identifier.
     """
 
@@ -286,7 +298,8 @@ class SharedMemoryServer:
         self._heard = threading.Condition(self._lock)
         self._consumers: dict[int, tuple[Consumer, Peer, int]] = {}
         self._connections: tuple[Connection, ...] = ()
-        # By descriptor, for the server's thread alone: who has connected, who waits for buffers, and who is welcome.
+        # By descriptor, for the server's thread alone: who has connected, who waits for buffers,
+        # and who is welcome.
         self._newcomers: dict[int, Newcomer] = {}
         self._waiting: dict[int, Newcomer] = {}
         self._established: dict[int, Connection] = {}
@@ -379,7 +392,8 @@ class SharedMemoryServer:
         """Serve the slots of *pool* from here on. Consumers of another go on with this one, if it suits them and can promise
         what they were granted. Otherwise they are disconnected, and come back.
 
-        :param heap: where its buffers come from, to judge consumers that want certain memory; ``None``: nobody knows.
+        :param heap: where its buffers come from, to judge consumers that want certain memory;
+            ``None``: nobody knows.
         """
         with self._lock:
             self._heap = heap
@@ -411,8 +425,8 @@ class SharedMemoryServer:
         if not slots or needs.misfit(slots[0].layout, slots[0].buffers[0].kind, heap):
             return
         hello, (window, depth) = connection.hello, connection.granted
-        # A grant holds for the connection's whole life: for a larger window than before it has to come again, too. A depth is not
-        # worth that: meanwhile somebody else may take the slots.
+        # A grant holds for the connection's whole life: for a larger window than before it has to
+        # come again, too. A depth is not worth that: meanwhile somebody else may take the slots.
         promised = grant(hello, connection.holder, pool, hello.window, hello.depth)
         if promised[0] == window:
             promised = grant(hello, connection.holder, pool, window, depth)
@@ -444,7 +458,8 @@ class SharedMemoryServer:
                     else:
                         self._other_event(number)
                 except Exception as error:
-                    # Whatever it was, it costs this consumer its connection and nobody else anything.
+                    # Whatever it was, it costs this consumer its connection and nobody else
+                    # anything.
                     self.counters.internal(error)
                     self._drop(number, 'internal', one_line(error))
             try:
@@ -513,10 +528,12 @@ class SharedMemoryServer:
             except BlockingIOError:
                 return
             except OSError as error:
-                # Out of descriptors: the listener stays readable, so looking again at once would spin.
+                # Out of descriptors: the listener stays readable, so looking again at once would
+                # spin.
                 self.counters.refused['descriptors'] += 1
                 self._say(
-                    f'a consumer could not connect: {error.strerror}; consumers are accepted again in {_ACCEPT_PAUSE_S:g} s'
+                    f'a consumer could not connect: {error.strerror}; consumers are accepted '
+                    f'again in {_ACCEPT_PAUSE_S:g} s'
                 )
                 self._epoll.unregister(self._listener.fileno())
                 self._accept_at = time.monotonic() + _ACCEPT_PAUSE_S
@@ -525,7 +542,10 @@ class SharedMemoryServer:
             peer = peer_of(sock, groups=bool(self._allowed_gids))
             self._newcomers[sock.fileno()] = Newcomer(sock, peer, time.monotonic() + HANDSHAKE_S)
             if not consumer_allowed(peer, self._allowed_gids):
-                text = f'user {peer.uid} may not read these frames; run as user {os.geteuid()}, or let a group in'
+                text = (
+                    f'user {peer.uid} may not read these frames; run as user '
+                    f'{os.geteuid()}, or let a group in'
+                )
                 self._turn_away(
                     sock.fileno(), ProtocolError('not_allowed', text, RefusalCode.NOT_ALLOWED)
                 )
@@ -533,7 +553,10 @@ class SharedMemoryServer:
                 len(self._newcomers) + len(self._waiting) + len(self._established)
                 > MAX_CONNECTIONS
             ):
-                text = f'{MAX_CONNECTIONS} consumers are connected already, which is the most; end one of them'
+                text = (
+                    f'{MAX_CONNECTIONS} consumers are connected already, which is the '
+                    'most; end one of them'
+                )
                 self._turn_away(
                     sock.fileno(), ProtocolError('connections', text, RefusalCode.BUSY)
                 )
@@ -689,7 +712,8 @@ class SharedMemoryServer:
             def join() -> None:
                 self._connections = (*self._connections, connection)
 
-            # Who has read WELCOME gets whatever is published from then on, and nothing gets there before it.
+            # Who has read WELCOME gets whatever is published from then on, and nothing gets there
+            # before it.
             connection.welcome(Welcome(window, depth, self.publisher_id), join)
             if hello.history and self._history is not None:
                 with contextlib.suppress(StaleFrameError):
@@ -698,7 +722,10 @@ class SharedMemoryServer:
                     connection.offer(frame)
         for frame in kept:
             frame.release()
-        text = f'consumer {holder} (pid {newcomer.peer.pid}) is connected: window {window}, depth {depth}'
+        text = (
+            f'consumer {holder} (pid {newcomer.peer.pid}) is connected: window {window}, '
+            f'depth {depth}'
+        )
         if window < hello.window:
             self._say(
                 f'{text}; it asked for a window of {hello.window}: {pool.too_few}', warn=True
@@ -736,7 +763,10 @@ class SharedMemoryServer:
         if code is not RefusalCode.CONSTRAINTS:
             raise ProtocolError(
                 'value',
-                f'REFUSED with code {code:d} ({text}); a consumer says {RefusalCode.CONSTRAINTS:d}',
+                (
+                    f'REFUSED with code {code:d} ({text}); a consumer says '
+                    f'{RefusalCode.CONSTRAINTS:d}'
+                ),
             )
         self.counters.refuse(
             ProtocolError(
@@ -746,7 +776,10 @@ class SharedMemoryServer:
             )
         )
         self._say(
-            f"consumer {connection.holder} can't use the buffers: {text}; it gets messages, which are copies, or nothing",
+            (
+                f"consumer {connection.holder} can't use the buffers: {text}; it gets messages, "
+                'which are copies, or nothing'
+            ),
             warn=True,
         )
         self._drop(number, 'constraints', text)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import contextlib
 import errno
 import os
+from pathlib import Path
 import socket
 import stat
 import time
-from collections.abc import Mapping
-from pathlib import Path
 
 from zc_perception.errors import ConfigError
 
@@ -48,8 +48,10 @@ def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
     if environment.get('ZC_RUNTIME_DIR') or not runtime or _has_room(Path(runtime)):
         return ''
     return (
-        f"XDG_RUNTIME_DIR is '{runtime}', which is no folder that this user may write to; shared memory uses "
-        f"'{default_folder(environment)}' instead: make that folder ('loginctl enable-linger' does), or set ZC_RUNTIME_DIR to another one, "
+        f"XDG_RUNTIME_DIR is '{runtime}', which is no folder that this user may write to; "
+        'shared memory uses '
+        f"'{default_folder(environment)}' instead: make that folder ('loginctl enable-linger' "
+        'does), or set ZC_RUNTIME_DIR to another one, '
         'the same for all nodes'
     )
 
@@ -57,7 +59,8 @@ def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
 def runtime_folder(group: int | None = None, environment: Mapping[str, str] = os.environ) -> Path:
     """The folder for sockets, made where it isn't there: mode 0700, or with *group* 0750 and that group.
 
-    :raises ConfigError: it can't be made, is a symbolic link, is somebody else's, or is open to others.
+    :raises ConfigError: it can't be made, is a symbolic link, is somebody else's, or is open to
+        others.
     """
     folder = default_folder(environment)
     where = f"folder '{folder}' for shared-memory sockets"
@@ -92,30 +95,35 @@ def _check(descriptor: int, group: int | None, where: str, step: str) -> None:
             os.fchmod(descriptor, 0o750)
         except OSError as error:
             raise ConfigError(
-                f"{where} can't be given to group {group}: {error.strerror}; join the group, or {step}"
+                f"{where} can't be given to group {group}: {error.strerror}; join the group, "
+                f'or {step}'
             ) from error
         status = os.fstat(descriptor)
     mode, allowed = stat.S_IMODE(status.st_mode), 0o700 if group is None else 0o750
     if mode & 0o777 & ~allowed:
         raise ConfigError(
-            f"{where} is open to others (mode {mode:04o}); run 'chmod {allowed:04o}' on it, or {step}"
+            f"{where} is open to others (mode {mode:04o}); run 'chmod {allowed:04o}' on it, or "
+            f'{step}'
         )
 
 
 def socket_path(folder: Path, publisher_id: str) -> Path:
     """Where a publisher listens.
 
-    :raises ConfigError: the folder's name is too long for a socket's address, or the id is no file name.
+    :raises ConfigError: the folder's name is too long for a socket's address, or the id is no file
+        name.
     """
     if not publisher_id or '/' in publisher_id or publisher_id.startswith('.'):
         raise ConfigError(
-            f'publisher_id {publisher_id!r} is no file name; use the hexadecimal one of the announcement'
+            f'publisher_id {publisher_id!r} is no file name; use the hexadecimal one of the '
+            'announcement'
         )
     path = folder / f'{publisher_id}{SUFFIX}'
     excess = _excess(path)
     if excess > 0:
         raise ConfigError(
-            f"folder '{folder}' has a name that is {excess} bytes too long for a socket's address ({SUN_PATH} bytes); "
+            f"folder '{folder}' has a name that is {excess} bytes too long for a socket's "
+            f'address ({SUN_PATH} bytes); '
             'name a shorter one in the environment variable ZC_RUNTIME_DIR'
         )
     return path
@@ -138,7 +146,8 @@ def check_place(path: Path, parameter: str) -> None:
         raise ConfigError(f'{named}; give the whole path, such as /run/user/1000/front.sock')
     if (excess := _excess(path)) > 0:
         raise ConfigError(
-            f"{named}, which is {excess} bytes too long for a socket's address ({SUN_PATH} bytes); give a shorter one"
+            f"{named}, which is {excess} bytes too long for a socket's address ({SUN_PATH} "
+            'bytes); give a shorter one'
         )
     try:
         status, found = os.stat(path.parent), path.lstat() if os.path.lexists(path) else None
@@ -151,12 +160,14 @@ def check_place(path: Path, parameter: str) -> None:
         raise ConfigError(f'{who} is none; give a path in a folder of your own')
     if status.st_uid != os.geteuid():
         raise ConfigError(
-            f'{who} belongs to user {status.st_uid}, this is user {os.geteuid()}; name a folder of your own'
+            f'{who} belongs to user {status.st_uid}, this is user {os.geteuid()}; name a '
+            'folder of your own'
         )
     mode = stat.S_IMODE(status.st_mode)
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ConfigError(
-            f"{who} can be written by others (mode {mode:04o}); run 'chmod go-w' on it, or name another one"
+            f"{who} can be written by others (mode {mode:04o}); run 'chmod go-w' on it, or "
+            'name another one'
         )
     if found is not None and not stat.S_ISSOCK(found.st_mode):
         raise ConfigError(
@@ -238,7 +249,8 @@ def remove_stale(folder: Path) -> int:
         *folder.glob(f'*{ANNOUNCEMENT_SUFFIX}'),
     ):
         with contextlib.suppress(OSError):
-            # Under its first name a socket refuses connections until it listens; an announcement is written when it does.
+            # Under its first name a socket refuses connections until it listens; an announcement
+            # is written when it does.
             young = time.time() - path.lstat().st_mtime < _STARTING_S
             if path.suffix == ANNOUNCEMENT_SUFFIX:
                 if not young and not os.path.lexists(path.with_suffix(SUFFIX)):

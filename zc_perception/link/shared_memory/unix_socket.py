@@ -6,16 +6,16 @@ Each descriptor is owned from the moment it arrives, so that no path forgets one
 from __future__ import annotations
 
 import array
+from collections.abc import Collection, Iterable, Sequence
 import contextlib
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from zc_perception.errors import AcceleratorError, ConfigError, shown
 from zc_perception.link.shared_memory.protocol import MAX_FDS, ProtocolError
-from zc_perception.memory.fence import SyncFile, fence_from_fd
+from zc_perception.memory.fence import fence_from_fd, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
 
 _SO_PEERGROUPS = 59
@@ -24,7 +24,10 @@ _UCRED = struct.Struct('=iII')
 RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-TRUNCATED_TEXT = f'a packet too long, or with more than {MAX_FDS} descriptors or more than this process may still open (RLIMIT_NOFILE)'
+TRUNCATED_TEXT = (
+    f'a packet too long, or with more than {MAX_FDS} descriptors or more than '
+    'this process may still open (RLIMIT_NOFILE)'
+)
 CONTROL_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array('i').itemsize)
 # More than a socket holds.
 _DRAINED = 128
@@ -58,7 +61,8 @@ def peer_of(sock: socket.socket, *, groups: bool = False) -> Peer:
 
 def _groups(sock: socket.socket) -> tuple[int, ...]:
     try:
-        # getsockopt() of Python takes at most 1024 bytes, which is 256 groups: a user with more is judged by the primary one.
+        # getsockopt() of Python takes at most 1024 bytes, which is 256 groups: a user with more is
+        # judged by the primary one.
         raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 1024)
     except OSError:
         return ()
@@ -176,7 +180,9 @@ class PacketReader:
                 size, ancillary, flags, _ = sock.recvmsg_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
                 )
-            except ConnectionResetError:  # told once, of a peer that closed with packets unread; what it had sent comes with the next call
+            # told once, of a peer that closed with packets unread; what it had sent comes with the
+            # next call
+            except ConnectionResetError:
                 size, ancillary, flags, _ = sock.recvmsg_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
                 )

@@ -1,6 +1,7 @@
 """docs/wire.md in code: packing and parsing, nothing else. Parsing takes any bytes and raises nothing but ProtocolError.
 
-The functions of FRAME and RELEASE, which run per frame, work on a buffer that is used again and again.
+The functions of FRAME and RELEASE, which run per frame, work on a buffer that is used again and
+again.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from zc_perception.link.shared_memory.protocol import (
     MAX_WINDOW,
     MEMORY_DMABUF,
     MEMORY_MEMFD,
-    VERSION,
     MessageType,
     ProtocolError,
     RefusalCode,
+    VERSION,
 )
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
 from zc_perception.memory.dmabuf import BufferKind
@@ -175,7 +176,8 @@ def check_publisher_id(publisher_id: str) -> bytes:
     raw = publisher_id.encode(errors='replace')
     if not publisher_id.isascii() or not _is_identifier(raw):
         raise ConfigError(
-            f'publisher_id {publisher_id!r}: it is 1 to {MAX_ID} printable ASCII characters; use that of the announcement'
+            f'publisher_id {publisher_id!r}: it is 1 to {MAX_ID} printable ASCII characters; '
+            'use that of the announcement'
         )
     return raw
 
@@ -242,7 +244,8 @@ def pack_hello(hello: Hello) -> bytes:
 
 def parse_hello(packet: Packet) -> Hello:
     """:raises ProtocolError: with code VERSION where only the version doesn't fit."""
-    # What every version has in common comes first, so that a later one hears of its version and not of its other fields.
+    # What every version has in common comes first, so that a later one hears of its version and
+    # not of its other fields.
     _require(
         len(packet) >= _HELLO_BEGIN.size, 'length', f'a packet of {len(packet)} bytes is no HELLO'
     )

@@ -1,34 +1,36 @@
 """Serves a camera's frames to ``unixfdsrc``: one thread for all readers of one socket, each a client of the bus of its own.
 
-The bus promises each reader the frames that it may hold (its *window*), and queues the newest frame for it while it holds that many. The
-thread passes descriptors on and takes RELEASE_BUFFER. What a reader holds is taken back when its connection ends.
+The bus promises each reader the frames that it may hold (its *window*), and queues the newest
+frame for it while it holds that many. The thread passes descriptors on and takes RELEASE_BUFFER.
+What a reader holds is taken back when its connection ends.
 
-A reader's first buffers need care: GStreamer ignores a ``GstVideoMeta`` until an element of the reader's process has asked a buffer for
-one. So a picture whose planes don't lie as GStreamer expects goes as a copy that does, until the reader has given a buffer back.
+A reader's first buffers need care: GStreamer ignores a ``GstVideoMeta`` until an element of the
+reader's process has asked a buffer for one. So a picture whose planes don't lie as GStreamer
+expects goes as a copy that does, until the reader has given a buffer back.
 """
 
 from __future__ import annotations
 
 import array
+from collections import Counter
+from collections.abc import Callable, Sequence
 import contextlib
+from dataclasses import dataclass, field
 import fcntl
+from functools import partial
 import itertools
 import mmap
 import os
+from pathlib import Path
 import select
 import socket
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from zc_perception.errors import AcceleratorError, FormatError, StaleFrameError, one_line
-from zc_perception.forking import Turn, in_child
+from zc_perception.errors import AcceleratorError, FormatError, one_line, StaleFrameError
+from zc_perception.forking import in_child, Turn
 from zc_perception.frame import Frame, FrameData
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.bus import BUS, BusKey, BusSubscription, LinkQos
@@ -36,7 +38,7 @@ from zc_perception.link.shared_memory.connection import take_back
 from zc_perception.link.shared_memory.protocol import ProtocolError
 from zc_perception.link.shared_memory.server import FenceWatch
 from zc_perception.link.shared_memory.socket_folder import check_place, listen
-from zc_perception.link.shared_memory.unix_socket import Peer, consumer_allowed, drain, peer_of
+from zc_perception.link.shared_memory.unix_socket import consumer_allowed, drain, Peer, peer_of
 from zc_perception.link.unixfd import wire
 from zc_perception.link.unixfd.wire import Command, MemoryType
 from zc_perception.memory import kernel_abi as abi
@@ -45,8 +47,8 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool
 from zc_perception.pixel.gstreamer_caps import (
-    BufferPlanes,
     buffer_planes,
+    BufferPlanes,
     default_layout,
     frame_caps,
     is_default,
@@ -87,7 +89,8 @@ class UnixfdStatistics:
     """A snapshot for diagnostics.
 
     :param connected: readers since start.
-    :param ended: by reason, how connections ended (eof, format, silent peers and so on), and who was turned away.
+    :param ended: by reason, how connections ended (eof, format, silent peers and so on), and who
+        was turned away.
     :param taken_back: frames that readers held when they ended.
     :param last: how the latest connection that this end has ended went, in words.
     :param unfit: why no reader can have the camera's frames; empty: they can.
@@ -144,14 +147,15 @@ class _Reader:
 class UnixfdServer:
     """Serves the frames under a key of the bus at *path*.
 
-    It owns the socket, the thread ``unixfd NAME``, its readers' sockets and the frames that these hold. Nobody waits for a reader: one
-    that stops, hoards or dies costs its own window.
+    It owns the socket, the thread ``unixfd NAME``, its readers' sockets and the frames that these
+    hold. Nobody waits for a reader: one that stops, hoards or dies costs its own window.
 
     :param name: of the publisher, for the thread, the holders and messages.
     :param window: frames that a reader may hold at the same time.
     :param drm: say caps with a ``drm-format`` also of linear dma-bufs.
     :param framerate: the camera's, asked for each layout; 0: unknown.
-    :param quarantine_s: how long buffers of a dead reader rest, where no fence tells when its devices are done.
+    :param quarantine_s: how long buffers of a dead reader rest, where no fence tells when its
+        devices are done.
     :param report: gets a sentence when a reader comes or goes; called on the server's thread.
     :param warn: gets in its place those that somebody should act on.
     :raises ConfigError: the socket can't be there, or somebody listens there.
@@ -448,7 +452,11 @@ class UnixfdServer:
         if reader not in self._readers:
             return
         held, reader.out = list(reader.out.values()), {}
-        said = f'unixfd: reader pid {reader.peer.pid} {f"was disconnected: {text}" if text else "has gone"}; it held {len(held)} frames'
+        said = (
+            f'unixfd: reader pid {reader.peer.pid} '
+            f'{f"was disconnected: {text}" if text else "has gone"}; it held {len(held)} '
+            'frames'
+        )
         self._ended[reason] += 1
         self._taken_back += len(held)
         if text:

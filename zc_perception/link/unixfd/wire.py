@@ -1,15 +1,17 @@
 """The commands of GStreamer's ``unixfd`` elements, byte for byte.
 
-Source: gst-plugins-bad's ``gst/unixfd``, ``gstmeta.c`` and ``gstvideometa.c`` of GStreamer 1.26. Each command is a header of two 32-bit
-numbers, the command and the size of what follows, in the byte order of the host. A reader takes a command in two calls, without a loop:
-each has to be sent by one ``sendmsg``. The numbers of formats are those of ``video-format.h``, whose ABI doesn't change.
+Source: gst-plugins-bad's ``gst/unixfd``, ``gstmeta.c`` and ``gstvideometa.c`` of GStreamer 1.26.
+Each command is a header of two 32-bit numbers, the command and the size of what follows, in the
+byte order of the host. A reader takes a command in two calls, without a loop: each has to be sent
+by one ``sendmsg``. The numbers of formats are those of ``video-format.h``, whose ABI doesn't
+change.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from enum import IntEnum
+import struct
 
 from zc_perception.link.shared_memory.protocol import ProtocolError
 from zc_perception.pixel.fourcc import pixel_format
@@ -94,6 +96,7 @@ def parse_release(data: bytes | bytearray) -> int | None:
         command, size = _HEADER.unpack_from(data)
         if (command, size) != (Command.RELEASE_BUFFER, _ID.size):
             raise ProtocolError(
-                'command', f'a reader sent command {command} of {size} bytes; it may only say RELEASE_BUFFER'
+                'command', (f'a reader sent command {command} of {size} bytes; it may only say '
+                            'RELEASE_BUFFER')
             )  # fmt: skip
     return int(_ID.unpack_from(data, _HEADER.size)[0]) if len(data) >= RELEASE_SIZE else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
+import os
 from pathlib import Path
+import sys
 from typing import Any
 
 from ament_index_python.packages import get_package_share_directory
@@ -57,7 +57,8 @@ def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
             f"launch argument '{name}' is unknown{nearest(name, known)}" for name in unknown
         )
         raise ConfigError(
-            f'{said}; known are {", ".join(known)}; parameters of nodes are set in the file that params_file names'
+            f'{said}; known are {", ".join(known)}; parameters of nodes are set in the file '
+            'that params_file names'
         )
 
 
@@ -83,8 +84,10 @@ def params_file(default: str = 'perception.yaml') -> DeclareLaunchArgument:
     return DeclareLaunchArgument(
         'params_file',
         default_value=config_file(default),
-        description='YAML with the parameters of all nodes; a name without a folder may be one of the installed files: '
-        f'{", ".join(_installed())}. It is checked before anything starts: a file that is not there, an unknown parameter or a value that '
+        description='YAML with the parameters of all nodes; a name without a folder may be one '
+        'of the installed files: '
+        f'{", ".join(_installed())}. It is checked before anything starts: a file that is not '
+        'there, an unknown parameter or a value that '
         'is not allowed is an error.',
     )
 
@@ -119,22 +122,26 @@ def common(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
         DeclareLaunchArgument(
             'model',
             default_value='',
-            description='What to detect with: an ONNX file such as yolo11n.onnx, the folder of an export, a model.yaml, or a shipped model '
+            description='What to detect with: an ONNX file such as yolo11n.onnx, the folder of '
+            'an export, a model.yaml, or a shipped model '
             '(road, hog); empty: as the parameter file says.',
         ),
         DeclareLaunchArgument(
             'accelerator',
             default_value=FROM_FILE,
             choices=[FROM_FILE, AUTO, *ACCELERATORS.names],
-            description='Where the model runs; auto: the first that fits, best first; from_file: as the parameter file says.',
+            description='Where the model runs; auto: the first that fits, best first; '
+            'from_file: as the parameter file says.',
         ),
         *([picture] if overlay else []),
         DeclareLaunchArgument(
             'autostart',
             default_value=FROM_FILE,
             choices=[FROM_FILE, *SWITCH],
-            description='Whether nodes configure and activate themselves; false: they wait for "ros2 lifecycle set /capture configure" '
-            'and so on; from_file: as the parameter file says, which is true unless it says otherwise.',
+            description='Whether nodes configure and activate themselves; false: they wait for '
+            '"ros2 lifecycle set /capture configure" '
+            'and so on; from_file: as the parameter file says, which is true unless it says '
+            'otherwise.',
         ),
     ]
 
@@ -146,7 +153,8 @@ def processes() -> list[DeclareLaunchArgument]:
             'on_exit',
             default_value='shutdown',
             choices=['shutdown', 'respawn', 'nothing'],
-            description='When a process of ours ends: end everything (with exit code 1 if it has failed), start it again after '
+            description='When a process of ours ends: end everything (with exit code 1 if it '
+            'has failed), start it again after '
             'respawn_delay with all its nodes, or leave the rest running.',
         ),
         DeclareLaunchArgument(
@@ -175,12 +183,14 @@ def camera() -> list[DeclareLaunchArgument]:
         DeclareLaunchArgument(
             'video',
             default_value='',
-            description='Recording to play, with camera:=replay; empty: as the parameter file says.',
+            description='Recording to play, with camera:=replay; empty: as the parameter file '
+            'says.',
         ),
         DeclareLaunchArgument(
             'device',
             default_value='',
-            description='Device node of the camera, such as /dev/video2, with camera:=v4l2; empty: as the parameter file says. With several '
+            description='Device node of the camera, such as /dev/video2, with camera:=v4l2; '
+            'empty: as the parameter file says. With several '
             'cameras each has its own, in the parameter file.',
         ),
     ]
@@ -198,7 +208,8 @@ def container() -> list[DeclareLaunchArgument]:
             'executor',
             default_value='single_threaded',
             choices=['single_threaded', 'multi_threaded'],
-            description="What runs the container's callbacks. Frames don't need more than one thread there: cameras and accelerators have "
+            description="What runs the container's callbacks. Frames don't need more than one "
+            'thread there: cameras and accelerators have '
             'threads of their own.',
         ),
     ]
@@ -228,7 +239,8 @@ class Chosen:
             value = -1.0
         if not 0.0 <= value < 1e6:
             raise ConfigError(
-                f"launch argument '{name}' is '{self[name]}'; it must be a number of seconds from 0 to 1e6"
+                f"launch argument '{name}' is '{self[name]}'; it must be a number of seconds "
+                'from 0 to 1e6'
             )
         return value
 
@@ -247,7 +259,8 @@ class Chosen:
             name = installed
         path = os.path.expanduser(name)
         if not os.path.isfile(path):
-            # launch_ros itself only warns and starts with defaults, which on a vehicle is the wrong camera.
+            # launch_ros itself only warns and starts with defaults, which on a vehicle is the
+            # wrong camera.
             hint = f"installed are {', '.join(_installed())} in '{config_file('')}'"
             raise ConfigError(f"params_file '{path}' does not exist or is not a file; {hint}")
         return read_parameter_yaml(path, 'params_file')

@@ -1,15 +1,16 @@
 """Processes and components that launch files start, and what happens when one of them ends or can't be started.
 
-Programs leave their parameter files to rcl. Components get values instead, which somebody has to pick from the file: launch_ros does so by
-rules of its own, which differ between distributions, and a component that is refused leaves the launch running without it. So a file is
-read by rcl's rules and judged (:mod:`~zc_perception.nodes.params.verdict`) before anything starts. What that needs is imported then: to
-show a launch file's arguments needs no OpenCV.
+Programs leave their parameter files to rcl. Components get values instead, which somebody has to
+pick from the file: launch_ros does so by rules of its own, which differ between distributions, and
+a component that is refused leaves the launch running without it. So a file is read by rcl's rules
+and judged (:mod:`~zc_perception.nodes.params.verdict`) before anything starts. What that needs is
+imported then: to show a launch file's arguments needs no OpenCV.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
 from typing import Any
 
 from composition_interfaces.srv import ListNodes, LoadNode
@@ -204,7 +205,8 @@ def _judge(
     check_cameras([name for name in cameras if name], "launch argument 'cameras'")
     if len(cameras) > 1 and chosen['device']:
         raise ConfigError(
-            f"launch argument 'device' is '{chosen['device']}', for {len(cameras)} cameras; give each its own in the parameter file, as "
+            f"launch argument 'device' is '{chosen['device']}', for {len(cameras)} cameras; "
+            'give each its own in the parameter file, as '
             f'/{cameras[0]}/capture: ros__parameters: device'
         )
     paths = {
@@ -218,10 +220,12 @@ def _judge(
 class LoadComponents(LoadComposableNodes):
     """Loads components into a container, as launch_ros does, but what fails is not passed over.
 
-    Before each load the container has to answer: a request that was sent to one that has just ended would wait for ever.
+    Before each load the container has to answer: a request that was sent to one that has just
+    ended would wait for ever.
 
     :param required: whether a component that can't be loaded ends the launch.
-    :param timeout_s: so long the container may take to answer; ``None``: as long as it takes, for one that was just started.
+    :param timeout_s: so long the container may take to answer; ``None``: as long as it takes, for
+        one that was just started.
     """
 
     def __init__(
@@ -303,7 +307,8 @@ class LoadComponents(LoadComposableNodes):
             raise LaunchFailedError(message)
 
         def tell() -> None:
-            # Raised within launch's own loop, it makes ros2 launch end with 1; from this thread it may pass unseen.
+            # Raised within launch's own loop, it makes ros2 launch end with 1; from this thread it
+            # may pass unseen.
             context.register_event_handler(
                 EventHandler(
                     matcher=lambda event: event is failure, entities=OpaqueFunction(function=end)

@@ -1,18 +1,23 @@
 """Parameters: what nodes declare, what a parameter file says for them, and why a value is refused.
 
-Why is a parameter refused? A message with "it must be" comes from :mod:`~zc_perception.parameters`, and the declaration of that
-parameter stands at the top of the node's own module. Everything else is said by :mod:`~zc_perception.nodes.params.verdict` of a file before
-a start, and by :mod:`~zc_perception.nodes.params.node_parameters` of a node's keys at its start and of ``ros2 param set``.
+Why is a parameter refused? A message with "it must be" comes from
+:mod:`~zc_perception.parameters`, and the declaration of that parameter stands at the top of the
+node's own module. Everything else is said by :mod:`~zc_perception.nodes.params.verdict` of a file
+before a start, and by :mod:`~zc_perception.nodes.params.node_parameters` of a node's keys at its
+start and of ``ros2 param set``.
 
 Read in this order:
 
 1. :mod:`~zc_perception.parameters`: one parameter with its type, range and choices.
-2. :mod:`~zc_perception.nodes.params.yaml_file`: a parameter file as ROS reads it, with the line of each key.
-3. :mod:`~zc_perception.nodes.params.verdict`: would these nodes take this file? Launch files and ``zc_doctor`` ask it before anything
-   starts.
-4. :mod:`~zc_perception.nodes.params.node_parameters`: the parameters of a node that runs, and their changes.
+2. :mod:`~zc_perception.nodes.params.yaml_file`: a parameter file as ROS reads it, with the line of
+   each key.
+3. :mod:`~zc_perception.nodes.params.verdict`: would these nodes take this file? Launch files and
+   ``zc_doctor`` ask it before anything starts.
+4. :mod:`~zc_perception.nodes.params.node_parameters`: the parameters of a node that runs, and
+   their changes.
 
-Besides: :mod:`~zc_perception.nodes.params.kinds` has the package's nodes by name, :mod:`~zc_perception.nodes.params.ros_arguments` reads
-command lines, :mod:`~zc_perception.nodes.params.qos_overrides` is about ``qos_overrides.*``, and
+Besides: :mod:`~zc_perception.nodes.params.kinds` has the package's nodes by name,
+:mod:`~zc_perception.nodes.params.ros_arguments` reads command lines,
+:mod:`~zc_perception.nodes.params.qos_overrides` is about ``qos_overrides.*``, and
 :mod:`~zc_perception.nodes.params.schema` writes the JSON schema.
 """

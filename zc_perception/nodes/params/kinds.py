@@ -1,13 +1,14 @@
 """The package's nodes by name, and which of them has a parameter.
 
-Node classes are imported when somebody asks: a program that runs one node needs none of the others.
+Node classes are imported when somebody asks: a program that runs one node needs none of the
+others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from zc_perception.errors import nearest
@@ -54,7 +55,8 @@ def node_kinds() -> dict[str, NodeKind]:
 
 def declares(kind: NodeKind, parameter: str) -> bool:
     """Whether such a node has a parameter. Of parameters that it declares later only the prefix is known. A parameter of a topic's QoS
-    counts as the node's unless it is known as another node's: the topic may be a remapped one."""
+    counts as the node's unless it is known as another node's: the topic may be a remapped one.
+    """
     if parameter.startswith(qos_overrides.PREFIX):
         known = qos_overrides.known_in_any_namespace
         return known(parameter, kind.ENDPOINTS) or not any(
@@ -79,10 +81,14 @@ def owners(parameter: str) -> list[str]:
 
 def belongs_elsewhere(parameter: str) -> str:
     """The rest of a sentence that a node doesn't know a parameter: which of the package's nodes has it, or is meant by ``NODE.NAME``;
-    empty: none of them."""
+    empty: none of them.
+    """
     names = [f"'{name}'" for name in owners(parameter)]
     if names:
-        return f'; it belongs to {"nodes" if names[1:] else "node"} {" and ".join(names)}: set it there'
+        return (
+            f'; it belongs to {"nodes" if names[1:] else "node"} {" and ".join(names)}: '
+            'set it there'
+        )
     node, _, own = parameter.partition('.')
     if node in _CLASSES and declares(node_kind(node), own):
         return f"; '{own}' of node '{node}' is set by -p {node}:{own}:=VALUE"

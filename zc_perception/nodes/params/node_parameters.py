@@ -1,13 +1,13 @@
 """The parameters of a node that runs: declared, set at the start, changed later.
 
-Start-up values and later changes go through the same check (:mod:`zc_perception.parameters`), and every refusal says the value,
-what is allowed, and what to do.
+Start-up values and later changes go through the same check (:mod:`zc_perception.parameters`), and
+every refusal says the value, what is allowed, and what to do.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
 from typing import Any
 
 from rcl_interfaces.msg import (
@@ -33,7 +33,8 @@ _ROS_TYPES = {
     str: Parameter.Type.STRING,
     list: Parameter.Type.STRING_ARRAY,
 }
-# An empty array has no type in ROS: a file's [] arrives without a value, and would be declared as bytes.
+# An empty array has no type in ROS: a file's [] arrives without a value, and would be declared as
+# bytes.
 _NO_STRINGS = ['']
 
 
@@ -76,8 +77,8 @@ def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor
 def begin_node(node: Node, name: str, **node_options: Any) -> None:
     """rclpy's own constructor of *node*.
 
-    :raises ConfigError: a name or namespace that can't be, or one of :data:`EVERY_NODE_SPECS` has another type. rclpy has exceptions of
-        its own for these.
+    :raises ConfigError: a name or namespace that can't be, or one of :data:`EVERY_NODE_SPECS` has
+        another type. rclpy has exceptions of its own for these.
     """
     try:
         Node.__init__(node, name, **node_options)
@@ -85,7 +86,8 @@ def begin_node(node: Node, name: str, **node_options: Any) -> None:
         # Its last line only points at the place.
         text = ' '.join(' '.join(str(error).splitlines()[:-1]).split())
         raise ConfigError(
-            f"node '{name}': {text}; choose another name or a shorter namespace: --ros-args -r __ns:=/NAME"
+            f"node '{name}': {text}; choose another name or a shorter namespace: --ros-args -r "
+            '__ns:=/NAME'
         ) from None
     except Exception:
         given = parameter_overrides(node)
@@ -102,9 +104,12 @@ class NodeParameters(Mapping[str, Any]):
 
     :param on_change: called with name and new value after a run-time change was accepted.
     :param prefixes: of parameters that the node declares later, when it knows them.
-    :param check: called with name and new value before a run-time change is accepted; raises ConfigError to refuse it.
-    :param changeable: why parameters that aren't dynamic can't be set now; empty: they can. Without it they never can.
-    :raises ConfigError: start-up values aren't allowed; a sentence for each, and for keys that are typing errors.
+    :param check: called with name and new value before a run-time change is accepted; raises
+        ConfigError to refuse it.
+    :param changeable: why parameters that aren't dynamic can't be set now; empty: they can.
+        Without it they never can.
+    :raises ConfigError: start-up values aren't allowed; a sentence for each, and for keys that are
+        typing errors.
     """
 
     def __init__(
@@ -142,7 +147,8 @@ class NodeParameters(Mapping[str, Any]):
             )
             self._values[spec.name] = value
         if wrong:
-            # Typing errors of keys of its own, too. Others may be meant for another package's node.
+            # Typing errors of keys of its own, too. Others may be meant for another package's
+            # node.
             for name in self.unclaimed():
                 if (hint := nearest(name, self._specs)) and not self._belongs_elsewhere(name):
                     wrong.append(f"parameter '{name}' is unknown{hint}")
@@ -151,7 +157,9 @@ class NodeParameters(Mapping[str, Any]):
 
     def judged(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[str]]:
         """*parameters* in the types in which they are declared, as ROS itself takes no integer for a number; and why they can't be set now:
-        all reasons, not only the first. What others have declared, such as a topic's QoS, rclpy judges."""
+        all reasons, not only the first. What others have declared, such as a topic's QoS, rclpy
+        judges.
+        """
         accepted, reasons = self._judge(parameters)
         own = dict(accepted)
         unknown = [
@@ -180,7 +188,8 @@ class NodeParameters(Mapping[str, Any]):
                 Exception
             ) as error:  # it would end the executor, and with that every node of the process
                 reasons.append(
-                    f"parameter '{spec.name}' can't be checked: {one_line(error)}; please report this line"
+                    f"parameter '{spec.name}' can't be checked: {one_line(error)}; please "
+                    'report this line'
                 )
         return accepted, reasons
 
@@ -216,7 +225,10 @@ class NodeParameters(Mapping[str, Any]):
                     self._values[changed_name] = was
                     with contextlib.suppress(Exception):  # the first reason is the one to be told
                         self._on_change(changed_name, was)
-                text = f"parameter '{name}' can't be put in force: {one_line(error)}; nothing was changed"
+                text = (
+                    f"parameter '{name}' can't be put in force: {one_line(error)}; nothing "
+                    'was changed'
+                )
                 return SetParametersResult(successful=False, reason=text)
         return SetParametersResult(successful=True)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+import re
 from typing import Any
 
 from rclpy.node import Node
@@ -96,7 +96,10 @@ def qos_problems(
                     and endpoint.direction == 'publisher'
                 )
                 if latched and qos.history == HistoryPolicy.KEEP_ALL:
-                    text = 'transient_local with keep-all would pin every frame for ever; use keep-last'
+                    text = (
+                        'transient_local with keep-all would pin every frame for ever; use '
+                        'keep-last'
+                    )
                     raise ConfigError(f"topic '{endpoint.topic}': {text}")
         except ConfigError as error:
             yield str(error)

@@ -1,28 +1,29 @@
 """What a command line's ROS arguments set, and for which nodes; in plain words what is wrong with them.
 
-Only the command line says for whom a key was meant. A key that none of our nodes has is refused where it was meant for one of them, by name
-or by a bare ``-p``. In a section for nodes of any name it may be another package's: there it is a warning. So it is by a bare ``-p`` from a
-launch file, whose ``SetParameter`` reaches the programs of all packages that way.
+Only the command line says for whom a key was meant. A key that none of our nodes has is refused
+where it was meant for one of them, by name or by a bare ``-p``. In a section for nodes of any name
+it may be another package's: there it is a warning. So it is by a bare ``-p`` from a launch file,
+whose ``SetParameter`` reaches the programs of all packages that way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import Enum
 import functools
 import itertools
 import os
 import re
 import weakref
-from collections.abc import Sequence
-from enum import Enum
 
 from rclpy.context import Context
 
 from zc_perception.errors import ConfigError, message_of, nearest
 from zc_perception.nodes.params.kinds import names_of, node_kinds, somebody_has
-from zc_perception.nodes.params.verdict import Node, judge_sections
+from zc_perception.nodes.params.verdict import judge_sections, Node
 from zc_perception.nodes.params.yaml_file import (
-    ParameterYaml,
     last_name,
+    ParameterYaml,
     read_parameter_yaml,
     section_matches,
 )
@@ -170,12 +171,14 @@ def check_start(
     nodes: Sequence[PerceptionNode], line: CommandLine, *, component: bool = False
 ) -> None:
     """Refuse what the command line means for one of *nodes* and none of them has: a typing error must not pass in silence. What may be meant
-    for other packages' nodes is warned of, see above. A key that another of our nodes has is passed over, unless it was set for this one by
-    its name.
+    for other packages' nodes is warned of, see above. A key that another of our nodes has is
+    passed over, unless it was set for this one by its name.
 
     :param nodes: all of this process.
-    :param component: there is one, which somebody loads: who gave it a key, and for whom that was meant, isn't known.
-    :raises ConfigError: names the file or the node, and each section or key, with what is right in its place.
+    :param component: there is one, which somebody loads: who gave it a key, and for whom that was
+        meant, isn't known.
+    :raises ConfigError: names the file or the node, and each section or key, with what is right in
+        its place.
     """
     line.check([(node.get_fully_qualified_name(), node.kind) for node in nodes])
     declared = {name for node in nodes for name in node.parameters.qos_overrides()}

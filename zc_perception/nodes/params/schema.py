@@ -1,16 +1,17 @@
 """The JSON schema of parameter files, made from the nodes' own declarations: editors complete and check a YAML by it.
 
-``python -m zc_perception.nodes.params.schema config/perception.schema.json`` writes it anew; a test compares. A file names it in
-its first line: ``# yaml-language-server: $schema=perception.schema.json``.
+``python -m zc_perception.nodes.params.schema config/perception.schema.json`` writes it anew; a
+test compares. A file names it in its first line: ``# yaml-language-server:
+$schema=perception.schema.json``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Iterable, Sequence
+import json
 from pathlib import Path
+import sys
 from typing import Any
 
 from zc_perception.nodes.params.kinds import node_kinds
@@ -24,8 +25,12 @@ _EVERY_NODE = {
 }
 # Parameters that nodes declare when they know them, nested or by names with dots.
 OPEN_ENDED = {
-    'qos_overrides': 'Quality of service of a topic, such as qos_overrides./image_raw.publisher.depth.',
-    'controls': 'Controls of the camera, such as controls.brightness. They exist once the camera is open.',
+    'qos_overrides': (
+        'Quality of service of a topic, such as qos_overrides./image_raw.publisher.depth.'
+    ),
+    'controls': (
+        'Controls of the camera, such as controls.brightness. They exist once the camera is open.'
+    ),
 }
 
 
@@ -119,7 +124,8 @@ def file_schema() -> dict[str, Any]:
     return {
         '$schema': 'https://json-schema.org/draft/2020-12/schema',
         'title': 'Parameter file of zc_perception',
-        'description': 'Sections by node: /**/capture in any namespace, /front/capture in one, /** for all nodes. A later section stands '
+        'description': 'Sections by node: /**/capture in any namespace, /front/capture in one, '
+        '/** for all nodes. A later section stands '
         'on top of an earlier one.',
         'type': 'object',
         **below,

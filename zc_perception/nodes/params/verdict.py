@@ -2,42 +2,45 @@
 
 It asks three things, and the nodes at their start go by the same rules:
 
-1. Does each section reach the node that it was meant for (:func:`judge_sections`)? rcl applies a section to the nodes whose full name it
-   matches, and says nothing when it matches none: a vehicle then drives with defaults. Sections for other packages' nodes are fine, a file
-   may serve many, and so are those of cameras that aren't run here. Refused is a section that was clearly meant for one of the nodes and
-   misses it.
-2. Does the node have each key? In a section that names the node, an unknown key is refused. In a section for nodes of any name (``/**``,
-   ``/front/*``) it may be another package's: there it is a warning, if none of our nodes has it.
-3. Does the node take the values (:func:`value_problems`)? Each alone, by its declaration (``SPECS``) and the node's ``CHECKS``; the QoS of
-   its ``ENDPOINTS``; and, if no value is refused so far, all together, by
-   :meth:`~zc_perception.nodes.perception_node.PerceptionNode.check_together`. Whatever needs a device, a driver or a pipeline is left to
-   the start.
+1. Does each section reach the node that it was meant for (:func:`judge_sections`)? rcl applies a
+   section to the nodes whose full name it matches, and says nothing when it matches none: a
+   vehicle then drives with defaults. Sections for other packages' nodes are fine, a file may serve
+   many, and so are those of cameras that aren't run here. Refused is a section that was clearly
+   meant for one of the nodes and misses it.
+2. Does the node have each key? In a section that names the node, an unknown key is refused. In a
+   section for nodes of any name (``/**``, ``/front/*``) it may be another package's: there it is a
+   warning, if none of our nodes has it.
+3. Does the node take the values (:func:`value_problems`)? Each alone, by its declaration
+   (``SPECS``) and the node's ``CHECKS``; the QoS of its ``ENDPOINTS``; and, if no value is refused
+   so far, all together, by
+   :meth:`~zc_perception.nodes.perception_node.PerceptionNode.check_together`. Whatever needs a
+   device, a driver or a pipeline is left to the start.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+import re
 from typing import Any
 
 from zc_perception.errors import ConfigError, nearest
 from zc_perception.nodes.params.kinds import (
-    NAMES,
-    NodeKind,
     declares,
+    NAMES,
     names_of,
     node_kind,
     node_kinds,
+    NodeKind,
     owners,
     unknown_hint,
 )
 from zc_perception.nodes.params.qos_overrides import PREFIX, qos_problems
 from zc_perception.nodes.params.yaml_file import (
-    ParameterYaml,
-    Section,
     last_name,
     nodes_named,
+    ParameterYaml,
+    Section,
     section_matches,
 )
 from zc_perception.parameters import EVERY_NODE, EVERY_NODE_SPECS
@@ -70,7 +73,8 @@ class Problem:
 class Verdict:
     """What the nodes would say.
 
-    :ivar misses: sections that were meant for one of the nodes and match none. The nodes end with them.
+    :ivar misses: sections that were meant for one of the nodes and match none. The nodes end with
+        them.
     :ivar problems: what else the nodes end with.
     :ivar warnings: what they only warn of.
     """
@@ -87,8 +91,10 @@ def judge(
 ) -> Verdict:
     """What the nodes would say to a file.
 
-    :param nodes: the nodes that are going to have it: kinds (``capture``, ``inference`` …) by full names.
-    :param on_top: values by kind that stand on top of the file's, such as those of launch arguments.
+    :param nodes: the nodes that are going to have it: kinds (``capture``, ``inference`` …) by full
+        names.
+    :param on_top: values by kind that stand on top of the file's, such as those of launch
+        arguments.
     """
     verdict = Verdict()
     for problem in judge_sections(file, list(nodes.items())):
@@ -156,7 +162,8 @@ def component_values(
     file: ParameterYaml, node: str, kind: str, on_top: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What a component is given that doesn't get the file itself: the file's values for it, without those of a section for all nodes that
-    are meant for others, and *on_top*. An empty list has no type in ROS, so it goes as one empty string, which doesn't count.
+    are meant for others, and *on_top*. An empty list has no type in ROS, so it goes as one empty
+    string, which doesn't count.
     """
     others = {name for name in file.keys_for_any_name(node) if not declares(node_kind(kind), name)}
     values = {
@@ -169,7 +176,8 @@ def expected_nodes(
     sections: Sequence[Section], namespaces: Sequence[str] | None
 ) -> dict[str, str]:
     """The nodes that are going to have a file, for :func:`judge`: those of some namespaces, or those that the file names, or one of each
-    kind. A recorder or a pipeline only where a section is for it: none of the programs for cameras starts one.
+    kind. A recorder or a pipeline only where a section is for it: none of the programs for cameras
+    starts one.
 
     :param namespaces: of all cameras; ``None``: as the file says.
     """
@@ -266,7 +274,10 @@ def judge_sections(
             for key in values:
                 if len(lines := file.lines[section, key]) > 1:
                     places = ' and '.join(f'line {number}' for number in lines)
-                    text = f"parameter '{key}' is given in {places}, and ROS takes one of them; write it once"
+                    text = (
+                        f"parameter '{key}' is given in {places}, and ROS takes one of "
+                        'them; write it once'
+                    )
                     refused.append(Problem(text, '', section))
         elif '*' in name:
             continue
@@ -312,7 +323,10 @@ def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
     for node in nodes:
         meant = node.split('/')[1:-1][-len(literal) :]
         if literal and _mistyped(literal, meant) and not any(_names(s, node) for s in among):
-            hint = f"did you mean '{'/'.join(meant)}'? If '{'/'.join(literal)}' is another camera, give '{node}' a section of its own"
+            hint = (
+                f"did you mean '{'/'.join(meant)}'? If '{'/'.join(literal)}' is another "
+                f"camera, give '{node}' a section of its own"
+            )
             return f"'{shown}' does not match node '{node}'; {hint}"
     return ''
 

@@ -8,14 +8,14 @@ a file is refused. Where there is no ROS (``zc_doctor`` on a bare machine), valu
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 import contextlib
 import ctypes
+from ctypes import c_char_p, c_size_t, POINTER
+from dataclasses import dataclass
 import functools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from ctypes import POINTER, c_char_p, c_size_t
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -224,7 +224,10 @@ _PLAIN_WORDS = (
     ),
     (
         'before ros__parameters',
-        f"'{KEY}:' must stand between a node's name and its parameters, of which there is at least one",
+        (
+            f"'{KEY}:' must stand between a node's name and its parameters, of which there is at "
+            'least one'
+        ),
     ),
     ('aliasing', 'ROS takes no alias (*NAME); write the value again'),
     ('should be of same type', 'a list has values of several types; put quotes around texts'),
@@ -236,7 +239,10 @@ _PLAIN_WORDS = (
 )
 _NODE = re.compile(r'(/([A-Za-z_]\w*|\*\*?))+', re.ASCII)
 _RCL_LINE = re.compile(r' (?:at|near) line(?:_num)? (\d+)')
-_ODD = "write each parameter as NAME: VALUE; ROS has no NUL, no list in a list, no empty '{}', and nothing below a name with a dot"
+_ODD = (
+    'write each parameter as NAME: VALUE; ROS has no NUL, no list in a list, no empty '
+    "'{}', and nothing below a name with a dot"
+)
 _UNREADABLE = object()
 _Key = tuple[str, str]
 

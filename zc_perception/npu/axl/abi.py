@@ -1,16 +1,16 @@
 """The kernel interface of an Axelera driver that imports dma-bufs: structs, flags, ioctl numbers. No I/O.
 
-Source: the UAPI header ``test/rig/module/axl_ioctl.h``, which says what every member means and which
-errno every mistake gets. ``test/npu/test_axl_abi.py`` has a C compiler compare the two, so that neither
-can change alone. Little-endian, natural alignment, 64-bit kernel.
+Source: the UAPI header ``test/rig/module/axl_ioctl.h``, which says what every member means and
+which errno every mistake gets. ``test/npu/test_axl_abi.py`` has a C compiler compare the two, so
+that neither can change alone. Little-endian, natural alignment, 64-bit kernel.
 """
 
 from __future__ import annotations
 
-import ctypes
-import enum
 from collections.abc import Mapping, Sequence
+import ctypes
 from dataclasses import dataclass
+import enum
 
 from zc_perception.errors import ConfigError, nearest
 
@@ -138,7 +138,8 @@ _IOC_READ = 2
 IOCTL_TYPE = 'U'
 
 _BOTH = _IOC_READ | _IOC_WRITE
-# By the names under which a configuration may replace the numbers: number, direction as user space sees it, what the argument points at.
+# By the names under which a configuration may replace the numbers: number, direction as user space
+# sees it, what the argument points at.
 _IOCTLS: Mapping[
     str, tuple[int, int, type[ctypes.LittleEndianStructure] | type[ctypes.c_uint32]]
 ] = {
@@ -209,7 +210,8 @@ def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
     )
     if doubled:
         raise ConfigError(
-            f"parameter 'axl_ioctls': the ioctls {' and '.join(doubled)} have the same number {chosen[doubled[0]]}"
+            f"parameter 'axl_ioctls': the ioctls {' and '.join(doubled)} have the same number "
+            f'{chosen[doubled[0]]}'
         )
     return numbers
 

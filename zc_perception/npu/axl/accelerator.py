@@ -1,28 +1,32 @@
 """The ``axl`` accelerator: the Metis driver imports the camera's own buffer and reads it there. No pass of the CPU over pixels.
 
-Needs a driver with the ioctls of ``axl_ioctl.h``; the shipped one has none and answers ENOTTY, which the error says. Read
-:class:`AxlAccelerator` first, then :class:`AxlJob`; the memory of results is in :class:`ResultBuffers`.
+Needs a driver with the ioctls of ``axl_ioctl.h``; the shipped one has none and answers ENOTTY,
+which the error says. Read :class:`AxlAccelerator` first, then :class:`AxlJob`; the memory of
+results is in :class:`ResultBuffers`.
 
-:class:`ImportCache` remembers which buffers the device has imported, so that the steady state imports nothing. The key is
-(device-open epoch, direction, fourcc, modifier, width, height, per plane (st_dev, st_ino, offset, stride)). An entry owns duplicates
-of the descriptors: as long as it is a key, the kernel can't give its inode number to another buffer.
+:class:`ImportCache` remembers which buffers the device has imported, so that the steady state
+imports nothing. The key is (device-open epoch, direction, fourcc, modifier, width, height, per
+plane (st_dev, st_ino, offset, stride)). An entry owns duplicates of the descriptors: as long as it
+is a key, the kernel can't give its inode number to another buffer.
 
-A duplicate and an import keep the memory, too, so an entry has to go when the buffer's owner gives it up: a pool that retires or
-replaces a slot or is closed, a link whose producer is gone. All of them close their :class:`DmaBuf`, on whichever thread, and the
-buffer itself tells the cache (:meth:`DmaBuf.tell_end`): nobody has to remember to connect a pool with a cache. What was told waits in
-a queue for the cache's own thread.
+A duplicate and an import keep the memory, too, so an entry has to go when the buffer's owner gives
+it up: a pool that retires or replaces a slot or is closed, a link whose producer is gone. All of
+them close their :class:`DmaBuf`, on whichever thread, and the buffer itself tells the cache
+(:meth:`DmaBuf.tell_end`): nobody has to remember to connect a pool with a cache. What was told
+waits in a queue for the cache's own thread.
 
-An import that a job in flight reads is not taken away from it, whoever asks: :class:`ImportsInUse` releases it after its last job.
+An import that a job in flight reads is not taken away from it, whoever asks: :class:`ImportsInUse`
+releases it after its last job.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import queue
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+import contextlib
 from dataclasses import dataclass
+import itertools
+import queue
 from typing import Any
 
 from zc_perception.detection.letterbox import Letterbox
@@ -39,10 +43,10 @@ from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
 from zc_perception.npu.axl.abi import ImportFlags, parse_ioctl_numbers
 from zc_perception.npu.axl.device import AxlDevice, JobFence
 from zc_perception.npu.axl.engine import AXL
-from zc_perception.npu.axl.kind import ENTRIES, Axl
-from zc_perception.npu.manifest import ModelManifest, TensorSpec, check_head
+from zc_perception.npu.axl.kind import Axl, ENTRIES
+from zc_perception.npu.manifest import check_head, ModelManifest, TensorSpec
 from zc_perception.npu.metis_card import choose_card, find_cards, read_iommu, read_link
-from zc_perception.pixel.layout import ImageLayout, compute_layout
+from zc_perception.pixel.layout import compute_layout, ImageLayout
 from zc_perception.pixel.modifier import LINEAR
 
 CacheKey = tuple[Hashable, ...]
@@ -59,8 +63,8 @@ def import_key(
 class ImportsInUse:
     """Knows which jobs read which handle, and gives a handle back to the device after its last job. One thread uses it.
 
-    ``release_errors`` counts handles that the device refused to take back, and ``last_release_error`` says why. Nothing is raised,
-    because no frame has a part in it.
+    ``release_errors`` counts handles that the device refused to take back, and
+    ``last_release_error`` says why. Nothing is raised, because no frame has a part in it.
     """
 
     def __init__(self, release: Callable[[int], None]) -> None:
@@ -114,7 +118,8 @@ class ImportCache:
 
     With more than ``limit`` entries, the one that was unused for the longest time goes.
 
-    One thread uses it. A buffer may end on any thread: its identity is queued, and the next :meth:`get` gives its import back.
+    One thread uses it. A buffer may end on any thread: its identity is queued, and the next
+    :meth:`get` gives its import back.
 
     :param release: gives a handle back to the device, and doesn't raise.
     :param limit: entries kept.
@@ -190,11 +195,13 @@ def _is_tight(layout: ImageLayout, num_buffers: int) -> bool:
 class AxlAccelerator(Axl):
     """One card whose driver imports dma-bufs. It has no thread of its own: the driver signals each job's fence.
 
-    It owns the open device node, the cache of imports and, while a model is loaded, one result buffer for each job in flight.
+    It owns the open device node, the cache of imports and, while a model is loaded, one result
+    buffer for each job in flight.
 
     Without the cache every frame is imported and released, as the document's sample does.
 
-    :raises AcceleratorError: no card, or a driver without the ioctls; the message says what works instead.
+    :raises AcceleratorError: no card, or a driver without the ioctls; the message says what works
+        instead.
     """
 
     def __init__(self, values: Mapping[str, Any], *, tree: HostTree = HOST) -> None:
@@ -208,7 +215,8 @@ class AxlAccelerator(Axl):
             self._axl = self._device.query()
             if self._axl.level == 0:
                 raise AcceleratorError(
-                    f'the driver of {self._card.path} has no import and submit ioctls (ENOTTY); use accelerator: axruntime (Voyager SDK) '
+                    f'the driver of {self._card.path} has no import and submit ioctls '
+                    '(ENOTTY); use accelerator: axruntime (Voyager SDK) '
                     "or onnx, or give the driver's own ioctl numbers in parameter 'axl_ioctls'"
                 )
         except BaseException:
@@ -225,7 +233,8 @@ class AxlAccelerator(Axl):
         self._result_notice = ''
         self._box: Letterbox | None = None
         self._more_cards = (
-            f'there are {len(others) + 1} Metis cards and this is {self._card}; choose with parameter '
+            f'there are {len(others) + 1} Metis cards and this is {self._card}; choose with '
+            'parameter '
             f"'accelerator_device', the others are {', '.join(map(str, others))}"
             if others
             else ''
@@ -252,8 +261,10 @@ class AxlAccelerator(Axl):
         older = ''
         if self._axl.level < 2:
             older = (
-                f'the driver of {self._card.path} has only ioctls 64 to 66: it imports tight LINEAR images in one buffer and nothing else, '
-                'takes one job at a time, and waits for acquire fences on the CPU; a newer driver does better'
+                f'the driver of {self._card.path} has only ioctls 64 to 66: it imports tight '
+                'LINEAR images in one buffer and nothing else, '
+                'takes one job at a time, and waits for acquire fences on the CPU; a newer '
+                'driver does better'
             )
         return [
             notice for notice in (self._more_cards, link, older, self._result_notice) if notice
@@ -303,13 +314,15 @@ class AxlAccelerator(Axl):
         """See :class:`Accelerator`. Allocates one result buffer for each job in flight."""
         if manifest.engine != AXL.name or not manifest.tensors:
             raise ConfigError(
-                f"model '{manifest.name}' (engine {manifest.engine}) can't run on axl; use a manifest with engine: axl, or accelerator: onnx"
+                f"model '{manifest.name}' (engine {manifest.engine}) can't run on axl; use a "
+                'manifest with engine: axl, or accelerator: onnx'
             )
         check_head(manifest, [spec.blank() for spec in manifest.tensors])
         if self._results is not None:
             if self._results.busy:
                 raise AcceleratorError(
-                    f"model '{manifest.name}' can't be loaded while {self._results.busy} jobs are in flight; wait for them"
+                    f"model '{manifest.name}' can't be loaded while {self._results.busy} jobs "
+                    'are in flight; wait for them'
                 )
             self._results.close()
             self._results = None
@@ -348,7 +361,8 @@ class AxlAccelerator(Axl):
             if layout.modifier != LINEAR:
                 advice = 'let the camera give LINEAR images, or use a driver with ioctls 67 to 69'
             raise AcceleratorError(
-                f'the driver of {self._card.path} imports only tight LINEAR images in one buffer, not {layout.describe()}; {advice}'
+                f'the driver of {self._card.path} imports only tight LINEAR images in one '
+                f'buffer, not {layout.describe()}; {advice}'
             )
         return self._device.import_fd(
             buffers[0], layout.width, layout.height, layout.fourcc, ImportFlags.TO_DEVICE
@@ -440,8 +454,10 @@ def open_result_heap(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
     if is_contiguous(heap.name):
         return heap, buffers, ''
     return heap, buffers, (
-        f'result buffers come from {heap.name} instead of a CMA heap ({"; ".join(reasons)}): their pages are scattered, which is fine '
-        'behind an IOMMU only; without one, enable CONFIG_DMABUF_HEAPS_CMA and reserve memory (cma=64M)'
+        f'result buffers come from {heap.name} instead of a CMA heap ({"; ".join(reasons)}): '
+        'their pages are scattered, which is fine '
+        'behind an IOMMU only; without one, enable CONFIG_DMABUF_HEAPS_CMA and reserve memory '
+        '(cma=64M)'
     )  # fmt: skip
 
 
@@ -522,7 +538,8 @@ class ResultBuffers:
         self.collect()
         if not self._spare:
             raise AcceleratorError(
-                f'all {len(self._all)} result buffers are in use, {len(self._late)} of them by jobs that were given up; close jobs sooner'
+                f'all {len(self._all)} result buffers are in use, {len(self._late)} of them by '
+                'jobs that were given up; close jobs sooner'
             )
         return self._spare.pop()
 
@@ -583,7 +600,8 @@ class AxlJob:
     def outputs(self) -> Outputs:
         """See :class:`Job`: views of the result buffer, which the device may write again after :meth:`close`.
 
-        :raises AcceleratorError: the fence has not signalled, or an error; see :meth:`JobFence.check`.
+        :raises AcceleratorError: the fence has not signalled, or an error; see
+            :meth:`JobFence.check`.
         """
         if self._ended:
             raise AcceleratorError(

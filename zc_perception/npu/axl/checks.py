@@ -6,22 +6,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 
 from zc_perception.errors import AcceleratorError, ZcError
-from zc_perception.machine.checks import Finding, Need, Needs, Status, ok, skip
+from zc_perception.machine.checks import Finding, Need, Needs, ok, skip, Status
 from zc_perception.machine.heaps import allocate, heap_nodes
 from zc_perception.machine.system import System
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.npu.axl.abi import ImportFlags, parse_ioctl_numbers
 from zc_perception.npu.axl.device import AxlCapabilities, AxlDevice
 from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
-from zc_perception.npu.metis_card import MetisCard, find_cards
+from zc_perception.npu.metis_card import find_cards, MetisCard
 from zc_perception.npu.metis_checks import card_need, of_each_card, wanted_cards
-from zc_perception.pixel.fourcc import NV12, fourcc_name
+from zc_perception.pixel.fourcc import fourcc_name, NV12
 from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import LINEAR
 
 _SIZE = (640, 360)
 
-_OTHER_DRIVER = 'use accelerator: axruntime (Voyager SDK) or onnx, install a driver with the import ioctls, or give its numbers in axl_ioctls'
+_OTHER_DRIVER = (
+    'use accelerator: axruntime (Voyager SDK) or onnx, install a driver with the '
+    'import ioctls, or give its numbers in axl_ioctls'
+)
 
 
 def numbers_of(needs: Needs) -> Mapping[str, int]:
@@ -73,7 +76,10 @@ def _ioctls(system: System, needs: Needs, card: MetisCard) -> Finding:
             **figures,
         )
     if answer.level == 1:
-        text = 'the driver has only ioctls 64 to 66: it takes LINEAR images without padding in one buffer, and one job at a time'
+        text = (
+            'the driver has only ioctls 64 to 66: it takes LINEAR images without padding '
+            'in one buffer, and one job at a time'
+        )
         return Finding(
             Status.WARN,
             text,
@@ -146,7 +152,10 @@ def _imports_into(
             else:
                 yield _imported(system, device, capabilities, name, subject)
         except (ZcError, OSError) as error:
-            advice = 'memory.heaps shows its rights and metis.iommu why the card refuses pages; read dmesg, or set another heap'
+            advice = (
+                'memory.heaps shows its rights and metis.iommu why the card refuses '
+                'pages; read dmesg, or set another heap'
+            )
             yield Finding(
                 _import_need(needs, name).missing,
                 f'a buffer of {name} could not be imported: {error}',
@@ -189,5 +198,8 @@ def _attached(
     found, advice = answer.text, 'see metis.ioctls'
     if answer.answer is Importable.YES:
         found = f'the driver can attach the buffer, but has no ioctls for frames: {answer.text}'
-        advice = 'use accelerator: axruntime (Voyager SDK), which works with this driver; axl needs a driver with the import ioctls'
+        advice = (
+            'use accelerator: axruntime (Voyager SDK), which works with this driver; axl '
+            'needs a driver with the import ioctls'
+        )
     return Finding(needs.accelerator('axl').missing, found, advice, subject, figures)

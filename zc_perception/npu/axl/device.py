@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 import ctypes
+from dataclasses import dataclass
 import errno
 import fcntl
+from functools import partial
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 
-from zc_perception.errors import NO_DESCRIPTOR, AcceleratorError, DeviceLostError
+from zc_perception.errors import AcceleratorError, DeviceLostError, NO_DESCRIPTOR
 from zc_perception.machine.host_tree import HOST, HostTree
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile
@@ -20,11 +20,11 @@ from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.npu.axl import abi as axl_abi
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.metis_card import (
-    Iommu,
-    PcieLink,
     card_at,
     card_is_gone,
     found_cards,
+    Iommu,
+    PcieLink,
     read_link,
 )
 from zc_perception.pixel.fourcc import NV12
@@ -39,7 +39,8 @@ _FORMATS = 64
 _MAX_FORMATS = 4096
 _ATTEMPTS = 100
 _IMPORTABLE = ('dma_heap/', 'udmabuf', 'v4l2/', 'gstreamer/', 'libcamera', 'nvbufsurface')
-# What parameter in_flight can ask for. Each place has a result buffer, of CMA memory where there is some, whatever a driver could queue.
+# What parameter in_flight can ask for. Each place has a result buffer, of CMA memory where there
+# is some, whatever a driver could queue.
 _MOST_IN_FLIGHT = 16
 _OF_A_CARD_THAT_IS_GONE = (errno.ENODEV, errno.ENXIO, errno.ESHUTDOWN, errno.ENOLINK)
 # Some drivers answer EINVAL to a number that they don't know.
@@ -49,14 +50,17 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
         errno.EBADF,
     ): "the buffer's descriptor was closed; keep the frame leased until its job is done",
     (errno.EINVAL,): (
-        "the descriptor is no dma-buf (a memfd isn't one), or format, stride, offset or size don't suit the device; see its constraints"
+        "the descriptor is no dma-buf (a memfd isn't one), or format, stride, offset or size "
+        "don't suit the device; see its constraints"
     ),
-    (
-        errno.EACCES,
-    ): 'the buffer is read-only for this process; import frames TO_DEVICE and allocate results writable',
-    (
-        errno.EPERM,
-    ): 'the driver or a security module refuses this user; add it to the group of the device node, see dmesg | grep -i denied',
+    (errno.EACCES,): (
+        'the buffer is read-only for this process; import frames TO_DEVICE and allocate '
+        'results writable'
+    ),
+    (errno.EPERM,): (
+        'the driver or a security module refuses this user; add it to the group of the device '
+        'node, see dmesg | grep -i denied'
+    ),
     (
         errno.ENOENT,
     ): 'the import was released before or belongs to another open file; import the buffer again',
@@ -65,31 +69,39 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
         errno.EAGAIN,
     ): "the card is back-pressured; lower parameter 'in_flight' or wait for a fence",
     (errno.ENOTTY, errno.ENOSYS): (
-        'this driver has no import and submit ioctls; use accelerator: axruntime (Voyager SDK) or onnx, '
+        'this driver has no import and submit ioctls; use accelerator: axruntime (Voyager SDK) '
+        'or onnx, '
         "or give the driver's own ioctl numbers in parameter 'axl_ioctls'"
     ),
-    (
-        errno.EOPNOTSUPP,
-        ENOTSUPP,
-    ): 'enable the IOMMU for the card, or allocate from a contiguous heap such as dma_heap/linux,cma',
-    (errno.E2BIG,): 'the driver is older than this package; update it',
-    _OF_A_CARD_THAT_IS_GONE: 'the card was removed, reset or lost its link; check lspci -d 1f9d: and dmesg, then open it anew',
-    (
-        errno.ENOMEM,
-        errno.ENOSPC,
-    ): "free memory (see CmaFree in /proc/meminfo), or use fewer or smaller buffers (parameter 'slots')",
-    (
-        errno.EFAULT,
-    ): "an argument or the card's DMA hit memory that isn't mapped; see dmesg | grep -i -e axl -e iommu -e smmu",
-    (errno.ETIMEDOUT, errno.ETIME): (
-        "the card is back-pressured or its PCIe link is degraded; lower parameter 'in_flight' or the frame rate, or raise 'timeout'"
+    (errno.EOPNOTSUPP, ENOTSUPP): (
+        'enable the IOMMU for the card, or allocate from a contiguous heap such as '
+        'dma_heap/linux,cma'
     ),
-    (
-        errno.EIO,
-    ): "the card could not run the job; see dmesg | grep -i -e axl -e metis, and that 'model_id' names a model that it has",
-    (
-        errno.ECANCELED,
-    ): 'the device was closed while the job was in flight; that is the normal end of a job at shutdown',
+    (errno.E2BIG,): 'the driver is older than this package; update it',
+    _OF_A_CARD_THAT_IS_GONE: (
+        'the card was removed, reset or lost its link; check lspci -d '
+        '1f9d: and dmesg, then open it anew'
+    ),
+    (errno.ENOMEM, errno.ENOSPC): (
+        'free memory (see CmaFree in /proc/meminfo), or use fewer or smaller buffers '
+        "(parameter 'slots')"
+    ),
+    (errno.EFAULT,): (
+        "an argument or the card's DMA hit memory that isn't mapped; see dmesg | grep -i -e "
+        'axl -e iommu -e smmu'
+    ),
+    (errno.ETIMEDOUT, errno.ETIME): (
+        "the card is back-pressured or its PCIe link is degraded; lower parameter 'in_flight' "
+        "or the frame rate, or raise 'timeout'"
+    ),
+    (errno.EIO,): (
+        'the card could not run the job; see dmesg | grep -i -e axl -e metis, and that '
+        "'model_id' names a model that it has"
+    ),
+    (errno.ECANCELED,): (
+        'the device was closed while the job was in flight; that is the normal end of a job at '
+        'shutdown'
+    ),
 }
 ADVICE: Mapping[int, str] = {
     **NO_DESCRIPTOR,
@@ -123,7 +135,8 @@ class AxlError(AcceleratorError):
         )
         end = f'; {more}' if more else ''
         super().__init__(
-            f'axl {request}{where} failed with {errno_name(number)} ({os.strerror(number)}): {advice}{end}'
+            f'axl {request}{where} failed with {errno_name(number)} ({os.strerror(number)}): '
+            f'{advice}{end}'
         )
         self.errno = number
 
@@ -137,7 +150,8 @@ def axl_error(
 ) -> AxlError:
     """The exception for an errno.
 
-    :param gone: the card doesn't answer any more, which makes an input/output error the loss of the device.
+    :param gone: the card doesn't answer any more, which makes an input/output error the loss of
+        the device.
     """
     lost = number in _OF_A_CARD_THAT_IS_GONE or (gone and number == errno.EIO)
     return (AxlGoneError if lost else AxlError)(request, number, detail, more)
@@ -152,11 +166,17 @@ def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
     message = f"'{path}' can't be opened: {error.strerror}; "
     if number in (errno.ENODEV, errno.ENXIO):
         return DeviceLostError(
-            f'{message}the driver waits for the link of the card to come back, try again in some seconds'
+            f'{message}the driver waits for the link of the card to come back, try again in '
+            'some seconds'
         )
     hints = {
-        errno.EACCES: 'add the user to the group of the device node, or give that group access in a udev rule',
-        errno.EPERM: 'give the container access to the node (--device), or the user in a udev rule',
+        errno.EACCES: (
+            'add the user to the group of the device node, or give that group '
+            'access in a udev rule'
+        ),
+        errno.EPERM: (
+            'give the container access to the node (--device), or the user in a udev rule'
+        ),
         errno.EBUSY: f'another process has the card for itself, see lsof {path}',
         **NO_DESCRIPTOR,
     }
@@ -167,7 +187,8 @@ def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
 class AxlCapabilities:
     """What QUERY says; for a driver of the first generation what its ioctls imply.
 
-    :param level: 0 no import ioctls at all, 1 only 64–66 (tight LINEAR images in one buffer), 2 all.
+    :param level: 0 no import ioctls at all, 1 only 64–66 (tight LINEAR images in one buffer), 2
+        all.
     :param formats: (fourcc, modifier) pairs; empty for level 1, which doesn't tell.
     """
 
@@ -200,7 +221,8 @@ class AxlCapabilities:
 class JobFence(SyncFile):
     """A job's fence: a sync_file of the driver, whose error is the driver's errno, explained.
 
-    :param explain: makes the exception for the errno that the job ended with; asked only when one did.
+    :param explain: makes the exception for the errno that the job ended with; asked only when one
+        did.
     :param seqno: the driver's number of the job; 0: it didn't say.
     """
 
@@ -250,7 +272,8 @@ class AxlDevice:
 
     :param path: the device node.
     :param numbers: ioctl numbers by name, for a driver that uses others than the pinned ones.
-    :raises AcceleratorError: the node can't be opened, or is no device; :class:`DeviceLostError` while the card's link is down.
+    :raises AcceleratorError: the node can't be opened, or is no device; :class:`DeviceLostError`
+        while the card's link is down.
     """
 
     def __init__(
@@ -267,7 +290,8 @@ class AxlDevice:
         if not stat.S_ISCHR(os.fstat(self._fd.fileno()).st_mode):
             self._fd.close()
             raise AcceleratorError(
-                f"parameter 'accelerator_device' is '{path}', which is no device node; it must be a Metis card's ({found_cards(tree)})"
+                f"parameter 'accelerator_device' is '{path}', which is no device node; it must "
+                f"be a Metis card's ({found_cards(tree)})"
             )
 
     def _ioctl(
@@ -318,8 +342,10 @@ class AxlDevice:
             or not _is_power_of_two(query.offset_align)
         ):
             raise AcceleratorError(
-                f'the driver of {self.path} answers QUERY with max_in_flight {query.max_in_flight}, stride_align {query.stride_align}, '
-                f"offset_align {query.offset_align}, of which the first must be at least 1 and the others powers of two; check 'axl_ioctls'"
+                f'the driver of {self.path} answers QUERY with max_in_flight '
+                f'{query.max_in_flight}, stride_align {query.stride_align}, '
+                f'offset_align {query.offset_align}, of which the first must be at least 1 and '
+                "the others powers of two; check 'axl_ioctls'"
             )
         formats = tuple((f.fourcc, f.modifier) for f in table[: query.num_formats])
         return AxlCapabilities(

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from zc_perception.npu.engine_rules import EngineRules, Values
 from zc_perception.npu.manifest import OUTPUTS, TensorSpec
-from zc_perception.rules import Key, Place, integer
+from zc_perception.rules import integer, Key, Place
 
 _LARGEST_TENSOR = 1 << 30
 
@@ -39,7 +39,10 @@ class AxlRules(EngineRules):
                 where = place.item(tensors.index(second)).at('offset')
                 raise where.refuse(
                     second.offset,
-                    f"{first.offset + first.num_bytes} or more, where tensor '{first.name}' has ended",
+                    (
+                        f"{first.offset + first.num_bytes} or more, where tensor '{first.name}' "
+                        'has ended'
+                    ),
                 )
 
 

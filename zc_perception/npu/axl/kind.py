@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+import importlib
 from typing import Any
 
 from zc_perception.errors import ZcError
@@ -67,8 +67,14 @@ class Axl(Accelerator):
         'axl_dmabuf_release',
         'axl_submit',
         'axl_complete',
-        "use a metis driver with the tracepoints of axl_trace.h; without them the driver's imports and submits can't be seen",
-        'dmesg | grep axl; strace -f -e trace=ioctl -p PID; compare the ioctl numbers of driver and package (parameter axl_ioctls)',
+        (
+            "use a metis driver with the tracepoints of axl_trace.h; without them the driver's "
+            "imports and submits can't be seen"
+        ),
+        (
+            'dmesg | grep axl; strace -f -e trace=ioctl -p PID; compare the ioctl numbers of '
+            'driver and package (parameter axl_ioctls)'
+        ),
         ENTRIES,
     )
     AUTO = 10

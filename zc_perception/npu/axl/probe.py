@@ -1,27 +1,30 @@
 """Asks the driver that the Voyager SDK ships (metis-dkms) whether it can import a buffer: attach, detach, no inference.
 
-That driver attaches one dma-buf to each open file: ``'U'`` 5 (``_IOWR``, argument: pointer to an int with the descriptor) attaches and maps
-it in both directions, ``'U'`` 6 takes it back, and so does closing the file. Read in the published source of driver 1.6.2
-(``axl-aipu-ioctl.c``):
+That driver attaches one dma-buf to each open file: ``'U'`` 5 (``_IOWR``, argument: pointer to an
+int with the descriptor) attaches and maps it in both directions, ``'U'`` 6 takes it back, and so
+does closing the file. Read in the published source of driver 1.6.2 (``axl-aipu-ioctl.c``):
 
-- It doesn't check whether anything is attached before it detaches, so a detach is only sent after an attach that succeeded.
-- An attach that fails keeps a reference to the buffer for ever: probe with a small one, a page is enough to know what a heap is good for.
-- Success means that the kernel attached the buffer to the card and mapped its pages, not that these are one range of addresses.
+- It doesn't check whether anything is attached before it detaches, so a detach is only sent after
+  an attach that succeeded.
+- An attach that fails keeps a reference to the buffer for ever: probe with a small one, a page is
+  enough to know what a heap is good for.
+- Success means that the kernel attached the buffer to the card and mapped its pages, not that
+  these are one range of addresses.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
-import os
 from dataclasses import dataclass
 from enum import Enum
+import errno
+import os
 
 from zc_perception.machine.host_tree import HOST, HostTree
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.npu.axl.abi import IOCTL_TYPE, ioc
-from zc_perception.npu.axl.device import ENOTSUPP, call_driver, errno_name, open_error
+from zc_perception.npu.axl.abi import ioc, IOCTL_TYPE
+from zc_perception.npu.axl.device import call_driver, ENOTSUPP, errno_name, open_error
 from zc_perception.npu.metis_card import found_cards
 
 _INT = ctypes.sizeof(ctypes.c_int)
@@ -55,11 +58,17 @@ _GONE = 'the card is gone or its link is down; check lspci -d 1f9d: and dmesg'
 _MEANINGS: dict[int, tuple[Importable, str]] = {
     errno.ENOTTY: (
         Importable.UNKNOWN,
-        "the driver has no attach ioctl ('U' 5), so it is not the shipped metis-dkms, or too old; see modinfo metis",
+        (
+            "the driver has no attach ioctl ('U' 5), so it is not the shipped metis-dkms, or too "
+            'old; see modinfo metis'
+        ),
     ),
     errno.EINVAL: (
         Importable.NO,
-        'it is no dma-buf (a memfd is not one), or its exporter refuses the card; use a dma-heap or udmabuf',
+        (
+            'it is no dma-buf (a memfd is not one), or its exporter refuses the card; use a '
+            'dma-heap or udmabuf'
+        ),
     ),
     errno.EBADF: (Importable.NO, 'its descriptor is closed; probe while the buffer is open'),
     errno.ENOMEM: (

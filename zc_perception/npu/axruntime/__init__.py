@@ -1,6 +1,7 @@
 """Axelera's Voyager runtime: by the vendor's Python package where it can be imported, else by its C library.
 
-Read ``accelerator`` first, then ``worker`` (the threads of one core). Below them are ``tensors`` (memory, and how a frame becomes one)
-and ``runtime`` (what both interfaces have in common). ``binding`` is the Python interface; ``session`` (objects) and ``library``
-(functions) are the C interface. ``releases`` knows which releases of runtime, driver and firmware go together.
+Read ``accelerator`` first, then ``worker`` (the threads of one core). Below them are ``tensors``
+(memory, and how a frame becomes one) and ``runtime`` (what both interfaces have in common).
+``binding`` is the Python interface; ``session`` (objects) and ``library`` (functions) are the C
+interface. ``releases`` knows which releases of runtime, driver and firmware go together.
 """

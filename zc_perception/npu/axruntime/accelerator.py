@@ -1,24 +1,27 @@
 """The ``axruntime`` accelerator: Metis cards through the shipped Voyager runtime.
 
-Its models take a letterboxed, quantised, padded int8 tensor and not NV12. So this way is not free of copies: each frame is read once and
-its tensor written once, straight into the dma-buf that the runtime imports, booked as ``tensor``. It needs only what today's driver has.
+Its models take a letterboxed, quantised, padded int8 tensor and not NV12. So this way is not free
+of copies: each frame is read once and its tensor written once, straight into the dma-buf that the
+runtime imports, booked as ``tensor``. It needs only what today's driver has.
 
-The vendor's Python package ``axelera.runtime`` is preferred. The C library takes its place where the package can't be imported, and where
-a path of the library is given. Diagnostics say which is used (``interface``) and
+The vendor's Python package ``axelera.runtime`` is preferred. The C library takes its place where
+the package can't be imported, and where a path of the library is given. Diagnostics say which is
+used (``interface``) and
 why not the package (``python_binding``).
 
-Source: Voyager SDK, *API Reference* of ``axruntime.h`` and of ``axelera.runtime``. What stands between the lines there is in the modules
-that this one puts together: ``runtime``, ``binding``, ``session``, ``tensors`` (memory, and how a frame becomes a tensor), ``worker``
-(threads, which frame's result a call brings, dma-bufs or not).
+Source: Voyager SDK, *API Reference* of ``axruntime.h`` and of ``axelera.runtime``. What stands
+between the lines there is in the modules that this one puts together: ``runtime``, ``binding``,
+``session``, ``tensors`` (memory, and how a frame becomes a tensor), ``worker`` (threads, which
+frame's result a call brings, dma-bufs or not).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 import threading
 import time
-import warnings
-from collections.abc import Mapping, Sequence
 from typing import Any
+import warnings
 
 from zc_perception.detection.tensor import QuantisedTensorSpec
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError
@@ -28,9 +31,9 @@ from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
-from zc_perception.npu.axruntime.axm import SUFFIX, AxmEngine
-from zc_perception.npu.axruntime.binding import MODULE, BindingSession, import_binding
-from zc_perception.npu.axruntime.kind import CONSTRAINTS, AxRuntime, jobs
+from zc_perception.npu.axruntime.axm import AxmEngine, SUFFIX
+from zc_perception.npu.axruntime.binding import BindingSession, import_binding, MODULE
+from zc_perception.npu.axruntime.kind import AxRuntime, CONSTRAINTS, jobs
 from zc_perception.npu.axruntime.releases import mismatches
 from zc_perception.npu.axruntime.runtime import InstanceOptions, Session
 from zc_perception.npu.axruntime.session import RuntimeSession
@@ -38,22 +41,24 @@ from zc_perception.npu.axruntime.tensors import FrameToTensor, named_outputs, qu
 from zc_perception.npu.axruntime.worker import (
     AxRuntimeJob,
     AxRuntimeWorker,
-    LoadPlan,
     load_best,
+    LoadPlan,
     why_no_heap,
 )
 from zc_perception.npu.engine_thread import EngineJob, EngineThread
-from zc_perception.npu.manifest import ModelManifest, check_head
+from zc_perception.npu.manifest import check_head, ModelManifest
 from zc_perception.npu.metis_card import driver_version
 from zc_perception.npu.voyager_model import AXRUNTIME
 
 TENSOR_HEAP = 'dma_heap/system'
-# The first time the runtime loads firmware, and before release 1.8 it compiles a part of the model.
+# The first time the runtime loads firmware, and before release 1.8 it compiles a part of the
+# model.
 _LOAD_TIMEOUT_S = 120.0
 # For another model; at the end nobody waits so long.
 _UNLOAD_TIMEOUT_S = 5.0
 _CLOSE_TIMEOUT_S = 1.0
-# A call that has lasted so long already, and hasn't returned while the jobs in flight were waited for, will hardly do so now.
+# A call that has lasted so long already, and hasn't returned while the jobs in flight were waited
+# for, will hardly do so now.
 _LONG_CALL_S = 0.5
 _CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
 
@@ -61,16 +66,19 @@ _CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
 class AxRuntimeAccelerator(AxRuntime):
     """A Metis card through the runtime. It owns the session with the runtime, and while a model is loaded one worker for each core.
 
-    :meth:`submit` only queues a job, on the core with the fewest. The worker's two threads convert the frame, run the model and signal the
-    job's fence.
+    :meth:`submit` only queues a job, on the core with the fewest. The worker's two threads convert
+    the frame, run the model and signal the job's fence.
 
-    Twice the timeout without an answer from the runtime, and the device counts as lost. With double buffering transfers overlap with
-    computing, for 10 to 40 % more frames per second by the SDK's documentation; results come two frames late, and those of the last two
-    when nothing follows for *flush_after_s*.
+    Twice the timeout without an answer from the runtime, and the device counts as lost. With
+    double buffering transfers overlap with computing, for 10 to 40 % more frames per second by the
+    SDK's documentation; results come two frames late, and those of the last two when nothing
+    follows for *flush_after_s*.
 
     :param ledger: books the pass over each frame's pixels.
-    :param tensor_heap: where tensors live; ``None``: ``/dev/dma_heap/system`` if it works, host memory if not.
-    :param vic: scales frames in a Jetson's NvBufSurface memory; ``None``: the machine's, if it has one.
+    :param tensor_heap: where tensors live; ``None``: ``/dev/dma_heap/system`` if it works, host
+        memory if not.
+    :param vic: scales frames in a Jetson's NvBufSurface memory; ``None``: the machine's, if it has
+        one.
     :raises AcceleratorError: no runtime, or no such device.
     """
 
@@ -99,7 +107,8 @@ class AxRuntimeAccelerator(AxRuntime):
         self._notices: tuple[str, ...] = ()
         self._lock = threading.Lock()
         self._vic_lock = threading.Lock()
-        # This object, until it is closed, and each worker that hasn't ended: the last one gives everything back.
+        # This object, until it is closed, and each worker that hasn't ended: the last one gives
+        # everything back.
         self._holders = 1
         self._running_workers = 0
         self._closed = False
@@ -165,7 +174,8 @@ class AxRuntimeAccelerator(AxRuntime):
     def load(self, manifest: ModelManifest) -> None:
         """See :class:`Accelerator`.
 
-        :raises ConfigError: the model can't run here: not compiled for the runtime, other sizes than in the manifest, options it refuses.
+        :raises ConfigError: the model can't run here: not compiled for the runtime, other sizes
+            than in the manifest, options it refuses.
         :raises AcceleratorError: the device is in use, or can't take it.
         :raises DeviceLostError: the runtime doesn't answer.
         """
@@ -173,7 +183,8 @@ class AxRuntimeAccelerator(AxRuntime):
             raise AcceleratorError('the axruntime accelerator was closed; open it anew')
         if manifest.engine != AXRUNTIME.name or manifest.file is None:
             raise ConfigError(
-                f"model '{manifest.name}' can't run on axruntime; it needs engine: axruntime and a file"
+                f"model '{manifest.name}' can't run on axruntime; it needs engine: axruntime "
+                'and a file'
             )
         self._unload_before()
         try:
@@ -195,7 +206,8 @@ class AxRuntimeAccelerator(AxRuntime):
         session = self._session
         if not isinstance(session, BindingSession):
             raise ConfigError(
-                f"model '{manifest.file}' needs the Python package {MODULE}, which is not used here: {self._why_no_binding}"
+                f"model '{manifest.file}' needs the Python package {MODULE}, which is not used "
+                f'here: {self._why_no_binding}'
             )
         self._axm, device = EngineThread('axruntime-axm', self._ledger), session.device.name
         self._axm.load(lambda: AxmEngine(manifest, device, session.release), _LOAD_TIMEOUT_S)
@@ -215,7 +227,8 @@ class AxRuntimeAccelerator(AxRuntime):
         try:
             if len(model.inputs) != 1:
                 raise ConfigError(
-                    f"model '{manifest.file}' has {len(model.inputs)} inputs; a camera's frame is one"
+                    f"model '{manifest.file}' has {len(model.inputs)} inputs; a camera's frame "
+                    'is one'
                 )
             tensor = model.inputs[0]
             outputs = named_outputs(model.outputs, manifest.tensors)
@@ -256,7 +269,10 @@ class AxRuntimeAccelerator(AxRuntime):
 
     def _about_cores(self) -> str:
         jobs = self._max_jobs
-        return f'aipu_cores: {self._num_cores}: each core runs frames of its own; set in_flight to {jobs}, so that none of them waits'
+        return (
+            f'aipu_cores: {self._num_cores}: each core runs frames of its own; set '
+            f'in_flight to {jobs}, so that none of them waits'
+        )
 
     def _start_worker(self, plan: LoadPlan, spec: QuantisedTensorSpec, *, stretch: bool) -> None:
         writer = FrameToTensor(
@@ -309,7 +325,8 @@ class AxRuntimeAccelerator(AxRuntime):
         silent_s = self._silent_s
         if silent_s > 2 * self._timeout_s:
             raise DeviceLostError(
-                f'the Voyager runtime has not answered for {silent_s:.1f} s (device {self._session.device.name}): see dmesg and axdevice; '
+                f'the Voyager runtime has not answered for {silent_s:.1f} s (device '
+                f'{self._session.device.name}): see dmesg and axdevice; '
                 'if the device stays in use by this process, restart the node'
             )
         if self._axm is not None:
@@ -317,7 +334,8 @@ class AxRuntimeAccelerator(AxRuntime):
         open_jobs = [worker.open_jobs for worker in workers]
         if sum(open_jobs) >= self._max_jobs:
             raise AcceleratorError(
-                f'{sum(open_jobs)} jobs are open, accelerator axruntime takes {self._max_jobs}; those given up count until they end'
+                f'{sum(open_jobs)} jobs are open, accelerator axruntime takes '
+                f'{self._max_jobs}; those given up count until they end'
             )
         return workers[open_jobs.index(min(open_jobs))].submit(frame)
 
@@ -326,7 +344,10 @@ class AxRuntimeAccelerator(AxRuntime):
             worker.writer.vic_refusal for worker in self._running if worker.writer.vic_refusal
         )
         given, needed = self._values['in_flight'], self._max_jobs
-        waits = f'double_buffer with in_flight: {given} waits for frames that never come; set in_flight to {needed}'
+        waits = (
+            f'double_buffer with in_flight: {given} waits for frames that never come; set '
+            f'in_flight to {needed}'
+        )
         short = self._values['double_buffer'] and given < needed
         return (*self._notices, *refusals, *([waits] if short else ()))
 
@@ -357,7 +378,8 @@ class AxRuntimeAccelerator(AxRuntime):
             if last:
                 self._session.close_model()
         finally:
-            # Only now: the runtime may hang in that call, and whoever finds no holder left makes calls of its own.
+            # Only now: the runtime may hang in that call, and whoever finds no holder left makes
+            # calls of its own.
             with self._lock:
                 self._holders -= 1
                 left = self._holders
@@ -385,9 +407,10 @@ class AxRuntimeAccelerator(AxRuntime):
     def close(self) -> None:
         """See :class:`Accelerator`. Jobs that were submitted run to their end.
 
-        A call of the runtime that doesn't return within a second, or half of one if it has lasted long already, is left alone: its
-        thread, its tensors and the connection stay, because the device might still write there, and a warning says so. Should it return
-        later, all of that is given back then.
+        A call of the runtime that doesn't return within a second, or half of one if it has lasted
+        long already, is left alone: its thread, its tensors and the connection stay, because the
+        device might still write there, and a warning says so. Should it return later, all of that
+        is given back then.
         """
         if self._closed:
             return
@@ -400,7 +423,8 @@ class AxRuntimeAccelerator(AxRuntime):
             left = self._holders
         if left or self._axm is not None:
             warnings.warn(
-                f'the Voyager runtime did not return from a call within {timeout_s:g} s; its thread and memory are left behind, and device '
+                f'the Voyager runtime did not return from a call within {timeout_s:g} s; its '
+                'thread and memory are left behind, and device '
                 f'{self._session.device.name} stays in use until this process ends',
                 RuntimeWarning,
                 stacklevel=2,

@@ -1,30 +1,32 @@
 """An ``.axm``: a compiled model in one file, which the runtime runs from the float tensor to the outputs of the network as it was trained.
 
-It is what ``yolo export format=axelera`` writes. The runtime quantises, pads, runs, takes the padding off and dequantises, and runs the
-ONNX graphs before and behind the compiled part. So a frame is read once and its tensor written once by us, and once more by the runtime.
+It is what ``yolo export format=axelera`` writes. The runtime quantises, pads, runs, takes the
+padding off and dequantises, and runs the ONNX graphs before and behind the compiled part. So a
+frame is read once and its tensor written once by us, and once more by the runtime.
 
-Source: Voyager SDK 1.9, pages ``axelera.runtime.op.inference`` and ``axelera.runtime.scheduler`` of *Pipeline Builder*. A scheduler is
-bound to the thread that makes it, and reserves the whole card that it is given.
+Source: Voyager SDK 1.9, pages ``axelera.runtime.op.inference`` and ``axelera.runtime.scheduler``
+of *Pipeline Builder*. A scheduler is bound to the thread that makes it, and reserves the whole
+card that it is given.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 from collections.abc import Sequence
+import contextlib
 from dataclasses import replace
+import importlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError, ZcError, one_line
+from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError, one_line, ZcError
 from zc_perception.npu.accelerator import Outputs
-from zc_perception.npu.axruntime.binding import MODULE, code_of
-from zc_perception.npu.axruntime.library import Result, explain
+from zc_perception.npu.axruntime.binding import code_of, MODULE
+from zc_perception.npu.axruntime.library import explain, Result
 from zc_perception.npu.engine_thread import TensorEngine
-from zc_perception.npu.manifest import ModelManifest, check_head
+from zc_perception.npu.manifest import check_head, ModelManifest
 
 SUFFIX = '.axm'
 
@@ -47,12 +49,15 @@ class AxmEngine(TensorEngine):
             )
         except ImportError as error:
             raise ConfigError(
-                f"model '{self._file}' needs {MODULE} 1.9 or later, and this is {release or 'an unknown release'} ({one_line(error)}): "
-                'pip install axelera-rt==1.9.0, or compile the model to a model.json with the SDK of this release'
+                f"model '{self._file}' needs {MODULE} 1.9 or later, and this is "
+                f'{release or "an unknown release"} ({one_line(error)}): '
+                'pip install axelera-rt==1.9.0, or compile the model to a model.json with the '
+                'SDK of this release'
             ) from error
         if manifest.tensors:
             raise ConfigError(
-                f"{manifest.path}: key 'outputs' is not for an {SUFFIX}, which says itself what it yields; leave it out"
+                f"{manifest.path}: key 'outputs' is not for an {SUFFIX}, which says itself "
+                'what it yields; leave it out'
             )
         self._scope = contextlib.ExitStack()
         try:

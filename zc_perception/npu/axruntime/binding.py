@@ -1,29 +1,31 @@
 """The runtime by the vendor's Python package ``axelera.runtime``, which is preferred where it can be imported.
 
-In the field it ran more frames per second than the public C interface. :class:`BindingSession` owns the package's context and what is made
-from it. An instance has no method that ends it: it ends when nothing refers to it any more, and has to go before its connection.
+In the field it ran more frames per second than the public C interface. :class:`BindingSession`
+owns the package's context and what is made from it. An instance has no method that ends it: it
+ends when nothing refers to it any more, and has to go before its connection.
 
-Source: Voyager SDK 1.8, ``docs/reference/apis/axruntime-py.md`` and the tutorials of ``axruntime-python``.
+Source: Voyager SDK 1.8, ``docs/reference/apis/axruntime-py.md`` and the tutorials of
+``axruntime-python``.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
+import importlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from zc_perception.errors import AcceleratorError, ConfigError, ZcError, message_of, one_line
-from zc_perception.npu.axruntime.library import Result, explain
+from zc_perception.errors import AcceleratorError, ConfigError, message_of, one_line, ZcError
+from zc_perception.npu.axruntime.library import explain, Result
 from zc_perception.npu.axruntime.releases import PACKAGE, wheel_release
 from zc_perception.npu.axruntime.runtime import (
     Device,
     InstanceOptions,
+    no_device,
     OpenedModel,
     Session,
-    no_device,
 )
 from zc_perception.npu.axruntime.tensors import Pack, places, runtime_tensor
 from zc_perception.npu.manifest import TensorSpec
@@ -39,7 +41,8 @@ _CODES = {
 def import_binding() -> Any:
     """The vendor's package.
 
-    :raises AcceleratorError: it isn't installed, or importing it fails in whatever way; the message says how.
+    :raises AcceleratorError: it isn't installed, or importing it fails in whatever way; the
+        message says how.
     """
     try:
         module = importlib.import_module(MODULE)
@@ -79,7 +82,8 @@ def _tensor(info: Any) -> TensorSpec:
         )
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f'{MODULE} describes a tensor in a way that is not known here: {error}; set axruntime_library'
+            f'{MODULE} describes a tensor in a way that is not known here: {error}; set '
+            'axruntime_library'
         ) from error
 
 

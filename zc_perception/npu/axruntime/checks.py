@@ -5,26 +5,27 @@ Source: Voyager SDK, *API Reference* of ``axruntime.h`` and installation; ``docs
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
+import shutil
 from typing import Any
 
 from zc_perception.errors import ZcError
-from zc_perception.machine.checks import Finding, Need, Needs, Status, ok, skip
+from zc_perception.machine.checks import Finding, Need, Needs, ok, skip, Status
 from zc_perception.machine.heaps import first_dmabuf
 from zc_perception.machine.host_tree import file_of
 from zc_perception.machine.system import System
 from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
-from zc_perception.npu.axruntime.binding import MODULE, binding_release, import_binding
+from zc_perception.npu.axruntime.binding import binding_release, import_binding, MODULE
 from zc_perception.npu.axruntime.library import RuntimeLibrary
 from zc_perception.npu.axruntime.releases import mismatches, needs_toolchain
 from zc_perception.npu.axruntime.runtime import TOOLS
-from zc_perception.npu.metis_card import MetisCard, driver_version
+from zc_perception.npu.metis_card import driver_version, MetisCard
 from zc_perception.npu.metis_checks import card_need, of_each_card
 
 TOOLCHAIN = 'riscv64-unknown-elf-gcc'
 _INSTALL = (
-    'install the Voyager runtime (Python package axelera-runtime, or /opt/axelera/runtime-*), activate it (AXELERA_RUNTIME_DIR) or set '
+    'install the Voyager runtime (Python package axelera-runtime, or /opt/axelera/runtime-*), '
+    'activate it (AXELERA_RUNTIME_DIR) or set '
     'axruntime_library; without it use accelerator: axl or onnx'
 )
 
@@ -121,7 +122,8 @@ def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
         releases = [str(answer.get('release', '')) for answer in answers]
         if releases and not any(map(needs_toolchain, releases)):
             yield skip(
-                f'runtime {", ".join(dict.fromkeys(releases))} needs none: the compiled model has all'
+                f'runtime {", ".join(dict.fromkeys(releases))} needs none: the compiled model '
+                'has all'
             )
             return
     if need is not Need.REQUIRED and not _installed(system):
@@ -131,7 +133,10 @@ def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
     if found:
         yield ok(f'{TOOLCHAIN} is {found}', path=found)
     else:
-        advice = f'activate the SDK, so that {TOOLCHAIN} is on PATH of the node; a systemd unit has a PATH of its own'
+        advice = (
+            f'activate the SDK, so that {TOOLCHAIN} is on PATH of the node; a systemd '
+            'unit has a PATH of its own'
+        )
         yield Finding(
             need.missing,
             f'{TOOLCHAIN} is not on PATH: models fail to load with "Failed to create executor"',

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
+import importlib
 from typing import Any
 
 from zc_perception.machine.checks import Check
@@ -20,7 +20,8 @@ LATE_CALLS = 2
 """With double buffering: how many calls later a result comes."""
 CONSTRAINTS = reads_by_cpu('axruntime accelerator')
 _JOBS = 2
-# Two inside the runtime and one that is converted or running: with fewer, no result would ever push another one out.
+# Two inside the runtime and one that is converted or running: with fewer, no result would ever
+# push another one out.
 _JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
 
 
@@ -40,7 +41,10 @@ class AxRuntime(Accelerator):
         ParameterSpec(
             'axruntime_library',
             '',
-            "Path of libaxruntime.so. Empty: the Python package axelera.runtime, or else the system's library.",
+            (
+                'Path of libaxruntime.so. Empty: the Python package axelera.runtime, or else the '
+                "system's library."
+            ),
         ),
         ParameterSpec(
             'aipu_cores',
@@ -53,7 +57,10 @@ class AxRuntime(Accelerator):
         ParameterSpec(
             'double_buffer',
             False,
-            'Transfers overlap with computing: more frames per second, results two frames late. Set in_flight to 3.',
+            (
+                'Transfers overlap with computing: more frames per second, results two frames '
+                'late. Set in_flight to 3.'
+            ),
         ),
         ParameterSpec(
             'output_dmabuf',

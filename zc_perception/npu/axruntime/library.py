@@ -1,21 +1,23 @@
 """``libaxruntime.so``: its structs, enums and functions, where it is found, and what its result codes mean for the user.
 
-Source: *API Reference* of ``axruntime.h`` in the Voyager SDK (``docs/reference/axruntime.md``, releases 1.2 to 1.6), the struct offsets
-that a C compiler makes of it (``test/npu/test_axruntime_abi.py``), and where its installers put the library: ``axelera/lib`` of a Python
-environment for the wheel ``axelera-runtime`` (from 1.6 on), ``/opt/axelera/runtime-<release>``, and the environment variable
-``AXELERA_RUNTIME_DIR`` of an activated SDK. The library is bound by ctypes, because neither its header nor its licence travel with this
-package.
+Source: *API Reference* of ``axruntime.h`` in the Voyager SDK (``docs/reference/axruntime.md``,
+releases 1.2 to 1.6), the struct offsets that a C compiler makes of it
+(``test/npu/test_axruntime_abi.py``), and where its installers put the library: ``axelera/lib`` of
+a Python environment for the wheel ``axelera-runtime`` (from 1.6 on),
+``/opt/axelera/runtime-<release>``, and the environment variable ``AXELERA_RUNTIME_DIR`` of an
+activated SDK. The library is bound by ctypes, because neither its header nor its licence travel
+with this package.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+from enum import IntEnum
 import glob
 import importlib.util
 import os
 import re
-from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,7 +68,8 @@ class TensorDataType(IntEnum):
 class Argument(ctypes.Structure):
     """``axrArgument``: where a tensor is. Host memory: ``ptr``, and ``fd`` 0 or −1. dma-buf: ``fd``, and ``ptr`` NULL.
 
-    ``offset`` must be 0, so that a tensor needs a buffer of its own; ``size`` is checked against the tensor's unless it is 0.
+    ``offset`` must be 0, so that a tensor needs a buffer of its own; ``size`` is checked against
+    the tensor's unless it is 0.
     """
 
     _fields_ = (
@@ -158,7 +161,10 @@ INSTALLED = (
     '/opt/axelera/runtime-*/lib/libaxruntime.so',
     '/opt/axelera/runtime-*/omega/lib/libaxruntime.so',
 )
-_WITHOUT = 'install the Voyager runtime (pip package axelera-runtime) or name its library (axruntime_library), or use accelerator: onnx'
+_WITHOUT = (
+    'install the Voyager runtime (pip package axelera-runtime) or name its library '
+    '(axruntime_library), or use accelerator: onnx'
+)
 
 # What the user has to change, or the model's maker; anything else lies with the device.
 _MISCONFIGURED = (
@@ -169,11 +175,18 @@ _MISCONFIGURED = (
 )
 _LOST = (Result.CONNECTION_ERROR, Result.DEVICE_IN_USE, Result.INCOMPATIBLE_DEVICE)
 _ADVICE = {
-    Result.CONNECTION_ERROR: "check that 'axdevice' lists the device; 'axdevice --refresh' or a power cycle brings it back",
+    Result.CONNECTION_ERROR: (
+        "check that 'axdevice' lists the device; 'axdevice --refresh' or "
+        'a power cycle brings it back'
+    ),
     Result.DEVICE_IN_USE: 'Metis devices are exclusive to one process',
-    Result.INCOMPATIBLE_DEVICE: "the firmware doesn't fit this runtime: update it ('axdevice' shows both versions)",
+    Result.INCOMPATIBLE_DEVICE: (
+        "the firmware doesn't fit this runtime: update it ('axdevice' shows both versions)"
+    ),
     Result.PENDING_ERROR: 'the device is still being configured, try again in a moment',
-    Result.NOT_IMPLEMENTED: 'this release of the runtime or of the driver lacks it; update the Voyager SDK',
+    Result.NOT_IMPLEMENTED: (
+        'this release of the runtime or of the driver lacks it; update the Voyager SDK'
+    ),
 }
 _TOOLCHAIN = 'Failed to create executor'
 _OLD_MODEL = re.compile(r'Unsupported model version: .*expected at least')
@@ -185,16 +198,21 @@ def explain(what: str, text: str, code: Result, *, release: str, running: bool =
     :param what: what could not be done, the message's beginning.
     :param text: the runtime's own words.
     :param release: the runtime's; empty where nobody says.
-    :param running: a job failed, not a set-up: codes that mean a dead device become :class:`DeviceLostError`.
+    :param running: a job failed, not a set-up: codes that mean a dead device become
+        :class:`DeviceLostError`.
     """
     text = ' '.join(text.split()) or code.name
     advice = _ADVICE.get(code, '')
     old = _OLD_MODEL.search(text)
     if old is not None:
-        advice = f'an older SDK compiled this model: compile it again with the release of the runtime{f" ({release})" if release else ""}'
+        advice = (
+            'an older SDK compiled this model: compile it again with the release of the '
+            f'runtime{f" ({release})" if release else ""}'
+        )
     elif _TOOLCHAIN in text and needs_toolchain(release):
         advice = (
-            'before release 1.8 the runtime compiles part of a model when it loads it: activate the SDK, so that riscv64-unknown-elf-gcc '
+            'before release 1.8 the runtime compiles part of a model when it loads it: '
+            'activate the SDK, so that riscv64-unknown-elf-gcc '
             'is on PATH'
         )
     message = f'{what}: {text} ({code.name})' + (f'; {advice}' if advice else '')
@@ -221,7 +239,8 @@ def _in_site_packages() -> list[str]:
 
 def candidates(library: str = '') -> list[str]:
     """Where to look for the library: only *library* if it is given; else as the loader does, then an activated SDK's, then that of a
-    wheel, then the newest release that is installed."""
+    wheel, then the newest release that is installed.
+    """
     if library:
         return [library]
     activated = os.environ.get('AXELERA_RUNTIME_DIR')
@@ -262,7 +281,8 @@ class RuntimeLibrary:
             break
         if loaded is None:
             raise AcceleratorError(
-                f'accelerator axruntime needs {library or LIBRARY}: {"; ".join(reasons)}; {_WITHOUT}'
+                f'accelerator axruntime needs {library or LIBRARY}: {"; ".join(reasons)}; '
+                f'{_WITHOUT}'
             )
         bound = {}
         try:

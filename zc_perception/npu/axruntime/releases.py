@@ -1,14 +1,14 @@
 """Which releases of the Voyager runtime, the Metis driver and the card's firmware go together, and which advice depends on them.
 
-Source: Voyager SDK, ``RELEASE_COMPATIBILITY_MATRIX.md`` and ``RELEASE_NOTES.md`` of 1.6 to 1.8. A release that nobody tells is never
-called wrong.
+Source: Voyager SDK, ``RELEASE_COMPATIBILITY_MATRIX.md`` and ``RELEASE_NOTES.md`` of 1.6 to 1.8. A
+release that nobody tells is never called wrong.
 """
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from importlib import metadata
+import re
 
 PACKAGE = 'axelera-runtime'
 # By its name since 1.9, and before.

@@ -1,22 +1,25 @@
 """What both interfaces of the Voyager runtime have in common: the vendor's Python binding (``binding``) and its C library (``session``).
 
-A session owns the runtime's context and the device that was chosen. A model that it opens has one connection to each core that the model
-shall run on, and each connection at most one instance, that is, the model on that core. One thread runs an instance, and no other thread
-uses its connection: cards were reported to hang when several threads shared one. A connection has one sub-device, as models take one frame
-at once: such a model on a connection of four leaves three cores with nothing to do.
+A session owns the runtime's context and the device that was chosen. A model that it opens has one
+connection to each core that the model shall run on, and each connection at most one instance, that
+is, the model on that core. One thread runs an instance, and no other thread uses its connection:
+cards were reported to hang when several threads shared one. A connection has one sub-device, as
+models take one frame at once: such a model on a connection of four leaves three cores with nothing
+to do.
 
-Setting up and giving back may happen on the threads of several cores. They take the session's lock, so that the context has one user.
+Setting up and giving back may happen on the threads of several cores. They take the session's
+lock, so that the context has one user.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+import os
 from pathlib import Path
+import shutil
+import threading
 from typing import Any, ClassVar
 
 from zc_perception.errors import AcceleratorError, ConfigError
@@ -24,7 +27,7 @@ from zc_perception.npu.axruntime.library import Result
 from zc_perception.npu.axruntime.releases import mismatches
 from zc_perception.npu.axruntime.tensors import Pack
 from zc_perception.npu.manifest import TensorSpec
-from zc_perception.npu.metis_card import INDEX, card_at, driver_version, place_of
+from zc_perception.npu.metis_card import card_at, driver_version, INDEX, place_of
 
 TOOLS = {'lspci': 'pciutils', 'lsmod': 'kmod'}
 """Programs that the runtime calls to look for cards, and the packages that they are in."""
@@ -35,7 +38,8 @@ _LAST = (1 << 32, 0, 0, 0)
 class Device:
     """A card's chip, as the runtime names it: ``metis-0:1:0``, or ``metis-0-1-0`` with later drivers.
 
-    :param info: the runtime's own description of it, which it wants back to connect: an address in C, an object in Python.
+    :param info: the runtime's own description of it, which it wants back to connect: an address in
+        C, an object in Python.
     """
 
     name: str
@@ -118,7 +122,8 @@ class OpenedModel:
     :param handle: the interface's own.
     :param inputs: as they lie in memory.
     :param outputs: the same.
-    :param properties: what the compiler says of the model, for diagnostics. Which keys there are is subject to change.
+    :param properties: what the compiler says of the model, for diagnostics. Which keys there are
+        is subject to change.
     """
 
     handle: Any
@@ -131,7 +136,8 @@ class OpenedModel:
 class Session(ABC):
     """One interface of the runtime, with a device. It owns the runtime's context and the model that is open.
 
-    Derived classes make the context, then call this constructor, and say how each thing is done by their interface.
+    Derived classes make the context, then call this constructor, and say how each thing is done by
+    their interface.
 
     :ivar runtime: the package or library that is used.
     :ivar api_version: what that says of itself, for diagnostics.
@@ -202,7 +208,8 @@ class Session(ABC):
                 self._describe(model)
                 if not (model.inputs and model.outputs):
                     raise ConfigError(
-                        'the model has no inputs or no outputs; compile it again with the Voyager SDK'
+                        'the model has no inputs or no outputs; compile it again with the '
+                        'Voyager SDK'
                     )
                 for _ in range(cores):
                     model.connections.append(Connection(self, model.handle, self._connect()))
@@ -218,7 +225,8 @@ class Session(ABC):
             if model is not None:
                 for connection in model.connections:
                     connection.close()
-                # Objects of the Python package end with their last reference, which must not be after the context.
+                # Objects of the Python package end with their last reference, which must not be
+                # after the context.
                 handle, model.handle = model.handle, None
                 self.free(handle)
 
@@ -245,7 +253,10 @@ class Session(ABC):
             return refusal
         others = [other.name for other in self.devices if other is not self.device]
         return AcceleratorError(
-            f"{refusal}: 'fuser -v /dev/metis*' says who has it; stop that one, or leave it fewer cores (aipu_cores)"
+            (
+                f"{refusal}: 'fuser -v /dev/metis*' says who has it; stop that one, or leave it "
+                'fewer cores (aipu_cores)'
+            )
             + (f', or use another device: {", ".join(others)}' if others else '')
         )
 
@@ -253,8 +264,9 @@ class Session(ABC):
 def choose_device(devices: Sequence[Device], wanted: str) -> Device:
     """The device that a parameter means.
 
-    :param wanted: a name as ``axdevice`` lists them, with dashes or colons, or what says the same to the accelerator ``axl``: the card's
-        device node, its PCI address, an index in the order of these; empty: the first that the runtime lists.
+    :param wanted: a name as ``axdevice`` lists them, with dashes or colons, or what says the same
+        to the accelerator ``axl``: the card's device node, its PCI address, an index in the order
+        of these; empty: the first that the runtime lists.
     :raises AcceleratorError: there is none such; the message says which there are.
     """
     if not wanted:
@@ -272,8 +284,10 @@ def choose_device(devices: Sequence[Device], wanted: str) -> Device:
         ]
     if not found:
         raise AcceleratorError(
-            f"could not find device '{wanted}', found {', '.join(device.name for device in devices)}; set accelerator_device to "
-            f'one of them, its device node, its PCI address or an index below {len(devices)}, or leave it empty'
+            f"could not find device '{wanted}', found "
+            f'{", ".join(device.name for device in devices)}; set accelerator_device to '
+            f'one of them, its device node, its PCI address or an index below {len(devices)}, '
+            'or leave it empty'
         )
     return found[0]
 
@@ -282,12 +296,18 @@ def no_device(text: str, release: str) -> AcceleratorError:
     """The exception for a runtime that sees no card."""
     lines = mismatches(release, driver_version())
     lines += [
-        f'the runtime looks for cards with {tool}, which is not here: install package {package} (in a container, in its image)'
+        (
+            f'the runtime looks for cards with {tool}, which is not here: install package '
+            f'{package} (in a container, in its image)'
+        )
         for tool, package in TOOLS.items()
         if shutil.which(tool) is None
     ]
     return AcceleratorError(
-        f"the Voyager runtime found no Metis device ({text}): see 'axdevice' and 'lspci -d 1f9d:', load the metis driver, "
+        (
+            f"the Voyager runtime found no Metis device ({text}): see 'axdevice' and 'lspci -d "
+            "1f9d:', load the metis driver, "
+        )
         + ''.join(f'{line}; ' for line in lines)
         + 'or use accelerator: onnx'
     )

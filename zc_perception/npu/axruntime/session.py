@@ -1,42 +1,45 @@
 """The runtime by its C interface.
 
-The context owns everything that is made from it, but an instance has to go before its model and its connection, and a device stays
-reserved for this process as long as the connection lives: :class:`~zc_perception.npu.axruntime.runtime.Session` destroys them in order.
+The context owns everything that is made from it, but an instance has to go before its model and
+its connection, and a device stays reserved for this process as long as the connection lives:
+:class:`~zc_perception.npu.axruntime.runtime.Session` destroys them in order.
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h``. Where sources disagree:
 
-* Properties: the reference separates them by newlines in one string, examples by semicolons. Each is set by itself here.
-* The array of ``axr_list_devices`` is one of structs in the SDK's own code, of pointers in the reference's example: it is one of structs.
-  Releases differ in the struct's length, so that the distance is measured (:func:`device_stride`).
+* Properties: the reference separates them by newlines in one string, examples by semicolons. Each
+  is set by itself here.
+* The array of ``axr_list_devices`` is one of structs in the SDK's own code, of pointers in the
+  reference's example: it is one of structs. Releases differ in the struct's length, so that the
+  distance is measured (:func:`device_stride`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-import re
 from pathlib import Path
+import re
 
 from zc_perception.errors import AcceleratorError, ConfigError, ZcError
 from zc_perception.npu.axruntime.library import (
     Argument,
     BoardType,
     DeviceInfo,
+    explain,
+    known_result,
     Result,
     RuntimeLibrary,
     TensorDataType,
     TensorInfo,
-    explain,
-    known_result,
 )
 from zc_perception.npu.axruntime.runtime import (
     Device,
     InstanceOptions,
+    no_device,
     OpenedModel,
     Session,
-    no_device,
 )
-from zc_perception.npu.axruntime.tensors import Pack, c_arguments, runtime_tensor
+from zc_perception.npu.axruntime.tensors import c_arguments, Pack, runtime_tensor
 from zc_perception.npu.manifest import TensorSpec
 
 _DEVICE_NAME = re.compile(rb'[A-Za-z][\w.]*(?:[:-][0-9A-Fa-f]+){2,}\0')
@@ -55,8 +58,8 @@ _MODEL_PROPERTIES = ('input_tensor_layout', 'preamble_graph', 'postamble_graph')
 def device_stride(first: int, count: int) -> int:
     """Distance in bytes between the entries of the library's device list.
 
-    Later releases have appended members. The second entry begins with a name, so that looking for one from the shortest struct on ends at
-    the right distance, and never reads behind the list.
+    Later releases have appended members. The second entry begins with a name, so that looking for
+    one from the shortest struct on ends at the right distance, and never reads behind the list.
 
     :param first: address of the first entry.
     :raises AcceleratorError: there is no second name where one could be.
@@ -67,7 +70,8 @@ def device_stride(first: int, count: int) -> int:
         if _DEVICE_NAME.match(ctypes.string_at(first + stride, 64)):
             return stride
     raise AcceleratorError(
-        'libaxruntime lists its devices in a way that is not known here; leave only one in, or use accelerator: onnx'
+        'libaxruntime lists its devices in a way that is not known here; leave only one in, or '
+        'use accelerator: onnx'
     )
 
 
@@ -147,8 +151,10 @@ class RuntimeSession(Session):
             real = self._call.axr_tensor_size(ctypes.byref(info))
             if size != real:
                 raise AcceleratorError(
-                    f'libaxruntime says that {direction} {index} has {real} bytes, its shape says {size}: this release has another struct '
-                    'layout than is known here; use another release of the Voyager SDK, or accelerator: onnx'
+                    f'libaxruntime says that {direction} {index} has {real} bytes, its shape '
+                    f'says {size}: this release has another struct '
+                    'layout than is known here; use another release of the Voyager SDK, or '
+                    'accelerator: onnx'
                 )
             tensors.append(_tensor(info))
         return tuple(tensors)
@@ -224,7 +230,8 @@ def _tensor(info: TensorInfo) -> TensorSpec:
     if dtype is None:
         known = ', '.join(_DTYPES.values())
         raise ConfigError(
-            f"tensor '{name}' has {info.bits}-bit elements of type {info.type}; {known} can be read"
+            f"tensor '{name}' has {info.bits}-bit elements of type {info.type}; {known} can be "
+            'read'
         )
     padding = tuple((before, after) for before, after in info.padding[: info.ndims])
     return runtime_tensor(

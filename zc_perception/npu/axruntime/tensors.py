@@ -1,23 +1,25 @@
 """The runtime's tensors: what they are, the memory that they live in, and how a camera's frame becomes one.
 
-:func:`runtime_tensor` makes a :class:`TensorSpec` of what the runtime says of an input or output, :class:`InputSlot` and
-:class:`OutputSlot` are the memory of one frame's.
-An argument's offset must be 0, so that each tensor has a buffer of its own: a dma-buf where there is a dma-heap, host memory elsewhere.
+:func:`runtime_tensor` makes a :class:`TensorSpec` of what the runtime says of an input or output,
+:class:`InputSlot` and :class:`OutputSlot` are the memory of one frame's.
+An argument's offset must be 0, so that each tensor has a buffer of its own: a dma-buf where there
+is a dma-heap, host memory elsewhere.
 
-:class:`FrameToTensor` makes the one pass over the pixels that the shipped models need. The CPU reads the frame's own buffer. Where the
-frame is an NvBufSurface of a Jetson, whose memory the CPU reads slowly, the VIC scales and converts it first, and the CPU only quantises.
+:class:`FrameToTensor` makes the one pass over the pixels that the shipped models need. The CPU
+reads the frame's own buffer. Where the frame is an NvBufSurface of a Jetson, whose memory the CPU
+reads slowly, the VIC scales and converts it first, and the CPU only quantises.
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h`` (``axrArgument``, ``axrTensorInfo``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import ctypes
+from dataclasses import replace
 import mmap
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -105,20 +107,24 @@ def named_outputs(
 def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec:
     """How frames become *tensor*: sizes, padding and quantisation are the runtime's, colours and letterbox the manifest's.
 
-    :raises ConfigError: the tensor isn't one int8 NHWC picture, or of another size than the manifest says.
+    :raises ConfigError: the tensor isn't one int8 NHWC picture, or of another size than the
+        manifest says.
     """
     if len(tensor.shape) != 4 or tensor.dtype != 'int8' or tensor.shape[3] not in (3, 4):
         raise ConfigError(
-            f"input '{tensor.name}' is {tensor.dtype} {tensor.shape}; a frame can become int8 1 x H x W x 3 or 4"
+            f"input '{tensor.name}' is {tensor.dtype} {tensor.shape}; a frame can become int8 "
+            '1 x H x W x 3 or 4'
         )
     if model.grey or model.mean or model.std:
         raise ConfigError(
-            "the manifest's input has mean, std or grey, which compiled models don't take; say by input.range what 0 and 255 stand for"
+            "the manifest's input has mean, std or grey, which compiled models don't take; say "
+            'by input.range what 0 and 255 stand for'
         )
     batch, height, width, channels = tensor.shape
     if batch != 1 or tensor.padded_shape[0] != 1:
         raise ConfigError(
-            f"the model is compiled for {batch} frames at once; deploy it again with '--aipu-cores 1' (one frame per run)"
+            f'the model is compiled for {batch} frames at once; deploy it again with '
+            "'--aipu-cores 1' (one frame per run)"
         )
     if model.resize == 'none' or (model.width, model.height) != (width, height):
         asked = f'{model.width}x{model.height} (resize: {model.resize})'
@@ -275,7 +281,8 @@ class FrameToTensor:
     """Fills input slots, and books one ``tensor`` pass for each frame. One thread.
 
     :param vic: scales frames in NvBufSurface memory; ``None`` where there is none.
-    :param vic_lock: held while the VIC is used: it serves one thread at a time, and each core has a writer.
+    :param vic_lock: held while the VIC is used: it serves one thread at a time, and each core has
+        a writer.
     """
 
     def __init__(
@@ -308,8 +315,10 @@ class FrameToTensor:
     def write(self, frame: Frame, slot: InputSlot) -> None:
         """Fill *slot*: every byte that depends on the frame once, what never changes once per slot and geometry.
 
-        :raises FormatError: a format or a colorimetry without a conversion, or the CPU has to read it, and it isn't LINEAR.
-        :raises AcceleratorError: a device doesn't finish with a buffer, or the frame's fence failed.
+        :raises FormatError: a format or a colorimetry without a conversion, or the CPU has to read
+            it, and it isn't LINEAR.
+        :raises AcceleratorError: a device doesn't finish with a buffer, or the frame's fence
+            failed.
         """
         data = frame.data
         converter = self._converter_for((data.layout, data.colorimetry))
@@ -325,7 +334,8 @@ class FrameToTensor:
                 self._ledger.book('tensor', sum(plane.nbytes for plane in planes))
 
     def _converter_for(self, key: _Key) -> PlanesToQuantised:
-        # A tuple compares its members by identity first, and the layout of a pool's slots is one object.
+        # A tuple compares its members by identity first, and the layout of a pool's slots is one
+        # object.
         if self._converter is None or self._key != key:
             layout, colorimetry = key
             self._close_picture()
@@ -354,7 +364,8 @@ class FrameToTensor:
         if fence is not None:
             if not fence.wait(_ACQUIRE_TIMEOUT_S):
                 raise AcceleratorError(
-                    f'frame {data.sequence}: its acquire fence did not signal within {_ACQUIRE_TIMEOUT_S:g} s'
+                    f'frame {data.sequence}: its acquire fence did not signal within '
+                    f'{_ACQUIRE_TIMEOUT_S:g} s'
                 )
             fence.check()
         vic = self._vic

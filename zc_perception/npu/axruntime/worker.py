@@ -1,24 +1,28 @@
 """A model on the device, and the two threads that keep it busy: one writes tensors, one runs them.
 
-So the next frame is converted while one computes. Read :class:`AxRuntimeWorker` first. It owns a :class:`LoadedModel`: an instance with the
-memory of its tensors, put on the device by :func:`load_best`. :class:`RuntimeCalls` knows which frame's result a call brings.
-A frame on its way is a :class:`~zc_perception.npu.worked_job.WorkedJob`, shared by the worker and the frame's owner.
+So the next frame is converted while one computes. Read :class:`AxRuntimeWorker` first. It owns a
+:class:`LoadedModel`: an instance with the memory of its tensors, put on the device by
+:func:`load_best`. :class:`RuntimeCalls` knows which frame's result a call brings. A frame on its
+way is a :class:`~zc_perception.npu.worked_job.WorkedJob`, shared by the worker and the frame's
+owner.
 
-With double buffering call n writes the result of call n - 2, and the first two calls write nothing that means anything. Source:
-Voyager SDK, *Double Buffering for Performance*; the same in ``GstAxInference.cpp`` ("output for frame n is … frame n + 2").
+With double buffering call n writes the result of call n - 2, and the first two calls write nothing
+that means anything. Source: Voyager SDK, *Double Buffering for Performance*; the same in
+``GstAxInference.cpp`` ("output for frame n is … frame n + 2").
 
-Which tensors can be dma-bufs is found out by trial runs before the first frame: sources disagree on ``output_dmabuf`` (the SDK's
-documentation recommends it, others met errors with it), so it is tried, and left out where it fails.
+Which tensors can be dma-bufs is found out by trial runs before the first frame: sources disagree
+on ``output_dmabuf`` (the SDK's documentation recommends it, others met errors with it), so it is
+tried, and left out where it fails.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+import queue
+import threading
+import time
 from typing import Any
 
 from zc_perception.errors import (
@@ -55,11 +59,12 @@ class Call:
 class RuntimeCalls:
     """The calls of one instance, in order. The result of a call comes *late* calls after it.
 
-    A device may read a call's input until its result comes. So each input slot counts its calls in ``users``, and is filled again only
-    when there are none.
+    A device may read a call's input until its result comes. So each input slot counts its calls in
+    ``users``, and is filled again only when there are none.
 
     :param run: makes a call: :meth:`~zc_perception.npu.axruntime.runtime.Connection.run`.
-    :param late: how many calls later a result comes; 0 or :data:`~zc_perception.npu.axruntime.kind.LATE_CALLS`.
+    :param late: how many calls later a result comes; 0 or
+        :data:`~zc_perception.npu.axruntime.kind.LATE_CALLS`.
     """
 
     def __init__(self, run: Callable[[Any, Any], None], late: int) -> None:
@@ -81,7 +86,8 @@ class RuntimeCalls:
     def run(self, job: AxRuntimeJob | None, slot: InputSlot, outputs: OutputSlot) -> Call | None:
         """One call.
 
-        :returns: the call whose result is in *outputs* now, its input not in use by it any more; ``None``: nothing that means anything is.
+        :returns: the call whose result is in *outputs* now, its input not in use by it any more;
+            ``None``: nothing that means anything is.
         :raises AcceleratorError: the call failed, and isn't part of the queue.
         """
         self._run(slot.arguments, outputs.arguments)
@@ -108,9 +114,15 @@ def why_no_heap(name: str, error: AllocationError) -> str:
     node = f'/dev/{name}'
     match error.__cause__:
         case FileNotFoundError():
-            return f'there is no {node}; enable CONFIG_DMABUF_HEAPS_SYSTEM in the kernel, and give a container the node (--device {node})'
+            return (
+                f'there is no {node}; enable CONFIG_DMABUF_HEAPS_SYSTEM in the kernel, and '
+                f'give a container the node (--device {node})'
+            )
         case PermissionError() as refusal:
-            rights = f'let its group read it in a udev rule and add the user to that group, and give a container the node (--device {node})'
+            rights = (
+                'let its group read it in a udev rule and add the user to that group, '
+                f'and give a container the node (--device {node})'
+            )
             return f"{node} can't be used: {refusal.strerror}; {rights}"
         case OSError() as refusal:  # what the error itself advises is the camera's parameter
             return f"{node} can't be used: {refusal.strerror}"
@@ -150,7 +162,8 @@ class LoadPlan:
         if self.heap is None:
             if self.output_dmabuf == 'true':
                 raise ConfigError(
-                    f'output_dmabuf: true needs a dma-heap: {self.no_heap}; or set output_dmabuf to auto'
+                    f'output_dmabuf: true needs a dma-heap: {self.no_heap}; or set '
+                    'output_dmabuf to auto'
                 )
             return [(False, False)]
         return {
@@ -218,7 +231,8 @@ def load_best(plan: LoadPlan) -> LoadedModel:
     notices = []
     if plan.heap is None:
         notices.append(
-            f'tensors are in host memory, which the runtime copies, because no dma-heap can be used: {plan.no_heap}'
+            'tensors are in host memory, which the runtime copies, because no dma-heap can be '
+            f'used: {plan.no_heap}'
         )
     attempts = plan.attempts()
     refused = {
@@ -236,14 +250,16 @@ def load_best(plan: LoadPlan) -> LoadedModel:
                 if plan.output_dmabuf == 'true':
                     kind = ConfigError if isinstance(error, ConfigError) else AcceleratorError
                     raise kind(
-                        f'output_dmabuf: true does not work here; set output_dmabuf to auto ({error})'
+                        'output_dmabuf: true does not work here; set output_dmabuf to auto '
+                        f'({error})'
                     ) from error
                 raise
             notices.append(f'the runtime refused {refused[attempt]}, which it copies ({error})')
             continue
         if plan.late:
             notices.append(
-                f'double_buffer: each result comes {plan.late} frames late; set it to false where latency counts more'
+                f'double_buffer: each result comes {plan.late} frames late; set it to false '
+                'where latency counts more'
             )
         loaded.notices = tuple(notices)
         return loaded
@@ -253,13 +269,14 @@ def load_best(plan: LoadPlan) -> LoadedModel:
 class AxRuntimeWorker:
     """Owns a model on one core and what makes tensors for it, and runs jobs there until :meth:`stop`. Each core in use has a worker.
 
-    The convert thread writes each frame into a tensor. The run thread makes every call of the runtime, from loading the model to
-    destroying it. If a call never returns, the run thread is left behind with all memory that the runtime might still write to. If the
-    call returns after all, the thread gives everything back.
+    The convert thread writes each frame into a tensor. The run thread makes every call of the
+    runtime, from loading the model to destroying it. If a call never returns, the run thread is
+    left behind with all memory that the runtime might still write to. If the call returns after
+    all, the thread gives everything back.
 
     :param load: puts the model on the device; called on the run thread.
-    :param flush_after_s: when no frame comes for so long and results are still inside the runtime, the last input is run again until
-        they are out.
+    :param flush_after_s: when no frame comes for so long and results are still inside the runtime,
+        the last input is run again until they are out.
     :param give_back: called on the run thread at its end, after the model is gone.
     """
 
@@ -320,7 +337,8 @@ class AxRuntimeWorker:
         self._run_thread.start()
         if not self._loaded.wait(timeout_s):
             raise DeviceLostError(
-                f'the Voyager runtime did not load the model within {timeout_s:g} s; see dmesg and axdevice, restart this node'
+                f'the Voyager runtime did not load the model within {timeout_s:g} s; see dmesg '
+                'and axdevice, restart this node'
             )
         if self._refusal is not None:
             raise self._refusal
@@ -486,7 +504,8 @@ class AxRuntimeWorker:
         error: AcceleratorError,
     ) -> None:
         """A call failed. Whether it took part in the runtime's own queue nobody knows: results that are still inside would come out
-        under wrong names, so that the instance is loaded anew."""
+        under wrong names, so that the instance is loaded anew.
+        """
         self._failures += 1
         text = str(error)
         if isinstance(error, DeviceLostError) or self._failures >= _FAILURES_OF_A_LOST_DEVICE:

@@ -12,9 +12,9 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
 from zc_perception.npu.engine_thread import Engine, EngineJob, EngineThread
-from zc_perception.npu.manifest import ModelManifest, check_head
+from zc_perception.npu.manifest import check_head, ModelManifest
 from zc_perception.npu.onnx.hog import HogEngine
-from zc_perception.npu.onnx.kind import CONSTRAINTS, JOBS, ONNX, OPENCV_HOG, Onnx, parse_providers
+from zc_perception.npu.onnx.kind import CONSTRAINTS, JOBS, ONNX, Onnx, OPENCV_HOG, parse_providers
 from zc_perception.npu.onnx.session import CPU, OnnxEngine
 
 # Compiling for a device may take minutes.
@@ -47,7 +47,8 @@ class OnnxAccelerator(Onnx):
     def load(self, manifest: ModelManifest) -> None:
         if manifest.engine not in (ONNX.name, OPENCV_HOG.name):
             raise ConfigError(
-                f"model '{manifest.name}' (engine {manifest.engine}) can't run on the onnx accelerator"
+                f"model '{manifest.name}' (engine {manifest.engine}) can't run on the onnx "
+                'accelerator'
             )
         self._thread.load(lambda: self._made(manifest), _LOAD_TIMEOUT_S)
 

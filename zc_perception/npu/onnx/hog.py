@@ -26,7 +26,8 @@ class HogEngine(Engine):
     def __init__(self) -> None:
         if not hasattr(cv2, 'HOGDescriptor'):
             raise ConfigError(
-                f"model 'hog' needs OpenCV 4, this is {cv2.__version__}: pip install 'opencv-python-headless<5'"
+                f"model 'hog' needs OpenCV 4, this is {cv2.__version__}: pip install "
+                "'opencv-python-headless<5'"
             )
         self._hog = cv2.HOGDescriptor()
         self._hog.setSVMDetector(
@@ -40,7 +41,8 @@ class HogEngine(Engine):
     def run(self, planes: Planes, layout: ImageLayout | Part, colorimetry: Colorimetry) -> Outputs:
         """See :class:`Engine`. One output (n, 6): x0, y0, x1, y1, score, class.
 
-        The SVM's distance d > 0 has no upper bound; the score is 1 - exp(-d), so that it lies in 0..1 as subscribers expect.
+        The SVM's distance d > 0 has no upper bound; the score is 1 - exp(-d), so that it lies in
+        0..1 as subscribers expect.
         """
         if self._converter is None or self._converter[:2] != (layout, colorimetry):
             self._converter = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ def parse_providers(entries: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
         pairs = [option.partition('=') for option in options if option]
         if not name or '=' in name or not all(key.strip() and equals for key, equals, _ in pairs):
             raise ConfigError(
-                f"parameter 'providers' has '{entry}'; it must be a name, or 'NAME; option=value; …', "
+                f"parameter 'providers' has '{entry}'; it must be a name, or 'NAME; "
+                "option=value; …', "
                 "such as 'OpenVINOExecutionProvider; device_type=NPU'"
             )
         if name in dict(parsed):
@@ -68,7 +69,8 @@ class Onnx(Accelerator):
         ParameterSpec(
             'providers',
             [],
-            "ONNX Runtime's execution providers, best first, each as 'NAME' or 'NAME; option=value; …'. What they don't take runs on the "
+            "ONNX Runtime's execution providers, best first, each as 'NAME' or 'NAME; "
+            "option=value; …'. What they don't take runs on the "
             'CPU. Empty: all of it.',
             check=parse_providers,
         ),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+import re
 from types import ModuleType
 from typing import Any
 
@@ -63,7 +63,8 @@ class OnnxEngine(TensorEngine):
     :param threads: of the CPU; 0 for one per core.
     :ivar provider: that runs most of the model's nodes.
     :ivar nodes: how many each provider runs; empty where this ONNX Runtime doesn't tell.
-    :raises ConfigError: onnxruntime isn't installed, has no such provider, or the file isn't a model that fits its manifest.
+    :raises ConfigError: onnxruntime isn't installed, has no such provider, or the file isn't a
+        model that fits its manifest.
     """
 
     def __init__(
@@ -73,7 +74,8 @@ class OnnxEngine(TensorEngine):
             import onnxruntime
         except ImportError as error:
             raise ConfigError(
-                f"model '{manifest.name}' needs ONNX Runtime: pip install onnxruntime, or use model: hog"
+                f"model '{manifest.name}' needs ONNX Runtime: pip install onnxruntime, or use "
+                'model: hog'
             ) from error
         super().__init__(manifest.input)
         self._file = manifest.file
@@ -99,7 +101,8 @@ class OnnxEngine(TensorEngine):
             if name not in there:
                 package = _PACKAGES.get(name.removesuffix('ExecutionProvider'))
                 raise ConfigError(
-                    f"parameter 'providers' has '{name}', which this ONNX Runtime ({onnxruntime.__version__}) lacks; it has "
+                    f"parameter 'providers' has '{name}', which this ONNX Runtime "
+                    f'({onnxruntime.__version__}) lacks; it has '
                     f'{", ".join(there)}'
                     + (
                         f'; install {package} in place of onnxruntime'
@@ -123,16 +126,20 @@ class OnnxEngine(TensorEngine):
             new = _TOO_NEW.search(text)
             if new is not None:
                 text = (
-                    f'it has {new[2] or f"opset {new[1]}"}, which is too new for ONNX Runtime {onnxruntime.__version__}: '
-                    'pip install -U onnxruntime, or export it with an older opset (yolo export … opset=17)'
+                    f'it has {new[2] or f"opset {new[1]}"}, which is too new for ONNX Runtime '
+                    f'{onnxruntime.__version__}: '
+                    'pip install -U onnxruntime, or export it with an older opset (yolo export '
+                    '… opset=17)'
                 )
             raise ConfigError(f"model file '{self._file}' can't be loaded: {text}") from error
         self._providers: list[str] = session.get_providers()
         for name, given in providers:
             if name not in self._providers:
                 raise ConfigError(
-                    f"parameter 'providers' has '{name}', which can't be used on this machine with options {given}: ONNX Runtime "
-                    'left it out, and has written why on stderr; correct that, or take it from the list'
+                    f"parameter 'providers' has '{name}', which can't be used on this machine "
+                    f'with options {given}: ONNX Runtime '
+                    'left it out, and has written why on stderr; correct that, or take it from '
+                    'the list'
                 )
         return session
 
@@ -161,7 +168,8 @@ class OnnxEngine(TensorEngine):
         for index, spec in enumerate(manifest.tensors):
             if spec.name not in names:
                 raise ConfigError(
-                    f"{manifest.path}: key 'outputs[{index}].name' is '{spec.name}', which the file doesn't have; it has {', '.join(names)}"
+                    f"{manifest.path}: key 'outputs[{index}].name' is '{spec.name}', which the "
+                    f"file doesn't have; it has {', '.join(names)}"
                 )
             shape, kind = (outputs[spec.name].shape or spec.shape, _dtype(outputs[spec.name].type))
             dtype = kind if kind in DTYPES else 'float32'
@@ -181,7 +189,8 @@ class OnnxEngine(TensorEngine):
             ):
                 if not fits:
                     raise ConfigError(
-                        f"{manifest.path}: key 'outputs[{index}].{key}' is {value}, the file's is {real}; it must be that, or left out"
+                        f"{manifest.path}: key 'outputs[{index}].{key}' is {value}, the file's "
+                        f'is {real}; it must be that, or left out'
                     )
         given = {spec.name: spec for spec in manifest.tensors}
         return [given.get(name) for name in names]

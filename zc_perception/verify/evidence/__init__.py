@@ -1,17 +1,19 @@
 """What the kernel and ``/proc`` say of a running system, from outside. Nothing here knows the nodes' frame logs.
 
-Each reader returns its figures, or an :class:`Unreadable`. All take the roots of their trees (``/proc``, debugfs, tracefs) as parameters,
-so that tests give them folders.
+Each reader returns its figures, or an :class:`Unreadable`. All take the roots of their trees
+(``/proc``, debugfs, tracefs) as parameters, so that tests give them folders.
 
-Read :mod:`~zc_perception.verify.evidence.kernel_events` for events, :mod:`~zc_perception.verify.evidence.buffers` for dma-bufs,
-:mod:`~zc_perception.verify.evidence.mappings` for who can touch a frame, :mod:`~zc_perception.verify.evidence.copies` for copies.
+Read :mod:`~zc_perception.verify.evidence.kernel_events` for events,
+:mod:`~zc_perception.verify.evidence.buffers` for dma-bufs,
+:mod:`~zc_perception.verify.evidence.mappings` for who can touch a frame,
+:mod:`~zc_perception.verify.evidence.copies` for copies.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 import errno
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from zc_perception.observe.processes import as_root

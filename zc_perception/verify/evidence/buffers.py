@@ -1,27 +1,30 @@
 """The dma-bufs and memfds of the system: which there are, what is attached to them, and who holds them. Two sources tell it.
 
-- debugfs ``dma_buf/bufinfo``: every dma-buf, and the only file that names the devices attached to it, and the fences in its reservation
-  object: also those of jobs that have ended, until the next job replaces them. Sizes and inodes are decimal, padded with zeros. Sources:
+- debugfs ``dma_buf/bufinfo``: every dma-buf, and the only file that names the devices attached to
+  it, and the fences in its reservation object: also those of jobs that have ended, until the next
+  job replaces them. Sizes and inodes are decimal, padded with zeros. Sources:
   drivers/dma-buf/dma-buf.c, ``dma_buf_debug_show``; dma-resv.c, ``dma_resv_describe``.
-- ``/proc/PID/fd`` and ``fdinfo``: who holds which buffer. Source: Documentation/filesystems/proc.rst, *DMA Buffer files*: ``size``,
-  ``count``, ``ino``, ``exp_name``, and ``name`` if it has one.
+- ``/proc/PID/fd`` and ``fdinfo``: who holds which buffer. Source:
+  Documentation/filesystems/proc.rst, *DMA Buffer files*: ``size``, ``count``, ``ino``,
+  ``exp_name``, and ``name`` if it has one.
 
-``bufinfo`` alone misses what is attached and detached again between two looks. So one look is taken in which nothing was attached or
-detached at the same time, and all attach and detach events before and after it are applied: :func:`event_history`. The result is the exact
-list at each moment, if all other looks agree with it.
+``bufinfo`` alone misses what is attached and detached again between two looks. So one look is
+taken in which nothing was attached or detached at the same time, and all attach and detach events
+before and after it are applied: :func:`event_history`. The result is the exact list at each
+moment, if all other looks agree with it.
 """
 
 from __future__ import annotations
 
-import os
-import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+import os
 from pathlib import Path
+import re
 
-from zc_perception.observe.processes import PROC, open_files, who
+from zc_perception.observe.processes import open_files, PROC, who
 from zc_perception.observe.timeline import KernelEvent
 from zc_perception.verify.evidence import Unreadable, unreadable_file
 from zc_perception.verify.evidence.kernel_events import ATTACH, DETACH
@@ -90,7 +93,8 @@ def read_bufinfo(debugfs: Path = DEBUGFS) -> Mapping[int, BufferObject] | Unread
     return found
 
 
-# An attach is recorded when it returns and a detach when it begins, so a look in between sees the attachment without its event.
+# An attach is recorded when it returns and a detach when it begins, so a look in between sees the
+# attachment without its event.
 _MARGIN_NS = 2_000_000
 _PRECISION_NS = 1000
 

@@ -1,43 +1,47 @@
 """What is copied by the CPU: every large copy of the nodes' C library, counted exactly, and how much of their time all copying takes.
 
-In this file, in this order: :class:`Sampler`, samples of ``perf_event_open``; where ``memmove`` and ``memcpy`` of each process's C library
-are; :class:`MemmoveProbe`, which has the kernel record their calls, and :func:`copies_of`, which sorts them; where the kernel's own copy
-functions are; :func:`shares_of`, which sorts what a :class:`Sampler` met.
+In this file, in this order: :class:`Sampler`, samples of ``perf_event_open``; where ``memmove``
+and ``memcpy`` of each process's C library are; :class:`MemmoveProbe`, which has the kernel record
+their calls, and :func:`copies_of`, which sorts them; where the kernel's own copy functions are;
+:func:`shares_of`, which sorts what a :class:`Sampler` met.
 
-The dynamic linker chooses among variants of ``memmove`` for the CPU that it runs on. It is asked for its choice in this process, so only
-processes with the same library file can be watched. Where a function of a library without symbols ends, its unwind table tells, which lists
-functions in assembler too. The kernel's functions are in ``/proc/kallsyms``.
+The dynamic linker chooses among variants of ``memmove`` for the CPU that it runs on. It is asked
+for its choice in this process, so only processes with the same library file can be watched. Where
+a function of a library without symbols ends, its unwind table tells, which lists functions in
+assembler too. The kernel's functions are in ``/proc/kallsyms``.
 
-A probe on a library hits in every process of the machine that has it, and costs each call about a microsecond (twenty under emulation);
-the kernel keeps only those of :data:`LARGE` bytes and more, and those whose source lies in a frame. Copies by inlined instructions, and in
-loops of other libraries, are not seen: that nobody has a frame mapped is the stronger statement.
+A probe on a library hits in every process of the machine that has it, and costs each call about a
+microsecond (twenty under emulation); the kernel keeps only those of :data:`LARGE` bytes and more,
+and those whose source lies in a frame. Copies by inlined instructions, and in loops of other
+libraries, are not seen: that nobody has a frame mapped is the stronger statement.
 
-Where the processors spend their time is sampled without the ``perf`` program and without debug symbols: without symbols of the C library
-``perf`` names bare addresses, so a search for "memcpy" finds nothing, ever. Each CPU's clock is sampled with whatever runs there, and the
-samples are sorted by process. Events of single threads would follow them by rewriting the scheduler's code and need one descriptor for each
-thread and CPU.
+Where the processors spend their time is sampled without the ``perf`` program and without debug
+symbols: without symbols of the C library ``perf`` names bare addresses, so a search for "memcpy"
+finds nothing, ever. Each CPU's clock is sampled with whatever runs there, and the samples are
+sorted by process. Events of single threads would follow them by rewriting the scheduler's code and
+need one descriptor for each thread and CPU.
 
 Sources: unwind.h of GCC; Documentation/trace/uprobetracer.rst; perf_event_open(2).
 """
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
-import mmap
-import os
-import platform
-import re
-import struct
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+import ctypes
 from dataclasses import dataclass, field
+import fcntl
+import mmap
+import os
 from pathlib import Path
+import platform
+import re
+import struct
 from typing import NamedTuple
 
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.observe.processes import PROC, as_root, who
+from zc_perception.observe.processes import as_root, PROC, who
 from zc_perception.verify.evidence import Unreadable, unreadable_file
 from zc_perception.verify.evidence.kernel_events import Trace, TraceInstance
 from zc_perception.verify.evidence.mappings import MemoryMapping
@@ -425,7 +429,8 @@ class MemmoveProbe:
         destination, origin, size = registers
         try:
             self._instance.install(
-                f'p:{event} {function.file}:{function.offset:#x} dst={destination}:x64 src={origin}:x64 n={size}:u64'
+                f'p:{event} {function.file}:{function.offset:#x} dst={destination}:x64 '
+                f'src={origin}:x64 n={size}:u64'
             )
             self._instance.filter(event, self._condition)
             self._instance.enable(event)
@@ -484,7 +489,8 @@ class MemmoveProbe:
 class LargeCopy:
     """Copies that a node's C library made, of one size.
 
-    :ivar from_frame: whether they were made out of a frame; else they are of at least :data:`LARGE` bytes.
+    :ivar from_frame: whether they were made out of a frame; else they are of at least
+        :data:`LARGE` bytes.
     """
 
     pid: int

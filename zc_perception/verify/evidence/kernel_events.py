@@ -1,27 +1,32 @@
 """The kernel's events: which are recorded, by the best means that this kernel has, and what its trace says of them.
 
-What dma-buf does is known by its tracepoints (from about 7.0), else by probes that know the arguments' types (BTF, from about 6.5), else
-by the function tracer, which counts calls but tells no buffer. Everything has the names of the tracepoints. :class:`KernelRecording` owns
-the record; :func:`parse_trace` reads its text. It is made in an instance of tracefs of our own (:class:`TraceInstance`), so that nobody
-else's tracing is disturbed, and everything is taken down again.
+What dma-buf does is known by its tracepoints (from about 7.0), else by probes that know the
+arguments' types (BTF, from about 6.5), else by the function tracer, which counts calls but tells
+no buffer. Everything has the names of the tracepoints. :class:`KernelRecording` owns the record;
+:func:`parse_trace` reads its text. It is made in an instance of tracefs of our own
+(:class:`TraceInstance`), so that nobody else's tracing is disturbed, and everything is taken down
+again.
 
-What is enabled or installed rewrites code of the running kernel. Each change is made once, and those that would rewrite the scheduler are
-avoided: ``record-cmd`` and ``record-tgid`` (so the trace has no names for threads; ``/proc`` does) and ``set_event_pid``. Under QEMU
-another CPU may still run the old code of what is changed; the hotter the function, the more likely a breakpoint that is not there any more.
+What is enabled or installed rewrites code of the running kernel. Each change is made once, and
+those that would rewrite the scheduler are avoided: ``record-cmd`` and ``record-tgid`` (so the
+trace has no names for threads; ``/proc`` does) and ``set_event_pid``. Under QEMU another CPU may
+still run the old code of what is changed; the hotter the function, the more likely a breakpoint
+that is not there any more.
 
-Sources: include/trace/events/dma_buf.h; Documentation/trace/fprobetrace.rst and kprobetrace.rst; Documentation/trace/ftrace.rst (columns
-of the ``trace`` file; *Instances*), ring buffer's notes on lost events.
+Sources: include/trace/events/dma_buf.h; Documentation/trace/fprobetrace.rst and kprobetrace.rst;
+Documentation/trace/ftrace.rst (columns of the ``trace`` file; *Instances*), ring buffer's notes on
+lost events.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 import contextlib
+from dataclasses import dataclass, field
 import os
+from pathlib import Path
 import re
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 
 from zc_perception.npu.driver_events import traced
 from zc_perception.observe.processes import PROC
@@ -308,7 +313,8 @@ _LOST = re.compile(r'^CPU:(\d+) \[LOST (?:(\d+) )?EVENTS\]')
 class Trace:
     """What was recorded, in order of time.
 
-    :ivar lost: events that the kernel threw away, as far as it says; none of what depends on them counts as measured.
+    :ivar lost: events that the kernel threw away, as far as it says; none of what depends on them
+        counts as measured.
     :ivar damaged: lines that nothing here can read: events as well, of which nothing is known.
     """
 
@@ -376,7 +382,8 @@ FENCES = (
 
 _INODE = 'ino=dmabuf->file->f_inode->i_ino'
 _DEVICE = 'dev_name=dev->kobj.name:string'
-# Probes of functions by fprobe; by kprobe where a kernel has no fprobe, as on arm64, or can't use it on this function.
+# Probes of functions by fprobe; by kprobe where a kernel has no fprobe, as on arm64, or can't use
+# it on this function.
 _KINDS = ('f', 'p')
 # The best first. At its return the result is known; kernels before 6.9 give no arguments there.
 _PROBES = {

@@ -1,43 +1,47 @@
 """Who can touch a frame with the CPU: mappings (:func:`scan_maps`), memfds that frames of udmabuf may be made of (:func:`find_memfds`), and
 pages that are held without a mapping (:func:`find_pins`).
 
-A dma-buf has no ``read()``: who has not mapped it can't copy from it in user space. A buffer of udmabuf is made of a memfd's pages, which
-any holder of that memfd can map. Nothing in the kernel tells which memfd it is, so :func:`find_memfds` only finds those that may be: at
-least as large as a frame, and sealed against shrinking, which udmabuf insists on. No event tells of a mapping of a memfd that comes and
-goes between two looks.
+A dma-buf has no ``read()``: who has not mapped it can't copy from it in user space. A buffer of
+udmabuf is made of a memfd's pages, which any holder of that memfd can map. Nothing in the kernel
+tells which memfd it is, so :func:`find_memfds` only finds those that may be: at least as large as
+a frame, and sealed against shrinking, which udmabuf insists on. No event tells of a mapping of a
+memfd that comes and goes between two looks.
 
-A camera's device may have nodes of any name, in any folder: whoever may make nodes can make one. So what counts is the number of the
-device that is behind a mapping, which ``/proc/PID/map_files`` leads to. Only shared mappings are looked at: V4L2 has no others.
+A camera's device may have nodes of any name, in any folder: whoever may make nodes can make one.
+So what counts is the number of the device that is behind a mapping, which ``/proc/PID/map_files``
+leads to. Only shared mappings are looked at: V4L2 has no others.
 
-vmsplice(2) puts the pages of a mapping into a pipe, and io_uring keeps the pages of registered buffers. Both hold the pages themselves, not
-a copy of them. They stay readable after the mapping is gone, and show what a device writes later. No event and no file tells which pages
-these are. So each pipe with at least a page's bytes in it, and each ring with registered buffers, may be such a way. Not found are pages
-that wait in a socket's queue, and pages that another driver keeps.
+vmsplice(2) puts the pages of a mapping into a pipe, and io_uring keeps the pages of registered
+buffers. Both hold the pages themselves, not a copy of them. They stay readable after the mapping
+is gone, and show what a device writes later. No event and no file tells which pages these are. So
+each pipe with at least a page's bytes in it, and each ring with registered buffers, may be such a
+way. Not found are pages that wait in a socket's queue, and pages that another driver keeps.
 
-Sources: proc_pid_maps(5): a dma-buf's lines are called ``/dmabuf:NAME`` and have its inode, in decimal; vmsplice(2); ioctl FIONREAD of
-pipe(7); io_uring_register(2), ``io_uring_show_fdinfo``.
+Sources: proc_pid_maps(5): a dma-buf's lines are called ``/dmabuf:NAME`` and have its inode, in
+decimal; vmsplice(2); ioctl FIONREAD of pipe(7); io_uring_register(2), ``io_uring_show_fdinfo``.
 """
 
 from __future__ import annotations
 
 import array
+from collections.abc import Collection, Iterable
 import contextlib
+from dataclasses import dataclass
 import fcntl
 import os
+from pathlib import Path
 import re
 import stat
 import termios
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from pathlib import Path
 
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.observe.frame_log import NAME, SIZE
-from zc_perception.observe.processes import PROC, all_pids, as_root, folders_of, open_files, who
+from zc_perception.observe.processes import all_pids, as_root, folders_of, open_files, PROC, who
 from zc_perception.verify.evidence import Unreadable, unreadable_file
-from zc_perception.verify.evidence.buffers import MEMFD, buffers_of, parse_fdinfo
+from zc_perception.verify.evidence.buffers import buffers_of, MEMFD, parse_fdinfo
 
-# The whole text at once, as bytes: hundreds of lines of hundreds of processes are looked through again and again.
+# The whole text at once, as bytes: hundreds of lines of hundreds of processes are looked through
+# again and again.
 _WORTH = (b' /dmabuf:', b' /memfd:', b' /dev/')
 _LINE = rb'^([0-9a-f]+)-([0-9a-f]+) (%s) [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+)[ \t]+(%s[^\n]*)$'
 _NAMED = re.compile(_LINE % (rb'\S{4}', rb'(?:/dmabuf:|/memfd:|/dev/)'), re.MULTILINE)
@@ -64,7 +68,10 @@ class MemoryMapping:
         return isinstance(address, int) and self.start <= address < self.end
 
     def __str__(self) -> str:
-        return f'process {self.pid}: {self.start:x}-{self.end:x} {self.permissions} {self.name} (inode {self.inode})'
+        return (
+            f'process {self.pid}: {self.start:x}-{self.end:x} {self.permissions} '
+            f'{self.name} (inode {self.inode})'
+        )
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,8 @@ class FrameMemory:
     :param memfds: (st_dev, inode).
     :param cameras: paths of video devices, such as ``/dev/video0``.
     :param camera_numbers: device numbers of these, as ``st_rdev``.
-    :param any_camera: whether frames lie in a video device's buffers, and nobody says which device that is.
+    :param any_camera: whether frames lie in a video device's buffers, and nobody says which device
+        that is.
     """
 
     dmabufs: frozenset[int] = frozenset()
@@ -172,7 +180,10 @@ def scan_maps(
             elif number in memory.camera_numbers:
                 own.append(mapping)
             elif memory.any_camera and os.major(number) == VIDEO_MAJOR:
-                reason = f'{mapping.name} is a video device, and perhaps the camera: its node does not say which device it uses'
+                reason = (
+                    f'{mapping.name} is a video device, and perhaps the camera: its node '
+                    'does not say which device it uses'
+                )
                 step = 'end that program and measure once more'
                 unreadable.append(Unreadable(f'mappings of {who(pid, proc)}', reason, step))
         found += own
