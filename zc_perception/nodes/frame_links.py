@@ -33,6 +33,7 @@ from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rungs import NO_PUBLISHER
 from zc_perception.link.shared_memory.server import ServerStatistics, SharedMemoryServer
 from zc_perception.link.shared_memory.unix_socket import HIGHEST_ID
+from zc_perception.link.unixfd.server import READER
 from zc_perception.log import Seldom
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.ledger import CopyLedger
@@ -92,7 +93,7 @@ _REFUSALS = {
 _STALLED = Row(
     lambda s: s.stalled, WARN, ('{stalled.name} gets no more frames, because it has all '
                                 '{stalled.window} that it may hold: {holds}'),
-    'the log of {stalled.name} says whether it is too slow, or has to release them',
+    'see why {stalled.name} gives none back: it is too slow, or has to release them',
 )  # fmt: skip
 _WITHOUT_SLOTS = Row(
     lambda s: s.starved, WARN, ('{starved.name} gets no frames but as messages, which are '
@@ -311,7 +312,10 @@ class FrameServer:
             'internal': 0,
             'broken': 0,
             'trusted': '',
-            'starved': next((peer for peer in here if peer.without_slots), None),
+            # A reader of GStreamer's without slots is disconnected, which part unixfd says.
+            'starved': next(
+                (p for p in here if p.without_slots and not p.name.startswith(READER)), None
+            ),
         }
         holders: list[Any] = [peer for peer in here if peer.window]
         if server is not None:
@@ -356,8 +360,9 @@ class FrameServer:
                 'no_picture_because': link.withheld,
             }
         for peer in self._publisher.in_process_peers():
+            rung = 'unixfd' if peer.name.startswith(READER) else IN_PROCESS
             values[f'consumer {peer.name}'] = (
-                f'{IN_PROCESS}, sent {peer.sent}, dropped {peer.dropped}, refused by its quota '
+                f'{rung}, sent {peer.sent}, dropped {peer.dropped}, refused by its quota '
                 f'{peer.refused}'
             ) + _holds(len(peer.in_hand), peer.in_hand, peer.window, peer.asked)
         if server is None:

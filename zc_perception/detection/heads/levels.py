@@ -401,10 +401,20 @@ def rows_objection(count: int, box: Letterbox, strides: Sequence[int], most: int
     )
 
 
+# Larger than any centre that a network gives in cells from its own cell, far below a picture's size.
+_WITHIN_A_CELL = 16.0
+
+
 def negative_sizes(boxes: NDArray[np.float32]) -> str:
-    """Why most boxes (4, n), centre and size, can't be decoded ones; empty where they can."""
+    """Why most boxes (4, n), centre and size, can't be decoded ones; empty where they can.
+
+    Centres that are spread over a picture are decoded, whatever their sizes are: distances without
+    a distribution (YOLO26) may be below 0 where nothing is.
+    """
     wrong = (boxes[2:] < 0).any(axis=0)
     if np.count_nonzero(wrong) * 2 <= np.count_nonzero(boxes.any(axis=0)):
+        return ''
+    if boxes[:2].size and boxes[:2].max() > _WITHIN_A_CELL:
         return ''
     return (
         'boxes whose sizes are below 0: they are not decoded yet (a YOLOX export: head: '

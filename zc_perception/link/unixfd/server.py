@@ -66,6 +66,9 @@ _READ_BYTES = 64 * wire.RELEASE_SIZE
 _ACCEPT_PAUSE_S = 0.1
 _EVENTS = 64
 
+READER = 'unixfd reader'
+"""The name of a reader on the camera's bus begins so, its process's number follows."""
+
 
 @dataclass(frozen=True)
 class ReaderStatistics:
@@ -269,7 +272,7 @@ class UnixfdServer:
             return
         queue = KeepLastQueue(1, Frame.release, gate=Frame.hand_out)
         subscription = BusSubscription(
-            f'unixfd reader {peer.pid}', LinkQos(1, reliable=False), queue, held=self._window
+            f'{READER} {peer.pid}', LinkQos(1, reliable=False), queue, held=self._window
         )
         reader = _Reader(sock, peer, queue, subscription)
         self._watch(sock.fileno(), partial(self._hear, reader), reader)
