@@ -94,6 +94,7 @@ class Workspace:
         shared = (
             'conftest.py',
             'whole_run.py',
+            'process_state.py',
             'descriptors.py',
             'long_form.py',
             'ros_domains.py',
