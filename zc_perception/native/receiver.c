@@ -51,7 +51,10 @@ static PyObject *wait_for(PyObject *object, PyObject *const *words, Py_ssize_t c
     const struct timespec patience = {(time_t)least, (long)((least - (double)(time_t)least) * 1e9)};
     struct pollfd readable = {.fd = epoll, .events = POLLIN};
     Py_BEGIN_ALLOW_THREADS
-    if (ppoll(&readable, 1, &patience, NULL) > 0) {
+    pthread_mutex_lock(&self->lock);
+    const bool waits = self->waits; /* a signal's handler has raised behind an earlier call */
+    pthread_mutex_unlock(&self->lock);
+    if (!waits && ppoll(&readable, 1, &patience, NULL) > 0) {
         pthread_mutex_lock(&self->lock);
         if (!self->waits) {
             transport_fetch(self->sock, &self->came);
