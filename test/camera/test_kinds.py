@@ -198,8 +198,8 @@ def test_what_the_chosen_kind_does_not_read_is_said_unless_it_is_the_default() -
         'device',
         'pixel_format',
     }
-    (sentence,) = NODES['capture'].unread({'pixel_format': 'NV12'}).values()
-    assert sentence.startswith("parameter 'pixel_format' is read by camera: replay, v4l2 only")
+    (sentence,) = NODES['capture'].unread({'pipeline': 'videotestsrc'}).values()
+    assert sentence.startswith("parameter 'pipeline' is read by camera: gstreamer, argus only")
 
 
 @pytest.mark.usefixtures('no_fd_leak')
