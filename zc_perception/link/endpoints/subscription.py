@@ -24,7 +24,8 @@ do that (``update_rung``), where readers of messages are made. Any thread may ca
 and which may therefore destroy its own subscription; ``_rung_lock``, under which the way is
 chosen;
 ``_message_lock``, under which messages are taken and the way changes; then the queue's own. Of
-these, an object that comes directly takes the queue's alone.
+these, an object that comes directly takes the queue's alone, and ``_message_lock`` while it is
+ignored because messages are read.
 """
 
 from __future__ import annotations
@@ -666,8 +667,12 @@ class AdaptedSubscription(Generic[T]):
     def _accept_direct(self, header: Any) -> bool:
         """For the object with *header* of another process: whether it is wanted and new here."""
         if self._by_message:
-            self._changeover.ignored.append(header)
-            return False
+            # Whoever changes back has the lock from its look at what was ignored to the change:
+            # what came in between would be missed, or come by a message behind what is newer.
+            with self._message_lock:
+                if self._by_message:
+                    self._changeover.ignored.append(header)
+                    return False
         if not self._changeover.accept_direct(header):
             return False
         self._direct += 1
