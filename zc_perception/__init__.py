@@ -1,4 +1,5 @@
-"""Zero-copy camera-to-NPU perception for ROS 2.
+"""
+Zero-copy camera-to-NPU perception for ROS 2.
 
 The names below are the package's front door. Each one is imported from its own module when it is
 first asked for, so that ``import zc_perception`` loads neither ROS nor NumPy.
@@ -58,7 +59,8 @@ _MODULES = {
 if not TYPE_CHECKING:  # else a type checker would take any name for one of ours
 
     def __getattr__(name: str) -> Any:
-        """Import *name* from its module.
+        """
+        Import *name* from its module.
 
         :raises ImportError: it needs rclpy, and this Python has none.
         """

@@ -6,10 +6,13 @@ import time
 
 
 class BackOff:
-    """The pauses between attempts: *first_s* after the first failure, then twice as long each time, up to *last_s*.
+    """
+    The pauses between attempts, which double up to *last_s*.
 
-    Whoever makes the attempts owns it, and uses its own lock if it has several threads. Nothing
-    here waits.
+    The pause is *first_s* after the first failure, then twice as long each time.
+
+    The code that makes the attempts owns this object, and uses its own lock if it has several
+    threads. Nothing here waits.
 
     ``due``: when the next attempt may begin, a CLOCK_MONOTONIC second; 0 means at once.
     ``pause_s``: the latest pause; 0 without a failure.
@@ -27,7 +30,8 @@ class BackOff:
         return max(0.0, self.due - time.monotonic())
 
     def failed(self, last_s: float | None = None) -> None:
-        """An attempt has failed.
+        """
+        Note that an attempt has failed.
 
         :param last_s: the longest pause after this failure, in place of the usual one.
         """
@@ -36,10 +40,10 @@ class BackOff:
         )
 
     def pause(self, pause_s: float) -> None:
-        """The next attempt may begin after *pause_s*."""
+        """Let the next attempt begin after *pause_s*."""
         self.pause_s = pause_s
         self.due = time.monotonic() + pause_s
 
     def start_over(self) -> None:
-        """It works: the next attempt may begin at once, and the next failure is a first one."""
+        """Note a success: the next attempt may begin at once, and the next failure is the first."""
         self.due = self.pause_s = 0.0

@@ -1,6 +1,8 @@
-"""Structs of C, written much as their headers write them: ``u32 index type flags; char[32] description`` has three numbers and a text.
+"""
+Structs of C, written much as their headers write them.
 
-Tests compare each of them with what a C compiler makes of the header.
+For example ``u32 index type flags; char[32] description`` has three numbers and a text. Tests
+compare each of them with what a C compiler makes of the header.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ def c_struct(
     fields: str, *, packed: bool = False, anonymous: tuple[str, ...] = (), **types: Any
 ) -> type[ctypes.Structure]:
     """
+    Make a ctypes structure.
+
     :param fields: declarations, each a type and the names that have it, with semicolons between
         them.
     :param anonymous: fields whose own fields are this struct's, too.

@@ -1,4 +1,5 @@
-"""The package's one family of errors.
+"""
+The package's one family of errors.
 
 Every message is a sentence for the person at the keyboard: the value that was wrong, what is
 allowed, what to do next. Console scripts print it as one line and exit with :data:`EXIT_USAGE`;
@@ -17,7 +18,10 @@ NO_DESCRIPTOR: Mapping[int, str] = {
         'the machine has no file descriptor left; look for leaks (zc_doctor), or raise fs.file-max'
     ),
 }
-"""What to do about these errnos, whatever was opened. What others mean depends on who answers them: each driver's room knows its own."""
+"""
+What to do about these errnos, whatever was opened. The meaning of other errnos depends on the
+call: each driver's room knows its own.
+"""
 _MOST_SHOWN = 120
 # Python writes no number of more than 4,300 digits (sys.set_int_max_str_digits).
 _MOST_BITS = 10_000
@@ -52,7 +56,11 @@ class StaleFrameError(ZcError):
 
 
 class NegotiationError(ZcError):
-    """The participants' constraints have no common setting. The message names who and what."""
+    """
+    The participants' constraints have no common setting.
+
+    The message names the participants and the constraints.
+    """
 
 
 class CameraError(ZcError):
@@ -60,11 +68,19 @@ class CameraError(ZcError):
 
 
 class RecordingError(CameraError):
-    """A recording can't be played on. Opening it again would meet the same place: it has ended, whatever the rest of it holds."""
+    """
+    A recording can't be played on.
+
+    Opening it again would meet the same place: it has ended, whatever the rest of it holds.
+    """
 
 
 class CameraLostError(CameraError):
-    """The camera was unplugged, or stays silent beyond its watchdog. Close it; the same device (by its identity) may come back."""
+    """
+    The camera was unplugged, or stays silent beyond its watchdog.
+
+    Close it; the same device (by its identity) may come back.
+    """
 
 
 class CameraChangedError(CameraError):
@@ -76,19 +92,32 @@ class CameraBusyError(CameraError):
 
 
 class AcceleratorError(ZcError):
-    """An accelerator can't be opened, or a job failed. The node lives on; the frame is lost and counted."""
+    """
+    An accelerator can't be opened, or a job failed.
+
+    The node lives on; the frame is lost and counted.
+    """
 
 
 class NoDeviceError(AcceleratorError):
-    """This machine has no device of that kind. Nothing is wrong with it: a laptop has no accelerator card."""
+    """
+    This machine has no device of that kind.
+
+    Nothing is wrong with it: a laptop has no accelerator card.
+    """
 
 
 class DeviceLostError(AcceleratorError):
-    """The device is gone or hangs: every job that it had is lost. What was opened must be closed, and may be opened anew later."""
+    """
+    The device is gone or hangs: every job that it had is lost.
+
+    What was opened must be closed, and may be opened anew later.
+    """
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` for the known word nearest to *word*, or nothing.
+    """
+    Return ``; did you mean 'x'?`` for the known word nearest to *word*, or nothing.
 
     Capitals make no difference.
     """
@@ -100,15 +129,21 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """*text* as one line that a terminal prints: what moves its cursor or changes its colours, or isn't printable otherwise, is escaped.
+    """
+    Return *text* as one line that a terminal prints.
 
-    For everything that comes from outside: names of processes, nodes, files, values of a file.
+    Characters that move its cursor, change its colours or aren't printable are escaped. Use it for
+    everything that comes from outside: names of processes, nodes and files, values of a file.
     """
     return ''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in text)
 
 
 def shown(value: object) -> str:
-    """A value in a message: text in quotes, as :func:`printable` has it, and of a long one the first 120 characters."""
+    """
+    Return a value for a message: text in quotes, escaped by :func:`printable`.
+
+    Of a long value, the first 120 characters are shown.
+    """
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         return f'a number of {value.bit_length()} bits'
     try:
@@ -121,12 +156,20 @@ def shown(value: object) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says, as a part of a line: without line breaks, and as :func:`printable` has it."""
+    """
+    Return an exception's text as a part of a line.
+
+    It has no line breaks, and is escaped by :func:`printable`.
+    """
     return printable(' '.join(str(error).split()))
 
 
 def one_line(error: BaseException) -> str:
-    """An exception as a part of a sentence: its class, unless it is one of this package's, and its words."""
+    """
+    Return an exception as a part of a sentence: its class and its words.
+
+    The class is left out if it is one of this package's.
+    """
     try:
         text = message_of(error)
     except Exception:  # another package's exception may have no text
@@ -137,5 +180,10 @@ def one_line(error: BaseException) -> str:
 
 
 def error_line(program: str, error: Exception) -> str:
-    """What a program says of an error: one line, whatever the value that it names; what a terminal would not print is escaped."""
+    """
+    Return what a program says of an error.
+
+    It is one line, whatever value it names; characters that a terminal would not print are
+    escaped.
+    """
     return f'{program}: error: {printable(str(error))}'

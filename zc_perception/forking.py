@@ -1,9 +1,12 @@
-"""What becomes of this package's objects in a forked child: it has the parent's memory, but none of its threads, and nothing is its own.
+"""
+Makes this package's objects harmless in a forked child.
 
-Whoever has something that a child must not touch (leases, sockets, memory that the parent writes,
-locks that a thread of the parent may hold) registers what forgets it by :func:`in_child`. This
-file owns the order: first nobody has a lease any more, then what counts leases goes, then what
-would give them back.
+The child has the parent's memory, but none of its threads, and owns nothing.
+
+A module with objects that a child must not touch (leases, sockets, memory that the parent writes,
+locks that a thread of the parent may hold) registers a function that forgets them by
+:func:`in_child`. This file sets the order: first leases are forgotten, then what counts leases,
+then what would give them back.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import weakref
 
 
 class Turn(IntEnum):
-    """When it is whose turn to forget."""
+    """The order in which objects are forgotten."""
 
     FRAMES = 0
     POOLS = 1
@@ -33,7 +36,8 @@ _registered: dict[Turn, weakref.WeakKeyDictionary[Any, Callable[[Any], object] |
 
 
 def in_child(turn: Turn, forget: Callable[[], object]) -> None:
-    """Call *forget* in each child that is forked from now on.
+    """
+    Call *forget* in each child that is forked from now on.
 
     :param forget: a method is called as long as its object lives. Its thread is the only one; a
         lock of the parent's may be held for ever.

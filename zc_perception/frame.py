@@ -1,4 +1,4 @@
-"""The type-adapted message: :class:`Frame`, one lease over the immutable, shared :class:`FrameData`."""
+"""The type-adapted message: :class:`Frame`, a lease over the immutable :class:`FrameData`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,11 @@ in_child(Turn.FRAMES, _forked)
 
 @dataclass(frozen=True)
 class Header:
-    """``std_msgs/Header`` without ROS: time of exposure in the ROS clock, and the camera's optical frame."""
+    """
+    ``std_msgs/Header`` without ROS.
+
+    It has the time of exposure in the ROS clock, and the camera's optical frame.
+    """
 
     stamp_ns: int
     frame_id: str
@@ -55,15 +59,18 @@ class HeaderMessages(Protocol):
     """Makes ROS messages of headers. The rooms below ROS don't know the messages' types."""
 
     def stamp(self, stamp_ns: int) -> Any:
-        """A ``builtin_interfaces/msg/Time``."""
+        """Return a ``builtin_interfaces/msg/Time``."""
 
     def header(self, header: Header) -> Any:
-        """A ``std_msgs/msg/Header``."""
+        """Return a ``std_msgs/msg/Header``."""
 
 
 @dataclass(frozen=True, eq=False)
 class FrameData:
-    """Everything that is known of a frame except its pixels. It never changes, and all leases of one frame share it.
+    """
+    Everything that is known of a frame except its pixels.
+
+    It never changes, and all leases of one frame share it.
 
     :param header: ``stamp_ns``, the time of exposure in the ROS clock, and ``frame_id``, the
         camera's optical frame.
@@ -119,7 +126,10 @@ class FrameData:
 
 
 def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]], forgotten: bool = True) -> None:
-    """Take a frame's lease back once no view of its pixels is left. Runs in finalizers: takes no lock.
+    """
+    Take a frame's lease back once no view of its pixels is left.
+
+    It runs in finalizers: it takes no lock.
 
     :param forgotten: its owner forgot to release it.
     """
@@ -132,7 +142,11 @@ def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]], forgotten: boo
 
 
 class FrameMapping(PlaneViews):
-    """The block of :meth:`Frame.map`. While it is open, the frame can't be released but with a fence."""
+    """
+    The block of :meth:`Frame.map`.
+
+    While it is open, the frame can be released only with a fence.
+    """
 
     __slots__ = ('_frame',)
 
@@ -173,7 +187,11 @@ class FrameMapping(PlaneViews):
             self._end()
 
     def stay_open(self) -> None:
-        """From here on the frame ends it, not a block. It doesn't keep the frame alive then."""
+        """
+        Let the frame, instead of a block, end the mapping from here on.
+
+        It doesn't keep the frame alive then.
+        """
         frame, self._frame = self._frame, None
         if frame is not None:
             frame._mappings.append(self)
@@ -194,19 +212,19 @@ class FrameMapping(PlaneViews):
 
 
 class Frame:
-    """A camera frame, in the camera's own buffer.
+    """
+    A camera frame, in the camera's own buffer.
 
     ::
 
         from zc_perception import Frame
 
-
-        def on_frame(frame: Frame) -> None:      # create_frame_subscription() calls it with each frame
-            print(frame.sequence, frame.width, frame.y.mean())    # y is a NumPy array: nothing is copied
+        def on_frame(frame: Frame) -> None:      # the subscription calls it with each frame
+            print(frame.sequence, frame.width, frame.y.mean())    # y is a NumPy array: no copy
 
     A Frame is a lease: while you hold it, the camera does not write to the buffer. :attr:`data`
     says everything about the frame except its pixels, see :class:`FrameData`. Each subscriber gets
-    a Frame of its own, and nobody can end the Frame of another.
+    a Frame of its own, and no subscriber can end the Frame of another.
 
     **Owner.** In a callback the subscription owns the frame and releases it when the callback
     returns. In the loop of a :class:`FrameReader` the reader owns it and releases it at the next
@@ -311,7 +329,8 @@ class Frame:
 
     @property
     def encoding(self) -> str:
-        """The pixel format as ``sensor_msgs/Image`` names it, such as ``nv12`` or ``bgr8``.
+        """
+        The pixel format as ``sensor_msgs/Image`` names it, such as ``nv12`` or ``bgr8``.
 
         :raises FormatError: ROS has no name for it: use :attr:`fourcc`.
         """
@@ -324,11 +343,15 @@ class Frame:
 
     @property
     def stamp(self) -> Any:
-        """Time of exposure in the ROS clock, as a new ``builtin_interfaces/msg/Time``. ``header.stamp_ns`` is the same as a number."""
+        """
+        Time of exposure in the ROS clock, as a new ``builtin_interfaces/msg/Time``.
+
+        ``header.stamp_ns`` is the same as a number.
+        """
         return self._made_by().stamp(self.data.header.stamp_ns)
 
     def header_msg(self) -> Any:
-        """The header as a new ``std_msgs/msg/Header``, for messages of your own."""
+        """Return the header as a new ``std_msgs/msg/Header``, for messages of your own."""
         return self._made_by().header(self.data.header)
 
     def _made_by(self) -> HeaderMessages:
@@ -347,7 +370,10 @@ class Frame:
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """The file descriptor of each plane's buffer, to import it elsewhere. Planes in one buffer have the same one.
+        """
+        The file descriptor of each plane's buffer, to import it elsewhere.
+
+        Planes in one buffer have the same one.
 
         ``data.planes`` has each plane's ``offset`` and ``stride``. The frame owns the descriptors:
         never close them, and ``os.dup()`` what you use longer. A device has to wait for
@@ -375,7 +401,8 @@ class Frame:
         return self._lease
 
     def deliver(self, holder: str) -> Frame | None:
-        """For links: a Frame of its own for *holder*, or ``None`` when that is at its quota.
+        """
+        For links: a Frame of its own for *holder*, or ``None`` when that is at its quota.
 
         :raises FrameReleasedError: this one was released.
         """
@@ -398,19 +425,27 @@ class Frame:
 
     @property
     def pool(self) -> BufferPool:
-        """For links: whose buffers these are.
+        """
+        For links: the pool of these buffers.
 
         :raises FrameReleasedError: this one was released.
         """
         return self._held().pool
 
     def hand_out(self) -> bool:
-        """For links: the holder gets this frame, which has been waiting for it; ``False`` while it has as many as it may."""
+        """
+        For links: hand the holder this frame, which has been waiting for it.
+
+        ``False`` while the holder has as many as it may.
+        """
         lease = self._lease
         return lease is None or lease.pool.hand_out(lease)
 
     def keep(self) -> Frame:
-        """Keep the frame beyond the callback, or the step of a loop. You own the Frame that is returned: release it, once for each call.
+        """
+        Keep the frame beyond the callback, or the step of a loop.
+
+        You own the Frame that is returned: release it, once for each call.
 
         The first call in a callback returns this very object. Each further call returns another
         Frame over the same buffer, which counts as the same frame.
@@ -427,7 +462,11 @@ class Frame:
         return frame
 
     def release_when_unseen(self) -> None:
-        """For links: release the frame as soon as no array of its pixels is left, on whichever thread that is."""
+        """
+        For links: release the frame as soon as no array of its pixels is left.
+
+        This may happen on any thread.
+        """
         with contextlib.suppress(BufferError):
             self.release()
             return
@@ -444,14 +483,18 @@ class Frame:
                 _abandon(lease, self._live, False)
 
     def _end_planes(self) -> None:
-        """End what :meth:`planes` has opened. Arrays that somebody still has are noted in ``_live`` by that."""
+        """
+        End what :meth:`planes` has opened.
+
+        It notes arrays that are still in use in ``_live``.
+        """
         for mapping in [each for each in self._mappings if each is not None]:
             with contextlib.suppress(ValueError):  # another thread has ended it
                 self._mappings.remove(mapping)
             mapping.__exit__(None, None, None)
 
     def _open(self) -> FrameMapping:
-        """The CPU's access to the pixels that lasts as long as the frame."""
+        """Open the CPU's access to the pixels, which lasts as long as the frame."""
         for mapping in self._mappings:
             if mapping is not None:
                 return mapping
@@ -461,11 +504,13 @@ class Frame:
         return mapping
 
     def planes(self) -> tuple[NDArray[Any], ...]:
-        """The pixels as read-only NumPy arrays over the camera's buffer, one for each plane, without a copy.
+        """
+        Return the pixels as read-only NumPy arrays over the camera's buffer.
 
-        NV12 has an array of shape (height, width) and one of (height/2, width/2, 2). Use them
-        while you hold the frame. What you keep longer keeps the buffer from the camera: it counts
-        as a frame that you hold, until the last array of it is gone.
+        There is one array for each plane, without a copy. NV12 has an array of shape (height,
+        width) and one of (height/2, width/2, 2). Use them while you hold the frame. An array that
+        you keep longer keeps the buffer from the camera: the frame counts as held until its last
+        array is gone.
 
         :raises FrameReleasedError: the frame was released before.
         :raises StaleFrameError: the camera took the lease back and uses the buffer again.
@@ -479,7 +524,8 @@ class Frame:
 
     @property
     def y(self) -> NDArray[Any]:
-        """The plane of luma, or of grey: an array as :meth:`planes` gives them, with the same errors.
+        """
+        The plane of luma, or of grey: an array as :meth:`planes` gives them, with the same errors.
 
         :raises FormatError: the format has no such plane; the message names what to use.
         """
@@ -490,10 +536,11 @@ class Frame:
 
     @property
     def uv(self) -> NDArray[Any]:
-        """The plane of chroma pairs, U first: an array as :meth:`planes` gives them, with the same errors.
+        """
+        The plane of chroma pairs, U first.
 
-        Of formats that have V first, such as NV21, it shows the pairs turned round, also without a
-        copy.
+        It is an array as :meth:`planes` returns them, with the same errors. For formats that have
+        V first, such as NV21, it shows the pairs reversed, also without a copy.
 
         :raises FormatError: the format has no such plane; the message names what to use.
         """
@@ -512,9 +559,13 @@ class Frame:
         )
 
     def bgr(self, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
-        """A colour picture as OpenCV has them: an array (height, width, 3) of your own. Booked as ``bgr``.
+        """
+        Return a colour picture as OpenCV uses: an array (height, width, 3) of your own.
 
-        :param out: where it goes, so that no memory is allocated; by default a new array.
+        It is booked as ``bgr``.
+
+        :param out: an array for the picture, so that no memory is allocated; by default a new
+            array.
         :raises FormatError: the format or colorimetry has no conversion, or the frame is not
             linear.
         :raises LayoutError: *out* is not uint8 of that shape.
@@ -530,7 +581,10 @@ class Frame:
         return picture
 
     def copy(self) -> tuple[NDArray[Any], ...]:
-        """The arrays of :meth:`planes` as copies of your own, which you can keep as long as you like. Booked as ``copy``.
+        """
+        Return the arrays of :meth:`planes` as copies of your own.
+
+        You can keep them as long as you like. It is booked as ``copy``.
 
         :raises FormatError: the frame is not linear: only a device that knows its modifier can
             read it.
@@ -549,21 +603,23 @@ class Frame:
         )
 
     def __dlpack__(self, **asked: Any) -> Any:
-        """For ``from_dlpack()`` of NumPy, torch and others: the whole image as one read-only array, without a copy.
+        """
+        Export the whole image as one read-only array, without a copy.
 
-        NV12 is (height * 3/2, width), as OpenCV's conversions take it. A plane alone is
-        ``from_dlpack(frame.y)``. What was made of it keeps the buffer from the camera, as an array
-        of :meth:`planes` that you keep does. Needs NumPy 2.1, and a library that asks for DLPack
-        1.0: what is older can't say that memory is read-only.
+        ``from_dlpack()`` of NumPy, torch and others calls it. NV12 is (height * 3/2, width), as
+        OpenCV's conversions take it. A plane alone is ``from_dlpack(frame.y)``. The result keeps
+        the buffer from the camera, as an array of :meth:`planes` that you keep does. It needs
+        NumPy 2.1, and a library that asks for DLPack 1.0: older ones can't say that memory is
+        read-only.
 
-        :raises BufferError: the planes don't form one array, or read-only memory can't be told to
-            who asks.
+        :raises BufferError: the planes don't form one array, or the library can't be told that
+            memory is read-only.
         :raises FrameReleasedError: the frame was released before.
         """
         return self._open().whole().__dlpack__(**asked)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """The CPU."""
+        """Return the CPU's device numbers."""
         return _DLPACK_CPU
 
     def _await_acquire(self, fence: Fence) -> None:
@@ -574,15 +630,16 @@ class Frame:
         fence.check()
 
     def map(self, *, write: bool = False) -> FrameMapping:
-        """Read the pixels with the CPU for the time of a block, without a copy: ``with frame.map() as planes:``.
+        """
+        Read the pixels with the CPU in a block, without a copy.
 
-        ``planes[i]`` is a NumPy array over the buffer, read-only unless *write*. NV12 has
-        ``planes[0]`` of shape (height, width) and ``planes[1]`` of shape (height/2, width/2, 2).
-        The arrays end with the block: copy what you keep (``planes[0].copy()``). The ``with``
-        statement raises the errors, not this call.
+        For example ``with frame.map() as planes:``. ``planes[i]`` is a NumPy array over the
+        buffer, read-only unless *write*. NV12 has ``planes[0]`` of shape (height, width) and
+        ``planes[1]`` of shape (height/2, width/2, 2). The arrays end with the block: copy what you
+        keep (``planes[0].copy()``). The ``with`` statement raises the errors, not this call.
 
-        :param write: whether the arrays can be written. Only the producer of a frame should:
-            everybody else reads the same memory.
+        :param write: whether the arrays can be written. Only the producer of a frame should write:
+            all consumers read the same memory.
         :raises FrameReleasedError: the frame was released before.
         :raises StaleFrameError: the camera took the lease back and uses the buffer again.
         :raises FormatError: the frame is not linear: only a device that knows its modifier can
@@ -600,7 +657,10 @@ class Frame:
         return mapping
 
     def release(self, fence: Fence | None = None) -> None:
-        """Give the buffer back to the camera. With *fence*, the camera uses it again only when *fence* has signalled.
+        """
+        Give the buffer back to the camera.
+
+        With *fence*, the camera uses it again only when *fence* has signalled.
 
         :param fence: of a device that may still read the buffer; it belongs to the pool from here
             on.

@@ -1,4 +1,8 @@
-"""Hands objects from one thread to another, the newest winning, and tells poll(2) when there is one."""
+"""
+Hands objects from one thread to another, the newest first to stay.
+
+poll(2) tells when there is an object.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +28,38 @@ class Source(Protocol[T_co]):
     """Where a queue's consumer fetches objects itself: the socket of another process."""
 
     def fileno(self) -> int:
-        """Readable when :meth:`receive` may have something."""
+        """Return a descriptor that is readable when :meth:`receive` may have something."""
 
     def wait(self, epoll: select.epoll, timeout_s: float) -> None:
-        """Wait until *epoll* is readable, for at most *timeout_s*. It may fetch an object meanwhile, which :meth:`receive` yields."""
+        """
+        Wait until *epoll* is readable, for at most *timeout_s*.
+
+        It may fetch an object meanwhile, which :meth:`receive` then returns.
+        """
 
     def receive(self) -> T_co | None:
-        """The next object, or ``None``. Never blocks, never raises: a source that has failed says so to its owner."""
+        """
+        Return the next object, or ``None``.
+
+        It never blocks and never raises: a source that has failed tells its owner.
+        """
 
 
 class KeepLastQueue(Generic[T]):
-    """Keep-last: when full, the oldest object is released and counted, so that the newest wins. Any number of threads.
+    """
+    Keep-last: when full, the oldest object is released and counted.
+
+    So the newest objects stay. Any number of threads may use it.
 
     A consumer with a thread of its own may attach sources: :meth:`get` then also takes what they
     have, in the caller's thread. While something is queued, what they have is queued behind it, so
-    that all come out in the order of their arrival.
+    that all objects come out in the order of their arrival.
 
     :param depth: objects kept; ``None`` keeps all, which the producer's pool bounds.
-    :param release: ends an object that nobody will get.
-    :param gate: asked of each entry whether the consumer may have it now. An entry that it may not
-        have stays, and no other one comes before it, until :meth:`reopen`. What comes from a
-        source is asked about only if it is queued.
+    :param release: ends an object that no consumer will get.
+    :param gate: asked for each entry whether the consumer may have it now. An entry that it may
+        not have stays, and no other one comes before it, until :meth:`reopen`. An object of a
+        source is checked only if it is queued.
     """
 
     def __init__(
@@ -86,7 +101,12 @@ class KeepLastQueue(Generic[T]):
         self.dropped = 0
 
     def fileno(self) -> int:
-        """Readable while the queue is not empty or a source has something, and once it is closed. Changes with the first source."""
+        """
+        Return a descriptor that is readable while an object may be had, and once it is closed.
+
+        That is while the queue is not empty or a source has something. The descriptor changes with
+        the first source.
+        """
         event = self._event
         if event is None:
             with self._lock:
@@ -134,11 +154,12 @@ class KeepLastQueue(Generic[T]):
         self._release(overflow)
 
     def make_room(self, most: int | None = None, which: Callable[[T], bool] | None = None) -> None:
-        """Before an object is made for :meth:`put`: drop the oldest if there is no place for it.
+        """
+        Drop the oldest object if there is no place for one more.
 
-        So its memory is free.
+        It is called before an object is made for :meth:`put`, so that its memory is free.
 
-        :param most: places for objects that *which* says it of, in place of the depth for all.
+        :param most: places for objects for which *which* is true, in place of the depth for all.
         """
         most = self._depth if most is None else most
         if most is None or len(self._entries) < most:
@@ -149,7 +170,11 @@ class KeepLastQueue(Generic[T]):
             self.drop_oldest(which)
 
     def drop_oldest(self, which: Callable[[T], bool] | None = None) -> bool:
-        """Drop the oldest entry, or the oldest that *which* says it of; ``False`` if there is none."""
+        """
+        Drop the oldest entry, or the oldest for which *which* is true.
+
+        ``False`` if there is none.
+        """
         with self._lock:
             overflow = next(
                 (entry for entry in self._entries if which is None or which(entry)), None
@@ -178,7 +203,7 @@ class KeepLastQueue(Generic[T]):
         return self._shut
 
     def reopen(self) -> None:
-        """The gate may let an entry through again."""
+        """Ask the gate again: it may let an entry through now."""
         with self._lock:
             if not self._shut:
                 return
@@ -218,7 +243,11 @@ class KeepLastQueue(Generic[T]):
                         self._epoll.unregister(source.fileno())
 
     def get(self, timeout_s: float = 0.0) -> T | None:
-        """The oldest object, whose lease is the caller's now, or ``None`` after *timeout_s*."""
+        """
+        Return the oldest object, or ``None`` after *timeout_s*.
+
+        The caller owns its lease.
+        """
         if timeout_s <= 0.0:
             return self._take()
         deadline = time.monotonic() + timeout_s
@@ -282,7 +311,7 @@ class KeepLastQueue(Generic[T]):
                 self.put(entry)
 
     def _receive(self) -> T | None:
-        """Only one thread at a time."""
+        """Receive from the sources; only one thread at a time."""
         receivers = self._receivers
         for receive in receivers:
             entry = receive()
@@ -295,7 +324,11 @@ class KeepLastQueue(Generic[T]):
         return None
 
     def _pop(self, *, owing: bool, force: bool = False) -> T | None:
-        """The oldest entry, if the gate lets it through or *force*. *owing*: its token is still there, and goes with it."""
+        """
+        Take the oldest entry, if the gate lets it through or *force*.
+
+        *owing*: its token is still there, and goes with it.
+        """
         with self._lock:
             entries, entry = self._entries, None
             if entries:
@@ -321,7 +354,11 @@ class KeepLastQueue(Generic[T]):
                 os.eventfd_read(self._event.fileno())
 
     def refuse(self) -> None:
-        """Release what is queued, and what comes from now on, until :meth:`accept`. Sources are their owner's to detach."""
+        """
+        Release what is queued, and what comes from now on, until :meth:`accept`.
+
+        The sources' owner detaches them.
+        """
         with self._lock:
             self._refusing = True
         while (entry := self._pop(owing=True, force=True)) is not None:
@@ -334,7 +371,11 @@ class KeepLastQueue(Generic[T]):
             self._refusing = self._closed
 
     def close(self) -> None:
-        """Release what is queued; later objects are released at once. The descriptor is closed with the last reference."""
+        """
+        Release what is queued; later objects are released at once.
+
+        The descriptor is closed with the last reference.
+        """
         with self._lock:
             self._closed = self._refusing = True
             entries = list(self._entries)
@@ -347,7 +388,11 @@ class KeepLastQueue(Generic[T]):
             self._release(entry)
 
     def end(self) -> None:
-        """Close, and the sources' descriptor at once, whoever may still refer to the queue. A :meth:`get` that waits returns ``None``."""
+        """
+        Close the queue, and the sources' descriptor at once, even if the queue is still in use.
+
+        A :meth:`get` that waits returns ``None``.
+        """
         self.close()
         with self._lock:
             # Its last reference closes it: whoever polls it just now has one, and must not find

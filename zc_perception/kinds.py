@@ -1,4 +1,5 @@
-"""Kinds: what a parameter chooses among by name, such as cameras, accelerators and detector heads.
+"""
+Kinds: what a parameter chooses among by name, such as cameras, accelerators and detector heads.
 
 :class:`Kinds` is the one mechanism for all of them. This package's kinds stand in a table, one
 line each; other packages add theirs by entry points of a group that is named here. An entry point
@@ -28,9 +29,11 @@ HEAD_GROUP = 'zc_perception.heads'
 
 @functools.cache
 def _somebody_offers(path: tuple[str, ...]) -> bool:
-    """Whether a package on *path* may offer something in a group of ours. importlib reads the entry points of all installed packages,
-    which takes 20 ms and more at each start of a node; mostly no package has a word of ours in its
-    own.
+    """
+    Tell whether a package on *path* may offer something in a group of ours.
+
+    importlib reads the entry points of all installed packages, which takes 20 ms and more at each
+    start of a node. Mostly no package names one of our groups in its own entry points.
     """
     for folder in path:
         if os.path.isfile(folder):
@@ -48,7 +51,7 @@ def _somebody_offers(path: tuple[str, ...]) -> bool:
 
 
 def offered(group: str) -> tuple[str, ...]:
-    """Names that installed packages offer in a group."""
+    """Return the names that installed packages offer in a group."""
     if not _somebody_offers(tuple(sys.path)):
         return ()
     return tuple(sorted({entry.name for entry in entry_points(group=group)}))
@@ -59,7 +62,10 @@ def _package(entry: EntryPoint) -> str:
 
 
 def load_entry_point(group: str, name: str) -> object | None:
-    """What an installed package offers under that name, its module imported now; ``None``: no package offers it.
+    """
+    Return what an installed package offers under that name; its module is imported now.
+
+    ``None``: no package offers it.
 
     :raises ConfigError: its module can't be imported, or two packages offer the name; names the
         package and what to do.
@@ -98,11 +104,13 @@ T = TypeVar('T')
 
 @dataclass(frozen=True)
 class Declared(Generic[T]):
-    """What all kinds of one noun declare.
+    """
+    What all kinds of one noun declare.
 
-    :param classes: those that can be imported.
+    :param classes: the classes that can be imported.
     :param broken: why others can't, each a sentence that names the package.
-    :param parameters: of all of them, each once; their texts say whose they are.
+    :param parameters: the parameters of all of them, each once; their texts say which kind reads
+        them.
     :param readers: for each of these parameters the kinds that read it.
     """
 
@@ -114,7 +122,10 @@ class Declared(Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Kinds(Generic[T]):
-    """What one parameter chooses among by name: this package's classes and other packages'.
+    """
+    What one parameter chooses among by name.
+
+    These are the classes of this package and of other packages.
 
     A kind's class declares everything about itself, its parameters in ``PARAMETERS`` (whose texts
     don't name the kind); nodes, launch files, ``--help``, the YAML schema and ``zc_doctor`` read
@@ -144,7 +155,8 @@ class Kinds(Generic[T]):
 
     @property
     def declared(self) -> Declared[T]:
-        """What they declare; imports all of them, once in a process.
+        """
+        What they declare; imports all of them, once in a process.
 
         :raises ConfigError: two of them declare a parameter of one name that is not the same.
         """
@@ -156,7 +168,8 @@ class Kinds(Generic[T]):
         return f"{self.noun} '{name}'" + ''.join(f' of {_package(entry)}' for entry in entries)
 
     def load(self, name: str) -> type[T]:
-        """Import the class of a kind.
+        """
+        Import the class of a kind.
 
         :raises ConfigError: there is no such kind, its package is broken, or it offers something
             else than such a class.
@@ -168,7 +181,7 @@ class Kinds(Generic[T]):
         return cast('type[T]', self._imported(name))
 
     def _imported(self, name: str) -> type[Any]:
-        """The class of another package's kind, or why it can't be had."""
+        """Return the class of another package's kind, or why it can't be had."""
         found = load_entry_point(self.group, name)
         if found is None:
             known = self.names
@@ -186,7 +199,7 @@ class Kinds(Generic[T]):
 
 @functools.cache
 def _declared_by(kinds: Kinds[T], path: tuple[str, ...]) -> Declared[T]:
-    """What they declare, with the packages that are installed on *path*."""
+    """Return what they declare, with the packages that are installed on *path*."""
     classes: dict[str, type[T]] = {}
     broken: list[str] = []
     declarations: dict[str, dict[str, ParameterSpec]] = {}
@@ -207,7 +220,8 @@ def _declared_by(kinds: Kinds[T], path: tuple[str, ...]) -> Declared[T]:
 
 
 def _merged(kinds: Kinds[Any], by_kind: Mapping[str, ParameterSpec]) -> ParameterSpec:
-    """One parameter of one or more kinds, whose text says for each kind what it means there.
+    """
+    Merge one parameter of several kinds; its text says what it means for each.
 
     :raises ConfigError: their declarations differ in more than their texts.
     """

@@ -1,4 +1,8 @@
-"""What a person means by a path: with variables, with ``~``, or as a ``file://`` or ``package://`` URL."""
+"""
+What a person means by a path.
+
+A path may have variables or ``~``, or be a ``file://`` or ``package://`` URL.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,10 @@ _PACKAGE = 'package://'
 
 
 def expanded(named: str, parameter: str, kind: str = 'parameter') -> str:
-    """*named* with its variables and its ``~`` replaced.
+    """
+    Replace the variables and the ``~`` of *named*.
 
-    :param parameter: whose value it is, for messages.
+    :param parameter: the name of the parameter, for messages.
     :param kind: what that is: a parameter, or the key of a file.
     :raises ConfigError: it has a variable or a user that isn't known here, which would become a
         part of the name.
@@ -41,11 +46,13 @@ def expanded(named: str, parameter: str, kind: str = 'parameter') -> str:
 
 
 def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
-    """The path that *named* means: a path, which may be relative, or a ``file://`` or ``package://PACKAGE/path`` URL.
+    """
+    Return the path that *named* means.
 
-    What is there under exactly this name is meant, whatever else the name could mean.
+    *named* is a path, which may be relative, or a ``file://`` or ``package://PACKAGE/path`` URL. A
+    file with exactly this name takes precedence over any other meaning.
 
-    :param parameter: whose value it is, for messages.
+    :param parameter: the name of the parameter, for messages.
     :param kind: what that is: a parameter, or the key of a file.
     :raises ConfigError: as :func:`expanded`, or a URL that is no file of this machine, or names a
         package that isn't installed.
@@ -68,7 +75,7 @@ def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
 
 
 def _in_package(rest: str, beginning: str) -> str:
-    """A file in the share folder of a ROS package."""
+    """Return a file in the share folder of a ROS package."""
     package, _, below = rest.partition('/')
     if not package or not below or '..' in below.split('/'):
         raise ConfigError(

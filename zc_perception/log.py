@@ -1,4 +1,8 @@
-"""Says things, but not too often: what may come with each frame, each attempt or each look is said through :class:`Seldom`."""
+"""
+Logs a message, but not too often.
+
+A message that may come with each frame, each attempt or each look goes through :class:`Seldom`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,10 @@ _MOST = 64
 
 
 class Seldom:
-    """Says a sentence, and the same one again only after a while. Any thread may call it.
+    """
+    Says a sentence, and the same one again only after a while.
+
+    Any thread may call it.
 
     :param say: logs or prints. rclpy wants one line of code for each severity.
     :param again_s: the while; :data:`ONCE`: for ever.
@@ -27,7 +34,8 @@ class Seldom:
         self._said: dict[str, float] = {}
 
     def __call__(self, text: str | Callable[[], str], about: str = '') -> None:
-        """Say *text*, unless it was said just now.
+        """
+        Say *text*, unless it was said just now.
 
         :param text: or what makes it, where that costs something; with *about* then.
         :param about: what makes it the same sentence; empty: all of it.

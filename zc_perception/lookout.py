@@ -1,4 +1,5 @@
-"""Looks at things now and then, all of a process on one thread.
+"""
+Looks at things now and then, all of a process on one thread.
 
 An executor of rclpy gathers all entities of all its nodes each time that it wakes up, which takes
 a millisecond for some ten nodes and is all under the interpreter's lock: for sixteen cameras,
@@ -25,15 +26,22 @@ _LONGEST_STOP_S = 2.0
 
 
 def next_turn(now: float, period_s: float, phase_s: float) -> float:
-    """The next turn after *now*: turns are whole periods of the steady clock, and *phase_s*. So what has the same phase is looked at
-    together, which costs a third of looking at one after the other: its code is in the CPU's
-    caches then.
+    """
+    Return the next turn after *now*.
+
+    Turns are whole periods of the steady clock, plus *phase_s*. So objects with the same phase are
+    looked at together, which costs a third of looking at one after the other: the code is in the
+    CPU's caches then.
     """
     return (math.floor((now - phase_s) / period_s + 1e-6) + 1) * period_s + phase_s
 
 
 class Watch:
-    """One thing that is looked at, until :meth:`stop`; or until the object is gone whose method looks: it isn't kept alive for that."""
+    """
+    One object that is looked at until :meth:`stop`.
+
+    It also ends when the object is gone whose method looks: the watch doesn't keep it alive.
+    """
 
     def __init__(
         self, lookout: Lookout, period_s: float, look: Callable[[], object], phase_s: float
@@ -45,11 +53,11 @@ class Watch:
         self.stopped = False
 
     def next_turn(self) -> float:
-        """When it is looked at again."""
+        """Return when it is looked at again."""
         return next_turn(time.monotonic(), self._period_s, self._phase_s)
 
     def look(self) -> None:
-        """Once."""
+        """Look once."""
         look = self._look()
         if look is None:
             self.stopped = True
@@ -57,12 +65,18 @@ class Watch:
             look()
 
     def stop(self) -> None:
-        """Not again. A look that is under way has ended afterwards, unless this is called from within it. Idempotent."""
+        """
+        Stop looking.
+
+        A look that is under way has ended afterwards, unless this is called from within it.
+        Idempotent.
+        """
         self._lookout.end(self)
 
 
 class Lookout:
-    """A thread that lives while there is something to look at.
+    """
+    A thread that lives while there is something to look at.
 
     What looks must neither wait nor hold the owner's locks while it does so. The traceback of what
     it raises goes to standard error, once as long as it stays the same; it is looked at again in
@@ -84,7 +98,11 @@ class Lookout:
         self._thread: threading.Thread | None = None
 
     def watch(self, period_s: float, look: Callable[[], object], phase_s: float = 0.0) -> Watch:
-        """Call *look* each *period_s*, for the first time within one: see :func:`next_turn`. Turns that were missed are not made up for."""
+        """
+        Call *look* each *period_s*, for the first time within one: see :func:`next_turn`.
+
+        Turns that were missed are not made up for.
+        """
         watch = Watch(self, period_s, look, phase_s)
         with self._changed:
             self._put(watch)
@@ -123,7 +141,11 @@ class Lookout:
             self._changed.notify_all()
 
     def _next(self) -> Watch | None:
-        """The one whose turn it is, once it is; ``None`` and the end of the thread when there is nothing more to look at."""
+        """
+        Return the watch whose turn it is, once it is.
+
+        ``None``, and the end of the thread, when there is nothing more to look at.
+        """
         with self._changed:
             while self._due:
                 due, _, watch = self._due[0]

@@ -1,7 +1,9 @@
-"""CPU access to pixels: the one place where buffers become arrays, with SYNC brackets at both ends.
+"""
+CPU access to pixels: the only place where buffers become arrays.
 
-A consumer does this for every frame, so it is written for few steps: an array is made when it is
-asked for (most look at one plane), and what depends on the layout alone is computed once for it.
+SYNC brackets stand at both ends. A consumer does this for every frame, so it takes few steps: an
+array is made only on demand (most consumers look at one plane), and what depends on the layout
+alone is computed once for it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _frombuffer, _UINT8 = np.frombuffer, np.dtype(np.uint8)
 
 
 def why_unmapped(layout: ImageLayout) -> str:
-    """Why the CPU can't read images of that layout; empty: it can."""
+    """Explain why the CPU can't read images of that layout; empty: it can."""
     if layout.modifier == LINEAR:
         return ''
     return (
@@ -35,19 +37,20 @@ def why_unmapped(layout: ImageLayout) -> str:
 
 
 class PlaneViews(Sequence[NDArray[Any]]):
-    """The planes' samples as NumPy arrays over the mapping itself, inside its own ``with`` block.
+    """
+    The planes' samples as NumPy arrays over the mapping itself, inside its own ``with`` block.
 
     A plane is (rows, columns) of its only component, or (rows, columns, components): NV12 has
     (height, width) and (height/2, width/2, 2), YUYV (height, width/2, 4), RGB (height, width, 3).
     Components are ``uint8``; those of more than 8 bits are ``uint16``, little endian, and words
     that components share (RGB565) are one unsigned integer.
 
-    They end with the block, or when it is forgotten; an array that was taken out and kept makes
+    They end with the block, or when it is collected; an array that was taken out and kept makes
     the frame's release raise. Every buffer whose access began is ended, whatever the block or
     another buffer's SYNC raises.
 
-    :param live: gets a weak reference to each buffer's root array that somebody still looks
-        through when the block has ended.
+    :param live: gets a weak reference to each buffer's root array that is still in use when the
+        block has ended.
     """
 
     __slots__ = ('_access', '_buffers', '_layout', '_live', '_roots', '_synced', '_views')
@@ -68,7 +71,8 @@ class PlaneViews(Sequence[NDArray[Any]]):
         self._views: list[NDArray[Any] | None] | None = None
 
     def __enter__(self) -> PlaneViews:
-        """Begin.
+        """
+        Begin.
 
         :raises FormatError: the layout isn't LINEAR.
         :raises AllocationError: the exporter refuses mmap, or the access has WRITE and this
@@ -138,9 +142,10 @@ class PlaneViews(Sequence[NDArray[Any]]):
         return view
 
     def whole(self) -> NDArray[Any]:
-        """All planes as one array: rows of luma, then those of chroma.
+        """
+        Return all planes as one array: rows of luma, then those of chroma.
 
-        :raises BufferError: they don't lie behind each other in one buffer with rows of the same
+        :raises BufferError: the planes don't follow each other in one buffer with rows of the same
             length.
         """
         views, arrays = list(self), self._layout.arrays
@@ -174,5 +179,10 @@ def map_buffers(
     access: CpuAccess,
     live: list[weakref.ref[NDArray[Any]]],
 ) -> PlaneViews:
-    """``with map_buffers(layout, buffers, access, live) as planes:`` for buffers that aren't a frame's yet. See :class:`PlaneViews`."""
+    """
+    Map buffers that aren't a frame's yet.
+
+    Use it as ``with map_buffers(layout, buffers, access, live) as planes:``. See
+    :class:`PlaneViews`.
+    """
     return PlaneViews(layout, buffers, access, live)

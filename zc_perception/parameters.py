@@ -1,5 +1,7 @@
-"""What a node, or a kind that a parameter chooses, declares of one parameter: its type, its range,
-its choices; and whether a value is one of those. Needs no ROS.
+"""
+What a node, or a kind that a parameter chooses, declares of one parameter.
+
+That is its type, its range and its choices; and whether a value is allowed. ROS isn't needed.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ _MOST_DIGITS = 19
 
 
 def whole_number(text: str, high: int) -> int | None:
-    """The number that *text* is, in plain digits and from 0 to *high*; ``None`` for anything else.
+    """
+    Return the number that *text* is, in plain digits and from 0 to *high*.
 
-    ``str.isdigit`` alone also lets through ``²``, and texts of thousands of digits, on both of
-    which ``int`` raises.
+    ``None`` for anything else. ``str.isdigit`` alone also allows ``²``, and texts of thousands of
+    digits, on both of which ``int`` raises.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         return None
@@ -37,20 +40,24 @@ def whole_number(text: str, high: int) -> int | None:
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """One parameter. Its type is its default's; a list is one of strings, of which empty ones don't count.
+    """
+    One parameter.
+
+    The type is the default's; a list is a list of strings, of which empty ones don't count.
 
     :param besides: one number outside of that range that is allowed too, and means something else.
-    :param choices: allowed strings; ``true`` and ``false`` among them may be booleans, which is
-        what YAML takes them for without quotes.
-    :param other_choices: asked for further allowed strings, but only of a value that is none of
+    :param choices: allowed strings; ``true`` and ``false`` among them may be booleans: YAML reads
+        them so without quotes.
+    :param other_choices: asked for further allowed strings, but only for a value that is none of
         *choices*.
     :param renamed: former choices, each with its name of today: for the message.
-    :param whole_numbers: whether a string, or one of a list, may be an integer, which is what YAML
-        takes one without quotes for.
+    :param whole_numbers: whether a string, or one of a list, may be an integer: YAML reads it so
+        without quotes.
     :param dynamic: whether it may change while the node runs. Others may while it is unconfigured,
         and are read-only without a lifecycle.
     :param fixed: read-only in every state: only a start takes it.
-    :param check: raises ConfigError for a value that is of the right type and range, but can't be.
+    :param check: raises ConfigError for a value that has the right type and range, but isn't
+        possible.
     """
 
     name: str
@@ -70,7 +77,7 @@ class ParameterSpec:
     check: Callable[[Any], object] | None = None
 
     def allowed(self) -> str:
-        """What a value must be, in words."""
+        """Describe what a value must be."""
         text = TYPE_NAMES[type(self.default)]
         if self.choices:
             text = 'one of ' + ', '.join((*self.choices, *self.other_choices()))
@@ -81,11 +88,12 @@ class ParameterSpec:
         return text + (f', or {self.besides:g}' if self.besides is not None else '')
 
     def said(self) -> str:
-        """The declaration in words."""
+        """Describe the declaration."""
         return f'{self.allowed()}, by default {self.default!r}'
 
     def convert(self, value: Any) -> Any:
-        """*value* in the parameter's type, an integer for a number included.
+        """
+        Convert *value* to the parameter's type; an integer may stand for a number.
 
         :raises ConfigError: it isn't allowed.
         """

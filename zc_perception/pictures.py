@@ -1,4 +1,4 @@
-"""Colour pictures of frames for whoever asks now and then, without a converter of one's own."""
+"""Colour pictures of frames for code that needs one now and then, without its own converter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ _KEPT = 4
 
 
 class _Converters(threading.local):
-    """Each thread has its own: a converter writes into memory that belongs to it. The last :data:`_KEPT` kinds of frames stay."""
+    """
+    Each thread has its own: a converter writes into memory that belongs to it.
+
+    The last :data:`_KEPT` kinds of frames stay.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Any, ...], ToPicture] = {}
@@ -42,7 +46,8 @@ def bgr_picture(
     colorimetry: Colorimetry,
     out: NDArray[np.uint8] | None,
 ) -> NDArray[np.uint8]:
-    """The picture of a frame with these planes, in *out* or in a new array.
+    """
+    Return the picture of a frame with these planes, in *out* or in a new array.
 
     :raises FormatError: the format or colorimetry has no conversion.
     :raises LayoutError: *out* has another size or type.

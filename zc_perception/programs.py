@@ -1,7 +1,9 @@
-"""How every console script starts: it reads its options first, and answers ``--help`` and ``--version``, without ROS, NumPy or OpenCV.
+"""
+How every console script starts.
 
-What the program needs is imported after that. A module that is missing is then one line that says
-what to install.
+It reads its options first, and answers ``--help`` and ``--version``, without ROS, NumPy or OpenCV.
+The modules that the program needs are imported after that. If one is missing, one line says what
+to install.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class StrictParser(argparse.ArgumentParser):
     """What it can't read is a ConfigError, like everything else that a user can mend."""
 
     def error(self, message: str) -> NoReturn:
-        """See argparse.
+        """
+        See argparse.
 
         :raises ConfigError: always.
         """
@@ -66,7 +69,10 @@ class StrictParser(argparse.ArgumentParser):
 
 
 class OptionParser(StrictParser):
-    """The options of one program. ``--help`` shows the essentials first.
+    """
+    The options of one program.
+
+    ``--help`` shows the essentials first.
 
     :param after: what ``--help`` ends with.
     :ivar main: the group of the options that most users need.
@@ -111,16 +117,19 @@ class OptionParser(StrictParser):
         return super().format_help()
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """The options."""
+        """Return the options."""
         return self.parse_args(words)
 
 
 class NodeOptionParser(OptionParser):
-    """Of a program that runs nodes: it takes ROS arguments besides, and parameters, of which ``--help`` names the most important ones.
+    """
+    Options of a program that runs nodes.
 
-    :param parameters: name and what it is for.
-    :param kinds: what its nodes' parameters choose among, by what ``-p`` puts in front of a node's
-        parameter.
+    It also takes ROS arguments, and parameters, of which ``--help`` names the most important ones.
+
+    :param parameters: name and purpose of each.
+    :param kinds: what its nodes' parameters choose among, by the prefix that ``-p`` needs for a
+        node's parameter.
     """
 
     def __init__(
@@ -150,7 +159,11 @@ class NodeOptionParser(OptionParser):
             )
 
     def format_help(self) -> str:
-        """With the parameters of each kind, which are imported for that; without NumPy there are the kinds' names alone."""
+        """
+        Add the parameters of each kind, which are imported for that.
+
+        Without NumPy only the kinds' names are there.
+        """
         lines: list[str] = []
         for prefix, kinds in self._kinds.items():
             names = dict.fromkeys(kinds.names, '')
@@ -172,7 +185,7 @@ class NodeOptionParser(OptionParser):
             self.description = kept
 
     def add_unknown_parameters(self) -> None:
-        """``--unknown-parameters``."""
+        """Add ``--unknown-parameters``."""
         self.more.add_argument(
             '--unknown-parameters',
             choices=('refuse', 'warn'),
@@ -192,7 +205,11 @@ class NodeOptionParser(OptionParser):
 
 
 def without_ros_args(words: Sequence[str]) -> list[str]:
-    """The program's own arguments, as ``rclpy.utilities.remove_ros_args`` finds them, without ROS."""
+    """
+    Return the program's own arguments, without ROS.
+
+    ``rclpy.utilities.remove_ros_args`` finds the same.
+    """
     own, ours = [], True
     for word in words:
         if word == _ROS_ARGS:
@@ -209,7 +226,8 @@ def start(
     run: Callable[[argparse.Namespace], int],
     words: Sequence[str] | None = None,
 ) -> int:
-    """Read the options and run the program; its exit code.
+    """
+    Read the options and run the program; its exit code.
 
     :param run: imports what it needs; called after ``--help`` and ``--version`` were answered.
     :param words: the arguments; ``None``: the command line's.
@@ -227,7 +245,8 @@ def start(
 
 
 def exit_code_of(command: str, work: Callable[[], int]) -> int:
-    """Run *work* until it ends or a signal comes; return its exit code.
+    """
+    Run *work* until it ends or a signal comes; return its exit code.
 
     That is 1 if it failed, 2 for arguments or nowhere to put the result, 128 + n for signal n.
 
@@ -246,7 +265,7 @@ def exit_code_of(command: str, work: Callable[[], int]) -> int:
 
 
 def _advice(error: ImportError) -> str | None:
-    """What is missing and what to install; ``None``: it is a bug of ours."""
+    """Return what is missing and what to install; ``None``: it is a bug of ours."""
     name = error.name or ''
     module = name.partition('.')[0]
     if not module or module == zc_perception.__name__:

@@ -1,8 +1,11 @@
-"""Rules for the values of a model's manifest. Each both checks a value and says the same as a JSON schema (draft 2020-12).
+"""
+Rules for the values of a model's manifest.
+
+Each rule both checks a value and says the same as a JSON schema (draft 2020-12).
 
 Why no library: ``jsonschema`` takes 75 to 160 ms to import, a sixth or more of a node's whole
-start, and pydantic's two versions, of which Ubuntu 22.04 has the old one, differ in everything;
-and the words of the refusals would be to be made from the schema all the same.
+start. Pydantic's two versions (Ubuntu 22.04 has the old one) differ in everything. And with either
+library the words of the refusals would have to be made from the schema all the same.
 """
 
 from __future__ import annotations
@@ -27,27 +30,28 @@ class Place:
     key: str = ''
 
     def at(self, name: str) -> Place:
-        """The value of a key."""
+        """Return the value of a key."""
         return Place(self.path, f'{self.key}.{name}' if self.key else name)
 
     def item(self, index: int) -> Place:
-        """One item of a list."""
+        """Return one item of a list."""
         return Place(self.path, f'{self.key}[{index}]')
 
     def refuse(self, value: object, allowed: str) -> ConfigError:
-        """The error for a value that isn't allowed; ``None``: the key has none."""
+        """Return the error for a value that isn't allowed; ``None``: the key has none."""
         return ConfigError(
             f"{self.path}: key '{self.key}' is "
             f'{"empty (null)" if value is None else shown(value)}; it must be {allowed}'
         )
 
     def missing(self, allowed: str) -> ConfigError:
-        """The error for a key that isn't there."""
+        """Return the error for a key that isn't there."""
         return ConfigError(f"{self.path}: key '{self.key}' is missing; it must be {allowed}")
 
 
 class Rule:
-    """What a value must be.
+    """
+    What a value must be.
 
     :param words: it, in words that follow "it must be".
     """
@@ -55,11 +59,15 @@ class Rule:
     words: str
 
     def check(self, value: Any, place: Place) -> None:
-        """:raises ConfigError: not so; names the key."""
+        """
+        Check the value.
+
+        :raises ConfigError: it isn't allowed; names the key.
+        """
         raise NotImplementedError
 
     def schema(self) -> Schema:
-        """The same for other programs."""
+        """Return the rule as a JSON schema, for other programs."""
         raise NotImplementedError
 
 
@@ -71,7 +79,10 @@ class Leaf(Rule):
     accepts: Callable[[Any], bool]
     json: Schema
     others: Callable[[], tuple[str, ...]] = tuple
-    """Asked for further words that are allowed, which other packages offer; only when *accepts* refuses a value."""
+    """
+    Called for further words that are allowed, which other packages offer; only when *accepts*
+    refuses a value.
+    """
 
     def check(self, value: Any, place: Place) -> None:
         if value is None or not self.accepts(value):
@@ -91,7 +102,11 @@ class Leaf(Rule):
 
 
 def _unquoted(value: Any, schema: Schema) -> str:
-    """What to do about something that was meant as a text, such as ``no``, and isn't one without quotes."""
+    """
+    Return what to do about a value that was meant as a text, but isn't one without quotes.
+
+    For example ``no``.
+    """
     if schema.get('type') == 'array' and isinstance(value, list):
         return next(
             (hint for hint in (_unquoted(entry, schema['items']) for entry in value) if hint), ''
@@ -106,7 +121,7 @@ def _unquoted(value: Any, schema: Schema) -> str:
 
 
 def number(low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf) -> Leaf:
-    """A finite number, an integer too."""
+    """Make a rule for a finite number, which may be an integer."""
     words = 'a finite number'
     schema: Schema = {'type': 'number'}
     if math.isfinite(low):
@@ -124,7 +139,7 @@ def number(low: float = -math.inf, high: float = math.inf, *, above: float = -ma
 
 
 def integer(low: int, high: int) -> Leaf:
-    """A whole number, written as one."""
+    """Make a rule for a whole number, written as one."""
     return Leaf(
         f'an integer from {low} to {high}',
         lambda v: type(v) is int and low <= v <= high,
@@ -133,12 +148,13 @@ def integer(low: int, high: int) -> Leaf:
 
 
 def boolean() -> Leaf:
-    """True or false."""
+    """Make a rule for true or false."""
     return Leaf('true or false', lambda v: type(v) is bool, {'type': 'boolean'})
 
 
 def choice(*options: str, others: Callable[[], tuple[str, ...]] = tuple) -> Leaf:
-    """One of some words.
+    """
+    Make a rule for one of some words.
 
     :param others: further words, which other packages offer; the JSON schema doesn't have them.
     """
@@ -151,7 +167,7 @@ def choice(*options: str, others: Callable[[], tuple[str, ...]] = tuple) -> Leaf
 
 
 def text(words: str, *, empty: bool = False) -> Leaf:
-    """Any text."""
+    """Make a rule for any text."""
     schema: Schema = {'type': 'string'} if empty else {'type': 'string', 'minLength': 1}
     return Leaf(words, lambda v: isinstance(v, str) and (empty or v != ''), schema)
 
@@ -159,9 +175,10 @@ def text(words: str, *, empty: bool = False) -> Leaf:
 def array(
     words: str, item: Leaf, least: int = 0, most: int | None = None, *, different: bool = False
 ) -> Leaf:
-    """A list of leaves.
+    """
+    Make a rule for a list of leaves.
 
-    :param different: no two of them, which are texts or numbers then, may be equal.
+    :param different: no two of them may be equal; they are texts or numbers then.
     """
 
     def accepts(value: Any) -> bool:
@@ -187,7 +204,7 @@ def array(
 
 
 def either(first: Leaf, second: Leaf, words: str) -> Leaf:
-    """One of two leaves."""
+    """Make a rule for one of two leaves."""
     return Leaf(
         words,
         lambda v: first.accepts(v) or second.accepts(v),
@@ -206,7 +223,8 @@ class Key:
 
 @dataclass(frozen=True)
 class Table(Rule):
-    """A mapping with known keys.
+    """
+    A mapping with known keys.
 
     :param keys: each may be left out, but for:
     :param needed: keys that must be there.

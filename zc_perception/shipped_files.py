@@ -10,7 +10,8 @@ _PACKAGE = Path(__file__).resolve().parent
 
 @functools.cache
 def share_folder() -> Path | None:
-    """The source tree, or the installation's ``share/zc_perception``.
+    """
+    Return the source tree, or the installation's ``share/zc_perception``.
 
     It is found from the code's own place: sudo removes the environment. ``None``: the code was
     copied alone.
@@ -23,7 +24,10 @@ def share_folder() -> Path | None:
 
 
 def shipped_file(name: str) -> str:
-    """The path of a file in ``config/``, ``docs/`` or ``examples/``, for a message or to read it.
+    """
+    Return the path of a file in ``config/``, ``docs/`` or ``examples/``.
+
+    It is for a message, or to read the file.
 
     :param name: its path in the repository. Without a share folder the answer is this name.
     """

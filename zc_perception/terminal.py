@@ -1,19 +1,21 @@
-"""What a program has to do with whoever started it: signals that end it, and lines that it prints.
+"""
+A program's part at the terminal: signals that end it, and lines that it prints.
 
 Every program uses it in this order:
 
 1. :func:`ending_quietly` while Python imports what it needs: nothing is open yet, so a signal ends
    the process at once.
-2. :func:`interruptions` while it works. Where it may be interrupted a signal becomes the exception
-   :exc:`Interrupted` in the main thread (:meth:`Interruption.allowed`), so that everything is
-   closed in order. Where it may not, it asks: nodes and ``zc_verify`` wait with
+2. :func:`interruptions` while it works. Where it may be interrupted, a signal becomes the
+   exception :exc:`Interrupted` in the main thread (:meth:`Interruption.allowed`), so that
+   everything is closed in order. Where it may not, it asks: nodes and ``zc_verify`` wait with
    :meth:`Interruption.wait`, and call :meth:`Interruption.check` between two steps of a long
    start.
 3. :func:`put` for what it prints: a terminal that is gone or a disk that is full must not cost the
    result.
 
-In all of them the signals are those of :func:`ending_signals`. The exit code is 128 + n; but 0 of
-a program that runs nodes, which a signal ends as a rule. This module imports next to nothing.
+In all of them the signals are those of :func:`ending_signals`. The exit code is 128 + n; but it is
+0 for a program that runs nodes, which a signal ends as a rule. This module imports next to
+nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ if TYPE_CHECKING:
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """SIGINT, SIGTERM, and SIGHUP unless the process ignores it. Under nohup it does, and goes on to do so."""
+    """
+    Return SIGINT, SIGTERM, and SIGHUP unless the process ignores it.
+
+    Under nohup the process ignores SIGHUP, and goes on to do so.
+    """
     hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
     return (signal.SIGINT, signal.SIGTERM, *hangup)
 
@@ -50,13 +56,14 @@ def _ending(command: str) -> Callable[[int, FrameType | None], NoReturn]:
 
 @contextlib.contextmanager
 def ending_quietly(command: str = '') -> Iterator[None]:
-    """In the block SIGINT, SIGTERM and SIGHUP end the process at once, without a traceback.
+    """
+    Let SIGINT, SIGTERM and SIGHUP end the process at once in this block.
 
-    A signal that somebody handles or ignores already is left alone. Outside of the main thread the
-    function changes nothing.
+    There is no traceback. A signal that is handled or ignored already is left alone. Outside of
+    the main thread the function changes nothing.
 
     :param command: says one line, and the exit code is 128 + n. Empty, for a program that runs
-        nodes: nothing, and 0.
+        nodes: it says nothing, and the exit code is 0.
     """
     end, taken = _ending(command), {}
     with contextlib.suppress(ValueError):
@@ -86,11 +93,14 @@ class Interrupted(BaseException):
 
 
 class Interruption:
-    """What the signals that come make of a program. It belongs to the main thread, where Python runs all signal handlers.
+    """
+    Turns signals into the end of a program.
+
+    It belongs to the main thread, where Python runs all signal handlers.
 
     :meth:`handle` is the handler. It raises an exception only inside of :meth:`allowed`; a signal
-    that comes elsewhere is remembered, and raised at the begin of the next such block. After the
-    exception, further signals change nothing: the end takes its course.
+        that comes elsewhere is remembered, and raised at the beginning of the next such block.
+        After the exception, further signals change nothing: the end takes its course.
 
     The interpreter's own C handler also writes into a pipe (``signal.set_wakeup_fd``), which
     :meth:`wait` polls. A handler written in Python is not enough there: it runs only between two
@@ -107,14 +117,15 @@ class Interruption:
         self._writing: IO[bytes] | None = None
 
     def begin(self, exception: Callable[[int], BaseException] = Interrupted) -> None:
-        """Forget what came.
+        """
+        Forget what came.
 
         :param exception: makes the exception of the signal's number.
         """
         self._allowed, self.came, self._exception = False, 0, exception
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """The signals' handler."""
+        """Handle a signal."""
         self.came = self.came or number
         self._look()
 
@@ -129,7 +140,7 @@ class Interruption:
             self._writing.write(b'.')  # a full pipe says it already
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether the end was asked for, within *timeout_s* if given."""
+        """Tell whether the end was asked for, within *timeout_s* if given."""
         import select
 
         assert self._reading is not None
@@ -138,13 +149,13 @@ class Interruption:
         return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
 
     def check(self) -> None:
-        """:raises Interrupted: the end was asked for."""
+        """Raise if the end was asked for."""
         if self.wait(0.0):
             raise Interrupted(self.came or signal.SIGTERM)
 
     @contextlib.contextmanager
     def allowed(self) -> Iterator[None]:
-        """In the block a signal raises the exception."""
+        """Let a signal raise the exception in this block."""
         self._allowed = True
         try:
             self._look()
@@ -154,8 +165,10 @@ class Interruption:
 
     @contextlib.contextmanager
     def put_off(self) -> Iterator[None]:
-        """Inside of :meth:`allowed`: a signal raises the exception only after this block. What the block makes is then known to whoever
-        has to close it.
+        """
+        Inside of :meth:`allowed`: let a signal raise the exception only after this block.
+
+        So the objects that the block makes are known to the code that has to close them.
         """
         was, self._allowed = self._allowed, False
         try:
@@ -171,7 +184,10 @@ INTERRUPTION = Interruption()
 
 @contextlib.contextmanager
 def interruptions(*, for_good: bool = False) -> Iterator[Interruption]:
-    """In the block :data:`INTERRUPTION` handles :func:`ending_signals`; afterwards the handlers are those from before.
+    """
+    Let :data:`INTERRUPTION` handle :func:`ending_signals` in this block.
+
+    Afterwards the handlers are those from before.
 
     :param for_good: only the interpreter's own end comes after the block, and a second Ctrl-C must
         not turn that into a failure: the signals are ignored then. The interpreter leaves ignored
@@ -195,7 +211,8 @@ def interruptions(*, for_good: bool = False) -> Iterator[Interruption]:
 
 
 def put(text: str, stream: TextIO | None) -> OSError | None:
-    """Print a text and a line feed; the error, if that can't be done.
+    """
+    Print a text and a line feed; the error, if that can't be done.
 
     Letters that the stream's encoding does not have are escaped. After an error nothing more goes
     to the stream: what is left in its buffer would fail once more when Python ends, and would

@@ -1,6 +1,7 @@
-"""Writes what a user asked for to where he asked for it: a file whole or not at all, anything else in place.
+"""
+Writes a user's file whole or not at all; anything that isn't a file is written in place.
 
-What programs report, the demo's files and a camera's calibration are written by it. That a file
+Programs' reports, the demo's files and a camera's calibration are written by it. Whether a file
 can be written is checked before minutes of measuring (:func:`output_file`).
 """
 
@@ -19,7 +20,11 @@ _OWN = {'/dev/stdout': 1, '/dev/stderr': 2}
 
 
 def _mode(path: Path) -> int | None:
-    """Of the file that is to be replaced; ``None``: there is none, 0: it is written in place.
+    """
+    Return the mode of the file that is to be replaced.
+
+    ``None``: there is no file; 0: it is written in place. ``/dev/stdout`` is written in place,
+    whatever it leads to: if another file took its place, the output would go with it.
 
     ``/dev/stdout`` is, wherever it leads to: another file in its place would take with it what is
     printed.
@@ -46,12 +51,21 @@ def _write_new(path: Path, content: bytes, mode: int | None, sync: bool = True) 
 
 
 def _unfinished(path: Path) -> Path:
-    """Beside it; the name doesn't grow with the file's, which may have all the bytes that a name can have."""
+    """
+    Return a path beside the file.
+
+    The name doesn't grow with the file's, which may be as long as a name can be.
+    """
     return Path(os.path.realpath(path)).with_name(f'.zc-{os.getpid()}-{os.urandom(4).hex()}')
 
 
 def check_writable(path: Path) -> None:
-    """Make sure that :func:`write_whole` can write there, as far as can be known before; its folder must be there. Nothing is changed.
+    """
+    Make sure that :func:`write_whole` can write there, as far as can be known before.
+
+    The folder must exist. Nothing is changed.
+
+    Nothing is changed.
 
     :raises OSError: it can't.
     """
@@ -69,13 +83,16 @@ def check_writable(path: Path) -> None:
 
 
 def write_whole(path: Path, content: str | bytes, *, sync: bool = True) -> None:
-    """Write a file whole or not at all, also when the power fails; a link stays one, and what it leads to is written. A file that is there
-    keeps its permissions. What is there and is no regular file (``/dev/stdout``, a FIFO, a device)
-    is written in place.
+    """
+    Write a file whole or not at all, also when the power fails.
 
-    :param sync: ``False``: whoever calls has it :func:`sync_whole` soon, since the disk may be
-        slow; a power cut until then may cost it.
-    :raises OSError: it can't be written; of a file, what was there before still is.
+    A link stays a link, and the file that it leads to is written. A file that exists keeps its
+    permissions. A path that exists and is no regular file (``/dev/stdout``, a FIFO, a device) is
+    written in place.
+
+    :param sync: ``False``: the caller calls :func:`sync_whole` soon, since the disk may be slow; a
+        power cut until then may cost the file.
+    :raises OSError: it can't be written; a file's former content still exists.
     """
     data = content.encode() if isinstance(content, str) else content
     mode = _mode(path)
@@ -98,14 +115,18 @@ def write_whole(path: Path, content: str | bytes, *, sync: bool = True) -> None:
 
 
 def sync_whole(path: Path) -> None:
-    """Have the disk keep a file, if it is there, as it is now."""
+    """Have the disk keep a file, if it exists, as it is now."""
     with contextlib.suppress(FileNotFoundError), path.open('rb') as file:
         os.fsync(file.fileno())
         sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
-    """Have the disk keep the names in a folder, so that a power cut doesn't bring an old file back; not every file system can."""
+    """
+    Have the disk keep the names in a folder.
+
+    So a power cut doesn't bring an old file back. Not every file system can.
+    """
     with contextlib.suppress(OSError):
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -115,7 +136,8 @@ def sync_folder(path: Path) -> None:
 
 
 def output_file(name: str, option: str) -> Path:
-    """Return the file that *option* names, and make its folder.
+    """
+    Return the file that *option* names, and make its folder.
 
     :raises ConfigError: nothing can be written there.
     """
@@ -135,7 +157,8 @@ def output_file(name: str, option: str) -> Path:
 
 
 def write_output(path: Path, content: str | bytes, option: str) -> None:
-    """Write what *option* names, see :func:`write_whole`.
+    """
+    Write what *option* names, see :func:`write_whole`.
 
     :raises ConfigError: it can't be written.
     """

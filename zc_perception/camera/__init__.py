@@ -1,11 +1,13 @@
-"""Cameras: where frames come from.
+"""
+Cameras: where frames come from.
 
 Read :mod:`~zc_perception.camera.camera` first: what every camera does, and the base of those whose
 frames the CPU writes. :mod:`synthetic` is the shortest camera. :mod:`kinds` is where cameras are
-registered, :mod:`supervisor` the thread that opens one, runs it and brings it back, :mod:`clock`
-makes its stamps. Each device or library has a file or folder: ``v4l2/``, ``gstreamer/`` (with
-:mod:`argus` on top of it), :mod:`libcamera`, ``replay/``; :mod:`borrowed` is memory that such a
-library lends. :mod:`stereo` makes pairs of two cameras, :mod:`calibration` keeps what lenses do.
-:mod:`recording` and :mod:`snapshot` write frames to disk: :mod:`recorded_image` is a frame as a
-message, :mod:`mcap_file` a file, :mod:`recording_folder` what rosbag2 keeps beside it.
+registered; the thread of :mod:`supervisor` opens a camera, runs it and brings it back;
+:mod:`clock` makes its stamps. Each device or library has a file or folder: ``v4l2/``,
+``gstreamer/`` (with :mod:`argus` on top of it), :mod:`libcamera`, ``replay/``; :mod:`borrowed` is
+memory that such a library lends. :mod:`stereo` makes pairs of two cameras, :mod:`calibration`
+keeps what lenses do. :mod:`recording` and :mod:`snapshot` write frames to disk:
+:mod:`recorded_image` is a frame as a message, :mod:`mcap_file` a file, :mod:`recording_folder`
+what rosbag2 keeps beside it.
 """

@@ -1,10 +1,11 @@
-"""The Argus camera of a Jetson: ``nvarguscamerasrc`` → NVMM buffers → NvBufSurface → the dma-buf of the ISP itself.
+"""
+The Argus camera of a Jetson: ``nvarguscamerasrc``, whose frames are the ISP's own dma-bufs.
 
-What a mapped NVMM buffer holds is no pixels but an ``NvBufSurface``, whose first image has the
-descriptor, the real pitch and offsets, and the colours (NV12 and NV12_ER differ in nothing but the
-range). The GstBuffer is held while a frame of it is leased: its surface is its pool's. Sensors'
-images are often block-linear: consumers that can use them get them as they are; for the others the
-VIC makes a linear image of each, in memory of ours, and that is counted.
+A mapped NVMM buffer holds no pixels but an ``NvBufSurface``. Its first image has the descriptor,
+the real pitch and offsets, and the colours (NV12 and NV12_ER differ only in the range). The
+GstBuffer is held while a frame of it is leased: its surface belongs to the pool of GStreamer.
+Sensors' images are often block-linear: consumers that can use them get them as they are. For the
+others the VIC makes a linear image of each, in memory of ours, and that is counted.
 
 Source: NVIDIA's *Accelerated GStreamer* guide, NvBufSurface pages of the *Jetson Linux API
 Reference*. Tested against doubles of the libraries and a GStreamer source that stands in for
@@ -82,7 +83,8 @@ class NvmmFrames(FrameReader):
             raise CameraError(str(error)) from error
 
     def parameters(self, sample: Sample) -> ctypes.Structure:
-        """The image's parameters; good while the sample is held.
+        """
+        Return the image's parameters, which are valid while the sample is held.
 
         :raises LayoutError: the buffer can't be mapped, or holds something else.
         """
@@ -101,7 +103,7 @@ class NvmmFrames(FrameReader):
             self._gst.gst_buffer_unmap(sample.buffer, byref(info))
 
     def memory(self, sample: Sample) -> FrameMemory:
-        """Where the frame is."""
+        """Return where the frame is."""
         from zc_perception.jetson.nvbufsurface import surface_signature
 
         parameters = self.parameters(sample)
@@ -109,14 +111,15 @@ class NvmmFrames(FrameReader):
         return FrameMemory((part,), surface_signature(parameters))
 
     def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
-        """Its layout, in the one buffer that it has."""
+        """Return its layout, in the one buffer that it has."""
         from zc_perception.jetson.nvbufsurface import surface_image
 
         return surface_image(self.parameters(sample))[0], (0,)
 
 
 def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
-    """The pipeline of one sensor, with the properties by the names that this release has.
+    """
+    Return one sensor's pipeline, with the properties by this release's names.
 
     :raises ConfigError: there is no such element, or no such property.
     """
@@ -162,7 +165,7 @@ _JETPACK_ADVICE = (
 
 
 def jetson_release(system: System, needs: Needs) -> Iterator[Finding]:
-    """Jetson Linux and board."""
+    """Check Jetson Linux and the board."""
     if not system.is_tegra:
         if needs.camera('argus') is Need.REQUIRED:
             yield fail(
@@ -197,7 +200,11 @@ def jetson_release(system: System, needs: Needs) -> Iterator[Finding]:
 def _of_jetson(
     question: Question, judge: Callable[[Need, dict[str, Any]], Finding]
 ) -> Callable[[System, Needs], Iterator[Finding]]:
-    """A check of what a Jetson's library answers to a question. Elsewhere it does not apply."""
+    """
+    Make a check of what a Jetson's library answers to a question.
+
+    Elsewhere it does not apply.
+    """
 
     def check(system: System, needs: Needs) -> Iterator[Finding]:
         need = needs.camera('argus')
@@ -212,7 +219,7 @@ def _of_jetson(
 
 
 def _nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
-    """Loaded, and its structs tried on an image of our own."""
+    """Load the library, and try its structs on an image of our own."""
     if not answer.get('loaded'):
         return Finding(
             need.missing,
@@ -232,7 +239,7 @@ def _nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
 
 
 def _vic(need: Need, answer: dict[str, Any]) -> Finding:
-    """Block-linear camera images become linear by it."""
+    """Check the VIC, which makes block-linear camera images linear."""
     if 'error' in answer:
         # Only cameras whose images are block-linear, and only where nobody can use them so.
         return warn(
@@ -258,7 +265,7 @@ def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
 
 
 def describe_vic(library: str = '') -> dict[str, Any]:
-    """Whether the library of the video image compositor loads."""
+    """Tell whether the library of the video image compositor loads."""
     from zc_perception.jetson.vic import TRANSFORM_LIBRARY
 
     try:
@@ -272,12 +279,13 @@ vic = _of_jetson(describe_vic, _vic)
 
 
 class ArgusCamera(GStreamerCamera):
-    """One sensor behind Argus, or any pipeline whose frames are in NVMM memory.
+    """
+    One sensor behind Argus, or any pipeline whose frames are in NVMM memory.
 
     :param library: name or path of ``libnvbufsurface``; ``None``: the system's.
     :param transform_library: the same of ``libnvbufsurftransform``.
     :raises ConfigError: this is no Jetson, or the source doesn't know a property.
-    :raises CameraError: the sensor doesn't run, or the library's structs are others than those we
+    :raises CameraError: the sensor doesn't run, or the library's structs aren't those that we
         know.
     """
 
@@ -319,7 +327,11 @@ class ArgusCamera(GStreamerCamera):
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        """Nothing: its images are Argus's, whatever ``heap`` says, and it has a pipeline of its own."""
+        """
+        Check nothing.
+
+        Its images are Argus's, whatever ``heap`` says, and it has a pipeline of its own.
+        """
 
     @classmethod
     def _description(cls, parameters: Mapping[str, Any]) -> str:
@@ -360,7 +372,7 @@ class ArgusCamera(GStreamerCamera):
         return HEAP
 
     def constraints(self) -> BufferConstraints:
-        """A block-linear image can be had as a linear one, for a pass of the VIC."""
+        """Return the constraints: the VIC makes a linear image of a block-linear one."""
         layout, size = self._layout, (self.width, self.height)
         formats: tuple[tuple[int, int], ...] = ((layout.fourcc, layout.modifier),)
         costs: tuple[float, ...] = (0.0,)
@@ -378,7 +390,11 @@ class ArgusCamera(GStreamerCamera):
         )
 
     def possible(self) -> BufferConstraints:
-        """The same: its source has one format. Without a VIC there are no linear images of it."""
+        """
+        Return the same constraints: its source has one format.
+
+        Without a VIC it has no linear images.
+        """
         now = self.constraints()
         return (
             replace(now, formats=now.formats[:1], costs=None)
@@ -387,7 +403,7 @@ class ArgusCamera(GStreamerCamera):
         )
 
     def _convert(self, settings: BufferSettings) -> None:
-        """A linear image was agreed on, and the sensor gives none: the VIC is needed."""
+        """Tell whether the VIC is needed: the agreement says linear, and the sensor isn't."""
         from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap
         from zc_perception.jetson.vic import Vic
 
@@ -419,9 +435,11 @@ class ArgusCamera(GStreamerCamera):
         self._vic = vic
 
     def allocate(self, request: AllocationRequest) -> None:
-        """LINEAR comes first where nobody asked for the sensor's own layout: then every consumer can read the frames.
+        """
+        Allocate; LINEAR comes first where no consumer asked for the sensor's own layout.
 
-        Without a VIC the frames stay as they are, if that is acceptable.
+        Then every consumer can read the frames. Without a VIC the frames stay as they are, if that
+        is acceptable.
         """
         if request.modifiers[0] != LINEAR or self._layout.modifier == LINEAR:
             super().allocate(request)
@@ -455,7 +473,7 @@ class ArgusCamera(GStreamerCamera):
         return slot, True
 
     def _source(self, sample: Sample) -> DmaBuf:
-        """A descriptor of our own of the sample's buffer, the same each time it comes."""
+        """Return our own descriptor of the sample's buffer, the same each time it comes."""
         reader = self._reader
         memory = reader.memory(sample)
         assert memory is not None
@@ -485,7 +503,7 @@ class ArgusCamera(GStreamerCamera):
         }
 
     def notices(self) -> Sequence[str]:
-        """Sentences worth saying once."""
+        """Return sentences worth saying once."""
         found = list(super().notices())
         if self._stays:
             found.append(

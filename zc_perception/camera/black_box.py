@@ -1,4 +1,5 @@
-"""The last seconds of a robot's topics in memory, and on disk when somebody asks for them.
+"""
+The last seconds of a robot's topics in memory, and on disk when somebody asks for them.
 
 What is kept is compressed video (``foxglove_msgs/msg/CompressedVideo``) and what else its topics
 say; raw frames would be too much. A picture of a video can be read from a key frame on, so what is
@@ -30,7 +31,7 @@ _KEY_H265 = re.compile(rb'\x00\x00\x01[\x26-\x29]')
 
 
 def is_key_frame(content: bytes) -> bool:
-    """Whether a serialised ``CompressedVideo`` has a picture that needs no other one."""
+    """Tell whether a serialised ``CompressedVideo`` is a picture that needs no other one."""
     try:
         (length,) = struct.unpack_from('<I', content, 12)
         at = 16 + length + -length % 4
@@ -50,7 +51,8 @@ class _Kept(NamedTuple):
 
 
 class BlackBox:
-    """Keeps messages; any thread.
+    """
+    Keeps messages; any thread.
 
     :param seconds: how much time is written.
     :param most_bytes: most memory for messages; the oldest go first.
@@ -81,7 +83,7 @@ class BlackBox:
             self._bytes += len(content)
 
     def _forget(self, now_ns: int) -> None:
-        """What is too old, or too much; all of it once there is no video any more."""
+        """Forget what is too old, or too much; all of it once there is no video any more."""
         oldest_ns = now_ns - self._window_ns - _GROUP_NS
         self._videos = {name: at for name, at in self._videos.items() if at >= oldest_ns}
         while self._kept and (
@@ -98,7 +100,7 @@ class BlackBox:
             return kept_ns / 1e9, self._bytes, tuple(sorted(self._videos))
 
     def _last(self, now_ns: int) -> list[_Kept]:
-        """What is to be written: of each video from a key frame on."""
+        """Return what is to be written: of each video from a key frame on."""
         with self._lock:
             self._forget(now_ns)
             kept, latched = list(self._kept), {t: list(c) for t, c in self._latched.items()}
@@ -124,7 +126,8 @@ class BlackBox:
         return [*before, *chosen]
 
     def write(self, folder: Path, now_ns: int, floor_bytes: int = 0) -> str:
-        """Write what is kept as a recording in *folder*; returns what was written, in words.
+        """
+        Write what is kept as a recording in *folder*; returns what was written, in words.
 
         :param floor_bytes: the disk keeps that much free.
         :raises RecordingError: there is nothing, or the disk is full or gone.

@@ -1,13 +1,17 @@
-"""What a camera's lens does to its picture: the values, the YAML in which ROS's calibrators write them, and the file that keeps them.
+"""
+What a camera's lens does to its picture: the values, and the file that keeps them.
+
+The file is the YAML that ROS's calibrators write.
 
 Source: sensor_msgs/CameraInfo for the meaning, camera_calibration_parsers and camera_calibration's
 calibrator for the file. Their files differ: numbers such as ``0.`` or ``1e-05`` (no number to a
 YAML 1.1 reader), matrices over several lines, names that look like numbers, OpenCV's ``%YAML:1.0``
-and ``!!opencv-matrix``. So every scalar is read as text, and we say what it has to be.
+and ``!!opencv-matrix``. So every scalar is read as text, and this module decides what it has to
+be.
 
-Where the file is, a URL says as for camera_info_manager: ``file://`` and ``package://``, with the
-variables ``${NAME}`` and ``${ROS_HOME}``. :class:`CameraInfoStore` reads it, and writes it for
-``set_camera_info``.
+A URL says where the file is, as for camera_info_manager: ``file://`` and ``package://``, with the
+variables ``${NAME}`` and ``${ROS_HOME}``. :class:`CameraInfoStore` reads the file, and writes it
+for ``set_camera_info``.
 """
 
 from __future__ import annotations
@@ -34,7 +38,10 @@ DISTORTION_COEFFICIENTS: Mapping[str, tuple[int, ...]] = {
     'rational_polynomial': (8, 12, 14),
     'equidistant': (4,),
 }
-"""How many coefficients a model has. plumb_bob without k3 has 4; rational_polynomial's 12 and 14 are OpenCV's thin prism and tilt."""
+"""
+How many coefficients a model has. plumb_bob without k3 has 4; rational_polynomial's 12 and 14 are
+OpenCV's thin prism and tilt.
+"""
 _OTHER_NAMES = {'fisheye': 'equidistant'}
 """What camera_calibration of Foxy and Galactic calls a model."""
 
@@ -71,7 +78,10 @@ class RegionOfInterest:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The values of ``sensor_msgs/CameraInfo``, without its header. Matrices are row-major tuples.
+    """
+    The values of ``sensor_msgs/CameraInfo``, without its header.
+
+    Matrices are row-major tuples.
 
     :param k: camera matrix, 3×3, pixels; ``k[0] == 0`` means uncalibrated, as in CameraInfo.
     :param d: distortion coefficients, as many as the model has.
@@ -100,7 +110,11 @@ class Calibration:
         return self.k[0] != 0.0
 
     def fill(self, message: Any) -> None:
-        """Write everything but the header into a ``sensor_msgs/CameraInfo``, or whatever has its attributes."""
+        """
+        Write everything but the header into a ``sensor_msgs/CameraInfo``.
+
+        Any object with its attributes will do.
+        """
         message.width, message.height = self.width, self.height
         message.distortion_model = self.distortion_model
         message.d, message.k, message.r, message.p = (
@@ -121,7 +135,8 @@ class Calibration:
         return whole[0] // (self.binning_x or 1), whole[1] // (self.binning_y or 1)
 
     def size_mismatch(self, width: int, height: int, source: str) -> str | None:
-        """Why this doesn't belong to pictures of that size, or ``None``.
+        """
+        Explain why this doesn't belong to pictures of that size, or return ``None``.
 
         :param source: where the calibration is from.
         """
@@ -133,7 +148,8 @@ class Calibration:
         )
 
     def scaled(self, width: int, height: int) -> Calibration:
-        """This for pictures of another size that show the same.
+        """
+        Return this for pictures of another size that show the same.
 
         The centre of the first pixel is at 0, as for OpenCV, so the picture's edge is at -0.5 and
         a point x goes to (x + 0.5) * scale - 0.5. Distortion and rotation have no pixels.
@@ -173,7 +189,7 @@ class Calibration:
 
 
 def _scale_rows(matrix: tuple[float, ...], across: float, down: float) -> tuple[float, ...]:
-    """The matrix that gives the scaled picture's pixels, see :meth:`Calibration.scaled`."""
+    """Return the matrix that gives the scaled picture's pixels, see :meth:`Calibration.scaled`."""
     scale = np.array([
         [across, 0.0, 0.5 * (across - 1.0)],
         [0.0, down, 0.5 * (down - 1.0)],
@@ -184,12 +200,13 @@ def _scale_rows(matrix: tuple[float, ...], across: float, down: float) -> tuple[
 
 
 def uncalibrated(width: int, height: int) -> Calibration:
-    """What ``camera_info`` says of a camera that nobody has calibrated: its size, and zeros."""
+    """Return what ``camera_info`` says of an uncalibrated camera: its size, and zeros."""
     return Calibration(width, height, distortion_model='')
 
 
 def from_camera_info(message: Any, camera_name: str) -> Calibration:
-    """The calibration in a ``sensor_msgs/CameraInfo``, as ``set_camera_info`` gets it.
+    """
+    Return the calibration in a ``sensor_msgs/CameraInfo``, as ``set_camera_info`` gets it.
 
     :raises ConfigError: a value that no camera has; the message names the field.
     """
@@ -208,7 +225,8 @@ def from_camera_info(message: Any, camera_name: str) -> Calibration:
 
 
 def check_calibration(calibration: Calibration, source: str) -> None:
-    """Refuse what can't be the calibration of a camera.
+    """
+    Refuse what can't be the calibration of a camera.
 
     :raises ConfigError: names *source*, the field, its value and what is allowed.
     """
@@ -238,7 +256,7 @@ def check_calibration(calibration: Calibration, source: str) -> None:
 
 
 def _model(name: str) -> str:
-    """A distortion model by the name that CameraInfo has for it."""
+    """Return a distortion model by the name that CameraInfo has for it."""
     lower = name.lower()
     return _OTHER_NAMES.get(lower, lower)
 
@@ -268,7 +286,8 @@ def _check_distortion(calibration: Calibration, source: str) -> None:
 
 
 def parse_calibration(text: str, source: str) -> Calibration:
-    """Read a calibration file's text.
+    """
+    Read a calibration file's text.
 
     :param source: the file's name, for messages.
     :raises ConfigError: names file, key, value and what is allowed.
@@ -331,12 +350,13 @@ def parse_calibration(text: str, source: str) -> Calibration:
 
 
 def _stated_model(document: Mapping[Any, Any], source: str) -> tuple[str, list[str]]:
-    """The distortion model that a file names, and what its user should know.
+    """
+    Return the distortion model that a file names, and what its user should know.
 
-    camera_calibration's first fisheye version wrote it as ``camera_model``, which is a projection
-    to others, and OpenCV's example of a calibrator writes ``fisheye_model``.
+    camera_calibration's first fisheye version wrote it as ``camera_model``, which means a
+    projection in other files, and OpenCV's example of a calibrator writes ``fisheye_model``.
 
-    :raises ConfigError: an unknown one, or two that differ.
+    :raises ConfigError: an unknown model, or two that differ.
     """
     stated: dict[str, str] = {}
     for key in ('distortion_model', 'camera_model'):
@@ -359,7 +379,7 @@ def _stated_model(document: Mapping[Any, Any], source: str) -> tuple[str, list[s
 
 
 def _advice(key: str, document: Mapping[Any, Any]) -> str:
-    """Why a key may be missing, and what to do."""
+    """Explain why a key may be missing, and what to do."""
     if hint := nearest(key, [str(other) for other in document if other not in _KNOWN]):
         return hint.replace('did you mean', 'is it what is called')
     if 'intrinsics' in document or any(_KALIBR.fullmatch(str(other)) for other in document):
@@ -399,7 +419,9 @@ def _matrix(
     value: object, key: str, rows: int, columns: int, source: str, miscounted: bool
 ) -> tuple[float, ...]:
     """
-    :param miscounted: five columns may be said of it, however many it has.
+    Read a matrix.
+
+    :param miscounted: the file may say that it has five columns, whatever the number is.
     """
     if not isinstance(value, dict) or not isinstance(value.get('data'), list):
         raise ConfigError(
@@ -464,7 +486,11 @@ _Dumper.add_representer(
 
 
 def format_calibration(calibration: Calibration) -> str:
-    """The file's text, as camera_calibration_parsers lays it out; :func:`parse_calibration` gives the same numbers back, bit by bit."""
+    """
+    Return the file's text, as camera_calibration_parsers lays it out.
+
+    :func:`parse_calibration` gives the same numbers back, bit by bit.
+    """
     camera = calibration.camera_name
     # Readers of other versions of YAML take 0815, 1e5 or y for something else than a name.
     camera = camera if re.fullmatch(r'[A-Za-z][\w/.-]+', camera, re.ASCII) else _Quoted(camera)
@@ -502,17 +528,23 @@ class NoPackageError(ConfigError):
 
 
 PackageFolder = Callable[[str], 'str | os.PathLike[str]']
-"""The share folder of a ROS package by its name; raises LookupError for one that isn't installed."""
+"""
+The share folder of a ROS package by its name; raises LookupError for one that isn't installed.
+"""
 _VARIABLES = ('NAME', 'ROS_HOME')
 
 
 def camera_name_of(text: str) -> str:
-    """*text* as a camera's name in file names and calibrations: letters, digits and underscores; 'camera' for none."""
+    """
+    Return *text* as a camera's name in file names and calibrations.
+
+    It has letters, digits and underscores; 'camera' if none are left.
+    """
     return re.sub(r'\W+', '_', text, flags=re.ASCII).strip('_') or 'camera'
 
 
 def ros_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """``$ROS_HOME``, by default ``~/.ros``."""
+    """Return ``$ROS_HOME``, by default ``~/.ros``."""
     named = environment.get('ROS_HOME', '')
     return (
         Path(named) if named else Path(environment.get('HOME') or os.path.expanduser('~')) / '.ros'
@@ -526,7 +558,8 @@ def calibration_path(
     package_folder: PackageFolder | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Path:
-    """The file that a ``camera_info_url`` names.
+    """
+    Return the file that a ``camera_info_url`` names.
 
     :param url: ``file:///path``, ``package://package/path`` or a bare absolute path; empty for
         :data:`DEFAULT_URL`.
@@ -593,7 +626,8 @@ def _substitute(url: str, camera_name: str, environment: Mapping[str, str]) -> s
 
 
 def load_calibration(path: Path) -> Calibration:
-    """Read a file.
+    """
+    Read a file.
 
     :raises FileNotFoundError: there is none; not an error for a camera that has yet to be
         calibrated.
@@ -616,7 +650,11 @@ def load_calibration(path: Path) -> Calibration:
 
 
 def _check_regular(path: Path) -> None:
-    """To open a pipe would wait for whoever opens its other end, and no signal ends that."""
+    """
+    Refuse anything that isn't a regular file.
+
+    Opening a pipe would wait until its other end is opened, and no signal ends that wait.
+    """
     if path.exists() and not path.is_file():
         raise ConfigError(
             f"calibration '{path}' is no file; set 'camera_info_url' to one that "
@@ -625,10 +663,13 @@ def _check_regular(path: Path) -> None:
 
 
 def save_calibration(path: Path, calibration: Calibration) -> None:
-    """Write a file, whole or not at all, and the folders that it needs. A link is followed, so that it stays one.
+    """
+    Write a file, whole or not at all, and the folders that it needs.
 
-    :raises ConfigError: it isn't a calibration, or can't be written; the file that was there is as
-        it was.
+    A link is followed, so that it stays one.
+
+    :raises ConfigError: it isn't a calibration, or can't be written; an existing file is
+        unchanged.
     """
     check_calibration(calibration, str(path))
     try:
@@ -643,7 +684,8 @@ def save_calibration(path: Path, calibration: Calibration) -> None:
 
 
 class CameraInfoStore:
-    """A camera's calibration, where it is kept, and what its user should know of it.
+    """
+    A camera's calibration, where it is kept, and what its user should know of it.
 
     A file that is missing or can't be used costs the calibration only: frames go on, and
     :meth:`replace` writes a good one.
@@ -687,9 +729,10 @@ class CameraInfoStore:
             self.failure = str(error)
 
     def resize(self, width: int, height: int, *, has_lens: bool = True) -> None:
-        """The camera gives another size now.
+        """
+        Note that the camera gives another size now.
 
-        :param has_lens: whether it is a camera that somebody could calibrate.
+        :param has_lens: whether it is a camera that can be calibrated.
         """
         self._size, self._has_lens = (width, height), has_lens
         if not self.calibration.calibrated:
@@ -697,13 +740,18 @@ class CameraInfoStore:
 
     @property
     def current(self) -> Calibration:
-        """What to publish: zeros and the camera's size where the calibration is of another size, for nobody can compute with that."""
+        """
+        What to publish.
+
+        Zeros and the camera's size where the calibration is of another size: it would be useless.
+        """
         return self._fit()[0]
 
     def _fit(self) -> tuple[Calibration, str]:
-        """The calibration for the camera's pictures, and why there is none.
+        """
+        Return the calibration for the camera's pictures, and why there is none.
 
-        Before the camera is open nobody knows its size.
+        Before the camera is open, its size isn't known.
         """
         found, none = self.calibration, uncalibrated(*self._size)
         if not found.calibrated:
@@ -720,14 +768,22 @@ class CameraInfoStore:
 
     @property
     def wrong(self) -> bool:
-        """Whether the troubles are more than that nobody has calibrated the camera: a file was named that isn't there, or doesn't fit."""
+        """
+        Whether there is more trouble than a camera that isn't calibrated.
+
+        That is: the named file doesn't exist, or doesn't fit.
+        """
         return (self._missing and self._named) or (
             self.calibration.calibrated and bool(self.troubles)
         )
 
     @property
     def troubles(self) -> tuple[tuple[str, str], ...]:
-        """What is, and what to do about it: no file, another size, another name, unknown keys. Frames go on in any case."""
+        """
+        What is wrong, and what to do about it: no file, another size or name, unknown keys.
+
+        Frames go on in any case.
+        """
         if self.failure:
             text = f'the camera counts as not calibrated: {self.failure}'
             step = 'correct the file, or run camera_calibration'
@@ -773,7 +829,8 @@ class CameraInfoStore:
         return tuple(f'{text}; {step}' for text, step in self.troubles)
 
     def replace(self, calibration: Calibration) -> None:
-        """Keep a new calibration, as ``set_camera_info`` asks: written first, used from then on.
+        """
+        Keep a new calibration, as ``set_camera_info`` asks: written first, used from then on.
 
         :raises ConfigError: it can't be used or written; the old one stays.
         """

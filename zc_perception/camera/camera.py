@@ -1,4 +1,8 @@
-"""The base of every camera, and of those whose frames the CPU writes. Read :class:`Camera` first."""
+"""
+The base of every camera, and of the cameras whose frames the CPU writes.
+
+Read :class:`Camera` first.
+"""
 
 from __future__ import annotations
 
@@ -35,18 +39,22 @@ if TYPE_CHECKING:
     from zc_perception.machine.system import System
 
 SLOT_WAIT_S = 0.25
-"""How long one :meth:`Camera.capture` of a source that isn't live waits for a slot, so that stopping stays quick."""
+"""
+How long one :meth:`Camera.capture` of a source that isn't live waits for a slot, so that stopping
+stays quick.
+"""
 PIPELINE_BUFFERS = ParameterSpec(
     'pipeline_buffers', 8, 'number of buffers of the pipeline.', '', 3, 32
 )
-"""Declared by each kind of camera whose library has the buffers."""
+"""Each kind of camera whose library has the buffers declares this parameter."""
 # Of pipelines, which may take long to start.
 _SILENT_S, _SILENT_FRAMES = 5.0, 10
 
 
 @dataclass(frozen=True)
 class CameraStatistics:
-    """Counters since start.
+    """
+    Counters since start.
 
     :param dropped: frames that never came out: *lost*, *bad* and *no_slot* together, and *late* of
         a camera that decodes.
@@ -67,7 +75,8 @@ class CameraStatistics:
 
 @dataclass(frozen=True)
 class CameraOptions:
-    """What a camera is opened with.
+    """
+    What a camera is opened with.
 
     :param parameters: the capture node's parameters by name. ``width``, ``height`` and
         ``framerate`` are 0 where the camera chooses; ``frame_id`` is for its frames' headers;
@@ -94,27 +103,39 @@ class CameraOptions:
     before: Camera | None = None
 
     def stamp_clock(self) -> StampClock:
-        """What makes the stamps: :attr:`clock`, or one of the camera's own."""
+        """Return what makes the stamps: :attr:`clock`, or one of the camera's own."""
         return StampClock(self.now_ns) if self.clock is None else self.clock.reopened()
 
     def open_heaps(self) -> OfferedHeaps:
-        """The heaps that parameter ``heap`` allows. Whoever opens them closes them.
+        """
+        Open the heaps that parameter ``heap`` allows.
+
+        The caller closes them.
+
+        Whoever opens them closes them.
 
         :raises AllocationError: there is no such heap here.
         """
         return working_heaps(self.parameters['heap'])
 
     def pipeline_silence_s(self) -> float:
-        """After how long without a frame a pipeline counts as lost: parameter ``silent``, or 10 frames and at least 5 s."""
+        """
+        Return how long a pipeline may be without a frame before it counts as lost.
+
+        That is parameter ``silent``, or 10 frames and at least 5 s.
+        """
         silent, framerate = float(self.parameters['silent']), float(self.parameters['framerate'])
         return silent or max(_SILENT_S, _SILENT_FRAMES / framerate if framerate else 0.0)
 
 
 class Camera(ABC):
-    """A source of frames. Derive from it, or from :class:`DrawnCamera` if the CPU writes the frames.
+    """
+    A source of frames.
+
+    Derive from it, or from :class:`DrawnCamera` if the CPU writes the frames.
 
     The capture node calls in this order: :meth:`open`, :meth:`constraints`, :meth:`allocate`, then
-    :meth:`capture` again and again on the supervisor's thread, and :meth:`close` at last.
+    :meth:`capture` again and again on the supervisor's thread, and finally :meth:`close`.
     :meth:`stop` may come from any thread. A camera that raises
     :class:`~zc_perception.errors.CameraError` is closed, and opened again after a pause. It owns
     its device, and the pool of its buffers in ``_pool``; frames that are leased stay readable
@@ -122,16 +143,21 @@ class Camera(ABC):
     """
 
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
-    """The parameters that it reads, besides those that all cameras have. Their names are the capture node's; their texts don't name the
-    kind."""
+    """
+    The parameters that it reads, besides those that all cameras have. Their names are the capture
+    node's; their texts don't name the kind.
+    """
     CHECKS: ClassVar[Sequence[Check]] = ()
     """What ``zc_doctor`` looks at for it."""
     MEMORY: ClassVar[str] = 'unknown buffers'
-    """Whose memory its frames lie in, for people, where the package doesn't allocate it."""
+    """For people: who owns the memory of its frames, where the package doesn't allocate it."""
     HELD: ClassVar[int] = 2
     """Slots that it needs for itself, at least."""
     SLOW: ClassVar[bool] = False
-    """Whether opening may take seconds. The camera's own thread opens it then, and :meth:`try_out` says before what can't be at all."""
+    """
+    Whether opening may take seconds. The camera's own thread opens it then, and :meth:`try_out`
+    says before what isn't possible.
+    """
     PACED: ClassVar[bool] = True
     """Whether its frames come at a steady pace. Those of a recording may have pauses."""
     width: int
@@ -143,7 +169,8 @@ class Camera(ABC):
 
     @classmethod
     def open(cls, options: CameraOptions) -> Camera:
-        """Open the camera that the parameters name.
+        """
+        Open the camera that the parameters name.
 
         :raises ConfigError: the parameters can't be used, however long one waits.
         :raises CameraError: it can't be opened now.
@@ -152,7 +179,10 @@ class Camera(ABC):
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        """Whether parameters go together, as far as that can be known without a device or a library for it.
+        """
+        Check that the parameters go together.
+
+        It checks as much as can be known without a device or its library.
 
         :raises ConfigError: they don't.
         """
@@ -160,14 +190,19 @@ class Camera(ABC):
 
     @classmethod  # noqa: B027
     def try_out(cls, options: CameraOptions) -> None:
-        """Of a :attr:`SLOW` camera: look at what can be known without opening anything.
+        """
+        Check what can be known of a :attr:`SLOW` camera without opening anything.
 
         :raises ConfigError: the parameters can't be used.
         """
 
     @classmethod
     def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
-        """For ``zc_doctor``: whether the machine has what a node's parameters ask for. May open the device, but changes nothing."""
+        """
+        Check for ``zc_doctor`` that the machine has what a node's parameters ask for.
+
+        It may open the device, but changes nothing.
+        """
         return skip(
             (
                 f'camera {camera.kind}: nothing is known of what it needs; start the node to see '
@@ -178,7 +213,7 @@ class Camera(ABC):
 
     @classmethod
     def heap_use(cls, values: Mapping[str, Any]) -> HeapUse | None:
-        """What it needs the heap of parameter ``heap`` for; ``None``: it brings its buffers."""
+        """Return its use of the heap of parameter ``heap``; ``None``: it has its own buffers."""
         return None
 
     @classmethod
@@ -192,7 +227,10 @@ class Camera(ABC):
     def planned_pool(
         cls, system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
     ) -> PlannedPool | None:
-        """For ``zc_doctor``: the pool that it is going to have; ``None``: the size of its pictures isn't known.
+        """
+        Return for ``zc_doctor`` the pool that it is going to have.
+
+        ``None``: the size of its pictures isn't known.
 
         :param heaps: what :meth:`heap_use` may take its buffers from.
         :raises NegotiationError: the consumers don't agree.
@@ -206,21 +244,30 @@ class Camera(ABC):
 
     @classmethod
     def keeps_all(cls, values: Mapping[str, Any]) -> bool:
-        """Whether each of its frames comes exactly once, as fast as consumers take them."""
+        """Tell whether each frame comes exactly once, as fast as consumers take them."""
         return False
 
     @classmethod
     def recorded_stamps(cls, values: Mapping[str, Any]) -> bool:
-        """Whether its stamps are those of a recording, not those of now."""
+        """Tell whether its stamps are those of a recording, not those of now."""
         return False
 
     def tune(self, name: str, value: Any) -> None:  # noqa: B027
-        """One of its :attr:`PARAMETERS` that may change while frames flow has a new value. From the node's thread; must not wait."""
+        """
+        Take a new value of one of its :attr:`PARAMETERS` that may change while frames flow.
+
+        The node's thread calls it; it must not wait.
+        """
 
     @property
     @abstractmethod
     def heap_name(self) -> str:
-        """Where its buffers come from; before :meth:`allocate` perhaps only the first of several heaps that its constraints name."""
+        """
+        Where its buffers come from.
+
+        Before :meth:`allocate` it may be only the first of several heaps that its constraints
+        name.
+        """
 
     @property
     @abstractmethod
@@ -229,7 +276,11 @@ class Camera(ABC):
 
     @property
     def identity(self) -> str:
-        """What makes it the same camera after it was unplugged: a serial number or a place on a bus; a file's path; a seed."""
+        """
+        What makes it the same camera after it was unplugged.
+
+        A serial number or a place on a bus; a file's path; a seed.
+        """
         return self.device
 
     @property
@@ -243,11 +294,11 @@ class Camera(ABC):
         return True
 
     def notices(self) -> Sequence[str]:
-        """Sentences worth saying once: what was asked for and is otherwise, what is missing."""
+        """Return sentences worth saying once: what differs from the request, what is missing."""
         return ()
 
     def facts(self) -> Mapping[str, object]:
-        """More for diagnostics, by name."""
+        """Return more for diagnostics, by name."""
         return {}
 
     @property
@@ -256,11 +307,12 @@ class Camera(ABC):
         return ()
 
     def controls(self) -> Mapping[str, ControlInfo]:
-        """What can be turned on it, by name, with ranges and the values in force."""
+        """Return what can be adjusted, by name, with ranges and the values in force."""
         return NO_CONTROLS
 
     def set_control(self, name: str, value: ControlValue) -> int | None:
-        """Set a control; the value in force afterwards, ``None`` for one that can't be read.
+        """
+        Set a control; the value in force afterwards, ``None`` for one that can't be read.
 
         :raises ConfigError: no such control, or the value is outside of its range.
         :raises CameraError: the device refuses it now.
@@ -269,25 +321,39 @@ class Camera(ABC):
 
     @abstractmethod
     def constraints(self) -> BufferConstraints:
-        """What it can produce, and in ``heaps`` where its buffers may come from, the best first."""
+        """
+        Return what it can produce.
+
+        ``heaps`` says where its buffers may come from, the best first.
+        """
 
     def possible(self) -> BufferConstraints:
-        """What it could produce if it were opened anew, for other consumers."""
+        """Return what it could produce if it were opened anew, for other consumers."""
         return self.constraints()
 
     @property
     def reallocates(self) -> bool:
-        """Whether :meth:`allocate` may be called again between two frames. Any other camera is opened anew for other buffers."""
+        """
+        Whether :meth:`allocate` may be called again between two frames.
+
+        Any other camera is opened anew for other buffers.
+        """
         return False
 
     def sizes(self) -> Sequence[str]:
-        """The sizes of images that the parameters could ask for, such as ``1280x720``; none: the device doesn't tell."""
+        """
+        Return the sizes of images that the parameters could ask for, such as ``1280x720``.
+
+        None: the device doesn't tell.
+        """
         return ()
 
     def allocate(self, request: AllocationRequest) -> None:
-        """Allocate what a negotiation asks for, from the heap that it names; no frame yet. The camera chooses among the modifiers.
+        """
+        Allocate what a negotiation asks for, from the heap that it names.
 
-        Override it, or :meth:`configure` for a camera whose frames are LINEAR.
+        It makes no frame yet. The camera chooses among the modifiers. Override it, or
+        :meth:`configure` for a camera whose frames are LINEAR.
         """
         self.configure(request.settings())
 
@@ -308,19 +374,24 @@ class Camera(ABC):
         return () if self.pool is None else self.pool.slots
 
     def pool_statistics(self) -> PoolStatistics | None:
-        """Slots and holders, once configured."""
+        """Return slots and holders, once configured."""
         return None if self.pool is None else self.pool.statistics()
 
     @abstractmethod
     def capture(self) -> Frame | None:
-        """The next frame. ``None``: none this time (dropped, nothing arrived within a bounded wait, stopped).
+        """
+        Return the next frame.
+
+        ``None``: none this time (dropped, nothing arrived within a bounded wait, stopped).
+
+        ``None``: none this time (dropped, nothing arrived within a bounded wait, stopped).
 
         :raises CameraError: the source failed.
         """
 
     @abstractmethod
     def statistics(self) -> CameraStatistics:
-        """Counters."""
+        """Return counters."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -331,11 +402,19 @@ class Camera(ABC):
         """Free everything; leased frames stay readable until released."""
 
     def close_rest(self) -> None:  # noqa: B027
-        """End what :meth:`close` has left running for the camera that is opened next. No camera is opened now."""
+        """
+        End what :meth:`close` has left running for the next camera.
+
+        No camera is opened now.
+        """
 
 
 def drawn_constraints(fourcc: int, size: Size, heaps: OfferedHeaps) -> BufferConstraints:
-    """Of a producer whose frames the CPU writes: one slot is being filled while another is being published."""
+    """
+    Return the constraints of a producer whose frames the CPU writes.
+
+    One slot is being filled while another one is being published.
+    """
     return BufferConstraints(
         'camera',
         formats=((fourcc, LINEAR),),
@@ -351,11 +430,14 @@ def drawn_constraints(fourcc: int, size: Size, heaps: OfferedHeaps) -> BufferCon
 def heap_pool(
     settings: BufferSettings, heaps: OfferedHeaps, *, name: str, reserve: int
 ) -> BufferPool:
-    """The pool of a producer whose frames the CPU writes: as many slots as *settings* say, mapped for the CPU.
+    """
+    Return the pool of a producer whose frames the CPU writes.
 
-    :param heaps: that of the settings is chosen there; they have to stay open as long as the pool.
-    :param name: the producer's, for messages.
-    :param reserve: slots that the producer needs for itself, where there are as many.
+    It has the slots that *settings* say, mapped for the CPU.
+
+    :param heaps: the settings' heap is chosen there; they have to stay open as long as the pool.
+    :param name: the producer's name, for messages.
+    :param reserve: slots that the producer needs for itself, where the pool has enough.
     :raises AllocationError: no memory, or the heap can't be opened any more.
     """
     if settings.heap is not None:
@@ -375,10 +457,11 @@ def heap_pool(
 
 
 class DrawnCamera(Camera):
-    """A camera whose frames the CPU writes, straight into the pool's slots, at a steady pace. Override :meth:`render`, or :meth:`draw`.
+    """
+    A camera whose frames the CPU writes into the pool's slots, at a steady pace.
 
-    It owns its heap and its pool. All of it runs on the thread that captures, but for
-    :meth:`stop`.
+    Override :meth:`render`, or :meth:`draw`. It owns its heap and its pool. Only the capturing
+    thread calls it, except for :meth:`stop`.
 
     :param heap: where the slots come from, or all heaps that they may come from; owned from here
         on.
@@ -389,7 +472,10 @@ class DrawnCamera(Camera):
     """
 
     SIZE: ClassVar[tuple[int, int]] = (640, 360)
-    """Width and height where the parameters say 0. (0, 0): those of a source, whose format may be another one too."""
+    """
+    Width and height where the parameters say 0. (0, 0): the source's size; the source's format may
+    differ, too.
+    """
     FRAMERATE: ClassVar[float] = 30.0
     """Frames per second, likewise."""
     reason = 'draw'
@@ -450,7 +536,10 @@ class DrawnCamera(Camera):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], **base: Any) -> DrawnCamera:
-        """Make the camera. Override it for a camera that takes more parameters than these.
+        """
+        Make the camera.
+
+        Override it for a camera that takes more parameters than these.
 
         :param base: what :class:`DrawnCamera` itself takes besides width, height and framerate.
         :raises ValueError: it can't have such a picture.
@@ -511,11 +600,19 @@ class DrawnCamera(Camera):
             before.close()
 
     def draw(self, sequence: int, planes: Sequence[NDArray[Any]]) -> bool:
-        """Write frame *sequence* into *planes*, which are :attr:`fourcc`'s. ``False``: there is no such frame."""
+        """
+        Write frame *sequence* into *planes*, which have :attr:`fourcc`'s format.
+
+        ``False``: there is no such frame.
+        """
         return self.render(sequence, planes[0], planes[1])
 
     def render(self, sequence: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> bool:
-        """Write frame *sequence*: luma (height, width), chroma (height/2, width/2, 2). For cameras of NV12, instead of :meth:`draw`."""
+        """
+        Write frame *sequence*: luma (height, width), chroma (height/2, width/2, 2).
+
+        For cameras of NV12, instead of :meth:`draw`.
+        """
         raise NotImplementedError(f'{type(self).__name__} overrides neither draw nor render')
 
     def capture(self) -> Frame | None:
@@ -567,16 +664,21 @@ class DrawnCamera(Camera):
         )
 
     def _skip(self) -> None:
-        """No slot is free for the frame that is due."""
+        """Skip the frame that is due: no slot is free for it."""
         self._sequence += 1
         self._dropped += 1
 
     def _header(self) -> Header:
-        """The header of the frame that is about to be written."""
+        """Return the header of the frame that is about to be written."""
         return Header(self._stamp(), self._frame_id)
 
     def _stamp(self) -> int:
-        """Live: now. A file that is read as fast as possible: its own time axis, so that a stamp names its frame."""
+        """
+        Return the stamp.
+
+        Live: now. A file that is read as fast as possible has its own time axis, so that a stamp
+        names its frame.
+        """
         if self._live:
             return self.clock.stamp(0, CaptureClock.UNKNOWN)
         if self._first_stamp_ns is None:
@@ -584,7 +686,7 @@ class DrawnCamera(Camera):
         return self._first_stamp_ns + self._elapsed_ns()
 
     def _elapsed_ns(self) -> int:
-        """From the first frame to the one that is about to be written, on the file's own time axis."""
+        """Return the time from the first frame to the next one, on the file's own time axis."""
         return round(self._sequence * 1e9 / self.framerate)
 
     def _wait_for_turn(self) -> bool:

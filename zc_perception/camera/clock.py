@@ -1,9 +1,12 @@
-"""From a driver's time stamp to the ROS clock's: an offset measured for every frame, and stamps that increase.
-Only when a simulation drives the ROS clock and its time jumps back do stamps go back with it.
+"""
+From a driver's time stamp to the ROS clock's.
 
-An offset that is taken once, at start, is wrong from the first NTP or PTP correction on. One that
-is taken per frame is as good as its reads: a read that the scheduler interrupts is off by as long
-as that took, so reads are bracketed and the tightest counts.
+The offset is measured for every frame, and stamps increase. Only when a simulation drives the ROS
+clock and its time jumps back do stamps go back with it.
+
+An offset that is taken once, at start, is wrong from the first NTP or PTP correction on. An offset
+per frame is as good as its reads: a read that the scheduler interrupts is off by the length of the
+interruption. So reads are bracketed, and the tightest bracket counts.
 """
 
 from __future__ import annotations
@@ -17,7 +20,11 @@ Clock = Callable[[], int]
 
 
 class CaptureClock(Enum):
-    """Which clock a driver's time stamps are of. UNKNOWN: none that we could read; the time of arrival counts."""
+    """
+    The clock of a driver's time stamps.
+
+    UNKNOWN: no clock that this package can read; the time of arrival counts.
+    """
 
     MONOTONIC = time.CLOCK_MONOTONIC
     BOOTTIME = time.CLOCK_BOOTTIME
@@ -27,7 +34,8 @@ class CaptureClock(Enum):
 
 @dataclass(frozen=True)
 class ClockStatistics:
-    """What became of the stamps so far.
+    """
+    The fate of the stamps.
 
     :param offset_ns: ROS clock minus the driver's, as last measured; 0 before, and for UNKNOWN or
         simulated time.
@@ -59,7 +67,7 @@ class SystemClocks:
     realtime: Clock = time.time_ns
 
     def of(self, clock: CaptureClock) -> Clock:
-        """The one that the driver's stamps are of."""
+        """Return the clock that the driver's stamps are of."""
         return {CaptureClock.BOOTTIME: self.boottime, CaptureClock.REALTIME: self.realtime}.get(
             clock, self.monotonic
         )
@@ -83,8 +91,10 @@ _SMOOTHING = 16
 
 
 class StampClock:
-    """Makes the stamps of one camera's frames, however often it is opened. One thread uses it. It takes no lock, and reads a few clocks for
-    each stamp.
+    """
+    Makes the stamps of one camera's frames, however often it is opened.
+
+    One thread uses it. It takes no lock, and reads a few clocks for each stamp.
 
     Unless a simulation drives the ROS clock, each stamp is later than the one before. When the ROS
     clock is set back, stamps go on at half the camera's pace or more until the clock has caught
@@ -98,8 +108,8 @@ class StampClock:
         rcutils' system time is.
     :param clocks: the machine's; for tests.
     :param is_simulated: whether a simulation drives the ROS clock now: a node's
-        ``get_clock().ros_time_is_active``. That can't be told from its time: a recording may be
-        played at the time of day.
+        ``get_clock().ros_time_is_active``. The time alone doesn't tell: a recording may be played
+        at the time of day.
     """
 
     def __init__(
@@ -126,14 +136,18 @@ class StampClock:
         self._implausible = 0
 
     def reopened(self) -> StampClock:
-        """This clock, for a camera that is opened, or opened again. It forgets what it measured of the driver's clock. It keeps the last
-        stamp, so that stamps go on increasing.
+        """
+        Return this clock, for a camera that is opened, or opened again.
+
+        It forgets what it measured of the driver's clock. It keeps the last stamp, so that stamps
+        go on increasing.
         """
         self._capture_clock = self._offset = self._last_captured = None
         return self
 
     def stamp(self, captured_ns: int, clock: CaptureClock) -> int:
-        """The ROS time of a picture that the driver says was taken at *captured_ns*.
+        """
+        Return the ROS time of a picture that the driver says was taken at *captured_ns*.
 
         :param captured_ns: in *clock*; ignored for UNKNOWN.
         """
@@ -165,7 +179,7 @@ class StampClock:
         return result
 
     def _read(self, device: Clock, simulated: bool) -> tuple[int, int, int]:
-        """As :meth:`_read_pair`, by as few reads as it takes."""
+        """Read as :meth:`_read_pair` does, with as few reads as possible."""
         if simulated:
             return self._ros_now(), 0, 0
         if self._capture_clock is CaptureClock.REALTIME:
@@ -178,7 +192,7 @@ class StampClock:
         return self._read_pair(device)
 
     def _read_pair(self, device: Clock) -> tuple[int, int, int]:
-        """The ROS clock, the device's at the same moment, and how far apart the reads around it were."""
+        """Return the ROS clock, the device's clock at the same moment, and the reads' distance."""
         best = (0, 0, -1)
         for _ in range(_MAX_READS):
             before = device()
@@ -193,7 +207,7 @@ class StampClock:
         return best if best[2] >= 0 else (ros, after, 0)
 
     def _settle(self, offset: int, width: int, arrival: int) -> int:
-        """The offset to use, of a measurement that is good to half its width."""
+        """Return the offset to use; the measurement is good to half its width."""
         known = self._offset
         if known is None:
             self._offset = offset
@@ -209,7 +223,7 @@ class StampClock:
         return offset
 
     def _increase(self, wanted: int, captured: int, arrival: int) -> int:
-        """*wanted*, or what keeps the stamps in order at half the pace of the pictures."""
+        """Return *wanted*, or a stamp that keeps the order at half the pace of the pictures."""
         pace = 0 if self._last_captured is None else captured - self._last_captured
         if self._capture_clock is CaptureClock.REALTIME:  # which may have been set in between
             pace = min(pace, arrival - self._last_arrival)
@@ -236,7 +250,7 @@ class StampClock:
         return self._steps + self._implausible
 
     def statistics(self) -> ClockStatistics:
-        """Offset, jitter and counters; from any thread."""
+        """Return offset, jitter and counters; any thread may call it."""
         offset = (
             0
             if self._simulated or self._capture_clock is CaptureClock.UNKNOWN

@@ -1,4 +1,4 @@
-"""What can be turned on a camera: a control's name, range and value, and the check of a value that somebody wants."""
+"""A camera's controls: name, range and value of each, and the check of a wanted value."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from typing import Literal
 from zc_perception.errors import ConfigError, nearest
 
 ControlKind = Literal['integer', 'boolean', 'menu', 'integer_menu', 'bitmask', 'button', 'string']
-"""``menu`` has texts, ``integer_menu`` numbers to choose from; a ``button`` has no value; a ``string`` can't be set here."""
+"""
+``menu`` has texts to choose from, ``integer_menu`` numbers; a ``button`` has no value; a
+``string`` can't be set here.
+"""
 
 ControlValue = int | bool | str
 
 
 @dataclass(frozen=True)
 class ControlInfo:
-    """One control as it is now.
+    """
+    One control as it is now.
 
     :param name: the driver's name in lower case with underscores, unique on its camera.
     :param minimum: smallest value; of a bitmask 0.
@@ -47,7 +51,11 @@ class ControlInfo:
     title: str = ''
 
     def allowed(self) -> str:
-        """What it takes, for messages: ``0 .. 255``, ``0 (Disabled), 1 (50 Hz)``."""
+        """
+        Return what it takes, for messages.
+
+        For example ``0 .. 255`` or ``0 (Disabled), 1 (50 Hz)``.
+        """
         if self.kind == 'boolean':
             return 'true or false'
         if self.menu:
@@ -63,13 +71,18 @@ NO_CONTROLS: Mapping[str, ControlInfo] = MappingProxyType({})
 
 
 def no_such_control(camera: str, name: str, known: Mapping[str, ControlInfo]) -> ConfigError:
-    """The error for a control that *camera* doesn't have."""
+    """Return the error for a control that *camera* doesn't have."""
     names = ', '.join(known) or 'none'
     return ConfigError(f"{camera} has no control '{name}'{nearest(name, known)}; it has {names}")
 
 
 def checked_value(camera: str, info: ControlInfo, value: ControlValue) -> int:
-    """*value* as the number that the driver takes. Its steps are the driver's own affair: it rounds.
+    """
+    Return *value* as the number that the driver takes.
+
+    The driver rounds to its own steps.
+
+    Its steps are the driver's own affair: it rounds.
 
     :param value: an integer; ``True`` and ``False`` for a boolean; for a menu also one of its
         texts; anything for a button.

@@ -1,4 +1,7 @@
-"""JPEG pictures into NV12, by libturbojpeg: straight to planes of Y, Cb and Cr, without a detour through RGB.
+"""
+JPEG pictures into NV12, by libturbojpeg.
+
+It decodes straight to planes of Y, Cb and Cr, without a detour through RGB.
 
 Huffman decoding and the inverse transform write the luma plane where it stays. The chroma planes
 are written beside it, brought to half the picture's width and height where the JPEG has more or
@@ -104,7 +107,7 @@ def _library() -> ctypes.CDLL:
 
 
 def missing_library() -> str:
-    """What to install before JPEG pictures can be decoded; empty: nothing."""
+    """Return what to install before JPEG pictures can be decoded; empty: nothing."""
     try:
         _library()
     except ConfigError as error:
@@ -113,12 +116,10 @@ def missing_library() -> str:
 
 
 def mended(data: Pixels) -> Pixels:
-    """*data* as JPEG wants it: a copy, or *data* itself if it is, or if it is no picture at all.
+    """
+    Return *data* as JPEG wants it.
 
-    Some webcams leave out the end marker and fill the rest of the buffer with zeros, some write
-    stray bytes between the segments of the header. Every viewer shows such pictures. Nothing of
-    the picture's data is changed: what is missing from it is still missing, and the decoder says
-    so.
+    That is a copy, or *data* itself if it is fine, or if it is no picture at all.
 
     :param data: one picture and what may follow it, contiguous.
     """
@@ -136,7 +137,8 @@ def mended(data: Pixels) -> Pixels:
 
 
 def _header(data: Pixels) -> list[tuple[int, int]] | None:
-    """What to keep of *data*, up to its end, so that the header has no stray bytes.
+    """
+    Return what to keep of *data*, up to its end, so that the header has no stray bytes.
 
     :returns: begins and ends; ``None``: no picture's data begins.
     """
@@ -165,7 +167,7 @@ def _ends(data: Pixels, end: int) -> bool:
 
 
 def _last(data: Pixels) -> int:
-    """Where the zeros begin that *data* ends with."""
+    """Return where the zeros begin that *data* ends with."""
     for start in range((data.size - 1) // _CHUNK * _CHUNK, -1, -_CHUNK):
         found = np.flatnonzero(data[start : start + _CHUNK])
         if found.size:
@@ -174,7 +176,8 @@ def _last(data: Pixels) -> int:
 
 
 def _with_zeros(data: Pixels, end: int) -> int:
-    """Where to end in place of *end*, with the zeros that may be the picture's.
+    """
+    Return where to end in place of *end*, with the zeros that may be the picture's.
 
     A byte of ones is always followed by a zero byte. And up to ten bits at the end of a picture
     may be zero: two blocks of chroma without any difference. That is one whole byte at most. All
@@ -186,7 +189,10 @@ def _with_zeros(data: Pixels, end: int) -> int:
 
 
 class JpegDecoder:
-    """Decodes pictures of one size. Its memory is allocated here, once.
+    """
+    Decodes pictures of one size.
+
+    Its memory is allocated here, once.
 
     One thread uses it at a time.
 
@@ -214,7 +220,8 @@ class JpegDecoder:
         return handle
 
     def decode(self, data: Pixels, luma: Pixels, chroma: Pixels) -> int:
-        """Write the picture *data* to the planes of an NV12 image.
+        """
+        Write the picture *data* to the planes of an NV12 image.
 
         :param data: the JPEG's bytes, contiguous. What follows its end is ignored.
         :param luma: (height, width).
@@ -310,7 +317,7 @@ class JpegDecoder:
         return self._planes[index][: rows * columns].reshape(rows, columns)
 
     def _quarter(self, plane: Pixels, index: int) -> Pixels:
-        """A chroma plane in NV12's resolution."""
+        """Return a chroma plane in NV12's resolution."""
         halved = self._halved[index]
         if plane.shape == halved.shape:
             return plane
@@ -329,7 +336,11 @@ class JpegDecoder:
             raise BadJpegError(f'a broken JPEG came: {reason.decode(errors="replace")}')
 
     def close(self) -> None:
-        """Free it. A picture that is being decoded is finished before."""
+        """
+        Free the decoder.
+
+        A picture that is being decoded is finished before.
+        """
         with self._lock:
             handle, self._handle = self._handle, None
         if handle is not None:

@@ -1,4 +1,5 @@
-"""Which kinds of cameras there are: one line each.
+"""
+Which kinds of cameras there are: one line each.
 
 Cameras of other packages come by entry points of the group ``zc_perception.cameras``: the name is
 the kind, the value ``module:Class`` a class derived from

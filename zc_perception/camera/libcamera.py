@@ -1,15 +1,18 @@
-"""The libcamera camera: a pipeline handler's own dma-bufs, each a slot, and its request queued again when its last lease is dropped.
+"""
+The libcamera camera: a pipeline handler's own dma-bufs, each a slot.
 
-:class:`Requests` deals the module's requests out to the cameras of this process: the module has
-one manager for all cameras, with one descriptor that says that something is complete. Calls that
-fail raise a RuntimeError with strerror's words from libcamera 0.1 on; before (Debian 12 has
-0.0.3), they return a negative number. Controls are looked up by name, because two objects may
-stand for the same one.
+A slot's request is queued again when its last lease is dropped.
+
+:class:`Requests` distributes the module's requests to the cameras of this process: the module has
+    one manager for all cameras, with one descriptor that says that something is complete. Calls
+    that fail raise a RuntimeError with strerror's words from libcamera 0.1 on; before (Debian 12
+    has 0.0.3), they return a negative number. Controls are looked up by name, because two objects
+    may stand for the same one.
 
 Source: libcamera's documentation, and ``src/py/libcamera`` of 0.0.3 and 0.7. ``SensorTimestamp``
 is CLOCK_BOOTTIME. Tested against a module of our own with the interface of both
-(``test/doubles/libcamera_module.py``), not with libcamera itself: it needs a Raspberry Pi or the
-like.
+(``test/doubles/libcamera_module.py``), not with libcamera itself, which needs hardware such as a
+Raspberry Pi.
 """
 
 from __future__ import annotations
@@ -69,14 +72,15 @@ _INSTALL = 'install it: apt install python3-libcamera, or build libcamera with -
 
 
 def planes_of(buffer: Any) -> list[BorrowedMemory]:
-    """The planes of a FrameBuffer."""
+    """Return the planes of a FrameBuffer."""
     return [BorrowedMemory(plane.fd, plane.offset, plane.length) for plane in buffer.planes]
 
 
 def checked(what: str, result: Any) -> Any:
-    """*result* of a call, unless it is an older binding's negative error number.
+    """
+    Return *result* of a call; an older binding reports errors by a negative number.
 
-    :raises CameraError: it is.
+    :raises CameraError: it is such a number.
     """
     if isinstance(result, int) and result < 0:
         raise error_of(what, OSError(-result, os.strerror(-result)))
@@ -84,7 +88,7 @@ def checked(what: str, result: Any) -> Any:
 
 
 def error_of(what: str, error: BaseException) -> CameraError:
-    """The camera's error for one of the module's."""
+    """Return the camera's error for one of the module's."""
     text = f'libcamera could not {what}: {error}'
     if os.strerror(errno.EBUSY) in str(error):
         return CameraBusyError(f'{text}; end the other program that uses the camera')
@@ -95,7 +99,7 @@ def error_of(what: str, error: BaseException) -> CameraError:
 
 
 def named(controls: Mapping[Any, Any], name: str) -> tuple[Any, Any] | None:
-    """The control of that name and its value, or ``None``."""
+    """Return the control of that name and its value, or ``None``."""
     return next(
         (
             (control, value)
@@ -107,10 +111,13 @@ def named(controls: Mapping[Any, Any], name: str) -> tuple[Any, Any] | None:
 
 
 def choose_camera(names: Sequence[str], wanted: str) -> int:
-    """Which of libcamera's cameras parameter ``libcamera_id`` means: an id, a part of one, or a number; empty: the first.
+    """
+    Find the camera that parameter ``libcamera_id`` means.
+
+    It is an id, a part of one, or a number; empty: the first.
 
     :param names: their ids.
-    :raises CameraError: there is none, or not exactly one.
+    :raises CameraError: no camera matches, or several do.
     """
     if not names:
         step = (
@@ -134,7 +141,8 @@ def choose_camera(names: Sequence[str], wanted: str) -> int:
 
 
 def import_libcamera() -> Any:
-    """The module.
+    """
+    Import the module.
 
     :raises ConfigError: it isn't installed, or is something else.
     """
@@ -153,7 +161,10 @@ def import_libcamera() -> Any:
 
 
 class Mailbox:
-    """Completed requests of one camera. Deque operations are atomic, so that the hot path takes no lock of its own.
+    """
+    Completed requests of one camera.
+
+    Deque operations are atomic, so that the hot path takes no lock of its own.
 
     :param cookie: the upper part of its requests' cookies.
     """
@@ -170,7 +181,11 @@ class Mailbox:
 
 
 class Requests:
-    """The one manager's completed requests, for all cameras of the process: whoever wakes up first fetches everybody's."""
+    """
+    The one manager's completed requests, for all cameras of the process.
+
+    The thread that wakes up first fetches the requests of all cameras.
+    """
 
     _of_module: ClassVar[dict[int, Requests]] = {}
     _making = threading.Lock()
@@ -183,7 +198,7 @@ class Requests:
 
     @classmethod
     def shared(cls, module: Any) -> Requests:
-        """That of the module's one manager."""
+        """Return the object of the module's one manager."""
         with cls._making:
             manager = module.CameraManager.singleton()
             found = cls._of_module.get(id(manager))
@@ -192,7 +207,7 @@ class Requests:
             return found
 
     def open(self) -> Mailbox:
-        """A camera's own mailbox."""
+        """Open a camera's own mailbox."""
         with self._lock:
             box = Mailbox(self._next << 16)
             self._boxes[self._next] = box
@@ -200,13 +215,17 @@ class Requests:
             return box
 
     def close(self, box: Mailbox) -> None:
-        """What comes for it from now on is nobody's."""
+        """Close a mailbox: what comes for it from now on is dropped."""
         with self._lock:
             self._boxes.pop(box.cookie >> 16, None)
         box.wake.close()
 
     def wait(self, box: Mailbox, timeout_s: float) -> Any | None:
-        """The mailbox's oldest request, or ``None`` within *timeout_s* or when it was rung."""
+        """
+        Return the mailbox's oldest request.
+
+        ``None``: none came within *timeout_s*, or it was rung.
+        """
         if not box.ready:
             poller = select.poll()
             poller.register(self.manager.event_fd, select.POLLIN)
@@ -229,7 +248,7 @@ class Requests:
 
 
 def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
-    """Whether the module loads, and whether the camera that the parameter file names is there."""
+    """Check that the module loads, and that the parameter file's camera is there."""
     need = needs.camera('libcamera')
     if need is Need.UNUSED:
         yield skip('no camera in the parameter file uses libcamera')
@@ -253,7 +272,11 @@ def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def describe_libcamera() -> dict[str, Any]:
-    """Its cameras' ids. Listing them acquires none."""
+    """
+    Return its cameras' ids.
+
+    Listing them acquires none.
+    """
     try:
         module = import_libcamera()
         manager = module.CameraManager.singleton()
@@ -275,7 +298,8 @@ _MATRICES = {'Rec601': Matrix.BT601, 'Rec709': Matrix.BT709, 'Rec2020': Matrix.B
 
 
 class LibcameraCamera(Camera):
-    """NV12 frames of one camera of libcamera.
+    """
+    NV12 frames of one camera of libcamera.
 
     :raises ConfigError: no bindings, no such camera, or it has no NV12 of that size.
     :raises CameraError: it can't be had.
@@ -371,7 +395,7 @@ class LibcameraCamera(Camera):
         self.width, self.height = int(stream.size.width), int(stream.size.height)
 
     def _describe(self) -> tuple[ImageLayout, Colorimetry]:
-        """The layout of every buffer, which must all be alike."""
+        """Return the layout of every buffer; all must be alike."""
         if len(self._buffers) < RESERVE:
             raise CameraError(
                 f"camera '{self._camera.id}' gave {len(self._buffers)} buffers; at least "
@@ -420,7 +444,11 @@ class LibcameraCamera(Camera):
 
     @property
     def identity(self) -> str:
-        """libcamera's ids are places on buses and sensors' names: the same after a reboot."""
+        """
+        The camera's id, which is the same after a reboot.
+
+        It consists of places on buses and sensors' names.
+        """
         return f'libcamera: {self._camera.id}'
 
     @property
@@ -428,7 +456,7 @@ class LibcameraCamera(Camera):
         return 'libcamera'
 
     def constraints(self) -> BufferConstraints:
-        """Its pipeline handler decides stride and offsets."""
+        """Return the constraints: its pipeline handler decides stride and offsets."""
         size = (self.width, self.height)
         return BufferConstraints(
             'libcamera camera',
@@ -440,7 +468,7 @@ class LibcameraCamera(Camera):
         )
 
     def allocate(self, request: AllocationRequest) -> None:
-        """The buffers are there already; of the request nothing counts."""
+        """Use the buffers that exist already; nothing else of the request counts."""
         waiting = list(self._buffers)
 
         def take() -> Buffers:
@@ -490,7 +518,11 @@ class LibcameraCamera(Camera):
         return request
 
     def _queue_again(self, slot: Slot) -> None:
-        """Called by whoever drops the last lease: a failure is the camera's, not the consumer's."""
+        """
+        Queue the request again when the last lease is dropped.
+
+        The thread that drops the lease calls it: a failure is the camera's, not the consumer's.
+        """
         with self._queue_lock:
             if not self._streaming:
                 return
@@ -516,7 +548,11 @@ class LibcameraCamera(Camera):
         return {limits[0]: (period_us, period_us)}
 
     def capture(self) -> Frame | None:
-        """:raises CameraLostError: it is gone or silent."""
+        """
+        Return the next frame.
+
+        :raises CameraLostError: the camera is gone or silent.
+        """
         pool = self._pool
         if pool is None:
             raise CameraError('the camera is not configured')
@@ -605,7 +641,11 @@ class LibcameraCamera(Camera):
         self._box.ring()
 
     def close(self) -> None:
-        """Idempotent."""
+        """
+        Close the camera.
+
+        Idempotent.
+        """
         if self._closed:
             return
         self._closed = True
@@ -625,7 +665,7 @@ class LibcameraCamera(Camera):
 
 
 def _timestamp(request: Any, buffer: Any) -> int | None:
-    """CLOCK_BOOTTIME nanoseconds of the exposure; ``None``: the handler doesn't say."""
+    """Return CLOCK_BOOTTIME nanoseconds of the exposure; ``None``: the handler doesn't say."""
     found = named(request.metadata, 'SensorTimestamp')
     if found is not None:
         return int(found[1])
@@ -633,7 +673,7 @@ def _timestamp(request: Any, buffer: Any) -> int | None:
 
 
 def _colorimetry(space: Any) -> Colorimetry:
-    """A stream's colours; BT.601 limited where it doesn't say."""
+    """Return a stream's colours; BT.601 limited where it doesn't say."""
     encoding, span = str(getattr(space, 'ycbcrEncoding', '')), str(getattr(space, 'range', ''))
     matrix = next(
         (matrix for name, matrix in _MATRICES.items() if encoding.endswith(name)), Matrix.BT601

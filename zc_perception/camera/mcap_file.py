@@ -1,9 +1,12 @@
-"""One MCAP file: written so that a kill costs its last chunk only, and finished by whoever finds it.
+"""
+One MCAP file, written so that a kill costs its last chunk only.
+
+The next program that finds an unfinished file finishes it.
 
 The format is that of https://mcap.dev/spec, with profile ``ros2`` and chunks that aren't
 compressed. Schemas and channels stand before the chunks that use them, so that a file without its
-end is read by the heads of its records. We write it ourselves: rosbags' writer knows no splits and
-keeps what it has not written where nobody can flush it, and rosdep has no key for the library
+end can be read by the heads of its records. The package has its own writer: rosbags' writer knows
+no splits and keeps unwritten data where it can't be flushed, and rosdep has no key for the library
 ``mcap``. The tests read the files with both.
 """
 
@@ -58,7 +61,8 @@ def _map(pairs: Mapping[str, str]) -> bytes:
 
 
 class _Fields:
-    """Takes the fields of a record, one after the other.
+    """
+    Takes the fields of a record, one after the other.
 
     :raises ValueError: the record ends before, or has no text where one should be.
     :raises struct.error: likewise.
@@ -91,7 +95,8 @@ class _Fields:
 
 
 class Topic(NamedTuple):
-    """What a channel of a file carries.
+    """
+    What a channel of a file carries.
 
     :param msgtype: such as ``sensor_msgs/msg/Image``.
     :param definition: the type's fields and those of the types in it, as ``.msg`` files have them.
@@ -106,7 +111,8 @@ class Topic(NamedTuple):
 
 @dataclass
 class Contents:
-    """What a file has, and what its end has to say.
+    """
+    What a file has, and what its end has to say.
 
     :param topics: by the number of their channel.
     :param counts: of messages, likewise.
@@ -151,7 +157,8 @@ class Contents:
         )
 
     def add_chunk(self, head: bytes, at: int, size: int, indexes: Sequence[bytes]) -> None:
-        """Take note of a chunk that the file has.
+        """
+        Take note of a chunk that the file has.
 
         :param head: the fields before its messages.
         :param at: where its record begins.
@@ -173,7 +180,8 @@ class Contents:
         self.end = place
 
     def tail(self, described: str) -> bytes:
-        """Return what finishes the file, from :attr:`end` on.
+        """
+        Return what finishes the file, from :attr:`end` on.
 
         :param described: rosbag2's metadata of this file alone, of which it keeps a copy there.
         """
@@ -207,7 +215,10 @@ class Contents:
 
 
 class McapWriter:
-    """Writes one file, a chunk at a time. One thread.
+    """
+    Writes one file, a chunk at a time.
+
+    One thread.
 
     :param output: unbuffered; has ``write``, ``seek`` and ``truncate``. It stays the caller's.
     :param on_written: called whenever the disk has taken something.
@@ -257,8 +268,11 @@ class McapWriter:
     def add(
         self, channel: int, log_ns: int, publish_ns: int, sequence: int, *parts: Bytes
     ) -> None:
-        """Append a message. Its bytes must stay as they are until :meth:`flush`, which follows at
-        once when they are many.
+        """
+        Append a message.
+
+        Its bytes must stay as they are until :meth:`flush`, which follows at once when they are
+        many.
         """
         size = sum(map(len, parts))
         self._places.setdefault(channel, []).append((log_ns, self._waiting))
@@ -294,7 +308,8 @@ class McapWriter:
         self.contents.add_chunk(head, at, _RECORD.size + len(head) + size, indexes)
 
     def finish(self, described: str) -> None:
-        """Write the end behind the last whole chunk.
+        """
+        Write the end behind the last whole chunk.
 
         :raises OSError: the disk is full or gone. :func:`finish_file` may do it later.
         """
@@ -307,7 +322,8 @@ class McapWriter:
 
 
 def finish_file(path: Path, contents: Contents, described: str) -> None:
-    """Cut off what is no whole chunk, and write the end.
+    """
+    Cut off what is no whole chunk, and write the end.
 
     :param contents: what :func:`read_contents` has found in the file.
     :raises OSError: it can't be written.
@@ -321,7 +337,8 @@ def finish_file(path: Path, contents: Contents, described: str) -> None:
 
 
 def read_contents(path: Path) -> Contents:
-    """Return what is in a file, by its summary; in one of ours without its end, by its chunks.
+    """
+    Return what is in a file, by its summary; in one of ours without its end, by its chunks.
 
     :raises RecordingError: it isn't MCAP, is damaged, or was left unfinished by another program.
     :raises OSError: it can't be read.
@@ -350,8 +367,10 @@ def read_contents(path: Path) -> Contents:
 
 
 def _next_record(file: BinaryIO, at: int, size: int) -> tuple[int, bytes, int]:
-    """Return the kind and content of the record at a place, of a chunk what precedes its messages,
-    and where the next one begins; kind 0: there is no whole record.
+    """
+    Return the record at a place: its kind, its content, and where the next one begins.
+
+    Of a chunk, the content is what precedes its messages. Kind 0: there is no whole record.
     """
     file.seek(at)
     head = file.read(_RECORD.size)
@@ -407,7 +426,8 @@ def _take_topic(
 
 
 def _recover(file: BinaryIO, size: int, contents: Contents) -> None:
-    """Find the chunks that are whole and have their indexes, by the heads of records.
+    """
+    Find the chunks that are whole and have their indexes, by the heads of records.
 
     Of the last seconds' chunks the checksums are compared too: after a power cut, blocks may be
     empty that the file's length counts.
@@ -441,7 +461,7 @@ def _recover(file: BinaryIO, size: int, contents: Contents) -> None:
 
 
 def _are_all(indexes: Sequence[bytes], content: bytes) -> bool:
-    """Whether the records of indexes know all messages of a chunk."""
+    """Tell whether the records of indexes know all messages of a chunk."""
     at, messages = 0, 0
     while at + _RECORD.size <= len(content):
         messages += 1

@@ -1,4 +1,8 @@
-"""What a camera's pool is going to be, as far as that is known before the camera is opened: ``zc_doctor`` asks each kind for it."""
+"""
+What a camera's pool is going to be, as far as that is known before it is opened.
+
+``zc_doctor`` asks each kind for it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,8 @@ UNKNOWN = (0, 0)
 
 @dataclass(frozen=True)
 class Known:
-    """What a kind knows of its frames.
+    """
+    What a kind knows of its frames.
 
     :param constraints: its own side of the negotiation.
     :param memory: whether it is known where the buffers are going to be; else consumers' wishes
@@ -40,7 +45,8 @@ Agree = Callable[[Known], BufferSettings]
 
 @dataclass(frozen=True)
 class PlannedPool:
-    """The pool.
+    """
+    The pool.
 
     :param settings: what was agreed on, in the layout that the frames are going to have.
     :param buffers: bytes of each buffer of a slot.
@@ -53,7 +59,8 @@ class PlannedPool:
 
 
 def offered_heaps(system: System, heap: str, use: HeapUse) -> OfferedHeaps:
-    """The heaps that parameter ``heap`` allows.
+    """
+    Return the heaps that parameter ``heap`` allows.
 
     :raises AllocationError: none that could be used.
     """
@@ -63,7 +70,8 @@ def offered_heaps(system: System, heap: str, use: HeapUse) -> OfferedHeaps:
 
 
 def plan(known: Known, agree: Agree, *, own_heap: bool) -> PlannedPool:
-    """The pool of a camera whose frames lie in memory as they were agreed on.
+    """
+    Return the pool of a camera whose frames lie in memory as they were agreed on.
 
     :param own_heap: whether the package allocates it.
     """
@@ -75,9 +83,12 @@ def plan(known: Known, agree: Agree, *, own_heap: bool) -> PlannedPool:
 def estimated(
     size: Size, memory: str, held: int, fourcc: int = NV12, most: int | None = None
 ) -> Known:
-    """Of a camera that can't be asked before it streams: only the number of its consumers counts.
+    """
+    Estimate the pool of a camera that can't be asked before it streams.
 
-    :param memory: whose it is.
+    Only the number of its consumers counts.
+
+    :param memory: the owner of the memory.
     :param held: slots that the camera needs for itself.
     :param most: slots that it can have.
     """
@@ -94,6 +105,6 @@ def estimated(
 
 
 def size_of(values: Any) -> Size:
-    """What parameters say; :data:`UNKNOWN` where they don't."""
+    """Return the size that parameters say; :data:`UNKNOWN` where they don't."""
     size = values['width'], values['height']
     return size if all(size) else UNKNOWN

@@ -1,4 +1,5 @@
-"""A frame as a ``sensor_msgs/Image`` of a recording, which keeps every bit and what the bits mean.
+"""
+A frame as a ``sensor_msgs/Image`` of a recording, which keeps every bit and what the bits mean.
 
 The encoding is ROS's where ROS has one, else the DRM format's name, such as ``NV12`` or ``P010``.
 Rows and planes follow each other without padding. What ROS has no field for stands in the
@@ -51,7 +52,8 @@ def tight_layout(fourcc: int, width: int, height: int) -> ImageLayout:
 
 @dataclass(frozen=True)
 class RecordedFormat:
-    """What all frames of one channel have in common.
+    """
+    What all frames of one channel have in common.
 
     :param layout: the producer's; LINEAR.
     """
@@ -84,7 +86,11 @@ class RecordedFormat:
         return Topic(name, IMAGE, _DEFINITION, tuple(metadata.items()))
 
     def message_head(self, header: Header) -> bytes:
-        """Return what stands before a frame's pixels: a serialised message (CDR) without its data."""
+        """
+        Return the bytes before a frame's pixels.
+
+        They are a serialised message (CDR) without its data.
+        """
         layout = self.tight
         encoding = layout.format.ros or layout.format.name.strip()
         stamp = struct.pack('<iI', *divmod(header.stamp_ns, 1_000_000_000))
@@ -102,7 +108,8 @@ def _text(text: str) -> bytes:
 
 
 def recorded_format(metadata: Mapping[str, str], source: str) -> tuple[int, Colorimetry] | None:
-    """Return the fourcc and colorimetry of a channel's frames; ``None``: another program's channel.
+    """
+    Return the fourcc and colorimetry of a channel's frames; ``None``: another program's channel.
 
     :param source: for messages.
     :raises ConfigError: a format that can't be.

@@ -1,11 +1,11 @@
-"""Writes frames and messages to a recording (:mod:`recording_folder`) without being in anybody's
-way.
+"""
+Writes frames and messages to a recording (:mod:`recording_folder`) without delaying others.
 
 Each frame is copied out of the producer's buffer at once, so that the slot is free again; a thread
 of its own writes the copy. Between copy and disk is a bounded amount of memory. When it is full
-the new frame is left out and counted, so a slow disk costs the recorder frames, and nobody else. A
-second thread tells the disk again and again to keep what was written, so that a power cut takes
-the last second only; the first one never waits for that, and a kill takes less.
+the new frame is left out and counted: a slow disk costs the recorder frames, and nothing else. A
+second thread tells the disk repeatedly to keep what was written, so that a power cut loses only
+the last second. The first thread never waits for that, and a kill loses less.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from zc_perception.whole_file import sync_folder, sync_whole, write_whole
 REASON = 'record'
 MIB = 1 << 20
 STUCK_S = 3.0
-"""A disk that takes nothing for so long, in seconds, isn't waited for at the end."""
+"""A disk that takes nothing for this many seconds isn't waited for at the end."""
 _SYNCED_S = 1.0
 _FLUSH_S = 0.25
 _SYNC_S = 0.25
@@ -55,11 +55,12 @@ _KEPT = 32
 
 @dataclass(frozen=True)
 class Limits:
-    """What a recording may take; a limit of 0 is none.
+    """
+    What a recording may take; a limit of 0 is none.
 
     :param buffer_bytes: memory for what waits for the disk; at least two frames are kept.
-    :param split_bytes: a new file begins behind so many bytes.
-    :param split_ns: or behind so much time.
+    :param split_bytes: a new file begins after this many bytes.
+    :param split_ns: or after this time.
     :param floor_bytes: the recording ends when its disk has less than that free.
     """
 
@@ -71,12 +72,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class RecorderStatistics:
-    """Counters since start.
+    """
+    Counters since start.
 
     :param dropped: frames and messages for which the memory was full: the disk is too slow.
     :param refused: frames that can't be recorded, with the reason in *failure*.
     :param waiting: what was taken but is not yet written.
-    :param files: paths so far.
+    :param files: the paths written.
     :param failure: why the recording ended or frames were refused; empty while all is well.
     """
 
@@ -92,7 +94,8 @@ class RecorderStatistics:
 
 @dataclass
 class _Item:
-    """A message that waits for the disk.
+    """
+    A message that waits for the disk.
 
     :param copy: of a frame, the recorder's own memory, which is used again.
     """
@@ -118,7 +121,8 @@ class _Part:
 
 
 class _Syncing:
-    """Has the disk keep what was written, on a thread of its own, and closes files that are ready.
+    """
+    Has the disk keep what was written, on a thread of its own, and closes files that are ready.
 
     :param look: asked each time for what else stands against going on.
     :param tell: told what does, once.
@@ -181,7 +185,14 @@ class _Syncing:
 
 
 class Recorder:
-    """Records to a folder. Use as a context manager; leaving it writes what was taken so far.
+    """
+    Records to a folder.
+
+    Use it as a context manager; leaving it writes everything that was taken.
+
+    A folder that holds a recording goes on with its next file; unfinished files are finished.
+
+    Use as a context manager; leaving it writes what was taken so far.
 
     A folder that holds a recording goes on with its next file; what has no end there gets it.
 
@@ -243,7 +254,7 @@ class Recorder:
         return done
 
     def _shortage(self) -> str:
-        """Why the disk may not get more; empty: it may."""
+        """Explain why the disk may not get more; empty: it may."""
         if not self._limits.floor_bytes:
             return ''
         found = os.statvfs(self._folder)
@@ -254,8 +265,11 @@ class Recorder:
         return f"'{self._folder}' has {free // MIB} MiB free, less than 'disk_floor' ({floor} MiB)"
 
     def put(self, frame: Frame, topic: str) -> bool:
-        """Copy *frame*, which stays the caller's. ``False``: left out, and counted why. Never waits
-        for the disk; one thread.
+        """
+        Copy *frame*, which stays the caller's.
+
+        ``False``: it was left out, and counted by its reason. It never waits for the disk; one
+        thread calls it.
         """
         data = frame.data
         problem = _problem(data.layout)
@@ -283,7 +297,10 @@ class Recorder:
     def put_message(
         self, topic: Topic, content: bytes, log_ns: int, *, latched: bool = False
     ) -> bool:
-        """Take a serialised message. ``False``: left out, and counted. Any thread.
+        """
+        Take a serialised message.
+
+        ``False``: left out, and counted. Any thread.
 
         :param latched: each file begins with the topic's last messages.
         """
@@ -306,7 +323,7 @@ class Recorder:
         self._full.put(item)
 
     def _buffer(self, size: int) -> bytearray | None:
-        """Memory for a frame: one that was written, or a new one while there may be more."""
+        """Return memory for a frame: reused, or new while there may be more."""
         while self._spare:
             content = self._spare.popleft()
             if len(content) == size:
@@ -374,7 +391,7 @@ class Recorder:
         part.writer.add(channel, self._last_ns, item.publish_ns, item.sequence, *item.parts)
 
     def _is_full(self, part: _Part, item: _Item) -> bool:
-        """Whether the message belongs into the next file: one has frames of one format."""
+        """Tell whether the message belongs into the next file: a file has frames of one format."""
         size, limits = part.writer.size, self._limits
         if item.copy is not None and part.frames not in (None, item.topic):
             return True
@@ -427,7 +444,11 @@ class Recorder:
             self._syncing.finish(part.output, metadata)
 
     def _end(self, error: Exception) -> None:
-        """The disk is full or gone. What was written stays, and its file gets its end."""
+        """
+        End the recording: the disk is full or gone.
+
+        The written data stays, and its file is finished.
+        """
         if self._ended:
             return
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -441,17 +462,19 @@ class Recorder:
         return self._ended or self._given_up
 
     def statistics(self) -> RecorderStatistics:
-        """Counters; from any thread."""
+        """Return counters; any thread may call it."""
         return RecorderStatistics(
             self._recorded, self._messages, self._dropped, self._refused, self._waiting, self._bytes, tuple(self._files), self._failure
         )  # fmt: skip
 
     def close(self, stuck_s: float = STUCK_S) -> bool:
-        """Write everything that was taken, and the file's end, as long as the disk goes on, however
-        slowly. Idempotent.
+        """
+        Write everything that was taken, and the file's end, as long as the disk goes on.
 
-        :param stuck_s: a disk that takes nothing for so long is given up, and :attr:`failed`. The
-            thread ends when the disk lets it; what has no end gets it at the next start.
+        The disk may be slow. Idempotent.
+
+        :param stuck_s: a disk that takes nothing for this long is given up, and :attr:`failed`.
+            The thread ends when the disk lets it; unfinished files are finished at the next start.
         :returns: whether the thread has ended.
         """
         if not self._closing:
@@ -487,7 +510,7 @@ class Recorder:
 
 
 def _open_new(path: Path) -> Any:
-    """A new file that nobody else finishes while it is written."""
+    """Open a new file that no other process finishes while it is written."""
     output = open(path, 'xb', buffering=0)  # noqa: SIM115 - closed with its part
     fcntl.flock(output.fileno(), fcntl.LOCK_EX)
     return output

@@ -1,6 +1,8 @@
-"""The folder of a recording, as rosbag2 has it: ``NAME/NAME_0.mcap``, ``NAME_1.mcap`` … and
-``metadata.yaml``, which lists those that are finished. A recorder that was killed leaves the last
-one without its end.
+"""
+The folder of a recording, as rosbag2 has it.
+
+It has ``NAME/NAME_0.mcap``, ``NAME_1.mcap`` … and ``metadata.yaml``, which lists those that are
+finished. A recorder that was killed leaves the last one without its end.
 """
 
 from __future__ import annotations
@@ -97,7 +99,8 @@ def _information(parts: Parts) -> dict[str, object]:
 
 
 def read_parts(folder: Path) -> tuple[list[tuple[str, Contents]], list[str]]:
-    """Return what a folder's MCAP files have, and which can't be read, in sentences.
+    """
+    Return what a folder's MCAP files have, and which can't be read, in sentences.
 
     :raises OSError: the disk, or rights, stand against it.
     """
@@ -111,7 +114,8 @@ def read_parts(folder: Path) -> tuple[list[tuple[str, Contents]], list[str]]:
 
 
 def finish_recording(folder: Path) -> tuple[list[tuple[str, Contents]], list[str]]:
-    """Finish what a recorder has left without its end, and list all files.
+    """
+    Finish what a recorder has left without its end, and list all files.
 
     :returns: the files with their contents, and in sentences what was done or can't be.
     :raises ConfigError: a file can't be written, or is still being recorded.

@@ -1,4 +1,7 @@
-"""The synthetic camera's picture: an animated road, drawn straight into NV12 planes, with exact ground truth.
+"""
+The synthetic camera's picture: an animated road with exact ground truth.
+
+It is drawn straight into NV12 planes.
 
 The ego camera drives along a straight road through an endless stream of cars, pedestrians, signs
 and cones. Everything is a function of ``(width, height, seed, palette, index)``: frames may be
@@ -27,7 +30,11 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class RoadEdges:
-    """Where the road's left and right edge meet the bottom row; both meet the horizon at ``vanishing_x``. Pixels."""
+    """
+    Where the road's left and right edge meet the bottom row.
+
+    Both meet the horizon at ``vanishing_x``. The unit is pixels.
+    """
 
     left: float
     right: float
@@ -35,7 +42,11 @@ class RoadEdges:
 
 
 def draw_backdrop(width: int, height: int, edges: RoadEdges, rng: np.random.Generator) -> Planes:
-    """The still background as luma ``(height, width)`` and chroma ``(height/2, width/2, 2)``, both uint8."""
+    """
+    Draw the still background.
+
+    It is luma ``(height, width)`` and chroma ``(height/2, width/2, 2)``, both uint8.
+    """
     luma = np.empty((height, width), np.uint8)
     chroma = np.empty((height // 2, width // 2, 2), np.uint8)
     horizon = round(height * HORIZON)
@@ -50,7 +61,11 @@ def draw_backdrop(width: int, height: int, edges: RoadEdges, rng: np.random.Gene
 def noise_tiles(
     width: int, height: int, margin: int, count: int, rng: np.random.Generator
 ) -> tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
-    """``count`` luma tiles (0..32, triangular) and chroma tiles (0..8), ``margin`` pixels larger than the planes."""
+    """
+    Make ``count`` tiles of luma noise (0..32, triangular) and of chroma noise (0..8).
+
+    They are ``margin`` pixels larger than the planes.
+    """
     luma_shape = (height + margin, width + margin)
     chroma_shape = (height // 2 + margin, width // 2 + margin, 2)
     luma = [_triangular(luma_shape, 16, rng) for _ in range(count)]
@@ -68,7 +83,11 @@ def _triangular(
 def _texture(
     height: int, width: int, cells: tuple[int, ...], rng: np.random.Generator
 ) -> NDArray[np.float32]:
-    """Smooth random field of about -1 to 1: one octave per entry of ``cells`` (cells across), halving in strength."""
+    """
+    Make a smooth random field of about -1 to 1.
+
+    It has one octave per entry of ``cells`` (cells across), halving in strength.
+    """
     field = np.zeros((height, width), np.float32)
     for octave, across in enumerate(cells):
         coarse = rng.uniform(-1, 1, (max(across * height // max(width, 1), 2), across)).astype(
@@ -223,7 +242,8 @@ _CACHED_LOOKS = 512
 
 @dataclass(frozen=True)
 class SceneObject:
-    """One object of the ground truth.
+    """
+    One object of the ground truth.
 
     ``x, y`` is the top-left corner and ``width, height`` the size, in image pixels, of the tight
     box around the whole silhouette clipped to the image (parts hidden by nearer objects included);
@@ -242,7 +262,11 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a sort of thing looks like and where it stands. Lengths in metres, speeds in metres per second."""
+    """
+    What a sort of thing looks like and where it stands.
+
+    Lengths in metres, speeds in metres per second.
+    """
 
     make: shapes.ShapeMaker
     width: tuple[float, float]
@@ -281,7 +305,11 @@ _CLUTTER_KINDS = (
 
 @dataclass(frozen=True)
 class _Track:
-    """An endless row of things of one kind: one at a time travels from ``far`` to ``near``, then the next starts."""
+    """
+    An endless row of things of one kind.
+
+    One thing at a time travels from ``far`` to ``near``, then the next starts.
+    """
 
     kind: _Kind
     class_index: int
@@ -305,7 +333,11 @@ class _Look:
 
 @dataclass(frozen=True)
 class _Sprite:
-    """A thing placed in the image: ``polygons`` in pixels, ``depth`` in metres, ``foot`` and ``reach`` in pixels."""
+    """
+    A thing placed in the image.
+
+    ``polygons`` are in pixels, ``depth`` in metres, ``foot`` and ``reach`` in pixels.
+    """
 
     class_index: int
     shape: shapes.Shape
@@ -317,12 +349,18 @@ class _Sprite:
 
 
 class RoadScene:
-    """Draws frames of one scene and tells what is in them. Not thread-safe: each thread needs its own."""
+    """
+    Draws frames of one scene and tells what is in them.
+
+    Not thread-safe: each thread needs its own.
+    """
 
     def __init__(self, width: int, height: int, seed: int = 0, palette: str = 'all') -> None:
-        """``width`` and ``height`` in pixels, even and at least 64; ``palette`` one of ``scene_shapes.PALETTES``.
+        """
+        Make a scene of ``width`` and ``height`` pixels, even and at least 64.
 
-        Raises ValueError for anything else, and for a negative ``seed``.
+        ``palette`` is one of ``scene_shapes.PALETTES``. It raises ValueError for anything else,
+        and for a negative ``seed``.
         """
         check_size(width, height)
         if palette not in shapes.PALETTES:
@@ -350,11 +388,12 @@ class RoadScene:
     def draw(
         self, index: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]
     ) -> tuple[SceneObject, ...]:
-        """Draws frame ``index`` (0 or more, 30 per second) and returns its ground truth, nearest object first.
+        """
+        Draw frame ``index`` and return its ground truth, nearest object first.
 
-        ``luma`` is ``(height, width)`` and ``chroma`` ``(height/2, width/2, 2)`` with U before V,
-        both writable uint8; rows may be padded (the padding stays untouched). Levels are BT.601
-        limited range.
+        ``index`` is 0 or more, 30 per second. ``luma`` is ``(height, width)`` and ``chroma``
+        ``(height/2, width/2, 2)`` with U before V, both writable uint8; rows may be padded (the
+        padding stays untouched). Levels are BT.601 limited range.
         """
         objects, sprites = self._visible(index)
         np.copyto(luma, self._backdrop[0])
@@ -371,11 +410,15 @@ class RoadScene:
         return objects
 
     def truth(self, index: int) -> tuple[SceneObject, ...]:
-        """What :meth:`draw` returns for frame ``index``, without drawing. Raises ValueError for a negative index."""
+        """
+        Return what :meth:`draw` returns for frame ``index``, without drawing.
+
+        It raises ValueError for a negative index.
+        """
         return self._visible(index)[0]
 
     def _visible(self, index: int) -> tuple[tuple[SceneObject, ...], list[_Sprite]]:
-        """The accepted objects and their sprites, nearest first."""
+        """Return the accepted objects and their sprites, nearest first."""
         if index < 0:
             raise ValueError(f'index must be 0 or more, got {index}')
         candidates = sorted(
@@ -397,7 +440,11 @@ class RoadScene:
         return tuple(objects), sprites
 
     def _accept(self, sprite: _Sprite, objects: list[SceneObject], sprites: list[_Sprite]) -> None:
-        """Takes ``sprite`` behind all accepted ones, unless it would be too hidden, cut off, small or large."""
+        """
+        Take ``sprite`` behind all accepted ones.
+
+        It isn't taken if it would be too hidden, cut off, small or large.
+        """
         vertices = np.concatenate(sprite.polygons)
         x0, y0 = vertices.min(axis=0).tolist()
         x1, y1 = (vertices.max(axis=0) + 1).tolist()
@@ -442,7 +489,11 @@ class RoadScene:
     def _silhouette(
         self, sprite: _Sprite, x0: int, y0: int, x1: int, y1: int
     ) -> NDArray[np.uint8]:
-        """Mask (0 or 255) of ``sprite``'s pixels within a part of the image, valid until the next call."""
+        """
+        Return a mask (0 or 255) of ``sprite``'s pixels within a part of the image.
+
+        It is valid until the next call.
+        """
         mask = self._mask[: y1 - y0, : x1 - x0]
         mask.fill(0)
         for polygon in sprite.polygons:
@@ -466,7 +517,7 @@ class RoadScene:
         return tracks
 
     def _place(self, track: _Track, index: int) -> _Sprite:
-        """The thing of ``track`` that is on its way in frame ``index``."""
+        """Return the thing of ``track`` that is on its way in frame ``index``."""
         seconds = index / FRAMES_PER_SECOND
         cycle, travelled = divmod(track.phase + track.speed * seconds, track.far - track.near)
         look = self._look(track, int(cycle))
@@ -495,7 +546,11 @@ class RoadScene:
         return look
 
     def _fillers(self) -> Iterator[_Sprite]:
-        """Small standing objects all over the image, for frames in which too few of the moving ones can be seen."""
+        """
+        Place small standing objects all over the image.
+
+        They serve frames in which too few of the moving ones can be seen.
+        """
         side = self._lens.smallest * 1.3
         step = max(round(side), 1)
         number = 0
@@ -562,21 +617,29 @@ class _Lens:
         self.bottom_depth = self._focal_y * _CAMERA_HEIGHT / (height - self._horizon)
 
     def ground(self, lateral: float, depth: float) -> tuple[float, float]:
-        """Pixel of the road's surface ``lateral`` metres to the right and ``depth`` metres ahead."""
+        """
+        Return the pixel of a point on the road's surface.
+
+        The point is ``lateral`` metres to the right and ``depth`` metres ahead.
+        """
         return (
             self._centre_x + self._focal_x * lateral / depth,
             self._horizon + self._focal_y * _CAMERA_HEIGHT / depth,
         )
 
     def road_edges(self) -> RoadEdges:
-        """The road's edges at the bottom of the image."""
+        """Return the road's edges at the bottom of the image."""
         left, right = (
             self.ground(side * _ROAD_HALF_WIDTH, self.bottom_depth)[0] for side in (-1, 1)
         )
         return RoadEdges(left, right, self._centre_x)
 
     def depth_range(self, kind: _Kind) -> tuple[float, float]:
-        """Nearest and farthest depth at which every thing of ``kind`` has an allowed size and can be in the image."""
+        """
+        Return the nearest and farthest depth for things of ``kind``.
+
+        At these depths every one of them has an allowed size and can be in the image.
+        """
         focal = _FOCAL * self.scale
         thinnest = kind.width[0] * min(kind.aspect[0], 1.0)
         longest = kind.width[1] * max(kind.aspect[1], 1.0)
@@ -622,7 +685,8 @@ def _make_look(kind: _Kind, hues: tuple[float, float], rng: np.random.Generator)
 
 
 def check_size(width: int, height: int) -> None:
-    """Refuse sizes that neither a scene nor a pattern can have.
+    """
+    Refuse sizes that neither a scene nor a pattern can have.
 
     :raises ValueError: odd, or smaller than 64.
     """

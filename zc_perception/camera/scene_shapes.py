@@ -1,4 +1,5 @@
-"""Outlines and colours of everything that stands in the synthetic road scene.
+"""
+Outlines and colours of everything that stands in the synthetic road scene.
 
 A shape is a painter's list of polygons in a unit frame: x runs from -0.5 to 0.5 across the object,
 y from -1 (top) to 0 (the ground). Classes differ by outline only: every body colour of every class
@@ -50,7 +51,11 @@ class Shape:
         self._sway: Points = []
 
     def add(self, points: Points, colour: Colour, sway: Points | None = None) -> None:
-        """Appends a polygon in the unit frame; ``sway`` is what a swing of 1 adds to each vertex, none means that it does not move."""
+        """
+        Append a polygon in the unit frame.
+
+        ``sway`` is what a swing of 1 adds to each vertex; none means that it does not move.
+        """
         start = len(self._points)
         self._points += points
         self._sway += sway if sway is not None else [(0.0, 0.0)] * len(points)
@@ -63,7 +68,8 @@ class Shape:
     def polygons(
         self, x: float, y: float, width: float, height: float, swing: float
     ) -> list[NDArray[np.int32]]:
-        """Vertices in whole pixels, one ``(k, 2)`` array per part.
+        """
+        Return vertices in whole pixels, one ``(k, 2)`` array per part.
 
         ``x, y`` is the middle of the foot in pixels, ``width, height`` the size in pixels,
         ``swing`` -1 to 1.
@@ -79,7 +85,11 @@ def paint(
     luma: NDArray[np.uint8],
     chroma: NDArray[np.uint8],
 ) -> None:
-    """Fills ``polygons`` of ``shape`` into ``luma`` (h, w) and ``chroma`` (h/2, w/2, 2); parts outside are clipped."""
+    """
+    Fill ``polygons`` of ``shape`` into ``luma`` and ``chroma``; parts outside are clipped.
+
+    ``luma`` is (h, w), ``chroma`` (h/2, w/2, 2).
+    """
     for polygon, part in zip(polygons, shape.parts, strict=True):
         level, u, v = part.colour
         cv2.fillPoly(luma, [polygon], level)
@@ -87,7 +97,11 @@ def paint(
 
 
 def body_colour(rng: np.random.Generator, hues: tuple[float, float]) -> Colour:
-    """A colour from the one distribution that all classes and all clutter share, its hue within ``hues`` (degrees)."""
+    """
+    Return a colour from the one distribution that all classes and all clutter share.
+
+    Its hue is within ``hues`` (degrees).
+    """
     hue = math.radians(rng.uniform(*hues))
     saturation = rng.uniform(14.0, 62.0)
     u, v = 128 + saturation * math.cos(hue), 128 + saturation * math.sin(hue)
@@ -95,24 +109,24 @@ def body_colour(rng: np.random.Generator, hues: tuple[float, float]) -> Colour:
 
 
 def contrasting(colour: Colour, rng: np.random.Generator, hues: tuple[float, float]) -> Colour:
-    """Another body colour whose luma differs from ``colour``'s by at least 50."""
+    """Return another body colour whose luma differs from ``colour``'s by at least 50."""
     _, u, v = body_colour(rng, hues)
     return _opposite(colour[0], rng), u, v
 
 
 def shaded(colour: Colour, rng: np.random.Generator) -> Colour:
-    """``colour`` a little darker or brighter."""
+    """Return ``colour`` a little darker or brighter."""
     return clamp_luma(colour[0] + rng.choice((-1, 1)) * rng.uniform(12, 34)), colour[1], colour[2]
 
 
 def neutral(level: float, rng: np.random.Generator) -> Colour:
-    """A grey of about ``level``."""
+    """Return a grey of about ``level``."""
     u, v = rng.integers(122, 135, 2)
     return clamp_luma(level), int(u), int(v)
 
 
 def clamp_luma(level: float) -> int:
-    """``level`` as a drawable luma."""
+    """Return ``level`` as a drawable luma."""
     return int(min(max(level, LUMA_LOW), LUMA_HIGH))
 
 
@@ -123,12 +137,12 @@ def _opposite(level: int, rng: np.random.Generator) -> int:
 
 
 def box(x0: float, y0: float, x1: float, y1: float) -> Points:
-    """An upright rectangle."""
+    """Return an upright rectangle."""
     return [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]
 
 
 def trapezoid(half_top: float, y_top: float, half_bottom: float, y_bottom: float) -> Points:
-    """A symmetric trapezoid around x = 0."""
+    """Return a symmetric trapezoid around x = 0."""
     return [
         (-half_top, y_top),
         (half_top, y_top),
@@ -140,13 +154,17 @@ def trapezoid(half_top: float, y_top: float, half_bottom: float, y_bottom: float
 def ellipse(
     x: float, y: float, half_width: float, half_height: float, corners: int = 14, turn: float = 0.0
 ) -> Points:
-    """A regular polygon stretched to an ellipse; ``turn`` rotates its corners (radians)."""
+    """Return a regular polygon stretched to an ellipse; ``turn`` is in radians."""
     angles = [turn + 2 * math.pi * k / corners for k in range(corners)]
     return [(x + half_width * math.sin(a), y - half_height * math.cos(a)) for a in angles]
 
 
 def car(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """A car from behind or ahead: body, narrower cabin with a window, two wheels, two lights, a plate."""
+    """
+    Make a car from behind or ahead.
+
+    It has a body, a narrower cabin with a window, two wheels, two lights and a plate.
+    """
     body = body_colour(rng, hues)
     roof, shoulder = -1.0, -1.0 + rng.uniform(0.34, 0.46)
     sill, cabin = -rng.uniform(0.13, 0.19), rng.uniform(0.30, 0.37)
@@ -179,7 +197,7 @@ def car(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> S
 
 
 def pedestrian(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """A walking figure: head, torso, two arms, two legs that swing."""
+    """Make a walking figure: head, torso, two arms, two legs that swing."""
     coat = body_colour(rng, hues)
     trousers, sleeve, skin = (
         contrasting(coat, rng, hues),
@@ -233,11 +251,13 @@ BOARDS = (
     (4, math.pi / 4, 0.7071, 0.5),
     (3, math.pi, 0.5774, 0.2887),
 )
-"""Sign boards of width 1: corners, turn, circumradius, and how far the centre lies below the top."""
+"""
+Sign boards of width 1: corners, turn, circumradius, and how far the centre lies below the top.
+"""
 
 
 def sign(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """A board with a contrasting rim and a bar on it, on a pole."""
+    """Make a board with a contrasting rim and a bar on it, on a pole."""
     rim = body_colour(rng, hues)
     face = contrasting(rim, rng, hues)
     corners, turn, reach, drop = BOARDS[rng.integers(len(BOARDS))]
@@ -256,7 +276,7 @@ def sign(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> 
 
 
 def cone(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """A traffic cone: a slab, a narrow tapering body, one or two contrasting bands."""
+    """Make a traffic cone: a slab, a narrow tapering body, one or two contrasting bands."""
     body = body_colour(rng, hues)
     band = contrasting(body, rng, hues)
     slab = -rng.uniform(0.09, 0.13)
@@ -278,7 +298,7 @@ def cone(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> 
 
 
 def tree(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """A trunk and a ragged crown that sways a little."""
+    """Make a trunk and a ragged crown that sways a little."""
     shape = Shape()
     shape.add(box(-0.06, -0.5, 0.06, 0.0), neutral(rng.uniform(30, 90), rng))
     crown = body_colour(rng, hues)
@@ -288,7 +308,7 @@ def tree(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> 
 
 
 def bush(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """A low blob in two shades."""
+    """Make a low blob in two shades."""
     shape = Shape()
     leaves = body_colour(rng, hues)
     shape.add(*_blob(rng, -0.45, 0.5, 0.5, leaves))
@@ -297,7 +317,7 @@ def bush(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> 
 
 
 def building(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """A wall with rows of windows."""
+    """Make a wall with rows of windows."""
     wall = body_colour(rng, hues)
     shape = Shape()
     shape.add(box(-0.5, -1.0, 0.5, 0.0), wall)
@@ -311,7 +331,7 @@ def building(rng: np.random.Generator, hues: tuple[float, float], aspect: float)
 
 
 def crate(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """A box with a lid line: a body's colours and size without any class's outline."""
+    """Make a box with a lid line: a body's colours and size, but no class's outline."""
     side = body_colour(rng, hues)
     shape = Shape()
     shape.add(box(-0.5, -1.0, 0.5, 0.0), side)
@@ -321,7 +341,7 @@ def crate(rng: np.random.Generator, hues: tuple[float, float], aspect: float) ->
 
 
 def barrel(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """An upright drum in two tones."""
+    """Make an upright drum in two tones."""
     side = body_colour(rng, hues)
     shape = Shape()
     shape.add(ellipse(0.0, -0.12, 0.5, 0.12), side)
@@ -331,7 +351,7 @@ def barrel(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -
 
 
 def patch(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """A flat stain on the ground."""
+    """Make a flat stain on the ground."""
     shape = Shape()
     shape.add(*_blob(rng, -0.5, 0.5, 0.5, body_colour(rng, hues)))
     return shape

@@ -1,5 +1,7 @@
-"""One frame on disk: a picture for people, and a recording of this frame alone, ``NAME.mcap``, which camera ``replay`` plays to the
-same bytes.
+"""
+One frame on disk: a picture for people, and a recording of this frame alone.
+
+Camera ``replay`` plays the recording, ``NAME.mcap``, to the same bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ Plane = NDArray[Any]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A frame's pixels, copied, with all that belongs to them.
+    """
+    A frame's pixels, copied, with all that belongs to them.
 
     :param content: the planes, tight, one after the other.
     """
@@ -48,7 +51,8 @@ class Snapshot:
 
     @classmethod
     def of(cls, frame: Frame, ledger: CopyLedger) -> Snapshot:
-        """Copy *frame*, which stays the caller's; booked under ``snapshot``.
+        """
+        Copy *frame*, which stays the caller's; booked under ``snapshot``.
 
         :raises FormatError: it isn't LINEAR: no row that the CPU reads.
         :raises ZcError: it can't be mapped.
@@ -68,11 +72,11 @@ class Snapshot:
         return snapshot
 
     def planes(self) -> list[Plane]:
-        """Views of the pixels."""
+        """Return views of the pixels."""
         return views(self.recording_format.tight, self.content)
 
     def picture(self) -> NDArray[np.uint8] | None:
-        """B G R, or grey (height, width); ``None``: nobody here makes a picture of that format."""
+        """Return B G R, or grey (height, width); ``None``: the format can't be converted here."""
         layout, colorimetry = self.recording_format.layout, self.recording_format.colorimetry
         try:
             picture = ToPicture(
@@ -83,7 +87,7 @@ class Snapshot:
         return picture[..., 0] if layout.format.is_grey else picture
 
     def _recording(self) -> bytes:
-        """A recording of this frame, on topic ``image_raw``."""
+        """Return a recording of this frame, on topic ``image_raw``."""
         output = io.BytesIO()
         writer = McapWriter(output)
         channel = writer.channel(self.recording_format.topic('image_raw'))
@@ -94,7 +98,11 @@ class Snapshot:
         return output.getvalue()
 
     def _files(self) -> Mapping[str, bytes]:
-        """Contents by suffix. The frame itself first: a picture alone is of no use to a program."""
+        """
+        Yield contents by suffix.
+
+        The frame itself comes first: a picture alone is of no use to a program.
+        """
         files = {SUFFIX: self._recording()}
         picture = self.picture()
         if picture is not None:
@@ -104,7 +112,10 @@ class Snapshot:
         return files
 
     def write(self, folder: Path, prefix: str) -> tuple[Path, ...]:
-        """Write ``PREFIX_SECONDS_NANOSECONDS`` with several suffixes, under a name that nothing has yet; all files, or none.
+        """
+        Write ``PREFIX_SECONDS_NANOSECONDS`` with several suffixes; all files, or none.
+
+        The name is one that nothing has yet.
 
         :raises OSError: the folder or the disk can't take them.
         """
@@ -118,7 +129,7 @@ class Snapshot:
         raise FileExistsError(f"'{folder / base}' and {_TRIES - 1} names like it are taken")
 
     def describe(self) -> str:
-        """One phrase."""
+        """Describe it in one phrase."""
         layout = self.recording_format.layout
         return (
             f'frame {self.sequence}, {layout.width}x{layout.height} {fourcc_name(layout.fourcc)}'
@@ -126,7 +137,12 @@ class Snapshot:
 
 
 def _write_new(base: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
-    """:raises FileExistsError: one of the names is taken; what was written by then is gone again, as with every OSError."""
+    """
+    Write the files.
+
+    :raises FileExistsError: one of the names is taken; what was written before is removed again,
+        as with every OSError.
+    """
     written: list[Path] = []
     try:
         for suffix, content in files.items():

@@ -1,4 +1,11 @@
-"""Stereo pairs: two cameras, each on its own thread with its own frames, of which only those come out that are pairs.
+"""
+Stereo pairs of two cameras; only frames that are pairs come out.
+
+Each camera is on its own thread with its own frames.
+
+Frames are matched by the time at which they were taken. Sensors that are triggered together (a ZED
+X) give equal times but for jitter, each on its own stream. One may lose a frame or start later, so
+pairs are made by time, never by counting.
 
 Frames are matched by the time at which they were taken. Sensors that are triggered together (a ZED
 X) give equal times but for jitter, each on its own stream: one may lose a frame or start later, so
@@ -49,7 +56,8 @@ class Side(Enum):
 
 @dataclass(frozen=True)
 class StereoStatistics:
-    """Counters since start, by side where they differ.
+    """
+    Counters since start, by side where they differ.
 
     :param pairs: what was matched.
     :param alone: frames that had no counterpart, by side.
@@ -74,14 +82,17 @@ class StereoStatistics:
 
 
 class PairMatcher(Generic[T]):
-    """Matches items of two sides by time. Each side's times increase; the oldest pair within the tolerance comes first.
+    """
+    Matches items of two sides by time.
 
-    No item is kept waiting for a better one: with a tolerance below half of the interval between
-    frames there is none. Whatever the order in which the sides arrive, as many pairs come out as
-    the times allow, unless a side is further ahead than *depth*. O(1) per item; one thread, no
-    lock.
+    Each side's times increase; the oldest pair within the tolerance comes first.
 
-    :param tolerance_ns: times that far apart still are of one moment.
+    No item is kept waiting for a better match: with a tolerance below half of the interval between
+    frames there is none. Whatever the order in which the sides arrive, the number of pairs is the
+    highest that the times allow, unless a side is further ahead than *depth*. O(1) per item; one
+    thread, no lock.
+
+    :param tolerance_ns: times that differ by at most this are of one moment.
     :param depth: items of one side that may wait for the other; the oldest goes when there are
         more.
     """
@@ -90,7 +101,7 @@ class PairMatcher(Generic[T]):
         self._tolerance = tolerance_ns
         self._depth = depth
         self.dropped: list[T] = []
-        """Items that will never have a counterpart; whoever takes them out ends them."""
+        """Items that will never have a counterpart. The code that takes them out ends them."""
         self._waiting: dict[Side, deque[tuple[int, T]]] = {Side.LEFT: deque(), Side.RIGHT: deque()}
         self._last: dict[Side, int | None] = {Side.LEFT: None, Side.RIGHT: None}
         self._alone = {Side.LEFT: 0, Side.RIGHT: 0}
@@ -100,7 +111,8 @@ class PairMatcher(Generic[T]):
         self._pairs = self._restarts = self._difference = self._max_difference = 0
 
     def offer(self, side: Side, time_ns: int, item: T) -> tuple[T, T] | None:
-        """Give an item, and get the pair (left, right) that it completes.
+        """
+        Give an item, and get the pair (left, right) that it completes.
 
         A time that isn't above the side's last one is another stream's: everything that waits on
         both sides is dropped.
@@ -142,7 +154,7 @@ class PairMatcher(Generic[T]):
         self._alone[side] += 1
 
     def waiting(self, side: Side) -> int:
-        """How many items of a side wait for their counterparts."""
+        """Return how many items of a side wait for their counterparts."""
         return len(self._waiting[side])
 
     def clear(self) -> None:
@@ -151,13 +163,13 @@ class PairMatcher(Generic[T]):
             self.forget(side)
 
     def forget(self, side: Side) -> None:
-        """As :meth:`clear`, of one side, whose source begins anew."""
+        """Do what :meth:`clear` does for one side, whose source begins anew."""
         while self._waiting[side]:
             self._drop(side)
         self._last[side] = None
 
     def statistics(self) -> StereoStatistics:
-        """Counters; from any thread."""
+        """Return counters; any thread may call it."""
         alone = tuple(self._alone.items())
         apart = min(tuple(self._apart.values()), default=None)
         return StereoStatistics(
@@ -166,15 +178,20 @@ class PairMatcher(Generic[T]):
 
 
 def give_same_stamp(left: Frame, right: Frame) -> None:
-    """Give *right* the stamp of *left*, so that whoever joins the two by exact time can. Before anybody else has a lease on it."""
+    """
+    Give *right* the stamp of *left*, so that the two can be joined by exact time.
+
+    It is called before any other lease on *right* exists.
+    """
     right.data = replace(right.data, header=Header(left.header.stamp_ns, right.header.frame_id))
 
 
 @dataclass(frozen=True)
 class PairingRule:
-    """What makes two frames a pair.
+    """
+    What makes two frames a pair.
 
-    :param tolerance_ns: so far apart they may have been taken; below half of a frame's time.
+    :param tolerance_ns: at most this time may lie between the two; below half of a frame's time.
     :param by_stamp: compare stamps, for recordings that were taken together, in place of the times
         at which the frames came.
     """
@@ -183,7 +200,8 @@ class PairingRule:
     by_stamp: bool = False
 
     def check_same(self, other: PairingRule) -> None:
-        """Both sides must want the same.
+        """
+        Check that both sides want the same.
 
         :raises ConfigError: they don't; says what to do.
         """
@@ -201,14 +219,17 @@ class PairingRule:
 
 
 class StereoSides:
-    """Pairs the frames of two cameras, each of which is opened, run and closed on its own, again and again.
+    """
+    Pairs the frames of two cameras.
 
-    Of a pair both frames carry the left one's stamp. A side whose counterpart isn't there goes on,
-    its newest *depth* frames wait, and nothing comes out. One lock, held for O(depth) and never
-    while a frame is captured, released or published.
+    Each camera is opened, run and closed on its own, again and again.
 
-    :param depth: frames of one side that may wait or be ready, leased: so many slots more its
-        camera needs.
+    Both frames of a pair carry the left one's stamp. A side whose counterpart isn't there goes on:
+    its newest *depth* frames wait, and nothing comes out. There is one lock, held for O(depth) and
+    never while a frame is captured, released or published.
+
+    :param depth: frames of one side that may wait or be ready, leased: its camera needs this many
+        more slots.
     """
 
     def __init__(self, rule: PairingRule, depth: int = DEFAULT_DEPTH) -> None:
@@ -220,7 +241,11 @@ class StereoSides:
         self._news = threading.Condition(threading.Lock())
 
     def join(self, side: Side, camera: Camera) -> SideCamera:
-        """Make *camera*, which is owned from here on, one of the two. It takes the place of the one before."""
+        """
+        Make *camera*, which is owned from here on, one of the two.
+
+        It replaces the one before.
+        """
         member = SideCamera(self, side, camera)
         with self._news:
             dropped = self._empty(side)
@@ -230,16 +255,16 @@ class StereoSides:
         return member
 
     def present(self, side: Side) -> bool:
-        """Whether a camera of that side is open."""
+        """Tell whether a camera of that side is open."""
         return self._members[side] is not None
 
     def other_size(self, side: Side) -> tuple[int, int] | None:
-        """Of the pictures of the opposite side, while that is open."""
+        """Return the size of the opposite side's pictures, while that is open."""
         other = self._members[side.other]
         return None if other is None else (other.width, other.height)
 
     def statistics(self) -> StereoStatistics:
-        """Counters, over all openings."""
+        """Return counters, over all openings."""
         with self._news:
             return self._matcher.statistics()
 
@@ -284,24 +309,24 @@ class StereoSides:
         )
 
     def take(self, member: SideCamera) -> Frame | None:
-        """The oldest frame of that side that has its counterpart."""
+        """Take the oldest frame of that side that has its counterpart."""
         with self._news:
             ready = self._ready[member.side]
             return ready.popleft() if ready and self._members[member.side] is member else None
 
     def await_end(self, member: SideCamera) -> None:
-        """A bounded wait of a side that has ended, for the counterparts of its last frames."""
+        """Wait, with a bound, for the counterparts of the last frames of a side that has ended."""
         with self._news:
             if self._worth_waiting(member):
                 self._news.wait(_END_WAIT_S)
 
     def ended(self, member: SideCamera) -> bool:
-        """Of a side whose camera has ended: whether nothing of it can become a pair any more."""
+        """Tell whether nothing of a side whose camera has ended can become a pair any more."""
         with self._news:
             return not self._ready[member.side] and not self._worth_waiting(member)
 
     def leave(self, member: SideCamera) -> None:
-        """The camera is about to be closed: nothing of it stays here."""
+        """Remove everything of a camera that is about to be closed."""
         with self._news:
             dropped = []
             if self._members[member.side] is member:
@@ -311,12 +336,12 @@ class StereoSides:
         _release(dropped)
 
     def wake(self) -> None:
-        """Make whoever waits look again."""
+        """Make the waiting thread look again."""
         with self._news:
             self._news.notify_all()
 
     def _empty(self, side: Side) -> list[Frame]:
-        """Everything that a side holds."""
+        """Take everything that a side holds."""
         self._matcher.forget(side)
         ready = [*self._ready[side]]
         self._ready[side].clear()
@@ -333,12 +358,15 @@ def _release(frames: Sequence[Frame]) -> None:
 
 
 def _of_inner(name: str) -> Any:
-    """What :attr:`SideCamera.inner` has by that name."""
+    """Make a property that is :attr:`SideCamera.inner`'s of that name."""
     return property(lambda side: getattr(side.inner, name))
 
 
 class SideCamera(Camera):
-    """One side of :class:`StereoSides`: its camera, but only frames that have a counterpart. Made by :meth:`StereoSides.join`.
+    """
+    One side of :class:`StereoSides`: its camera, but only frames that have a counterpart.
+
+    Made by :meth:`StereoSides.join`.
 
     As any camera it is captured from by one thread, and stopped from any; neither waits for the
     other side's thread.
@@ -371,7 +399,7 @@ class SideCamera(Camera):
         return self.inner.ended and self._sides.ended(self)
 
     def notices(self) -> Sequence[str]:
-        """Two sizes are allowed, but few who use both pictures can work with them."""
+        """Warn of two sizes: they are allowed, but few consumers of both pictures can use them."""
         other, own = self._sides.other_size(self.side), (self.width, self.height)
         if other is None or other == own:
             return self.inner.notices()
@@ -383,7 +411,7 @@ class SideCamera(Camera):
         )
 
     def constraints(self) -> BufferConstraints:
-        """Frames that wait for their counterparts are slots besides."""
+        """Return the constraints: frames that wait for their counterparts need more slots."""
         return self._with_waiting(self.inner.constraints())
 
     def possible(self) -> BufferConstraints:
@@ -401,7 +429,7 @@ class SideCamera(Camera):
             pool.set_quota('stereo', self._sides.depth)
 
     def capture(self) -> Frame | None:
-        """The oldest of its frames that has a counterpart; ``None`` also while there is none."""
+        """Return the oldest of its frames that has a counterpart; ``None`` while there is none."""
         frame = self._sides.take(self)
         if frame is not None:
             return frame
@@ -414,13 +442,17 @@ class SideCamera(Camera):
         return self._sides.take(self)
 
     def stop(self) -> None:
-        """The other side goes on."""
+        """Stop this side; the other side goes on."""
         self._stopped.set()
         self.inner.stop()
         self._sides.wake()
 
     def close(self) -> None:
-        """The other side goes on, and makes pairs again when a camera takes this one's place."""
+        """
+        Close this side.
+
+        The other side goes on, and makes pairs again when a camera replaces this one.
+        """
         self.stop()
         self._sides.leave(self)
         self.inner.close()

@@ -1,6 +1,9 @@
-"""Keeps one camera going: opens it, runs it on a thread of its own, and brings it back when it was unplugged, busy, silent or changed.
+"""
+Keeps one camera going.
 
-Without ROS: the owner says how the camera is opened and what becomes of it and of its frames.
+It opens the camera, runs it on a thread of its own, and brings it back when it was unplugged,
+busy, silent or changed. It needs no ROS: the owner says how the camera is opened and what becomes
+of it and of its frames.
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ class Renewal(Enum):
 
 @dataclass(frozen=True)
 class CameraCondition:
-    """For diagnostics.
+    """
+    For diagnostics.
 
     :param reason: why it isn't streaming; empty while it is.
     :param attempts: attempts to bring it back since it was lost.
@@ -69,7 +73,8 @@ class CameraCondition:
 
 
 class CameraSupervisor:
-    """One camera, one thread.
+    """
+    One camera, one thread.
 
     What fails in opening, agreeing on buffers or capturing costs time, never the thread: the
     camera is closed, and opened again after a pause that doubles up to :data:`LAST_RETRY_S`.
@@ -137,14 +142,21 @@ class CameraSupervisor:
 
     @property
     def identity(self) -> str:
-        """The identity of the camera that is wanted: of the one that was opened first, or as the owner said. Another camera is not taken.
-        Empty before the first opening, if the owner said none.
+        """
+        The identity of the camera that is wanted.
+
+        It is that of the first camera that was opened, or what the owner said. Another camera is
+        not taken. Empty before the first opening, if the owner said none.
         """
         return self._identity
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
-        """The supervisor's, and those of the camera that is open. For whoever sets their priority."""
+        """
+        The supervisor's threads, and those of the camera that is open.
+
+        They are listed so that their priority can be set.
+        """
         with self._lock:
             camera = self._camera
         return [self._thread, *(() if camera is None else camera.threads)]
@@ -179,17 +191,23 @@ class CameraSupervisor:
         return self._thread.ident is not None
 
     def open_now(self) -> None:
-        """Open the camera in the calling thread, before :meth:`start`. One that is not there yet, or busy, is waited for later.
+        """
+        Open the camera in the calling thread, before :meth:`start`.
+
+        A camera that is not there yet, or busy, is waited for later.
 
         :raises ConfigError: it can't be what the parameters ask for, however long one waits.
         """
         self._now(self._open)
 
     def prepare_now(self) -> None:
-        """Prepare an opened camera in the calling thread, before :meth:`start`. One that goes away or is busy meanwhile is waited for.
+        """
+        Prepare an opened camera in the calling thread, before :meth:`start`.
+
+        A camera that goes away or is busy meanwhile is waited for.
 
         :raises ConfigError: it isn't what the parameters ask for.
-        :raises NegotiationError: nothing suits everybody.
+        :raises NegotiationError: no setting suits every participant.
         :raises AllocationError: no memory.
         """
         self._now(self._prepare_open)
@@ -240,7 +258,7 @@ class CameraSupervisor:
                 self._close()
 
     def _live(self) -> None:
-        """From opening to loss or end."""
+        """Run the camera from opening to loss or end."""
         try:
             if self._camera is None:
                 self._stop.wait(self._retry.remaining_s)
@@ -327,6 +345,6 @@ class CameraSupervisor:
 
 
 def _place(error: BaseException) -> str:
-    """Where it was raised: of a camera of somebody's own that is what its author wants to know."""
+    """Return where it was raised: the author of a camera wants to know that."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f'{os.path.basename(last.filename)}:{last.lineno}'

@@ -1,4 +1,7 @@
-"""The synthetic camera: an animated road-like scene with known truth, or a test pattern, drawn straight into NV12 slots.
+"""
+The synthetic camera: an animated road-like scene with known truth, or a test pattern.
+
+It is drawn straight into NV12 slots.
 
 A pattern is colour bars with known levels, or a picture that says which frame it is and when it
 was drawn.
@@ -6,9 +9,9 @@ was drawn.
 The counter's picture is a grid of 16×8 cells, black or white, read row by row from the top left,
 the most significant bit first: 8 bits marker (0xA5), 8 bits of the seed, 32 bits frame counter, 64
 bits time code (the header's stamp, ns), 16 bits CRC-16/CCITT of the 14 bytes before. The bits are
-turned over in every other cell, as on a chess board, so that no counter makes a picture of one
-level. Cells are as large as the picture allows: what is read survives scaling, JPEG, another range
-and a good deal of noise, or is refused by its checksum.
+inverted in every other cell, as on a chess board, so that no counter makes a picture of one level.
+Cells are as large as the picture allows. So the content survives scaling, JPEG, another range and
+much noise, or its checksum refuses it.
 """
 
 from __future__ import annotations
@@ -62,7 +65,11 @@ class TimeCode(NamedTuple):
 
 
 def draw_counter(code: TimeCode, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
-    """Fill the planes with a counter's picture. The counter's upper bits, beyond 32, and the seed's beyond 8 are left out."""
+    """
+    Fill the planes with a counter's picture.
+
+    The counter's upper bits, beyond 32, and the seed's beyond 8 are left out.
+    """
     fields = _FIELDS.pack(_MARKER, code.seed & 0xFF, code.counter & MAX_COUNTER, code.stamp_ns)
     content = fields + struct.pack('>H', binascii.crc_hqx(fields, 0xFFFF))
     bits = np.unpackbits(np.frombuffer(content, np.uint8)).reshape(_ROWS, _COLUMNS) ^ _CHESS
@@ -74,7 +81,8 @@ def draw_counter(code: TimeCode, luma: NDArray[np.uint8], chroma: NDArray[np.uin
 def sample_levels(
     red: float, green: float, blue: float, colorimetry: Colorimetry
 ) -> tuple[int, int, int]:
-    """Y, U and V of a colour, as 8-bit samples.
+    """
+    Return Y, U and V of a colour, as 8-bit samples.
 
     :param red: R', 0 to 1; likewise the others.
     :raises ValueError: RGB has no such samples.
@@ -95,7 +103,10 @@ def sample_levels(
 
 
 class ColourBars:
-    """75 % bars in the upper three quarters, in the order of :data:`BAR_COLOURS`, and eight greys from black to white below.
+    """
+    75 % bars in the upper three quarters, and eight greys from black to white below.
+
+    The bars are in the order of :data:`BAR_COLOURS`.
 
     :raises ValueError: a colorimetry without samples for it.
     """
@@ -124,7 +135,8 @@ class ColourBars:
 
 
 class SyntheticCamera(DrawnCamera):
-    """Draws :class:`RoadScene`, where frame *n* of a seed is always the same picture, or a pattern.
+    """
+    Draws :class:`RoadScene`, where frame *n* of a seed is always the same picture, or a pattern.
 
     :param seed: which scene; the counter shows its lowest 8 bits.
     :param palette: colours of the objects, see :class:`RoadScene`.

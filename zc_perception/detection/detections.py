@@ -10,12 +10,16 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Detections:
-    """Boxes (n, 4) x0, y0, x1, y1 in source-image pixels, scores (n) 0..1 and class indices (n), best score first.
+    """
+    What was found in one frame, best score first.
+
+    ``boxes`` are (n, 4) x0, y0, x1, y1 in source-image pixels, ``scores`` (n) 0..1, and
+    ``classes`` (n) class indices.
 
     :param rows: (n) which row of the model's outputs each box is from, in the head's own
         numbering: :meth:`Head.extras` reads masks' coefficients, keypoints or ids by it. Empty
         where no head made the boxes.
-    :param ids: (n) of the objects' tracks, 0 for one without; ``None``: nobody tracks.
+    :param ids: (n) of the objects' tracks, 0 for one without; ``None``: nothing tracks.
     :param turned: (n, 5) of oriented boxes centre, size and angle: radians, from x to y, hence
         clockwise on the screen. Their ``boxes`` are the upright ones around them. ``None``: boxes
         are upright.
@@ -32,7 +36,7 @@ class Detections:
         return len(self.scores)
 
     def chosen(self, which: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Detections:
-        """Some of them: by a mask, by their places, or the first ones."""
+        """Return some of the detections: by a mask, by their indices, or the first ones."""
         return Detections(
             self.boxes[which],
             self.scores[which],
@@ -43,22 +47,23 @@ class Detections:
         )
 
     def moved(self, x: float, y: float) -> Detections:
-        """The same by so many pixels to the right and down."""
+        """Return the same detections, moved right and down by this many pixels."""
         by = np.array((x, y, x, y, 0), np.float32)
         turned = None if self.turned is None else self.turned + by * (1, 1, 0, 0, 0)
         return replace(self, boxes=self.boxes + by[:4], turned=turned)
 
     @classmethod
     def empty(cls) -> Detections:
-        """Nothing found."""
+        """Return an object without detections."""
         return cls(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.intp))
 
 
 def box_iou(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Intersection over union of every box in ``a`` ``(n, 4)`` with every box in ``b`` ``(m, 4)``: ``(n, m)``.
+    """
+    Return the intersection over union of every box in *a* with every box in *b*.
 
-    Boxes are x0, y0, x1, y1 in pixels; an empty box has IoU 0 with everything. Raises ValueError
-    for other shapes.
+    *a* is (n, 4), *b* (m, 4), the result (n, m). Boxes are x0, y0, x1, y1 in pixels; an empty box
+    has IoU 0 with everything. Raises ValueError for other shapes.
     """
     first, second = _as_boxes(a), _as_boxes(b)
     low = np.maximum(first[:, None, :2], second[None, :, :2])

@@ -16,7 +16,10 @@ from zc_perception.detection.tiles import seen_region
 PEOPLE = 17
 PERSON = ((0, 1), (0, 2), (1, 3), (2, 4), (5, 6), (5, 7), (7, 9), (6, 8), (8, 10),
           (5, 11), (6, 12), (11, 12), (11, 13), (13, 15), (12, 14), (14, 16))  # fmt: skip
-"""Lines between the 17 keypoints of COCO's people: nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles."""
+"""
+Lines between the 17 keypoints of COCO's people: nose, eyes, ears, shoulders, elbows, wrists, hips,
+knees, ankles.
+"""
 SEEN = 0.5
 """Keypoints with a lower score are not seen: no line ends at them."""
 
@@ -28,10 +31,13 @@ def keypoints(
     found: Detections,
     shape: Sequence[int],
 ) -> NDArray[np.float32]:
-    """(n, keypoints, 3) x, y, clipped to the picture, and score from 0 to 1; 1 where the model has none.
+    """
+    Return (n, keypoints, 3) x, y, clipped to the picture, and score from 0 to 1.
+
+    The score is 1 where the model has none.
 
     :param outputs: those that *found* was decoded from.
-    :param shape: of keypoints of each row: how many, and their numbers.
+    :param shape: the keypoints of each row: how many, and how many numbers each has.
     """
     values = head.extras(outputs, found.rows).reshape(-1, shape[1])
     points = np.ones((len(values), 3), np.float32)

@@ -14,7 +14,8 @@ from zc_perception.errors import ConfigError
 
 @dataclass(frozen=True)
 class Letterbox:
-    """Where the resized source lies inside the network's input, all in pixels.
+    """
+    Where the resized source lies inside the network's input, all in pixels.
 
     Sizes and paddings are even, so that a 4:2:0 image's chroma plane can be resized on its own.
     The inverse uses the sizes as they were rounded, hence is exact.
@@ -39,7 +40,10 @@ class Letterbox:
         *,
         stretch: bool = False,
     ) -> Letterbox:
-        """The largest picture with the source's aspect that fits, centred; with *stretch* the whole input.
+        """
+        Return the largest picture with the source's aspect that fits, centred.
+
+        With *stretch* it is the whole input.
 
         The last column or row of an input of odd size stays border.
 
@@ -72,9 +76,11 @@ class Letterbox:
         )
 
     def to_source(self, boxes: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Boxes (n, 4) x0, y0, x1, y1 from input pixels to source pixels, clipped to the image.
+        """
+        Map boxes from input pixels to source pixels, clipped to the image.
 
-        Computed in float64 and rounded once: the result is the float32 next to the true place.
+        Boxes are (n, 4) x0, y0, x1, y1. Computed in float64 and rounded once: the result is the
+        float32 next to the true place.
         """
         offset, source, size = self._axes
         # Multiplied before it is divided: whole pixels of the source come back as whole numbers.
@@ -86,9 +92,10 @@ class Letterbox:
         return moved.astype(np.float32)
 
     def meets(self, low: Sequence[float], high: Sequence[float]) -> bool:
-        """Whether each of several boxes has some of the picture inside, for certain.
+        """
+        Tell whether each of several boxes certainly has some of the picture inside.
 
-        :param low: the least x0, y0, x1, y1 of all, in input pixels; a NaN where there is one.
+        :param low: the lowest x0, y0, x1, y1 of all, in input pixels; a NaN where there is one.
         :param high: the highest.
         """
         return (
@@ -100,13 +107,13 @@ class Letterbox:
 
     @cached_property
     def picture(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """First and last corner (2, 1) of the resized source inside the network's input, in pixels."""
+        """First and last corner (2, 1) of the resized source in the input, in pixels."""
         start = np.array([[self.left], [self.top]], np.float32)
         return start, start + np.array([[self.width], [self.height]], np.float32)
 
     @cached_property
     def numbers(self) -> tuple[float, ...]:
-        """Where the picture lies, its size, and that of the source: as what is compiled wants them."""
+        """Where the picture lies, its size, and the source's size, for compiled code."""
         numbers = self.left, self.top, self.width, self.height
         return tuple(map(float, (*numbers, self.source_width, self.source_height)))
 

@@ -1,4 +1,5 @@
-"""Masks of what was found: :class:`MaskPainter` paints them into a picture of labels.
+"""
+Masks of what was found: :class:`MaskPainter` paints them into a picture of labels.
 
 A mask is a sum of the network's prototypes, weighted by the row's own coefficients, where it is
 above zero. Only what lies inside the box is computed: the part of each prototype that the box
@@ -25,7 +26,11 @@ MOST = 65535
 
 
 class MaskPainter:
-    """One thread. What it painted before it takes out again: the rest of the picture is never touched.
+    """
+    Paints masks into a picture of labels.
+
+    One thread uses it. It first removes what it painted before: the rest of the picture is never
+    touched.
 
     :param masks: coefficients of each row.
     """
@@ -44,10 +49,13 @@ class MaskPainter:
         found: Detections,
         labels: NDArray[np.uint16],
     ) -> None:
-        """Give each pixel of a mask the number of its detection, from 1 on: where several are, the best one's. All others are 0.
+        """
+        Give each pixel of a mask the number of its detection, from 1 on.
+
+        Where several masks overlap, the best detection's number is used. All other pixels are 0.
 
         :param outputs: those that *found* was decoded from.
-        :param labels: (rows, columns) of the frame; zeros, or what the last call made of it.
+        :param labels: (rows, columns) of the frame; zeros, or the result of the last call.
         """
         if labels is not self._labels:
             self._labels, self._painted = labels, []
@@ -89,7 +97,7 @@ class MaskPainter:
             self._painted.append(place)
 
     def _look(self, box: Letterbox, shape: tuple[int, ...]) -> tuple[_Axis, _Axis]:
-        """Between which prototypes' pixels those of the frame lie, along each axis."""
+        """Return the prototypes' pixels around the frame's pixels, along each axis."""
         key = box, shape
         if self._axes is None or key != self._key:
             self._key = key
@@ -101,7 +109,12 @@ class MaskPainter:
 
 
 class _Axis:
-    """For each pixel of the frame along an axis the prototypes' pixel before it, how much of the next one it has, and both as a matrix."""
+    """
+    How the frame's pixels along an axis map to the prototypes' pixels.
+
+    For each pixel: the prototypes' pixel before it, the weight of the next one, and both as a
+    matrix.
+    """
 
     def __init__(self, source: int, size: int, start: int, input_size: int, count: int) -> None:
         places = start + (np.arange(source) + 0.5) * (size / source)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class RawTensor:
-    """An output tensor; real value = (value − zero_point) · scale.
+    """
+    An output tensor; real value = (value − zero_point) · scale.
 
     A view of memory that belongs to a job wherever that is possible, hence valid until the job is
     closed, and maybe not contiguous (a device's padding is cut away by strides).
@@ -34,11 +35,15 @@ class RawTensor:
         return self.values.dtype != np.float32
 
     def real(self) -> NDArray[np.float32]:
-        """All values as real numbers: the array itself where it holds them already."""
+        """Return all values as real numbers: the array itself if it holds them already."""
         return self.read(self.values)
 
     def read(self, values: NDArray[Any]) -> NDArray[np.float32]:
-        """Some of the values as real numbers; where each element of the last axis has a scale, with that axis whole."""
+        """
+        Return some of the values as real numbers.
+
+        Where each element of the last axis has a scale, the last axis must be whole.
+        """
         if not self.quantised:
             plain: NDArray[np.float32] = values
             return plain

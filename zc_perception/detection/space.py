@@ -1,4 +1,8 @@
-"""Where boxes are in space, from a depth picture that shows what the colour picture shows, pixel by pixel."""
+"""
+Where boxes are in space, from a depth picture.
+
+The depth picture shows the same view as the colour picture, pixel by pixel.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,8 @@ _FIRST, _LAST = 0.05, 0.95
 
 @dataclass(frozen=True, eq=False)
 class Lens:
-    """How pixels are directions.
+    """
+    How pixels are directions.
 
     :param matrix: of the camera, (3, 3), for pictures of *size*.
     :param distortion: OpenCV's coefficients; those of a fisheye lens with *fisheye*.
@@ -41,7 +46,11 @@ class Lens:
     fisheye: bool = False
 
     def rays(self, points: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float64]:
-        """Directions (n, 2), x and y at a distance of 1, of points (n, 2) in a picture of *size*."""
+        """
+        Return directions of points (n, 2) in a picture of *size*.
+
+        They are (n, 2): x and y at a distance of 1.
+        """
         scaled = (points * (self.size[0] / size[0], self.size[1] / size[1])).reshape(-1, 1, 2)
         import cv2  # which every node's start would wait for, as it reads the parameter above
 
@@ -52,7 +61,8 @@ class Lens:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """Boxes in space, in metres: x to the right, y down, z along the view.
+    """
+    Boxes in space, in metres: x to the right, y down, z along the view.
 
     :param which: the indices of the boxes that have a depth.
     :param centres: (n, 3), on the surface that the camera sees.
@@ -71,11 +81,12 @@ def place(
     metres: float,
     lens: Lens,
 ) -> Placed:
-    """Where *boxes* (n, 4) of a picture of *size* are.
+    """
+    Return where *boxes* (n, 4) of a picture of *size* are.
 
-    :param depth: (rows, columns) of the same view in any size; 0, negative numbers and those that
-        aren't finite are holes.
-    :param metres: of the depth's unit.
+    :param depth: (rows, columns) of the same view in any size; 0, negative numbers and numbers
+        that aren't finite are holes.
+    :param metres: the depth's unit in metres.
     """
     which, distances, spans = [], [], []
     scale = np.array([depth.shape[1] / size[0], depth.shape[0] / size[1]] * 2)
@@ -104,7 +115,7 @@ def place(
 def _distance(
     corners: NDArray[np.float64], depth: NDArray[np.generic], metres: float
 ) -> tuple[float, float] | None:
-    """How far the object is, and how far it reaches along the view."""
+    """Return how far away the object is, and its extent along the view."""
     x0, y0, x1, y1 = corners
     inner = _samples(
         (x0 * 3 + x1) / 4, (y0 * 3 + y1) / 4, (x0 + x1 * 3) / 4, (y0 + y1 * 3) / 4, depth, metres
@@ -125,7 +136,7 @@ def _distance(
 def _samples(
     x0: float, y0: float, x1: float, y1: float, depth: NDArray[np.generic], metres: float
 ) -> NDArray[np.float64]:
-    """Some of the depths inside, at least one."""
+    """Return some of the depths inside, at least one."""
     rows, columns = depth.shape
     ranges = []
     for low, high, count in ((y0, y1, rows), (x0, x1, columns)):

@@ -1,4 +1,5 @@
-"""A frame's planes to the tensor that a network reads: each byte is written once per frame.
+"""
+A frame's planes to the tensor that a network reads: each byte is written once per frame.
 
 :class:`PlanesToTensor` makes the tensor of an ONNX file, in memory of its own.
 :class:`PlanesToQuantised` makes the quantised tensor of a compiled model (int8, NHWC, padded)
@@ -30,7 +31,8 @@ _FLIP = 128  # int8 is uint8 with the first bit flipped: v ^ 0x80 = v - 128
 
 
 class PlanesToTensor:
-    """Resizes planes first and converts colours after, see :mod:`~zc_perception.pixel.conversion`.
+    """
+    Resizes planes first and converts colours after, see :mod:`~zc_perception.pixel.conversion`.
 
     :param box: geometry.
     :param fourcc: of the frames.
@@ -80,10 +82,13 @@ class PlanesToTensor:
             self._planes = [np.empty(size[::-1], np.uint8) for _ in range(3)]
 
     def convert(self, planes: Planes) -> NDArray[Any]:
-        """The tensor. It is overwritten by the next call.
+        """
+        Make the tensor of a frame.
 
-        :param planes: a frame's, any row stride.
-        :raises LayoutError: planes of another size or type.
+        The next call overwrites it.
+
+        :param planes: a frame's planes, any row stride.
+        :raises LayoutError: planes have another size or type.
         """
         picture = self._picture.convert(planes)
         pictures: Sequence[Pixels] = [picture]
@@ -100,7 +105,8 @@ class PlanesToTensor:
 
 @dataclass(frozen=True)
 class QuantisedTensorSpec:
-    """What a compiled model takes.
+    """
+    What a compiled model takes.
 
     A sample x of 0..255 stands for the real number ``low + x * (high - low) / 255``, and is
     written as ``clip(round(real / scale + zero_point), -128, 127)``, rounded half to even as numpy
@@ -152,7 +158,7 @@ class QuantisedTensorSpec:
         return max(-128, min(127, self.zero_point))
 
     def table(self) -> Tensor:
-        """(256): what is written for each sample."""
+        """Return a table (256): what is written for each sample."""
         real = self.low + np.arange(256) * ((self.high - self.low) / 255)
         written: Tensor = np.clip(np.rint(real / self.scale + self.zero_point), -128, 127).astype(
             np.int8
@@ -161,7 +167,11 @@ class QuantisedTensorSpec:
 
 
 def added_constant(table: Tensor) -> int | None:
-    """The k for which *table* is ``clip(x - 128 + k)``; nearly every model has one, most of them 0."""
+    """
+    Return the k for which *table* is ``clip(x - 128 + k)``.
+
+    Nearly every model has one, most of them 0.
+    """
     written = table.astype(np.int16) + _FLIP
     middle = np.flatnonzero((written > 0) & (written < 255))
     if not len(middle):
@@ -173,10 +183,13 @@ def added_constant(table: Tensor) -> int | None:
 
 
 class _Quantiser:
-    """Samples to what is written, with OpenCV's vector instructions: a table look-up takes five times as long.
+    """
+    Quantises samples with OpenCV's vector instructions.
 
-    :param shape: of the pictures, with 3 channels, or 4 of which the last becomes *zero* whatever
-        it was.
+    A table look-up takes five times as long.
+
+    :param shape: the shape of the pictures, with 3 channels, or 4: then the last one becomes
+        *zero*, whatever it was.
     """
 
     def __init__(self, spec: QuantisedTensorSpec, shape: tuple[int, int, int]) -> None:
@@ -192,7 +205,10 @@ class _Quantiser:
         self._flips = np.array([sample, sample, sample, last ^ spec.zero % 256], np.float64)
 
     def write(self, picture: Pixels, out: Pixels, *, opaque: bool) -> None:
-        """One pass into *out*, of the same shape with any row stride; others, into scratch memory, before where they are needed.
+        """
+        Quantise in one pass into *out*, of the same shape with any row stride.
+
+        Where more passes are needed, those before write into scratch memory.
 
         :param opaque: whether a fourth channel is known to be 255.
         """
@@ -211,7 +227,8 @@ class _Quantiser:
 
 
 class PlanesToQuantised:
-    """Fills tensors, each of which was prepared once.
+    """
+    Fills tensors, each of which was prepared once.
 
     :param box: geometry; its input is the spec's width and height.
     :param spec: what the model takes.
@@ -254,10 +271,13 @@ class PlanesToQuantised:
         self._swapped = np.empty(shape, np.uint8) if spec.bgr or self._channels == 3 else None
 
     def prepare(self, out: Tensor) -> None:
-        """Write everything that no frame changes: padding, constant channels, the letterbox's border. Once per buffer.
+        """
+        Write everything that no frame changes.
+
+        That is padding, constant channels, and the letterbox's border. Call it once per buffer.
 
         :param out: as in :meth:`convert`.
-        :raises LayoutError: it isn't that.
+        :raises LayoutError: *out* is something else.
         """
         self._check(out)
         out[:] = self.spec.zero
@@ -266,9 +286,10 @@ class PlanesToQuantised:
         ]
 
     def convert(self, planes: Planes, out: Tensor) -> None:
-        """Scale, convert, quantise one frame into *out*.
+        """
+        Scale, convert and quantise one frame into *out*.
 
-        :param planes: a frame's, any row stride.
+        :param planes: a frame's planes, any row stride.
         :param out: int8 of :attr:`QuantisedTensorSpec.shape`, prepared; rows may be apart, their
             elements not.
         :raises LayoutError: an array of another size or type.
@@ -277,10 +298,13 @@ class PlanesToQuantised:
         self._write(self._picture.convert(planes), out, opaque=True)
 
     def convert_rgba(self, rgba: Pixels, out: Tensor) -> None:
-        """Quantise pixels of the letterbox's inner size into *out*, as :meth:`convert` does after scaling.
+        """
+        Quantise pixels of the letterbox's inner size into *out*.
+
+        :meth:`convert` does the same after scaling.
 
         :param rgba: (letterbox's height, width, 4): R, G, B and anything, any row stride.
-        :param out: as there.
+        :param out: as in :meth:`convert`.
         :raises LayoutError: an array of another size or type.
         """
         self._check(out)
@@ -309,7 +333,12 @@ class PlanesToQuantised:
             np.copyto(inner[..., self._samples], self._narrow)
 
     def _check(self, out: Tensor) -> None:
-        """OpenCV answers a destination that it can't use with memory of its own, and the tensor would keep the frame before."""
+        """
+        Check the destination.
+
+        If OpenCV can't use a destination, it returns memory of its own, and the tensor would keep
+        the frame before.
+        """
         shape = self.spec.shape
         if (
             out.shape != shape

@@ -1,9 +1,12 @@
-"""A part of the picture instead of all of it, and overlapping tiles of that: small objects are seen as large as in the picture itself.
+"""
+A part of the picture instead of all of it, and overlapping tiles of that part.
 
-:func:`plan` says where the tiles are, :func:`crop` takes one out of a frame's planes, and
-:func:`decode` makes one list of what was found in all of them: boxes in pixels of the frame, those
-that a tile's border has cut put together again. By intersection over the smaller box (IoS): two
-parts of one object hardly overlap by their union, but much by the smaller one.
+So small objects are seen as large as they are in the picture.
+
+:func:`plan` says where the tiles are, and :func:`crop` takes one out of a frame's planes.
+    :func:`decode` makes one list of what was found in all of them, in pixels of the frame, and
+    joins boxes that a tile's border has cut. It compares boxes by intersection over the smaller
+    box (IoS): two parts of one object hardly overlap by their union, but much by the smaller one.
 """
 
 from __future__ import annotations
@@ -35,9 +38,12 @@ _CUT = 0.02
 
 
 def parse_roi(text: str) -> tuple[int, int, int, int] | None:
-    """x, y, width and height of parameter ``roi``; ``None``: all of the picture.
+    """
+    Parse parameter ``roi``: x, y, width and height.
 
-    :raises ConfigError: it isn't one.
+    ``None``: all of the picture.
+
+    :raises ConfigError: it isn't a region.
     """
     numbers = [int(part) for part in text.split(',') if re.fullmatch(r'\s*\d{1,5}\s*', part)]
     if text and (
@@ -54,9 +60,10 @@ def parse_roi(text: str) -> tuple[int, int, int, int] | None:
 
 
 def parse_tiles(text: str) -> tuple[int, int]:
-    """Columns and rows of parameter ``tiles``.
+    """
+    Parse parameter ``tiles``: columns and rows.
 
-    :raises ConfigError: it isn't one.
+    :raises ConfigError: it isn't that.
     """
     found = re.fullmatch(r'(\d{1,2})x(\d{1,2})', text)
     columns, rows = (int(found[1]), int(found[2])) if found else (0, 0)
@@ -102,7 +109,8 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiling(Letterbox):
-    """The frame's geometry, in whose place there are several.
+    """
+    The frame's geometry, as several regions.
 
     :param regions: the tiles, all of one size.
     :param whole: what they cover together.
@@ -113,7 +121,7 @@ class Tiling(Letterbox):
 
     @classmethod
     def of(cls, one: Letterbox, regions: tuple[Region, ...], whole: Region) -> Tiling:
-        """:param one: the geometry of each tile."""
+        """Make the tiling of a frame."""
         values = {field.name: getattr(one, field.name) for field in fields(Letterbox)}
         return cls(**values, regions=regions, whole=whole)
 
@@ -124,7 +132,10 @@ def plan(
     tiles: tuple[int, int],
     overlap: float,
 ) -> tuple[Region, tuple[Region, ...]]:
-    """What is looked at, and the tiles that cover it; none if the model sees all of the frame at once.
+    """
+    Return the region that is looked at, and the tiles that cover it.
+
+    No tiles if the model sees all of the frame at once.
 
     :raises AcceleratorError: the frames are smaller than that.
     """
@@ -143,7 +154,7 @@ def plan(
 
 
 def _spread(length: int, count: int, overlap: float) -> tuple[int, list[int]]:
-    """How long each of *count* parts is, and where they begin, all even."""
+    """Return the length of each of *count* parts, and where they begin, all even."""
     side = min(length, 2 * round(length / (count - (count - 1) * overlap) / 2 + 0.499))
     return side, [
         2 * round(index * (length - side) / max(count - 1, 1) / 2) for index in range(count)
@@ -151,7 +162,8 @@ def _spread(length: int, count: int, overlap: float) -> tuple[int, list[int]]:
 
 
 class Parts:
-    """The parameters, and the geometry that follows from them.
+    """
+    The parameters, and the geometry that follows from them.
 
     :raises ConfigError: a parameter is none.
     """
@@ -164,7 +176,12 @@ class Parts:
     def geometry(
         self, size: tuple[int, int], engines: Callable[[int, int], Letterbox]
     ) -> Letterbox:
-        """Of a frame of that *size*: the engine's, or a :class:`Tiling`. One thread.
+        """
+        Return the geometry of a frame of *size*: the engine's, or a :class:`Tiling`.
+
+        One thread uses it.
+
+        One thread.
 
         :raises AcceleratorError: the frame is too small.
         """
@@ -176,7 +193,10 @@ class Parts:
 
 
 def crop(planes: Planes, size: tuple[int, int], region: Region) -> Planes:
-    """Views of a part of *planes*, each of which may have fewer rows and columns than the frame's *size*.
+    """
+    Return views of a part of *planes*.
+
+    Each plane may have fewer rows and columns than the frame's *size*.
 
     :raises AcceleratorError: samples of this format lie across the part's border.
     """
@@ -198,7 +218,7 @@ def crop(planes: Planes, size: tuple[int, int], region: Region) -> Planes:
 
 
 def seen_region(box: Letterbox) -> Region:
-    """What of the frame the model sees at once."""
+    """Return the part of the frame that the model sees at once."""
     if isinstance(box, Tiling):
         return box.regions[0]
     return Region(0, 0, box.source_width, box.source_height)
@@ -207,7 +227,11 @@ def seen_region(box: Letterbox) -> Region:
 def decode(
     head: Head, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
 ) -> Detections:
-    """As :meth:`Head.decode`, also for a frame that was run in tiles: *outputs* are those of the first tile, then of the second …"""
+    """
+    Decode as :meth:`Head.decode` does, also a frame that was run in tiles.
+
+    *outputs* are those of the first tile, then of the second, and so on.
+    """
     if not isinstance(box, Tiling):
         return head.decode(outputs, box, limits)
     if len(box.regions) == 1:
@@ -228,7 +252,11 @@ def decode(
 def _merged(
     table: NDArray[np.float32], tiles: NDArray[np.intp], box: Tiling, count: int
 ) -> Detections:
-    """One box for each object: the best score first takes in what of other tiles is the same."""
+    """
+    Keep one box for each object.
+
+    Beginning with the best score, each box takes in the same object's boxes of other tiles.
+    """
     order = np.argsort(-table[:, 4], kind='stable')
     rows, tiles = table[order].astype(np.float64), tiles[order]
     cut = _cut(rows[:, :4], tiles, box)
@@ -262,7 +290,7 @@ def _merged(
 
 
 def _cut(boxes: NDArray[np.float64], tiles: NDArray[np.intp], box: Tiling) -> NDArray[np.bool_]:
-    """Which boxes reach a border of their tile that is none of the whole."""
+    """Tell which boxes reach a border of their tile that is no border of the whole."""
     regions = np.array(box.regions, np.float64).reshape(-1, 4)[tiles]
     margin = regions[:, 2:] * _CUT
     low, high = regions[:, :2], regions[:, :2] + regions[:, 2:]
@@ -275,7 +303,7 @@ def _cut(boxes: NDArray[np.float64], tiles: NDArray[np.intp], box: Tiling) -> ND
 
 
 def _ios(one: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Intersection of a box with others, over the smaller of the two."""
+    """Return the intersection of a box with others, over the smaller of the two."""
     sides = np.minimum(one[2:], others[:, 2:]) - np.maximum(one[:2], others[:, :2])
     shared = np.maximum(sides, 0.0).prod(axis=1)
     areas = (others[:, 2:] - others[:, :2]).prod(axis=1)

@@ -1,8 +1,11 @@
-"""The same number for the same object from frame to frame: :class:`Tracking`, which does what parameter ``tracking`` says.
+"""
+The same number for the same object from frame to frame: :class:`Tracking`.
 
-``bytetrack`` matches boxes with where tracks are expected, first those with a high score, then the
-others with the tracks that are left: an object whose score falls for some frames keeps its number.
-Tracks move with constant velocity, over the time that has really passed.
+It does what parameter ``tracking`` says.
+
+``bytetrack`` matches boxes with the places where tracks are expected, first boxes with a high
+score, then the others with the tracks that are left: an object whose score falls for some frames
+keeps its number. Tracks move with constant velocity, over the time that has really passed.
 
 Source: Zhang et al., ByteTrack, ECCV 2022, and Bewley et al., SORT, ICIP 2016, whose noise the
 filter has.
@@ -52,9 +55,12 @@ class _Settings:
 
 @dataclass(eq=False)
 class _Tracks:
-    """Centre and size (n, 4) with their velocities per second, each a Kalman filter of its own, which has three covariances.
+    """
+    Centre and size (n, 4) with their velocities per second.
 
-    :param seen: when each was seen last.
+    Each is a Kalman filter of its own, which has three covariances.
+
+    :param seen: when each track was seen last.
     """
 
     ids: NDArray[np.int64]
@@ -109,7 +115,10 @@ class _Tracks:
 
 
 class Tracking:
-    """Numbers what was found: from 1 on, none twice while this object lives. One thread calls it; any may :meth:`tune` it.
+    """
+    Numbers what was found, from 1 on; no number comes twice while this object lives.
+
+    One thread calls it; any thread may :meth:`tune` it.
 
     All tracks end when time goes back, when no frame came for longer than ``track_lost``, and when
     the pictures' size changes.
@@ -123,7 +132,11 @@ class Tracking:
         self.tune(values)
 
     def tune(self, values: Mapping[str, Any]) -> None:
-        """Take the parameters as they are now; in force with the next frame, and tracks live on."""
+        """
+        Take the parameters as they are now.
+
+        They are in force with the next frame, and tracks live on.
+        """
         self._settings = (
             None
             if values['tracking'] == NONE
@@ -139,10 +152,11 @@ class Tracking:
         return 0 if tracks is None else len(tracks)
 
     def __call__(self, found: Detections, stamp_ns: int, size: tuple[int, int]) -> Detections:
-        """What was found, with ids; itself while nothing tracks.
+        """
+        Return the detections with ids; the same object while nothing tracks.
 
-        :param stamp_ns: the frame's.
-        :param size: its width and height.
+        :param stamp_ns: the frame's time stamp.
+        :param size: the frame's width and height.
         """
         settings = self._settings
         if settings is None:
@@ -199,7 +213,11 @@ class Tracking:
 
 
 def _overlaps(a: Boxes, b: Boxes) -> Boxes:
-    """Intersection over union of boxes (n, 4) and (m, 4) that are centres and sizes: (n, m)."""
+    """
+    Return the intersection over union of boxes (n, 4) and (m, 4).
+
+    Boxes are centres and sizes; the result is (n, m).
+    """
     inside: Any = 1.0
     for axis in (0, 1):
         one, other = a[:, axis + 2, None], b[:, axis + 2]
@@ -212,7 +230,11 @@ def _overlaps(a: Boxes, b: Boxes) -> Boxes:
 
 
 def _pairs(overlaps: Boxes, least: float) -> NDArray[np.intp]:
-    """Rows and columns (2, k) that belong together: the greatest overlap first, each row and column at most once."""
+    """
+    Return rows and columns (2, k) that belong together.
+
+    The greatest overlap comes first, and each row and column is used at most once.
+    """
     rows, columns = np.nonzero(overlaps >= least)
     order = np.argsort(-overlaps[rows, columns], kind='stable')
     taken_rows: set[int] = set()

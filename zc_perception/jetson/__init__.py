@@ -1,4 +1,7 @@
-"""What only a Jetson has: images of ``libnvbufsurface``, and the VIC that converts them. No ROS.
+"""
+What only a Jetson has: images of ``libnvbufsurface``, and the VIC that converts them.
+
+No ROS.
 
 Read ``nvbufsurface.py`` first: how an image is allocated, how one of a camera is read, and how a
 descriptor becomes the library's object. ``vic.py`` converts from one image to another. ``abi.py``

@@ -1,4 +1,5 @@
-"""Structs and enums of ``libnvbufsurface`` and ``libnvbufsurftransform``.
+"""
+Structs and enums of ``libnvbufsurface`` and ``libnvbufsurftransform``.
 
 Source: NvBufSurface and NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1,
 R35.6, R39.2); offsets as a C compiler lays out the documented fields

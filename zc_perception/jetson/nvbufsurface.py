@@ -1,15 +1,18 @@
-"""Images of NVIDIA's ``libnvbufsurface``: one image in one nvmap dma-buf, as Jetson cameras and the VIC use them.
+"""
+Images of NVIDIA's ``libnvbufsurface``: one image in one nvmap dma-buf.
+
+Jetson cameras and the VIC use such images.
 
 * :class:`NvBufSurfaceHeap` allocates one.
-* :func:`surface_parameters` and :func:`surface_image` read one that somebody else made, such as a
-  camera's: where its planes lie.
+* :func:`surface_parameters` and :func:`surface_image` read one that something else made, such as a
+  camera: where its planes lie.
 * :class:`SurfaceCache` makes the library's object for one that came as a descriptor.
 
 Source: NvBufSurface pages of the *Jetson Linux API Reference* (R35.3.1 to R39.2). The head of
-``NvBufSurface`` and of its parameters is the same in all of them. Their tails have grown, so that
-only element 0 of a list may be read. R36's own page wasn't found. So this module checks the
-structs: it makes an image of its own first, and compares what comes back with what was asked for,
-before it reads a camera's.
+``NvBufSurface`` and of its parameters is the same in all of them. Their tails have grown, so only
+element 0 of a list may be read. R36's own page wasn't found. So this module checks the structs
+before it reads a camera's: it makes an image of its own, and compares the result with what was
+asked for.
 """
 
 from __future__ import annotations
@@ -66,7 +69,8 @@ assert (
 
 
 def load_library(who: str, name: str, *functions: str) -> ctypes.CDLL:
-    """A library of JetPack.
+    """
+    Load a library of JetPack.
 
     :raises AllocationError: it can't be loaded, or lacks one of the functions. The message begins
         with *who* needs it.
@@ -89,7 +93,8 @@ class OwnedSurface:
 
     @property
     def pointer(self) -> ctypes._Pointer[Any]:
-        """For a call of the library made right now.
+        """
+        For a call of the library made right now.
 
         :raises ValueError: after close.
         """
@@ -98,7 +103,11 @@ class OwnedSurface:
         return self._surface
 
     def close(self) -> None:
-        """Destroy it. A second call does nothing."""
+        """
+        Destroy the surface.
+
+        A second call does nothing.
+        """
         surface, self._surface = self._surface, None
         if surface is not None:
             self._library.NvBufSurfaceDestroy(surface)
@@ -109,7 +118,8 @@ class OwnedSurface:
 
 
 class NvBufSurfaceHeap:
-    """Allocates images, one in one buffer: the library decides strides and offsets.
+    """
+    Allocates images, one in one buffer: the library decides strides and offsets.
 
     :param library: the shared library's name or path.
     :raises AllocationError: it can't be loaded, or lacks the functions.
@@ -131,9 +141,10 @@ class NvBufSurfaceHeap:
     def allocate_image(
         self, layout: ImageLayout, colorimetry: Colorimetry
     ) -> tuple[tuple[DmaBuf, ...], ImageLayout]:
-        """One image in one buffer, and where its planes really lie. The surface is destroyed when the buffer is closed.
+        """
+        Allocate one image in one buffer, and return where its planes really lie.
 
-        See :meth:`allocate_surface`.
+        The surface is destroyed when the buffer is closed. See :meth:`allocate_surface`.
         """
         owner, real = self.allocate_surface(layout, colorimetry)
         try:
@@ -155,13 +166,14 @@ class NvBufSurfaceHeap:
     def allocate_surface(
         self, layout: ImageLayout, colorimetry: Colorimetry, tag: int = TAG_CAMERA
     ) -> tuple[OwnedSurface, ImageLayout]:
-        """A surface of one image, and where its planes lie.
+        """
+        Allocate a surface of one image, and return where its planes lie.
 
-        :param layout: of it count width, height and format; strides and offsets are the library's
-            choice, in the layout returned.
+        :param layout: width, height and format count; the library chooses strides and offsets,
+            which are in the layout returned.
         :param tag: what the memory is for, in the library's own statistics.
-        :raises AllocationError: the library refuses, the layout isn't LINEAR, or what came back
-            isn't what was asked for.
+        :raises AllocationError: the library refuses, the layout isn't LINEAR, or the result isn't
+            what was asked for.
         :raises FormatError: the library has no name for the format.
         """
         if layout.modifier != LINEAR:
@@ -204,7 +216,7 @@ class NvBufSurfaceHeap:
 
 
 def _image_layout(asked: ImageLayout, color_format: int, surface: ctypes.Structure) -> ImageLayout:
-    """Where the planes lie, from a surface that must be the one asked for."""
+    """Return where the planes lie in a surface, which must be the one asked for."""
     if surface.batchSize != 1 or not surface.surfaceList:
         raise AllocationError(
             f'libnvbufsurface returned a batch of {surface.batchSize}; this release has '
@@ -241,7 +253,13 @@ def _image_layout(asked: ImageLayout, color_format: int, surface: ctypes.Structu
 
 
 def surface_parameters(address: int, size: int) -> ctypes.Structure:
-    """The first image's parameters, of the ``NvBufSurface`` of *size* bytes at *address*. Good while its owner keeps the surface.
+    """
+    Return the first image's parameters of the ``NvBufSurface`` at *address*.
+
+    The ``NvBufSurface`` has *size* bytes. The parameters are valid while its owner keeps the
+    surface. Call :func:`check_structs` once before.
+
+    Good while its owner keeps the surface.
 
     Call :func:`check_structs` before, once.
 
@@ -269,7 +287,7 @@ def surface_parameters(address: int, size: int) -> ctypes.Structure:
 
 
 def surface_signature(parameters: ctypes.Structure) -> bytes:
-    """Equal for two images that differ in nothing but where they are."""
+    """Return a value that is equal for two images that differ only in where they are."""
     address = ctypes.addressof(parameters)
     head = ctypes.string_at(address, SurfaceParams.bufferDesc.offset)
     return head + ctypes.string_at(
@@ -278,13 +296,14 @@ def surface_signature(parameters: ctypes.Structure) -> bytes:
 
 
 def surface_image(parameters: ctypes.Structure) -> tuple[ImageLayout, Colorimetry]:
-    """An image's layout, in one buffer, and its colours.
+    """
+    Return an image's layout, in one buffer, and its colours.
 
-    A pitch-linear one is LINEAR. Of a block-linear one the struct doesn't say enough for NVIDIA's
-    modifier (page kind, generation, sector layout, height of the blocks), so that it is INVALID:
-    nobody told us.
+    A pitch-linear image is LINEAR. For a block-linear image the struct doesn't say enough for
+    NVIDIA's modifier (page kind, generation, sector layout, height of the blocks), so its modifier
+    is INVALID: the layout isn't known.
 
-    :raises LayoutError: a number that can't be, or a layout that isn't documented.
+    :raises LayoutError: a number that isn't possible, or a layout that isn't documented.
     :raises FormatError: a colour format without a DRM fourcc.
     """
     fourcc, colorimetry = from_nvbufsurface(parameters.colorFormat)
@@ -307,10 +326,13 @@ def surface_image(parameters: ctypes.Structure) -> tuple[ImageLayout, Colorimetr
 
 
 def check_structs(library: str | None = None) -> None:
-    """Allocate an image, and see that the library's structs have the fields where we read them. Nothing is read that isn't mapped.
+    """
+    Allocate an image, and check that the library's structs have the fields where we read them.
 
-    :raises AllocationError: the library isn't there or doesn't allocate, or its structs are
-        others; the message says what stood there.
+    Nothing is read that isn't mapped.
+
+    :raises AllocationError: the library isn't there or doesn't allocate, or its structs differ;
+        the message says what they contain.
     """
     name = library or LIBRARY
     loaded = load_library(
@@ -346,7 +368,7 @@ def check_structs(library: str | None = None) -> None:
 
 
 def _find_problem(address: int) -> str:
-    """What is wrong with the trial image; empty if nothing is."""
+    """Return what is wrong with the trial image; empty if nothing is."""
     width, height = _TRIAL_SIZE
     try:
         surface = Surface.from_buffer_copy(_peek(address, ctypes.sizeof(Surface)))
@@ -382,7 +404,8 @@ def _find_problem(address: int) -> str:
 
 
 def _peek(address: int, size: int) -> bytes:
-    """Bytes of our own memory.
+    """
+    Read bytes of our own memory.
 
     :raises OSError: they aren't mapped.
     """
@@ -403,11 +426,17 @@ class SurfaceImage:
 
 
 _Entry = tuple['ctypes._Pointer[Any]', contextlib.ExitStack]
-"""A surface, and what ends with it: the descriptor that the library knows it by, and the surface itself where it was imported."""
+"""
+A surface, and what ends with it: the descriptor that the library knows it by, and the surface
+itself where it was imported.
+"""
 
 
 class SurfaceCache:
-    """The library's objects of buffers that came as descriptors, by buffer and layout. One thread.
+    """
+    The library's objects of buffers that came as descriptors, by buffer and layout.
+
+    One thread.
 
     An object is made once per buffer and kept until the buffer's owner gives it up.
     ``NvBufSurfaceFromFd`` finds what this process's library made itself. ``NvBufSurfaceImport``
@@ -436,10 +465,11 @@ class SurfaceCache:
         self._ended: queue.SimpleQueue[BufferIdentity] = queue.SimpleQueue()
 
     def surface(self, image: SurfaceImage) -> ctypes._Pointer[Any]:
-        """The surface of *image*, valid until its buffer's owner gives it up or :meth:`close`.
+        """
+        Return the surface of *image*, valid until its buffer ends or :meth:`close`.
 
         :raises AcceleratorError: the buffer isn't NvBufSurface memory, or this release of the
-            library can't take it.
+            library can't use it.
         :raises FormatError: NvBufSurface has no name for the format.
         """
         self.tidy()
@@ -495,7 +525,7 @@ class SurfaceCache:
             return pointer, opened.pop_all()
 
     def tidy(self) -> None:
-        """Let go of buffers whose owners have given them up."""
+        """Release the buffers that their owners have given up."""
         while not self._ended.empty():
             identity = self._ended.get()
             for key in [key for key in self._entries if key[0] == identity]:
@@ -505,14 +535,14 @@ class SurfaceCache:
         return len(self._entries)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all buffers."""
         entries, self._entries = self._entries, {}
         for _, opened in entries.values():
             opened.close()
 
 
 def map_params(image: SurfaceImage, fd: int, color_format: int) -> ctypes.Structure:
-    """The library's description of *image*, whose buffer is *fd* there."""
+    """Return the library's description of *image*, whose buffer is *fd* there."""
     layout = image.layout
     parameters = MapParams(
         num_planes=len(layout.planes),
@@ -535,9 +565,10 @@ def map_params(image: SurfaceImage, fd: int, color_format: int) -> ctypes.Struct
 
 
 def _check(pointer: ctypes._Pointer[Any], layout: ImageLayout, color_format: int) -> None:
-    """Whether the library means the buffer that was meant.
+    """
+    Check that the library means the buffer that was meant.
 
-    :raises AcceleratorError: it doesn't.
+    :raises AcceleratorError: it means another one.
     """
     if not pointer[0].surfaceList:
         raise AcceleratorError(

@@ -1,4 +1,7 @@
-"""The video image compositor (VIC) of a Jetson: scales, converts colours and layouts between NvBufSurface images, without the CPU.
+"""
+The video image compositor (VIC) of a Jetson.
+
+It scales, and converts colours and layouts between NvBufSurface images, without the CPU.
 
 Camera and decoder images are often block-linear, and a CPU reads their memory slowly. One pass of
 the VIC turns such an image into a small linear one.
@@ -55,7 +58,10 @@ _ADVICE = {
 
 
 class VicImage:
-    """A linear image that the VIC writes and the CPU reads, in memory of its own. Made by :meth:`Vic.allocate`.
+    """
+    A linear image that the VIC writes and the CPU reads, in memory of its own.
+
+    Made by :meth:`Vic.allocate`.
 
     The library maps it once; :meth:`reading` only makes the CPU's view current.
     """
@@ -99,7 +105,8 @@ class VicImage:
 
     @property
     def pointer(self) -> ctypes._Pointer[Any]:
-        """The library's object.
+        """
+        The library's object.
 
         :raises ValueError: after close.
         """
@@ -107,7 +114,10 @@ class VicImage:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[list[NDArray[np.uint8]]]:
-        """The planes as the VIC left them, (rows, columns, components), read-only. They are overwritten by the next transform.
+        """
+        Return the planes as the VIC left them, (rows, columns, components), read-only.
+
+        They are overwritten by the next transform.
 
         :raises AcceleratorError: the library can't make them visible.
         """
@@ -121,7 +131,11 @@ class VicImage:
         yield self._views
 
     def close(self) -> None:
-        """Unmap and destroy it; views of it must not be used any more. A second call does nothing."""
+        """
+        Unmap and destroy it; views of it must not be used any more.
+
+        A second call does nothing.
+        """
         self._views = []
         with contextlib.suppress(ValueError):
             for index in range(self._mapped):
@@ -131,7 +145,10 @@ class VicImage:
 
 
 class Vic:
-    """Transforms images. One thread at a time.
+    """
+    Transforms images.
+
+    One thread at a time.
 
     :param library: name or path of ``libnvbufsurftransform``; ``None``: the system's.
     :param surface_library: the same of ``libnvbufsurface``.
@@ -156,9 +173,10 @@ class Vic:
     def allocate(
         self, width: int, height: int, fourcc: int, colorimetry: Colorimetry = BT601_LIMITED
     ) -> VicImage:
-        """An image for the VIC to write and the CPU to read.
+        """
+        Allocate an image that the VIC writes and the CPU reads.
 
-        :param colorimetry: of a Y'CbCr format; others have none.
+        :param colorimetry: of a Y'CbCr format; other formats have none.
         :raises AllocationError: no memory, or the library lays it out in a way that isn't
             understood.
         :raises FormatError: NvBufSurface doesn't have the format.
@@ -169,7 +187,13 @@ class Vic:
         return VicImage(self._surfaces.library, owner, layout)
 
     def transform(self, source: SurfaceImage, destination: SurfaceImage | VicImage) -> None:
-        """Make *destination* of *source*: scaled to its size, in its format and layout. Blocking, but not the other Python threads.
+        """
+        Make *destination* of *source*: scaled to its size, in its format and layout.
+
+        The call blocks, but other Python threads run on. No device may be using either image; wait
+        for their fences before.
+
+        Blocking, but not the other Python threads.
 
         Neither of them may be in use by a device; wait for their fences before.
 
@@ -213,11 +237,15 @@ class Vic:
         self._sessions.set = True
 
     def tidy(self) -> None:
-        """Let go of buffers whose owners have given them up."""
+        """Release the buffers that their owners have given up."""
         self._surfaces.tidy()
 
     def close(self) -> None:
-        """Let go of all buffers; images that were allocated live on. A second call does nothing."""
+        """
+        Release all buffers; images that were allocated live on.
+
+        A second call does nothing.
+        """
         self._surfaces.close()
 
 

@@ -1,8 +1,11 @@
-"""Puts questions to a process of its own: vendors' libraries, GStreamer's plugins, rclpy and models may hang or crash, and cost memory.
+"""
+Asks questions in a process of its own.
 
-The answer is one line of JSON on a pipe of its own, as such libraries write to stdout what they
-like. This file is also the program that answers: ``python -m …asking DESCRIPTOR MODULE:FUNCTION
-[ARGUMENT ...]``.
+Vendors' libraries, GStreamer's plugins, rclpy and models may hang or crash, and cost memory.
+
+The answer is one line of JSON on a pipe of its own, because such libraries may write anything to
+stdout. This file is also the program that answers:
+``python -m …asking DESCRIPTOR MODULE:FUNCTION [ARGUMENT ...]``.
 """
 
 from __future__ import annotations
@@ -37,7 +40,11 @@ _lock = threading.Lock()
 
 
 def subject(question: Question) -> str:
-    """What a question is about: its name without the verb, such as ``gstreamer`` of ``describe_gstreamer``."""
+    """
+    Return the subject of a question: its function's name without the verb.
+
+    For example ``gstreamer`` of ``describe_gstreamer``.
+    """
     return question.__name__.partition('_')[2] or question.__name__
 
 
@@ -46,10 +53,13 @@ class NoAnswerError(ZcError):
 
 
 def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S) -> dict[str, Any]:
-    """What a function of some module's own returns in a fresh process, where it may load and open what it likes.
+    """
+    Call a module's function in a fresh process, and return its result.
 
-    :param question: the function. It takes texts and returns what can be written as JSON.
-    :raises NoAnswerError: says why there is none.
+    There it may load and open what it likes.
+
+    :param question: the function. It takes texts and returns something that JSON can express.
+    :raises NoAnswerError: there is no answer; the message says why.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     with OwnedFd(reading) as pipe, OwnedFd(os.memfd_create('answering', os.MFD_CLOEXEC)) as errors:
@@ -94,7 +104,7 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
 
 
 def _read(pipe: OwnedFd, time_limit_s: float) -> bytes | None:
-    """The line that comes, or what there was of it at the end; ``None`` if neither came in time."""
+    """Read a line, or the rest at the end of the pipe; ``None`` if neither came in time."""
     deadline, parts = time.monotonic() + time_limit_s, b''
     poller = select.poll()
     poller.register(pipe.fileno(), select.POLLIN)
@@ -149,7 +159,7 @@ def _kill(pid: int) -> None:
 
 
 def end_all() -> None:
-    """Kill whatever still runs: the doctor ends."""
+    """Kill the processes that still run: the doctor ends."""
     with _lock:
         running = list(_running)
     for pid in running:

@@ -1,16 +1,18 @@
-"""What a check of ``zc_doctor`` is, what it is asked for, and what it says: the doctor has its own checks, and each kind of camera or
-accelerator declares those of what it needs.
+"""
+What a check of ``zc_doctor`` is, what it is asked for, and what it says.
 
-How bad something is depends on who needs it, which the parameter file says (:class:`Need`):
+The doctor has its own checks, and each kind of camera or accelerator declares checks of what it
+needs.
 
-============  ===============================================================  ==========================================================
-need          when                                                             what is missing or can't be used is a
-============  ===============================================================  ==========================================================
-REQUIRED      the parameter file names it                                      ``fail``: these nodes won't do what their file says
-POSSIBLE      ``auto`` may take it, or there is no parameter file              ``warn``: something else does, or the use it is for is out
-                                                                               (``skip`` for software that most machines don't have)
-UNUSED        the parameter file uses something else                           ``skip``
-============  ===============================================================  ==========================================================
+How bad a finding is depends on which nodes need the thing that is missing or can't be used. The
+parameter file says so (:class:`Need`):
+
+- REQUIRED: the parameter file names it. The finding is a ``fail``: these nodes won't do what their
+  file says.
+- POSSIBLE: ``auto`` may take it, or there is no parameter file. The finding is a ``warn``:
+  something else takes its place, or the use that needs it isn't possible; for software that most
+  machines don't have, it is a ``skip``.
+- UNUSED: the parameter file uses something else. The finding is a ``skip``.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class Status(Enum):
 
 
 class Need(Enum):
-    """Who needs it."""
+    """How much the parameter file needs a thing."""
 
     REQUIRED = 'required'
     POSSIBLE = 'possible'
@@ -56,7 +58,8 @@ class Need(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report.
+    """
+    One line of the report.
 
     :param found: what is there, in one sentence without a full stop.
     :param advice: what to do; empty where there is nothing to do.
@@ -73,34 +76,38 @@ class Finding:
 
 
 def ok(found: str, subject: str = '', /, **figures: Any) -> Finding:
-    """All is well."""
+    """Report that all is well."""
     return Finding(Status.OK, found, '', subject, figures)
 
 
 def skip(found: str, subject: str = '', /, **figures: Any) -> Finding:
-    """Does not apply; *found* says why."""
+    """Report that the check does not apply; *found* says why."""
     return Finding(Status.SKIP, found, '', subject, figures)
 
 
 def warn(found: str, advice: str, subject: str = '', /, **figures: Any) -> Finding:
-    """It works less well than it could, or nobody asked for it."""
+    """Report that it works less well than it could, or that nothing asked for it."""
     return Finding(Status.WARN, found, advice, subject, figures)
 
 
 def fail(found: str, advice: str, subject: str = '', /, **figures: Any) -> Finding:
-    """It doesn't work."""
+    """Report that it doesn't work."""
     return Finding(Status.FAIL, found, advice, subject, figures)
 
 
 def told(status: Status, error: object, subject: str = '', /, **figures: Any) -> Finding:
-    """One of the package's own errors, which says what to do behind its last semicolon."""
+    """Report one of the package's own errors; what follows its last semicolon is advice."""
     found, _, advice = str(error).rpartition('; ')
     return Finding(status, found or advice, advice, subject, figures)
 
 
 @dataclass(frozen=True)
 class NodeNeed:
-    """What one node is going to have: ``need['width']`` is the value of its parameter ``width``, by default the parameter's own.
+    """
+    What one node is going to have.
+
+    ``need['width']`` is the value of its parameter ``width``, by default the parameter's own
+    default.
 
     :param node: its full name.
     :param chooses: the parameter that chooses its kind of camera or accelerator.
@@ -127,7 +134,8 @@ class NodeNeed:
 
 @dataclass(frozen=True)
 class Needs:
-    """Everything that is asked.
+    """
+    Everything that is asked.
 
     :param path: the parameter file; empty: none was given.
     :param cameras: one for each capture node.
@@ -154,21 +162,21 @@ class Needs:
         return bool(self.path)
 
     def cameras_of(self, *kinds: str) -> list[NodeNeed]:
-        """The capture nodes with one of these kinds of cameras."""
+        """Return the capture nodes with one of these kinds of cameras."""
         return [camera for camera in self.cameras if camera.kind in kinds]
 
     def camera(self, *kinds: str) -> Need:
-        """Who needs one of these kinds of cameras."""
+        """Return which nodes need one of these kinds of cameras."""
         return self._need(bool(self.cameras_of(*kinds)))
 
     def accelerator(self, *kinds: str) -> Need:
-        """Who needs one of these kinds of accelerators."""
+        """Return which nodes need one of these kinds of accelerators."""
         wanted = [inference.kind for inference in self.inferences]
         asked = any(kind in wanted for kind in kinds)
         return Need.POSSIBLE if 'auto' in wanted and not asked else self._need(asked)
 
     def heap(self, name: str) -> Need:
-        """Who needs that heap."""
+        """Return which nodes need that heap."""
         asked = name in self.heaps
         return (
             Need.POSSIBLE
@@ -177,7 +185,7 @@ class Needs:
         )
 
     def namespaces(self) -> tuple[str, ...]:
-        """Of all these nodes; empty: none."""
+        """Return the namespaces of all these nodes; empty: none."""
         nodes = [one.node for one in (*self.cameras, *self.inferences)]
         return tuple(dict.fromkeys(node.rpartition('/')[0] for node in nodes))
 
@@ -187,7 +195,7 @@ class Needs:
         return Need.REQUIRED if asked else Need.UNUSED
 
     def summary(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         if not self.known:
             return 'no parameter file was given: every use is checked'
         parts = [camera.label for camera in self.cameras] + [
@@ -199,7 +207,8 @@ class Needs:
 
 @dataclass(frozen=True)
 class Check:
-    """One check: at least one finding, more where it has several subjects.
+    """
+    One check: at least one finding, more where it has several subjects.
 
     :param id: ``GROUP.NAME``. It stays, since programs may rely on it.
     :param about: what it looks at, in a few words.
@@ -217,7 +226,7 @@ class Check:
         return self.id.partition('.')[0]
 
     def run(self, system: System, needs: Needs) -> Iterable[Finding]:
-        """What it finds."""
+        """Run the check and return what it finds."""
         function = self.function
         if isinstance(function, str):
             module, _, name = function.partition(':')

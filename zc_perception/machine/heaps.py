@@ -1,4 +1,5 @@
-"""The machine's heaps: their nodes, the rights that they need, and real buffers of them to try.
+"""
+The machine's heaps: their nodes, the rights that they need, and real buffers of them to try.
 
 A trial buffer is allocated when a check asks for it, and the check gives it back at once.
 """
@@ -19,7 +20,7 @@ from zc_perception.shipped_files import shipped_file
 
 
 def heap_nodes(system: System) -> dict[str, Path]:
-    """Names as parameter ``heap`` takes them, and their nodes."""
+    """Return the heaps' names as parameter ``heap`` takes them, and their nodes."""
     found = {
         f'dma_heap/{name}': system.dev / 'dma_heap' / name for name in system.names('dev/dma_heap')
     }
@@ -29,7 +30,8 @@ def heap_nodes(system: System) -> dict[str, Path]:
 
 
 def auto_heaps(system: System, use: HeapUse) -> OfferedHeaps:
-    """The heaps that ``auto`` offers.
+    """
+    Return the heaps that ``auto`` offers.
 
     :raises AllocationError: none works.
     """
@@ -47,7 +49,7 @@ def auto_heaps(system: System, use: HeapUse) -> OfferedHeaps:
 
 
 def udev_line(name: str) -> str:
-    """The rule that opens a heap to group video."""
+    """Return the rule that opens a heap to group video."""
     if name == 'udmabuf':
         return 'SUBSYSTEM=="misc", KERNEL=="udmabuf", GROUP="video", MODE="0660"'
     return (
@@ -57,7 +59,7 @@ def udev_line(name: str) -> str:
 
 
 def rights_advice(line: str, node: str) -> str:
-    """What to do where a node refuses this user."""
+    """Return what to do where a node refuses this user."""
     return (
         f'copy {shipped_file("config/vehicle/70-zc-perception.rules")} to /etc/udev/rules.d/ '
         f'(or add there: {line}), then udevadm control --reload && udevadm trigger; '
@@ -71,7 +73,8 @@ PAGE = 4096
 
 @contextmanager
 def allocate(system: System, name: str, size: int = PAGE) -> Iterator[DmaBuf]:
-    """A buffer of a heap, given back at the end of the block.
+    """
+    Allocate a buffer of a heap; it is given back at the end of the block.
 
     :raises ZcError: the heap can't be opened, or has no memory.
     """
@@ -81,7 +84,11 @@ def allocate(system: System, name: str, size: int = PAGE) -> Iterator[DmaBuf]:
 
 @contextmanager
 def first_dmabuf(system: System) -> Iterator[DmaBuf | None]:
-    """A page of the first heap that gives a dma-buf: the scattered ones first, since the contiguous pool is small. ``None``: none does."""
+    """
+    Return a page of the first heap that gives a dma-buf; ``None``: no heap does.
+
+    Scattered heaps come first, since the contiguous pool is small.
+    """
     names = sorted(
         heap_nodes(system), key=lambda name: (name != 'dma_heap/system', 'cma' in name, name)
     )
@@ -97,5 +104,5 @@ def first_dmabuf(system: System) -> Iterator[DmaBuf | None]:
 
 
 def trial_heaps(system: System) -> list[str]:
-    """The heaps that are tried: all that the machine has, and the memfd that stands in for them."""
+    """Return the heaps to try: all that the machine has, and the memfd that stands in for them."""
     return [*heap_nodes(system), 'memfd']

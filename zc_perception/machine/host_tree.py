@@ -1,4 +1,8 @@
-"""What can be seen of the machine without opening a device: where its nodes are, who has one open, which file a library is."""
+"""
+What can be seen of the machine without opening a device.
+
+That is where its device nodes are, which programs have one open, and which file a library is.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ class HostTree:
     sysfs: Path = Path('/sys')
 
     def pci(self, address: str) -> Path:
-        """The folder of a PCI device's attributes."""
+        """Return the folder of a PCI device's attributes."""
         return self.sysfs / 'bus' / 'pci' / 'devices' / address
 
 
@@ -26,7 +30,11 @@ HOST = HostTree()
 
 
 def programs_using(path: str) -> list[str]:
-    """Who has the device node open, as ``name (pid)``, as far as this user may look."""
+    """
+    Return the programs that have the device node open, as ``name (pid)``.
+
+    Only those that this user may see.
+    """
     try:
         wanted = os.stat(path).st_rdev
     except OSError:
@@ -49,7 +57,7 @@ def programs_using(path: str) -> list[str]:
 
 
 def file_of(library: ctypes.CDLL | str) -> str:
-    """The file that the loader took: its name often ends in the version."""
+    """Return the file that the loader took: its name often ends in the version."""
     wanted = library if isinstance(library, str) else library._name
     base = os.path.basename(wanted or '').split('.so')[0]
     with open('/proc/self/maps', encoding='utf-8', errors='replace') as maps:

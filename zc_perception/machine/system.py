@@ -1,7 +1,9 @@
-"""What the checks may look at: the machine's folders below one root, the environment, and the few calls that open something.
+"""
+What the checks may look at.
 
-Tests put a folder tree and functions of their own in their place, so that a broken vehicle is a
-folder.
+That is the machine's folders below one root, the environment, and the few calls that open
+something. Tests put a folder tree and functions of their own in their place, so that a broken
+vehicle is a folder.
 """
 
 from __future__ import annotations
@@ -30,7 +32,12 @@ _STATUS_OFFSET = 40
 
 
 def clock_is_synchronised() -> bool | None:
-    """``None`` where the kernel doesn't say. A time service (chrony, ptp4l with phc2sys, timesyncd) clears STA_UNSYNC."""
+    """
+    Tell whether a time service synchronises the clock.
+
+    ``None`` where the kernel doesn't say. A time service (chrony, ptp4l with phc2sys, timesyncd)
+    clears STA_UNSYNC.
+    """
     argument = ctypes.create_string_buffer(_SIZE)
     state = ctypes.CDLL(None).adjtimex(argument)
     if state < 0:
@@ -40,7 +47,11 @@ def clock_is_synchronised() -> bool | None:
 
 
 def _open_node(path: str) -> int:
-    """0, or the errno with which the node refuses this user. Opening a heap or a card changes nothing in it."""
+    """
+    Return 0, or the errno with which the node refuses this user.
+
+    Opening a heap or a card changes nothing in it.
+    """
     try:
         OwnedFd.open(path, os.O_RDWR | os.O_NONBLOCK).close()
     except OSError as error:
@@ -54,7 +65,10 @@ def _open_heap(name: str) -> Heap:
 
 @dataclass(frozen=True)
 class System:
-    """The machine that is examined. All checks share it, on threads of their own, so nothing in it changes.
+    """
+    The machine that is examined.
+
+    All checks share it, on threads of their own, so nothing in it changes.
 
     :param root: what stands for ``/``.
     :param environment: variables.
@@ -82,7 +96,7 @@ class System:
     doubles: Mapping[Any, Any] = field(default_factory=dict)
 
     def opener(self, opens: T) -> T:
-        """*opens*, a class or function that opens a device; in a test what stands for it."""
+        """Return *opens*, a class or function that opens a device, or its double in a test."""
         return cast('T', self.doubles.get(opens, opens))
 
     @property
@@ -106,7 +120,7 @@ class System:
         return HostTree(self.dev, self.sys)
 
     def shown(self, path: Path | str) -> str:
-        """A path as it is on the machine itself."""
+        """Return a path as it is on the machine itself."""
         path = Path(path)
         return (
             str(Path('/') / path.relative_to(self.root))
@@ -115,7 +129,7 @@ class System:
         )
 
     def read(self, *parts: str) -> str:
-        """A file's text, stripped; empty where it can't be read."""
+        """Read a file's text, stripped; empty where it can't be read."""
         try:
             return (
                 self.root.joinpath(*parts)
@@ -126,7 +140,7 @@ class System:
             return ''
 
     def names(self, *parts: str) -> list[str]:
-        """What lies in a folder, sorted; nothing where it can't be read."""
+        """List a folder, sorted; empty where it can't be read."""
         try:
             return sorted(os.listdir(self.root.joinpath(*parts)))
         except OSError:
@@ -148,7 +162,7 @@ class System:
         )
 
     def kernel_version(self) -> tuple[int, int]:
-        """Major and minor; (0, 0) where the release can't be read."""
+        """Return the major and minor version; (0, 0) where the release can't be read."""
         parts = self.release.split('.')
         try:
             return int(parts[0]), int(parts[1].split('-')[0])

@@ -1,4 +1,7 @@
-"""A memory buffer behind a file descriptor: a dma-buf, or the sealed memfd that stands in where a machine has none.
+"""
+A memory buffer behind a file descriptor: a dma-buf, or a sealed memfd.
+
+The memfd stands in where a machine has no dma-bufs.
 
 Source: ``include/uapi/linux/dma-buf.h``, the kernel's *Buffer Sharing and Synchronization* (on
 fdinfo, too), memfd_create(2), fcntl(2) on seals.
@@ -64,7 +67,11 @@ class CpuAccess(IntFlag):
 
 @dataclass(frozen=True)
 class BufferIdentity:
-    """The same in every process and for every duplicate of the descriptor, for as long as one of them is open."""
+    """
+    Identifies a buffer while any descriptor of it is open.
+
+    It is the same in every process and for every duplicate of the descriptor.
+    """
 
     device: int
     inode: int
@@ -78,7 +85,8 @@ class Keeper(Protocol):
 
 
 class DmaBuf:
-    """One buffer: its descriptor, real size, identity, and at most one cached CPU mapping.
+    """
+    One buffer: its descriptor, real size, identity, and at most one cached CPU mapping.
 
     The mapping is made at the first CPU access and kept, so that mapping costs nothing per frame,
     and a buffer that only devices touch never has one.
@@ -124,7 +132,8 @@ class DmaBuf:
         keeper: Keeper | None = None,
         lent: bool = False,
     ) -> DmaBuf:
-        """Adopt a descriptor from somewhere else: a dma-buf, or a memfd that can't change its size under us.
+        """
+        Adopt a descriptor from elsewhere: a dma-buf, or a memfd whose size can't change.
 
         :param fd: owned from here on, and closed when it is refused.
         :param expected_size: bytes that it must at least have, as its sender announced.
@@ -134,8 +143,8 @@ class DmaBuf:
         :param keeper: closed after the buffer.
         :param lent: its owner, a library in this process, goes on writing to it, by mappings that
             it may make anew for each frame.
-        :raises AllocationError: it is something else, too small, or can't be written although it
-            has to be. The message says which.
+        :raises AllocationError: it is something else, is too small, or can't be written although
+            it has to be. The message says which.
         """
         try:
             number = fd.fileno()
@@ -182,11 +191,15 @@ class DmaBuf:
         return buffer
 
     def fileno(self) -> int:
-        """The descriptor's number, for a system call made right now. Consumers never close it; they may :meth:`dup`."""
+        """
+        Return the descriptor's number, for a system call made right now.
+
+        Consumers never close it; they may :meth:`dup`.
+        """
         return self._fd.fileno()
 
     def dup(self) -> OwnedFd:
-        """A second owner of the buffer."""
+        """Duplicate the descriptor: the result is a second owner of the buffer."""
         return self._fd.dup()
 
     @property
@@ -195,7 +208,8 @@ class DmaBuf:
         return self._mapping is not None
 
     def mapping(self) -> mmap.mmap:
-        """The cached CPU mapping of the whole buffer, shared; made at the first call.
+        """
+        Return the cached CPU mapping of the whole buffer, made at the first call and shared.
 
         :raises AllocationError: the exporter refuses mmap.
         """
@@ -217,7 +231,12 @@ class DmaBuf:
             return self._mapping
 
     def memory(self, *, write: bool = False) -> memoryview:
-        """The mapping as memory, read-only unless *write*: no flag that a holder could set again. Without SYNC brackets.
+        """
+        Return the mapping as memory, read-only unless *write*.
+
+        A holder can't make read-only memory writable again. No SYNC brackets are used.
+
+        Without SYNC brackets.
 
         :raises AllocationError: the exporter refuses mmap, or *write* and this process may only
             read the buffer.
@@ -234,7 +253,13 @@ class DmaBuf:
         return memory
 
     def begin_cpu_access(self, access: CpuAccess, timeout_s: float = CPU_ACCESS_TIMEOUT_S) -> None:
-        """Make the device's writes visible to the CPU (DMA_BUF_SYNC_START). Nothing to do for a memfd.
+        """
+        Make the device's writes visible to the CPU (DMA_BUF_SYNC_START).
+
+        A memfd needs nothing. The kernel itself would wait for devices without a bound, so this
+        polls for them first.
+
+        Nothing to do for a memfd.
 
         The kernel would wait for devices without end in there; we poll for them first.
 
@@ -249,12 +274,17 @@ class DmaBuf:
         self._sync(int(access))
 
     def end_cpu_access(self, access: CpuAccess) -> None:
-        """Make the CPU's writes visible to devices (DMA_BUF_SYNC_END), with the same *access* as at the beginning."""
+        """
+        Make the CPU's writes visible to devices (DMA_BUF_SYNC_END).
+
+        *access* must be the same as at the beginning.
+        """
         self._sync(int(access) | abi.DMA_BUF_SYNC_END)
 
     @contextlib.contextmanager
     def cpu_access(self, access: CpuAccess) -> Iterator[mmap.mmap]:
-        """The mapping, between SYNC START and SYNC END.
+        """
+        Yield the mapping, between SYNC START and SYNC END.
 
         :raises AllocationError: the exporter refuses mmap, or *access* has WRITE and the buffer is
             read-only.
@@ -273,10 +303,12 @@ class DmaBuf:
             self.end_cpu_access(access)
 
     def wait_for_devices(self, access: CpuAccess, timeout_s: float) -> bool:
-        """Whether within *timeout_s* all fences in its reservation object signalled that *access* has to wait for.
+        """
+        Wait until *access* has to wait for no fence of the buffer's reservation object.
 
-        Before reading these are the writers', before writing everybody's. At once for a memfd, and
-        where drivers add no fences.
+        Returns whether they have signalled within *timeout_s*. Before reading, these are the
+        writers' fences; before writing, all fences. It returns at once for a memfd, and where
+        drivers add no fences.
         """
         return self.kind is not BufferKind.DMABUF or poll_fd(
             self.fileno(), select.POLLIN if access is CpuAccess.READ else select.POLLOUT, timeout_s
@@ -301,7 +333,11 @@ class DmaBuf:
         )
 
     def _optional_ioctl(self, request: int, argument: bytes | bytearray) -> bool:
-        """Whether the kernel has this ioctl and it was done. A memfd has none of them."""
+        """
+        Call an ioctl, and tell whether the kernel has it and has done it.
+
+        A memfd has none of them.
+        """
         if self.kind is not BufferKind.DMABUF or request in _missing_ioctls:
             return False
         try:
@@ -316,18 +352,26 @@ class DmaBuf:
 
     @property
     def sync_supported(self) -> bool:
-        """Whether fences can be exported from it and imported into it: a dma-buf on Linux 6.0 or later (JetPack 6 has 5.15)."""
+        """
+        Whether fences can be exported from the buffer and imported into it.
+
+        That needs a dma-buf on Linux 6.0 or later (JetPack 6 has 5.15).
+        """
         fence = self.export_fence(CpuAccess.READ)
         if fence is not None:
             fence.close()
         return fence is not None
 
     def export_fence(self, access: CpuAccess) -> SyncFile | None:
-        """The fences that are in its reservation object now, as one sync_file (DMA_BUF_IOCTL_EXPORT_SYNC_FILE).
+        """
+        Export the fences that are in its reservation object now, as one sync_file.
 
-        :param access: READ: what a reader waits for, which is the writers; with WRITE: everybody.
-        :returns: signalled already where no device is busy with it; ``None`` for a memfd, and on
-            kernels before 6.0.
+        This is DMA_BUF_IOCTL_EXPORT_SYNC_FILE.
+
+        :param access: READ: the fences of writers, for which a reader waits; with WRITE: all
+            fences.
+        :returns: a fence that has signalled already where no device is busy with it; ``None`` for
+            a memfd, and on kernels before 6.0.
         :raises OSError: EMFILE, ENOMEM.
         """
         argument = bytearray(abi.DMA_BUF_SYNC_FILE.pack(int(access), -1))
@@ -336,10 +380,13 @@ class DmaBuf:
         return SyncFile(OwnedFd(abi.DMA_BUF_SYNC_FILE.unpack(argument)[1]))
 
     def import_fence(self, fence: SyncFile, access: CpuAccess) -> bool:
-        """Make drivers wait for *fence* before they use the buffer (DMA_BUF_IOCTL_IMPORT_SYNC_FILE). Borrows the fence.
+        """
+        Make drivers wait for *fence* before they use the buffer.
 
-        :param access: what the fence stands for. READ: writers wait for it; with WRITE: everybody
-            does.
+        This is DMA_BUF_IOCTL_IMPORT_SYNC_FILE. It borrows the fence.
+
+        :param access: what the fence stands for. READ: writers wait for it; with WRITE: all users
+            wait.
         :returns: ``False`` for a memfd, and on kernels before 6.0: wait for the fence instead.
         """
         return self._optional_ioctl(
@@ -348,7 +395,10 @@ class DmaBuf:
         )
 
     def set_name(self, name: str) -> bool:
-        """Name it in fdinfo and bufinfo (DMA_BUF_SET_NAME): who looks for a leak sees whose buffer it is.
+        """
+        Name the buffer in fdinfo and bufinfo (DMA_BUF_SET_NAME).
+
+        The name tells a person who looks for a leak whose buffer it is.
 
         :param name: printable, at most 31 bytes of UTF-8.
         :returns: ``False`` where it can't be named: a memfd, a kernel before 5.3, or before 5.8
@@ -365,32 +415,36 @@ class DmaBuf:
             return False
 
     def exporter(self) -> str:
-        """The exporter's name as fdinfo says it, or the heap's name for a memfd."""
+        """Return the exporter's name as fdinfo says it, or the heap's name for a memfd."""
         if self.kind is not BufferKind.DMABUF:
             return self.heap
         return abi.fdinfo(self.fileno()).get('exp_name', 'unknown')
 
     @property
     def peers_can_write(self) -> bool:
-        """Whether a process that is sent this descriptor could write to the pixels, or open it again for writing.
+        """
+        Whether a process that gets this descriptor could write to the pixels.
 
-        A dma-buf can't be opened again, so that O_RDONLY is enough there; a memfd can, and needs
-        :meth:`seal_for_sharing`.
+        A dma-buf can't be opened again for writing, so O_RDONLY is enough for it. A memfd can be,
+        and needs :meth:`seal_for_sharing`.
         """
         if self.kind is BufferKind.MEMFD:
             return not seals_of(self.fileno()) & NO_NEW_WRITERS
         return fcntl.fcntl(self.fileno(), fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
 
     def seal_for_sharing(self) -> bool:
-        """Keep everybody but this process from writing to it; call it before the descriptor leaves the process.
+        """
+        Keep all other processes from writing to the buffer.
 
-        A memfd is mapped first, because F_SEAL_FUTURE_WRITE leaves the mappings that exist alone
-        and forbids all later ones; F_SEAL_SEAL keeps peers from adding seals that would hinder us.
-        From then on only that mapping writes, until :meth:`close`. A dma-buf can't be narrowed,
-        and udmabuf refuses such memory: nothing changes there. Nor does it where the
-        memory is lent, whose owner could not map it for writing any more.
+        Call it before the descriptor leaves the process.
 
-        :returns: whether peers are kept from writing; where not, they are trusted writers and the
+        A memfd is mapped first, because F_SEAL_FUTURE_WRITE leaves existing mappings alone and
+        forbids all later ones; F_SEAL_SEAL keeps peers from adding seals that would hinder us.
+        From then on only that mapping writes, until :meth:`close`. A dma-buf can't be restricted,
+        and udmabuf refuses memory that is sealed so: nothing changes for a dma-buf. Nothing
+        changes for lent memory either: its owner could not map it for writing any more.
+
+        :returns: whether peers are kept from writing. If not, they are trusted writers, and the
             match's log has to say so.
         :raises AllocationError: it can't be mapped.
         """
@@ -406,7 +460,8 @@ class DmaBuf:
         return not self.peers_can_write
 
     def unmap(self) -> None:
-        """End the CPU mapping, if there is one; the next access makes another.
+        """
+        End the CPU mapping, if there is one; the next access makes another.
 
         :raises BufferError: views of the mapping are still alive.
         """
@@ -424,7 +479,10 @@ class DmaBuf:
             self._mapping = None
 
     def close(self) -> None:
-        """Unmap and close. A second call does nothing.
+        """
+        Unmap and close the buffer.
+
+        A second call does nothing.
 
         :raises BufferError: views of the mapping are still alive.
         """
@@ -442,12 +500,15 @@ class DmaBuf:
             keeper.close()
 
     def tell_end(self, listener: Callable[[BufferIdentity], None]) -> None:
-        """Call *listener* once with the identity when the buffer's owner gives it up: closes it, in vain too because of views, or
-        forgets it. At once if it is closed already. For whoever caches something by the identity,
-        and owns a duplicate until it is told.
+        """
+        Call *listener* once with the identity when the buffer's owner gives it up.
 
-        The call comes on any thread, in finalizers too: *listener* takes no lock.
-        ``SimpleQueue.put`` is what is meant.
+        The owner gives it up when it closes the buffer, even if views prevent that, or forgets it.
+        The call comes at once if it is closed already. It serves a cache that is keyed by the
+        identity and owns a duplicate until it is told.
+
+        The call may come on any thread, also in finalizers: *listener* takes no lock.
+        ``SimpleQueue.put`` is a suitable listener.
         """
         with self._lock:
             if not self._fd.closed:
@@ -465,12 +526,16 @@ class DmaBuf:
 
 
 def is_dmabuf(fd: OwnedFd) -> bool:
-    """Whether the kernel says so: only a dma-buf's fdinfo names an exporter."""
+    """Tell whether it is a dma-buf: only a dma-buf's fdinfo names an exporter."""
     return 'exp_name' in abi.fdinfo(fd.fileno())
 
 
 def seals_of(fd: int) -> int:
-    """A memfd's seals; 0 for what has none. A file of tmpfs has F_SEAL_SEAL alone."""
+    """
+    Return a memfd's seals; 0 for anything without seals.
+
+    A file of tmpfs has F_SEAL_SEAL alone.
+    """
     try:
         return fcntl.fcntl(fd, abi.F_GET_SEALS)
     except OSError:
@@ -478,12 +543,16 @@ def seals_of(fd: int) -> int:
 
 
 def is_write_only(fd: int) -> bool:
-    """Whether it was opened with O_WRONLY: what is behind it can't be mapped, neither for reading nor for writing."""
+    """
+    Tell whether it was opened with O_WRONLY.
+
+    Such a file can't be mapped, neither for reading nor for writing.
+    """
     return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
 
 
 def describe_descriptor(fd: int) -> str:
-    """A descriptor that isn't a buffer, in words."""
+    """Describe a descriptor that isn't a buffer."""
     mode = os.fstat(fd).st_mode
     link = abi.describe_fd(fd)
     if link.startswith('/memfd:'):
@@ -502,11 +571,12 @@ def describe_descriptor(fd: int) -> str:
 def pending_fence(
     buffers: Iterable[DmaBuf], access: CpuAccess, *, errors: bool = True
 ) -> SyncFile | None:
-    """What devices have not finished yet, as one fence: what whoever wants *access* to *buffers* has to wait for.
+    """
+    Return one fence for everything that *access* to *buffers* has to wait for.
 
     :param errors: whether a fence that has signalled an error counts as one.
-    :returns: ``None`` where no device is busy; and for memfds, and on kernels before 6.0, where
-        nobody can tell.
+    :returns: ``None`` where no device is busy; also for memfds, and on kernels before 6.0, where
+        this can't be known.
     :raises OSError: EMFILE, ENOMEM.
     """
     pending: SyncFile | None = None

@@ -1,9 +1,12 @@
-"""Fences: what polls readable when somebody is done with a buffer; and :class:`Waker`, which waits for them and for other threads at once.
+"""
+Fences: a fence polls readable when a device or program is done with a buffer.
+
+:class:`Waker` waits for fences and for other threads at once.
 
 A sync_file comes from a driver and is safe across processes. An eventfd is for user-space
-producers within one process: that of a dead peer would never signal. A deadline stands in where no
-driver tells. Waits are bounded, never spin, and go on with the remaining time after a signal
-handler ran. Whoever is handed a fence owns it and closes it.
+producers within one process: the eventfd of a dead peer would never signal. A deadline stands in
+where no driver tells. Waits are bounded, never spin, and go on with the remaining time after a
+signal handler ran. Code that gets a fence owns it and closes it.
 
 Source: ``include/uapi/linux/sync_file.h``, ``drivers/dma-buf/sync_file.c``, eventfd(2),
 timerfd_create(2).
@@ -38,16 +41,22 @@ class Fence(Protocol):
     """Something to wait for. Passing one on passes its ownership."""
 
     def fileno(self) -> int:
-        """For poll(2): readable once signalled, with success or error."""
+        """Return the descriptor for poll(2): readable once signalled, with success or error."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it signalled, with success or error, within *timeout_s*; 0 only looks. Never spins.
+        """
+        Wait, and tell whether it signalled, with success or error, within *timeout_s*.
+
+        0 only looks. It never spins.
+
+        Never spins.
 
         :raises ValueError: the timeout is negative, infinite or NaN.
         """
 
     def check(self) -> None:
-        """Do nothing if it signalled success.
+        """
+        Do nothing if it signalled success.
 
         :raises AcceleratorError: it signalled an error, or not at all.
         """
@@ -57,7 +66,8 @@ class Fence(Protocol):
 
 
 def check_timeout(timeout_s: float) -> float:
-    """*timeout_s* itself, if a bounded wait can use it.
+    """
+    Return *timeout_s* itself, if a bounded wait can use it.
 
     :raises ValueError: negative, infinite or NaN.
     """
@@ -69,9 +79,11 @@ def check_timeout(timeout_s: float) -> float:
 
 
 def poll_fd(fd: int, events: int, timeout_s: float) -> bool:
-    """Whether one of *events* (``select.POLLIN``, ``select.POLLOUT``) came within *timeout_s*.
+    """
+    Tell whether one of *events* came within *timeout_s*.
 
-    poll(2) is started again after a signal, with what remains (PEP 475).
+    Events are ``select.POLLIN`` and ``select.POLLOUT``. poll(2) is started again after a signal,
+    with what remains (PEP 475).
 
     :raises ValueError: a timeout that isn't bounded, or the descriptor was closed meanwhile.
     """
@@ -110,7 +122,11 @@ class EventFence:
         return self._fd.fileno()
 
     def signal(self, error: BaseException | None = None) -> None:
-        """Signal success, or *error*. The first call counts; nothing happens when nobody waits any more."""
+        """
+        Signal success, or *error*.
+
+        The first call counts; nothing happens when nothing waits any more.
+        """
         with self._lock:
             if not self._signalled and not self._fd.closed:
                 self._signalled, self._error = True, error
@@ -138,10 +154,13 @@ class EventFence:
 
 
 class DeadlineFence:
-    """Signals success by itself, *deadline_s* seconds from now: for when nobody tells that a device is done.
+    """
+    Signals success by itself, *deadline_s* seconds from now.
 
-    It uses a descriptor only once :meth:`fileno` is asked for, so that it works when the process
-    has none left.
+    It stands in where no driver tells that a device is done.
+
+    It uses a descriptor only once :meth:`fileno` is called, so that it works when the process has
+    no descriptor left.
     """
 
     def __init__(self, deadline_s: float) -> None:
@@ -156,7 +175,8 @@ class DeadlineFence:
         return self._deadline_ns
 
     def fileno(self) -> int:
-        """See :class:`Fence`.
+        """
+        See :class:`Fence`.
 
         :raises ValueError: after close.
         """
@@ -201,7 +221,11 @@ class DeadlineFence:
 
 
 class SyncFile:
-    """A driver's fence. An error fence polls readable too, so that its status has always to be read."""
+    """
+    A driver's fence.
+
+    An error fence polls readable too, so that its status has always to be read.
+    """
 
     def __init__(self, fd: OwnedFd) -> None:
         self._fd = fd
@@ -209,10 +233,13 @@ class SyncFile:
 
     @classmethod
     def merge(cls, name: str, first: SyncFile, second: SyncFile) -> SyncFile:
-        """A new one that signals when both have (SYNC_IOC_MERGE). Borrows both; neither is closed.
+        """
+        Return a new fence that signals when both have (SYNC_IOC_MERGE).
+
+        It borrows both; neither is closed.
 
         The kernel drops fences that have signalled already from a merge, and their errors with
-        them. Here they are kept for :meth:`check`; another process that is sent the merged
+        them. Here the errors are kept for :meth:`check`; another process that gets the merged
         descriptor doesn't learn of them.
 
         :param name: at most 31 bytes, for the kernel's listings.
@@ -237,7 +264,7 @@ class SyncFile:
         return self._fd.fileno()
 
     def dup(self) -> SyncFile:
-        """A second owner of the same fence."""
+        """Return a second owner of the same fence."""
         other = SyncFile(self._fd.dup())
         other._merged_error = self._merged_error
         return other
@@ -247,7 +274,11 @@ class SyncFile:
         return poll_fd(self._fd.fileno(), select.POLLIN, timeout_s)
 
     def status(self) -> int:
-        """What SYNC_IOC_FILE_INFO says: 1 all of its fences have signalled, 0 pending, negative errno for an error."""
+        """
+        Return what SYNC_IOC_FILE_INFO says.
+
+        1: all of its fences have signalled; 0: pending; a negative errno: an error.
+        """
         header = bytearray(abi.SYNC_FILE_INFO.pack(b'', 0, 0, 0, 0, 0))
         fcntl.ioctl(self.fileno(), abi.SYNC_IOC_FILE_INFO, header)
         return int(abi.SYNC_FILE_INFO.unpack(header)[1])
@@ -267,7 +298,12 @@ class SyncFile:
 
 
 def fence_from_fd(fd: OwnedFd) -> SyncFile:
-    """A fence from another process. Owns *fd* from here on, and closes it when it is refused.
+    """
+    Adopt a fence from another process.
+
+    It owns *fd* from here on, and closes it when it is refused.
+
+    Owns *fd* from here on, and closes it when it is refused.
 
     :raises AcceleratorError: it isn't a sync_file. An eventfd or pipe of a dead peer would never
         signal.
@@ -283,7 +319,10 @@ def fence_from_fd(fd: OwnedFd) -> SyncFile:
 
 
 class Waker:
-    """Ends waits of other threads. Finalizers may call :meth:`wake`, because it takes no lock.
+    """
+    Ends waits of other threads.
+
+    Finalizers may call :meth:`wake`, because it takes no lock.
 
     It is an eventfd that counts (EFD_SEMAPHORE): a wake-up adds one, and a wait that ends takes
     one away. So two wake-ups end two waits, and a wake-up that comes between looking and waiting
@@ -308,7 +347,11 @@ class Waker:
             os.eventfd_write(self._fd.fileno(), waits)
 
     def wait(self, timeout_s: float | None, fences: Iterable[Fence]) -> None:
-        """Until a token is there, one of *fences* has signalled, or *timeout_s* has passed (``None``: no bound). Never spins."""
+        """
+        Wait until a token is there, one of *fences* has signalled, or *timeout_s* has passed.
+
+        ``None``: without a bound. It never spins.
+        """
         poller = select.poll()
         timeout_ms = None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
         if self._fd is None:

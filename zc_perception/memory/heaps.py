@@ -1,7 +1,9 @@
-"""Allocators of buffers, and which one for which use: ``/dev/dma_heap/*``, ``/dev/udmabuf``, sealed memfd.
+"""
+Allocators of buffers, and which one serves which use.
 
-A dma-heap's buffer can be imported by devices as it is, udmabuf turns ordinary memory into a
-dma-buf, a memfd is only memory (in-process and cross-process links work, devices can't import it).
+These are ``/dev/dma_heap/*``, ``/dev/udmabuf`` and sealed memfds. Devices can import a dma-heap's
+buffer as it is. udmabuf turns ordinary memory into a dma-buf. A memfd is only memory: links work
+in one process and between processes, but devices can't import it.
 
 Sources: ``include/uapi/linux/dma-heap.h``, ``include/uapi/linux/udmabuf.h``, memfd_create(2).
 """
@@ -39,7 +41,8 @@ class Heap(Protocol):
         """Short name for diagnostics: ``dma_heap/system``, ``udmabuf`` or ``memfd``."""
 
     def allocate(self, size: int) -> DmaBuf:
-        """A zeroed buffer of at least *size* bytes, rounded up to pages.
+        """
+        Allocate a zeroed buffer of at least *size* bytes, rounded up to pages.
 
         :raises AllocationError: no memory, no descriptor left, or no permission.
         """
@@ -49,7 +52,11 @@ class Heap(Protocol):
 
 
 class HeapUse(Enum):
-    """What the buffers are for; decides the order in which ``auto`` tries the heaps (:func:`heap_order`)."""
+    """
+    What the buffers are for.
+
+    It decides the order in which ``auto`` tries the heaps (:func:`heap_order`).
+    """
 
     CAMERA = 'camera'
     CAMERA_IMPORT = 'camera_import'
@@ -57,7 +64,11 @@ class HeapUse(Enum):
 
 
 def is_contiguous(heap: str) -> bool:
-    """Whether buffers of the heap of that name are physically contiguous, so that a device without IOMMU can use them."""
+    """
+    Tell whether buffers of the heap of that name are physically contiguous.
+
+    A device without IOMMU can use only contiguous buffers.
+    """
     return heap.startswith('dma_heap/') and (heap[len('dma_heap/') :] in _CMA or 'cma' in heap)
 
 
@@ -72,17 +83,15 @@ def _cma_heaps(dma_heaps: str) -> list[str]:
 
 
 def heap_order(use: HeapUse, *, dma_heaps: str = '', nvmap: str = '') -> list[str]:
-    """The names that ``auto`` tries, the best first.
+    """
+    Return the names that ``auto`` tries, the best first.
 
-    =============  =======================  =======================================================================================
-    use            first                    why
-    =============  =======================  =======================================================================================
-    CAMERA         CMA on a Jetson,         The ISP and NVMM need contiguous memory. Elsewhere CMA comes second: it is small (256 MB
-                   elsewhere system         on the reference vehicle), and the participants that need it say so.
-    CAMERA_IMPORT  the same                 Never a memfd: the camera's driver has to import the buffers.
-    NPU_RESULT     CMA, then system         PCIe DMA wants contiguous memory unless an IOMMU gathers the pages. Never a memfd: a
-                                            device writes there.
-    =============  =======================  =======================================================================================
+    - CAMERA: on a Jetson CMA first, elsewhere the system heap. The ISP and NVMM need contiguous
+      memory. Elsewhere CMA comes second: it is small (256 MB on the reference vehicle), and the
+      participants that need it say so.
+    - CAMERA_IMPORT: the same, but never a memfd: the camera's driver has to import the buffers.
+    - NPU_RESULT: CMA, then the system heap. PCIe DMA wants contiguous memory unless an IOMMU
+      gathers the pages. Never a memfd: a device writes there.
 
     :param dma_heaps: the folder of the dma-heaps, where it isn't this machine's.
     :param nvmap: the node that only a Jetson has, likewise.
@@ -119,7 +128,7 @@ _NEXT_STEP = {
 
 
 def _said(error: OSError) -> str:
-    """The error's words, and what to do if that is known."""
+    """Return the error's words, and what to do if that is known."""
     step = _NEXT_STEP.get(error.errno or 0)
     return f'{error.strerror}; {step}' if step else str(error.strerror)
 
@@ -202,7 +211,11 @@ class Udmabuf:
 
 
 class SealedMemfd:
-    """Anonymous memory that can't change its size: works everywhere, but devices can't import it."""
+    """
+    Anonymous memory whose size can't change.
+
+    It works everywhere, but devices can't import it.
+    """
 
     name = 'memfd'
 
@@ -220,6 +233,8 @@ class SealedMemfd:
 
 def check_heap_name(name: str) -> None:
     """
+    Refuse a name that no machine's heap has.
+
     :raises ConfigError: no machine has a heap of that name.
     """
     dma_heap = name.removeprefix('dma_heap/')
@@ -243,7 +258,11 @@ def _open_named(name: str) -> Heap:
 
 
 def _absent(candidates: Sequence[str], missing: set[str]) -> list[str]:
-    """One sentence for all heaps whose device files are missing, if there are any. CMA has several names, and one of them is enough."""
+    """
+    Return one sentence for all heaps whose device files are missing, if any.
+
+    CMA has several names, and one of them is enough.
+    """
     cma = [name for name in candidates if is_contiguous(name)]
     absent = []
     if not os.path.isdir(DMA_HEAP_DIRECTORY):
@@ -260,10 +279,13 @@ Opener = Callable[[str], Heap]
 
 
 def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA) -> tuple[Heap, list[str]]:
-    """The heap *name*, or with ``auto`` the first of :func:`heap_order` that allocates a page.
+    """
+    Open the heap *name*, or with ``auto`` the first of :func:`heap_order` that works.
+
+    A heap works if it allocates a page.
 
     :returns: the heap, and for ``auto`` why others don't work, see :func:`working_heaps`.
-        :func:`is_contiguous` tells what came out.
+        :func:`is_contiguous` tells what kind of memory it gives.
     :raises ConfigError: unknown name.
     :raises AllocationError: the named heap can't be used, or none works.
     """
@@ -284,7 +306,13 @@ def _open_or_refuse(name: str) -> Heap:
 
 
 class OfferedHeaps:
-    """The heaps that a camera's buffers may come from. Each was tried; the one that is chosen is opened, and closed with this object.
+    """
+    The heaps that a camera's buffers may come from.
+
+    Each was tried. The one that is chosen is opened, and closed with this object. Used as a heap,
+    this object stands for the chosen one.
+
+    Each was tried; the one that is chosen is opened, and closed with this object.
 
     As a heap it is the chosen one.
 
@@ -307,7 +335,7 @@ class OfferedHeaps:
 
     @classmethod
     def only(cls, heap: Heap) -> OfferedHeaps:
-        """One open heap, which is owned from here on; *heap* itself, if it is several."""
+        """Return one open heap, owned from here on; or *heap* itself, if it is several."""
         if isinstance(heap, OfferedHeaps):
             return heap
         offered = cls((heap.name,))
@@ -320,7 +348,10 @@ class OfferedHeaps:
         return self.names[0] if self._heap is None else self._heap.name
 
     def choose(self, name: str) -> None:
-        """Open the heap *name*. The one that was chosen before is closed; its buffers live on.
+        """
+        Open the heap *name*.
+
+        The one that was chosen before is closed; its buffers live on.
 
         :raises AllocationError: it isn't one of them, it can't be opened any more, or all was
             closed.
@@ -343,7 +374,8 @@ class OfferedHeaps:
         self._heap = heap
 
     def remove(self, name: str, reason: str) -> None:
-        """Take one out that turned out not to do.
+        """
+        Take one out that turned out not to do.
 
         :param reason: a sentence that begins with its name.
         """
@@ -369,10 +401,11 @@ class OfferedHeaps:
 def working_heaps(
     name: str = 'auto', order: Sequence[str] = (), *, opener: Opener = _open_named
 ) -> OfferedHeaps:
-    """The heap *name*, which is the user's choice; with ``auto`` all those of *order* that allocate a page.
+    """
+    Return the heap *name*, which the user chose; with ``auto`` all heaps that work.
 
-    Its reasons say why others don't: one sentence for all whose device files are missing, one for
-    each that doesn't work.
+    With ``auto`` these are the heaps of *order* that allocate a page. The reasons say why others
+    don't: one sentence for all whose device files are missing, one for each that doesn't work.
 
     :param order: names, the best first; empty: :func:`heap_order`'s for cameras.
     :param opener: opens those of ``auto``.

@@ -1,7 +1,9 @@
-"""Numbers and structs of the kernel's dma-buf, dma-heap, udmabuf, sync_file and memfd interfaces, and what it says of a descriptor.
+"""
+Numbers and structs of the kernel's memory interfaces, and its description of a descriptor.
 
-The numbers are the same on every 64-bit little-endian Linux; ``test/memory/test_kernel_abi.py``
-asks a C compiler. Sources: ``include/uapi/linux/{dma-buf,dma-heap,udmabuf,sync_file,fcntl}.h``.
+The interfaces are dma-buf, dma-heap, udmabuf, sync_file and memfd. The numbers are the same on
+every 64-bit little-endian Linux; ``test/memory/test_kernel_abi.py`` asks a C compiler. Sources:
+``include/uapi/linux/{dma-buf,dma-heap,udmabuf,sync_file,fcntl}.h``.
 """
 
 from __future__ import annotations
@@ -43,10 +45,12 @@ F_SEAL_FUTURE_WRITE = 0x0010
 
 
 def fdinfo(fd: int) -> dict[str, str]:
-    """The kernel's description of an open descriptor, by key; of a repeated key the first line. Empty without /proc.
+    """
+    Return the kernel's description of an open descriptor, by key.
 
-    A buffer's name may be any bytes, and comes after the keys that the kernel itself fills in:
-    hence no strict decoding and the first line.
+    Of a repeated key the first line counts. Empty without /proc. A buffer's name may be any bytes,
+    and comes after the keys that the kernel itself fills in: hence no strict decoding and the
+    first line.
     """
     entries: dict[str, str] = {}
     with (
@@ -61,7 +65,11 @@ def fdinfo(fd: int) -> dict[str, str]:
 
 
 def describe_fd(fd: int) -> str:
-    """What a descriptor is, for messages: the target of its link in /proc, such as ``socket:[123]`` or a path."""
+    """
+    Describe a descriptor for messages.
+
+    That is the target of its link in /proc, such as ``socket:[123]`` or a path.
+    """
     try:
         return os.readlink(f'/proc/self/fd/{fd}')
     except OSError as error:
@@ -69,7 +77,8 @@ def describe_fd(fd: int) -> str:
 
 
 def c_name(name: str, capacity: int, what: str) -> bytes:
-    """*name* as a NUL-terminated C string.
+    """
+    Return *name* as a NUL-terminated C string.
 
     :raises ValueError: it doesn't fit, or has characters that would break a line of the kernel's
         listings.

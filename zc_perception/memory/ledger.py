@@ -1,8 +1,9 @@
-"""The copy ledger: every place that touches pixels with the CPU books the bytes here, under a reason.
+"""
+The copy ledger: every place that touches pixels with the CPU books the bytes here.
 
-It is what the package claims of itself; the verification checks the claim from outside. It lives
-in this room, not in ``observe/``, because cameras and accelerators book into it and may not import
-upwards.
+Each booking has a reason. The ledger is what the package claims of itself; the verification checks
+the claim from outside. It lies in this room, not in ``observe/``, because cameras and accelerators
+book into it and may not import upwards.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import threading
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """What was booked under one reason so far."""
+    """What has been booked under one reason."""
 
     count: int
     bytes: int
 
 
 class CopyLedger:
-    """Counts passes of the CPU over pixels, by reason. Thread-safe; O(1) per booking.
+    """
+    Counts passes of the CPU over pixels, by reason.
+
+    Thread-safe; O(1) per booking.
 
     Reasons in use: ``draw`` and ``decode`` (a camera made of software writes its frame, as a
     program that publishes its own does, or the JPEG of a webcam is decoded), ``tensor`` (an
@@ -43,15 +47,18 @@ class CopyLedger:
             self._entries[reason] = (count + 1, total + num_bytes)
 
     def entries(self) -> dict[str, LedgerEntry]:
-        """All reasons so far."""
+        """Return what has been booked, by reason."""
         with self._lock:
             return {reason: LedgerEntry(*entry) for reason, entry in self._entries.items()}
 
     def count(self, reason: str) -> int:
-        """How often *reason* was booked."""
+        """Return how often *reason* was booked."""
         with self._lock:
             return self._entries.get(reason, (0, 0))[0]
 
 
 FRAME_COPIES = CopyLedger()
-"""What ``frame.bgr()`` and ``frame.copy()`` have done in this process: a frame doesn't know which subscription it came by."""
+"""
+What ``frame.bgr()`` and ``frame.copy()`` have done in this process. A frame doesn't know which
+subscription it came by.
+"""

@@ -8,9 +8,11 @@ import os
 
 
 class OwnedFd:
-    """Owns one descriptor: closes it once, on :meth:`close`, at the end of a ``with`` block, or when it is collected.
+    """
+    Owns one descriptor.
 
-    Not thread-safe for concurrent :meth:`close`; everything else only reads.
+    It closes the descriptor once: on :meth:`close`, at the end of a ``with`` block, or when it is
+    collected. Concurrent :meth:`close` is not thread-safe; everything else only reads.
 
     :param fd: an open descriptor; this object owns it from here on and makes it close-on-exec.
     :raises OSError: EBADF when it isn't open.
@@ -25,16 +27,17 @@ class OwnedFd:
 
     @classmethod
     def duplicate(cls, fd: int) -> OwnedFd:
-        """Own a fresh duplicate of somebody else's descriptor."""
+        """Own a fresh duplicate of a borrowed descriptor."""
         return cls(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
 
     @classmethod
     def open(cls, path: str, flags: int) -> OwnedFd:
-        """``open(2)`` with O_CLOEXEC added."""
+        """Call ``open(2)`` with O_CLOEXEC added."""
         return cls(os.open(path, flags | os.O_CLOEXEC))
 
     def fileno(self) -> int:
-        """The number, for a system call made right now.
+        """
+        Return the number, for a system call made right now.
 
         :raises ValueError: after close.
         """
@@ -48,7 +51,7 @@ class OwnedFd:
         return self._fd < 0
 
     def dup(self) -> OwnedFd:
-        """A second owner of the same open file."""
+        """Return a second owner of the same open file."""
         return OwnedFd.duplicate(self.fileno())
 
     def detach(self) -> int:

@@ -1,7 +1,8 @@
-"""A producer's buffers, who holds them, and when they may be used again.
+"""
+A producer's buffers, which holders have them, and when they may be used again.
 
 :class:`BufferPool` tells the whole story: read its comment first. Before it stands what it is made
-of: a :class:`Slot`, the :class:`Lease` on it, and the :class:`Holder` that has leases.
+    of: a :class:`Slot`, the :class:`Lease` on it, and the :class:`Holder` that has leases.
 
 Source for :func:`quarantine_fence`: the kernel's *Buffer Sharing and Synchronization* on
 reservation objects; ``DMA_BUF_IOCTL_EXPORT_SYNC_FILE`` in dma-buf.h.
@@ -38,7 +39,7 @@ DEFAULT_SLOTS = 3
 MAX_SLOTS = 64
 QUARANTINE_S = 10.0
 SPARE = 2
-"""So many slots a promise leaves for whoever comes next, where it can."""
+"""A promise leaves this many slots for the next holder, where it can."""
 # A wait looks again after this time at the latest.
 _LOOK_AGAIN_S = 1.0
 # How long to leave an allocator alone that had no buffers: at first, and at most. Looking for
@@ -61,7 +62,8 @@ _FREE, _FILLING, _LEASED, _WAITING, _RETIRED = SlotState
 
 
 class PendingFence(NamedTuple):
-    """A release fence, and the CLOCK_MONOTONIC second at which its slot is given up.
+    """
+    A release fence, and the CLOCK_MONOTONIC second at which its slot is given up.
 
     A fence may be anybody's object. If it raises, its slot is given up, and the pool goes on.
     """
@@ -72,7 +74,10 @@ class PendingFence(NamedTuple):
 
 @dataclass(eq=False)
 class Slot:
-    """One frame's worth of buffers. Only its pool changes it.
+    """
+    One frame's worth of buffers.
+
+    Only its pool changes it.
 
     :param index: its place in the pool; the index of a driver's buffer.
     :param buffer_uid: names these buffers and no others; what replaces them has another one.
@@ -107,7 +112,10 @@ class Slot:
 
 @dataclass(eq=False, slots=True)
 class Holder:
-    """Somebody who has leases, and what was promised to it. Only its pool changes it.
+    """
+    A consumer that has leases, and what was promised to it.
+
+    Only its pool changes it.
 
     :param frames: its leases: of the frames that wait for it, and of those that it holds.
     :param number: how many it may hold at a time; ``None``: nothing was agreed, so there is no
@@ -130,7 +138,8 @@ class Holder:
 
 
 class Lease:
-    """The right to use one generation of a slot, until :meth:`BufferPool.release`.
+    """
+    The right to use one generation of a slot, until :meth:`BufferPool.release`.
 
     Only its pool makes and ends one.
 
@@ -167,7 +176,7 @@ class Lease:
 
     @property
     def holder(self) -> str:
-        """The name of whoever holds it."""
+        """The name of the lease's holder."""
         return self.account.name
 
     def __repr__(self) -> str:
@@ -178,7 +187,11 @@ class Lease:
 
 
 def close_buffers(buffers: Sequence[DmaBuf]) -> None:
-    """Close this process's descriptors and mappings. The memory goes once no device and no other process has it any more."""
+    """
+    Close this process's descriptors and mappings.
+
+    The memory goes once no device and no other process has it any more.
+    """
     for buffer in buffers:
         # Someone still looks through the mapping, such as a job that was given up: it ends with
         # the last view.
@@ -188,24 +201,25 @@ def close_buffers(buffers: Sequence[DmaBuf]) -> None:
 
 @dataclass(frozen=True)
 class PoolStatistics:
-    """A snapshot for diagnostics.
+    """
+    A snapshot for diagnostics.
 
-    :param slots: how many the pool has; replacements under way count.
+    :param slots: how many slots the pool has; replacements under way count.
     :param states: how many of them are in which state.
     :param holders: leases by holder.
     :param exhausted: frames that found no free slot.
     :param refused_by_quota: by holder, for as long as it has a quota.
-    :param abandoned: leases that nobody released.
+    :param abandoned: leases that their owners did not release.
     :param retired: slots given up because a release fence stayed pending, or a quarantine could
         not be made.
-    :param quotas: what is promised to whom.
+    :param quotas: what is promised to each holder.
     :param reserve: what the producer keeps for itself.
     :param refused: all refusals ever.
     :param fence_errors: release fences that signalled an error.
     :param revoked: leases taken back from dead holders.
     :param failures: how often no buffers could be had for a retired slot, and exceptions out of
         ``on_free``, retire listeners and quarantines.
-    :param last_failure: the text of the latest; empty without.
+    :param last_failure: the text of the latest failure; empty without one.
     """
 
     slots: int
@@ -235,8 +249,11 @@ class Holding:
 
 
 def mapped(allocate: Allocate) -> Allocate:
-    """*allocate*, which maps the buffers for the CPU as well, for a producer that uses them by the CPU: a mapping takes a descriptor, and
-    at the first use of a slot there may be none left.
+    """
+    Return an *allocate* that maps the buffers for the CPU as well.
+
+    It serves a producer that uses them by the CPU: a mapping takes a descriptor, and at the first
+    use of a slot there may be none left.
     """
 
     def allocate_mapped() -> Buffers:
@@ -253,7 +270,8 @@ def mapped(allocate: Allocate) -> Allocate:
 
 
 class Remainder(NamedTuple):
-    """What is left of a closed pool.
+    """
+    What is left of a closed pool.
 
     :param slots: how many still have a holder or a pending fence.
     :param fences: to look again when one of them signals.
@@ -266,17 +284,24 @@ class Remainder(NamedTuple):
 
 
 class Reaper:
-    """Finishes closed pools: nobody calls them any more, yet their last frames come back only later. Thread-safe.
+    """
+    Finishes closed pools.
 
-    One thread for all closed pools of the process, and only while one of them has a frame out or
-    waits for a fence.
+    No caller uses them any more, yet their last frames come back only later. Thread-safe.
+
+    One thread serves all closed pools of the process. It runs only while one of them has a frame
+    out or waits for a fence.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: in a forked child, where the thread is gone and the lock may be held for ever."""
+        """
+        Forget everything, in a forked child.
+
+        The thread doesn't exist there, and the lock may be held for ever.
+        """
         self._lock = threading.Lock()
         self._pools: list[BufferPool] = []
         self._thread: threading.Thread | None = None
@@ -288,7 +313,10 @@ class Reaper:
         return self._thread is not None
 
     def watch(self, pool: BufferPool) -> Waker | None:
-        """Look after *pool* until nothing is left of it. The caller holds the pool's lock.
+        """
+        Look after *pool* until nothing is left of it.
+
+        The caller holds the pool's lock.
 
         :returns: what the pool has to wake at every change from here on; ``None`` while the
             interpreter ends.
@@ -319,11 +347,15 @@ class Reaper:
             raise
 
     def _end(self) -> None:
-        """Lock held: the next pool starts a thread of its own."""
+        """End the thread, with the lock held: the next pool starts a thread of its own."""
         self._pools, self._thread, self._waker = [], None, None
 
     def _turn(self, waker: Waker) -> bool:
-        """Look at every pool once, then wait. A function of its own, so that no local keeps a finished pool alive for longer."""
+        """
+        Look at every pool once, then wait.
+
+        This is a function of its own, so that no local keeps a finished pool alive for longer.
+        """
         with self._lock:
             pools = list(self._pools)
         looks = [(pool, pool.reap()) for pool in pools]
@@ -348,54 +380,54 @@ in_child(Turn.THREADS, REAPER.reset)
 
 
 class BufferPool:
-    """A fixed number of slots of one layout: one producer fills them, any number of consumers hold them.
+    """
+    A fixed number of slots of one layout: one producer, any number of consumers.
 
-    **Who owns what.** The pool owns its slots, and their buffers until a slot *ends*: then it
-    closes them. A consumer owns a :class:`Lease`, the right to use one generation of one slot. A
-    release fence belongs to the pool from the call on that brings it, and lies in its slot until
-    it has signalled.
+    The producer fills the slots, the consumers hold them.
+
+    **Ownership.** The pool owns its slots, and their buffers until a slot *ends*: then it closes
+    them. A consumer owns a :class:`Lease`, the right to use one generation of one slot. A release
+    fence belongs to the pool from the call that brings it, and lies in its slot until it has
+    signalled.
 
     **The way of a slot:** free → filling → leased → waiting for release fences → free.
 
     1. :meth:`acquire` hands a free slot to the producer, and its generation goes up by one. So a
-       lease or a descriptor of an earlier use is recognised. With no free slot the producer gets
-       none: it drops the new frame, which is counted, and :meth:`describe_holders` says who holds
-       the others. It never waits for a consumer, unless it asks to (a file can wait, a camera
-       can't). :meth:`discard` takes a slot back that was not published.
-    2. :meth:`lease` makes a lease for each consumer, as long as the slot is being filled or
-       leased. The frame waits for that consumer until :meth:`hand_out`; from then on the consumer
-       holds it.
+    lease or a descriptor of an earlier use is recognised. With no free slot the producer gets
+    none: it drops the new frame, which is counted, and :meth:`describe_holders` says which holders
+    have the others. It never waits for a consumer, unless it asks to (a file can wait, a camera
+    can't). :meth:`discard` takes a slot back that was not published.
+    2. :meth:`lease` makes a lease for each consumer, while the slot is being filled or leased. The
+    frame waits for that consumer until :meth:`hand_out`; from then on the consumer holds it.
     3. :meth:`release` ends a lease, and :meth:`abandon` does so for finalizers. :meth:`revoke`
-       ends all leases of a holder that died, and has a quarantine made: a fence for each of its
-       slots,
-       because its devices may still read (:func:`quarantine_fence`).
+    ends all leases of a holder that died, and has a quarantine made: a fence for each of its
+    slots, because its devices may still read (:func:`quarantine_fence`).
     4. Without leases and fences the slot is free: ``on_free`` is called. A slot whose fence is
-       pending for too long is *retired*: retire listeners hear of it, its buffers are closed, and
-       a fresh slot takes its place.
+    pending for too long is *retired*: retire listeners hear of it, its buffers are closed, and a
+    fresh slot takes its place.
 
-    :meth:`close` ends all slots. A slot that somebody still uses then ends with its last lease and
-    fence.
+    :meth:`close` ends all slots. A slot that is still in use then ends with its last lease and
+        fence.
 
     **One number for each consumer.** :meth:`grant` says how many frames a consumer may hold. A
-    consumer that holds its number is handed no other one, until it gives one back: then
-    ``on_room`` tells it. Meanwhile the newest frames wait for it, as many as its *depth*. Above
-    number and
-    depth together it gets no lease; that is counted, and nobody else notices. Numbers add up,
-    because each consumer may hold other frames. Depths don't: the same newest frames wait for
-    everybody, so only the greatest depth takes slots. What was promised is never more than there
-    is. A consumer without leases and without a promise leaves nothing behind: consumers come and
-    go for as long as a vehicle drives.
+    consumer that holds its number gets no other frame until it gives one back: then ``on_room``
+    tells it. Meanwhile the newest frames wait for it, up to its *depth*. Above number and depth
+    together it gets no lease; that is counted, and no other consumer notices. Numbers add up,
+    because each consumer may hold other frames. Depths don't: the same newest frames wait for all
+    consumers, so only the greatest depth takes slots. The promises never exceed the slots that
+    exist. A consumer without leases and without a promise leaves nothing behind: consumers come
+    and go for as long as a vehicle drives.
 
     **Threads.** Every public method may be called from any thread. An open pool has no thread of
-    its own: every :meth:`acquire` first looks what came free (:meth:`collect`). A closed one is
-    finished by the reaper's thread (:class:`Reaper`).
+    its own: every :meth:`acquire` first looks at what became free (:meth:`collect`). The reaper's
+    thread finishes a closed pool (:class:`Reaper`).
 
-    **Locks.** One lock guards everything in here. Under it fences are only looked at, and nobody
-    is called. Whom to call, and what for, is noted, and done by the next thread that has given the
-    lock back (:meth:`_tell`): ``on_free``, retire listeners, ``on_room``. The allocator and
-    quarantines are called without it, too. Only the reaper's lock is ever taken while it is held.
-    Finalizers take no lock: an abandoned lease goes onto a ``SimpleQueue`` that the next call
-    empties.
+    **Locks.** One lock guards everything in the pool. Under it fences are only looked at, and
+    nothing outside is called. Outside calls (``on_free``, retire listeners, ``on_room``) are
+    noted, and the next thread that has given the lock back makes them (:meth:`_tell`). The
+    allocator and quarantines are called without the lock, too. Only the reaper's lock is ever
+    taken while the pool's lock is held. Finalizers take no lock: an abandoned lease goes onto a
+    ``SimpleQueue`` that the next call empties.
 
     **Fork.** The child's copy owns no slot and no lease: there giving something back does nothing,
     and asking for something raises StaleFrameError.
@@ -403,13 +435,13 @@ class BufferPool:
     :param layout: where each plane lies in a slot's buffers.
     :param allocate: makes the buffers of one slot; called once per slot now, and again to replace
         a retired one.
-    :param slots: how many, 1 to 64; 3 is triple buffering.
+    :param slots: the number of slots, 1 to 64; 3 is triple buffering.
     :param name: the producer's name, for messages.
     :param release_timeout_s: a slot whose release fence is pending for longer is retired and
         replaced, never reused.
     :param on_free: called, without the lock, whenever a slot becomes free: a V4L2 camera queues
         its buffer again.
-    :param reserve: slots that are promised to nobody: those that the driver needs queued, and
+    :param reserve: slots that no consumer is promised: those that the driver needs queued, and
         those that the producer has in flight.
     :raises ConfigError: a number that makes no sense.
     :raises LayoutError: the layout doesn't fit the allocated buffers, or slots share memory.
@@ -498,7 +530,7 @@ class BufferPool:
         _POOLS.add(self)
 
     def _fresh(self, index: int, buffers: Buffers) -> Slot:
-        """A slot over *buffers*, which are closed when this raises."""
+        """Make a slot over *buffers*, which are closed when this raises."""
         try:
             validate_layout(self.layout, [buffer.size for buffer in buffers])
         except BaseException:
@@ -513,13 +545,14 @@ class BufferPool:
             return tuple(self._slots)
 
     def add_retire_listener(self, callback: Callable[[Slot], None]) -> Callable[[], None]:
-        """Call *callback* once for each slot whose buffers end: retired, replaced or closed.
+        """
+        Call *callback* once for each slot whose buffers end: retired, replaced or closed.
 
         Import caches forget them then. The buffers are still open during the call and closed right
-        after it. It comes on whichever thread ended the slot, without the lock, never from a
+        after it. The call comes on the thread that ended the slot, without the lock, never from a
         finalizer. What it raises is counted in the statistics.
 
-        :returns: what removes it again.
+        :returns: a function that removes the listener again.
         """
         number = next(self._listener_numbers)
         self._retire_listeners[number] = callback
@@ -532,13 +565,14 @@ class BufferPool:
     # What the producer does.
 
     def acquire(self, index: int | None = None, *, wait_s: float = 0.0) -> Slot | None:
-        """A free slot to fill, or ``None`` (counted as exhausted) when there is none.
+        """
+        Take a free slot to fill, or ``None`` (counted as exhausted) when there is none.
 
         Without *index* it is the lowest: the memory that was used last.
 
         :param index: this very slot: a driver has filled its buffer.
         :param wait_s: how long a source that isn't live (a file) may wait for any slot. It also
-            waits for who is to lose no frame. Live producers never wait.
+            waits for holders that must lose no frame. Live producers never wait.
         :raises ConfigError: there is no slot *index*, or it is to be waited for.
         :raises StaleFrameError: in a forked child.
         """
@@ -602,7 +636,8 @@ class BufferPool:
                         self._waker = None
 
     def discard(self, slot: Slot, generation: int | None = None) -> None:
-        """Give a slot back that was acquired but not published.
+        """
+        Give a slot back that was acquired but not published.
 
         Does nothing when the pool was closed meanwhile.
 
@@ -632,7 +667,10 @@ class BufferPool:
     # What consumers do.
 
     def lease(self, slot: Slot, generation: int, holder: str) -> Lease | None:
-        """One more lease on a slot that is being filled or is leased.
+        """
+        Make one more lease on a slot that is being filled or is leased.
+
+        ``None``, which is counted, when *holder* has its maximum.
 
         ``None``, which is counted, when *holder* has as many as it may.
 
@@ -665,7 +703,12 @@ class BufferPool:
             return lease
 
     def again(self, lease: Lease) -> Lease:
-        """Have *lease* last until it is released once more. It counts as the one frame that it is.
+        """
+        Let *lease* last until it is released once more.
+
+        It counts as the one frame that it is.
+
+        It counts as the one frame that it is.
 
         :raises StaleFrameError: it has ended; in a forked child.
         """
@@ -678,10 +721,11 @@ class BufferPool:
             return lease
 
     def hand_out(self, lease: Lease) -> bool:
-        """The holder gets the frame that has been waiting for it.
+        """
+        Hand the holder the frame that has been waiting for it.
 
-        ``False`` while it holds its number: its ``on_room`` says when to ask again. One thread at
-        a time asks for a holder.
+        ``False`` while it holds its number: its ``on_room`` says when to ask again. Only one
+        thread at a time may ask for a holder.
         """
         account = lease.account
         number = account.number
@@ -703,7 +747,10 @@ class BufferPool:
             return True
 
     def release(self, lease: Lease, fence: Fence | None = None) -> None:
-        """Drop a lease. With *fence*, the slot is free only once that has signalled.
+        """
+        Drop a lease.
+
+        With *fence*, the slot is free only once that has signalled.
 
         :param fence: the pool's from here on, in any case.
         :raises StaleFrameError: dropped or revoked before, or another pool's.
@@ -724,7 +771,8 @@ class BufferPool:
             self._tell()
 
     def abandon(self, lease: Lease, *, forgotten: bool = True) -> None:
-        """For finalizers: drop *lease* at the next opportunity, taking no lock now.
+        """
+        Drop *lease* at the next opportunity, taking no lock now: for finalizers.
 
         :param forgotten: whether that is to be counted: its owner should have released it.
         """
@@ -736,7 +784,7 @@ class BufferPool:
             waker.wake()
 
     def _drop(self, lease: Lease, how: str) -> None:
-        """Lock held."""
+        """Drop the lease, with the lock held."""
         slot, account = lease.slot, lease.account
         del slot.leases[lease.number]
         lease.ended = how
@@ -754,14 +802,15 @@ class BufferPool:
 
     @staticmethod
     def _add_fence(slot: Slot, fence: Fence, deadline: float) -> None:
-        """Lock held: keep *slot* from being reused before *fence* has signalled."""
+        """Keep *slot* from being reused before *fence* has signalled, with the lock held."""
         if all(fence is not pending.fence for pending in slot.fences):
             slot.fences.append(PendingFence(fence, deadline))
 
     def revoke(
         self, holder: str, quarantine: Quarantine | None = None, *, timeout_s: float = QUARANTINE_S
     ) -> int:
-        """Take back every lease of a holder that died, and what was promised to it.
+        """
+        Take back every lease of a holder that died, and what was promised to it.
 
         Releasing one of them raises StaleFrameError afterwards.
 
@@ -814,7 +863,7 @@ class BufferPool:
     # What becomes of a slot that nobody holds.
 
     def _settle(self, slot: Slot) -> None:
-        """Lock held: free it, let it wait for its fences, or end it."""
+        """Free the slot, let it wait for its fences, or end it, with the lock held."""
         if slot.fences:
             pending = []
             for entry in slot.fences:
@@ -858,7 +907,7 @@ class BufferPool:
                 self._note_free(slot)
 
     def _end(self, slot: Slot) -> None:
-        """Lock held."""
+        """End the slot, with the lock held."""
         slot.state = _RETIRED
         self._waiting.pop(slot.buffer_uid, None)
         for entry in slot.fences:
@@ -869,18 +918,18 @@ class BufferPool:
         self._wake()
 
     def _note_free(self, slot: Slot) -> None:
-        """Lock held."""
+        """Note that the slot is free, with the lock held."""
         if self._on_free is not None:
             self._news.append(functools.partial(self._call, self._on_free, slot, 'on_free'))
         self._wake()
 
     def _wake(self) -> None:
-        """Lock held: end one wait for a slot; of a closed pool, the reaper's."""
+        """End one wait for a slot, or of a closed pool the reaper's wait, with the lock held."""
         if self._waker is not None:
             self._waker.wake()
 
     def _pending_fences(self) -> list[PendingFence]:
-        """Lock held: what slots wait for."""
+        """Return what slots wait for, with the lock held."""
         return [pending for slot in self._waiting.values() for pending in slot.fences]
 
     @property
@@ -889,10 +938,12 @@ class BufferPool:
         return bool(self._waiting)
 
     def collect(self) -> None:
-        """Take back what came free without a call: for producers that don't :meth:`acquire` for a while.
+        """
+        Take back what became free without a call.
 
-        That is abandoned leases, and slots whose fences have signalled. Slots whose fences never
-        will are retired, and retired ones are replaced.
+        It serves producers that don't :meth:`acquire` for a while. It takes back abandoned leases,
+        and slots whose fences have signalled. Slots whose fences never will are retired, and
+        retired ones are replaced.
         """
         if self._forked or not (
             self._waiting or self._missing or not self._abandoned_leases.empty()
@@ -916,7 +967,8 @@ class BufferPool:
             self._replace(wanted)
 
     def _replace(self, wanted: list[int]) -> None:
-        """Make fresh slots in place of retired ones.
+        """
+        Make fresh slots in place of retired ones.
 
         Without memory for them the pool goes on with the others, and tries again later.
         """
@@ -944,7 +996,7 @@ class BufferPool:
                     self._retry.start_over()
 
     def _put(self, fresh: Slot) -> None:
-        """Lock held: into the place of a slot that has ended, or behind all others."""
+        """Put a slot into the place of an ended one, or at the end, with the lock held."""
         if fresh.index == len(self._slots):
             self._slots.append(fresh)
         else:
@@ -954,7 +1006,10 @@ class BufferPool:
         self._free |= 1 << fresh.index
 
     def insert(self, buffers: Buffers, most: int) -> tuple[Slot | None, Slot | None]:
-        """Make a slot over *buffers*, which somebody else has allocated. Acquire it next.
+        """
+        Make a slot over *buffers*, which somebody else has allocated.
+
+        Acquire it next.
 
         While there are fewer than *most* slots, it is one more. Then it takes the place of a
         retired slot, or of the free slot that was unused for the longest time, which ends.
@@ -1010,7 +1065,7 @@ class BufferPool:
         close_buffers(slot.buffers)
 
     def _call(self, callback: Callable[[Slot], None], slot: Slot, what: str) -> None:
-        """What it raises is counted: it is neither the consumer's nor the producer's fault."""
+        """Call it, and count what it raises: neither the consumer nor the producer is at fault."""
         try:
             callback(slot)
         except Exception as error:
@@ -1037,7 +1092,11 @@ class BufferPool:
         )
 
     def _not_good(self, lease: Lease, fence: Fence | None) -> StaleFrameError:
-        """Lock held. The fence is ours, unless it is the one that came with the first release."""
+        """
+        Return the error for a lease that has ended or is another pool's, with the lock held.
+
+        The fence is ours, unless it is the one that came with the first release.
+        """
         if fence is not None and all(fence is not pending.fence for pending in lease.slot.fences):
             fence.close()
         if lease.pool is not self:
@@ -1061,11 +1120,12 @@ class BufferPool:
         on_room: Callable[[], object] | None = None,
         lossless: bool = False,
     ) -> None:
-        """*holder* may hold *number* frames at a time, and the *depth* newest may wait for it.
+        """
+        Let *holder* hold *number* frames at a time, and the *depth* newest wait for it.
 
-        Nobody checks that there are as many slots: :meth:`grant` does.
+        Nothing checks that there are enough slots: :meth:`grant` does.
 
-        :param number: ``None``: as many as it likes; also when that consumer is gone.
+        :param number: ``None``: no limit; also when that consumer is gone.
         :param on_room: called, without the lock, when :meth:`hand_out` has refused it a frame and
             wouldn't any more.
         :param lossless: a producer that can wait (:meth:`acquire`) does so rather than that this
@@ -1084,7 +1144,12 @@ class BufferPool:
         on_room: Callable[[], object] | None = None,
         lossless: bool = False,
     ) -> Callable[[], object] | None:
-        """Lock held. What tells it that it may be handed a frame again, for the caller to call without the lock."""
+        """
+        Set the promise, with the lock held.
+
+        Returns what tells the holder that it may be handed a frame again, for the caller to call
+        without the lock.
+        """
         account = self._holders.get(name)
         if account is None:
             if number is None:
@@ -1111,14 +1176,15 @@ class BufferPool:
         lossless: bool = False,
         alone: bool = False,
     ) -> tuple[int, int]:
-        """As much of *number* and *depth* as fits what is left, at least one of each.
+        """
+        Grant as much of *number* and *depth* as fits what is left, at least one of each.
 
-        (0, 0), and no promise, if not even that fits. A number that fits is granted whole.
-        Otherwise two slots are left for whoever comes next, where that is possible, and so they
-        are by a depth: frames that wait are needed less than those in use.
+        It returns (0, 0), and makes no promise, if not even that fits. A number that fits is
+        granted whole. Otherwise two slots are left for the next holder, where that is possible. A
+        depth leaves them, too: frames that wait are needed less than those in use.
 
         :param on_room: as :meth:`set_quota`, also *lossless*.
-        :param alone: grant one of each in any case to the only one who was promised something.
+        :param alone: grant one of each in any case to the only holder that was promised something.
         """
         with self._lock:
             numbers, deepest = self._promises(holder)
@@ -1139,7 +1205,7 @@ class BufferPool:
         return number, depth
 
     def _promises(self, but: str = '') -> tuple[int, int]:
-        """Lock held: the sum of all numbers and the greatest depth, of all others but that one."""
+        """Return the sum of all other numbers and the greatest other depth, with the lock held."""
         promised = [
             (account.number, account.depth)
             for account in self._holders.values()
@@ -1148,7 +1214,7 @@ class BufferPool:
         return sum(number for number, _ in promised), max((d for _, d in promised), default=0)
 
     def free_name(self, wanted: str) -> str:
-        """*wanted*, or that with a number if a holder of that name is there already."""
+        """Return *wanted*, with a number added if a holder of that name exists already."""
         with self._lock:
             names = itertools.chain(
                 [wanted], (f'{wanted}#{number}' for number in itertools.count(2))
@@ -1172,12 +1238,12 @@ class BufferPool:
     # What the pool says about itself.
 
     def holdings(self) -> tuple[Holding, ...]:
-        """Who holds what and since when, the oldest lease first."""
+        """List which holder has what and since when, the oldest lease first."""
         with self._lock:
             return self._holdings(time.monotonic())
 
     def _holdings(self, now: float) -> tuple[Holding, ...]:
-        """Lock held."""
+        """List the holdings, with the lock held."""
         found = [
             Holding(lease.holder, slot.index, lease.generation, now - lease.since)
             for slot in self._slots
@@ -1186,10 +1252,13 @@ class BufferPool:
         return tuple(sorted(found, key=lambda holding: -holding.held_s))
 
     def describe_holders(self) -> str:
-        """One line for the log when a frame had to be dropped: who holds how many slots, which generations, and for how long.
+        """
+        Return one line for the log when a frame had to be dropped.
 
-        For example ``camera: 0 of 3 slots free; npu holds 2 (slot 0 generation 7 for 1.25 s, slot
-        1 generation 8 for 0.03 s); slot 2 generation 9 waits for 1 release fence``.
+        It says which holder has how many slots, which generations, and for how long. For example::
+
+            camera: 0 of 3 slots free; npu holds 2 (slot 0 generation 7 for 1.25 s, slot 1
+            generation 8 for 0.03 s); slot 2 generation 9 waits for 1 release fence
         """
         with self._lock:
             now, slots = time.monotonic(), self._slots
@@ -1217,7 +1286,7 @@ class BufferPool:
             return '; '.join(parts)
 
     def in_hand(self, holder: str) -> tuple[tuple[int, float], ...]:
-        """The frames that *holder* holds: the sequence of each, and for how many seconds."""
+        """Return the frames that *holder* holds: each one's sequence, and for how many seconds."""
         with self._lock:
             now = time.monotonic()
             found = [
@@ -1230,7 +1299,7 @@ class BufferPool:
 
     @property
     def troubles(self) -> int:
-        """Grows with each counter of what should not be, and where a consumer has all that it may."""
+        """The sum of the counters of what should not happen, and of refusals for quota."""
         return (
             self._exhausted
             + self._abandoned
@@ -1241,7 +1310,7 @@ class BufferPool:
         )
 
     def statistics(self) -> PoolStatistics:
-        """A snapshot."""
+        """Return a snapshot."""
         with self._lock:
             holders = list(self._holders.values())
             return PoolStatistics(
@@ -1264,11 +1333,12 @@ class BufferPool:
     # The end.
 
     def close(self) -> None:
-        """Hand nothing out any more.
+        """
+        Hand nothing out any more.
 
-        Free slots' buffers end now, the others' when their last lease is dropped and their last
-        fence has signalled or timed out, also when nobody calls the pool again (:class:`Reaper`):
-        leased frames stay readable.
+        Free slots' buffers end now. The others' end when their last lease is dropped and their
+        last fence has signalled or timed out, also when no caller uses the pool again
+        (:class:`Reaper`): leased frames stay readable.
         """
         if self._forked:
             return
@@ -1289,7 +1359,7 @@ class BufferPool:
         self._tell()
 
     def reap(self) -> Remainder:
-        """For the reaper, once the pool is closed."""
+        """Finish what has ended of a closed pool; the reaper calls it."""
         self.collect()
         with self._lock:
             pending = self._pending_fences()
@@ -1301,19 +1371,22 @@ class BufferPool:
             )
 
     def _after_fork(self) -> None:
-        """In the child: the lock may be held by a thread that exists only in the parent."""
+        """Replace the lock in the child: a thread that exists only in the parent may hold it."""
         self._forked = True
         self._lock = threading.Lock()
 
 
 def quarantine_fence(buffers: Sequence[DmaBuf], timeout_s: float) -> Fence:
-    """What has to signal before *buffers*, those of one frame, may be reused. The caller owns it.
+    """
+    Return what has to signal before *buffers*, those of one frame, may be reused.
 
-    Where devices are busy with them right now, that is a sync_file of all their fences: their
-    drivers add fences, to every buffer of a job. Where nothing is pending that means nothing,
-    because most drivers add none; there, on kernels without the ioctl, and when the fences can't
+    The caller owns it.
+
+    Where devices are busy with them right now, it is a sync_file of all their fences: their
+    drivers add fences to every buffer of a job. Where nothing is pending that means nothing,
+    because most drivers add none. There, on kernels without the ioctl, and when the fences can't
     be had (no descriptor left), it is a :class:`DeadlineFence` of *timeout_s*. A frame of memfds
-    alone is over at once: no device takes one, and the process that read it is gone.
+    alone is over at once: no device uses one, and the process that read it is gone.
 
     :param timeout_s: seconds that a job may run, the longest submit timeout of all.
     :raises ValueError: the timeout is negative, infinite or NaN.
@@ -1332,7 +1405,7 @@ _POOLS: weakref.WeakSet[BufferPool] = weakref.WeakSet()
 
 
 def live_pools() -> list[BufferPool]:
-    """The pools of this process that somebody still has, also closed ones with leases."""
+    """Return this process's pools that are still referenced, also closed ones with leases."""
     while True:
         with contextlib.suppress(RuntimeError):  # one was made meanwhile
             return list(_POOLS)

@@ -1,1 +1,5 @@
-"""Models that ship with the package, one folder each: ``model.yaml`` (the manifest), weights, measured figures."""
+"""
+Models that ship with the package.
+
+Each has a folder: ``model.yaml`` (the manifest), weights, measured figures.
+"""

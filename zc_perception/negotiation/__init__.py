@@ -1,6 +1,8 @@
-"""Who can agree on what, before the first frame: constraints in, one buffer setting out.
+"""
+Which participants can agree on what, before the first frame.
 
-Read :mod:`~zc_perception.negotiation.session` first: how a camera and its consumers agree.
-:mod:`~zc_perception.negotiation.agreement` chooses. :mod:`~zc_perception.negotiation.constraints`
-is what each of them asks for, :mod:`~zc_perception.negotiation.settings` what comes out.
+Constraints come in, one buffer setting comes out. Read :mod:`~zc_perception.negotiation.session`
+first: how a camera and its consumers agree. :mod:`~zc_perception.negotiation.agreement` chooses.
+:mod:`~zc_perception.negotiation.constraints` is what each of them asks for,
+:mod:`~zc_perception.negotiation.settings` is the result.
 """

@@ -1,9 +1,12 @@
-"""Chooses one setting that suits everybody, or says who and what stands against it; and checks what the allocator made of it.
+"""
+Chooses one setting that suits every participant, or says what stands against it.
 
-Formats are intersected as pairs; sizes, heaps, placement, alignments and counts don't depend on
-each other, so each is judged by itself and an empty intersection names all that emptied it. Among
-several possible settings the least total of stated costs wins, a tie goes by the producer's own
-order: the result doesn't depend on chance or on who was quicker.
+It also checks what the allocator made of the setting.
+
+Formats are intersected as pairs. Sizes, heaps, placement, alignments and counts don't depend on
+each other: each is judged by itself, and an empty intersection names everything that emptied it.
+Among several possible settings the lowest total of stated costs wins, and the producer's own order
+decides a tie: the result depends neither on chance nor on which participant was quicker.
 """
 
 from __future__ import annotations
@@ -45,7 +48,12 @@ _MOST_TIMES = 8
 
 
 def offers_of(participants: Sequence[BufferConstraints], fmt: Format | None) -> list[HeapOffer]:
-    """The heaps to choose from: those that the producer names, in its order; else all that anybody names in full."""
+    """
+    Return the heaps to choose from.
+
+    These are the heaps that the producer names, in its order; else all heaps that any participant
+    names in full.
+    """
     producer = _producer(participants, fmt)
     naming = participants if producer is None or producer.heaps is None else [producer]
     return [
@@ -62,7 +70,11 @@ def _producer(
 
 @dataclass(frozen=True)
 class HeapChoice:
-    """The heap for everybody, and why; else what stands against every heap; nothing where nobody cares."""
+    """
+    The heap for every participant, and why; else what stands against every heap.
+
+    Both are empty where no participant cares.
+    """
 
     heap: HeapOffer | None = None
     reason: str = ''
@@ -70,7 +82,7 @@ class HeapChoice:
 
 
 def choose_heap(participants: Sequence[BufferConstraints], fmt: Format | None) -> HeapChoice:
-    """The first heap that everybody can use for images of *fmt*."""
+    """Return the first heap that everybody can use for images of *fmt*."""
     offers = offers_of(participants, fmt)
     good = [offer for offer in offers if not any(offer.objections(p, fmt) for p in participants)]
     if good:
@@ -111,7 +123,7 @@ def _reason(
 
 
 def _producer_note(participants: Sequence[BufferConstraints], fmt: Format | None) -> str:
-    """Why there are no other heaps, as far as the producer says so."""
+    """Explain why there are no other heaps, as far as the producer says so."""
     producer = _producer(participants, fmt)
     return (
         f' ({producer.participant}: {producer.memory_note})'
@@ -123,7 +135,12 @@ def _producer_note(participants: Sequence[BufferConstraints], fmt: Format | None
 def _against(
     offers: Sequence[HeapOffer], participants: Sequence[BufferConstraints], fmt: Format | None
 ) -> str:
-    """What stands against these heaps: of each participant its first objection to each, and the same one once for all heaps."""
+    """
+    List what stands against these heaps.
+
+    For each participant: its first objection to each heap, or the same objection once for all
+    heaps.
+    """
     heaps_of: dict[Objection, list[str]] = {}
     for participant in participants:
         for offer in offers:
@@ -134,7 +151,11 @@ def _against(
 
 
 def _candidates(participants: Participants) -> list[Format]:
-    """All formats that everybody accepts, the cheapest first. LINEAR comes before an implicit layout that no consumer lists."""
+    """
+    Return all formats that every participant accepts, the cheapest first.
+
+    LINEAR comes before an implicit layout that no consumer lists.
+    """
     producer, *others = (p for p in participants if p.formats is not None)
     found = [
         fmt for fmt in producer.formats or () if all(p.accepts_format(fmt) for p in participants)
@@ -151,7 +172,7 @@ def _candidates(participants: Participants) -> list[Format]:
 
 
 def _format_objection(participants: Participants) -> str:
-    """Why there is no candidate."""
+    """Explain why there is no candidate."""
     choosy = [p for p in participants if p.formats is not None]
     offers = '; '.join(f'{p.participant}: {formats_text(p.formats)}' for p in choosy)
     common = [f for f in choosy[0].formats or () if all(p.listed(f) for p in choosy)]
@@ -191,7 +212,7 @@ def _choose_placement(participants: Participants) -> tuple[Placement | None, str
 
 
 def _count(participants: Participants, wanted: int) -> tuple[int, int, str | None]:
-    """How many slots there shall be, how many there must be, and what stands against that."""
+    """Return the slots wanted and needed, and what stands against these numbers."""
     needed = max(sum(p.slots for p in participants), 1)
     limited = [p for p in participants if p.max_slots is not None]
     most = min(limited, key=lambda p: p.max_slots or 0, default=None)
@@ -208,9 +229,10 @@ def _count(participants: Participants, wanted: int) -> tuple[int, int, str | Non
 
 
 def slots_of(participants: Participants, wanted: int) -> int:
-    """How many slots :func:`agree` asks for, whatever the images are like.
+    """
+    Return how many slots :func:`agree` asks for, whatever the images are like.
 
-    :param wanted: as many in all if nobody minds, even where participants need fewer.
+    :param wanted: the total number, if no participant minds, even where fewer are needed.
     """
     return _count(participants, wanted)[0]
 
@@ -222,7 +244,7 @@ def _by_step(participants: Participants, name: str) -> str:
 
 
 def _steps(participants: Participants) -> str:
-    """Who asks for which alignments."""
+    """List which participants ask for which alignments."""
     return '; '.join(
         f'{name}: {by}'
         for name in ('stride_align', 'offset_align', 'height_align')
@@ -237,8 +259,10 @@ def _layout_objection(
     size: Size,
     placement: Placement | None,
 ) -> str | None:
-    """Why an image of that format can't be, or a LINEAR one can't keep the limits. What else other layouts need only their allocator
-    knows; its answer is checked.
+    """
+    Explain why an image of that format can't exist, or a LINEAR one can't keep the limits.
+
+    Only the allocator knows what other layouts need; its answer is checked.
     """
     fourcc, text = fmt[0], format_text(fmt)
     if fmt[1] != LINEAR:
@@ -280,11 +304,15 @@ def _layout_objection(
 
 
 def agree(participants: Participants, size: Size, *, wanted_slots: int = 0) -> AllocationRequest:
-    """One setting for *size* images that suits all *participants*, the first that names formats being the producer.
+    """
+    Choose one setting for images of *size* that suits all *participants*.
 
-    :param wanted_slots: as many slots in all if nobody minds, even where participants need fewer.
-    :raises NegotiationError: nothing suits everybody. The message names each participant and
-        constraint that stands against it.
+    The first participant that names formats is the producer.
+
+    :param wanted_slots: the total number of slots if no participant minds, even where fewer are
+        needed.
+    :raises NegotiationError: nothing suits every participant. The message names each participant
+        and constraint that stands against it.
     """
     if all(p.formats is None for p in participants):
         raise NegotiationError('no participant names a format; the camera must')
@@ -334,13 +362,14 @@ def agree(participants: Participants, size: Size, *, wanted_slots: int = 0) -> A
 def check_answer(
     request: AllocationRequest, allocation: Allocation, participants: Participants
 ) -> BufferSettings:
-    """The settings of what was really allocated.
+    """
+    Return the settings of what was really allocated.
 
-    An allocator chooses a modifier from the list and may pad. It varies nothing else. What it
-    tells of an allocation for which nobody could name a layout stays implicit.
+    An allocator chooses a modifier from the list and may pad; it varies nothing else. If it names
+    no layout for an allocation, the layout stays implicit.
 
     :raises NegotiationError: the allocator varied what it may not, gave too few or too small
-        buffers, or broke somebody's constraint.
+        buffers, or broke a participant's constraint.
     """
     layout = allocation.layout
     if request.modifiers == (INVALID,):

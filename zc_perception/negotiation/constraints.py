@@ -1,4 +1,5 @@
-"""What one participant can use: its side of the negotiation.
+"""
+What one participant can use: its side of the negotiation.
 
 Source: Fuchsia's *Sysmem overview* (constraints, heaps, dispensable participants) and the kernel's
 *Exchanging pixel buffers* (enumeration; formats and modifiers are described together).
@@ -18,7 +19,10 @@ from zc_perception.pixel.layout import MAX_ALIGNMENT, MAX_DIMENSION, MAX_STRIDE
 from zc_perception.pixel.modifier import check_modifier, LINEAR, modifier_name, same_layout
 
 Format = tuple[int, int]
-"""A format is always the pair (fourcc, modifier); the modifier INVALID says that implicit layouts are acceptable."""
+"""
+A format is always the pair (fourcc, modifier). The modifier INVALID says that implicit layouts are
+acceptable.
+"""
 Size = tuple[int, int]
 """Width and height in pixels."""
 NO_CPU = CpuAccess(0)
@@ -33,12 +37,12 @@ class Placement(Enum):
 
 
 def format_text(fmt: Format) -> str:
-    """``NV12 LINEAR``."""
+    """Return format and modifier as text, such as ``NV12 LINEAR``."""
     return f'{fourcc_name(fmt[0])} {modifier_name(fmt[1])}'
 
 
 def formats_text(formats: Iterable[Format] | None) -> str:
-    """Name some formats, the first few of many: ``NV12 LINEAR, YUYV LINEAR and 32 more``."""
+    """List formats as text, of many the first few: ``NV12 LINEAR, YUYV LINEAR and 32 more``."""
     if formats is None:
         return 'any'
     names = list(map(format_text, formats))
@@ -48,25 +52,29 @@ def formats_text(formats: Iterable[Format] | None) -> str:
 
 
 def size_text(size: Size) -> str:
-    """``640x480``."""
+    """Return a size as text, such as ``640x480``."""
     return f'{size[0]}x{size[1]}'
 
 
 def fits_within(size: Size, limit: Size) -> bool:
-    """Whether *size* is at most *limit* in both directions."""
+    """Return whether *size* is at most *limit* in both directions."""
     return size[0] <= limit[0] and size[1] <= limit[1]
 
 
 @dataclass(frozen=True)
 class BufferConstraints:
-    """One participant's constraints. ``None`` means that it doesn't care.
+    """
+    One participant's constraints.
+
+    ``None`` means that it doesn't care.
 
     :param participant: its name, for the message when nothing fits.
     :param formats: the (fourcc, modifier) pairs it can use, the best first; ``None``: any, as an
         absent ``drm-format``. INVALID in the list says that it also takes buffers whose layout
         nobody names; INVALID alone, that it knows no modifiers. Of a layout that has two numbers
-        (:func:`~zc_perception.pixel.modifier.same_layout`) either will do.
-    :param costs: what each format costs it, lower is better; without it the place in the list.
+        (:func:`~zc_perception.pixel.modifier.same_layout`) either number is accepted.
+    :param costs: what each format costs it, lower is better; without it the position in the list
+        is the cost.
     :param stride_align: strides must be a multiple of this many bytes.
     :param offset_align: plane offsets must be a multiple of this many bytes.
     :param height_align: planes must have memory for the image's height rounded up to this many
@@ -84,9 +92,10 @@ class BufferConstraints:
     :param cpu_access: what the CPU does with the pixels on its behalf; that needs LINEAR and a
         heap that can be mapped.
     :param devices: names of the devices that will attach.
-    :param slots: buffers that it holds at the same time (it *camps* on them); everybody's add up.
+    :param slots: buffers that it holds at the same time (it *camps* on them); the numbers of all
+        participants add up.
     :param max_slots: most buffers in all that it can work with.
-    :raises NegotiationError: constraints that nobody could ever satisfy.
+    :raises NegotiationError: constraints that can never be satisfied.
     """
 
     participant: str
@@ -164,21 +173,26 @@ class BufferConstraints:
         return self.heaps is not None or self.contiguous or bool(self.devices)
 
     def accepts_format(self, fmt: Format) -> bool:
-        """Whether it can use images of (fourcc, modifier). A CPU reads rows: for it only LINEAR will do."""
+        """
+        Tell whether the participant can use images of (fourcc, modifier).
+
+        A CPU reads rows: for it only LINEAR will do.
+        """
         if self.uses_cpu and fmt[1] != LINEAR:
             return False
         return self.formats is None or self.listed(fmt) is not None
 
     def listed(self, fmt: Format) -> Format | None:
-        """The entry of its list that means *fmt*, of whose layout there may be two numbers.
+        """
+        Return the entry of its list that means *fmt*; a layout may have two numbers.
 
-        :returns: ``None``: there is none.
+        :returns: ``None``: the list has no such entry.
         """
         numbers = ((fmt[0], modifier) for modifier in same_layout(fmt[1]))
         return next((one for one in numbers if one in (self.formats or ())), None)
 
     def format_cost(self, fmt: Format) -> float:
-        """What *fmt* costs it; nothing if it lists none."""
+        """Return what *fmt* costs it; nothing if it lists none."""
         own = self.listed(fmt)
         if self.formats is None or own is None:
             return 0.0
@@ -186,14 +200,14 @@ class BufferConstraints:
         return float(place) if self.costs is None else float(self.costs[place])
 
     def for_format(self, fmt: Format | None) -> BufferConstraints:
-        """These constraints where *fmt* is chosen; ``None``: where no format suits everybody."""
+        """Return these constraints for images of *fmt*; ``None``: no one format suits all."""
         heaps = None if fmt is None else dict(self.format_heaps).get(fmt)
         return (
             self if heaps is None else replace(self, heaps=heaps, format_heaps=(), memory_note='')
         )
 
     def size_problems(self, size: Size) -> Iterator[str]:
-        """Why it can't use images of *size*."""
+        """List why it can't use images of *size*."""
         if self.min_size is not None and not fits_within(self.min_size, size):
             yield (
                 f'takes images of at least {size_text(self.min_size)}, not '
@@ -206,7 +220,7 @@ class BufferConstraints:
             )
 
     def accepts_heap(self, heap: str) -> bool:
-        """Whether it can use buffers of *heap*."""
+        """Return whether it can use buffers of *heap*."""
         return self.heaps is None or any(
             heap == h or (h.endswith('/') and heap.startswith(h)) for h in self.heaps
         )

@@ -1,25 +1,26 @@
-"""One camera's agreement with everybody who uses its buffers.
+"""
+One camera's agreement with all consumers of its buffers.
 
 ::
 
     session = BufferSession(camera.constraints(), (1920, 1080), wanted_slots=8)
     settings = session.allocate([Consumer(accelerator.constraints(), trial_import)], allocate)
     outcome = session.join(late)      # accepted, or refused with the reason
-    reason = session.stands_against([late])    # empty: another setting suits everybody
+    reason = session.stands_against([late])    # empty: another setting suits all
 
-The camera says what it can make, consumers that are there say what they can use, and stand-ins
-speak for consumers that come later, until one of their name is there. The session agrees on one
-setting and lets the camera allocate. Then each consumer imports every buffer on trial, because a
-setting that suits everybody is no guarantee that an import succeeds. Consumers of other processes
-are treated alike: they say their constraints in their HELLO, and import on trial by themselves.
+The camera says what it can make, and the consumers that exist say what they can use. Stand-ins
+speak for consumers that come later, until a consumer of the stand-in's name exists. The session
+agrees on one setting and lets the camera allocate. Then each consumer imports every buffer on
+trial, because a setting that suits all of them is no guarantee that an import succeeds. Consumers
+of other processes are treated alike: they send their constraints in their HELLO, and import on
+trial by themselves.
 
 A consumer that comes later must suit what is allocated. If it doesn't,
-:meth:`BufferSession.stands_against` tells whether another setting suits everybody. Nothing is
+:meth:`BufferSession.stands_against` tells whether another setting suits all of them. Nothing is
 allocated a second time in one session: the camera's owner makes another session.
 
-A misfit is never silent. Camera and stand-ins must agree, or the session fails and names who and
-what stands against it. A consumer that does not fit is refused by name and reason, and gets no
-buffers.
+A misfit is never silent. Camera and stand-ins must agree, or the session fails and names what
+stands against it. A consumer that does not fit is refused by name and reason, and gets no buffers.
 
 **Threads.** Every method may be called from any thread. Allocators and trial imports run without
 the lock.
@@ -52,12 +53,15 @@ from zc_perception.negotiation.settings import (
 
 @dataclass(frozen=True, eq=False)
 class Consumer:
-    """Somebody who uses the buffers. Two are the same only if they are one object.
+    """
+    A user of the buffers.
+
+    Two consumers are the same only if they are one object.
 
     :param constraints: what it can use; ``participant`` is its name for people.
     :param trial_import: imports one slot's buffers as it will later, and raises if it can't;
         ``None``: it imports nothing, or does so in its own process.
-    :param name: of the stand-in whose place it takes; by default its name for people.
+    :param name: the name of the stand-in that it replaces; by default its name for people.
     """
 
     constraints: BufferConstraints
@@ -76,7 +80,11 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A verdict and its reason. REFUSED: its constraints don't suit. FELL_BACK: its trial import failed."""
+    """
+    A verdict and its reason.
+
+    REFUSED: its constraints don't suit. FELL_BACK: its trial import failed.
+    """
 
     verdict: Verdict
     reason: str = ''
@@ -91,7 +99,8 @@ class Outcome:
 
 
 class BufferSession:
-    """See the module.
+    """
+    See the module.
 
     :param camera: the camera's constraints; ``heaps`` are those that it can allocate from. Its
         order decides between what costs the same.
@@ -125,10 +134,13 @@ class BufferSession:
         self.why = ''
 
     def allocate(self, consumers: Sequence[Consumer], allocator: Allocator) -> BufferSettings:
-        """Agree with everybody who fits, allocate, and let each of *consumers* import every slot's buffers on trial. Once.
+        """
+        Agree with every consumer that fits, allocate, and let each import every slot on trial.
 
-        :raises NegotiationError: camera and stand-ins don't agree, or the camera answered
-            something else than it was asked for.
+        Call it once.
+
+        :raises NegotiationError: camera and stand-ins don't agree, or the camera's answer isn't
+            what it was asked for.
         :raises AllocationError: from *allocator*: no memory.
         """
         request, outcomes = self.plan(consumers)
@@ -144,14 +156,17 @@ class BufferSession:
         return settings
 
     def _standing_in(self, consumers: Sequence[Consumer]) -> list[BufferConstraints]:
-        """The stand-ins whose consumers are not among *consumers*."""
+        """Return the stand-ins whose consumers are not among *consumers*."""
         here = {consumer.name or consumer.constraints.participant for consumer in consumers}
         return [one for one in self._stand_ins if one.participant not in here]
 
     def plan(
         self, consumers: Sequence[Consumer]
     ) -> tuple[AllocationRequest, dict[Consumer, Outcome]]:
-        """What :meth:`allocate` asks the camera for, and those of *consumers* that it refuses before. Nothing is allocated.
+        """
+        Return what :meth:`allocate` asks the camera for, and which consumers it refuses before.
+
+        Nothing is allocated.
 
         :raises NegotiationError: camera and stand-ins don't agree.
         """
@@ -181,7 +196,8 @@ class BufferSession:
     def stands_against(
         self, newcomers: Sequence[Consumer], camera: BufferConstraints | None = None
     ) -> str:
-        """Say why no other setting suits all that have buffers and *newcomers*; empty: one does.
+        """
+        Say why no other setting suits all that have buffers and *newcomers*; empty: one does.
 
         :param camera: what it can make; by default what it could make if it were opened anew.
         """
@@ -193,7 +209,7 @@ class BufferSession:
         return ''
 
     def outcome(self, consumer: Consumer) -> Outcome | None:
-        """What became of *consumer*; ``None``: it is not known here."""
+        """Return what became of *consumer*; ``None``: it is not known here."""
         with self._lock:
             return self._outcomes.get(consumer)
 
@@ -207,7 +223,10 @@ class BufferSession:
         return Outcome(Verdict.FELL_BACK, failure) if failure else Outcome(Verdict.ACCEPTED)
 
     def join(self, consumer: Consumer) -> Outcome:
-        """Let *consumer* in after the allocation: what is allocated must suit it, and it imports every slot's buffers on trial.
+        """
+        Let *consumer* in after the allocation.
+
+        What is allocated must suit it, and it imports every slot's buffers on trial.
 
         :raises NegotiationError: nothing is allocated yet.
         """
@@ -220,7 +239,7 @@ class BufferSession:
         return outcome
 
     def _too_few(self, consumer: Consumer, settings: BufferSettings) -> Outcome | None:
-        """Refused, where fewer slots are left than it needs."""
+        """Refuse *consumer* where fewer slots are left than it needs."""
         claims = [self._camera, *(one.constraints for one in self._accepted())]
         free = settings.slots - sum(claim.slots for claim in claims)
         wanted = consumer.constraints.slots
@@ -241,12 +260,20 @@ class BufferSession:
             ]
 
     def leave(self, consumer: Consumer) -> None:
-        """*consumer* is gone: its slots are somebody else's. Idempotent."""
+        """
+        Remove *consumer*: its slots are free for others.
+
+        Idempotent.
+        """
         with self._lock:
             self._outcomes.pop(consumer, None)
 
     def objection(self, consumer: Consumer) -> str:
-        """Why *consumer* must not get these buffers; empty: it may, or nothing is allocated yet."""
+        """
+        Explain why *consumer* must not get these buffers.
+
+        Empty: it may get them, or nothing is allocated yet.
+        """
         with self._lock:
             if self._settings is None:
                 return ''
@@ -257,7 +284,8 @@ class BufferSession:
 
     @property
     def settings(self) -> BufferSettings:
-        """What is allocated.
+        """
+        What is allocated.
 
         :raises NegotiationError: nothing is.
         """
@@ -274,7 +302,11 @@ class BufferSession:
         return self._settings is not None
 
     def outcomes(self) -> dict[str, Outcome]:
-        """What became of each participant, by name; of two consumers of one name the later."""
+        """
+        Return what became of each participant, by name.
+
+        If two consumers have one name, the later one counts.
+        """
         found = (
             {} if self._settings is None else {self._camera.participant: Outcome(Verdict.ACCEPTED)}
         )
@@ -289,7 +321,8 @@ class BufferSession:
         return found
 
     def describe(self) -> str:
-        """What was chosen, why, and what became of each participant; one line.
+        """
+        Return one line: what was chosen, why, and what became of each participant.
 
         :raises NegotiationError: nothing is allocated.
         """
@@ -305,9 +338,12 @@ def trial_failure(
     slots: Sequence[Buffers],
     number: int | None = None,
 ) -> str:
-    """Import every slot's buffers on trial; what went wrong, or nothing. After a failure the imports before it are given back.
+    """
+    Import every slot's buffers on trial; return what went wrong, or nothing.
 
-    :param number: of the only slot in *slots*, where nobody knows yet how many there will be.
+    After a failure, earlier imports are given back.
+
+    :param number: the number of the only slot in *slots*, where the total isn't known yet.
     """
     if trial is None:
         return ''

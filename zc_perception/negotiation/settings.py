@@ -1,4 +1,8 @@
-"""What was agreed on: limits that images in the buffers must keep, the request to the allocator, and the settings after its answer.
+"""
+What was agreed on: limits of images, the request to the allocator, and the final settings.
+
+The limits are what images in the buffers must keep; the settings are final after the allocator's
+answer.
 
 Source: Fuchsia's *Sysmem overview* (buffer settings; several image sizes in one buffer) and the
 kernel's *Exchanging pixel buffers* (what an allocation request takes and what its answer may
@@ -32,12 +36,13 @@ Buffers = tuple[DmaBuf, ...]
 
 
 Objection = tuple[str, str, str]
-"""What stands before the heap's name, what stands behind the name of one heap, and behind the names of several."""
+"""The words before a heap's name, behind the name of one heap, and behind the names of several."""
 
 
 @dataclass(frozen=True)
 class HeapOffer:
-    """One heap that the allocator can use.
+    """
+    One heap that the allocator can use.
 
     :param name: ``dma_heap/system``, ``udmabuf``, ``memfd``, ``v4l2/DRIVER`` …
     :param contiguous: whether its buffers are physically contiguous; ``None``: only an import
@@ -50,7 +55,11 @@ class HeapOffer:
     attachable: bool = True
 
     def objections(self, participant: BufferConstraints, fmt: Format | None) -> list[str]:
-        """Why *participant* can't use buffers of this heap for images of *fmt*; empty if it can. See :meth:`BufferConstraints.for_format`."""
+        """
+        List why *participant* can't use this heap's buffers for images of *fmt*; empty if it can.
+
+        See :meth:`BufferConstraints.for_format`.
+        """
         return [
             objection_text(objection, [self.name])
             for objection in self.each_objection(participant, fmt)
@@ -72,7 +81,7 @@ class HeapOffer:
 
 
 def heap_offer(name: str) -> HeapOffer:
-    """The offer of a heap by its name, with what the name alone tells."""
+    """Return the offer of a heap by its name, with what the name alone tells."""
     if is_contiguous(name):
         return HeapOffer(name, contiguous=True)
     if name in ('dma_heap/system', 'udmabuf'):
@@ -102,7 +111,8 @@ class ImageLimits:
     max_stride: int | None = None
 
     def layout(self, fourcc: int, size: Size, placement: Placement | None) -> ImageLayout:
-        """The LINEAR layout of a *size* image that keeps them.
+        """
+        Return the LINEAR layout of a *size* image that keeps the limits.
 
         :raises LayoutError: the format can't have that size, or an alignment is out of range.
         :raises FormatError: the format isn't known here.
@@ -119,7 +129,10 @@ class ImageLimits:
 
 @dataclass(frozen=True)
 class BufferSettings:
-    """A complete description of the buffers, but for where they are. Many buffers share one.
+    """
+    A complete description of the buffers, but for where they are.
+
+    Many buffers share one.
 
     :param layout: the image format: size, fourcc, modifier, planes.
     :param slots: how many buffers (each may consist of several memory buffers).
@@ -139,7 +152,12 @@ class BufferSettings:
 
     @property
     def placement(self) -> Placement | None:
-        """How planes lie in buffers; ``None`` where one plane makes it the same, or some share a buffer and some don't."""
+        """
+        Return how planes lie in buffers.
+
+        ``None`` where one plane makes it the same, or where some planes share a buffer and some
+        don't.
+        """
         if len(self.layout.planes) == 1:
             return None
         if self.layout.num_buffers == 1:
@@ -151,26 +169,29 @@ class BufferSettings:
         )
 
     def describe(self) -> str:
-        """One line for logs."""
+        """Return one line for logs."""
         heap = '' if self.heap is None else f" from heap '{self.heap.name}'"
         return f'{self.layout.describe()}, {self.slots} slots{heap}'
 
     def sizes(self) -> tuple[int, ...]:
-        """Bytes that each memory buffer of a slot needs."""
+        """Return bytes that each memory buffer of a slot needs."""
         return tuple(self.layout.buffer_size(index) for index in range(self.layout.num_buffers))
 
 
 @dataclass(frozen=True)
 class AllocationRequest:
-    """What the allocator is asked for. It chooses one of ``modifiers``, may pad, and may vary nothing else.
+    """
+    What the allocator is asked for.
+
+    It chooses one of ``modifiers``, may pad, and may vary nothing else.
 
     :param fourcc: the pixel format.
-    :param modifiers: the acceptable ones, the best first; INVALID among them: an implicit layout
-        is acceptable, alone: is demanded.
+    :param modifiers: the acceptable modifiers, the best first. INVALID among them says that an
+        implicit layout is acceptable; INVALID alone demands it.
     :param size: the image's own size.
     :param limits: what strides, offsets and sizes have to keep.
     :param slots: buffers wanted.
-    :param needed: fewest that participants can do with; the others only spare drops.
+    :param needed: fewest buffers that participants can work with; the others only avoid drops.
     :param placement: ``None``: the allocator's choice.
     :param reasons: why these settings were chosen, where there was a choice.
     """
@@ -186,7 +207,8 @@ class AllocationRequest:
     reasons: tuple[str, ...] = ()
 
     def layout(self) -> ImageLayout:
-        """The LINEAR layout that suits everybody.
+        """
+        Return the LINEAR layout that suits every participant.
 
         :raises NegotiationError: LINEAR isn't acceptable; only the allocator itself knows the
             layout then.
@@ -199,14 +221,15 @@ class AllocationRequest:
         return self.limits.layout(self.fourcc, self.size, self.placement)
 
     def settings(self) -> BufferSettings:
-        """The settings of a LINEAR allocation exactly as wanted.
+        """
+        Return the settings of a LINEAR allocation exactly as wanted.
 
         :raises NegotiationError: LINEAR isn't acceptable.
         """
         return BufferSettings(self.layout(), self.slots, self.heap, self.limits)
 
     def describe(self) -> str:
-        """One line for messages."""
+        """Return one line for messages."""
         modifiers = ', '.join(map(modifier_name, self.modifiers))
         return (
             f'{fourcc_name(self.fourcc)} ({modifiers}) {size_text(self.size)}, {self.slots} slots'
@@ -215,7 +238,8 @@ class AllocationRequest:
 
 @dataclass(frozen=True)
 class Allocation:
-    """The allocator's answer.
+    """
+    The allocator's answer.
 
     :param layout: as queried after the allocation; its modifier is INVALID where the allocator
         doesn't tell.
@@ -229,12 +253,18 @@ class Allocation:
 Allocator = Callable[[AllocationRequest], Allocation]
 Undo = Callable[[], None]
 TrialImport = Callable[[BufferSettings, Buffers], Undo | None]
-"""Imports one slot's buffers as it will later. Raises if it can't. Gives the import back at once, or keeps it for later and returns
-how to give it back, for when nothing comes of the buffers."""
+"""
+Imports one slot's buffers as it will later. Raises if it can't. Gives the import back at once, or
+keeps it for later and returns how to give it back, for when nothing comes of the buffers.
+"""
 
 
 def violations(constraints: BufferConstraints, settings: BufferSettings) -> list[str]:
-    """Which of *constraints* the buffers don't keep: the check of an allocator's answer and of a late joiner alike."""
+    """
+    List which of *constraints* the buffers don't keep.
+
+    It checks an allocator's answer and a late joiner alike.
+    """
     layout, found = settings.layout, []
     if not constraints.accepts_format(settings.format):
         offered = (
@@ -290,7 +320,7 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
 
 
 def joint_limits(participants: Sequence[BufferConstraints]) -> ImageLimits:
-    """Everybody's limits together."""
+    """Combine the limits of all participants."""
     strides = [p.max_stride for p in participants if p.max_stride is not None]
     return ImageLimits(
         stride_align=math.lcm(*(p.stride_align for p in participants)),

@@ -1,4 +1,8 @@
-"""Constraints written as text: participants of a parameter file, which stand in for ones that come later, and what a HELLO adds.
+"""
+Constraints written as text.
+
+They are participants of a parameter file, which stand in for consumers that come later, and what a
+HELLO adds.
 
 ``NAME: NV12 NV12:0x0300000000000010; stride_align=256; heap=dma_heap/; slots=2; contiguous``
 """
@@ -104,7 +108,7 @@ _FLAGS: dict[str, tuple[str, Any]] = {
 
 
 def _format(word: str) -> Format:
-    """A ``drm-format``, or ``NV12:INVALID`` for an implicit layout."""
+    """Return a ``drm-format``, or ``NV12:INVALID`` for an implicit layout."""
     # Words lose the blanks of 'R8  '.
     name, colon, value = word.partition(':')
     fourcc, modifier = parse_drm_format(name.ljust(4) + colon + value, implicit=True)
@@ -147,10 +151,10 @@ def _options(parts: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_options(text: str) -> BufferConstraints:
-    """Constraints of a consumer of any format, as :func:`options_text` writes them.
+    """
+    Parse constraints of a consumer of any format, as :func:`options_text` writes them.
 
-    :raises ConfigError: an option that nobody understands, or constraints that nobody could
-        satisfy.
+    :raises ConfigError: an option that isn't known, or constraints that can never be satisfied.
     """
     try:
         return BufferConstraints('consumer', **(_options(text.split(';')) if text else {}))
@@ -159,7 +163,12 @@ def parse_options(text: str) -> BufferConstraints:
 
 
 def parse_stand_in(text: str) -> BufferConstraints:
-    """The constraints that one entry of the parameter ``participants`` says.
+    """
+    Parse the constraints of one entry of the parameter ``participants``.
+
+    Formats are ``drm-format`` strings, or ``any``. A linear format has no modifier;
+    ``NV12:INVALID`` is an implicit layout. Options are those of :class:`BufferConstraints`;
+    ``contiguous``, ``one_buffer`` and ``buffer_per_plane`` take no value.
 
     Formats are ``drm-format`` strings, or ``any``; a linear one has no modifier, ``NV12:INVALID``
     is an implicit layout. Options are those of :class:`BufferConstraints`; contiguous, one_buffer
@@ -184,7 +193,8 @@ def parse_stand_in(text: str) -> BufferConstraints:
 
 
 def parse_stand_ins(entries: Sequence[str]) -> list[BufferConstraints]:
-    """All entries of the parameter, empty ones left out.
+    """
+    Parse all entries of the parameter; empty ones are left out.
 
     :raises ConfigError: see :func:`parse_stand_in`; or two entries of one name.
     """
@@ -201,7 +211,11 @@ def parse_stand_ins(entries: Sequence[str]) -> list[BufferConstraints]:
 
 
 def options_text(constraints: BufferConstraints) -> str:
-    """Everything but name and formats of *constraints*, as :func:`parse_stand_in` reads it after them; empty: nothing is asked for."""
+    """
+    Write everything but name and formats of *constraints* as text.
+
+    :func:`parse_stand_in` reads it after name and formats. Empty: nothing is asked for.
+    """
     found = [
         f'{key}={write(getattr(constraints, field))}'
         for key, (field, _, write) in _OPTIONS.items()

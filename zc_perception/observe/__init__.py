@@ -1,4 +1,5 @@
-"""What the nodes say of themselves, and what tools of other processes see of them.
+"""
+What nodes say of themselves, and what tools of other processes see of them.
 
 Read in this order:
 
@@ -8,6 +9,6 @@ Read in this order:
    is the program that shows both for the nodes that run.
 2. :mod:`~zc_perception.observe.diagnostics`: ``/diagnostics``. Its figures are those of
    ``metrics``: latencies, and how much of a counter is new.
-3. ``processes``: what ``/proc`` says of other processes, and the next step for whoever may not
+3. ``processes``: what ``/proc`` says of other processes, and the next step for a user that may not
    look at them or at the kernel.
 """

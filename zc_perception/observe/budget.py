@@ -23,16 +23,21 @@ _NEWEST = 1 / 16
 
 
 def spans_ns(times_ns: Sequence[int]) -> list[int]:
-    """Return how long each stage took. If a time isn't known (0), its stage took nothing and the next one longer.
+    """
+    Return how long each stage took.
 
-    A fence may be seen by a thread that is late to note that it was submitted: no stage takes less
-    than nothing.
+    If a time isn't known (0), its stage took nothing and the next one longer. The thread that
+    notes the submission may be late, after the fence is seen: no stage takes less than nothing.
     """
     return [end - begin for begin, end in itertools.pairwise(itertools.accumulate(times_ns, max))]
 
 
 class Late(NamedTuple):
-    """A frame that was late, and the stage that took most beyond what it usually takes in frames that are in time."""
+    """
+    A frame that was late, and the stage to blame.
+
+    That is the stage that exceeded most what it usually takes in frames that are in time.
+    """
 
     whole_ms: float
     stage: str
@@ -47,7 +52,11 @@ class Late(NamedTuple):
 
 
 class FrameBudget:
-    """Counts the frames that took longer than *deadline_s*, by the stage that broke it. One thread judges, any may read."""
+    """
+    Counts the frames that took longer than *deadline_s*, by the stage that broke it.
+
+    One thread judges, any may read.
+    """
 
     def __init__(self, deadline_s: float) -> None:
         self.deadline_ns = round(deadline_s * 1e9)

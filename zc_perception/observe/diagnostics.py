@@ -1,4 +1,8 @@
-"""``/diagnostics`` in the standard form: a status per part of a node, once a second, and at once when a level changes."""
+"""
+``/diagnostics`` in the standard form: a status per part of a node.
+
+It is published once a second, and at once when a level changes.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +28,15 @@ from zc_perception.observe.metrics import RECENT_S
 TOPIC = '/diagnostics'
 PERIOD_S = 1.0
 LOOK_S = 0.2
-"""Signs are looked at so often, and levels where one has changed: no more than five messages a second, whatever flickers."""
+"""
+Seconds between two looks at the signs, and at the levels where a sign has changed: at most five
+messages a second, whatever flickers.
+"""
 _RESTLESS_S = RECENT_S + PERIOD_S
-"""What a sign announces shows within so long: warnings pass, and what has stopped is known to have stopped."""
+"""
+Seconds within which a sign's announcement shows: warnings pass, and what has stopped is known to
+have stopped.
+"""
 
 
 class Level(Enum):
@@ -41,7 +51,11 @@ OK, WARN, ERROR = Level.OK, Level.WARN, Level.ERROR
 
 
 class Figures(Mapping[str, Any]):
-    """Values that are made when somebody asks for them: levels are looked at more often than figures are published."""
+    """
+    Values that are made only on demand.
+
+    Levels are looked at more often than figures are published.
+    """
 
     def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
         self._make = cache(make)
@@ -62,7 +76,8 @@ class Figures(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Status:
-    """One part's state.
+    """
+    One part's state.
 
     :param message: what is, in a sentence.
     :param values: figures by name.
@@ -78,13 +93,14 @@ class Status:
     hardware_id: str = ''
 
     def text(self) -> str:
-        """Message and advice."""
+        """Return message and advice."""
         return f'{self.message}; {self.advice}' if self.advice else self.message
 
 
 @dataclass(frozen=True)
 class Row:
-    """One condition of a part, and what the part says while it holds.
+    """
+    One condition of a part, and what the part says while it holds.
 
     :param when: takes what was seen.
     :param sentence: a format string, as the advice is; its fields are the names of what was seen.
@@ -103,7 +119,8 @@ class Row:
 
 
 class Part:
-    """The conditions of a part of a node, as the rows of a table: the first one that holds counts.
+    """
+    The conditions of a part of a node, as the rows of a table: the first one that holds counts.
 
     ``tools/diagnostics_page.py`` writes the same rows into docs/diagnostics.md.
 
@@ -118,7 +135,7 @@ class Part:
     def status(
         self, values: Mapping[str, Any] | None = None, hardware_id: str = '', **seen: Any
     ) -> Status:
-        """What the part says of what was *seen*."""
+        """Return what the part says of what was *seen*."""
         look = SimpleNamespace(**seen)
         holding = (row for row in (*self.rows, self._well) if row.when(look))
         first = next(holding)
@@ -130,19 +147,22 @@ class Part:
 
 
 class DiagnosticsPublisher:
-    """Publishes once a second and when a level has changed. It looks five times a second at *signs*, and for a while after one of them has
-    changed at what *collect* says: that takes a hundred times as long.
+    """
+    Publishes once a second and when a level has changed.
 
-    By the steady clock: a simulation's time may stand still. From the moment on that the node has
-    an executor, but not on that: see :mod:`~zc_perception.lookout`. What *collect* raises is
-    published as an error, and costs nothing else.
+    It looks five times a second at *signs*. For a while after one of them has changed, it also
+    looks at what *collect* says, which takes a hundred times as long.
+
+    It goes by the steady clock: a simulation's time may stand still. It works from the moment that
+    the node has an executor, but not on that executor: see :mod:`~zc_perception.lookout`. What
+    *collect* raises is published as an error, and has no other effect.
 
     :param collect: called on a thread of its own, one call at a time; must be quick, and neither
         wait nor touch pixels.
     :param before_publishing: called once a second, before the regular message, if that says
         something else than the last one.
-    :param signs: something that is not equal to what it was once a level may have changed or is
-        about to; by default it never is. As quick as reading some attributes.
+    :param signs: returns a value that changes once a level may have changed or is about to; by
+        default it never changes. It must be as quick as reading some attributes.
     """
 
     def __init__(
@@ -214,7 +234,11 @@ class DiagnosticsPublisher:
         return status.part, status.level, texts, values
 
     def stop(self) -> None:
-        """No more messages. Idempotent."""
+        """
+        Stop publishing.
+
+        Idempotent.
+        """
         self._watch.stop()
 
 
@@ -239,7 +263,11 @@ def _as_message(now_ns: int, rows: Sequence[_Row]) -> DiagnosticArray:
 
 
 def _as_bytes(now_ns: int, rows: Sequence[_Row]) -> bytes:
-    """The same, serialised: a number of 4 bytes begins at a multiple of 4, a level anywhere."""
+    """
+    Serialise the message again.
+
+    A number of 4 bytes begins at a multiple of 4, a level anywhere.
+    """
     out = bytearray(ENCAPSULATION + STAMP.pack(*divmod(now_ns, 1_000_000_000)) + cdr_string(''))
     out += bytes(-len(out) % 4) + COUNT.pack(len(rows))
     for _, level, texts, values in rows:

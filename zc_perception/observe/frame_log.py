@@ -1,22 +1,27 @@
-"""The flight recorder of a node: what it did with each frame and when, in memory that tools of other processes can read at any time.
+"""
+The flight recorder of a node: what it did with each frame and when.
 
-Always on, so that ``zc_verify`` and the timeline attach to what runs already, without ROS and without the node's help. A memfd: nothing
-to clean up, gone with the process. Little-endian, nothing but fixed sizes.
+The records lie in memory that tools of other processes can read at any time.
 
-In this file, in this order: what lies where; :class:`FrameLog`, which the node's thread writes; :class:`FrameLogReader` and
-:func:`find_frame_logs`, with which another process finds the logs in ``/proc`` and reads them. Only the standard library is needed to read.
+The recorder is always on, so that ``zc_verify`` and the timeline attach to what runs already,
+without ROS and without the node's help. It is a memfd: there is nothing to clean up, it is gone
+with the process. It is little-endian, and every field has a fixed size.
 
-===========  =======  ================================================================================================
-bytes        size     what
-===========  =======  ================================================================================================
-0            4 KiB    header: :data:`HEADER`, and words of 8 bytes that are written whole: records written, time of the end
-4 KiB        28 KiB   facts: u64 generation (odd while they are written), u32 bytes, u32 CRC-32, UTF-8 JSON
-32 KiB       768 KiB  ring of :data:`CAPACITY` records of :data:`RECORD_SIZE` bytes; record *n* (from 1) at (*n* - 1) mod capacity
-===========  =======  ================================================================================================
+In this file, in this order: the layout; :class:`FrameLog`, which the node's thread writes;
+:class:`FrameLogReader` and :func:`find_frame_logs`, with which another process finds the logs in
+``/proc`` and reads them. Only the standard library is needed to read.
 
-A record is written with its number first and last, then the count of records. A reader takes a record that has its number at both ends
-and that the writer, as the count says afterwards, is still :data:`MARGIN` records away from overwriting. No checksum: its code and tables
-have left the CPU's caches by the next frame, which makes it the dearest part of a record.
+- Bytes 0 to 4 KiB: header: :data:`HEADER`, and words of 8 bytes that are written whole: records
+  written, time of the end.
+- From 4 KiB, 28 KiB: facts: u64 generation (odd while they are written), u32 bytes, u32 CRC-32,
+  UTF-8 JSON.
+- From 32 KiB, 768 KiB: ring of :data:`CAPACITY` records of :data:`RECORD_SIZE` bytes; record *n*
+  (from 1) is at (*n* - 1) mod capacity.
+
+A record is written with its number first and last, then the count of records. A reader takes a
+record that has its number at both ends and that the writer, as the count says afterwards, is still
+:data:`MARGIN` records away from overwriting. There is no checksum: its code and tables would have
+left the CPU's caches by the next frame, which would make it the most expensive part of a record.
 """
 
 from __future__ import annotations
@@ -103,7 +108,8 @@ class RecordKind(IntEnum):
 
 
 class FrameRecord(NamedTuple):
-    """One frame that one node was done with.
+    """
+    One frame that one node was done with.
 
     Times are CLOCK_MONOTONIC in ns, the same in every process of the machine; 0: not applicable or
     unknown.
@@ -159,7 +165,10 @@ _pack_record = RECORD.pack_into
 
 
 class FrameLog:
-    """One node's log. One thread at a time writes records; :meth:`describe` may be called from any.
+    """
+    One node's log.
+
+    One thread at a time writes records; :meth:`describe` may be called from any.
 
     Nothing here raises: a log that can't be made, or has a record that doesn't fit, says so once
     by *warn* and is left out. In a forked child it does nothing.
@@ -207,20 +216,25 @@ class FrameLog:
 
     @property
     def written(self) -> int:
-        """Records so far; 0 when it is closed."""
+        """The number of records; 0 when the log is closed."""
         opened = self._open
         return 0 if opened is None else opened[1][WORD_WRITTEN]
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is written: after :meth:`close`, in a forked child, or where no log could be made."""
+        """
+        Whether nothing is written.
+
+        That is after :meth:`close`, in a forked child, or where no log could be made.
+        """
         return self._open is None
 
     def published(self, frame: Frame, began_ns: int, sent_ns: int) -> None:
-        """A frame was given to its consumers.
+        """
+        Record that a frame was given to its consumers.
 
         :param began_ns: before it was published; counts where the link itself notes no time.
-        :param sent_ns: when everybody had it.
+        :param sent_ns: when all consumers had it.
         """
         self._write(
             _PUBLISHED, frame.data, frame.published_ns or began_ns, 0, 0, 0, 0, 0, sent_ns, 0, 0, 0
@@ -229,7 +243,7 @@ class FrameLog:
     def processed(
         self, entry: InFlight, done_ns: int, decoded_ns: int, sent_ns: int, detections: int
     ) -> None:
-        """A frame's detections were sent."""
+        """Record that a frame's detections were sent."""
         frame = entry.frame
         self._write(
             _PROCESSED, frame.data, frame.published_ns, entry.received_ns, entry.submitted_ns, entry.signalled_ns, done_ns, decoded_ns,
@@ -237,7 +251,8 @@ class FrameLog:
         )  # fmt: skip
 
     def failed(self, frame: Frame, failed_ns: int, entry: InFlight | None = None) -> None:
-        """A frame gave no detections.
+        """
+        Record that a frame gave no detections.
 
         :param entry: what is known of its job, if it had one.
         """
@@ -281,8 +296,10 @@ class FrameLog:
                 self._complain(f'frame {data.sequence} is missing in the frame log: {error}')
 
     def describe(self, facts: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
-        """Replace the facts: what doesn't change with each frame, or is counted. More than 28 KiB of JSON are no facts: the earlier ones
-        stay.
+        """
+        Replace the facts: what doesn't change with each frame, or is counted.
+
+        More than 28 KiB of JSON are no facts: the earlier ones stay.
 
         :param facts: or what gathers them, which isn't called when there is no log.
         """
@@ -309,7 +326,11 @@ class FrameLog:
                     self._complain(f'the frame log could not be updated: {one_line(error)}')
 
     def close(self) -> None:
-        """End the log. Who has it open may still read it. A second call does nothing."""
+        """
+        End the log.
+
+        A process that has it open may still read it. A second call does nothing.
+        """
         with self._describing:
             if self._open is not None:
                 self._open[1][WORD_ENDED] = time.monotonic_ns()
@@ -340,7 +361,8 @@ _WEAKLY_ORDERED = os.uname().machine not in ('x86_64', 'i686')
 
 @dataclass(frozen=True)
 class UnreadableProcess:
-    """A process that may have a frame log, which this one can't see.
+    """
+    A process that may have a frame log, which this one can't see.
 
     :param name: its command's name.
     """
@@ -352,7 +374,8 @@ class UnreadableProcess:
 
 
 class FrameLogReader:
-    """One log of one process, mapped read-only; stays readable after the process has ended.
+    """
+    One log of one process, mapped read-only; stays readable after the process has ended.
 
     :param fd: the log; not owned, it isn't needed afterwards.
     :param pid: the process, as this one sees it; ``None``: as the log says.
@@ -407,16 +430,18 @@ class FrameLogReader:
         return now is not None and not now.ended and now.start == self._process.start
 
     def _oldest(self) -> int:
-        """The first record that nobody is about to overwrite."""
+        """Return the first record that isn't about to be overwritten."""
         return max(1, self.written - CAPACITY + MARGIN)
 
     def skip(self) -> None:
-        """What was written so far doesn't matter, and isn't lost."""
+        """Skip the records that exist; they don't count as lost."""
         self._next = self.written + 1
 
     def read(self) -> list[FrameRecord]:
-        """The records since the last call, at the first one those that are there; each one whole. :attr:`lost` counts what was
-        overwritten before.
+        """
+        Return the whole records since the last call; the first call returns all that exist.
+
+        :attr:`lost` counts what was overwritten before.
         """
         records: list[FrameRecord] = []
         written = self.written
@@ -442,7 +467,7 @@ class FrameLogReader:
         return records
 
     def _whole(self, number: int) -> tuple[int, ...] | None:
-        """A record's fields; ``None``: it isn't whole, even after a moment."""
+        """Return a record's fields; ``None``: it isn't whole, even after a moment."""
         offset = RING_OFFSET + (number - 1) % CAPACITY * RECORD_SIZE
         for attempt in range(_RECORD_ATTEMPTS):
             copy = self._memory[offset : offset + RECORD_SIZE]
@@ -456,7 +481,11 @@ class FrameLogReader:
         return None
 
     def facts(self) -> dict[str, Any]:
-        """What the node says of itself; what it said before, while it is just writing (or died in the middle)."""
+        """
+        Return what the node says of itself.
+
+        While the node is writing it (or died in the middle), this is what it said before.
+        """
         for _ in range(_FACTS_ATTEMPTS):
             facts = self._read_facts()
             if facts is not None:
@@ -499,7 +528,8 @@ class FrameLogReader:
 
 
 class FoundFrameLogs(list[FrameLogReader]):
-    """The logs that were found, by pid and node; a context manager that closes them.
+    """
+    The logs that were found, by pid and node; a context manager that closes them.
 
     :ivar unreadable: processes that may have one more, and why it isn't here.
     """
@@ -523,7 +553,8 @@ def _as_whom() -> str:
 
 
 def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> FoundFrameLogs:
-    """Open the logs of all processes, or those of *pids*.
+    """
+    Open the logs of all processes, or those of *pids*.
 
     A log counts as its writer's: other processes that have it open, such as tools that read it and
     forked children, are passed over.
@@ -574,7 +605,8 @@ def _links(pid: int, proc: Path) -> Iterator[Path]:
 
 
 def _open_log(link: Path, pid: int, proc: Path) -> tuple[tuple[int, int], FrameLogReader] | None:
-    """With its identity; ``None``: it isn't this process's own.
+    """
+    Open a log, with its identity; ``None``: it isn't this process's own.
 
     :raises ValueError: it only has the name.
     """
@@ -589,7 +621,7 @@ def _open_log(link: Path, pid: int, proc: Path) -> tuple[tuple[int, int], FrameL
 
 
 def _check(fd: OwnedFd) -> None:
-    """:raises ValueError: not a log that this version understands."""
+    """Check the header."""
     status = os.fstat(fd.fileno())
     if not stat.S_ISREG(status.st_mode) or status.st_size != SIZE:
         raise ValueError(
@@ -624,7 +656,7 @@ def _text(field: bytes) -> str:
 
 
 def _namespace_pids(process: Path) -> set[int]:
-    """The process's numbers in its pid namespaces."""
+    """Return the process's numbers in its pid namespaces."""
     try:
         lines = (process / 'status').read_text(errors='replace').splitlines()
     except OSError:

@@ -1,5 +1,8 @@
-"""Latency windows (constant memory, O(1) per sample), and what a counter did lately: diagnostics warn of what happens now, not of what
-happened once.
+"""
+Latency windows, and what a counter did lately.
+
+Windows have constant memory and cost O(1) per sample. Diagnostics warn of what happens now, not of
+what happened once.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ class LatencyWindow:
         return self._count
 
     def percentiles(self) -> Percentiles:
-        """Over the window."""
+        """Return percentiles over the window."""
         with self._lock:
             samples = np.array(self._samples[: min(self._count, WINDOW)], np.int64)
         if not len(samples):
@@ -60,7 +63,7 @@ class LatencyWindow:
 
 
 def _quantile(ordered: NDArray[np.int64], share: float) -> float:
-    """In ms, between the two nearest samples."""
+    """Return a quantile in ms, between the two nearest samples."""
     place = share * (len(ordered) - 1)
     low = int(place)
     high = min(low + 1, len(ordered) - 1)
@@ -68,7 +71,8 @@ def _quantile(ordered: NDArray[np.int64], share: float) -> float:
 
 
 class StageLatencies:
-    """A window for each stage of a frame's way.
+    """
+    A window for each stage of a frame's way.
 
     Stages: ``capture`` (the camera writes or fetches it), ``link`` (publish → the consumer has
     it), ``infer`` (submitted → result), ``decode`` (raw outputs → boxes), ``publish`` (boxes →
@@ -85,7 +89,8 @@ class StageLatencies:
         self._frame_count = 0
 
     def record(self, stage: str, duration_ns: int) -> None:
-        """Add one duration.
+        """
+        Add one duration.
 
         :raises KeyError: unknown stage.
         """
@@ -94,7 +99,11 @@ class StageLatencies:
     def record_frame(
         self, link_ns: int, infer_ns: int, decode_ns: int, publish_ns: int, end_to_end_ns: int
     ) -> None:
-        """Add a frame's stages in the inference node, all at once, which costs less than one by one. One thread only."""
+        """
+        Add a frame's stages in the inference node, all at once, which costs less than one by one.
+
+        One thread only.
+        """
         count = self._frame_count
         place = count % WINDOW * _FRAME.size
         _FRAME.pack_into(
@@ -103,7 +112,7 @@ class StageLatencies:
         self._frame_count = count + 1
 
     def summary(self) -> dict[str, Percentiles]:
-        """Percentiles of every stage that has samples."""
+        """Return percentiles of every stage that has samples."""
         found = {
             stage: window.percentiles() for stage, window in self.windows.items() if window.count
         }
@@ -122,9 +131,9 @@ class StageLatencies:
 
 
 RECENT_S = 3.0
-"""So long something that happened is worth a warning, in seconds."""
+"""For this many seconds an event is worth a warning."""
 RATE_S = 1.0
-"""A rate is taken over so long at least, in seconds: a frame more or less must not matter."""
+"""A rate is taken over at least this many seconds: one frame more or less must not matter."""
 _LOOKS_KEPT = 50
 _PAUSES_KEPT = 8
 # Than the longest pause of late: it is not just a little late.
@@ -134,7 +143,10 @@ _UNKNOWN_S = 2.0
 
 
 class RecentCount:
-    """How much a counter has grown within the last :data:`RECENT_S`. One thread; bounded by how often it looks.
+    """
+    How much a counter has grown within the last :data:`RECENT_S`.
+
+    One thread; bounded by how often it looks.
 
     :param monotonic: seconds.
     """
@@ -145,7 +157,11 @@ class RecentCount:
         self._growths: deque[tuple[float, int]] = deque()
 
     def see(self, count: int) -> int:
-        """Look at the counter. What it had counted before the first look is old; one that has shrunk began anew."""
+        """
+        Look at the counter.
+
+        What it had counted before the first look is old; one that has shrunk began anew.
+        """
         now = self._monotonic()
         last, self._last = self._last, count
         growth = 0 if last is None else count - last if count >= last else count
@@ -157,7 +173,10 @@ class RecentCount:
 
 
 class RecentRates:
-    """How fast some counters grow, over the last :data:`RATE_S` or a little more. One thread.
+    """
+    How fast some counters grow, over the last :data:`RATE_S` or a little more.
+
+    One thread.
 
     :param monotonic: seconds.
     """
@@ -169,10 +188,13 @@ class RecentRates:
     def see(
         self, *counts: int, over_s: float = 0.0, at_least: int = 0
     ) -> tuple[float, ...] | None:
-        """Look at the counters, always the same ones: growth of each per second; ``None`` until there is a look that is old enough.
+        """
+        Look at the counters, always the same ones, and return the growth of each per second.
 
-        :param over_s: take them over so long, where that is more.
-        :param at_least: and until the first counter has grown by so much: a rate of few events
+        ``None`` until there is a look that is old enough.
+
+        :param over_s: take them over this many seconds, where that is more.
+        :param at_least: and until the first counter has grown by this number: a rate of few events
             says little.
         """
         now, looks, span = self._monotonic(), self._looks, max(RATE_S, over_s)
@@ -201,7 +223,10 @@ class RecentRates:
 
 
 class Silence:
-    """Whether what used to come still does, judged by the pauses that it used to make. One thread.
+    """
+    Whether what used to come still does, judged by the pauses that it used to make.
+
+    One thread.
 
     :param monotonic: seconds.
     """
@@ -214,7 +239,11 @@ class Silence:
         self._unusual: float | None = None
 
     def see(self, count: int) -> float:
-        """Look at the counter of what comes: for how long nothing has come, if that is unusual; else 0. Nothing ever is not unusual."""
+        """
+        Look at the counter of what comes, and return for how long nothing has come.
+
+        0 if that is usual. If nothing has ever come, that is usual, too.
+        """
         now = self._monotonic()
         if self._last is not None and count != self._last:
             if self._since is not None:
@@ -227,7 +256,12 @@ class Silence:
         return pause if pause >= self._patience() else 0.0
 
     def _learn(self, pause: float) -> None:
-        """An unusual pause between usual ones is an outage, and the next one is to be noticed as soon; two in a row are a slower pace."""
+        """
+        Learn what pause is usual.
+
+        An unusual pause between usual ones is an outage, and the next one is to be noticed as
+        soon; two in a row are a slower pace.
+        """
         patience = self._patience()
         before, self._unusual = self._unusual, pause if pause >= patience else None
         if self._unusual is None:

@@ -1,4 +1,7 @@
-"""Processes and their threads, by ``/proc``; and what somebody lacks who may not look at them or at the kernel, and how to get it.
+"""
+Processes and their threads, by ``/proc``, and the rights to look at them.
+
+For a user that may not look at them or at the kernel, it says what is missing and how to get it.
 
 Sources: proc_pid_status(5), capabilities(7); sudoers(5) on ``env_reset`` and ``secure_path``.
 """
@@ -28,7 +31,7 @@ _OF_ROS = (
 
 
 def _effective(status: Path) -> int:
-    """The capabilities in force; none where they can't be read."""
+    """Return the capabilities in force; none where they can't be read."""
     try:
         lines = status.read_text(encoding='utf-8', errors='replace').splitlines()
     except OSError:
@@ -37,7 +40,10 @@ def _effective(status: Path) -> int:
 
 
 def as_root(*needed: str, user: int | None = None, status: Path = _STATUS) -> str:
-    """The next step of whoever was refused: to be root, or as root to get the capabilities that a container took away.
+    """
+    Return the next step for a user that was refused.
+
+    That is to be root, or as root to get the capabilities that a container took away.
 
     :param needed: of ``CAP_SYS_PTRACE`` and ``CAP_SYS_ADMIN``; none: both.
     :param user: effective user id; ``None``: this process's.
@@ -56,7 +62,11 @@ def as_root(*needed: str, user: int | None = None, status: Path = _STATUS) -> st
 
 
 def sudo_command(program: str, environment: Mapping[str, str] = os.environ) -> str:
-    """What runs a program of this package as root, from the same shell.
+    """
+    Return the command that runs a program of this package as root, from the same shell.
+
+    sudo removes the environment, which is the only way to find a workspace. A virtual environment
+    needs none: its programs name it.
 
     sudo removes the environment, and a workspace is found by nothing else. A virtual environment
     needs none: its programs name it.
@@ -75,7 +85,7 @@ PROC = Path('/proc')
 
 
 def all_pids(proc: Path = PROC) -> list[int]:
-    """Of all processes that may be seen here."""
+    """Return the ids of all processes that may be seen here."""
     try:
         return sorted(int(entry) for entry in os.listdir(proc) if entry.isdigit())
     except OSError:
@@ -83,7 +93,7 @@ def all_pids(proc: Path = PROC) -> list[int]:
 
 
 def threads_of(pid: int, proc: Path = PROC) -> list[int]:
-    """A process's threads; none where it has ended."""
+    """Return a process's threads; none where it has ended."""
     try:
         return sorted(
             int(entry) for entry in os.listdir(proc / str(pid) / 'task') if entry.isdigit()
@@ -93,10 +103,11 @@ def threads_of(pid: int, proc: Path = PROC) -> list[int]:
 
 
 def folders_of(pid: int, proc: Path = PROC) -> Iterator[Path]:
-    """Where a process's memory and open files may be shown: its own folder, then those of its other threads.
+    """
+    Return the folders where a process's memory and open files may be shown.
 
-    If a process's main thread has ended and others go on, the process's own folder shows neither
-    memory nor files.
+    Its own folder comes first, then those of its other threads. If a process's main thread has
+    ended and others go on, the process's own folder shows neither memory nor files.
     """
     yield proc / str(pid)
     for tid in threads_of(pid, proc):
@@ -105,7 +116,10 @@ def folders_of(pid: int, proc: Path = PROC) -> Iterator[Path]:
 
 
 def open_files(pid: int, proc: Path = PROC) -> tuple[Path, list[str]]:
-    """The one of these folders that shows a process's open files, and their numbers; none where it has ended.
+    """
+    Return the folder that shows a process's open files, and their numbers.
+
+    None where the process has ended.
 
     :raises OSError: they may not be listed.
     """
@@ -119,7 +133,7 @@ def open_files(pid: int, proc: Path = PROC) -> tuple[Path, list[str]]:
 
 
 def command_name(pid: int, proc: Path = PROC) -> str:
-    """The kernel's short name of it; empty where it has ended."""
+    """Return the kernel's short name of a process; empty where it has ended."""
     try:
         return (proc / str(pid) / 'comm').read_text(errors='replace').strip()
     except OSError:
@@ -127,12 +141,13 @@ def command_name(pid: int, proc: Path = PROC) -> str:
 
 
 def who(pid: int, proc: Path = PROC) -> str:
-    """A process, for a message."""
+    """Describe a process, for a message."""
     return f'process {pid} ({command_name(pid, proc)})'
 
 
 class ProcessState(NamedTuple):
-    """Of ``/proc/PID/stat``.
+    """
+    Of ``/proc/PID/stat``.
 
     :ivar start: in clock ticks since the machine began: tells two processes with the same pid
         apart.
@@ -149,7 +164,7 @@ class ProcessState(NamedTuple):
 
 
 def process_state(pid: int, proc: Path = PROC) -> ProcessState | None:
-    """``None``: there is no such process."""
+    """Return a process's state; ``None``: there is no such process."""
     try:
         words = (proc / str(pid) / 'stat').read_text(errors='replace').rpartition(')')[2].split()
         return ProcessState(words[0], int(words[1]), int(words[19]))

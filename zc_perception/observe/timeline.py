@@ -1,19 +1,17 @@
-"""Where a frame's time goes: the nodes' own stages and the kernel's events of the same frames, as one Chrome/Perfetto trace.
+"""
+Where a frame's time goes, as one Chrome/Perfetto trace.
+
+The trace has the nodes' own stages and the kernel's events of the same frames.
 
 :func:`build_timeline` makes it, from the bottom of this file: :func:`join_frames` finds which
-records of several nodes are of one frame, :class:`FrameFinder` which frame a kernel's event
-belongs to, and :class:`Trace` writes both as Chrome's trace-event JSON.
+    records of several nodes are of one frame, :class:`FrameFinder` finds which frame a kernel's
+    event belongs to, and :class:`Trace` writes both as Chrome's trace-event JSON.
 
 Tracks of a capture node: ``capture`` (the camera's work, until the frame is published) and its
-thread (``deliver``: everybody gets it). Of an inference node: ``link`` (published → taken),
+thread (``deliver``: all consumers get it). Of an inference node: ``link`` (published → taken),
 ``infer`` (submitted → its fence seen; ``queue``: until its turn came) and its thread (``import``,
 ``decode``, ``publish``). Of the kernel: device jobs (submit → complete), imports, fences, waits,
 attachments. Every time is CLOCK_MONOTONIC, which all processes of a machine share.
-
-Source of the format: *Trace Event Format* (the Chromium project), which ``chrome://tracing`` and
-ui.perfetto.dev open: complete events (``X``), instants (``i``), flows (``s``, ``t``, ``f``),
-metadata (``M``); times in µs. Slices of one track must not overlap there, so a track here has as
-many lanes as it needs.
 """
 
 from __future__ import annotations
@@ -50,7 +48,8 @@ _FAILED = 0xFFFFFFFFFFFFF001  # the first of the kernel's error pointers
 
 @dataclass(frozen=True, slots=True)
 class KernelEvent:
-    """One line of a kernel trace (``trace_clock`` mono).
+    """
+    One line of a kernel trace (``trace_clock`` mono).
 
     :ivar time_ns: CLOCK_MONOTONIC, to the microsecond.
     :ivar tid: the thread that ran; in an interrupt, the one that was interrupted.
@@ -65,7 +64,7 @@ class KernelEvent:
     fields: Mapping[str, str]
 
     def number(self, field_name: str) -> int:
-        """A field as a number, decimal or with 0x; -1 where it isn't one."""
+        """Return a field as a number, decimal or with 0x; -1 where it isn't one."""
         try:
             return int(self.fields.get(field_name, ''), 0)
         except ValueError:
@@ -84,7 +83,8 @@ class KernelEvent:
 
 @dataclass
 class NodeTrack:
-    """The records of one node's log.
+    """
+    The records of one node's log.
 
     :param role: ``capture`` or ``inference``.
     :param deadline_s: the node's parameter; 0: it has none.
@@ -99,7 +99,8 @@ class NodeTrack:
 
 @dataclass
 class JoinedFrame:
-    """One frame and all that is known of it.
+    """
+    One frame and all that is known of it.
 
     :param number: from 1, in the order of time.
     """
@@ -112,7 +113,7 @@ class JoinedFrame:
     end_ns: int = 0
 
     def add(self, node: NodeTrack, record: FrameRecord) -> None:
-        """Another node's record of it."""
+        """Add another node's record of the frame."""
         self.records.append((node, record))
         self.inodes.update(record.inodes)
         begin_ns = began_ns(record)
@@ -127,7 +128,7 @@ class JoinedFrame:
 
 
 def began_ns(record: FrameRecord) -> int:
-    """The first thing that is known of it in this node."""
+    """Return the first time that is known of the frame in this node."""
     if record.kind == RecordKind.PUBLISHED:
         return (
             record.captured_ns - record.capture_cost_ns
@@ -138,7 +139,7 @@ def began_ns(record: FrameRecord) -> int:
 
 
 def ended_ns(record: FrameRecord) -> int:
-    """The last thing."""
+    """Return the last time that is known of it."""
     return max(
         record.published_ns,
         record.received_ns,
@@ -150,12 +151,13 @@ def ended_ns(record: FrameRecord) -> int:
 
 
 def ran_at(record: FrameRecord, time_ns: int) -> bool:
-    """Whether a frame's job may have been in the device then."""
+    """Tell whether a frame's job may have been in the device at that time."""
     return record.submitted_ns - _SLACK_NS <= time_ns <= ended_ns(record) + _SLACK_NS
 
 
 def join_frames(nodes: Sequence[NodeTrack]) -> list[JoinedFrame]:
-    """The frames that these nodes saw, in the order of their beginning.
+    """
+    Return the frames that these nodes saw, in the order of their beginning.
 
     A frame is known by its buffers, their generation and its sequence number in every process that
     has the buffers themselves. Where a node got a copy (a plain ``sensor_msgs/Image``) only the
@@ -187,9 +189,12 @@ def join_frames(nodes: Sequence[NodeTrack]) -> list[JoinedFrame]:
 
 
 class FrameFinder:
-    """Finds the frame of a kernel event: by the device's import and job number, by a job's fence, else by inode and time.
+    """
+    Finds the frame of a kernel event.
 
-    :ivar of_fence: of the fence of a job, by its context and number; see :meth:`of_job`.
+    It goes by the device's import and job number, by a job's fence, else by inode and time.
+
+    :ivar of_fence: the frame of a job's fence, by its context and number; see :meth:`of_job`.
     """
 
     def __init__(self, frames: Sequence[JoinedFrame]) -> None:
@@ -208,9 +213,12 @@ class FrameFinder:
     def of_job(
         self, handle: int, seqno: int, fence: tuple[int, int], time_ns: int
     ) -> JoinedFrame | None:
-        """Of a submit; its fence belongs to the frame from then on. Handles and numbers are an open file's own: of two nodes that have
-        the same ones, it is that which submitted then. A driver that tells no numbers gives 0, and
-        only the time is left.
+        """
+        Return the frame of a submit; its fence belongs to the frame from then on.
+
+        Handles and numbers are an open file's own: of two nodes that have the same numbers, it is
+        the one that submitted at that time. A driver that tells no numbers gives 0, and only the
+        time is left.
         """
         for key in ((handle, seqno), (handle, 0)):
             running = [
@@ -224,7 +232,7 @@ class FrameFinder:
         return None
 
     def of_inode(self, inode: int, time_ns: int) -> JoinedFrame | None:
-        """The frame that was in this buffer then."""
+        """Return the frame that was in this buffer at that time."""
         frames = self._of_inode.get(inode, [])
         index = (
             bisect_right(frames, time_ns + _SLACK_NS // 10, key=lambda frame: frame.begin_ns) - 1
@@ -236,7 +244,11 @@ class FrameFinder:
 
 @dataclass
 class Span:
-    """What lasted, on one track. ``frame`` is the number of the flow that it belongs to; 0: none."""
+    """
+    What lasted, on one track.
+
+    ``frame`` is the number of the flow that it belongs to; 0: none.
+    """
 
     name: str
     category: str
@@ -249,7 +261,8 @@ class Span:
 
 @dataclass
 class Track:
-    """A row of a process.
+    """
+    A row of a process.
 
     :param tid: the kernel's number of the thread, or one of our own.
     """
@@ -270,7 +283,11 @@ class Track:
         frame: int,
         arguments: Mapping[str, Any],
     ) -> None:
-        """Something that lasted. Nothing lasts less than 1 ns."""
+        """
+        Add an event that lasted.
+
+        Nothing lasts less than 1 ns.
+        """
         self.spans.append(
             Span(name, category, start_ns, max(end_ns, start_ns + 1), frame, arguments)
         )
@@ -278,7 +295,7 @@ class Track:
     def instant(
         self, name: str, category: str, time_ns: int, arguments: Mapping[str, Any]
     ) -> None:
-        """Something that happened."""
+        """Add an event without a duration."""
         made = {
             'ph': 'i',
             's': 't',
@@ -299,7 +316,7 @@ class Trace:
         self._next_id = FIRST_OWN_ID
 
     def own_id(self) -> int:
-        """A number that no process and no thread has."""
+        """Return a number that no process and no thread has."""
         self._next_id += 1
         return self._next_id
 
@@ -310,9 +327,10 @@ class Trace:
             names.append(name)
 
     def track(self, pid: int, name: str, tid: int = 0) -> Track:
-        """The row *name* of a process, in the order of the first calls.
+        """
+        Return the row *name* of a process, in the order of the first calls.
 
-        :param tid: of the thread that it shows; 0: it shows none.
+        :param tid: the thread that it shows; 0: it shows none.
         """
         for track in self._tracks:
             if (track.pid, track.name) == (pid, name):
@@ -324,7 +342,8 @@ class Trace:
         return self._tracks[-1]
 
     def to_json(self, other: Mapping[str, Any]) -> dict[str, Any]:
-        """The trace.
+        """
+        Return the trace.
 
         :param other: ``otherData``.
         """
@@ -372,7 +391,7 @@ class Trace:
         return lanes
 
     def _flows(self) -> list[dict[str, Any]]:
-        """One per frame, through all of its spans in the order in which they began."""
+        """Return one flow per frame, through all of its spans in the order in which they began."""
         steps: dict[int, list[tuple[Span, Track]]] = {}
         for track in self._tracks:
             for span in track.spans:
@@ -470,7 +489,7 @@ def _inference_stages(
 
 
 def _fence_of(event: KernelEvent) -> tuple[int, int]:
-    """Context and number."""
+    """Return context and number of a fence."""
     return event.number('ctx' if 'ctx' in event.fields else 'context'), event.number('seqno')
 
 
@@ -497,12 +516,12 @@ class _Kernel:
         return self._trace.track(self._pid, name)
 
     def submitted(self, event: KernelEvent) -> JoinedFrame | None:
-        """The frame of a submit, whose fence is known from then on."""
+        """Note the frame of a submit; its fence is known from then on."""
         fence = _fence_of(event)
         return self._finder.of_job(event.number('handle'), fence[1], fence, event.time_ns)
 
     def add(self, event: KernelEvent) -> None:
-        """One event; its predecessors were added before."""
+        """Add one event; its predecessors were added before."""
         self._last_ns = event.time_ns
         self.seen[event.name] += 1
         fence = _fence_of(event)
@@ -543,7 +562,7 @@ class _Kernel:
             self._instant(SIGNALS, event, frame)
 
     def finish(self) -> None:
-        """What began and didn't end lasts until the last event."""
+        """End what began and didn't end: it lasts until the last event."""
         for submit, frame in self._submits.values():
             self._span(
                 JOBS,
@@ -598,7 +617,14 @@ class _Kernel:
 def build_timeline(
     nodes: Sequence[NodeTrack], events: Iterable[KernelEvent] = ()
 ) -> dict[str, Any]:
-    """A trace that ``json.dump`` writes. A flow leads each frame from the camera through all nodes and the device.
+    """
+    Return a trace that ``json.dump`` writes.
+
+    A flow leads each frame from the camera through all nodes and the device. ``otherData`` says
+    how many frames there were, how many of them whole, and of each kind of event how many found
+    their frame.
+
+    A flow leads each frame from the camera through all nodes and the device.
 
     ``otherData`` says how many frames there were, how many of them whole, and of each kind of
     event how many found their frame.
@@ -637,7 +663,7 @@ WHOLE = 'whole'
 
 
 def is_whole(record: FrameRecord) -> bool:
-    """Whether its way is known from the camera to the sent detections."""
+    """Tell whether its way is known from the camera to the sent detections."""
     return bool(record.captured_ns and record.sent_ns)
 
 

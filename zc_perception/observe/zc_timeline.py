@@ -1,4 +1,7 @@
-"""``zc_timeline``: where a frame's time goes in the nodes that run right now, read from their own frame logs. No root, no ROS.
+"""
+``zc_timeline``: where a frame's time goes in the nodes that run right now.
+
+It reads the nodes' own frame logs. It needs neither root nor ROS.
 
 Each row is a stage: its median, its 99th percentile, and the median's share of the whole way's.
 The trace holds every frame, for ui.perfetto.dev.
@@ -53,7 +56,8 @@ def _parser() -> OptionParser:
 
 
 def stage_rows(records: Sequence[FrameRecord]) -> list[dict[str, Any]]:
-    """Return a row for each stage, in their order, and one for the whole way.
+    """
+    Return a row for each stage, in their order, and one for the whole way.
 
     :raises ZcError: fewer than two frames were captured and processed.
     """
@@ -198,7 +202,11 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script. 0, 1: there is nothing to see, 2: wrong use, 128 + n: signal n."""
+    """
+    Run the console script.
+
+    Returns 0; 1: there is nothing to see; 2: wrong use; 128 + n: signal n.
+    """
     with ending_quietly('zc_timeline'):
         from zc_perception.programs import exit_code_of, start
 

@@ -1,4 +1,7 @@
-"""What bytes mean: formats, modifiers, where planes lie, colours, and conversions between formats. No memory is owned here.
+"""
+What bytes mean: formats, modifiers, where planes lie, colours, and conversions between formats.
+
+No memory is owned here.
 
 Read first: ``fourcc`` (the table of formats), then ``layout`` (an image's planes in its buffers),
 ``modifier`` and ``colorimetry``. ``format_names`` and ``drm_format`` translate names to those of

@@ -1,4 +1,5 @@
-"""What the numbers in the planes stand for: matrix, range, transfer.
+"""
+What the numbers in the planes stand for: matrix, range, transfer.
 
 NV12 and NvBufSurface's NV12_ER differ in nothing but the range, and pictures look washed out when
 it is taken for granted. Source: ``videodev2.h`` (values and the rules for what a driver leaves at
@@ -32,7 +33,11 @@ class Range(Enum):
 
 
 class Transfer(Enum):
-    """The transfer function of the samples. BT.601's and BT.2020's are BT.709's curve; PQ is SMPTE ST 2084."""
+    """
+    The transfer function of the samples.
+
+    BT.601's and BT.2020's are BT.709's curve; PQ is SMPTE ST 2084.
+    """
 
     BT709 = 'bt709'
     SRGB = 'srgb'
@@ -41,7 +46,11 @@ class Transfer(Enum):
 
 @dataclass(frozen=True)
 class Colorimetry:
-    """Colorimetry of one image; travels with every frame. Primaries follow from matrix and transfer, as in the usual standards."""
+    """
+    Colorimetry of one image; travels with every frame.
+
+    Primaries follow from matrix and transfer, as in the usual standards.
+    """
 
     matrix: Matrix
     range: Range
@@ -55,7 +64,10 @@ RGB_FULL = Colorimetry(Matrix.RGB, Range.FULL, Transfer.SRGB)
 
 
 def named_colorimetry(text: str) -> Colorimetry:
-    """That of a person's words: matrix, range, transfer, in this order, of which the last may be left out: ``bt709``, ``bt601 full``.
+    """
+    Return the colorimetry that *words* say, such as ``bt709`` or ``bt601 full``.
+
+    The words are matrix, range and transfer, in this order; the last may be left out.
 
     :raises FormatError: other words.
     """
@@ -103,12 +115,12 @@ _GST_TRANSFERS = {
 
 
 def from_gstreamer_colorimetry(text: str, default: Colorimetry = BT601_LIMITED) -> Colorimetry:
-    """The :class:`Colorimetry` of a GStreamer string; its primaries aren't kept.
+    """
+    Translate a GStreamer string to :class:`Colorimetry`; its primaries aren't kept.
 
-    :param default: what counts where a number is 0, which is not known. Of R, G, B and grey, whose
-        matrix is RGB, it is the matrix whatever the string says, as in GStreamer.
-    :raises FormatError: not such a string, or a range, matrix or transfer that we have no name
-        for.
+    :param default: what counts where a number is 0, which means "not known". For R, G, B and grey,
+        whose matrix is RGB, the matrix is *default*'s whatever the string says, as in GStreamer.
+    :raises FormatError: not such a string, or a range, matrix or transfer that has no name here.
     """
     numbers = _GST_NAMES.get(text, text).split(':')
     if len(numbers) != 4 or not all(n.isascii() and n.isdigit() and len(n) < 4 for n in numbers):
@@ -142,7 +154,11 @@ _TO_GST_PRIMARIES = {Matrix.BT709: 1, Matrix.BT601: 4, Matrix.BT2020: 7, Matrix.
 
 
 def gstreamer_colorimetry(colorimetry: Colorimetry) -> str:
-    """The four numbers of GStreamer's caps. The primaries, which aren't kept, are those that go with the matrix."""
+    """
+    Return the four numbers of GStreamer's caps.
+
+    The primaries, which aren't kept, are those that go with the matrix.
+    """
     matrix = colorimetry.matrix
     span = 1 if colorimetry.range is Range.FULL else 2
     transfer = _TO_GST_TRANSFER[colorimetry.transfer]
@@ -175,10 +191,12 @@ _V4L2_DEFAULT_TRANSFER = {_SRGB: 2, _JPEG: 2, 9: 3, 2: 4, 11: 5, _DCI_P3: 6}
 
 
 def from_v4l2_colorimetry(fields: V4l2Colorimetry, *, rgb: bool = False) -> Colorimetry:
-    """The :class:`Colorimetry` of what a V4L2 driver reports; a driver that says nothing gets BT.601 limited.
+    """
+    Translate what a V4L2 driver reports; a driver that says nothing gets BT.601 limited.
 
-    :param rgb: the pixels are R, G, B, for which V4L2 has no matrix, and a full range by default.
-    :raises FormatError: an encoding or transfer that we have no name for, such as SMPTE 240M or
+    :param rgb: the pixels are R, G, B. V4L2 has no matrix for them, and their range is full by
+        default.
+    :raises FormatError: an encoding or transfer that has no name here, such as SMPTE 240M or
         constant-luminance BT.2020.
     """
     encoding = fields.ycbcr_enc or _V4L2_DEFAULT_ENCODING.get(fields.colorspace, 1)

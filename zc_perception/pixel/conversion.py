@@ -1,16 +1,17 @@
-"""Pixels of any LINEAR format to colour pictures and to luma.
+"""
+Convert pixels of any LINEAR format to colour pictures and to luma.
 
-With :mod:`~zc_perception.pixel.nv12` this is the one place that knows how to read a format, and
-:data:`~zc_perception.pixel.readable.READABLE` says which. Whoever reads pixels asks here and never
-looks at planes by itself: NV12 and NV21 differ in nothing but the order of two bytes, and a
-picture with the wrong one looks plausible.
+This module and :mod:`~zc_perception.pixel.nv12` are the only places that know how to read a
+format; :data:`~zc_perception.pixel.readable.READABLE` says which formats they read. Code that
+needs pixels asks here and never looks at planes by itself: NV12 and NV21 differ only in the order
+of two bytes, and a picture with the wrong order looks plausible.
 
-Each converter is made for one format, size and colorimetry, allocates its memory once, and refuses
-planes of anything else. Where the picture gets smaller, planes are resized first and colours are
-converted after, which reads and computes a fraction of what converting the full frame and resizing
-that does. Chroma is brought to the picture's size: at half of it, as 4:2:0 asks for, the picture
-would lose colour detail that the frame has. ``zc_bench decode`` measures the speed, and the
-difference from the full frame's way.
+Each converter is made for one format, size and colorimetry. It allocates its memory once, and
+refuses planes of anything else. Where the picture gets smaller, planes are resized first and
+colours are converted after: that reads and computes a fraction of what converting the full frame
+would. Chroma is brought to the picture's size: at half of it, as 4:2:0 asks for, the picture would
+lose colour detail that the frame has. ``zc_bench decode`` measures the speed, and the difference
+from converting the full frame first.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _COLUMNS = 128
 
 
 def _codes(layout: str) -> dict[tuple[bool, int], int]:
-    """OpenCV's conversions from *layout*, by (bgr, channels)."""
+    """Return OpenCV's conversions from *layout*, by (bgr, channels)."""
     orders = {(False, 3): 'RGB', (True, 3): 'BGR', (False, 4): 'RGBA', (True, 4): 'BGRA'}
     return {key: getattr(cv2, f'COLOR_YUV2{order}_{layout}') for key, order in orders.items()}
 
@@ -61,7 +62,8 @@ _WIDEN = np.stack([np.arange(256) | np.arange(256) >> bits for bits in (5, 6, 5)
 
 
 class ToPicture:
-    """Makes R, G, B pictures, in memory that is allocated once, or in the caller's.
+    """
+    Makes R, G, B pictures, in memory that is allocated once, or in the caller's.
 
     :param colorimetry: of the frames. Of grey and of R, G, B it is
         :func:`~zc_perception.pixel.readable.rgb_range` alone.
@@ -111,12 +113,15 @@ class ToPicture:
             )
 
     def convert(self, planes: Planes, out: Pixels | None = None) -> Pixels:
-        """The picture (height, width, channels). Without *out*, the next call overwrites it.
+        """
+        Convert *planes* to a picture (height, width, channels).
 
-        :param planes: a frame's, as :meth:`zc_perception.frame.Frame.map` has them; any row
-            stride.
-        :param out: where it goes; any row stride.
-        :raises LayoutError: planes or *out* of another size or type.
+        Without *out*, the next call overwrites the result.
+
+        :param planes: a frame's planes, as :meth:`zc_perception.frame.Frame.map` returns them; any
+            row stride.
+        :param out: where the picture goes; any row stride.
+        :raises LayoutError: planes or *out* have another size or type.
         """
         found = self._check(planes)
         if out is None:
@@ -141,7 +146,10 @@ class _Way:
 
 
 class _Aligned:
-    """Runs one of OpenCV's conversions over as many columns as it does at once, and over the rest in memory that is so wide.
+    """
+    Runs one of OpenCV's conversions over all columns of its vector width, and then the rest.
+
+    The rest is padded to the vector width in scratch memory.
 
     :param parts: per input, the columns that share an element of it, and its elements' components;
         none for 1.
@@ -165,7 +173,11 @@ class _Aligned:
             self._output = np.empty((height, _COLUMNS, channels), np.uint8)
 
     def run(self, convert: Any, inputs: Sequence[Pixels], out: Pixels) -> None:
-        """:param convert: takes inputs and output."""
+        """
+        Run the conversion.
+
+        :param convert: takes inputs and output.
+        """
         split = self._split
         if not self._rest:
             convert(inputs, out)
@@ -185,7 +197,11 @@ class _Aligned:
 
 
 class _TwoPlanes(_Way):
-    """4:2:0 of the picture's size, BT.601 limited. Luma below black is black here, where the matrix alone would go on."""
+    """
+    4:2:0 of the picture's size, BT.601 limited.
+
+    Luma below black is black here, where the matrix alone would go on.
+    """
 
     def __init__(self, yuv: Yuv, width: int, height: int, channels: int, bgr: bool) -> None:
         half = height // 2, width // 2
@@ -209,7 +225,11 @@ class _TwoPlanes(_Way):
 
 
 class _Packed(_Way):
-    """4:2:2 of the picture's size, BT.601 limited. Planes are put into YUYV first, which is quicker than a matrix."""
+    """
+    4:2:2 of the picture's size, BT.601 limited.
+
+    Planes are put into YUYV first, which is quicker than a matrix.
+    """
 
     def __init__(
         self, fmt: PixelFormat, yuv: Yuv, width: int, height: int, channels: int, bgr: bool
@@ -365,7 +385,7 @@ class _FromRgb(_Way):
 
 
 def _order_code(components: Sequence[str], wanted: Sequence[str]) -> int:
-    """OpenCV's conversion that picks *wanted*'s colours."""
+    """Return OpenCV's conversion that picks *wanted*'s colours."""
     if components[0] in 'XA':
         return _ANY_ORDER
     same = list(components[:3]) == list(wanted[:3])
@@ -375,7 +395,7 @@ def _order_code(components: Sequence[str], wanted: Sequence[str]) -> int:
 
 
 def _moves(components: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    """For ``mixChannels``: from where to where."""
+    """Return the source and destination channels for ``mixChannels``."""
     return [
         number
         for place, name in enumerate(wanted[:3])
@@ -384,7 +404,10 @@ def _moves(components: Sequence[str], wanted: Sequence[str]) -> list[int]:
 
 
 class ToLuma:
-    """Makes the grey picture of frames: luma as it is, or what BT.601 makes of R, G, B. Its range is the frame's.
+    """
+    Makes the grey picture of frames: luma as it is, or what BT.601 makes of R, G, B.
+
+    Its range is the frame's.
 
     :raises FormatError: see :func:`check_readable`.
     :raises LayoutError: a size that the format can't have.
@@ -407,9 +430,13 @@ class ToLuma:
         self._grey = np.empty(self._shape, np.uint8) if packed or colour else None
 
     def convert(self, planes: Planes, out: Pixels | None = None) -> Pixels:
-        """The picture (height, width). Without *out* it is the frame's own plane where there is one, else the next call overwrites it.
+        """
+        Convert *planes* to a grey picture (height, width).
 
-        :raises LayoutError: planes or *out* of another size or type.
+        Without *out*, the result is the frame's own plane where it has one; otherwise the next
+        call overwrites the result.
+
+        :raises LayoutError: planes or *out* have another size or type.
         """
         found = self._check(planes)
         if out is not None and (out.shape != self._shape or out.dtype != np.uint8):

@@ -1,4 +1,7 @@
-"""GStreamer's ``drm-format`` strings: a DRM fourcc and its modifier as one name, ``NV12:0x0100000000000002``.
+"""
+GStreamer's ``drm-format`` strings: a DRM fourcc and its modifier as one name.
+
+For example ``NV12:0x0100000000000002``.
 
 Source: GStreamer's *DMA buffers* design and ``gst_video_dma_drm_fourcc_to_string()``. Of each
 format there is exactly one string: all four characters of the fourcc, trailing blanks too (``'R8
@@ -28,9 +31,11 @@ _GSTREAMER_NAMES = {f.gstreamer: f.name for f in FORMATS.values() if f.gstreamer
 
 
 def drm_format_string(fourcc: int, modifier: int, *, implicit: bool = False) -> str:
-    """The ``drm-format`` string: the bare fourcc for LINEAR, else ``NV12:0x0100000000000002``.
+    """
+    Return the ``drm-format`` string: the bare fourcc for LINEAR, else with its modifier.
 
-    The fourcc need not be one that we can use: lists of others are passed on as they are.
+    With a modifier it looks like ``NV12:0x0100000000000002``. The fourcc need not be one that this
+    package can use: lists of other formats are passed on as they are.
 
     :param implicit: whether an INVALID modifier may be written, as ``NV12:INVALID``. Caps have no
         such string.
@@ -57,7 +62,10 @@ def drm_format_string(fourcc: int, modifier: int, *, implicit: bool = False) -> 
 
 
 def parse_drm_format(text: str, *, implicit: bool = False) -> tuple[int, int]:
-    """``(fourcc, modifier)`` of a ``drm-format`` string; the fourcc may be one that we don't know.
+    """
+    Return ``(fourcc, modifier)`` of a ``drm-format`` string.
+
+    The fourcc may be one that this package doesn't know.
 
     :param implicit: whether ``NV12:INVALID`` is a format.
     :raises FormatError: a GStreamer name (the DRM fourcc is suggested), a linear format with its

@@ -1,4 +1,5 @@
-"""The encodings of pictures that come as plain bytes: one table for topics and recordings.
+"""
+The encodings of pictures that come as plain bytes: one table for topics and recordings.
 
 Names are those of ``sensor_msgs/image_encodings.hpp``.
 """
@@ -14,7 +15,8 @@ from zc_perception.pixel.format_names import from_ros_encoding, ROS_FORMATS
 
 
 class Encoding(NamedTuple):
-    """What the samples of an encoding are.
+    """
+    What the samples of an encoding are.
 
     :param fourcc: their format; of Bayer grey, because each pixel has one sample.
     :param demosaic: OpenCV's conversion of Bayer to B, G, R; ``None`` for all others.
@@ -36,7 +38,10 @@ _BAYER = {
 _MEANT = {'8UC1': 'mono8', '8UC3': 'bgr8'}
 NATIVE = 'native'
 OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12', NATIVE)
-"""What plain subscribers may get. ``native``: the frame's own bytes, where an encoding means the same."""
+"""
+What plain subscribers may get. ``native``: the frame's own bytes, where an encoding means the
+same.
+"""
 DEPTHS = ('16UC1', '32FC1')
 """What has distances and no brightness."""
 
@@ -53,9 +58,10 @@ ENCODINGS: dict[str, Encoding] = (
 
 
 def encoding_named(name: str) -> Encoding:
-    """The entry of *name*.
+    """
+    Return the entry of *name*.
 
-    :raises FormatError: there is none. The message lists what there is.
+    :raises FormatError: there is none. The message lists the names that exist.
     """
     found = ENCODINGS.get(name)
     if found is None:

@@ -1,4 +1,5 @@
-"""One format's names in V4L2, GStreamer, NvBufSurface and ROS, both ways.
+"""
+One format's names in V4L2, GStreamer, NvBufSurface and ROS, both ways.
 
 V4L2's fourccs look like DRM's and aren't: V4L2 ``RG16`` is Bayer, DRM ``RG16`` is V4L2's ``RGBP``.
 V4L2's own NV12, NM12, YUYV … are LINEAR by definition; its tiled fourccs map to the vendor's
@@ -21,7 +22,7 @@ _NV12, _NV15 = fourcc_code('NV12'), fourcc_code('NV15')
 
 
 class V4l2Format(NamedTuple):
-    """What a V4L2 fourcc says: DRM fourcc, modifier, and whether every plane has a buffer of its own."""
+    """What a V4L2 fourcc says: DRM fourcc, modifier, and whether each plane has its own buffer."""
 
     fourcc: int
     modifier: int
@@ -70,9 +71,10 @@ _V4L2_REFUSED = {
 
 
 def from_v4l2(name: str | int) -> V4l2Format:
-    """The format of a V4L2 fourcc, by its characters or its number.
+    """
+    Return the format of a V4L2 fourcc, given by its characters or its number.
 
-    :raises FormatError: tiled without a modifier that says how, compressed, Bayer, or unknown; the
+    :raises FormatError: tiled without a modifier that says how, compressed, Bayer, or unknown. The
         message says which.
     """
     name = fourcc_name(name) if isinstance(name, int) else f'{name:<4}'
@@ -98,7 +100,8 @@ _GSTREAMER_BY_NAME = {f.gstreamer: (f.code, LINEAR) for f in FORMATS.values() if
 
 
 def gstreamer_name(fourcc: int) -> str:
-    """GStreamer's ``format`` of a LINEAR image.
+    """
+    Return GStreamer's ``format`` of a LINEAR image.
 
     :raises FormatError: GStreamer has none.
     """
@@ -112,9 +115,12 @@ def gstreamer_name(fourcc: int) -> str:
 
 
 def gstreamer_format(fourcc: int, modifier: int) -> str:
-    """What GStreamer calls the pair: a format of its own for LINEAR and a few well-known tilings, else ``DMA_DRM``.
+    """
+    Return GStreamer's name of the pair of format and modifier.
 
-    :raises FormatError: LINEAR, and GStreamer has no format for it.
+    That is a format of its own for LINEAR and a few well-known tilings, else ``DMA_DRM``.
+
+    :raises FormatError: the layout is LINEAR, and GStreamer has no format for it.
     """
     return (
         gstreamer_name(fourcc)
@@ -124,7 +130,8 @@ def gstreamer_format(fourcc: int, modifier: int) -> str:
 
 
 def from_gstreamer(name: str) -> tuple[int, int]:
-    """``(fourcc, modifier)`` of a GStreamer ``format``.
+    """
+    Return ``(fourcc, modifier)`` of a GStreamer ``format``.
 
     :raises FormatError: ``DMA_DRM``, which is no format by itself, or a name without a DRM fourcc
         here.
@@ -150,7 +157,10 @@ ROS_FORMATS = {f.ros: f.code for f in FORMATS.values() if f.ros} | {
 
 
 def ros_encoding(fourcc: int) -> str:
-    """The ``encoding`` of a ``sensor_msgs/Image``. ``nv12`` is ours: sensor_msgs has a name for NV21 only.
+    """
+    Return the ``encoding`` of a ``sensor_msgs/Image``.
+
+    ``nv12`` is ours: sensor_msgs has a name for NV21 only.
 
     :raises FormatError: ROS has none; the image must be converted, to ``rgb8`` for instance.
     """
@@ -164,7 +174,8 @@ def ros_encoding(fourcc: int) -> str:
 
 
 def from_ros_encoding(text: str) -> int:
-    """The DRM fourcc of an ``encoding``; an Image is always LINEAR.
+    """
+    Return the DRM fourcc of an ``encoding``; an Image is always LINEAR.
 
     :raises FormatError: an encoding without a DRM fourcc, such as ``bayer_rggb8`` or ``32FC1``.
     """
@@ -176,9 +187,12 @@ def from_ros_encoding(text: str) -> int:
 
 
 def named_format(name: str) -> PixelFormat:
-    """The format that a person means: by the name of its DRM fourcc, such as ``NV12``, or by a ROS ``encoding``, such as ``rgb8``.
+    """
+    Return the format of a name that a person wrote.
 
-    :raises FormatError: neither; the message lists both.
+    The name is that of a DRM fourcc, such as ``NV12``, or a ROS ``encoding``, such as ``rgb8``.
+
+    :raises FormatError: the name is neither. The message lists both.
     """
     own = {f.name.strip(): f for f in FORMATS.values()}
     found = own.get(name) or (FORMATS[ROS_FORMATS[name]] if name in ROS_FORMATS else None)
@@ -223,7 +237,8 @@ _NVBUF_BY_FOURCC = {
 
 
 def nvbufsurface_format(fourcc: int, colorimetry: Colorimetry) -> NvBufSurfaceFormat:
-    """NvBufSurface's colour format; for Y'CbCr it holds matrix and range as well.
+    """
+    Return NvBufSurface's colour format; for Y'CbCr it includes matrix and range.
 
     :raises FormatError: NvBufSurface has none, or not with that matrix and range.
     """
@@ -246,7 +261,10 @@ def nvbufsurface_format(fourcc: int, colorimetry: Colorimetry) -> NvBufSurfaceFo
 
 
 def from_nvbufsurface(value: int) -> tuple[int, Colorimetry]:
-    """``(fourcc, colorimetry)`` of NvBufSurface's colour format. The modifier is the surface's ``layout``, not the format's.
+    """
+    Return ``(fourcc, colorimetry)`` of NvBufSurface's colour format.
+
+    The modifier is the surface's ``layout``, not the format's.
 
     :raises FormatError: a value without a DRM fourcc here.
     """

@@ -1,4 +1,5 @@
-"""DRM fourccs: the one vocabulary for pixel formats.
+"""
+DRM fourccs: the one vocabulary for pixel formats.
 
 Source: the kernel's ``include/uapi/drm/drm_fourcc.h`` for codes and memory order, ``videodev2.h``
 for V4L2's names, GStreamer's ``video-info-dma.c`` for GStreamer's. A DRM name lists components
@@ -15,21 +16,26 @@ from zc_perception.errors import FormatError, nearest
 
 
 def fourcc_code(name: str) -> int:
-    """The 32-bit little-endian code of a four-character name, as ``fourcc_code()`` of drm_fourcc.h."""
+    """
+    Return the 32-bit little-endian code of a four-character name.
+
+    This is ``fourcc_code()`` of drm_fourcc.h.
+    """
     if len(name) != 4 or not name.isascii():
         raise FormatError(f"fourcc '{name}' must be four ASCII characters, such as 'NV12'")
     return int.from_bytes(name.encode('ascii'), 'little')
 
 
 def fourcc_name(code: int) -> str:
-    """The four characters of *code*; unprintable ones as ``?``."""
+    """Return the four characters of *code*, with ``?`` for unprintable ones."""
     raw = (code & 0xFFFFFFFF).to_bytes(4, 'little')
     return ''.join(chr(b) if 32 <= b < 127 else '?' for b in raw)
 
 
 @dataclass(frozen=True)
 class PlaneFormat:
-    """One plane of a format.
+    """
+    One plane of a format.
 
     One *element* of ``element_bytes`` bytes covers ``horizontal`` × ``vertical`` image pixels:
     NV12's chroma plane has one 2-byte element (U, V) for 2×2 pixels, YUYV's only plane one 4-byte
@@ -43,20 +49,22 @@ class PlaneFormat:
     components: tuple[str, ...] = ()
 
     def row_bytes(self, width: int) -> int:
-        """Bytes of one row's significant samples for an image *width* pixels wide."""
+        """Return the bytes of one row's significant samples for an image *width* pixels wide."""
         return -(-width // self.horizontal) * self.element_bytes
 
     def rows(self, height: int) -> int:
-        """Rows of the plane for an image *height* pixels high."""
+        """Return the number of rows of the plane for an image *height* pixels high."""
         return -(-height // self.vertical)
 
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """A DRM format and the same format's LINEAR names elsewhere (``None`` where there is none).
+    """
+    A DRM format and the same format's LINEAR names elsewhere (``None`` where there is none).
 
-    ``bits`` are those of one component (5 for RG16, whose green has 6). ``v4l2`` is V4L2's fourcc
-    with all planes in one buffer, ``v4l2_multiplanar`` the one with a buffer for each plane.
+    ``bits`` is the size of one component (5 for RG16, whose green has 6). ``v4l2`` is V4L2's
+    fourcc with all planes in one buffer; ``v4l2_multiplanar`` is the fourcc with a buffer for each
+    plane.
     """
 
     name: str
@@ -159,7 +167,8 @@ NV12 = fourcc_code('NV12')
 
 
 def pixel_format(code: int) -> PixelFormat:
-    """The table's entry for a DRM fourcc.
+    """
+    Return the table's entry for a DRM fourcc.
 
     :raises FormatError: the code isn't in the table.
     """
@@ -173,9 +182,10 @@ def pixel_format(code: int) -> PixelFormat:
 
 
 def format_by_name(name: str) -> PixelFormat:
-    """The entry for a fourcc's name, upper case, such as ``NV12``.
+    """
+    Return the entry for a fourcc's name in upper case, such as ``NV12``.
 
-    :raises FormatError: no such format; the nearest name is suggested.
+    :raises FormatError: there is no such format. The message suggests the nearest name.
     """
     for entry in _TABLE:
         if entry.name.strip() == name.rstrip(' '):

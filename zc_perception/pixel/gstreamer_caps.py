@@ -1,4 +1,5 @@
-"""How GStreamer describes a picture of ours: its caps, and where the planes lie in its buffer.
+"""
+How GStreamer describes a picture of ours: its caps, and where the planes lie in its buffer.
 
 Source: GStreamer's *video-info.c* for the default strides and offsets, the *DMA buffers* design
 for caps with a ``drm-format``.
@@ -23,7 +24,11 @@ _MOST_DENOMINATOR = 1001
 
 
 class BufferPlanes(NamedTuple):
-    """One picture's memories, and its planes. Offsets count from the beginning of the first memory; the memories follow each other."""
+    """
+    One picture's memories, and its planes.
+
+    Offsets count from the beginning of the first memory; the memories follow each other.
+    """
 
     sizes: tuple[int, ...]
     offsets: tuple[int, ...]
@@ -31,7 +36,11 @@ class BufferPlanes(NamedTuple):
 
 
 def buffer_planes(layout: ImageLayout) -> BufferPlanes:
-    """Say how a ``GstBuffer`` over a picture's buffers lies in memory. What is behind the last plane of a buffer is left out."""
+    """
+    Describe how a ``GstBuffer`` over a picture's buffers lies in memory.
+
+    Bytes behind the last plane of a buffer are left out.
+    """
     sizes = [layout.buffer_size(index) for index in range(layout.num_buffers)]
     begins = [sum(sizes[:index]) for index in range(len(sizes))]
     return BufferPlanes(
@@ -42,7 +51,11 @@ def buffer_planes(layout: ImageLayout) -> BufferPlanes:
 
 
 def default_layout(layout: ImageLayout) -> ImageLayout:
-    """The same picture as GStreamer expects it where nothing else is said: in one buffer, each row a multiple of 4 bytes."""
+    """
+    Return the layout that GStreamer assumes for the picture where nothing else is said.
+
+    All planes lie in one buffer, and each row is a multiple of 4 bytes.
+    """
     planes, offset = [], 0
     for plane in layout.format.planes:
         stride = plane.row_bytes(layout.width)
@@ -55,7 +68,7 @@ def default_layout(layout: ImageLayout) -> ImageLayout:
 
 
 def is_default(layout: ImageLayout) -> bool:
-    """Whether GStreamer finds the planes of a linear picture without being told where they are."""
+    """Tell whether GStreamer finds a linear picture's planes without being told."""
     return buffer_planes(layout)[1:] == buffer_planes(default_layout(layout))[1:]
 
 
@@ -67,12 +80,16 @@ def frame_caps(
     dmabuf: bool,
     drm: bool = False,
 ) -> str:
-    """Caps of pictures: ``video/x-raw`` where GStreamer has a name for the format, else those with a ``drm-format``.
+    """
+    Return caps of pictures.
+
+    They are ``video/x-raw`` where GStreamer has a name for the format, else caps with a
+    ``drm-format``.
 
     :param framerate: 0: it varies, or nobody knows.
-    :param dmabuf: the memory is dma-bufs; only of these can caps with a ``drm-format`` be said.
-    :param drm: say the ``drm-format`` in any case.
-    :raises FormatError: GStreamer has no caps for them.
+    :param dmabuf: the memory is dma-bufs; only caps of dma-bufs can have a ``drm-format``.
+    :param drm: write the ``drm-format`` in any case.
+    :raises FormatError: GStreamer has no caps for these pictures.
     """
     name = DMA_DRM if drm else _format(layout, dmabuf)
     described = f'format=(string){name}'

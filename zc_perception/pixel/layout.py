@@ -1,4 +1,5 @@
-"""Where each plane lies: buffer index, offset, stride, size.
+"""
+Where each plane lies: buffer index, offset, stride, size.
 
 Source: the kernel's *Exchanging pixel buffers*. ``width`` and ``height`` are always the image's
 own (1920×1080); padding lives only in strides, offsets and sizes.
@@ -44,7 +45,12 @@ class PlaneLayout:
 
 
 class PlaneArray(NamedTuple):
-    """How a LINEAR plane is seen as an array: shape, NumPy's name of the sample type, offset in its buffer and strides in bytes."""
+    """
+    A LINEAR plane as an array.
+
+    It has the shape, NumPy's name of the sample type, the offset in its buffer, and the strides in
+    bytes.
+    """
 
     buffer: int
     shape: tuple[int, ...]
@@ -55,7 +61,10 @@ class PlaneArray(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """A whole image. There is no default modifier: LINEAR is a promise that somebody has to make.
+    """
+    A whole image.
+
+    There is no default modifier: LINEAR is a promise that somebody has to make.
 
     The planes may share one buffer, have one each, or be mixed (Y alone, U and V together).
     Buffers are numbered in the order in which the planes first use them, so that one image has one
@@ -80,15 +89,19 @@ class ImageLayout:
 
     @cached_property
     def arrays(self) -> tuple[PlaneArray, ...]:
-        """The planes as arrays; meaningful for a LINEAR layout only. Computed once: every mapping of a frame needs it."""
+        """
+        The planes as arrays; meaningful for a LINEAR layout only.
+
+        Computed once: every mapping of a frame needs it.
+        """
         return tuple(_plane_array(self, index) for index in range(len(self.planes)))
 
     def buffer_size(self, index: int) -> int:
-        """Bytes that buffer *index* must at least have; 0 for one that no plane uses."""
+        """Return the fewest bytes that buffer *index* must have; 0 if no plane uses it."""
         return max((p.offset + p.size for p in self.planes if p.buffer == index), default=0)
 
     def describe(self) -> str:
-        """One line for logs."""
+        """Return one line for logs."""
         planes = ', '.join(f'[{p.buffer}] +{p.offset} stride {p.stride}' for p in self.planes)
         return (
             f'{fourcc_name(self.fourcc)} {modifier_name(self.modifier)} '
@@ -110,7 +123,10 @@ def _check_integer(name: str, value: object, low: int, high: int) -> None:
 
 
 def check_dimensions(fmt: PixelFormat, width: int, height: int) -> None:
-    """Refuse sizes that the format's subsampling can't have: kernel interfaces round half a chroma sample up or down as each likes.
+    """
+    Refuse sizes that the format's subsampling can't have.
+
+    Kernel interfaces differ in whether they round half a chroma sample up or down.
 
     :raises LayoutError: not an integer, not positive, above 65535, or not a multiple of the
         subsampling.
@@ -140,7 +156,8 @@ def compute_layout(
     height_align: int = 1,
     buffer_per_plane: bool = False,
 ) -> ImageLayout:
-    """A LINEAR layout with padded strides and offsets.
+    """
+    Compute a LINEAR layout with padded strides and offsets.
 
     :param stride_align: every stride is a multiple of this many bytes; 64 is a cache line and
         suits V4L2 and NVMM users.
@@ -176,15 +193,16 @@ def compute_layout(
 def chained_layout(
     fourcc: int, width: int, height: int, stride: int, rows: int = 0
 ) -> ImageLayout:
-    """A LINEAR layout as messages and raw files have it: in one buffer, planes follow each other without a gap.
+    """
+    Compute a LINEAR layout as messages and raw files have it.
 
-    The strides of later planes are in proportion to the first one's. The last row needn't be
-    whole.
+    All planes are in one buffer and follow each other without a gap. The strides of later planes
+    are in proportion to the first one's. The last row needn't be whole.
 
     :param stride: of the first plane, in bytes.
-    :param rows: of the first plane, with those that pad it; 0: the image's height.
-    :raises LayoutError: a size that the format can't have, or a stride that is too small, or of
-        which a later plane's would be no whole number of bytes.
+    :param rows: of the first plane, with its padding rows; 0: the image's height.
+    :raises LayoutError: a size that the format can't have, a stride that is too small, or one for
+        which a later plane's stride would be no whole number of bytes.
     """
     fmt = pixel_format(fourcc)
     check_dimensions(fmt, width, height)
@@ -210,7 +228,7 @@ def chained_layout(
 
 
 def views(layout: ImageLayout, memory: Any) -> list[NDArray[Any]]:
-    """The planes of a LINEAR layout in *memory*, which is that of its only buffer."""
+    """Return the planes of a LINEAR layout in *memory*, its only buffer."""
     return [
         np.ndarray(array.shape, array.sample, memory, array.offset, array.strides)
         for array in layout.arrays
@@ -218,11 +236,12 @@ def views(layout: ImageLayout, memory: Any) -> list[NDArray[Any]]:
 
 
 def sample_bytes(fmt: PixelFormat, plane: int) -> int:
-    """Bytes of the unsigned integers that *plane* is made of; a LINEAR plane's offset and stride are multiples of it.
+    """
+    Return the bytes of the unsigned integers that *plane* is made of.
 
-    One integer is one component (1 for NV12, 2 for P010), or the whole element where components
-    share a word (2 for RGB565). Where they run on across words (the 5 bytes of NV15's four
-    samples) there are only bytes.
+    A LINEAR plane's offset and stride are multiples of it. One integer is one component (1 for
+    NV12, 2 for P010), or the whole element where components share a word (2 for RGB565). Where
+    components run on across words (the 5 bytes of NV15's four samples) the unit is one byte.
     """
     element, count = fmt.planes[plane], len(fmt.planes[plane].components)
     size, rest = divmod(element.element_bytes, count)
@@ -246,24 +265,27 @@ def _plane_array(layout: ImageLayout, index: int) -> PlaneArray:
 def validate_layout(
     layout: ImageLayout, buffer_sizes: Sequence[int], identities: Sequence[Hashable] | None = None
 ) -> None:
-    """Check a layout that somebody else made: every sample of every plane lies in its buffer, and no two planes share a byte.
+    """
+    Check a layout that somebody else made.
+
+    Every sample of every plane must lie in its buffer, and no two planes may share a byte.
 
     The fields may hold anything that a peer sent, of any type; the cost doesn't depend on their
     values. Planes are compared by their whole extents, so planes whose rows alternate are refused
     although no byte is shared: none of the known formats is stored that way. The words of a LINEAR
-    plane must not be torn: with samples of 2 bytes (P010, RG16) odd offsets and strides are
-    refused, which no hardware makes, C consumers mustn't load and NumPy could only read slowly.
-    Non-linear planes have no rows that could be checked, only a number of planes that the modifier
-    settles, and extents.
+    plane must be aligned: with samples of 2 bytes (P010, RG16), odd offsets and strides are
+    refused. No hardware makes them, C consumers must not load such words, and NumPy could only
+    read them slowly. Non-linear planes have no rows to check: only their extents, and the number
+    of planes, which the modifier settles.
 
     :param buffer_sizes: bytes of each buffer, as the kernel says (``lseek(fd, 0, SEEK_END)``),
-        never as a peer claims; each must be used by a plane, in the order of the planes.
+        never as a peer claims; a plane must use each buffer, in the order of the planes.
     :param identities: which memory each buffer is, such as its (device, inode): planes in two
         descriptors of one buffer are compared as well. Without it different buffers count as
         different memory.
     :raises LayoutError: names the plane and the numbers.
-    :raises FormatError: the fourcc isn't known, the modifier isn't a 64-bit number, or there is no
-        such pair.
+    :raises FormatError: the fourcc isn't known, the modifier isn't a 64-bit number, or the pair
+        doesn't exist.
     """
     fmt = _check_image(layout)
     count, buffers = len(layout.planes), len(buffer_sizes)
@@ -292,7 +314,11 @@ def validate_layout(
 
 
 def _check_image(layout: ImageLayout) -> PixelFormat:
-    """Everything but the planes' numbers; afterwards there are few planes, and they are PlaneLayouts."""
+    """
+    Check everything but the planes' numbers.
+
+    Afterwards the planes are few, and each is a PlaneLayout.
+    """
     _check_integer('fourcc', layout.fourcc, 0, (1 << 32) - 1)
     fmt = layout.format
     check_dimensions(fmt, layout.width, layout.height)
@@ -323,7 +349,11 @@ def _check_image(layout: ImageLayout) -> PixelFormat:
 
 
 def _check_planes(layout: ImageLayout, fmt: PixelFormat, buffers: int) -> int:
-    """Each plane by itself, its buffer's size not yet known. Returns how many buffers the planes use."""
+    """
+    Check each plane by itself, before its buffer's size is known.
+
+    Returns how many buffers the planes use.
+    """
     used = 0
     for index, plane in enumerate(layout.planes):
         _check_integer(f'plane {index}: buffer', plane.buffer, 0, buffers - 1)
@@ -365,7 +395,11 @@ def _check_rows(layout: ImageLayout, fmt: PixelFormat, index: int) -> None:
 
 
 def _check_overlap(layout: ImageLayout, identities: Sequence[Hashable]) -> None:
-    """Planes in the same memory have no byte in common; *identities* says which buffers are the same."""
+    """
+    Check that planes in the same memory have no byte in common.
+
+    *identities* says which buffers are the same.
+    """
     extents = [
         (identities.index(identities[p.buffer]), p.offset, p.offset + p.size, i)
         for i, p in enumerate(layout.planes)

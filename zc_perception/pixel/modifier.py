@@ -1,4 +1,5 @@
-"""64-bit format modifiers: how a plane's samples lie in memory.
+"""
+64-bit format modifiers: how a plane's samples lie in memory.
 
 Source: ``drm_fourcc.h`` (vendor in the top 8 bits, value in the low 56) and the kernel's
 *Exchanging pixel buffers*. Zero is LINEAR, an explicit promise. INVALID is no layout at all: it
@@ -33,7 +34,11 @@ Vendor = IntEnum(
 
 
 class KnownModifier(IntEnum):
-    """Tilings that cameras and decoders give. Named as in the header, after ``DRM_FORMAT_MOD_``, or ``I915_FORMAT_MOD_`` for Intel's."""
+    """
+    Tilings that cameras and decoders give.
+
+    Named as in the header, after ``DRM_FORMAT_MOD_``, or ``I915_FORMAT_MOD_`` for Intel's.
+    """
 
     INTEL_X_TILED = 0x01 << 56 | 1
     INTEL_Y_TILED = 0x01 << 56 | 2
@@ -51,7 +56,8 @@ _VENDORS_WITH_MORE_PLANES = (Vendor.NONE, Vendor.INTEL, Vendor.AMD, Vendor.VIVAN
 
 
 def check_modifier(modifier: int) -> int:
-    """*modifier* itself, if it is a 64-bit unsigned number.
+    """
+    Return *modifier* itself, if it is a 64-bit unsigned number.
 
     :raises FormatError: it isn't.
     """
@@ -61,11 +67,12 @@ def check_modifier(modifier: int) -> int:
 
 
 def same_layout(modifier: int) -> tuple[int, ...]:
-    """All numbers of the layout of *modifier*, itself first.
+    """
+    Return all numbers of the layout of *modifier*, itself first.
 
-    NVIDIA's block-linear modifiers of old have page kind 0, which no block-linear memory has. The
-    header says that it means the generic kind 0xfe; kernel drivers answer with that one, whichever
-    they were asked for.
+    NVIDIA's old block-linear modifiers have page kind 0, which no block-linear memory has. The
+    header says that it means the generic kind 0xfe. Kernel drivers answer with 0xfe, whichever of
+    the two they were asked for.
     """
     block_linear = modifier >> _VALUE_BITS == Vendor.NVIDIA and modifier & _NVIDIA_BLOCK_LINEAR
     kind = modifier & _NVIDIA_KIND
@@ -75,7 +82,11 @@ def same_layout(modifier: int) -> tuple[int, ...]:
 
 
 def modifier_name(modifier: int) -> str:
-    """A short name for lists: ``LINEAR``, ``INVALID``, ``INTEL:X_TILED``, else vendor and digits as in ``NVIDIA:0x00000000000010``.
+    """
+    Return a short name for lists.
+
+    That is ``LINEAR``, ``INVALID``, ``INTEL:X_TILED``, or else vendor and digits, as in
+    ``NVIDIA:0x00000000000010``.
 
     :raises FormatError: not a 64-bit number.
     """
@@ -87,9 +98,10 @@ def modifier_name(modifier: int) -> str:
 
 
 def plane_count(fourcc: int, modifier: int) -> int | None:
-    """How many planes a buffer of that format and modifier has.
+    """
+    Return the number of planes that a buffer of this format and modifier has.
 
-    :returns: ``None`` where nobody told us: INVALID, an unknown vendor, or a vendor whose
+    :returns: ``None`` where the number isn't known: INVALID, an unknown vendor, or a vendor whose
         modifiers can add planes.
     :raises FormatError: an unknown fourcc.
     """

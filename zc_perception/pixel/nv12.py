@@ -24,14 +24,15 @@ _CODES = {
 
 
 def even(size: int) -> int:
-    """*size* without an odd last row or column, which NV12 can't have."""
+    """Return *size* without an odd last row or column, which NV12 can't have."""
     return size & ~1
 
 
 class Nv12Writer:
-    """Converts pictures of one size to BT.601 limited, as OpenCV does, into planes that the caller owns.
+    """
+    Converts pictures of one size to BT.601 limited, into planes that the caller owns.
 
-    Its scratch memory is allocated once.
+    It converts as OpenCV does. Its scratch memory is allocated once.
 
     :raises LayoutError: a size that NV12 can't have.
     """
@@ -60,10 +61,11 @@ class Nv12Writer:
         *,
         rgb: bool = False,
     ) -> None:
-        """Write *picture* (height, width, 3), B G R or with *rgb* R G B, into *luma* and *chroma* of any row stride.
+        """
+        Write *picture* into *luma* and *chroma*, which may have any row stride.
 
-        A picture may have a fourth channel, alpha. It is ignored: a transparent pixel keeps its
-        colour.
+        *picture* is (height, width, 3): B G R, or with *rgb* R G B. It may have a fourth channel,
+        alpha, which is ignored: a transparent pixel keeps its colour.
 
         :raises LayoutError: an array isn't ``uint8`` of the writer's size, or a plane is
             read-only.
@@ -85,7 +87,10 @@ class Nv12Writer:
 
 
 class ToNv12:
-    """Makes NV12 of frames. Luma and chroma keep their matrix and range; grey and R, G, B become BT.601 limited.
+    """
+    Makes NV12 of frames.
+
+    Luma and chroma keep their matrix and range; grey and R, G, B become BT.601 limited.
 
     :param size: width and height to scale to; ``None``: the frame's. Both have to be even.
     :raises FormatError: see :func:`check_readable`.
@@ -117,9 +122,12 @@ class ToNv12:
             self._way = _RgbToNv12(fmt, (width, height), self._size, colorimetry)
 
     def convert(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
-        """One pass into *luma* (height, width) and *chroma* (height / 2, width / 2, 2), of any row stride.
+        """
+        Convert in one pass into *luma* and *chroma*, which may have any row stride.
 
-        :raises LayoutError: planes of another size or type, or a target that can't be written.
+        *luma* is (height, width), *chroma* is (height / 2, width / 2, 2).
+
+        :raises LayoutError: planes have another size or type, or a target can't be written.
         """
         found = self._check(planes)
         for name, target, shape in zip(

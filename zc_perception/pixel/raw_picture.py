@@ -29,7 +29,8 @@ _PAGE = 4096
 
 
 class RawPicture(NamedTuple):
-    """An uncompressed picture.
+    """
+    An uncompressed picture.
 
     :param step: bytes of a row of the first plane, with those that pad it.
     :param data: ``uint8``, or what has a buffer of bytes.
@@ -44,13 +45,15 @@ class RawPicture(NamedTuple):
 
 
 def layout_of(picture: RawPicture) -> ImageLayout:
-    """Where the planes lie in the picture's data, of which no byte is read.
+    """
+    Find where the planes lie in the picture's data; no byte of it is read.
 
     Planes follow each other without a gap. More data than the picture needs are taken for rows
     that pad the height, or for the rest of a page: see :func:`_padded`.
 
-    :raises FormatError: the encoding, the byte order, the size, or data that don't hold the
-        picture or leave open where its planes are. The message has the values and what is needed.
+    :raises FormatError: the encoding, the byte order or the size is wrong, or the data don't hold
+        the picture or leave open where its planes are. The message has the values and what is
+        needed.
     :raises LayoutError: a size that the encoding can't have.
     """
     width, height, name, big_endian, step, data = picture
@@ -86,15 +89,17 @@ def layout_of(picture: RawPicture) -> ImageLayout:
 
 
 def _whole(fmt: PixelFormat, layout: ImageLayout, rows: int) -> int:
-    """Bytes of all planes of *rows* rows, the last one whole."""
+    """Return the bytes of all planes of *rows* rows, the last row whole."""
     last = layout.planes[-1]
     return last.offset + last.stride * fmt.planes[-1].rows(rows)
 
 
 def _padded(fmt: PixelFormat, tight: ImageLayout, there: int) -> ImageLayout | None:
-    """The layout that *there* bytes tell, of a height that was rounded up or a buffer that was.
+    """
+    Return the layout that explains *there* bytes.
 
-    ``None``: none explains them, or several do and differ in where chroma is.
+    The height, or the size of the buffer, was rounded up. ``None``: no layout explains the bytes,
+    or several do and differ in where chroma is.
     """
     found = []
     for rows in sorted({-(-tight.height // n) * n for n in _HEIGHT_ALIGNMENTS}):
@@ -113,9 +118,11 @@ class PictureReader:
         self._bgr: Pixels | None = None
 
     def read(self, picture: RawPicture, layout: ImageLayout) -> tuple[int, list[NDArray[Any]]]:
-        """The format, and its planes of the picture's whole size.
+        """
+        Return the format, and its planes of the picture's whole size.
 
-        They are views of the picture's data; of Bayer B, G, R, which the next call overwrites.
+        The planes are views of the picture's data. For Bayer they are B, G, R, which the next call
+        overwrites.
 
         :param layout: :func:`layout_of` the picture.
         """

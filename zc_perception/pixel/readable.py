@@ -1,4 +1,4 @@
-"""Which LINEAR formats programs can read, what each costs, and what their samples mean in R, G, B."""
+"""Which LINEAR formats programs can read, what each costs, and what samples mean in R, G, B."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _LUMA_WEIGHTS = {
 
 
 def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
-    """The format's table entry.
+    """
+    Return the format's table entry.
 
     :raises FormatError: it isn't one of :data:`READABLE`, or its samples have no conversion to R,
         G, B. The message names what has one.
@@ -57,10 +58,11 @@ def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
 
 
 def rgb_matrix(colorimetry: Colorimetry) -> NDArray[np.float64]:
-    """(3, 4): R, G, B = matrix · (Y, Cb, Cr, 1), all 0..255, by ITU-R BT.601, BT.709 and BT.2020.
+    """
+    Return the (3, 4) matrix of R, G, B = matrix · (Y, Cb, Cr, 1), all 0..255.
 
-    Primaries stay as they are: a network is trained on pictures of all of them, without their
-    being told apart.
+    It follows ITU-R BT.601, BT.709 and BT.2020. Primaries stay as they are: a network is trained
+    on pictures of all of them and isn't told which.
     """
     red, blue = _LUMA_WEIGHTS[colorimetry.matrix]
     green = 1 - red - blue
@@ -77,13 +79,21 @@ def rgb_matrix(colorimetry: Colorimetry) -> NDArray[np.float64]:
 
 
 def rgb_range(fmt: PixelFormat, colorimetry: Colorimetry) -> Range:
-    """Of the samples of grey and of R, G, B. What a Y'CbCr matrix comes with isn't about R, G, B: these are full then."""
+    """
+    Return the range of the samples of grey and of R, G, B.
+
+    The range that comes with a Y'CbCr matrix doesn't apply to R, G, B: these are full then.
+    """
     own = len(fmt.components[0]) == 1 or colorimetry.matrix is Matrix.RGB
     return colorimetry.range if own else Range.FULL
 
 
 def full_range_table() -> NDArray[np.uint8]:
-    """(256): what samples of limited range are in 0..255: 16 is black, 235 white. For luma, and for R, G, B of limited range."""
+    """
+    Return a table (256) from samples of limited range to 0..255.
+
+    16 becomes black, 235 white. It serves for luma, and for R, G, B of limited range.
+    """
     table: NDArray[np.uint8] = np.clip(
         np.rint((np.arange(256) - 16) * (255 / 219)), 0, 255
     ).astype(np.uint8)
@@ -91,6 +101,6 @@ def full_range_table() -> NDArray[np.uint8]:
 
 
 def limited_range_table() -> NDArray[np.uint8]:
-    """(256): the other way round."""
+    """Return a table (256) from 0..255 to samples of limited range."""
     table: NDArray[np.uint8] = np.rint(16 + np.arange(256) * (219 / 255)).astype(np.uint8)
     return table

@@ -1,5 +1,7 @@
-"""The samples of frames as single planes, and planes at another size: what every conversion of :mod:`~zc_perception.pixel.conversion` is
-made of.
+"""
+The samples of frames as single planes, and planes at another size.
+
+Every conversion of :mod:`~zc_perception.pixel.conversion` is made of these.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ Size = tuple[int, int]
 
 
 class Checked:
-    """Refuses planes of another format or size: OpenCV would answer them with memory of its own, or read them as what they aren't."""
+    """
+    Refuses planes of another format or size.
+
+    OpenCV would answer them with memory of its own, or misread them.
+    """
 
     def __init__(self, fmt: PixelFormat, width: int, height: int) -> None:
         check_dimensions(fmt, width, height)
@@ -48,7 +54,10 @@ class Checked:
 
 
 class Resized:
-    """One plane at another size and in 8 bits. What is that already stays where it is.
+    """
+    One plane at another size and in 8 bits.
+
+    What is that already stays where it is.
 
     :param shape: of the plane: rows, columns and, if it has several, components.
     :param wide: whether its samples have 16 bits.
@@ -79,7 +88,11 @@ class Resized:
         self._narrow = np.empty(result, np.uint8) if wide else None
 
     def __call__(self, plane: NDArray[Any], out: Pixels | None = None) -> Pixels:
-        """The plane. With *out*, it is there."""
+        """
+        Return the resized plane, which is *out* if that is given.
+
+        With *out*, it is there.
+        """
         if self._before is not None:
             plane = narrowed(plane, self._before)
         if self._scaled:
@@ -98,7 +111,7 @@ class Resized:
 
 
 def cut_to(size: Size, fmt: PixelFormat, planes: Planes) -> Planes:
-    """The left upper part of an image's planes, of *size* pixels."""
+    """Return the left upper part of an image's planes, of *size* pixels."""
     width, height = size
     return [
         plane[: part.rows(height), : width // part.horizontal]
@@ -107,13 +120,14 @@ def cut_to(size: Size, fmt: PixelFormat, planes: Planes) -> Planes:
 
 
 def narrowed(plane: NDArray[np.uint16], out: Pixels) -> Pixels:
-    """16 bits to 8, rounded: the high byte alone would darken."""
+    """Narrow 16 bits to 8, rounded: the high byte alone would darken."""
     cv2.convertScaleAbs(plane, dst=out, alpha=1 / 256)
     return out
 
 
 class Yuv(NamedTuple):
-    """How the samples of a Y'CbCr format lie.
+    """
+    How the samples of a Y'CbCr format lie.
 
     :param packed: luma and chroma in one plane, in turn.
     :param luma_first: of a packed one.
@@ -147,7 +161,11 @@ def yuv_of(fmt: PixelFormat) -> Yuv:
 
 
 class Apart:
-    """Luma, and chroma as one plane of pairs or as two planes: views, except for packed formats, whose samples are copied apart."""
+    """
+    Splits a picture into luma and chroma; chroma is one plane of pairs or two planes.
+
+    The planes are views, except for packed formats: their samples are copied.
+    """
 
     def __init__(self, yuv: Yuv, width: int, height: int) -> None:
         self._yuv = yuv
@@ -165,7 +183,11 @@ class Apart:
 
 
 def two_by_two(packed: Pixels) -> Pixels:
-    """(rows, columns / 2, 4) as (rows, columns, 2): each pixel has its luma and one of the two chroma samples."""
+    """
+    View (rows, columns / 2, 4) as (rows, columns, 2).
+
+    Each pixel has its luma and one of the two chroma samples.
+    """
     return packed.reshape(packed.shape[0], packed.shape[1] * 2, 2)
 
 
@@ -185,9 +207,11 @@ class Filters:
         self.luma: int = cv2.INTER_NEAREST_EXACT if odd else cv2.INTER_LINEAR
 
     def chroma(self, horizontal: int, vertical: int) -> int:
-        """A luma sample has the colour of the chroma sample that it lies in. So has the picture's, unless that lies between two.
+        """
+        Resize chroma; a luma sample has the colour of the chroma sample that it lies in.
 
-        The rule is the same for 4:4:4: a scene gives the same picture in every format.
+        The same holds for the picture's pixel, unless it lies between two samples. The rule is the
+        same for 4:4:4: a scene gives the same picture in every format.
         """
         between = any(
             ratio and ratio % (2 * shared) == 0

@@ -1,11 +1,12 @@
-"""GStreamer's C interface, by ctypes: the functions and the public fields that are used here.
+"""
+GStreamer's C interface, by ctypes: the functions and the public fields that are used here.
 
 Source: the headers of GStreamer 1.x, whose ABI doesn't change within the series
-(``test/camera/test_gstreamer_abi.py`` compares with what a C compiler makes of them). ctypes and
-not PyGObject, because everything that matters here needs the object itself: a buffer's reference
-is dropped when the last lease is, not when Python gets to it; only the sole owner of a query may
-answer it; and what a mapped NVMM buffer holds is a pointer. So any Python can use whatever
-GStreamer there is.
+(``test/camera/test_gstreamer_abi.py`` compares with what a C compiler makes of them). It is ctypes
+and not PyGObject, because everything that matters here needs the object itself. A buffer's
+reference is dropped when the last lease is, not when Python collects it. Only the sole owner of a
+query may answer it. And a mapped NVMM buffer holds a pointer. So any Python can use any installed
+GStreamer.
 """
 
 from __future__ import annotations
@@ -204,7 +205,8 @@ _PROTOTYPES: dict[str, dict[str, str]] = {
 
 
 class GStreamer:
-    """The loaded libraries: a function of C's is an attribute, by its own name.
+    """
+    The loaded libraries: a function of C's is an attribute, by its own name.
 
     :raises ConfigError: a library or function is missing, or GStreamer can't be initialised.
     """
@@ -241,7 +243,7 @@ class GStreamer:
         raise AttributeError(f'{name} is not among the functions of GStreamer that are used here')
 
     def take_text(self, address: int | None) -> str:
-        """The string at *address*, which is freed."""
+        """Return the string at *address*, which is freed."""
         if not address:
             return ''
         try:
@@ -250,7 +252,7 @@ class GStreamer:
             self.g_free(address)
 
     def take_error(self, error: ctypes._Pointer[Any]) -> tuple[str, str, int]:
-        """Message, domain and code of a GError, which is freed."""
+        """Return message, domain and code of a GError, which is freed."""
         if not error:
             return 'no reason was given', '', 0
         try:
@@ -264,18 +266,22 @@ class GStreamer:
             self.g_error_free(error)
 
     def has_property(self, element: int, name: str) -> bool:
-        """Whether an object has the property: their names differ between releases."""
+        """Tell whether an object has the property: names differ between releases."""
         return bool(
             self.g_object_class_find_property(c_void_p.from_address(element).value, name.encode())
         )
 
     def set_property(self, element: int, name: str, value: object) -> None:
-        """Set a property from its text, as gst-launch does. One that isn't there is GStreamer's own warning."""
+        """
+        Set a property from its text, as gst-launch does.
+
+        GStreamer itself warns of a property that doesn't exist.
+        """
         text = str(value).lower() if isinstance(value, bool) else str(value)
         self.gst_util_set_object_arg(element, name.encode(), text.encode())
 
     def has_element(self, name: str) -> bool:
-        """Whether a plugin has this element."""
+        """Tell whether a plugin has this element."""
         factory = self.gst_element_factory_find(name.encode())
         if factory:
             self.gst_object_unref(factory)
@@ -284,7 +290,8 @@ class GStreamer:
 
 @functools.cache
 def load_gstreamer() -> GStreamer:
-    """The process's one :class:`GStreamer`.
+    """
+    Return the process's one :class:`GStreamer`.
 
     :raises ConfigError: see there; the next call tries again.
     """

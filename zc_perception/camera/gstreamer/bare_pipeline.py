@@ -1,4 +1,8 @@
-"""Any GStreamer pipeline: it is made of its text, has states, and its bus says what happens in it. No GLib main loop."""
+"""
+Any GStreamer pipeline: made from its text, with states and a bus.
+
+There is no GLib main loop.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,8 @@ _MAX_WARNINGS = 8
 
 
 def without_a_shell(description: str) -> str:
-    """The text of a pipeline as a user gives it.
+    """
+    Return the text of a pipeline as a user gives it.
 
     :raises ConfigError: something around it is for a shell, or it ends with a link.
     """
@@ -51,7 +56,8 @@ def without_a_shell(description: str) -> str:
 
 
 class Said(NamedTuple):
-    """What an element has said on the bus.
+    """
+    What an element has said on the bus.
 
     :param text: with the element's name in front.
     :param debug: the first line of it is a place in GStreamer's source.
@@ -72,7 +78,8 @@ class Said(NamedTuple):
 
     @property
     def not_negotiated(self) -> bool:
-        """Whether an element can't take what the one before it makes.
+        """
+        Whether an element can't take what the one before it makes.
 
         Where a pad appears late, such as decodebin's, that is an element that is not linked.
         """
@@ -80,7 +87,8 @@ class Said(NamedTuple):
 
 
 class BarePipeline:
-    """One pipeline.
+    """
+    One pipeline.
 
     :param description: as for gst-launch-1.0.
     :raises ConfigError: it can't be understood, or an element is missing.
@@ -119,14 +127,14 @@ class BarePipeline:
         raise ConfigError(f"pipeline '{self.description}': {message}; {advice}")
 
     def element(self, name: str) -> int:
-        """The element of that name; 0: there is none."""
+        """Return the element of that name; 0: there is none."""
         found: int = self._gst.gst_bin_get_by_name(self._pipeline, name.encode()) or 0
         if found:
             self._held.insert(0, found)
         return found
 
     def use_system_clock(self) -> bool:
-        """Let the pipeline count by the system's clock, and say whether that is CLOCK_MONOTONIC."""
+        """Let the pipeline use the system's clock, and tell whether that is CLOCK_MONOTONIC."""
         gst = self._gst
         clock = gst.gst_system_clock_obtain()
         gst.gst_pipeline_use_clock(self._pipeline, clock)
@@ -145,7 +153,8 @@ class BarePipeline:
         return change
 
     def check(self) -> None:
-        """Read everything that the bus has.
+        """
+        Read everything that the bus has.
 
         :raises ZcError: an element reported an error.
         """
@@ -164,11 +173,11 @@ class BarePipeline:
                 self._gst.gst_mini_object_unref(message)
 
     def _error(self, said: Said) -> ZcError:
-        """What an element's error is here."""
+        """Return what an element's error means here."""
         raise NotImplementedError
 
     def _end_of_stream(self) -> None:
-        """Every sink has got the last of its stream."""
+        """Tell whether every sink has got the last of its stream."""
 
     def _warn(self, said: Said) -> None:
         sentence = f'{said.text}{said.reason}'

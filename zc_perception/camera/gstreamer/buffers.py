@@ -1,6 +1,9 @@
-"""How a pipeline's frames come into a pool. :class:`SharedFrames` takes those that lie in the pipeline's own buffers: it knows which they
-are, who holds them, and when GStreamer may have them back. :func:`copy_frame` copies a frame in
-memory that nobody can share, which is always booked.
+"""
+How a pipeline's frames come into a pool.
+
+:class:`SharedFrames` takes frames that lie in the pipeline's own buffers: it knows these buffers,
+    their holders, and when GStreamer may have them back. :func:`copy_frame` copies a frame in
+    memory that can't be shared, which is always booked.
 """
 
 from __future__ import annotations
@@ -41,15 +44,16 @@ _MAX_SIGNATURES = 64
 
 
 class SharedFrames:
-    """Turns a pipeline's samples into slots of a pool over the pipeline's own buffers.
+    """
+    Turns a pipeline's samples into slots of a pool over the pipeline's own buffers.
 
     GStreamer may fill a buffer again once its sample is closed. So each sample is held while its
     slot is in use. A device may still read a slot that was retired: its sample is held until the
     pipeline is gone.
 
-    :param layout: that of every frame; others are refused.
+    :param layout: the layout of every frame; others are refused.
     :param where: the pipeline, for messages.
-    :param heap: the name of whoever allocated the buffers.
+    :param heap: the name of the buffers' allocator.
     """
 
     def __init__(
@@ -65,10 +69,13 @@ class SharedFrames:
         self.copied_upstream = 0
 
     def pool(self, wanted: int, framerate: float) -> tuple[ForeignBufferPool, list[Sample]]:
-        """Hold frames back until the source has no more buffers, or there are *wanted*, and make a pool of them.
+        """
+        Collect frames until the source has no more buffers, and make a pool of them.
 
-        :returns: the pool, and the frames that were held: those of a file are its first; a live
-            camera's are old by now, and gone.
+        It also ends when there are *wanted* frames.
+
+        :returns: the pool, and the frames that were held: a file's are its first frames; a live
+            camera's are old by now, and dropped.
         :raises CameraError: there are fewer than two, or they are not alike.
         """
         known: list[Buffers] = []
@@ -133,7 +140,11 @@ class SharedFrames:
                 since = time.monotonic()
 
     def _order(self, sample: Sample, memory: FrameMemory) -> tuple[int, ...]:
-        """Which of the frame's memories are the layout's buffers; worked out once for all frames that are alike."""
+        """
+        Return which of the frame's memories are the layout's buffers.
+
+        It is computed once for all frames that are alike.
+        """
         order = self._orders.get(memory.signature)
         if order is None:
             layout, order = self._reader.layout(sample, memory)
@@ -148,10 +159,13 @@ class SharedFrames:
         return order
 
     def slot_for(self, pool: ForeignBufferPool, sample: Sample) -> Slot | None:
-        """The sample's slot, being filled, which holds the sample from here on. ``None``: there is no place for it.
+        """
+        Return the sample's slot, being filled, which holds the sample from here on.
 
-        :raises CameraChangedError: its planes lie elsewhere than everybody was told.
-        :raises LayoutError: its buffers are partly another frame's.
+        ``None``: there is no place for it.
+
+        :raises CameraChangedError: its planes don't lie where the consumers were told.
+        :raises LayoutError: some of its buffers are another frame's.
         """
         memory = self._reader.memory(sample)
         if memory is None:
@@ -170,7 +184,8 @@ class SharedFrames:
 
 
 def frame_layout(gst: GStreamer, sample: Sample, what: StreamFormat) -> ImageLayout:
-    """Where the frame's planes lie in its memories, which are the layout's buffers.
+    """
+    Return where the frame's planes lie in its memories, the layout's buffers.
 
     :raises LayoutError: not in them.
     :raises FormatError: its crop rectangle isn't on whole samples.
@@ -187,7 +202,8 @@ def frame_layout(gst: GStreamer, sample: Sample, what: StreamFormat) -> ImageLay
 
 
 def copy_frame(gst: GStreamer, sample: Sample, what: StreamFormat, slot: Slot) -> int:
-    """Write a LINEAR frame's samples to *slot*, plane by plane; the bytes that were written.
+    """
+    Write a LINEAR frame's samples to *slot*, plane by plane; the bytes that were written.
 
     :raises CameraError: a memory can't be mapped.
     :raises LayoutError: the frame's planes don't lie in its memories.

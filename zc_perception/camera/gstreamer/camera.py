@@ -1,9 +1,12 @@
-"""The GStreamer camera: whatever pipeline ends in our sink. Its dma-bufs are taken as they are; anything else is a copy, and booked as one.
+"""
+The GStreamer camera: any pipeline that ends in our sink.
 
-A frame's GstBuffer is held for as long as somebody has a lease on the frame, so that its element
-doesn't fill it again. Its buffers are known by what their descriptors refer to: each is one slot
-of the pool, however often and in whichever order they come, so that a device imports each of them
-once. GStreamer's descriptors are duplicated, never closed.
+Its dma-bufs are taken as they are; anything else is a copy, and booked as one.
+
+A frame's GstBuffer is held while the frame has a lease, so that its element doesn't fill it again.
+Its buffers are recognised by what their descriptors refer to. Each is one slot of the pool,
+however often and in whichever order they come, so that a device imports each of them once.
+GStreamer's descriptors are duplicated, never closed.
 
 ``v4l2src`` of 1.22 and 1.24 leaks a descriptor of the device each time that it has streamed (with
 any sink): a camera that was unplugged may come back under another number. Name it by
@@ -81,7 +84,12 @@ _ADVICE = (
 
 
 class GStreamerCamera(Camera):
-    """Frames of a GStreamer pipeline. It is started at once, because its first frame says what all of them are.
+    """
+    Frames of a GStreamer pipeline.
+
+    It is started at once, because its first frame describes all of them.
+
+    It is started at once, because its first frame says what all of them are.
 
     The pipeline is asked for a format that the consumers accept, where it has a choice. After a
     change of caps :meth:`close` leaves it running for the next camera, whose options have this one
@@ -209,7 +217,7 @@ class GStreamerCamera(Camera):
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        """There is a pipeline."""
+        """Check that there is a pipeline."""
         super().check(values)
         if not values['pipeline'].strip():
             raise ConfigError(
@@ -219,7 +227,7 @@ class GStreamerCamera(Camera):
 
     @classmethod
     def try_out(cls, options: CameraOptions) -> None:
-        """The pipeline can be made."""
+        """Check that the pipeline can be made."""
         check_description(cls._description(options.parameters))
 
     @classmethod
@@ -228,17 +236,18 @@ class GStreamerCamera(Camera):
 
     @classmethod
     def _description(cls, parameters: Mapping[str, Any]) -> str:
-        """The pipeline, as for gst-launch-1.0."""
+        """Return the pipeline, as for gst-launch-1.0."""
         return str(parameters['pipeline']).strip()
 
     def _offered_caps(self, formats: Sequence[Format]) -> str:
-        """Caps of the formats that consumers accept."""
+        """Return caps of the formats that consumers accept."""
         return offered_caps(formats, assume_linear=self._assume_linear)
 
     def _begin(self, first: Sample) -> None:
-        """What the first frame says of all.
+        """
+        Take over what the first frame says of all frames.
 
-        :raises FormatError: it is nothing that can be used.
+        :raises FormatError: it can't be used.
         """
         try:
             self._caps = first.keep_caps()
@@ -268,7 +277,7 @@ class GStreamerCamera(Camera):
         self._shared = SharedFrames(self._pipeline, reader, layout, self._where, self.heap_name)
 
     def _open_reader(self, first: Sample) -> FrameReader:
-        """What says where frames are."""
+        """Open the reader that says where frames are."""
         if self._format.nvmm:
             raise FormatError(
                 'its frames are in NVMM memory; use camera: argus, or put '
@@ -309,7 +318,7 @@ class GStreamerCamera(Camera):
         return self._ended
 
     def notices(self) -> Sequence[str]:
-        """Sentences worth saying once, and a warning in diagnostics."""
+        """Return sentences worth saying once, and a warning in diagnostics."""
         found = [f'{self._where}: {warning}' for warning in self._pipeline.warnings]
         if self.copy_reason:
             found.insert(
@@ -346,7 +355,7 @@ class GStreamerCamera(Camera):
         return {**facts, 'copied_upstream': copied, 'buffers_replaced': replaced}
 
     def constraints(self) -> BufferConstraints:
-        """Strides and offsets are the pipeline's, unless frames are copied."""
+        """Return the constraints: the pipeline decides strides, unless frames are copied."""
         layout, size = self._layout, (self.width, self.height)
         heaps, copied = self._heaps, self._heaps is not None
         placement = {1: Placement.ONE_BUFFER, len(layout.planes): Placement.BUFFER_PER_PLANE}.get(
@@ -365,7 +374,11 @@ class GStreamerCamera(Camera):
         )
 
     def possible(self) -> BufferConstraints:
-        """Other formats that the elements before the sink could give, which are only known while the pipeline runs."""
+        """
+        Return other formats that the elements before the sink could give.
+
+        They are known only while the pipeline runs.
+        """
         now = self.constraints()
         others = [fmt for fmt in READABLE_FORMATS if fmt not in now.formats]  # type: ignore[operator]
         can = self._pipeline.could_give([self._offered_caps([fmt]) for fmt in others])
@@ -381,7 +394,11 @@ class GStreamerCamera(Camera):
         return self._shared is None
 
     def allocate(self, request: AllocationRequest) -> None:
-        """As many slots as the pipeline gives away at a time; fewer than two, or unlike ones, are a CameraError."""
+        """
+        Allocate as many slots as the pipeline gives away at a time.
+
+        Fewer than two, or unlike ones, are a CameraError.
+        """
         if self._shared is None:
             assert self._heaps is not None
             before = self._pool
@@ -402,8 +419,11 @@ class GStreamerCamera(Camera):
             self._pipeline.play()
 
     def capture(self) -> Frame | None:
-        """:raises CameraLostError: its device is gone, it is silent, or a live source has ended.
-        :raises CameraChangedError: frames of another size, format or layout come.
+        """
+        Return the next frame.
+
+        :raises CameraLostError: its device is gone, it is silent, or a live source has ended.
+        :raises CameraChangedError: frames have another size, format or layout.
         """
         pool = self._pool
         if pool is None:
@@ -438,7 +458,7 @@ class GStreamerCamera(Camera):
             raise CameraChangedError(f'{error}; it is opened again') from error
 
     def _look_why(self) -> None:
-        """No frame came."""
+        """Find out why no frame came."""
         if self._stopped:
             return
         if self._pipeline.ended:
@@ -455,7 +475,7 @@ class GStreamerCamera(Camera):
             )
 
     def _frame(self, pool: BufferPool, sample: Sample) -> Frame | None:
-        """The sample as a frame, or ``None``: dropped and counted."""
+        """Return the sample as a frame, or ``None``: dropped and counted."""
         started_ns = time.monotonic_ns()
         if sample.caps != self._caps.address:
             self._check_caps(sample)
@@ -490,7 +510,7 @@ class GStreamerCamera(Camera):
         )
 
     def _fill(self, pool: BufferPool, sample: Sample) -> tuple[Slot | None, bool]:
-        """The sample's slot, being filled, and whether it is a copy."""
+        """Return the sample's slot, being filled, and whether it is a copy."""
         if isinstance(pool, ForeignBufferPool) and self._shared is not None:
             return self._shared.slot_for(pool, sample), False
         slot = pool.acquire()
@@ -505,7 +525,7 @@ class GStreamerCamera(Camera):
         return slot, True
 
     def _count(self, number: int | None) -> None:
-        """Frames that never came, where the source numbers them."""
+        """Count frames that never came, where the source numbers them."""
         if number is not None and self._last_number is not None and number > self._last_number:
             self._lost += number - self._last_number - 1
             self._sequence += number - self._last_number
@@ -525,7 +545,11 @@ class GStreamerCamera(Camera):
         self._caps = sample.keep_caps()
 
     def continuation(self) -> Continuation | None:
-        """What the next camera goes on with where the caps have changed, once; from then on closing this camera leaves nothing running."""
+        """
+        Return the pipeline for the next camera where the caps have changed, once.
+
+        From then on, closing this camera leaves nothing running.
+        """
         changed, self._changed, self._resumable = self._changed, None, False
         if changed is None:
             return None
@@ -534,13 +558,18 @@ class GStreamerCamera(Camera):
         return Continuation(self._pipeline, samples, self._offer)
 
     def close_rest(self) -> None:
-        """A pipeline runs on after its caps have changed."""
+        """End a pipeline that runs on after its caps have changed."""
         rest = self.continuation()
         if rest is not None:
             rest.close()
 
     def statistics(self) -> CameraStatistics:
-        """Lost are gaps in the source's numbers: its own losses, and frames that came faster than they were taken."""
+        """
+        Return counters.
+
+        Lost frames are gaps in the source's numbers: its own losses, and frames that came faster
+        than they were taken.
+        """
         lost, bad, no_slot = self._lost, self._bad, self._no_slot
         return CameraStatistics(self._captured, lost + bad + no_slot, 0, lost, bad, no_slot)
 

@@ -1,5 +1,7 @@
-"""What ``zc_doctor`` looks at for pipelines: GStreamer's version, the elements that matter, and the parameter file's pipelines.
+"""
+What ``zc_doctor`` checks for pipelines.
 
+That is GStreamer's version, the elements that matter, and the parameter file's pipelines.
 GStreamer is asked in processes of their own.
 """
 
@@ -41,7 +43,7 @@ def _pipeline_need(needs: Needs) -> Need:
 
 
 def gstreamer_library(system: System, needs: Needs) -> Iterator[Finding]:
-    """Whether it loads."""
+    """Check that GStreamer loads."""
     if _pipeline_need(needs) is Need.UNUSED:
         yield skip('no camera in the parameter file uses a GStreamer pipeline')
         return
@@ -55,7 +57,7 @@ def gstreamer_library(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
-    """One line for each element."""
+    """Report one line for each element."""
     if _pipeline_need(needs) is Need.UNUSED:
         yield skip('no camera in the parameter file uses a GStreamer pipeline')
         return
@@ -90,7 +92,7 @@ def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def gstreamer_pipelines(system: System, needs: Needs) -> Iterator[Finding]:
-    """Each pipeline of the parameter file, made and thrown away."""
+    """Make each pipeline of the parameter file, and throw it away."""
     cameras = [camera for camera in needs.cameras if camera.kind in _OF_CAMERA]
     if not cameras:
         yield skip('no camera in the parameter file uses a GStreamer pipeline')
@@ -140,7 +142,7 @@ def _element(gst: GStreamer, name: str) -> dict[str, Any]:
 
 
 def describe_gstreamer(*elements: str) -> dict[str, Any]:
-    """Version, and whether each of these elements can be made; or why there is no GStreamer."""
+    """Return the version, and whether each element can be made; or why there is no GStreamer."""
     from zc_perception.camera.gstreamer.abi import load_gstreamer
 
     try:
@@ -154,7 +156,11 @@ def describe_gstreamer(*elements: str) -> dict[str, Any]:
 
 
 def try_pipeline(description: str) -> dict[str, Any]:
-    """Whether a pipeline can be made of *description*, as the gstreamer camera does. No device is opened."""
+    """
+    Tell whether a pipeline can be made of *description*, as the gstreamer camera does.
+
+    No device is opened.
+    """
     from zc_perception.camera.gstreamer.pipeline import check_description
 
     try:

@@ -1,16 +1,19 @@
-"""What GStreamer's caps and samples say: the format of a stream, the dma-bufs behind a sample, and where its planes lie in them.
+"""
+What GStreamer's caps and samples say of a stream's format and memory.
+
+They give the format, the dma-bufs behind a sample, and where its planes lie in them.
 
 To know whether a frame is a dma-buf, look at its memories. The caps don't tell: plain
 ``video/x-raw`` may flow in dma-bufs, and does wherever the layout is LINEAR.
 
-The other way round, :func:`offered_caps` writes as caps what consumers accept. The sink answers
-the CAPS query with them; elements before it convert, or choose another mode of their device, as
-far as they can.
+In the other direction, :func:`offered_caps` writes the formats that consumers accept as caps. The
+sink answers the CAPS query with them; elements before it convert, or choose another mode of their
+device, as far as they can.
 
 Source: GStreamer's *DMA buffers* design, *GstVideoMeta*, *GstVideoCropMeta*, *GstFdMemory* and
 *GstDmaBufMemory* documentation. In caps with the feature ``memory:DMABuf`` the format is
-``DMA_DRM`` and ``drm-format`` names the formats. Before GStreamer 1.24 the format stood there by
-GStreamer's name, and nobody said what the layout was.
+``DMA_DRM`` and ``drm-format`` names the formats. Before GStreamer 1.24 such caps had GStreamer's
+name of the format, and nothing said what the layout was.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ _SD_LINES = 576
 
 @dataclass(frozen=True)
 class StreamFormat:
-    """What the caps say of every frame.
+    """
+    What the caps say of every frame.
 
     :param modifier: INVALID where they don't say: caps with the feature ``memory:DMABuf`` before
         GStreamer 1.24.
@@ -76,16 +80,17 @@ class StreamFormat:
     strides: tuple[int, ...] = ()
 
     def same_picture(self, other: StreamFormat) -> bool:
-        """Whether frames of both are alike in all that a consumer agreed to."""
+        """Tell whether frames of both are alike in all that a consumer agreed to."""
         return replace(self, framerate=0.0, caps='') == replace(other, framerate=0.0, caps='')
 
 
 def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> StreamFormat:
-    """What the caps at an address say.
+    """
+    Read the caps at an address.
 
     :param assume_linear: caps of the old style, ``video/x-raw(memory:DMABuf), format=NV12``, mean
-        LINEAR; otherwise nobody told us.
-    :raises FormatError: no raw video, in memory that nobody can share, interlaced in fields, or a
+        LINEAR; otherwise the layout isn't known.
+    :raises FormatError: no raw video, in memory that can't be shared, interlaced in fields, or a
         format or colorimetry without a name here.
     """
     text = gst.take_text(gst.gst_caps_to_string(caps))
@@ -158,7 +163,8 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
 
 
 def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
-    """What the caps say, and GStreamer's own default for what they don't.
+    """
+    Return the colorimetry of the caps; GStreamer's own default for what they leave out.
 
     :raises FormatError: they say something that has no name here. The message says how to convert
         it.
@@ -178,9 +184,11 @@ def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
 
 
 def _format(word: str, drm_format: str) -> tuple[int, int]:
-    """Fourcc and modifier.
+    """
+    Return fourcc and modifier.
 
-    :raises FormatError: none that is known here. The message names the formats that can be read.
+    :raises FormatError: no format that is known here. The message names the formats that can be
+        read.
     """
     try:
         found = parse_drm_format(drm_format) if word == DMA_DRM else from_gstreamer(word)
@@ -199,7 +207,8 @@ def _format(word: str, drm_format: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class FrameMemory:
-    """A frame in dma-bufs.
+    """
+    A frame in dma-bufs.
 
     :param parts: its memories, in the order of the frame.
     :param signature: equal for two frames whose planes lie at the same places of such parts.
@@ -210,7 +219,10 @@ class FrameMemory:
 
 
 class FrameReader:
-    """Finds the memory of one stream's frames. Only dma-bufs count.
+    """
+    Finds the memory of one stream's frames.
+
+    Only dma-bufs count.
 
     A memfd (GstFdMemory, as of pipewiresrc) can't be shared: its element maps it for writing again
     and again, and the seal that keeps other processes from writing would keep the element from it.
@@ -223,9 +235,10 @@ class FrameReader:
         self._what = what
 
     def memory(self, sample: Sample) -> FrameMemory | None:
-        """Where a frame is; ``None`` when one of its memories is no dma-buf.
+        """
+        Return where a frame is; ``None`` when one of its memories is no dma-buf.
 
-        Costs the same whatever the size.
+        It costs the same whatever the size.
         """
         gst, buffer = self._gst, sample.buffer
         offset, capacity = c_size_t(), c_size_t()
@@ -253,7 +266,10 @@ class FrameReader:
         return FrameMemory(tuple(parts), signature)
 
     def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
-        """Where the frame's planes lie, and for each buffer of the layout the index of the first part of *memory* in that buffer.
+        """
+        Return where the frame's planes lie, and which memories are the layout's buffers.
+
+        For each buffer of the layout it is the index of the first part of *memory* in that buffer.
 
         :raises LayoutError: the planes don't lie in the memories.
         :raises FormatError: the crop rectangle can't be had without a copy.
@@ -266,7 +282,11 @@ class FrameReader:
 
 
 def number_buffers(layout: ImageLayout) -> tuple[ImageLayout, tuple[int, ...]]:
-    """The layout with its buffers numbered from 0 in the order of the planes, and what their numbers were."""
+    """
+    Renumber the layout's buffers from 0 in the order of the planes.
+
+    It also returns what their numbers were.
+    """
     order = tuple(dict.fromkeys(plane.buffer for plane in layout.planes))
     planes = tuple(replace(plane, buffer=order.index(plane.buffer)) for plane in layout.planes)
     return replace(layout, planes=planes), order
@@ -275,10 +295,11 @@ def number_buffers(layout: ImageLayout) -> tuple[ImageLayout, tuple[int, ...]]:
 def place_image(
     gst: GStreamer, buffer: int, what: StreamFormat, extents: Sequence[tuple[int, int, int]]
 ) -> ImageLayout:
-    """Where a frame's planes lie, with its crop rectangle applied.
+    """
+    Return where a frame's planes lie, with its crop rectangle applied.
 
-    :param extents: of each of the buffer's memories: what it is part of, where it begins in there,
-        and its size in bytes.
+    :param extents: for each of the buffer's memories: what it is part of, where it begins in
+        there, and its size in bytes.
     :raises LayoutError: the planes don't lie in the memories.
     :raises FormatError: the crop rectangle can't be had without a copy.
     """
@@ -307,9 +328,12 @@ def place_image(
 
 
 def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[int, int, int]]:
-    """For each plane: the index of its memory in the buffer, the offset there, and the stride, as GStreamer's own mapping has them.
+    """
+    Return for each plane the index of its memory, its offset there, and its stride.
 
-    :raises LayoutError: a plane begins outside of the memories, or nobody says where.
+    These are the same as in GStreamer's own mapping.
+
+    :raises LayoutError: a plane begins outside of the memories, or its place isn't known.
     """
     meta = gst.gst_buffer_get_meta(buffer, gst.video_meta_type)
     if meta:
@@ -348,7 +372,11 @@ def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[
 
 
 def _plane_size(what: StreamFormat, index: int, stride: int, available: int) -> int:
-    """Of a LINEAR plane its rows, the last of which may be cut short; what a tiled plane needs only its vendor knows."""
+    """
+    Return the size of a LINEAR plane's rows, the last of which may be cut short.
+
+    Only the vendor knows what a tiled plane needs.
+    """
     planes = pixel_format(what.fourcc).planes
     if what.modifier != LINEAR or index >= len(planes):
         return max(1, available)
@@ -356,7 +384,8 @@ def _plane_size(what: StreamFormat, index: int, stride: int, available: int) -> 
 
 
 def cropped(layout: ImageLayout, crop: ctypes.Structure) -> ImageLayout:
-    """The part of an image that is to be seen, in the same memory.
+    """
+    Return the visible part of an image, in the same memory.
 
     :raises FormatError: the rectangle isn't in the image or has no whole sample, or the image
         isn't LINEAR.
@@ -418,10 +447,12 @@ READABLE_FORMATS: tuple[Format, ...] = tuple((fourcc, LINEAR) for fourcc in READ
 
 
 def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ...]:
-    """The formats that all consumers accept, the best first. While no consumer limits them: all that a program can read.
+    """
+    Return the formats that all consumers accept, the best first.
 
-    If a consumer accepts none of the formats that are left, it is ignored here, and refused by
-    name when the buffers are agreed on.
+    While no consumer limits them: all formats that a program can read. If a consumer accepts none
+    of the formats that are left, it is ignored here, and refused by name when the buffers are
+    agreed on.
     """
     accepted: tuple[Format, ...] = ()
     for consumer in consumers:
@@ -433,7 +464,10 @@ def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ..
 
 
 def offered_caps(formats: Sequence[Format], *, assume_linear: bool) -> str:
-    """Caps of a pipeline whose frames are dma-bufs or system memory; empty: GStreamer can't say any of *formats*.
+    """
+    Return caps of a pipeline whose frames are dma-bufs or system memory.
+
+    Empty: GStreamer has no caps for any of *formats*.
 
     :param assume_linear: caps of the old style with the feature ``memory:DMABuf`` mean LINEAR;
         otherwise an implicit layout.
@@ -454,7 +488,11 @@ def offered_caps(formats: Sequence[Format], *, assume_linear: bool) -> str:
 
 
 def offered_nvmm_caps(formats: Sequence[Format]) -> str:
-    """Caps of a pipeline whose frames are NvBufSurfaces, which have no word for the layout; empty: none of *formats* is one."""
+    """
+    Return caps of a pipeline whose frames are NvBufSurfaces.
+
+    Such caps have no word for the layout. Empty: none of *formats* fits.
+    """
     names = [
         name
         for fourcc, modifier in formats
@@ -465,7 +503,7 @@ def offered_nvmm_caps(formats: Sequence[Format]) -> str:
 
 
 def _gstreamer_names(fourcc: int, modifier: int) -> list[str]:
-    """GStreamer's own name of a format, if it has one."""
+    """Return GStreamer's own name of a format, if it has one."""
     try:
         name = gstreamer_format(fourcc, modifier)
     except FormatError:

@@ -1,12 +1,16 @@
-"""A GStreamer pipeline that ends in our sink: building it, starting it, pulling samples out of it, and what its bus says.
+"""
+A GStreamer pipeline that ends in our sink.
 
-No GLib main loop and no callbacks per frame: the camera's own thread pulls with a bounded wait.
-The sink keeps the newest frame, so that a slow consumer never holds the pipeline up.
+This module builds it, starts it, pulls samples out of it, and reads its bus.
+
+There is no GLib main loop and there are no callbacks per frame: the camera's own thread pulls with
+a bounded wait. The sink keeps the newest frame, so that a slow consumer never holds the pipeline
+up.
 
 Source: GStreamer's *appsink*, *GstBus*, *GstElement* states and ALLOCATION query documentation.
 
-A pipeline whose frames have changed runs on: the camera that comes next takes it as a
-:class:`Continuation`, so that nothing of its source is lost or shown again.
+A pipeline whose frames have changed runs on: the next camera takes it as a :class:`Continuation`,
+so that nothing of its source is lost or shown again.
 """
 
 from __future__ import annotations
@@ -58,9 +62,10 @@ class NotNegotiatedError(CameraError):
 
 
 class Reference:
-    """One reference to one of GStreamer's counted objects, dropped once.
+    """
+    One reference to one of GStreamer's counted objects, dropped once.
 
-    :param address: whose reference passes here; 0 for none.
+    :param address: the object whose reference is passed here; 0 for none.
     """
 
     __slots__ = ('_gst', 'address')
@@ -88,7 +93,11 @@ class Reference:
 
 
 class Sample(Reference):
-    """One frame with everything around it, and the reference that keeps its memory from being filled again."""
+    """
+    One frame with everything around it, and a reference.
+
+    The reference keeps the frame's memory from being filled again.
+    """
 
     __slots__ = ('buffer',)
 
@@ -102,12 +111,20 @@ class Sample(Reference):
         return int(self._gst.gst_sample_get_caps(self.address) or 0)
 
     def keep_caps(self) -> Reference:
-        """The caps, for longer than the sample: while somebody has them no others come to lie at their address."""
+        """
+        Return the caps, for longer than the sample.
+
+        While they are kept, no other caps come to lie at their address.
+        """
         return Reference(self._gst, self._gst.gst_mini_object_ref(self.caps))
 
     @property
     def frame_number(self) -> int | None:
-        """The buffer's offset: for raw video its source's number of the frame, where that numbers them one by one."""
+        """
+        The buffer's offset, which for raw video is the source's number of the frame.
+
+        Only if the source numbers frames one by one.
+        """
         buffer = Buffer.from_address(self.buffer)
         return (
             None
@@ -132,7 +149,11 @@ class Sample(Reference):
 
 
 def complete(description: str) -> tuple[str, str]:
-    """*description* with our sink at its end, and the sink's name.
+    """
+    Return *description* with our sink at its end, and the sink's name.
+
+    It may end in an ``appsink`` of its own, with or without a name, or in any other element,
+    behind which our sink is put.
 
     It may end in an ``appsink`` of its own, with or without a name, or in any other element,
     behind which ours is put.
@@ -161,7 +182,10 @@ def complete(description: str) -> tuple[str, str]:
 
 
 def check_description(description: str) -> None:
-    """Whether a pipeline can be made of *description*. No device is opened.
+    """
+    Check that a pipeline can be made of *description*.
+
+    No device is opened.
 
     :raises ConfigError: GStreamer isn't there, the description can't be understood, or an element
         is missing.
@@ -170,7 +194,10 @@ def check_description(description: str) -> None:
 
 
 class Pipeline(BarePipeline):
-    """One pipeline. :meth:`start`, :meth:`pull` and :meth:`close` belong to one thread.
+    """
+    One pipeline.
+
+    :meth:`start`, :meth:`pull` and :meth:`close` belong to one thread.
 
     :param description: as for gst-launch-1.0; see :func:`complete`.
     :param buffers: how many the sink asks upstream for on top of what that needs itself.
@@ -221,7 +248,11 @@ class Pipeline(BarePipeline):
         self.clock_is_monotonic = self.use_system_clock()
 
     def _accept(self, text: str) -> None:
-        """Let the sink take nothing but these caps. Where it has caps of its own, from the description, only those of them."""
+        """
+        Let the sink accept only these caps.
+
+        If the description gives it caps of its own, it accepts only those that are in both.
+        """
         gst = self._gst
         # Of a list within one structure the other side's order would count.
         accepted = Reference(gst, gst.gst_caps_normalize(gst.gst_caps_from_string(text.encode())))
@@ -238,12 +269,12 @@ class Pipeline(BarePipeline):
         gst.gst_app_sink_set_caps(self._sink, accepted.address)
 
     def _common(self, first: int, second: int) -> Reference:
-        """The caps that are in both, in the order of the first."""
+        """Return the caps that are in both, in the order of the first."""
         gst = self._gst
         return Reference(gst, gst.gst_caps_intersect_full(first, second, CAPS_INTERSECT_FIRST))
 
     def could_give(self, caps: Sequence[str]) -> list[bool]:
-        """Say of each of *caps* whether the elements before the sink could give such frames if they were started anew."""
+        """Tell which of *caps* the elements before the sink could give if started anew."""
         gst, found = self._gst, []
         pad = gst.gst_element_get_static_pad(self._sink, b'sink')
         try:
@@ -272,9 +303,11 @@ class Pipeline(BarePipeline):
         )
 
     def _answer_caps(self, query: int) -> None:
-        """Say what is accepted in our order.
+        """
+        Answer which caps are accepted, in our order.
 
-        The sink says it in the order of who asks, so that a source would choose its first format.
+        The sink would answer in the order of the caps in the question, so that a source would
+        choose its first format.
         """
         gst, wanted = self._gst, c_void_p()
         gst.gst_query_parse_caps(query, byref(wanted))
@@ -285,7 +318,8 @@ class Pipeline(BarePipeline):
             gst.gst_query_set_caps_result(query, both.address)
 
     def _answer_allocation(self, query: int) -> bool:
-        """Say that strides may be the source's own, and that several buffers stay with us.
+        """
+        Answer that strides may be the source's own, and that we keep several buffers.
 
         Without the first a V4L2 source copies every frame whose rows are padded; without the
         second it has too few buffers, and copies whenever we hold some: both into system memory,
@@ -306,9 +340,12 @@ class Pipeline(BarePipeline):
         return True
 
     def start(self, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> Sample:
-        """Start it and wait for the first frame, which says what all of them are. A source that isn't live still stands still then.
+        """
+        Start it and wait for the first frame, which describes all of them.
 
-        :param stopping: whether nobody wants the frame any more.
+        A source that isn't live then still waits.
+
+        :param stopping: whether the frame isn't wanted any more.
         :raises CameraError: an element failed, the stream ended at once, no frame came within
             *timeout_s*, or *stopping* said so.
         """
@@ -354,7 +391,8 @@ class Pipeline(BarePipeline):
             self._set_state(State.PLAYING)
 
     def pull(self, timeout_s: float) -> Sample | None:
-        """The next frame, or ``None`` within *timeout_s*.
+        """
+        Return the next frame, or ``None`` within *timeout_s*.
 
         :raises CameraError: an element failed meanwhile.
         """
@@ -390,7 +428,11 @@ class Pipeline(BarePipeline):
         return time.monotonic() - self._last_sample
 
     def captured_ns(self, sample: Sample) -> int | None:
-        """CLOCK_MONOTONIC of the moment that the sample's source says it was taken, ``None``: it doesn't say, or not in that clock."""
+        """
+        Return the CLOCK_MONOTONIC time at which the sample's source says it was taken.
+
+        ``None``: it doesn't say, or not in that clock.
+        """
         running = sample.running_time_ns if self.clock_is_monotonic else None
         return (
             None
@@ -429,7 +471,10 @@ class Pipeline(BarePipeline):
 
 @dataclass
 class Continuation:
-    """A pipeline whose frames have changed, and that runs on for the next camera. Its owner gives it to that camera, or closes it.
+    """
+    A pipeline whose frames have changed, and that runs on for the next camera.
+
+    Its owner gives it to that camera, or closes it.
 
     :param samples: the first frame of the new kind, and those behind it that were pulled already.
     :param offer: the caps that its sink takes; empty: any.
@@ -440,7 +485,7 @@ class Continuation:
     offer: str
 
     def close(self) -> None:
-        """Nobody goes on with it."""
+        """Close it: no camera goes on with it."""
         while self.samples:
             self.samples.pop().close()
         self.pipeline.close()

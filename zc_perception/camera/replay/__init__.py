@@ -1,1 +1,6 @@
-"""Recordings as cameras. Read ``camera`` first: it paces the frames of a ``source``. The others are one kind of source each."""
+"""
+Recordings as cameras.
+
+Read ``camera`` first: it paces the frames of a ``source``. Each of the others is one kind of
+source.
+"""

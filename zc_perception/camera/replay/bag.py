@@ -1,8 +1,11 @@
-"""Recordings of zc_record and rosbag2, in MCAP or SQLite, as folders or single files: pictures of one topic.
+"""
+Recordings of zc_record and rosbag2: pictures of one topic.
+
+They are in MCAP or SQLite, in folders or single files.
 
 The ``rosbags`` library, which needs no ROS, reads the storage and the messages,
 ``sensor_msgs/Image``, ``CompressedImage`` and ``foxglove_msgs/CompressedVideo``. It does not copy
-the pixels. What zc_record has written is played bit by bit, in its own format.
+the pixels. A recording of zc_record is played bit by bit, in its own format.
 """
 
 from __future__ import annotations
@@ -80,7 +83,11 @@ _CLOCK_WAS_SET_NS = 1_000_000_000
 
 
 def is_bag(path: Path) -> bool:
-    """Whether *path* is a recording of rosbag2: a folder with its metadata or storage files, or a storage file."""
+    """
+    Tell whether *path* is a recording of rosbag2.
+
+    That is a folder with its metadata or storage files, or a storage file.
+    """
     if path.is_dir():
         return (path / METADATA).is_file() or any(_storage_files(path))
     return path.suffix in BAG_MAGIC
@@ -91,7 +98,12 @@ def _storage_files(folder: Path) -> list[Path]:
 
 
 def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Picture]:
-    """The parts of a serialised message; the pixels are a view of *content*. Nothing is checked but that it is all there.
+    """
+    Return the parts of a serialised message; the pixels are a view of *content*.
+
+    It checks only that the message is complete.
+
+    Nothing is checked but that it is all there.
 
     :param store: the message types of rosbags.
     :raises FormatError: it isn't such a message.
@@ -120,7 +132,7 @@ def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Pict
 
 
 def _opened(path: Path) -> tuple[Any, Any]:
-    """The recording's reader, and the types of messages."""
+    """Open the recording's reader; return it and the types of messages."""
     try:
         library, types = (
             importlib.import_module(f'rosbags.{name}') for name in ('rosbag2', 'typesys')
@@ -154,7 +166,7 @@ def _opened(path: Path) -> tuple[Any, Any]:
 
 
 def _advice(path: Path) -> str:
-    """What to do about a recording that can't be opened."""
+    """Return what to do about a recording that can't be opened."""
     files = [path] if path.is_file() else _storage_files(path)
     for file in files:
         if file.suffix == '.mcap' and not _has_end(file):
@@ -185,7 +197,10 @@ def _first_line(error: Exception) -> str:
 
 
 class BagSource(FrameSource):
-    """The pictures of one topic, with the headers that they were recorded with, at the times of their stamps.
+    """
+    The pictures of one topic, with their recorded headers, at the times of their stamps.
+
+    Sizes may not change; encodings may. A picture that can't be read is left out and counted.
 
     Sizes may not change; encodings may. A picture that can't be read is left out and counted.
 
@@ -223,7 +238,7 @@ class BagSource(FrameSource):
             raise
 
     def _choose_format(self) -> None:
-        """The recorded format, if it is known and nothing is scaled; else NV12."""
+        """Return the recorded format, if it is known and nothing is scaled; else NV12."""
         self._writer: PlaneWriter | None = None
         if self._decoder is not None:
             try:
@@ -245,7 +260,7 @@ class BagSource(FrameSource):
         return [connection for connection in self._reader.connections if connection.topic == topic]
 
     def _has_depth(self, topic: str) -> bool:
-        """Whether the topic's first message says that it is depth."""
+        """Tell whether the topic's first message says that it is depth."""
         connections = self._connections_of(topic)
         try:
             _, _, content = next(self._reader.messages(connections=connections))
@@ -255,7 +270,11 @@ class BagSource(FrameSource):
         return _is_depth(picture)
 
     def _look(self) -> tuple[int, int]:
-        """Size of the first picture, in pixels; the rate of the first few goes into :attr:`framerate`."""
+        """
+        Return the size of the first picture in pixels.
+
+        The rate of the first few pictures goes into :attr:`framerate`.
+        """
         self.restart()
         stamps: list[int] = []
         size, reason = None, 'it has no picture'
@@ -286,7 +305,7 @@ class BagSource(FrameSource):
         return None if entry is None else (entry[1], entry[2])
 
     def _moment(self) -> Moment | None:
-        """A message that can't be read still is a frame, of the time when it was recorded."""
+        """Return a message's time; for an unreadable one, the time when it was recorded."""
         entry = self._next_message()
         if entry is None:
             return None
@@ -311,7 +330,7 @@ class BagSource(FrameSource):
         )
 
     def _decode(self) -> None:
-        """Of a video each picture, also one that nobody wants: later ones need it."""
+        """Decode every picture of a video, also unwanted ones: later pictures need them."""
         if isinstance(self._picture, VideoPicture):
             assert self._decoder is not None
             try:
@@ -321,7 +340,11 @@ class BagSource(FrameSource):
                 self._picture, self._damage = None, str(error)
 
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
-        """:raises RecordingError: a picture of another size."""
+        """
+        Read the next picture.
+
+        :raises RecordingError: it has another size.
+        """
         picture = self._picture
         try:
             if isinstance(picture, VideoPicture):
@@ -346,7 +369,11 @@ class BagSource(FrameSource):
     def _write_recorded(
         self, picture: Picture, fourcc: int, colours: Colorimetry, planes: Sequence[NDArray[Any]]
     ) -> None:
-        """:raises FormatError: it isn't what the recording says of its pictures."""
+        """
+        Write a picture in its recorded format.
+
+        :raises FormatError: it isn't what the recording says of its pictures.
+        """
         assert isinstance(picture, RawPicture)
         size = picture.width, picture.height
         self._check_size(*size)
@@ -361,7 +388,8 @@ class BagSource(FrameSource):
             np.copyto(plane, source)
 
     def _size_of(self, picture: Picture) -> tuple[int, int]:
-        """The picture's own size.
+        """
+        Return the picture's own size.
 
         :raises FormatError: it can't be read.
         """
@@ -405,7 +433,7 @@ class BagSource(FrameSource):
 
 
 def _encoding(picture: Picture) -> str:
-    """What its pixels are, or were before they were compressed."""
+    """Return the encoding of its pixels, or of the pixels before they were compressed."""
     if isinstance(picture, RawPicture):
         return picture.encoding
     if isinstance(picture, VideoPicture):
@@ -414,14 +442,17 @@ def _encoding(picture: Picture) -> str:
 
 
 def _is_depth(picture: Picture) -> bool:
-    """By what the message says."""
+    """Tell whether the message says that it is depth."""
     if isinstance(picture, CompressedPicture) and 'compressedDepth' in picture.format:
         return True
     return _encoding(picture) in DEPTHS
 
 
 def _raw(picture: Picture) -> RawPicture:
-    """*picture*, decoded if it is compressed. Bayer is compressed as the grey levels that it has.
+    """
+    Return *picture*, decoded if it is compressed.
+
+    Bayer is compressed as the grey levels that it has.
 
     :raises FormatError: depth, or no picture that can be decoded.
     """
@@ -448,7 +479,8 @@ def _raw(picture: Picture) -> RawPicture:
 
 
 def _recorded_format(path: Path, topic: str) -> tuple[int, Colorimetry] | None:
-    """What zc_record says of a topic's pictures; ``None``: another program has recorded it.
+    """
+    Return what zc_record says of a topic's pictures; ``None``: another program's recording.
 
     :raises ConfigError: it says that they change.
     """
@@ -490,9 +522,12 @@ def _named(fourcc: int, colours: Colorimetry) -> str:
 def _choose(
     topics: dict[str, Any], wanted: str, path: str, has_depth: Callable[[str], bool]
 ) -> str:
-    """The topic to play: the wanted one, or the only one with pictures. Depth is none.
+    """
+    Return the topic to play: the wanted one, or the only one with pictures.
 
-    :raises ConfigError: lists what there is.
+    Depth doesn't count as pictures.
+
+    :raises ConfigError: lists the topics that exist.
     """
     found = [
         f'{name} ({info.msgtype}, {info.msgcount} messages)'

@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 
 
 class ReplayCamera(DrawnCamera):
-    """Plays a recording at its own pace, or every frame once as fast as its consumers take them.
+    """
+    Plays a recording at its own pace, or every frame once as fast as consumers take them.
 
-    A frame that has no free slot is left out without being decoded. One that is damaged is left
-    out and counted as bad.
+    A frame that has no free slot is left out without being decoded. A damaged frame is left out
+    and counted as bad.
 
     With parameter ``keep_all`` every frame comes exactly once, and a frame waits for a free slot.
-    The recording doesn't begin again then. Recorded stamps go on increasing when it does.
+    The recording doesn't begin again then. When it does begin again, recorded stamps go on
+    increasing.
 
-    :raises ConfigError: the recording can't be used or read so far, or has nothing at the start
-        that was asked for.
+    :raises ConfigError: the recording can't be used or read up to there, or has nothing at the
+        wanted start.
     :raises LayoutError: an odd width or height.
     """
 
@@ -104,7 +106,7 @@ class ReplayCamera(DrawnCamera):
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        """The recording is there; opening it says so, too."""
+        """Check that the recording is there; opening it says so, too."""
         super().check(values)
         recording_path(values['video'])
 
@@ -128,7 +130,7 @@ class ReplayCamera(DrawnCamera):
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[FrameSource]:
-        """The source; an error of it ends the camera, and names the frame."""
+        """Use the source; its error ends the camera, and names the frame."""
         try:
             yield self._source
         except RecordingError as error:
@@ -159,7 +161,7 @@ class ReplayCamera(DrawnCamera):
         return self._ended
 
     def notices(self) -> Sequence[str]:
-        """What is missing or damaged in the recording, and stamps that say nothing."""
+        """Return what is missing or damaged in the recording, and stamps that are useless."""
         return tuple(filter(None, (self._source.notice(), self._stamp_trouble())))
 
     def _stamp_trouble(self) -> str:
@@ -167,11 +169,11 @@ class ReplayCamera(DrawnCamera):
         return stamps.notice() if self._recorded and stamps is not None else ''
 
     def facts(self) -> Mapping[str, object]:
-        """Of recorded stamps, what is wrong with them."""
+        """Return what is wrong with recorded stamps."""
         return {'stamp_trouble': self._stamp_trouble()} if self._recorded else {}
 
     def _next(self) -> Moment | None:
-        """The frame that is due: the one that still waits for a slot, or the next."""
+        """Return the frame that is due: the one that still waits for a slot, or the next."""
         if self._moment is None and not self._ended:
             with self._reading() as source:
                 self._moment = source.advance()

@@ -46,7 +46,8 @@ def recording(system: System, camera: NodeNeed) -> Finding:
 
 
 def try_recording(text: str) -> dict[str, Any]:
-    """Whether a recording can be played: open it as the capture node does, and give it back.
+    """
+    Tell whether a recording can be played: open it as the capture node does, and close it.
 
     :param text: JSON: ``video``, ``width``, ``height``, ``framerate`` and ``replay_topic``
         as the node has them.

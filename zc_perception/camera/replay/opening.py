@@ -17,16 +17,18 @@ _RAW = ('.nv12', '.yuv')
 def open_source(
     path: str, *, width: int = 0, height: int = 0, framerate: float = 0.0, topic: str = ''
 ) -> FrameSource:
-    """The source for what is at *path*.
+    """
+    Return the source of *path*.
 
     A folder is a recording of zc_record or rosbag2, or a folder of pictures; ``.mcap`` and
-    ``.db3`` are recordings too, a picture alone is a recording of one frame; anything else is a
+    ``.db3`` are recordings too, a single picture is a recording of one frame; anything else is a
     video.
 
-    :param path: as :func:`recording_path` has it.
+    :param path: as :func:`recording_path` returns it.
     :param width: of the frames; 0 for the recording's own.
     :param height: likewise.
-    :param framerate: of what has none of its own: pictures, and videos without one that can be.
+    :param framerate: for recordings without a rate of their own: pictures, and videos without a
+        plausible one.
     :param topic: which topic of a rosbag2 recording.
     :raises ConfigError: it can't be used.
     :raises LayoutError: an odd width or height.

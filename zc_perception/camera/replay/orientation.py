@@ -1,4 +1,5 @@
-"""How a JPEG, PNG or WebP picture has to be turned, as its EXIF data say, and the turning.
+"""
+How a JPEG, PNG or WebP picture has to be turned, as its EXIF data say, and the turning.
 
 Old versions of OpenCV do not read EXIF data of WebP. So OpenCV has to leave a picture as it is,
 and we turn it here: every version does the same. TIFF is left out, since OpenCV always turns it.
@@ -38,7 +39,7 @@ _TURNS: Mapping[int, Callable[[NDArray[Any]], Any]] = {
 
 
 def orientation_of(content: NDArray[np.uint8]) -> int:
-    """EXIF's orientation of an encoded picture, 1 to 8; :data:`UPRIGHT` where there is none."""
+    """Return EXIF's orientation of an encoded picture, 1 to 8; :data:`UPRIGHT` without one."""
     view = content.data
     try:
         for block in _exif_blocks(view):
@@ -51,13 +52,13 @@ def orientation_of(content: NDArray[np.uint8]) -> int:
 
 
 def turned(picture: NDArray[Any], orientation: int) -> NDArray[Any]:
-    """*picture* (height, width, …) as it is to be seen; upright ones are not copied."""
+    """Return *picture* (height, width, …) as it is to be seen; upright ones are not copied."""
     turn = _TURNS.get(orientation)
     return picture if turn is None else np.asarray(turn(picture))
 
 
 def _exif_blocks(view: memoryview) -> Iterator[memoryview]:
-    """The blocks of EXIF data, each a little TIFF file."""
+    """Return the blocks of EXIF data, each a little TIFF file."""
     if view[:2] == _JPEG:
         yield from _in_jpeg(view)
     elif view[:8] == _PNG:
@@ -87,7 +88,8 @@ def _in_jpeg(view: memoryview) -> Iterator[memoryview]:
 def _in_chunks(
     view: memoryview, at: int, head: str, wanted: bytes, *, after: int, padded: bool
 ) -> Iterator[memoryview]:
-    """Chunks of PNG and RIFF.
+    """
+    Yield chunks of PNG and RIFF.
 
     :param after: bytes behind a chunk's content.
     :param padded: whether contents of an odd length have one more.
@@ -105,7 +107,7 @@ def _in_chunks(
 
 
 def _orientation_in(block: memoryview) -> int:
-    """Of the first directory; 0: it has none."""
+    """Return the orientation in the first directory; 0: it has none."""
     order = {b'II': '<', b'MM': '>'}.get(bytes(block[:2]))
     if order is None:
         return 0

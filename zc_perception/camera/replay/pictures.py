@@ -1,5 +1,7 @@
-"""Pictures as OpenCV decodes them, and folders of them, in the order that people number files:
-2.png comes before 10.png.
+"""
+Pictures as OpenCV decodes them, and folders of pictures.
+
+Files come in the order in which people number them: 2.png comes before 10.png.
 """
 
 from __future__ import annotations
@@ -30,12 +32,13 @@ _PNM = re.compile(rb'P[2356]' + rb'(?:\s|#[^\n]*\n)+(\d+)' * 3)
 
 
 def decode_picture(content: NDArray[np.uint8]) -> RawPicture:
-    """An encoded picture (PNG, JPEG, …), turned as its EXIF data say, without alpha.
+    """
+    Decode a picture (PNG, JPEG, …), turned as its EXIF data say, without alpha.
 
-    It is bgr8, mono8, or mono16: colours have 8 bits here, grey levels 16 if the file has as many,
-    as it has of depth.
+    It is bgr8, mono8, or mono16: colours have 8 bits here; grey levels have 16 if the file has 16,
+    as depth does.
 
-    :raises FormatError: what is wrong, as a sentence whose subject the caller puts in front.
+    :raises FormatError: what is wrong, as a sentence to which the caller adds the subject.
     """
     if not content.size:
         raise FormatError(_NO_PICTURE)
@@ -60,19 +63,27 @@ def decode_picture(content: NDArray[np.uint8]) -> RawPicture:
 
 
 def _white(content: NDArray[np.uint8], dtype: np.dtype[Any]) -> int:
-    """The highest level. PNM files name it, and OpenCV leaves it out of account."""
+    """
+    Return the highest level.
+
+    PNM files name it, and OpenCV ignores it.
+    """
     named = _PNM.match(content[:1024].tobytes())
     return (int(named[3]) or 1) if named else _WHITE[dtype]
 
 
 def natural_key(name: str) -> tuple[list[tuple[int, int, str]], str]:
-    """Sorts by the numbers in a name as numbers, then by the name itself."""
+    """Return a key that sorts numbers in a name as numbers, then by the name itself."""
     parts = re.split(r'(\d+)', name.lower())
     return [(1, int(part), '') if part.isdecimal() else (0, 0, part) for part in parts], name
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """The picture files of *folder*, in order. Hidden files don't count."""
+    """
+    Return the picture files of *folder*, in order.
+
+    Hidden files don't count.
+    """
     found = [
         path
         for path in folder.iterdir()
@@ -82,7 +93,8 @@ def pictures_in(folder: Path) -> list[Path]:
 
 
 class ImageSource(FrameSource):
-    """Plays pictures at a given rate, since pictures have no times of their own.
+    """
+    Plays pictures at a given rate, since pictures have no times of their own.
 
     All have to have one size, after they are turned: a folder with several is no recording of a
     camera.
@@ -124,7 +136,11 @@ class ImageSource(FrameSource):
         return self._nominal() if self.number < len(self._files) else None
 
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
-        """:raises RecordingError: a picture of another size; names it."""
+        """
+        Read the next picture.
+
+        :raises RecordingError: it has another size; the message names it.
+        """
         file = self._files[self.number]
         try:
             picture = _read_picture(file)
@@ -151,7 +167,8 @@ class ImageSource(FrameSource):
 
 
 def _read_picture(path: Path) -> RawPicture:
-    """Read by us, because OpenCV prints what it can't open.
+    """
+    Read by us, because OpenCV prints what it can't open.
 
     :raises FormatError: it is gone, or no picture.
     """

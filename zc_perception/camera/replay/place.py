@@ -18,10 +18,11 @@ _SECRET = re.compile(r'(?<=://)[^/@]*@')
 
 
 def recording_path(video: str) -> str:
-    """The path that parameter ``video`` means.
+    """
+    Return the path that parameter ``video`` means.
 
-    :raises ConfigError: none, a URL of a stream, nothing is there, or what could be waited for
-        without an end: a pipe, a device.
+    :raises ConfigError: no path, the URL of a stream, nothing is there, or something for which one
+        could wait for ever: a pipe, a device.
     """
     if not video:
         raise ConfigError(
@@ -50,7 +51,8 @@ def recording_path(video: str) -> str:
 
 
 class _Kind(NamedTuple):
-    """Files that are no recording, or hold one in another form.
+    """
+    Files that are no recording, or hold one in another form.
 
     :param step: to the recording; PATH and TARGET are the file's path, with and without suffix.
     :param at: where *magic* is.
@@ -95,9 +97,10 @@ BAG_MAGIC = {SUFFIX: MAGIC, '.db3': b'SQLite format 3\0'}
 
 
 def refuse_foreign(path: Path) -> None:
-    """Refuse a file whose first bytes say that it is no recording, or not what its name says.
+    """
+    Refuse a file whose first bytes say that it is no recording, or not what its name says.
 
-    :raises ConfigError: says what it is, and how to come to the recording.
+    :raises ConfigError: says what it is, and how to get the recording.
     """
     try:
         with path.open('rb') as file:

@@ -1,6 +1,9 @@
-"""What the replay camera plays: :class:`FrameSource` is what each kind of recording has to do,
-:class:`PlaneWriter` how its pictures become NV12 planes. Every conversion that replay makes is
-there: each is one pass, scaled where it has to be. Bayer takes one more.
+"""
+What the replay camera plays.
+
+:class:`FrameSource` is what each kind of recording has to do, :class:`PlaneWriter` makes NV12
+    planes of its pictures. Every conversion that replay makes is there: each is one pass, scaled
+    where it has to be. Bayer takes one more.
 """
 
 from __future__ import annotations
@@ -24,14 +27,18 @@ from zc_perception.pixel.samples import cut_to, Planes
 
 DEFAULT_FRAMERATE = 30.0
 RATE_FROM = 64
-"""So many of a recording's first frames have its rate; the rest may have gaps."""
+"""This many of a recording's first frames give its rate; the rest may have gaps."""
 STAMPS = ('now', 'recorded')
-"""Whose headers frames get: the ROS clock's time with the camera's frame_id, or the recording's own headers."""
+"""
+Which headers frames get: the ROS clock's time with the camera's frame_id, or the recording's own
+headers.
+"""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A frame that comes next, before its pixels are read.
+    """
+    A frame that comes next, before its pixels are read.
 
     :param time_ns: since the source's first frame, on the source's own time axis.
     :param header: as recorded, if the source has headers.
@@ -42,7 +49,10 @@ class Moment:
 
 
 class FrameSource(ABC):
-    """Frames in their order. One thread. Those of another size than *width* and *height* are scaled.
+    """
+    Frames in their order.
+
+    One thread uses it. Frames of another size than *width* and *height* are scaled.
 
     :param name: what it plays, for messages.
     :param framerate: its own, frames per second; nominal where it has time stamps.
@@ -63,7 +73,8 @@ class FrameSource(ABC):
         self.framerate = framerate
 
     def advance(self) -> Moment | None:
-        """Go to the next frame; ``None``: there is none.
+        """
+        Go to the next frame; ``None``: there is none.
 
         :raises RecordingError: the recording can't be read on.
         """
@@ -72,31 +83,40 @@ class FrameSource(ABC):
 
     @abstractmethod
     def _moment(self) -> Moment | None:
-        """When frame :attr:`number` is due, the next one; ``None``: there is none."""
+        """Return when frame :attr:`number`, the next one, is due; ``None``: there is none."""
 
     def _nominal(self) -> Moment:
-        """Its moment in a recording that has nothing but a rate."""
+        """Return its time in a recording that has only a rate."""
         return Moment(round(self.number * 1e9 / self.framerate))
 
     @abstractmethod
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
-        """Write the pixels of the frame that :meth:`advance` went to, in one pass. ``False``: they are damaged."""
+        """
+        Write the pixels of the frame that :meth:`advance` went to, in one pass.
+
+        ``False``: they are damaged.
+        """
 
     def restart(self) -> None:
         """Go before the first frame."""
         self.number = -1
 
     def seek(self, offset_ns: int) -> Moment | None:
-        """From the start, go to the first frame that is *offset_ns* or more after the first one.
+        """
+        Go, from the start, to the first frame at least *offset_ns* after the first one.
 
-        :raises RecordingError: the recording can't be read so far.
+        :raises RecordingError: the recording can't be read up to there.
         """
         while (moment := self.advance()) is not None and moment.time_ns < offset_ns:
             pass
         return moment
 
     def notice(self) -> str:
-        """What the user should know of the recording: parts that are missing or damaged; empty for nothing."""
+        """
+        Return what the user should know of the recording.
+
+        That is parts that are missing or damaged; empty for nothing.
+        """
         return ''
 
     def close(self) -> None:  # noqa: B027
@@ -104,7 +124,11 @@ class FrameSource(ABC):
 
 
 def rate_of(stamps: Iterable[int]) -> float:
-    """Frames per second, by the median distance of some frames' stamps; :data:`DEFAULT_FRAMERATE` where they say nothing."""
+    """
+    Return frames per second, by the median distance of some frames' stamps.
+
+    :data:`DEFAULT_FRAMERATE` where they say nothing.
+    """
     intervals = np.diff(sorted(stamps))
     middle = float(np.median(intervals)) if len(intervals) else 0.0
     return 1e9 / middle if middle > 0 else DEFAULT_FRAMERATE
@@ -114,7 +138,10 @@ _FULL = Colorimetry(Matrix.RGB, Range.FULL)
 
 
 class PlaneWriter:
-    """Writes pictures into NV12 planes of one size; scratch memory is allocated when a kind of picture first comes.
+    """
+    Writes pictures into NV12 planes of one size.
+
+    Scratch memory is allocated when a kind of picture first comes.
 
     :param width: of the planes.
     :param height: likewise.
@@ -135,7 +162,11 @@ class PlaneWriter:
         sources: Planes,
         planes: Sequence[NDArray[Any]],
     ) -> None:
-        """Planes of any readable format. An odd last row or column is cut off, other sizes are scaled.
+        """
+        Write planes of any readable format.
+
+        An odd last row or column is cut off, other sizes are scaled. If luma and chroma become
+        NV12 they keep their matrix and range; everything else becomes BT.601 limited.
 
         What becomes NV12 of luma and chroma keeps its matrix and range, everything else becomes
         BT.601 limited.
@@ -154,7 +185,8 @@ class PlaneWriter:
     def write(
         self, picture: RawPicture, layout: ImageLayout, planes: Sequence[NDArray[Any]]
     ) -> None:
-        """A picture with its :func:`layout_of`.
+        """
+        Write a picture with its :func:`layout_of`.
 
         Its Y'CbCr is BT.601 limited, its grey levels are 0..255.
         """

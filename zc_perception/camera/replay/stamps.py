@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 class RecordedStamps:
-    """What a recording's frames are stamped with, in their order.
+    """
+    What a recording's frames are stamped with, in their order.
 
     A stamp of 0, and one that is the same as that of the frame before, says nothing. Such a frame
     gets the last good stamp plus the time since then by the recorder's clock; if there was none
@@ -18,15 +19,16 @@ class RecordedStamps:
         self.restart()
 
     def restart(self) -> None:
-        """The recording begins again."""
+        """Note that the recording begins again."""
         self._before: int | None = None
         self._good: tuple[int, int] | None = None
         self._given: int | None = None
 
     def stamp(self, recorded: int, at_ns: int) -> int:
-        """The stamp of the next frame.
+        """
+        Return the stamp of the next frame.
 
-        :param recorded: its own.
+        :param recorded: its own stamp.
         :param at_ns: when the recorder got it.
         """
         before, self._before = self._before, recorded
@@ -44,7 +46,7 @@ class RecordedStamps:
         return given
 
     def notice(self) -> str:
-        """What the user should know of the stamps so far; empty for nothing."""
+        """Return what the user should know of the stamps up to now; empty for nothing."""
         found = []
         if self._replaced:
             found.append(

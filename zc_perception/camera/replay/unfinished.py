@@ -55,7 +55,7 @@ class _Finished(io.RawIOBase):
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether it is an MCAP file of ours without its end."""
+    """Tell whether it is an MCAP file of ours without its end."""
     try:
         contents = read_contents(path)
     except (RecordingError, OSError):  # whoever opens it says so
@@ -64,8 +64,10 @@ def is_unfinished(path: Path) -> bool:
 
 
 class RecordedPath(type(Path())):  # type: ignore[misc]
-    """A path by which rosbags reads files of ours without their end, and folders whose
-    ``metadata.yaml`` doesn't list all.
+    """
+    A path by which rosbags reads unfinished recordings of ours.
+
+    These are files without their end, and folders whose ``metadata.yaml`` doesn't list all files.
     """
 
     def open(self, mode: str = 'r', *args: Any, **options: Any) -> Any:

@@ -23,7 +23,8 @@ _BEGINS_ANEW_NS = 1_000_000_000
 
 
 class _Clock:
-    """The times of frames.
+    """
+    The times of frames.
 
     :param unit_s: of the file's own times.
     :param interval_ns: between frames that have none.
@@ -37,9 +38,11 @@ class _Clock:
         self._last_ns: int | None = None
 
     def time_ns(self, key: int | None) -> int:
-        """Of the next frame. It never goes back.
+        """
+        Return the next frame's time.
 
-        Where a file's times begin anew, as in recordings that were joined, they go on.
+        It never goes back. Where a file's times begin anew, as in recordings that were joined,
+        they go on.
         """
         due_ns = 0 if self._last_ns is None else self._last_ns + self._interval_ns
         if key is not None and self._begin is not None:
@@ -55,7 +58,8 @@ class _Clock:
 
 
 class VideoSource(FrameSource):
-    """A file's frames at its own times, turned as it says, in its own colour matrix and range.
+    """
+    A file's frames at its own times, turned as it says, in its own colour matrix and range.
 
     R, G, B and grey become BT.601 limited. Interlaced frames stay as they are decoded, and so do
     pixels that are no squares. An odd last column or row is cut off.
@@ -84,7 +88,7 @@ class VideoSource(FrameSource):
             raise
 
     def _first_good(self) -> Any:
-        """The first frame that can be decoded."""
+        """Return the first frame that can be decoded."""
         for _ in range(_FIRST_TRIES):
             found = self._file.next()
             if self._file.encrypted:
@@ -130,7 +134,11 @@ class VideoSource(FrameSource):
         return Moment(self._clock.time_ns(found.key))
 
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
-        """:raises RecordingError: a frame of another size, turn or colorimetry than the first."""
+        """
+        Read the next frame.
+
+        :raises RecordingError: it has another size, turn or colorimetry than the first.
+        """
         frame = self._frame
         if frame is None:
             return False
@@ -149,7 +157,7 @@ class VideoSource(FrameSource):
         return True
 
     def restart(self) -> None:
-        """By opening it again: not every container can seek to its exact first frame."""
+        """Open it again: not every container can seek to its exact first frame."""
         super().restart()
         self._frame = None
         self._file.close()
@@ -185,7 +193,7 @@ class VideoSource(FrameSource):
 
 
 def _look_of(frame: Any, colours: Colorimetry) -> tuple[str, str, str]:
-    """What all frames of a recording have in common, in words."""
+    """Describe what all frames of a recording have in common."""
     return (
         f'{frame.width}x{frame.height}',
         f'{colours.matrix.value} {colours.range.value}',

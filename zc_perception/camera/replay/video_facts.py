@@ -1,5 +1,7 @@
-"""What a video stream says of its pictures, in FFmpeg's names: what their numbers mean, and how
-they are turned.
+"""
+What a video stream says of its pictures, in FFmpeg's names.
+
+That is what their numbers mean, and how they are turned.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ class Said(NamedTuple):
     transfer: str = UNKNOWN
 
     def completed(self, before: Said) -> Said:
-        """With what an earlier frame said, where this one says nothing."""
+        """Fill in what an earlier frame said, where this one says nothing."""
         return Said(
             before.matrix if self.matrix == UNKNOWN else self.matrix,
             before.range if self.range == UNKNOWN else self.range,
@@ -95,7 +97,7 @@ class Said(NamedTuple):
 
 
 def said_by(frame: Any, codec: Any) -> Said:
-    """What a frame says, and its decoder of the transfer."""
+    """Return what a frame says, and its decoder of the transfer."""
     return Said(
         _MATRICES.get(int(frame.colorspace), UNKNOWN),
         _RANGES.get(int(frame.color_range), UNKNOWN),
@@ -104,11 +106,12 @@ def said_by(frame: Any, codec: Any) -> Said:
 
 
 def turn_of(frame: Any) -> Turn:
-    """How a frame's display matrix turns it: fixed point of 16 bits.
+    """
+    Return how a frame's display matrix turns it: fixed point of 16 bits.
 
-    PyAV keeps a frame that was asked until the garbage collector comes: ask one, not all.
+    PyAV keeps a frame that was asked until the garbage collector runs: ask one frame, not all.
 
-    :raises FormatError: by no quarter of a circle.
+    :raises FormatError: it isn't turned by a quarter of a circle.
     """
     for data in frame.side_data:
         if getattr(data.type, 'name', data.type) == 'DISPLAYMATRIX':
@@ -128,7 +131,10 @@ def _sign(value: int) -> int:
 def colorimetry(
     said: Said, *, rgb: bool, grey: bool, jpeg: bool, size: tuple[int, int]
 ) -> Colorimetry:
-    """What the numbers in such pictures mean.
+    """
+    Return what the numbers in such pictures mean.
+
+    Where the stream says nothing, players' assumptions count.
 
     Where the stream says nothing, they are taken for what players take them for.
 

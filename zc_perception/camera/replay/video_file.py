@@ -1,4 +1,5 @@
-"""One pass through a video file: its frames in the order in which they are shown.
+"""
+One pass through a video file: its frames in the order in which they are shown.
 
 Each is good or damaged. The file also says what rate it has, and whether it was cut off.
 """
@@ -29,7 +30,8 @@ _MATROSKA_TIME = re.compile(r'(\d+):(\d+):(\d+\.?\d*)')
 
 
 class Decoded(NamedTuple):
-    """A frame.
+    """
+    A frame.
 
     :param key: its time, in units of the stream; ``None``: the file has none.
     :param frame: PyAV's; ``None``: it is damaged.
@@ -40,7 +42,10 @@ class Decoded(NamedTuple):
 
 
 class VideoFile:
-    """A file's frames, from its first one on. Who wants to begin again opens another.
+    """
+    A file's frames, from its first one on.
+
+    To begin again, open another object.
 
     :raises ConfigError: nothing here can play it.
     """
@@ -65,24 +70,27 @@ class VideoFile:
         self._frames = self._decoded()
 
     def reformatter(self) -> Any:
-        """FFmpeg's conversion of pixels, for frames of any format."""
+        """Return FFmpeg's conversion of pixels, for frames of any format."""
         return self._av.video.reformatter.VideoReformatter()
 
     def said(self, frame: Any) -> Said:
-        """What the stream says of a frame's colours."""
+        """Return what the stream says of a frame's colours."""
         return said_by(frame, self._codec)
 
     def turn(self, frame: Any) -> Turn:
-        """How the first frame, and with it all of them, is turned.
+        """
+        Return how the first frame, and with it all of them, is turned.
 
-        :raises FormatError: by no quarter of a circle.
+        :raises FormatError: it isn't turned by a quarter of a circle.
         """
         return turn_of(frame)
 
     def next(self) -> Decoded | None:
-        """The next frame; ``None``: there is none.
+        """
+        Return the next frame; ``None``: there is none.
 
-        What the decoder leaves out because the file begins between key frames comes as damaged.
+        A frame that the decoder leaves out because the file begins between key frames counts as
+        damaged.
 
         :raises RecordingError: the file can't be read on.
         """
@@ -120,7 +128,7 @@ class VideoFile:
             yield Decoded(key, None)
 
     def _packets(self) -> Iterator[Any]:
-        """Those with content, and ``None`` at last, for what the decoder still has."""
+        """Yield packets with content, and finally ``None``, for what the decoder still has."""
         tries = 0
         while tries < _READ_TRIES:
             try:
@@ -152,22 +160,23 @@ class VideoFile:
                 self._keys.append(key)
 
     def _decode(self, packet: Any) -> tuple[list[Any], bool]:
-        """The frames that come out, and whether *packet* is damaged."""
+        """Return the frames that come out, and whether *packet* is damaged."""
         try:
             return self._codec.decode(packet), False
         except self._av.error.FFmpegError:
             return [], True
 
     def _key(self, timed: Any) -> int | None:
-        """The time of a packet or a frame."""
+        """Return the time of a packet or a frame."""
         key = timed.dts if self._by_order else timed.pts
         return None if key is None else int(key)
 
     def framerate(self, wanted: float, most: float) -> float:
-        """Frames per second: the header's, unless the times of the first frames say otherwise.
+        """
+        Return frames per second: the header's, unless the first frames' times disagree.
 
         :param wanted: what the user says; 0: nothing.
-        :param most: that is believed.
+        :param most: the highest rate that is believed.
         :raises ConfigError: it is beyond that, and the user says nothing.
         """
         for _ in self._packets():
@@ -189,9 +198,12 @@ class VideoFile:
         return wanted
 
     def shortfall(self, came: int, interval_s: float) -> str:
-        """What the file promised and did not hold, once all frames have come; empty: nothing.
+        """
+        Explain what the file promised and did not hold, once all frames have come.
 
-        :param came: how many frames.
+        Empty: nothing.
+
+        :param came: how many frames came.
         :param interval_s: between two frames.
         """
         begin = self._stream.start_time or 0
@@ -206,7 +218,7 @@ class VideoFile:
         )
 
     def _promised_s(self) -> float:
-        """How long the header says that the pictures last; 0: it doesn't."""
+        """Return how long the header says that the pictures last; 0: it doesn't say."""
         if not self._keys:  # without times it is a guess from the size of the file
             return 0.0
         if self._by_order:  # FFmpeg measures a cut AVI anew, but keeps the header's number

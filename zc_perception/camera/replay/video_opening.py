@@ -22,7 +22,8 @@ _ANOTHER = "set parameter 'video' to the path of a video file or another recordi
 
 
 class OpenVideo(NamedTuple):
-    """An open file.
+    """
+    An open file.
 
     :param av: PyAV.
     :param stream: of *container*, the one to play.
@@ -36,7 +37,8 @@ class OpenVideo(NamedTuple):
 
 
 def open_video(path: str) -> OpenVideo:
-    """Open *path*.
+    """
+    Open *path*.
 
     :raises ConfigError: PyAV is missing, or the file is no video that it can decode; says what the
         file is.
@@ -61,7 +63,8 @@ def open_video(path: str) -> OpenVideo:
 
 
 def pyav(path: str) -> Any:
-    """Return PyAV.
+    """
+    Return PyAV.
 
     :raises ConfigError: it is missing, or too old to say how pictures are turned and coloured.
     """
@@ -88,7 +91,8 @@ def pyav(path: str) -> Any:
 
 
 def _head(path: str) -> bytes:
-    """The first bytes.
+    """
+    Return the first bytes.
 
     :raises ConfigError: they are text, or can't be read.
     """
@@ -107,9 +111,10 @@ def _head(path: str) -> bytes:
 
 
 def _first_line(head: bytes) -> str | None:
-    """Of a text; ``None``: it is none.
+    """
+    Return the first line of a text; ``None``: it is none.
 
-    FFmpeg would play a text as what a terminal shows of it, and follow a playlist.
+    FFmpeg would play a text as a picture of a terminal, and follow a playlist.
     """
     controls = (byte for byte in head if byte < 0x20 and byte not in _TEXT_CONTROLS)
     if not head or head.startswith(_YUV4MPEG) or any(True for _ in controls):
@@ -140,7 +145,8 @@ def _why_not(path: str, head: bytes, error: Exception) -> str:
 
 
 def _choose(path: str, container: Any) -> tuple[Any, int]:
-    """The first stream with moving pictures, and how many more there are.
+    """
+    Return the first stream with moving pictures, and how many more there are.
 
     :raises ConfigError: there is none, or nothing here decodes it.
     """
@@ -168,7 +174,8 @@ def _codec_name(stream: Any) -> str:
 
 
 def _is_cover(stream: Any, has_sound: bool) -> bool:
-    """Whether it is a picture that belongs to music.
+    """
+    Tell whether it is a picture that belongs to music.
 
     FFmpeg gives it the rate of its clock, and old PyAV tells no more of it.
     """

@@ -61,7 +61,8 @@ _DEEP = re.compile(r'(yuva?4(?:20|22|44)p|gray)(9|10|12|14|16)le')
 
 
 class _Kind(NamedTuple):
-    """How to read frames of one format and size.
+    """
+    How to read frames of one format and size.
 
     :param form: FFmpeg's name of a format in :data:`_FOURCCS`.
     :param parts: of its planes.
@@ -91,7 +92,7 @@ def _kind_of(frame: Any, *, upside_down: bool) -> _Kind:
 
 
 def _plain(form: Any) -> str:
-    """Another format than *form*, in :data:`_FOURCCS`, that has all of it that NV12 can have."""
+    """Return another format, in :data:`_FOURCCS`, that keeps what NV12 can hold of *form*."""
     if form.is_rgb or form.has_palette or form.name.startswith('xyz'):
         best = 'bgr24'
     elif len(form.components) < 3:
@@ -102,7 +103,8 @@ def _plain(form: Any) -> str:
 
 
 class PictureWriter:
-    """Writes frames of any format, upright, into NV12 planes of one size.
+    """
+    Writes frames of any format, upright, into NV12 planes of one size.
 
     Scratch memory is allocated when a kind of frame first comes. What has no DRM format (4:1:1,
     palettes, planar R, G, B …) is converted by FFmpeg before, which allocates each picture.
@@ -128,7 +130,8 @@ class PictureWriter:
         self._kinds: dict[tuple[str, int, int, bool], _Kind] = {}
 
     def colorimetry(self, frame: Any, said: Said) -> Colorimetry:
-        """What the numbers in *frame* mean.
+        """
+        Return what the numbers in *frame* mean.
 
         :raises FormatError: they have no conversion.
         """
@@ -143,7 +146,7 @@ class PictureWriter:
 
     @staticmethod
     def written(colours: Colorimetry) -> Colorimetry:
-        """What the numbers in the NV12 planes mean, for frames of *colours*."""
+        """Return what the numbers in the NV12 planes mean, for frames of *colours*."""
         return BT601_LIMITED if colours.matrix is Matrix.RGB else colours
 
     def write(self, frame: Any, colours: Colorimetry, planes: Sequence[NDArray[Any]]) -> None:
@@ -172,7 +175,7 @@ class PictureWriter:
         return kind
 
     def _narrowed(self, sources: list[NDArray[Any]], bits: int) -> list[NDArray[Any]]:
-        """Samples of 8 bits, rounded."""
+        """Narrow samples to 8 bits, rounded."""
         if [plane.shape for plane in self._narrow] != [plane.shape for plane in sources]:
             self._narrow = [np.empty(plane.shape, np.uint8) for plane in sources]
         for plane, out in zip(sources, self._narrow, strict=True):
@@ -188,7 +191,8 @@ class PictureWriter:
 
 
 def _samples(part: PlaneArray, plane: Any, *, wide: bool) -> NDArray[Any]:
-    """A plane of PyAV as an array over its memory.
+    """
+    View a plane of PyAV as an array over its memory.
 
     :param wide: its samples have two bytes instead of one.
     """

@@ -1,5 +1,8 @@
-"""Video of a topic (``foxglove_msgs/msg/CompressedVideo``): each message is one picture, which needs
-those before it back to a key frame, and none that comes later. PyAV decodes it.
+"""
+Video of a topic (``foxglove_msgs/msg/CompressedVideo``).
+
+Each message is one picture. It needs the pictures before it, back to a key frame, and no later
+one. PyAV decodes it.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ string frame_id
 uint8[] data
 string format
 """
-"""Of such a message, whose package need not be installed."""
+"""The definition of such a message, whose package need not be installed."""
 _CODECS = {'h264': 'h264', 'h265': 'hevc', 'vp9': 'vp9', 'av1': 'libdav1d'}
 
 
 class TopicDecoder:
-    """Decodes the messages of one topic in their order.
+    """
+    Decodes the messages of one topic in their order.
 
     :raises ConfigError: PyAV is missing or too old.
     """
@@ -41,11 +45,12 @@ class TopicDecoder:
         self._colours: Colorimetry | None = None
 
     def restart(self) -> None:
-        """The next picture is the recording's first."""
+        """Note that the next picture is the recording's first."""
         self._codec = None
 
     def decode(self, form: str, data: NDArray[Any]) -> Any:
-        """Return a message's picture, a frame of PyAV.
+        """
+        Return a message's picture, a frame of PyAV.
 
         :raises FormatError: it is damaged, or what it refers to did not come.
         :raises RecordingError: its time can't be known, since later pictures come before it.
@@ -71,7 +76,8 @@ class TopicDecoder:
         return frames[-1]
 
     def begin(self, frame: Any, size: tuple[int, int]) -> Colorimetry:
-        """Return what frames of *size* say of their colours, made of pictures such as this one.
+        """
+        Return what frames of *size* say of their colours, made of pictures such as this one.
 
         :raises FormatError: its colours have no conversion.
         """
@@ -80,7 +86,8 @@ class TopicDecoder:
         return self._writer.written(self._colours)
 
     def write(self, frame: Any, planes: Sequence[NDArray[Any]]) -> None:
-        """Write a picture's pixels.
+        """
+        Write a picture's pixels.
 
         :raises RecordingError: its colours are others than the first one's.
         """

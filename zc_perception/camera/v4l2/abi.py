@@ -1,4 +1,7 @@
-"""V4L2's numbers, structs and requests, by their names in C without the beginning: ``Format`` is ``struct v4l2_format``.
+"""
+V4L2's numbers, structs and requests, by their names in C without the prefix.
+
+For example ``Format`` is ``struct v4l2_format``.
 
 Source: ``include/uapi/linux/videodev2.h`` and ``v4l2-controls.h``, 64-bit.
 ``test/camera/test_v4l2_abi.py`` has a C compiler compare the two.
@@ -164,7 +167,7 @@ DvTimings = c_struct('u32 type; u32[32] words', packed=True)
 def request(
     direction: int, number: int, argument: type[ctypes.Structure | ctypes.c_int | ctypes.c_uint64]
 ) -> int:
-    """The number of ``_IOC(direction, 'V', number, argument)``."""
+    """Return the number of ``_IOC(direction, 'V', number, argument)``."""
     return direction << 30 | ctypes.sizeof(argument) << 16 | ord('V') << 8 | number
 
 

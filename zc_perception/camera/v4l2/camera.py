@@ -1,10 +1,13 @@
-"""The V4L2 camera: the driver's frames without a copy, their buffers queued again when the last lease is dropped.
+"""
+The V4L2 camera: the driver's frames without a copy.
+
+A buffer is queued again when its last lease is dropped.
 
 Read :class:`V4l2Camera` first. :class:`V4l2Stream` queues buffers and takes them back; it knows
 what is missing and what to do when the driver stops delivering. :class:`V4l2Signal` is where the
 picture comes from: the device's input, the signal there, and the event that tells of another one.
-A plain camera has none of this, and its driver says so with ENOTTY. Of a driver that fills its
-buffers with JPEGs, frames are decoded: :mod:`~zc_perception.camera.v4l2.mjpeg`.
+A plain camera has none of this, and its driver says so with ENOTTY. If a driver fills its buffers
+with JPEGs, frames are decoded: :mod:`~zc_perception.camera.v4l2.mjpeg`.
 
 Sources: the kernel's *VIDIOC_QBUF, VIDIOC_DQBUF*, *VIDIOC_STREAMON*, *V4L2 poll()*; *Video Inputs
 and Outputs*, *Digital Video (DV) Timings* (query, set, and only then choose a format),
@@ -88,7 +91,8 @@ _NO_SIGNAL = (errno.ENOLINK, errno.ENOLCK, errno.ERANGE)
 
 
 class V4l2Signal:
-    """The input of an opened device.
+    """
+    The input of an opened device.
 
     :param wanted: number of the input to switch to; ``None`` leaves it.
     :raises CameraError: there is no such input.
@@ -127,7 +131,12 @@ class V4l2Signal:
         return '' if self._input is None else printable(self._input.name.decode(errors='replace'))
 
     def follow(self) -> None:
-        """Set the device to what comes in: timings for HDMI and SDI, the standard for analogue. Before the format is chosen.
+        """
+        Set the device to the incoming signal: timings for HDMI and SDI, the standard for analogue.
+
+        It comes before the choice of the format.
+
+        Before the format is chosen.
 
         :raises CameraLostError: no signal.
         """
@@ -166,7 +175,7 @@ class V4l2Signal:
     def _asked(
         self, name: str, request: int, argument: ctypes.Structure | ctypes.c_uint64
     ) -> bool:
-        """Whether the driver can tell."""
+        """Tell whether the driver can answer."""
         try:
             self._device.call(name, request, argument)
         except V4l2Error as error:
@@ -184,7 +193,10 @@ class V4l2Signal:
         )
 
     def changed(self) -> str | None:
-        """What comes in now, if that isn't what the device was set to; ``None`` when it is the same again: the signal was only away.
+        """
+        Return the incoming signal, if the device wasn't set to it.
+
+        ``None`` when it is the same again: the signal was only away.
 
         :raises CameraLostError: no signal.
         """
@@ -209,7 +221,7 @@ class V4l2Signal:
         return True
 
     def source_changed(self) -> bool:
-        """Take all events that wait; whether one of them says that the picture's size or format changed."""
+        """Take all waiting events, and tell whether the picture's size or format changed."""
         found = False
         while True:
             event = abi.Event()
@@ -237,14 +249,17 @@ _RESTART_HELPS = (errno.EIO, errno.EPIPE, errno.EINVAL, errno.ETIMEDOUT, errno.E
 
 
 class V4l2Stream:
-    """Buffers on their way to the driver and back. :meth:`queue_again` may come from any thread, all else from the camera's.
+    """
+    Buffers on their way to the driver and back.
+
+    :meth:`queue_again` may come from any thread, all else from the camera's.
 
     :param memory: MEMORY_MMAP or MEMORY_DMABUF.
     :param buffers: memory buffers for each frame.
     :param needed: how many buffers the driver must have queued to fill one. While it has fewer,
         time without a frame does not count.
-    :param silent_s: after so many seconds without a good frame (see :meth:`good`) the stream is
-        started anew, and after as many again the camera counts as lost.
+    :param silent_s: after this many seconds without a good frame (see :meth:`good`) the stream is
+        started anew, and after the same time again the camera counts as lost.
     """
 
     def __init__(
@@ -279,7 +294,11 @@ class V4l2Stream:
         self.lost = self.no_slot = self.restarts = 0
 
     def queue_again(self, slot: Slot) -> None:
-        """Called by whoever drops the last lease: a failure is the camera's, not the consumer's."""
+        """
+        Queue a buffer again when its last lease is dropped.
+
+        The thread that drops the lease calls it: a failure is the camera's, not the consumer's.
+        """
         with self._lock:
             if self._streaming and slot.index not in self._queued:
                 self._queue(slot)
@@ -294,7 +313,10 @@ class V4l2Stream:
             self._queued.add(slot.index)
 
     def next(self, pool: BufferPool, wake: OwnedFd) -> Dequeued | None:
-        """The next filled buffer, whose slot the caller acquires; ``None`` when there was none within a bounded wait.
+        """
+        Return the next filled buffer, whose slot the caller acquires.
+
+        ``None`` when there was none within a bounded wait.
 
         :raises CameraLostError: unplugged, silent, or starting anew didn't help.
         :raises CameraChangedError: the source has another format.
@@ -376,7 +398,7 @@ class V4l2Stream:
         self._start(pool)
 
     def _fail(self, pool: BufferPool, reason: str) -> None:
-        """The stream broke off."""
+        """Handle a stream that broke off."""
         while True:
             self._failures += 1
             if self._failures > MAX_RESTARTS:
@@ -393,7 +415,12 @@ class V4l2Stream:
                 reason = str(error)
 
     def _change(self, pool: BufferPool) -> None:
-        """Drivers tell of a source that changed and of one that was only away for a moment by the same event."""
+        """
+        Handle a change of the source.
+
+        Drivers send the same event for a source that changed and for one that was only away for a
+        moment.
+        """
         now = self._signal.changed()
         if now is not None:
             raise CameraChangedError(
@@ -403,7 +430,7 @@ class V4l2Stream:
         self._fail(pool, f"'{self._device.path}': its source was interrupted")
 
     def good(self) -> None:
-        """The buffer that :meth:`next` gave last is a whole frame."""
+        """Note that the buffer that :meth:`next` returned last is a whole frame."""
         self._heard = self._monotonic()
         self._silences = 0
         self._good += 1
@@ -411,9 +438,12 @@ class V4l2Stream:
             self._failures = 0
 
     def bad(self, pool: BufferPool) -> None:
-        """It isn't, and its slot is free again; or none came. A camera that gives bad frames alone is as good as silent.
+        """
+        Note that it isn't a whole frame, and its slot is free again; or that none came.
 
-        :raises CameraLostError: for too long, after a start anew, too.
+        A camera that gives only bad frames counts as silent.
+
+        :raises CameraLostError: for too long, also after a start anew.
         """
         now = self._monotonic()
         if len(self._queued) < self._needed:
@@ -430,7 +460,11 @@ class V4l2Stream:
         self._restart(pool)
 
     def _note(self, filled: Dequeued) -> None:
-        """Sequence numbers go on over a restart of the stream and over 32 bits; what is missing in between is counted."""
+        """
+        Count missing sequence numbers.
+
+        They go on over a restart of the stream and over 32 bits.
+        """
         step = 1
         if self._last is not None:
             step = (filled.sequence - self._last) & 0xFFFFFFFF
@@ -465,7 +499,8 @@ _OLDEST_NS, _NEWEST_NS = 10_000_000_000, 5_000_000
 
 
 class V4l2Camera(Camera):
-    """Captures from a V4L2 device, of the single- or the multi-planar API.
+    """
+    Captures from a V4L2 device, of the single- or the multi-planar API.
 
     :param path: device node in place of parameter ``device``, where a camera that was lost is now.
     :raises CameraBusyError: another program streams from it.
@@ -559,7 +594,7 @@ class V4l2Camera(Camera):
 
     @classmethod
     def open(cls, options: CameraOptions) -> V4l2Camera:
-        """A camera that was plugged in again may have another node."""
+        """Open the camera; one that was plugged in again may have another node."""
         return cls(options, find_device(options.identity) if options.identity else None)
 
     @classmethod
@@ -586,7 +621,11 @@ class V4l2Camera(Camera):
     def planned_pool(
         cls, system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
     ) -> PlannedPool | None:
-        """By its driver's own answers, if it gives some; who looks at the camera says why not."""
+        """
+        Plan the pool by its driver's own answers, if it gives some.
+
+        The check of the camera itself says why it gives none.
+        """
         from zc_perception.camera.pool_plan import estimated, plan
         from zc_perception.camera.v4l2.checks import driver_pool
 
@@ -674,11 +713,15 @@ class V4l2Camera(Camera):
         )
 
     def sizes(self) -> Sequence[str]:
-        """Of the driver's present format."""
+        """Return the sizes of the driver's present format."""
         return list(map(str, self._device.frame_sizes(self._driver.fourcc)))
 
     def allocate(self, request: AllocationRequest) -> None:
-        """Of the layout only format, placement and the strides' alignment count: the driver decides the rest, tiled or linear."""
+        """
+        Allocate by the layout's format, placement and strides' alignment.
+
+        The driver decides the rest, tiled or linear.
+        """
         modifier = next(
             (
                 m
@@ -718,7 +761,7 @@ class V4l2Camera(Camera):
         self.framerate = self._set_framerate() if self._wanted_rate else self.framerate
 
     def _configure_driver(self, slots: int, heap: str | None) -> None:
-        """The driver's buffers are the frames."""
+        """Set up the driver's buffers as the frames."""
         if heap is not None:
             self._memory.choose(heap)
         made = self._made(slots)
@@ -737,7 +780,7 @@ class V4l2Camera(Camera):
         )
 
     def _configure_jpegs(self, settings: BufferSettings) -> None:
-        """The driver's buffers hold JPEGs, frames are decoded from them."""
+        """Set up the driver's buffers for JPEGs, from which frames are decoded."""
         assert self._decoded_heaps is not None
         made = self._made(self._reserve + JPEG_BUFFERS)
         size = self._driver.planes[0].size
@@ -775,7 +818,11 @@ class V4l2Camera(Camera):
         )
 
     def _find_data(self) -> tuple[int, ...]:
-        """Where the data begins in each buffer. The multi-planar API tells only of a buffer that is queued."""
+        """
+        Return where the data begins in each buffer.
+
+        The multi-planar API tells only of a buffer that is queued.
+        """
         self._memory.begin_trial()
         try:
             return self._device.query_offsets(0, len(self._driver.planes))
@@ -792,7 +839,9 @@ class V4l2Camera(Camera):
             ) from error
 
     def capture(self) -> Frame | None:
-        """:raises CameraLostError: unplugged, silent, or its stream can't be kept up.
+        """
+        Return the next frame.
+
         :raises CameraChangedError: its source has another format now.
         """
         if self._pool is None or self._stream is None:
@@ -848,7 +897,7 @@ class V4l2Camera(Camera):
         return slot
 
     def _stamped(self, filled: Dequeued) -> tuple[Header, int]:
-        """The frame's header, and the CLOCK_MONOTONIC at which the camera had it."""
+        """Return the frame's header, and the CLOCK_MONOTONIC at which the camera had it."""
         now = time.monotonic_ns()
         hardware = filled.monotonic and now - _OLDEST_NS <= filled.stamp_ns <= now + _NEWEST_NS
         self._source = (
@@ -862,7 +911,11 @@ class V4l2Camera(Camera):
         return Header(stamp_ns, self._frame_id), filled.stamp_ns if hardware else now
 
     def _next_decoded(self, jpegs: JpegFrames, stream: V4l2Stream) -> Frame | None:
-        """A frame that is decoded already, or what the driver or the decoder has next within a bounded wait."""
+        """
+        Return the next decoded frame within a bounded wait.
+
+        It is one that is decoded already, or the driver's or decoder's next.
+        """
         # The decoder wakes by it, too. Cleared before looking, so that nothing is missed.
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake.fileno())
@@ -885,7 +938,7 @@ class V4l2Camera(Camera):
         jpegs.give(JpegPicture(slot, start, end, *self._stamped(filled), stream.sequence))
 
     def _finished(self, jpegs: JpegFrames, stream: V4l2Stream) -> Frame | None:
-        """The next frame that the decoder has finished; of bad pictures the stream is told."""
+        """Return the next frame that the decoder has finished; tell the stream of bad pictures."""
         for done in jpegs.finished():
             if isinstance(done, BadJpegError):
                 try:
@@ -902,7 +955,11 @@ class V4l2Camera(Camera):
         return None
 
     def statistics(self) -> CameraStatistics:
-        """Dropped are the driver's sequence gaps, and frames that it marked bad or left incomplete."""
+        """
+        Return counters.
+
+        Dropped are the driver's sequence gaps, and frames that it marked bad or left incomplete.
+        """
         lost, no_slot = (
             (0, 0) if self._stream is None else (self._stream.lost, self._stream.no_slot)
         )

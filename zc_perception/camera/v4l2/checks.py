@@ -1,6 +1,8 @@
-"""What ``zc_doctor`` looks at for V4L2 cameras: the nodes that are there, and whether they offer what the parameter file asks for.
+"""
+What ``zc_doctor`` checks for V4L2 cameras.
 
-A node is opened without waiting, and asked only what changes nothing in it.
+That is the nodes that exist, and whether they offer what the parameter file asks for. A node is
+opened without waiting, and asked only for what changes nothing in it.
 """
 
 from __future__ import annotations
@@ -46,8 +48,10 @@ _TURN, _TURN_S = threading.Lock(), 5.0
 
 @contextmanager
 def video(system: System, node: str) -> Iterator[DeviceFile]:
-    """A V4L2 node, open in this block and for no other check meanwhile. If a check hangs in a driver, the others wait for it a few
-    seconds and then go on.
+    """
+    Open a V4L2 node for this block, and for no other check meanwhile.
+
+    If a check hangs in a driver, the others wait for it a few seconds and then go on.
 
     :raises OSError: it can't be opened.
     """
@@ -66,7 +70,8 @@ _RATED_FORMATS, _RATED_SIZES = 8, 64
 
 @dataclass(frozen=True)
 class CameraView:
-    """What a V4L2 node says of itself, as it is in the report's figures.
+    """
+    What a V4L2 node says of itself, as it is in the report's figures.
 
     :param role: ``capture``, ``metadata`` or ``other``.
     :param busy: whether another open file streams from it.
@@ -88,7 +93,8 @@ class CameraView:
 
 
 def look_at(file: DeviceFile) -> CameraView:
-    """Ask it everything.
+    """
+    Ask it everything.
 
     :raises CameraError: it is gone, or no V4L2 node.
     """
@@ -123,7 +129,12 @@ def look_at(file: DeviceFile) -> CameraView:
 
 
 def _buffers(device: V4l2Device) -> tuple[bool, bool | None]:
-    """Asking for no buffers changes nothing, is refused while another file has some, and tells which kinds there are."""
+    """
+    Return which kinds of buffers there are.
+
+    Asking for no buffers changes nothing, is refused while another file has some, and tells the
+    kinds.
+    """
     try:
         _, kinds = device.request_buffers(0, abi.MEMORY_MMAP)
     except CameraBusyError:
@@ -158,7 +169,7 @@ def _video_nodes(system: System) -> list[str]:
 
 
 def _need(needs: Needs, node: str) -> Need:
-    """Who needs that very node."""
+    """Return which node needs that device node."""
     if not needs.known:
         return Need.POSSIBLE
     return (
@@ -169,7 +180,7 @@ def _need(needs: Needs, node: str) -> Need:
 
 
 def _refused(system: System, status: Status, node: str, number: int, subject: str) -> Finding:
-    """Of a node that can't be opened."""
+    """Return the finding for a node that can't be opened."""
     if number in DENIED:
         found, advice = f'this user may not open {node}', rights_advice(_UDEV, node)
     elif number == errno.EBUSY:
@@ -192,7 +203,7 @@ def _users(system: System, node: str) -> str:
 
 
 def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
-    """Each node: cameras with all that they offer, the others told apart."""
+    """Check each node: cameras with all that they offer, and other devices."""
     nodes, captures = _video_nodes(system), 0
     for node in nodes:
         missing = _need(needs, node).missing
@@ -264,7 +275,7 @@ def _camera(system: System, needs: Needs, node: str, view: CameraView) -> Findin
 
 
 def _sharing(system: System, needs: Needs, camera: NodeNeed) -> list[str]:
-    """Other nodes with that camera's device, whatever link to it they name."""
+    """Return other nodes with that camera's device, whatever link to it they name."""
 
     def device(other: NodeNeed) -> str:
         return os.path.realpath(system.root / str(other['device']).lstrip('/'))
@@ -308,7 +319,11 @@ def configured(system: System, needs: Needs, camera: NodeNeed) -> Finding:
 def _offered(
     system: System, needs: Needs, camera: NodeNeed, view: CameraView, device: V4l2Device
 ) -> Finding:
-    """Whether it offers what is asked: the node's own choice of formats, which changes nothing in the device."""
+    """
+    Check that it offers what is asked.
+
+    It makes the node's own choice of formats, which changes nothing in the device.
+    """
     names = sorted(one['fourcc'] for one in view.formats)
     figures: dict[str, Any] = {'formats': names, 'imports': view.imports, 'nv12': False}
     wrong, steps = [], []
@@ -363,7 +378,11 @@ def _offered(
 
 
 def _other_rates(device: V4l2Device, choice: FormatChoice, wanted: float) -> list[str]:
-    """The rates that there are instead of the one that is wanted; none where it is among them, or the driver doesn't say."""
+    """
+    Return the rates that exist instead of the wanted one.
+
+    None where it is among them, or the driver doesn't say.
+    """
     found: list[str] = []
     codes = [
         *(code for offer in choice.offers for code in offer.codes),
@@ -381,7 +400,7 @@ def _other_rates(device: V4l2Device, choice: FormatChoice, wanted: float) -> lis
 
 
 def picture_size(system: System, values: Mapping[str, Any]) -> Size:
-    """What the driver is set to; :data:`UNKNOWN` where it can't be asked."""
+    """Return the driver's present size; :data:`UNKNOWN` where it can't be asked."""
     with suppress(ZcError, OSError), video(system, values['device']) as file:
         return V4l2Device(file).get_format().size
     return UNKNOWN
@@ -390,7 +409,8 @@ def picture_size(system: System, values: Mapping[str, Any]) -> Size:
 def driver_pool(
     system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
 ) -> PlannedPool | None:
-    """The pool that a driver's own answers make; ``None``: it gives none that could be used.
+    """
+    Return the pool that a driver's own answers make; ``None``: they can't be used.
 
     :raises NegotiationError: the consumers don't agree.
     """

@@ -1,4 +1,5 @@
-"""What a V4L2 camera takes part in a negotiation with.
+"""
+What a V4L2 camera takes part in a negotiation with.
 
 Asked of the device by ioctls that change nothing: ``zc_doctor`` asks the same before any drive.
 """
@@ -31,7 +32,10 @@ from zc_perception.pixel.fourcc import fourcc_name, NV12
 from zc_perception.pixel.modifier import LINEAR
 
 QUEUED = 3
-"""What the driver needs queued so that it never has nowhere to write, plus one that is being handed over."""
+"""
+What the driver needs queued so that it never has nowhere to write, plus one that is being handed
+over.
+"""
 MOST_BUFFERS = 32
 # More than any consumer's own order of formats can outweigh: whoever reads YUYV pays less than
 # decoding costs.
@@ -42,7 +46,8 @@ _NEAR = 0.99
 
 @dataclass(frozen=True)
 class FormatChoice:
-    """All formats that a device has in the one size.
+    """
+    All formats that a device has in the one size.
 
     :param offers: those that are frames as the driver fills them, the best first. Empty: only
         JPEGs come into question.
@@ -61,7 +66,11 @@ class FormatChoice:
 
     @property
     def first_code(self) -> int:
-        """V4L2's fourcc of the best format: what the device is set to before anybody has agreed."""
+        """
+        V4L2's fourcc of the best format.
+
+        The device is set to it before anything is agreed on.
+        """
         best = self.offers[0].codes[0] if self.offers else self.jpeg
         assert best is not None, 'a choice has a format'
         return best
@@ -69,12 +78,15 @@ class FormatChoice:
     def constraints(
         self, heaps: tuple[str, ...], reserve: int, why: str = '', decoded: tuple[str, ...] = ()
     ) -> BufferConstraints:
-        """The camera's side of the negotiation. The driver decides stride and offsets, for the one size that it is set to.
+        """
+        Return the camera's side of the negotiation.
+
+        The driver decides stride and offsets, for the one size that it is set to.
 
         :param heaps: where the driver's buffers may come from, the best first.
         :param reserve: see :func:`reserve_of`.
-        :param why: why from nowhere else.
-        :param decoded: where frames may come from that are decoded.
+        :param why: why they come from nowhere else.
+        :param decoded: where decoded frames may come from.
         """
         formats = tuple(offer.format for offer in self.offers)
         costs = tuple(map(float, range(len(formats))))
@@ -101,14 +113,18 @@ class FormatChoice:
         )
 
     def code(self, wanted: Format, placement: Placement | None) -> int | None:
-        """V4L2's fourcc for a format that was agreed on, a JPEG's where NV12 is made of those; ``None``: it isn't one of these."""
+        """
+        Return V4L2's fourcc for a format that was agreed on.
+
+        It is a JPEG's where NV12 is made of JPEGs; ``None``: the format isn't one of these.
+        """
         offer = next((offer for offer in self.offers if offer.format == wanted), None)
         if offer is not None:
             return offer.code(placement)
         return self.jpeg if wanted == (NV12, LINEAR) else None
 
     def describe(self, code: int) -> str:
-        """What the choice of V4L2's *code* costs, and what it was preferred to; one line."""
+        """Return one line: what the choice of V4L2's *code* costs, and which were second to it."""
         name = fourcc_name(code).strip()
         if code in JPEGS:
             others = ', '.join(fourcc_name(offer.codes[0]) for offer in self.offers)
@@ -132,7 +148,8 @@ class FormatChoice:
 
 
 def reserve_of(minimum: int) -> int:
-    """Slots that the driver holds.
+    """
+    Return the slots that the driver holds.
 
     :param minimum: how many it says that it needs queued; 0: it says nothing.
     """
@@ -142,7 +159,10 @@ def reserve_of(minimum: int) -> int:
 def aligned_format(
     ask: Callable[..., DriverFormat], code: int, size: Size, align: int
 ) -> DriverFormat:
-    """The driver's own strides, or longer ones where those aren't a multiple of *align* bytes; it may have its own mind.
+    """
+    Set strides that are a multiple of *align* bytes.
+
+    They are the driver's own, or longer ones; the driver may decide otherwise.
 
     :param ask: :meth:`V4l2Device.set_format`, or :meth:`V4l2Device.try_format`, which changes
         nothing.
@@ -156,18 +176,18 @@ def aligned_format(
 def choose_formats(
     device: V4l2Device, width: int, height: int, pixel_format: str, framerate: float = 0.0
 ) -> FormatChoice:
-    """What a device has in the size and at the rate that is wanted; nothing in it changes.
+    """
+    Return what a device offers in the wanted size and rate; nothing in it changes.
 
-    Frames that nobody has to convert come first. JPEGs are decoded where no other format has the
-    size and the rate, or where a consumer takes none of the others.
+    Frames that need no conversion come first. JPEGs are decoded where no other format has the size
+    and the rate, or where a consumer takes none of the others.
 
     :param width: in pixels; 0 for what the device is set to.
     :param height: likewise.
     :param pixel_format: V4L2's fourcc such as ``NM12``; ``auto``: all that it has, NV12 first.
-    :param framerate: in Hz; 0: any will do.
-    :raises CameraError: it can't do that. The message lists what it can.
-    :raises ConfigError: only JPEGs come into question, and the library to decode them is not
-        installed.
+    :param framerate: in Hz; 0: any rate.
+    :raises CameraError: it can't do that. The message lists what it can do.
+    :raises ConfigError: only JPEGs are possible, and the library to decode them is not installed.
     """
     current = device.get_format()
     codes = [
@@ -211,7 +231,11 @@ def choose_formats(
 def _fast_enough(
     device: V4l2Device, found: _Usable, size: Size, framerate: float
 ) -> tuple[tuple[FormatOffer, ...], int | None, tuple[str, ...]]:
-    """The formats that come nearest to the rate; JPEGs only if there is no NV12 among them; and what was passed over for its rate."""
+    """
+    Return the formats that come nearest to the rate, and what was passed over for its rate.
+
+    JPEGs are among them only if NV12 isn't.
+    """
 
     def reached(codes: Iterable[int]) -> float:
         return max(min(framerate, _most_hz(device, code, size)) for code in codes)
@@ -230,7 +254,7 @@ def _fast_enough(
 
 
 def _most_hz(device: V4l2Device, code: int, size: Size) -> float:
-    """The highest rate of a format in *size*; without end where the driver doesn't say."""
+    """Return the highest rate of a format in *size*; infinite where the driver doesn't say."""
     try:
         return max((rate.most for rate in device.frame_rates(code, *size)), default=float('inf'))
     except V4l2Error:
@@ -239,7 +263,8 @@ def _most_hz(device: V4l2Device, code: int, size: Size) -> float:
 
 @dataclass(frozen=True)
 class _Usable:
-    """What the driver really does in a size.
+    """
+    What the driver really does in a size.
 
     :param misses: why others don't.
     :param nearest: the size of the best format that is nearest.
@@ -294,7 +319,7 @@ def _no_format(device: V4l2Device, wanted: str, refused: Mapping[str, str]) -> s
 
 
 def _offered(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterable[int]) -> str:
-    """Formats and sizes, those of the best format in full."""
+    """List formats and sizes; the best format's sizes in full."""
     best, *others = [*(code for offer in offers for code in offer.codes), *jpegs]
     sizes = ', '.join(map(str, device.frame_sizes(best))) or 'sizes that its driver does not list'
     names = ', '.join(map(fourcc_name, others))

@@ -1,4 +1,5 @@
-"""All controls of a V4L2 device by name, with the driver's ranges.
+"""
+All controls of a V4L2 device by name, with the driver's ranges.
 
 Source: the kernel's *User Controls*, *Extended Controls API* and *VIDIOC_QUERY_EXT_CTRL*.
 """
@@ -37,7 +38,11 @@ _MOST_ITEMS = 256
 
 
 def control_name(title: str) -> str:
-    """A driver's title as a name: ``White Balance, Auto & Preset`` is ``white_balance_auto_preset``."""
+    """
+    Return a driver's title as a name.
+
+    For example ``White Balance, Auto & Preset`` is ``white_balance_auto_preset``.
+    """
     return re.sub(r'[^0-9a-z]+', '_', title.lower()).strip('_')
 
 
@@ -57,7 +62,7 @@ class V4l2Controls:
                 self._menus[query.id] = self._menu(query)
 
     def _enumerate(self) -> Iterator[ctypes.Structure]:
-        """All that a single number can set: no classes, no arrays, nothing compound."""
+        """Yield all controls that a single number can set: no classes, arrays or compounds."""
         last = 0
         for _ in range(_MOST_CONTROLS):
             query = abi.QueryExtCtrl(id=last | abi.CTRL_FLAG_NEXT_CTRL)
@@ -93,12 +98,12 @@ class V4l2Controls:
         return items
 
     def minimum_buffers(self) -> int:
-        """How many buffers the driver says it needs queued; 0 where it says nothing."""
+        """Return how many buffers the driver needs queued; 0 where it says nothing."""
         query = abi.QueryExtCtrl(id=abi.CID_MIN_BUFFERS_FOR_CAPTURE)
         return max(0, self._value(query) or 0) if self._query(query) else 0
 
     def infos(self) -> dict[str, ControlInfo]:
-        """Every control as it is now; asks the driver for each."""
+        """Return every control as it is now; the driver is asked for each."""
         return {name: self._info(name, found.id) for name, found in self._found.items()}
 
     def _info(self, name: str, number: int) -> ControlInfo:
@@ -149,7 +154,10 @@ class V4l2Controls:
         return found & 0xFFFFFFFF if query.type == abi.CTRL_TYPE_BITMASK else found
 
     def set(self, name: str, value: ControlValue) -> int | None:
-        """Set one; the value in force afterwards, which the driver may have rounded; ``None`` where there is none to read.
+        """
+        Set a control, and return the value in force afterwards.
+
+        The driver may have rounded it. ``None`` where there is none to read.
 
         :raises ConfigError: no such control, or the value isn't in its range. The message names
             both.

@@ -1,8 +1,12 @@
-"""An open V4L2 capture device: one method per ioctl, errors with the next step, no policy. Single- and multi-planar API alike.
+"""
+An open V4L2 capture device: one method per ioctl, errors with the next step, no policy.
+
+Single- and multi-planar API work alike.
 
 :class:`DeviceFile` does ioctl and poll, and knows what each error number means for the person at
-the keyboard. :class:`V4l2Device` is the device. :func:`identity_of` says what makes it the same
-one after it was unplugged: never ``/dev/videoN``, whose number goes to whoever comes first.
+    the keyboard. :class:`V4l2Device` is the device. :func:`identity_of` says what makes it the
+    same device after it was unplugged. That is never ``/dev/videoN``, whose number goes to the
+    first device that comes.
 
 Source for identities: the kernel's sysfs (``/sys/dev/char``, video4linux ``index``, USB
 ``serial``).
@@ -46,9 +50,12 @@ class V4l2Error(CameraError):
 
 
 class DeviceFile:
-    """A device node, opened: what is asked of the kernel, and the boundary that tests put a driver of their own behind.
+    """
+    An opened device node, by which the kernel is asked.
 
-    :raises OSError: it can't be.
+    Tests put a driver of their own in its place.
+
+    :raises OSError: it can't be opened.
     """
 
     def __init__(self, path: str) -> None:
@@ -59,7 +66,8 @@ class DeviceFile:
         self._wake = -1
 
     def ioctl(self, request: int, argument: Argument) -> None:
-        """``ioctl(2)``; *argument* is filled in place.
+        """
+        Call ``ioctl(2)``; *argument* is filled in place.
 
         :raises OSError: as the driver answers.
         :raises CameraLostError: it was closed meanwhile.
@@ -73,7 +81,11 @@ class DeviceFile:
         fcntl.ioctl(number, request, argument)
 
     def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
-        """The POLL* bits that the device shows, after at most *timeout_ms*; 0 also when *wake*, always the same, became readable."""
+        """
+        Return the POLL* bits that the device shows, after at most *timeout_ms*.
+
+        0 also when *wake*, always the same descriptor, became readable.
+        """
         if self._wake != wake.fileno():
             self._wake = wake.fileno()
             self._poll.register(self._wake, select.POLLIN)
@@ -105,7 +117,8 @@ _HINTS = {
 
 
 def call(file: DeviceFile, name: str, request: int, argument: Argument) -> None:
-    """One ioctl.
+    """
+    Make one ioctl.
 
     :raises CameraLostError: the device is gone.
     :raises CameraBusyError: another program has it.
@@ -118,7 +131,7 @@ def call(file: DeviceFile, name: str, request: int, argument: Argument) -> None:
 
 
 def asked(file: DeviceFile) -> tuple[ctypes.Structure, int]:
-    """What the node says that it is, and its own CAP_* bits."""
+    """Return what the node says that it is, and its own CAP_* bits."""
     capability = abi.Capability()
     call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
     return (
@@ -130,7 +143,7 @@ def asked(file: DeviceFile) -> tuple[ctypes.Structure, int]:
 
 
 def explained(path: str, what: str, error: OSError) -> CameraError:
-    """The package's error for *error* of *what*."""
+    """Return the package's error for *error* of *what*."""
     text = f"'{path}': {what} failed: {error.strerror}"
     if error.errno in (errno.ENODEV, errno.ENXIO):
         return CameraLostError(f'{text}; it was unplugged: plug it in again')
@@ -154,7 +167,8 @@ _WHOLE_FIELDS = {abi.FIELD_NONE: 'progressive', 4: 'interlaced', 8: 'interlaced'
 
 @dataclass(frozen=True)
 class Dequeued:
-    """A buffer that the driver has filled.
+    """
+    A buffer that the driver has filled.
 
     :param stamp_ns: the driver's timestamp.
     :param monotonic: whether that is CLOCK_MONOTONIC.
@@ -176,7 +190,8 @@ class Dequeued:
 
 
 class V4l2Device:
-    """A streaming capture device.
+    """
+    A streaming capture device.
 
     :param file: owned from here on, and closed when this raises.
     :raises CameraError: not a streaming capture device.
@@ -214,7 +229,8 @@ class V4l2Device:
 
     @classmethod
     def open(cls, path: str) -> V4l2Device:
-        """Open a device node.
+        """
+        Open a device node.
 
         :raises CameraBusyError: another program has it for itself.
         :raises CameraError: no such device, no permission, or not a streaming capture device. The
@@ -239,7 +255,7 @@ class V4l2Device:
         return cls(file)
 
     def call(self, name: str, request: int, argument: Argument) -> None:
-        """One ioctl; see :func:`~zc_perception.camera.v4l2.device.call`."""
+        """Make one ioctl; see :func:`~zc_perception.camera.v4l2.device.call`."""
         call(self.file, name, request, argument)
 
     def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
@@ -247,7 +263,7 @@ class V4l2Device:
         return self.file.poll(wake, timeout_ms)
 
     def _entries(self, name: str, request: int, argument: ctypes.Structure) -> Iterator[None]:
-        """One step for each entry of an enumeration, which is then in *argument*."""
+        """Yield once for each entry of an enumeration, which is then in *argument*."""
         for index in range(_MOST_ENTRIES):
             argument.index = index
             try:
@@ -259,7 +275,7 @@ class V4l2Device:
             yield
 
     def inputs(self) -> list[str]:
-        """The names of its inputs with their numbers; none where there is no choice."""
+        """Return the names of its inputs with their numbers; none where there is no choice."""
         argument = abi.Input()
         entries = self._entries('ENUMINPUT', abi.VIDIOC_ENUMINPUT, argument)
         return [
@@ -268,7 +284,7 @@ class V4l2Device:
         ]
 
     def fourccs(self) -> list[int]:
-        """V4L2's fourccs of all formats, in the driver's order."""
+        """Return V4L2's fourccs of all formats, in the driver's order."""
         argument = abi.FmtDesc(type=self.type)
         return list(
             dict.fromkeys(
@@ -278,7 +294,7 @@ class V4l2Device:
         )
 
     def frame_sizes(self, fourcc: int) -> list[SizeRange]:
-        """The sizes of a format; none where the driver doesn't say."""
+        """Return the sizes of a format; none where the driver doesn't say."""
         argument, found = abi.FrameSizeEnum(pixel_format=fourcc), []
         for _ in self._entries('ENUM_FRAMESIZES', abi.VIDIOC_ENUM_FRAMESIZES, argument):
             if argument.type == abi.FRMSIZE_TYPE_DISCRETE:
@@ -297,7 +313,7 @@ class V4l2Device:
         return found
 
     def frame_rates(self, fourcc: int, width: int, height: int) -> list[RateRange]:
-        """The frames per second of a format in a size; none where the driver doesn't say."""
+        """Return a format's frames per second in a size; none where the driver doesn't say."""
         argument, found = (
             abi.FrameIntervalEnum(pixel_format=fourcc, width=width, height=height),
             [],
@@ -312,7 +328,7 @@ class V4l2Device:
         return found
 
     def get_format(self) -> DriverFormat:
-        """The format in force."""
+        """Return the format in force."""
         argument = abi.Format(type=self.type)
         self.call('G_FMT', abi.VIDIOC_G_FMT, argument)
         return self._read(argument)
@@ -320,7 +336,7 @@ class V4l2Device:
     def try_format(
         self, fourcc: int, width: int, height: int, strides: Sequence[int] = ()
     ) -> DriverFormat:
-        """What :meth:`set_format` would set; nothing changes."""
+        """Return what :meth:`set_format` would set; nothing changes."""
         argument = self._format(fourcc, width, height, strides)
         self.call('TRY_FMT', abi.VIDIOC_TRY_FMT, argument)
         return self._read(argument)
@@ -328,7 +344,8 @@ class V4l2Device:
     def set_format(
         self, fourcc: int, width: int, height: int, strides: Sequence[int] = ()
     ) -> DriverFormat:
-        """Ask for a format; what the driver really set is returned.
+        """
+        Ask for a format; what the driver really set is returned.
 
         :param strides: per memory buffer, bytes per row that are wanted; the driver may have its
             own mind.
@@ -382,14 +399,18 @@ class V4l2Device:
         return DriverFormat(int(pix.width), int(pix.height), int(pix.pixelformat), planes, colours)
 
     def set_framerate(self, framerate: float) -> float:
-        """Ask for frames per second; what the driver really set, 0 if it doesn't say or has no choice to offer."""
+        """
+        Ask for frames per second, and return what the driver really set.
+
+        0 if it doesn't say or has no choice to offer.
+        """
         argument = abi.StreamParm(type=self.type)
         period = argument.parm.capture.timeperframe
         period.numerator, period.denominator = 1000, round(framerate * 1000)
         return self._rate_of('S_PARM', abi.VIDIOC_S_PARM, argument)
 
     def get_framerate(self) -> float:
-        """Frames per second in force, 0 if the driver doesn't say."""
+        """Return the frames per second in force, 0 if the driver doesn't say."""
         return self._rate_of('G_PARM', abi.VIDIOC_G_PARM, abi.StreamParm(type=self.type))
 
     def _rate_of(self, name: str, request: int, argument: ctypes.Structure) -> float:
@@ -400,13 +421,20 @@ class V4l2Device:
         return _rate(argument.parm.capture.timeperframe)
 
     def request_buffers(self, count: int, memory: int) -> tuple[int, int]:
-        """Make *count* buffers (0: free them); how many the driver made, and its BUF_CAP_* bits (0 before Linux 4.20)."""
+        """
+        Make *count* buffers (0: free them); return how many there are, and BUF_CAP_* bits.
+
+        The bits are 0 before Linux 4.20.
+        """
         argument = abi.RequestBuffers(count=count, type=self.type, memory=memory)
         self.call('REQBUFS', abi.VIDIOC_REQBUFS, argument)
         return int(argument.count), int(argument.capabilities)
 
     def export_buffer(self, index: int, plane: int, access: int) -> OwnedFd:
-        """A dma-buf of one memory buffer. Call once for each: a second call makes another dma-buf with another inode.
+        """
+        Export a dma-buf of one memory buffer.
+
+        Call once for each: a second call makes another dma-buf with another inode.
 
         :param access: O_RDONLY or O_RDWR.
         """
@@ -417,7 +445,7 @@ class V4l2Device:
         return OwnedFd(argument.fd)
 
     def query_offsets(self, index: int, count: int) -> tuple[int, ...]:
-        """Where the data of a queued buffer begins, per memory buffer."""
+        """Return where the data of a queued buffer begins, per memory buffer."""
         planes = (abi.Plane * abi.MAX_PLANES)()
         argument = self._buffer(index, abi.MEMORY_MMAP, planes)
         self.call('QUERYBUF', abi.VIDIOC_QUERYBUF, argument)
@@ -433,7 +461,8 @@ class V4l2Device:
         return argument
 
     def queue(self, index: int, memory: int, buffers: Sequence[DmaBuf]) -> None:
-        """Hand buffer *index* to the driver to fill.
+        """
+        Hand buffer *index* to the driver to fill.
 
         :param buffers: its memory; with MEMORY_DMABUF the driver gets their descriptors.
         """
@@ -447,7 +476,12 @@ class V4l2Device:
         self.call('QBUF', abi.VIDIOC_QBUF, argument)
 
     def dequeue(self, memory: int, count: int) -> Dequeued | None:
-        """The next filled buffer of *count* memory buffers, or ``None`` when there is none yet. Never blocks.
+        """
+        Return the next filled buffer of *count* memory buffers.
+
+        ``None`` when there is none yet. It never blocks.
+
+        Never blocks.
 
         :raises CameraLostError: the device is gone.
         :raises V4l2Error: the stream has to be started anew: EIO, EPIPE.
@@ -480,7 +514,11 @@ class V4l2Device:
         )
 
     def stream(self, on: bool) -> None:
-        """Start or stop; stopping takes every queued buffer back, also where the stream never started."""
+        """
+        Start or stop streaming.
+
+        Stopping takes every queued buffer back, also where the stream never started.
+        """
         name, request = (
             ('STREAMON', abi.VIDIOC_STREAMON) if on else ('STREAMOFF', abi.VIDIOC_STREAMOFF)
         )
@@ -496,7 +534,11 @@ def _rate(period: ctypes.Structure) -> float:
 
 
 def capture_devices() -> list[tuple[str, str]]:
-    """Path and card of every capture device that can be opened; an empty card where one can't be asked."""
+    """
+    Return path and card of every capture device that can be opened.
+
+    The card is empty where it can't be asked.
+    """
     found = []
     for path in sorted(glob.glob('/dev/video*'), key=lambda p: (len(p), p)):
         try:
@@ -518,7 +560,7 @@ def capture_devices() -> list[tuple[str, str]]:
 
 
 def devices_text() -> str:
-    """What :func:`capture_devices` finds, for messages."""
+    """Return what :func:`capture_devices` finds, for messages."""
     return (
         ', '.join(f'{path} ({card})' if card else path for path, card in capture_devices())
         or 'none'
@@ -529,7 +571,10 @@ SYSFS = Path('/sys')
 
 
 def identity_of(device: V4l2Device, sysfs: Path = SYSFS) -> str:
-    """Bus, card, serial number and which of its nodes, such as ``usb-0000:00:14.0-2 / HD Webcam / serial 1234 / node 0``.
+    """
+    Return bus, card, serial number and node number of a device.
+
+    For example ``usb-0000:00:14.0-2 / HD Webcam / serial 1234 / node 0``.
 
     Where there is no serial number, the device's place in sysfs stands for it: the same socket.
     Two cameras that claim the same serial number differ by their bus.
@@ -550,7 +595,7 @@ def identity_of(device: V4l2Device, sysfs: Path = SYSFS) -> str:
 
 
 def _serial(node: Path) -> tuple[str, str]:
-    """The serial number of the device that the node belongs to, and its place below ``/sys/devices``."""
+    """Return the device's serial number, and its place below ``/sys/devices``."""
     try:
         place = (node / 'device').resolve(strict=True)
     except OSError:
@@ -577,7 +622,7 @@ def find_device(
     paths: Callable[[], list[tuple[str, str]]] = capture_devices,
     open_device: Callable[[str], V4l2Device] = V4l2Device.open,
 ) -> str | None:
-    """The node that has *identity* now, or ``None`` while there is no such camera."""
+    """Return the node that has *identity* now, or ``None`` if no camera has it."""
     for path, _ in paths():
         try:
             device = open_device(path)

@@ -1,4 +1,5 @@
-"""What a V4L2 driver offers and where it puts the pixels: pure values over the driver's answers.
+"""
+What a V4L2 driver offers and where it puts the pixels: pure values over the driver's answers.
 
 Sources: the kernel's *Image Formats* (planar formats: how strides and offsets of the chroma planes
 follow from the first plane's, one buffer for all planes or one for each) and *Single- and
@@ -28,12 +29,16 @@ from zc_perception.pixel.modifier import LINEAR
 # others follow.
 _PREFERRED = tuple(map(fourcc_code, ('NV12', 'YUYV', 'UYVY', 'NV16', 'NV21', 'YU12', 'NV24')))
 JPEGS = tuple(map(fourcc_code, ('MJPG', 'JPEG')))
-"""V4L2's fourccs whose buffers hold one whole JPEG each."""
+"""V4L2's fourccs of buffers that hold one whole JPEG each."""
 
 
 @dataclass(frozen=True)
 class DriverPlane:
-    """One memory buffer of a frame as the driver wants it: bytes per row of its first plane, bytes in all."""
+    """
+    One memory buffer of a frame as the driver wants it.
+
+    It has the bytes per row of its first plane, and the bytes in all.
+    """
 
     stride: int
     size: int
@@ -41,7 +46,8 @@ class DriverPlane:
 
 @dataclass(frozen=True)
 class DriverFormat:
-    """A format as G_FMT, S_FMT and TRY_FMT answer, of either API.
+    """
+    A format as G_FMT, S_FMT and TRY_FMT answer, of either API.
 
     :param fourcc: V4L2's.
     :param planes: one for each memory buffer.
@@ -61,9 +67,11 @@ class DriverFormat:
 
     @property
     def colorimetry(self) -> Colorimetry:
-        """What the driver says of its colours; BT.601 where it says nothing, or something that has no name here, with its range.
+        """
+        What the driver says of its colours.
 
-        A camera whose colours are unknown is still a camera.
+        BT.601 where it says nothing, or something that has no name here, with its range. A camera
+        whose colours are unknown can still be used.
         """
         rgb = not pixel_format(from_v4l2(self.fourcc).fourcc).is_yuv
         try:
@@ -76,7 +84,13 @@ class DriverFormat:
 
 
 def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> ImageLayout:
-    """Where the planes lie.
+    """
+    Return where the planes lie.
+
+    Planes in one buffer follow each other without a gap, the later ones' strides in proportion to
+    the first one's; planes in buffers of their own begin at *data_offsets*. A tiled format in one
+    buffer is taken only where nothing is padded: otherwise V4L2 doesn't say where its chroma
+    begins.
 
     Planes in one buffer follow each other without a gap, the later ones' strides in proportion to
     the first one's; planes in buffers of their own begin at *data_offsets*. A tiled format in one
@@ -134,7 +148,11 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
 
 
 def least_bytes(layout: ImageLayout) -> tuple[int, ...]:
-    """Per buffer, where its last significant byte ends: a frame with fewer is incomplete. The last row needn't be padded."""
+    """
+    Return for each buffer where its last significant byte ends.
+
+    A frame with fewer bytes is incomplete. The last row needn't be padded.
+    """
     ends = [0] * layout.num_buffers
     for index, plane in enumerate(layout.planes):
         end = plane.offset + plane.size
@@ -169,14 +187,18 @@ class FormatOffer:
         return tuple(code for code in (self.one_buffer, self.per_plane) if code is not None)
 
     def code(self, placement: Placement | None) -> int | None:
-        """V4L2's fourcc for *placement*; the first one where nobody cares."""
+        """Return V4L2's fourcc for *placement*; the first one if the placement doesn't matter."""
         if placement is None or len(pixel_format(self.fourcc).planes) == 1:
             return self.codes[0]
         return self.one_buffer if placement is Placement.ONE_BUFFER else self.per_plane
 
 
 def format_offers(codes: Iterable[int]) -> tuple[tuple[FormatOffer, ...], dict[str, str]]:
-    """The usable ones of a device's V4L2 fourccs, the best first, and why each of the others isn't, by its name."""
+    """
+    Return the usable ones of a device's V4L2 fourccs, the best first.
+
+    It also returns why each of the others isn't usable, by its name.
+    """
     found: dict[Format, dict[bool, int]] = {}
     refused: dict[str, str] = {}
     for code in codes:
@@ -191,7 +213,11 @@ def format_offers(codes: Iterable[int]) -> tuple[tuple[FormatOffer, ...], dict[s
 
 
 def _rank(offer: FormatOffer) -> tuple[bool, int]:
-    """LINEAR first: everybody reads it. A tiled format is for a consumer that names it."""
+    """
+    Rank LINEAR first: every consumer reads it.
+
+    A tiled format is for a consumer that names it.
+    """
     place = _PREFERRED.index(offer.fourcc) if offer.fourcc in _PREFERRED else len(_PREFERRED)
     return offer.modifier != LINEAR, place
 
@@ -199,10 +225,11 @@ def _rank(offer: FormatOffer) -> tuple[bool, int]:
 def one_placement(
     offers: Sequence[FormatOffer],
 ) -> tuple[Placement | None, tuple[FormatOffer, ...]]:
-    """The placement to state, and the formats that all have it.
+    """
+    Return the placement to state, and the formats that all have it.
 
-    Constraints have one placement for all formats, so that of the best format counts: ``None``
-    where it can do both. Formats with one plane go with either.
+    Constraints have one placement for all formats, so the best format's counts. ``None`` where it
+    can do both. Formats with one plane go with either.
     """
     best = next((offer for offer in offers if len(pixel_format(offer.fourcc).planes) > 1), None)
     if best is None:
@@ -247,5 +274,5 @@ class RateRange:
         return f'{self.most:g}' if self.least == self.most else f'{self.least:g} to {self.most:g}'
 
     def holds(self, rate: float) -> bool:
-        """Whether *rate* is one of them, within a hundredth: 29.97 is 30."""
+        """Tell whether *rate* is one of them, within a hundredth: 29.97 is 30."""
         return self.least * 0.99 <= rate <= self.most * 1.01

@@ -1,4 +1,7 @@
-"""Whose memory a V4L2 camera's frames are in: the driver's, exported once per buffer, or a heap's, imported by the driver.
+"""
+The memory of a V4L2 camera's frames: the driver's or a heap's.
+
+The driver's memory is exported once per buffer; the driver imports a heap's.
 
 Sources: the kernel's *Streaming I/O (Memory Mapping)*, *Streaming I/O (DMA buffer importing)*,
 *VIDIOC_EXPBUF*.
@@ -27,7 +30,11 @@ _TRIALS = 4
 
 
 class FrameMemory(ABC):
-    """Makes the buffers of a camera's frames. It owns those that nobody has taken yet; the camera's thread uses it, and closes it."""
+    """
+    Makes the buffers of a camera's frames.
+
+    It owns those that have not been taken yet; the camera's thread uses it, and closes it.
+    """
 
     kind: ClassVar[str]
     memory: ClassVar[int]
@@ -55,7 +62,8 @@ class FrameMemory(ABC):
 
     @abstractmethod
     def choose(self, heap: str) -> None:
-        """Take the buffers from that one of :attr:`heap_names`.
+        """
+        Take the buffers from that one of :attr:`heap_names`.
 
         :raises AllocationError: it can't be opened any more.
         """
@@ -72,14 +80,19 @@ class FrameMemory(ABC):
 
     @abstractmethod
     def take(self) -> Buffers:
-        """The next frame's buffers: the pool's allocator.
+        """
+        Return the next frame's buffers: the pool's allocator.
 
         :raises AllocationError: there are no more.
         """
 
     @abstractmethod
     def begin_trial(self) -> None:
-        """Have at least frame 0 queued, so that the driver tells where its data begins. Stopping the stream takes it back."""
+        """
+        Have at least frame 0 queued, so that the driver tells where its data begins.
+
+        Stopping the stream takes it back.
+        """
 
     def close(self) -> None:
         """Give back what was not taken. Idempotent."""
@@ -88,7 +101,11 @@ class FrameMemory(ABC):
 
 
 class ExportedMemory(FrameMemory):
-    """The driver's own buffers: no copy, no memory of ours, and whoever gets one can only read it."""
+    """
+    The driver's own buffers.
+
+    There is no copy and no memory of ours, and consumers can only read them.
+    """
 
     kind = 'export'
     memory = abi.MEMORY_MMAP
@@ -113,7 +130,7 @@ class ExportedMemory(FrameMemory):
         return (EXPORTED,)
 
     def choose(self, heap: str) -> None:
-        """There is nothing to choose."""
+        """Do nothing: there is no choice."""
 
     def _export(self, index: int, plane: int) -> DmaBuf:
         try:
@@ -150,11 +167,14 @@ class ExportedMemory(FrameMemory):
 
 
 class ImportedMemory(FrameMemory):
-    """Buffers of a heap, which the driver imports. One that has to be given up can be replaced while streaming.
+    """
+    Buffers of a heap, which the driver imports.
+
+    A buffer that has to be given up can be replaced while streaming.
 
     :param heaps: owned from here on, and closed when this raises; those whose buffers the driver
         can't import are removed.
-    :raises CameraError: the driver imports buffers of none.
+    :raises CameraError: the driver can't import buffers of any heap.
     """
 
     kind = 'import'
@@ -186,7 +206,11 @@ class ImportedMemory(FrameMemory):
         self._heaps.choose(heap)
 
     def _try_all(self, driver: DriverFormat) -> None:
-        """Find out which heaps' buffers the driver imports. Notes say why one is not used that would be better."""
+        """
+        Find out which heaps' buffers the driver imports.
+
+        Notes say why a better heap is not used.
+        """
         good: list[str] = []
         reasons: list[str] = []
         for name in self._heaps.names:
@@ -222,7 +246,7 @@ class ImportedMemory(FrameMemory):
             super().close()
 
     def _make(self, count: int, driver: DriverFormat) -> None:
-        """Each is queued, too: another one may be scattered where the first wasn't."""
+        """Make the buffers, and queue each: one may be scattered where another one wasn't."""
         self._sizes = tuple(plane.size for plane in driver.planes)
         for index in range(count):
             self._made.append(self._frame())
@@ -238,7 +262,7 @@ class ImportedMemory(FrameMemory):
         return tuple(buffers)
 
     def begin_trial(self) -> None:
-        """All of them are queued already."""
+        """Do nothing: all of them are queued already."""
 
     def take(self) -> Buffers:
         return self._made.pop(0) if self._made else self._frame()
@@ -249,7 +273,8 @@ class ImportedMemory(FrameMemory):
 
 
 def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat) -> FrameMemory:
-    """The memory that works: tried with one buffer each, now that nobody waits for frames.
+    """
+    Return the memory that works; each kind is tried with one buffer before frames flow.
 
     :param mode: ``export``, ``import``, or ``auto``: export, and import where that isn't possible;
         the notes say why.
@@ -281,7 +306,11 @@ def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat)
 
 
 def _imported(device: V4l2Device, heap: str, driver: DriverFormat) -> ImportedMemory:
-    """All heaps whose buffers the driver imports. A memfd is none that any device could use."""
+    """
+    Return all heaps whose buffers the driver imports.
+
+    A memfd isn't among them: no device can use it.
+    """
     try:
         heaps = working_heaps(heap, heap_order(HeapUse.CAMERA_IMPORT))
     except AllocationError as error:

@@ -1,8 +1,11 @@
-"""Frames of a camera whose driver fills its buffers with JPEGs: each is decoded once, on a thread of its own, into the pool's NV12.
+"""
+Frames of a camera whose driver fills its buffers with JPEGs.
+
+Each is decoded once, on a thread of its own, into the pool's NV12.
 
 The camera's thread hands over what the driver has filled and goes on waiting for the driver. The
-decoding thread takes the newest picture, writes the frame, and gives the driver its buffer back. A
-picture that is still waiting when a newer one comes is skipped: a machine that is too slow loses
+decoding thread takes the newest picture, writes the frame, and gives the driver its buffer back.
+If a newer picture comes, one that is still waiting is skipped: a machine that is too slow loses
 frames, and the others stay fresh.
 
 Source: the kernel's *Compressed Formats* (``V4L2_PIX_FMT_MJPEG``: each buffer holds one whole
@@ -34,13 +37,19 @@ from zc_perception.pixel.modifier import LINEAR
 SLOTS = 3
 """Of the pool: one frame is written, one is finished, one is being published."""
 JPEG_BUFFERS = 2
-"""Of the driver, on top of what it needs queued: one picture is decoded while the next one waits."""
+"""
+Of the driver, on top of what it needs queued: one picture is decoded while the next one waits.
+"""
 _JOIN_S = 5.0
 _ROW = 4096
 
 
 def bytes_layout(size: int) -> ImageLayout:
-    """Rows of bytes that nobody reads as an image, for the pool that counts who has which of the driver's buffers."""
+    """
+    Return the layout of buffers that aren't images: rows of bytes.
+
+    It serves the pool that counts the holders of the driver's buffers.
+    """
     row = min(size, _ROW)
     return ImageLayout(
         row, size // row, fourcc_code('R8  '), LINEAR, (PlaneLayout(0, 0, row, size // row * row),)
@@ -49,7 +58,8 @@ def bytes_layout(size: int) -> ImageLayout:
 
 @dataclass(frozen=True)
 class JpegPicture:
-    """A picture that the driver has filled in.
+    """
+    A picture that the driver has filled in.
 
     :param slot: the driver's buffer, being filled as far as its pool knows.
     :param start: where the data begins.
@@ -66,13 +76,19 @@ class JpegPicture:
 
 
 Outcome = Frame | Exception | None
-"""What became of a picture: its frame, why it is bad (:class:`BadJpegError`), or what broke the decoding. ``None``: no slot was free."""
+"""
+What became of a picture: its frame, why it is bad (:class:`BadJpegError`), or what broke the
+decoding. ``None``: no slot was free.
+"""
 
 
 class JpegFrames:
-    """Decodes the newest picture into the pool. :meth:`give` and :meth:`finished` are for the camera's thread.
+    """
+    Decodes the newest picture into the pool.
 
-    :param name: of the decoding thread.
+    :meth:`give` and :meth:`finished` are for the camera's thread.
+
+    :param name: the name of the decoding thread.
     :param pictures: the driver's buffers, whose free slots are queued again.
     :param pool: gets the frames: slots of NV12, LINEAR.
     :param wake: becomes readable whenever a picture is finished.
@@ -115,7 +131,7 @@ class JpegFrames:
             self.pictures.discard(skipped.slot)
 
     def finished(self) -> Iterator[Outcome]:
-        """What became of each picture that is finished, one after the other."""
+        """Yield what became of each finished picture, one after the other."""
         while self._done:
             yield self._done.popleft()
 
@@ -188,7 +204,11 @@ class JpegFrames:
             self._ledger.book('mend', copied)
 
     def close(self) -> None:
-        """End the thread, and give back what nobody has taken. Idempotent. A picture that is being decoded is finished first."""
+        """
+        End the thread, and give back what has not been taken.
+
+        Idempotent. A picture that is being decoded is finished first.
+        """
         with self._changed:
             self._closed = True
             waiting, self._next = self._next, None

@@ -1,4 +1,7 @@
-"""From a network's raw outputs to boxes: :data:`HEADS` is where the kinds are registered, one line each.
+"""
+From a network's raw outputs to boxes.
+
+:data:`HEADS` is where the kinds are registered, one line each.
 
 Each kind is a class derived from :class:`~zc_perception.detection.heads.spec.Head`, which says
 what it does and which options it has. All work in the same steps. ``levels`` finds out which
@@ -45,7 +48,8 @@ _MEANT = (
 
 
 def make_head(spec: HeadSpec) -> Head:
-    """The head that a manifest describes.
+    """
+    Return the head that a manifest describes.
 
     :raises ConfigError: an unknown kind, an option that this kind does not read, or options that
         don't belong together; names the manifest's key. For a kind of another package: the package
@@ -57,7 +61,11 @@ def make_head(spec: HeadSpec) -> Head:
 
 
 def _refuse_foreign(kind: str, head: type[Head], given: Mapping[str, Any]) -> None:
-    """:raises ConfigError: an option that other kinds of this package have, and this one does not."""
+    """
+    Refuse an option that other kinds of this package have, and this one does not.
+
+    :raises ConfigError: there is such an option.
+    """
     for name in given:
         readers = [
             other

@@ -1,4 +1,8 @@
-"""Models that yield boxes: tables of them, whatever their columns. What boxes that a model gives itself mean, other heads ask here too."""
+"""
+Models that yield boxes: tables of boxes, whatever their columns.
+
+Other heads, too, ask this module what the boxes mean that a model gives itself.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +56,17 @@ UNITS = choice('source', 'input', 'relative')
 
 
 def x_first(spec: HeadSpec, four: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(4, n) with x before y."""
+    """Return (4, n) with x before y."""
     return four[_TURNED] if spec.box_order == 'yxyx' else four
 
 
 class CornerUnit:
-    """:param spec: with the options ``box_order`` and ``coordinates``; without the latter: relative to the input."""
+    """
+    The unit of the corners that a model gives.
+
+    :param spec: with the options ``box_order`` and ``coordinates``; without the latter, corners
+        are relative to the input.
+    """
 
     def __init__(self, spec: HeadSpec) -> None:
         self._spec = spec
@@ -66,7 +75,8 @@ class CornerUnit:
     def corners(
         self, corners: NDArray[np.float32], box: Letterbox
     ) -> tuple[NDArray[np.float32], Letterbox]:
-        """(4, n) x0, y0, x1, y1 in pixels, and the geometry that leads from them to the source.
+        """
+        Return (4, n) x0, y0, x1, y1 in pixels, and the geometry that leads to the source.
 
         :param corners: (4, n) as the model gives them.
         """
@@ -83,11 +93,14 @@ class CornerUnit:
 
 
 class Columns:
-    """What the columns of ready-made tables hold: one text for each output, in their order, such as ``image box class score``.
+    """
+    What the columns of ready-made tables hold.
+
+    It is one text for each output, in their order, such as ``image box class score``.
 
     ``box``: four numbers; ``score`` and ``class``: of the row; ``scores``: one for each class;
     ``image``: its number, below zero behind the last row; ``count``: of all rows; ``-``: an output
-    that isn't read. Behind the columns of the class or the scores may stand ``extra`` numbers.
+    that isn't read. Behind the columns of the class or the scores, ``extra`` numbers may follow.
     """
 
     _WIDTHS: ClassVar[Mapping[str, int]] = {
@@ -122,7 +135,8 @@ class Columns:
         self.widths = widths
 
     def parts(self, outputs: Sequence[RawTensor]) -> dict[str, tuple[RawTensor, Values]]:
-        """For each column its tensor, and its numbers (n, width).
+        """
+        For each column its tensor, and its numbers (n, width).
 
         :raises AcceleratorError: the outputs are others.
         """
@@ -147,7 +161,7 @@ class Columns:
         return self._in_use(found)
 
     def expected(self) -> str:
-        """In words."""
+        """Describe the outputs that are expected."""
         widths = [sum(self.widths[word] for word in words) for words in self._outputs]
         named = ' and '.join(
             f'nx{width} ({", ".join(words)})' if words else 'any'
@@ -159,7 +173,7 @@ class Columns:
 
     @staticmethod
     def _in_use(found: dict[str, tuple[RawTensor, Values]]) -> dict[str, tuple[RawTensor, Values]]:
-        """Without the rows behind the last one."""
+        """Return the rows without those behind the last valid one."""
         end: int | None = None
         if 'count' in found:
             number = float(real(found['count']).reshape(-1)[0])
@@ -174,16 +188,19 @@ class Columns:
 
 
 def real(part: tuple[RawTensor, Values]) -> NDArray[np.float32]:
-    """A column's numbers."""
+    """Return a column's numbers."""
     return part[0].read(part[1])
 
 
 class Boxes(Head):
-    """Rows of ready boxes, in one output or several; ``columns`` says what they hold. Rows without an area are empty places of a
-    fixed-size table.
+    """
+    Rows of ready boxes, in one output or several; ``columns`` says what they hold.
 
-    So networks that suppress themselves (YOLOv10, YOLO26, DETR exports, EfficientNMS); those that
-    leave it to the host (YOLO-NAS), with ``suppressed: false``; and HOG, in pixels of the frame.
+    Rows without an area are empty places of a fixed-size table.
+
+    Such outputs come from networks that suppress duplicates themselves (YOLOv10, YOLO26, DETR
+    exports, EfficientNMS); from those that leave it to the host (YOLO-NAS), with
+    ``suppressed: false``; and from HOG, in pixels of the frame.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -363,7 +380,11 @@ def _numbers(box: NDArray[np.float32]) -> str:
 
 
 def check_background(spec: HeadSpec) -> None:
-    """:raises ConfigError: neither the first nor the last class, nor none."""
+    """
+    Check the background class.
+
+    :raises ConfigError: it is neither the first nor the last class, nor none.
+    """
     if spec.background not in (-1, 0, spec.num_classes):
         raise ConfigError(
             f'head.background is {spec.background}: must be 0 (first), {spec.num_classes} '
@@ -378,7 +399,7 @@ def ready_made(
     num_classes: int,
     score: float,
 ) -> Candidates:
-    """Those rows of a table that are boxes of a class that exists and reach the score."""
+    """Return the rows of a table that are boxes of an existing class and reach the score."""
     fine = (
         (scores >= np.float32(score))
         & (scores < np.inf)
@@ -397,6 +418,6 @@ def ready_made(
 
 
 def best_first(chosen: Candidates, box: Letterbox, count: int) -> Detections:
-    """The best of boxes that the model has suppressed already."""
+    """Return the best of the boxes whose duplicates the model has suppressed already."""
     order = np.argsort(-chosen.scores, kind='stable')
     return in_source(chosen.chosen(order), box).chosen(slice(count))

@@ -1,7 +1,8 @@
-"""From what a head found to detections: non-maximum suppression, then the letterbox's inverse for what is left.
+"""
+From what a head found to detections.
 
-:func:`keep` keeps exactly what ``cv2.dnn.NMSBoxes`` does, class by class or for all classes at
-once.
+That is non-maximum suppression, then the letterbox's inverse for what is left. :func:`keep` keeps
+exactly what ``cv2.dnn.NMSBoxes`` does, class by class or for all classes at once.
 """
 
 from __future__ import annotations
@@ -39,8 +40,11 @@ _TURNS = (0.0, 0.5, 0.21)
 
 
 class Candidates(NamedTuple):
-    """What reaches the score: corners (4, n) x0, y0, x1, y1 in input pixels, scores (n), classes (n), and the rows (n) that
-    they are from, in the head's own numbering (see :attr:`Detections.rows`).
+    """
+    What reaches the score.
+
+    Corners are (4, n) x0, y0, x1, y1 in input pixels, scores (n), classes (n). Rows (n) say which
+    row each is from, in the head's own numbering (see :attr:`Detections.rows`).
     """
 
     corners: NDArray[np.float32]
@@ -49,7 +53,7 @@ class Candidates(NamedTuple):
     rows: NDArray[np.intp]
 
     def chosen(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> Candidates:
-        """Some of them: by a mask, or by their places."""
+        """Return some of the candidates: by a mask, or by their indices."""
         return Candidates(
             self.corners[:, which], self.scores[which], self.classes[which], self.rows[which]
         )
@@ -61,7 +65,7 @@ NONE = Candidates(np.zeros((4, 0), np.float32), np.zeros(0, np.float32), _NO_ROW
 
 
 def from_centres(centres: NDArray[np.float32], sizes: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(4, n) corners of boxes whose centres and sizes are (2, n)."""
+    """Return (4, n) corners of boxes with these centres and sizes, both (2, n)."""
     half = sizes * np.float32(0.5)
     return np.concatenate((centres - half, centres + half))
 
@@ -69,11 +73,14 @@ def from_centres(centres: NDArray[np.float32], sizes: NDArray[np.float32]) -> ND
 def detections(
     candidates: Candidates, box: Letterbox, limits: DecodeLimits, class_agnostic: bool
 ) -> Detections:
-    """What stays of candidates after suppression, in source pixels, best first; of equal scores the one that stands first.
+    """
+    Return the candidates that suppression leaves, in source pixels, best first.
+
+    Of equal scores the first comes first.
 
     Suppression is done on the boxes as the network gives them, in input pixels and not yet
-    clipped, as it was when its precision was measured. Boxes that are no numbers, that have no
-    area or lie wholly outside the picture are no candidates.
+    clipped, as it was when the network's precision was measured. Boxes with a corner that is no
+    number, boxes without an area and boxes wholly outside the picture are no candidates.
     """
     corners, scores, classes, rows = candidates
     if not len(scores):
@@ -106,7 +113,7 @@ def detections(
 def _compiled(
     candidates: Candidates, box: Letterbox, limits: DecodeLimits, class_agnostic: bool
 ) -> Detections:
-    """The same, compiled."""
+    """Do the same with compiled code."""
     corners, scores, classes, rows = candidates
     count = min(limits.count, len(scores))
     places, sources = np.empty(count, np.intp), np.empty((count, 4), np.float32)
@@ -139,7 +146,11 @@ def _of_fine(
 
 
 def in_source(chosen: Candidates, box: Letterbox) -> Detections:
-    """Candidates as detections in source pixels, clipped; those of which nothing is left are dropped."""
+    """
+    Return candidates as detections in source pixels, clipped.
+
+    Those that clipping leaves empty are dropped.
+    """
     boxes = box.to_source(chosen.corners.T)
     found = Detections(boxes, chosen.scores, chosen.classes, chosen.rows)
     ahead = boxes[:, 2:] > boxes[:, :2]
@@ -156,7 +167,10 @@ def keep(
     iou_threshold: float,
     limit: int,
 ) -> NDArray[np.intp]:
-    """Indices of the boxes that stay, best first; of equal scores the one that stands first.
+    """
+    Return the indices of the boxes that stay, best first.
+
+    Of equal scores the first comes first.
 
     Overlaps are computed in OpenCV's arithmetic: corner and size in float64, sizes being float32
     differences; the overlap is rounded to float32.
@@ -200,7 +214,12 @@ def keep(
 
 
 def _best_first(scores: NDArray[np.float32]) -> NDArray[np.intp]:
-    """Sorting one number each is several times quicker than sorting indices: falling score (a float's bits order as the float), index."""
+    """
+    Sort by falling score, then by index.
+
+    Sorting one number per box is several times quicker than sorting indices. A float's bits order
+    as the float does, so one number holds the falling score and the index.
+    """
     bits = (scores + np.float32(0)).view(np.int32)
     keys = (~(bits ^ ((bits >> 31) & 0x7FFFFFFF))).astype(np.int64)
     keys <<= _INDEX_BITS
@@ -214,7 +233,8 @@ def _best_first(scores: NDArray[np.float32]) -> NDArray[np.intp]:
 def _keep(
     boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshold: np.float32
 ) -> NDArray[np.intp]:
-    """Places of those that stay, in ascending order.
+    """
+    Return the places of the boxes that stay, in ascending order.
 
     No box that stays suppresses another one, and each box that goes is suppressed by a better one
     that stays. There is only one such set. So any box may be left out on a guess, as long as the
@@ -274,12 +294,14 @@ def _keep(
 def _leaders(
     boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, turn: int
 ) -> NDArray[np.intp]:
-    """For each box one that may well suppress it: the best whose centre lies in the same square of a grid as wide as the boxes are.
+    """
+    Find for each box one that probably suppresses it.
 
-    Two grids one after the other, or the boxes around an object at a line would have several.
-    Squares are told apart by a hash.
+    That is the best box whose centre lies in the same square of a grid. Squares are as wide as the
+    boxes are. There are two grids, used one after the other: with one grid, the boxes around an
+    object on a line would lie in several squares. Squares are distinguished by a hash.
 
-    :param turn: each has finer grids, at other places.
+    :param turn: each turn has finer grids, at other places.
     """
     count = boxes.shape[1]
     doubled = boxes[:2] * 2
@@ -322,7 +344,7 @@ def _best_in_squares(
 
 
 def _falling(count: int) -> NDArray[np.float32]:
-    """Scores of boxes that come best first."""
+    """Return the scores of boxes, which come best first."""
     return np.arange(count, 0, -1, dtype=np.float32)
 
 
@@ -332,7 +354,8 @@ def _few(
     classes: NDArray[np.intp] | None,
     threshold: np.float32,
 ) -> NDArray[np.intp]:
-    """Places of those that stay, best first.
+    """
+    Return the places of the boxes that stay, best first.
 
     :param boxes: (4 or more, n) x, y, width, height.
     :param scores: above zero.
@@ -354,7 +377,10 @@ def _keep_few(
     threshold: np.float32,
     wide: float,
 ) -> NDArray[np.intp]:
-    """:func:`keep` for callers that have checked already: OpenCV alone, with boxes of different classes moved apart.
+    """
+    Do what :func:`keep` does, for callers that have checked the values already.
+
+    OpenCV alone does it, with boxes of different classes moved apart.
 
     :param places: (2, n) x0, y0.
     :param sizes: (2, n) float32 differences, at least ``_NO_SIZE``.
@@ -373,7 +399,7 @@ def _class_by_class(
     classes: NDArray[np.intp] | None,
     threshold: np.float32,
 ) -> NDArray[np.intp]:
-    """As :func:`_few`, where boxes can't be moved apart."""
+    """Do what :func:`_few` does, where boxes can't be moved apart."""
     if classes is None:
         return _opencv(boxes, scores, threshold)
     order = _best_first(scores)
@@ -395,7 +421,11 @@ def _class_by_class(
 
 
 def _overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Intersection over union of each pair, with every rounding of OpenCV's ``rectOverlap``."""
+    """
+    Return the intersection over union of each pair.
+
+    It is rounded at every step as OpenCV's ``rectOverlap`` rounds.
+    """
     ahead = b[:2] - a[:2]
     sides = np.minimum(a[2:4] - np.maximum(ahead, 0), b[2:4] + np.minimum(ahead, 0))
     np.maximum(sides, 0, out=sides)

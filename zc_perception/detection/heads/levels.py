@@ -1,4 +1,5 @@
-"""Which output is what, and which place each number is for.
+"""
+Which output is what, and which place each number is for.
 
 Raw levels come in any order, as one tensor or several for each grid, with channels first or last:
 :func:`arrange` finds out which is which. :class:`Grids` knows the cells that the levels predict
@@ -50,7 +51,11 @@ _READ_AS_IT_IS = frozenset(
 
 
 class ReadyFor(Generic[_Reader]):
-    """What a head has worked out for outputs of one arrangement; made anew when shape, type, strides, scale or the input's size change."""
+    """
+    What a head has computed for outputs of one arrangement.
+
+    It is made again when shape, type, strides, scale or the input's size change.
+    """
 
     def __init__(self, make: Callable[[Sequence[RawTensor], Letterbox], _Reader]) -> None:
         self._make = make
@@ -63,7 +68,7 @@ class ReadyFor(Generic[_Reader]):
         return self._reader
 
     def reader(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Reader:
-        """The one for these outputs, which are ``readable``."""
+        """Return the reader for these outputs, which are ``readable``."""
         shapes = [
             (o.values.shape, o.values.strides, o.values.dtype, _scale(o), o.zero_point, o.layout)
             for o in outputs
@@ -76,7 +81,11 @@ class ReadyFor(Generic[_Reader]):
 
 
 def prototypes(outputs: Sequence[RawTensor], masks: int) -> int:
-    """Which of the outputs has the masks' prototypes: the largest grid of so many channels. -1: there is none."""
+    """
+    Find the output with the masks' prototypes: the largest grid of this many channels.
+
+    -1: there is none.
+    """
     grids = [
         (output.values.size, -index)
         for index, output in enumerate(outputs)
@@ -86,7 +95,8 @@ def prototypes(outputs: Sequence[RawTensor], masks: int) -> int:
 
 
 def without_prototypes(kind: str, outputs: Sequence[RawTensor], masks: int) -> Sequence[RawTensor]:
-    """The outputs that boxes are in.
+    """
+    Return the outputs that boxes are in.
 
     :raises AcceleratorError: there should be masks, and no output has their prototypes.
     """
@@ -106,9 +116,12 @@ def _scale(tensor: RawTensor) -> float | bytes:
 
 
 def readable(kind: str, outputs: Sequence[RawTensor], gathered: int = 0) -> Sequence[RawTensor]:
-    """The outputs in types that are compared as they are and with one scale each; others, which are rare, become float32 here.
+    """
+    Return the outputs in types that are compared as they are, with one scale each.
 
-    :param gathered: channels of those of which only the rows of a few cells are read, with all
+    Others, which are rare, become float32 here.
+
+    :param gathered: channels of the outputs of which only a few cells' rows are read, with all
         channels: these may keep a scale for each channel, where their layout is NHWC.
     :raises AcceleratorError: a scale isn't above zero, or there isn't one for each element of the
         last axis.
@@ -156,7 +169,7 @@ def described(number: int, tensor: RawTensor) -> str:
 
 
 def all_described(outputs: Sequence[RawTensor]) -> str:
-    """Every output with its shape, or that there is none."""
+    """Describe every output with its shape, or say that there is none."""
     return (
         ', '.join(described(number, tensor) for number, tensor in enumerate(outputs))
         or 'there is no output'
@@ -164,7 +177,7 @@ def all_described(outputs: Sequence[RawTensor]) -> str:
 
 
 def without_batch(values: Values) -> Values:
-    """The same numbers without leading axes of length 1, down to three axes."""
+    """Return the same numbers without leading axes of length 1, down to three axes."""
     while values.ndim > 3 and values.shape[0] == 1:
         values = values[0]
     return values
@@ -173,10 +186,14 @@ def without_batch(values: Values) -> Values:
 def is_decoded(
     spec: HeadSpec, outputs: Sequence[RawTensor], box: Letterbox, channels: int, numbers: int = 0
 ) -> bool:
-    """Whether there is one table of decoded boxes, rather than raw levels: the only level can come without a batch axis too.
+    """
+    Tell whether there is one table of decoded boxes, rather than raw levels.
 
-    :param channels: of a level in one tensor.
-    :param numbers: for each box of a table, where these mean something else than those of a level.
+    A model's only level may come without a batch axis, too.
+
+    :param channels: the channels of a level in one tensor.
+    :param numbers: the numbers of each box of a table, where these mean something else than those
+        of a level.
     :raises AcceleratorError: it could be both.
     """
     if len(outputs) != 1 or outputs[0].values.ndim > 3:
@@ -199,7 +216,8 @@ def is_decoded(
 
 @dataclass(frozen=True)
 class Part:
-    """Where one part of a level's prediction is found.
+    """
+    Where one part of a level's prediction is found.
 
     :param output: number of the output.
     :param channels_first: whether its channels are the first axis.
@@ -213,7 +231,7 @@ class Part:
     end: int | None = None
 
     def view(self, outputs: Sequence[RawTensor]) -> Values:
-        """The values as (rows, columns, channels)."""
+        """Return the values as (rows, columns, channels)."""
         values = without_batch(outputs[self.output].values)
         channels = slice(self.start, self.end)
         return (
@@ -227,7 +245,14 @@ def arrange(
     shapes: Sequence[tuple[int, int]],
     parts: Mapping[str, int],
 ) -> list[dict[str, Part]]:
-    """For each level, where its parts are: each in a tensor of its own, or one after the other in one.
+    """
+    Find where each level's parts are.
+
+    Each part has a tensor of its own, or all parts follow each other in one.
+
+    Tensors are distinguished by their grid and their number of channels. Parts of a level with the
+    same number of channels are distinguished by their order among the outputs, which must then be
+    that of *parts*.
 
     Tensors are told apart by their grid and their number of channels; parts with the same number
     of channels, within a level, by their order among the outputs, which then has to be that of
@@ -291,7 +316,7 @@ def _layouts(
     counts: set[int],
     expected: str,
 ) -> list[str]:
-    """Each output's layout; those that don't name theirs have the same."""
+    """Return each output's layout; outputs that don't name theirs share one layout."""
     possible = set(_LAYOUTS)
     for index, tensor in enumerate(outputs):
         fits = set()
@@ -317,7 +342,8 @@ def _layouts(
 
 @dataclass(frozen=True, eq=False)
 class Grids:
-    """All levels' cells in one line: level by level, row by row.
+    """
+    All levels' cells in one line: level by level, row by row.
 
     :param shapes: rows, columns of each level.
     :param starts: index of each level's first cell, and the number of all cells.
@@ -338,9 +364,10 @@ class Grids:
 
 @lru_cache(maxsize=16)
 def grids_of(input_size: tuple[int, int], strides: tuple[int, ...]) -> Grids:
-    """The grids of a network's input, which every stride has to divide.
+    """
+    Return the grids of a network's input, which every stride has to divide.
 
-    :raises ConfigError: it doesn't.
+    :raises ConfigError: a stride doesn't divide it.
     """
     width, height = input_size
     for stride in strides:
@@ -360,8 +387,13 @@ def grids_of(input_size: tuple[int, int], strides: tuple[int, ...]) -> Grids:
 
 
 def check_strides(spec: HeadSpec, *, has_grids: bool) -> None:
-    """:param has_grids: whether the outputs are grids for certain: a decoded tensor can be of any input's size.
-    :raises ConfigError: no strides, not ascending, or not dividing the input's size.
+    """
+    Check the strides.
+
+    :param has_grids: whether the outputs are grids for certain: a decoded tensor can be of an
+        input of any size.
+    :raises ConfigError: there are no strides, they don't ascend, or one doesn't divide the input's
+        size.
     """
     if (
         not spec.strides
@@ -378,7 +410,11 @@ def check_strides(spec: HeadSpec, *, has_grids: bool) -> None:
 
 @lru_cache(maxsize=16)
 def possible_rows(size: tuple[int, int], strides: tuple[int, ...]) -> frozenset[int]:
-    """How many cells these levels have together, or those that networks have: from stride 4, 8 or 16 to 32, 64 or 128."""
+    """
+    Return how many cells these levels have together.
+
+    Without levels: those that networks have, from stride 4, 8 or 16 to 32, 64 or 128.
+    """
     width, height = size
     usual = [(4, 8, 16, 32, 64, 128)[i:j] for i in range(3) for j in range(4, 7)]
     return frozenset(
@@ -388,7 +424,11 @@ def possible_rows(size: tuple[int, int], strides: tuple[int, ...]) -> frozenset[
 
 
 def rows_objection(count: int, box: Letterbox, strides: Sequence[int], most: int = 1) -> str:
-    """Why so many rows can't be one, or up to *most*, for each cell of the levels that networks have; empty where they can."""
+    """
+    Explain why this number of rows doesn't match the cells of the levels of networks.
+
+    Up to *most* rows for each cell are possible. Empty where the number matches.
+    """
     width, height = box.input_width, box.input_height
     cells = possible_rows((width, height), tuple(strides))
     if not count or any(count == each * some for some in cells for each in range(1, most + 1)):
@@ -406,10 +446,11 @@ _WITHIN_A_CELL = 16.0
 
 
 def negative_sizes(boxes: NDArray[np.float32]) -> str:
-    """Why most boxes (4, n), centre and size, can't be decoded ones; empty where they can.
+    """
+    Explain why most boxes (4, n), centre and size, can't be decoded ones.
 
-    Centres that are spread over a picture are decoded, whatever their sizes are: distances without
-    a distribution (YOLO26) may be below 0 where nothing is.
+    Empty where they can. Centres that are spread over a picture are decoded, whatever their sizes
+    are: distances without a distribution (YOLO26) may be below 0 where no object is.
     """
     wrong = (boxes[2:] < 0).any(axis=0)
     if np.count_nonzero(wrong) * 2 <= np.count_nonzero(boxes.any(axis=0)):
@@ -423,9 +464,10 @@ def negative_sizes(boxes: NDArray[np.float32]) -> str:
 
 
 def input_size(spec: HeadSpec, box: Letterbox) -> tuple[int, int]:
-    """The size that the head's numbers refer to.
+    """
+    Return the size that the head's numbers refer to.
 
-    :raises AcceleratorError: frames are letterboxed to another.
+    :raises AcceleratorError: frames are letterboxed to another size.
     """
     size = (box.input_width, box.input_height)
     if spec.input_size not in ((0, 0), size):
@@ -438,7 +480,8 @@ def input_size(spec: HeadSpec, box: Letterbox) -> tuple[int, int]:
 
 
 def grids_for(spec: HeadSpec, box: Letterbox) -> Grids:
-    """The grids for frames of this geometry.
+    """
+    Return the grids for frames of this geometry.
 
     :raises AcceleratorError: there are none.
     """
@@ -449,7 +492,10 @@ def grids_for(spec: HeadSpec, box: Letterbox) -> Grids:
 
 
 class ObjectRows:
-    """1 x N x (5 + C), or 1 x (5 + C) x N; where both are as many, the former unless the layout is ``nchw``.
+    """
+    Rows 1 x N x (5 + C), or 1 x (5 + C) x N.
+
+    If both are equal, the former is meant, unless the layout is ``nchw``.
 
     :param count: N, where it is known.
     :raises AcceleratorError: another shape.
@@ -484,7 +530,7 @@ class ObjectRows:
         self._sigmoid = sigmoid
 
     def find(self, tensor: RawTensor, score: float) -> tuple[Found, NDArray[np.float32]]:
-        """What reaches the score, and the four numbers (4, n) of each."""
+        """Return the candidates that reach the score, and the four numbers (4, n) of each."""
         values: Values = tensor.values[0] if tensor.values.ndim == 3 else tensor.values
         rows = values if self._channels_last else values.T
         found = self._filter.find(rows[:, 4], rows[:, 5:], score)
@@ -493,7 +539,7 @@ class ObjectRows:
     def objection(
         self, tensor: RawTensor, box: Letterbox, strides: Sequence[int], score: float, most: int
     ) -> tuple[str, NDArray[np.float32]]:
-        """As of :meth:`Head.objection`, and what the boxes are (4, n)."""
+        """Do what :meth:`Head.objection` does, and return what the boxes (4, n) are."""
         values: Values = tensor.values[0] if tensor.values.ndim == 3 else tensor.values
         rows = tensor.read(values if self._channels_last else np.ascontiguousarray(values.T))
         reason = (

@@ -1,4 +1,5 @@
-"""Boxes that are turned: :func:`oriented`, from candidates and their angles to detections.
+"""
+Boxes that are turned: :func:`oriented`, from candidates and their angles to detections.
 
 Two boxes are the same object where their Gaussians are: overlap is 1 less their Hellinger
 distance. As in the exporters' own suppression, whatever overlaps a better box too much goes,
@@ -38,12 +39,15 @@ def oriented(
     suppressed: bool = False,
     class_agnostic: bool = False,
 ) -> Detections:
-    """What stays, in source pixels, best first; of equal scores the one that stands first.
+    """
+    Return the boxes that stay, in source pixels, best first.
 
-    A letterbox whose sides have different scales would make other shapes of turned boxes: these
-    get the sides that theirs become.
+    Of equal scores the first comes first.
 
-    :param candidates: with their corners before they are turned.
+    A letterbox whose sides have different scales would distort turned boxes: their sides are
+    scaled each by its own direction.
+
+    :param candidates: with the corners that they have before they are turned.
     :param angles: (n) radians, from x to y.
     :param about: (2, n) the places about which they are turned; ``None``: their centres.
     :param suppressed: whether the model has removed duplicates.
@@ -85,7 +89,11 @@ def oriented(
 
 
 def overlaps(one: Turned, others: Turned) -> NDArray[np.float64]:
-    """Of each of *one* (n, 5) with each of *others* (m, 5): (n, m), from 0 to nearly 1."""
+    """
+    Return how much each of *one* (n, 5) overlaps each of *others* (m, 5).
+
+    The result is (n, m), from 0 to nearly 1.
+    """
     (x1, y1, a1, b1, c1), (x2, y2, a2, b2, c2) = _gaussian(one[:, None]), _gaussian(others[None])
     a, b, c, x, y = a1 + a2, b1 + b2, c1 + c2, x1 - x2, y1 - y2
     area = a * b - c * c
@@ -99,14 +107,14 @@ def overlaps(one: Turned, others: Turned) -> NDArray[np.float64]:
 
 
 def _gaussian(turned: Turned) -> tuple[NDArray[np.float64], ...]:
-    """Centre, and the covariance's three numbers."""
+    """Return the centre, and the covariance's three numbers."""
     x, y, width, height, angle = np.moveaxis(turned, -1, 0)
     a, b, cos, sin = width**2 / 12, height**2 / 12, np.cos(angle), np.sin(angle)
     return x, y, a * cos**2 + b * sin**2, a * sin**2 + b * cos**2, (a - b) * cos * sin
 
 
 def _kept(turned: Turned, kinds: NDArray[np.intp], limits: DecodeLimits) -> NDArray[np.intp]:
-    """Places of those that stay, of boxes that come best first."""
+    """Return the places of the boxes that stay; the boxes come best first."""
     kept: list[int] = []
     for start in range(0, len(turned), _CHUNK):
         end = min(start + _CHUNK, len(turned))
@@ -121,7 +129,12 @@ def _kept(turned: Turned, kinds: NDArray[np.intp], limits: DecodeLimits) -> NDAr
 
 
 def _in_source(turned: Turned, box: Letterbox) -> NDArray[np.float32]:
-    """(n, 5) in source pixels; not clipped, as a turned box can't be; angles from -pi/2 to below pi/2, of which others are the same."""
+    """
+    Return (n, 5) in source pixels.
+
+    They are not clipped, as a turned box can't be. Angles are from -pi/2 to below pi/2; other
+    angles mean the same.
+    """
     scale = np.array((box.source_width / box.width, box.source_height / box.height))
     centres = (turned[:, :2] - (box.left, box.top)) * scale
     cos, sin = np.cos(turned[:, 4]), np.sin(turned[:, 4])

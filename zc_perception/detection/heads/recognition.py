@@ -1,8 +1,11 @@
-"""Which head reads a model, told from its outputs' names and shapes and from what the file says of itself: :func:`recognise`.
+"""
+Which head reads a model: :func:`recognise`.
 
-Layouts that exporters write stand in two tables, ``_SEVERAL`` and the rules of ``_one_output``.
-What they leave open isn't guessed: the answer then has the heads that it could be, of which a
-person chooses.
+It tells so from the names and shapes of the outputs and from what the file says of itself.
+
+The layouts that exporters write are in two tables, ``_SEVERAL`` and the rules of ``_one_output``.
+What they leave open isn't guessed: the answer then has the heads that it could be, and a person
+chooses one.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ _ANCHOR_OPTIONS = (
 
 @dataclass(frozen=True)
 class Recognised:
-    """:param head: kind and options; ``None``: it can't be told.
+    """
+    What is known of a model's outputs.
+
     :param classes: how many the model has; 0: it can't be told.
     :param choices: what the head could be, each as a line of a manifest with what it means.
     :param input: what networks with such outputs are given as a rule: keys of ``input``.
@@ -72,7 +77,8 @@ def recognise(
     said: Mapping[str, Any],
     inputs: Sequence[str] = (),
 ) -> Recognised:
-    """The head for these outputs.
+    """
+    Return the head for these outputs.
 
     :param outputs: name and shape of each; sizes that are open are ``None``.
     :param size: width and height of the input.
@@ -101,20 +107,28 @@ def _is_detr(said: Mapping[str, Any]) -> bool:
 
 
 def _has_chosen(said: Mapping[str, Any]) -> bool:
-    """Whether duplicates are removed in the model."""
+    """Tell whether duplicates are removed in the model."""
     args = said.get('args')
     return said.get('end2end') is True or (isinstance(args, Mapping) and args.get('nms') is True)
 
 
 def _unseen(said: Mapping[str, Any], extras: HeadOptions) -> Recognised:
-    """Of an ``.axm``, whose outputs only the runtime knows: as Ultralytics exports them. At the start a run on a blank picture checks it."""
+    """
+    Return the head of an ``.axm``, whose outputs only the runtime knows.
+
+    It is the head that Ultralytics exports. At the start, a run on a blank picture checks it.
+    """
     if 'stride' not in said or _is_detr(said):
         return Recognised()
     return Recognised(_chosen(extras) if _has_chosen(said) else {'kind': 'yolov8', **extras})
 
 
 def _chosen(extras: HeadOptions) -> HeadOptions:
-    """The head for rows that the model has suppressed: turned boxes are centre and size."""
+    """
+    Return the head for rows whose duplicates the model has suppressed.
+
+    Turned boxes are centre and size.
+    """
     return {**_INPUT, **({'box_order': 'cxcywh'} if 'oriented' in extras else {}), **extras}
 
 
@@ -179,12 +193,12 @@ def _one_output(
 
 
 def cells_of(size: tuple[int, int]) -> list[int]:
-    """Cells of each of the usual levels."""
+    """Return the cells of each of the usual levels."""
     return [-(-size[0] // stride) * -(-size[1] // stride) for stride in _USUAL]
 
 
 def _extras(said: Mapping[str, Any], grids: Sequence[tuple[int | None, ...]]) -> HeadOptions:
-    """What rows have besides box and classes, by the task."""
+    """Return what rows have besides box and classes, by the task."""
     task, keypoints = said.get('task'), said.get('kpt_shape')
     if task == 'pose' and isinstance(keypoints, (list, tuple)) and len(keypoints) == 2:
         return {'keypoints': list(map(int, keypoints))}
@@ -199,7 +213,7 @@ def _extras(said: Mapping[str, Any], grids: Sequence[tuple[int | None, ...]]) ->
 
 
 def _word(name: str, shape: tuple[int | None, ...], alone: bool) -> str:
-    """What an output holds, by name and shape; empty: it can't be told."""
+    """Return what an output holds, by name and shape; empty: it can't be told."""
     inner = shape[1:] if len(shape) > 1 and shape[0] in (1, None) else shape
     label = re.search('label|class|cls', name)
     if all(n == 1 for n in shape) or ('num' in name and len(inner) <= 1):
@@ -277,7 +291,7 @@ def _with_scores(
 def _levels(
     outputs: Sequence[Output], size: tuple[int, int] | None, classes: int, extras: HeadOptions
 ) -> Recognised:
-    """Raw levels, by the channels of each grid."""
+    """Recognise raw levels, by the channels of each grid."""
     if size is None:
         return Recognised()
     for channel in (1, 3):

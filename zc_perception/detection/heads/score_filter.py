@@ -1,6 +1,9 @@
-"""Finds the cells whose score reaches a threshold, without looking at more than one number of most of them.
+"""
+Finds the cells whose score reaches a threshold.
 
-A score threshold becomes a raw one, in the tensor's own type, so that only candidates are ever
+For most cells it looks at only one number.
+
+A score threshold becomes a raw one, in the tensor's own type, so that only candidates are
 dequantised (:func:`raw_threshold`). :func:`make_score_filter` chooses how to search class scores;
 :class:`ObjectFilter` is for heads whose score is objectness times class.
 """
@@ -31,25 +34,25 @@ _MANY = 600
 
 
 def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """1 / (1 + exp(−x)) in float32; callers have overflow warnings off."""
+    """Return 1 / (1 + exp(−x)) in float32; callers have overflow warnings off."""
     result: NDArray[np.float32] = np.float32(1) / (np.float32(1) + np.exp(-logits))
     return result
 
 
 def activated(logits: NDArray[np.float32], by_sigmoid: bool) -> NDArray[np.float32]:
-    """Probabilities; those that the device has computed can lie a rounding above 1."""
+    """Clip probabilities to 1; those that the device computed can exceed it by a rounding."""
     return sigmoid(logits) if by_sigmoid else np.minimum(logits, np.float32(1))
 
 
 def logit(score: float) -> float:
-    """The sigmoid's inverse; infinite at 0 and 1."""
+    """Return the sigmoid's inverse; infinite at 0 and 1."""
     if not 0 < score < 1:
         return -math.inf if score <= 0 else math.inf
     return math.log(score) - math.log1p(-score)
 
 
 def real_threshold(score: float, by_sigmoid: bool) -> float:
-    """A real value that nothing lies below which reaches *score*, by a hair too low rather than too high."""
+    """Return the lower bound of the logits whose score reaches *score*; rounded down."""
     score = float(np.float32(score))
     low = score - abs(score) * _MARGIN - _TINY
     if by_sigmoid:
@@ -58,11 +61,12 @@ def real_threshold(score: float, by_sigmoid: bool) -> float:
 
 
 def raw_threshold(tensor: RawTensor, score: float, by_sigmoid: bool) -> Values:
-    """The least raw value, in the tensor's own type, that reaches *score*.
+    """
+    Return the lowest raw value, in the tensor's own type, that reaches *score*.
 
-    What lies below doesn't reach it for certain. What lies above has to be asked again as a real
-    number: for floats and wide integers this is a hair too low, and where nothing reaches the
-    score it is the type's last value.
+    What lies below certainly doesn't reach it. What lies above has to be checked again as a real
+    number: for floats and wide integers the bound is slightly too low, and where no value reaches
+    the score it is the type's last value.
     """
     low = real_threshold(score, by_sigmoid)
     kind = tensor.values.dtype
@@ -78,7 +82,11 @@ def raw_threshold(tensor: RawTensor, score: float, by_sigmoid: bool) -> Values:
 
 
 def out_of_reach(tensor: RawTensor, score: float, by_sigmoid: bool | None) -> str:
-    """Why no number that the tensor can hold is a score from *score* to 1; empty where there is one."""
+    """
+    Explain why no number that the tensor can hold is a score from *score* to 1.
+
+    Empty where there is one.
+    """
     kind = tensor.values.dtype
     if kind.kind == 'f' or kind.itemsize > 2 or np.ndim(tensor.scale):
         return ''
@@ -96,7 +104,11 @@ def out_of_reach(tensor: RawTensor, score: float, by_sigmoid: bool | None) -> st
 
 
 def logits(scores: NDArray[np.float32], by_sigmoid: bool | None) -> str:
-    """Why numbers can't be scores of 0 to 1, but for roundings; empty where they can."""
+    """
+    Explain why numbers can't be scores of 0 to 1, apart from roundings.
+
+    Empty where they can.
+    """
     if by_sigmoid or not scores.size or (scores.min() >= -0.01 and scores.max() <= 1.01):
         return ''
     return (
@@ -119,12 +131,13 @@ NOTHING = Found(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0, np.float
 def make_score_filter(
     tensor: RawTensor, values: Values, sigmoid: bool
 ) -> CompiledFilter | ChannelMajorFilter | CellMajorFilter:
-    """The quickest filter for the way the values lie in memory. One thread uses it.
+    """
+    Return the quickest filter for the way the values lie in memory.
 
-    Its ``find`` takes values of the same arrangement. What is no finite number is no score; of
-    equal ones the first class is the best.
+    One thread uses it. Its ``find`` takes values of the same arrangement. A number that isn't
+    finite is no score; of equal scores the first class is the best.
 
-    :param tensor: with one scale for all.
+    :param tensor: the tensor, with one scale for all values.
     :param values: (cells, classes) or (rows, columns, classes), a view of some of the tensor's
         values.
     """
@@ -136,7 +149,11 @@ def make_score_filter(
 def numpy_filter(
     tensor: RawTensor, values: Values, sigmoid: bool
 ) -> ChannelMajorFilter | CellMajorFilter:
-    """The quickest one in NumPy. See :func:`make_score_filter`."""
+    """
+    Return the quickest filter in NumPy.
+
+    See :func:`make_score_filter`.
+    """
     strides = [abs(stride) for stride in values.strides]
     if strides[-1] > max(strides[:-1]):
         return ChannelMajorFilter(tensor, sigmoid)
@@ -165,7 +182,11 @@ def _settle(
     sigmoid: bool,
     high: float | None = None,
 ) -> Found:
-    """Those whose probability, in float arithmetic, is at the score: the last word on what the raw threshold let through."""
+    """
+    Keep only cells whose probability, in float arithmetic, reaches the score.
+
+    The raw threshold may let too many through.
+    """
     # Two numbers tell whether all are finite; a NaN is the least and the highest.
     if not len(best):
         return NOTHING
@@ -187,7 +208,7 @@ class _Comparison:
         self._words = self._answers.reshape(-1, _WORD)
 
     def places(self, values: Values, least: Values) -> NDArray[np.intp]:
-        """Flat indices, ascending, of the numbers that are not below *least*."""
+        """Return the flat, ascending indices of the numbers that are not below *least*."""
         np.greater_equal(values, least, out=self._mask)
         words = (np.packbits(self._answers).view(np.uint64) != 0).nonzero()[0]
         inside = self._words.take(words, axis=0).reshape(-1).nonzero()[0]
@@ -196,7 +217,11 @@ class _Comparison:
 
 
 class CompiledFilter:
-    """One look at each number, a few rows of cells at a time; both ways that the values may lie."""
+    """
+    Looks once at each number, a few rows of cells at a time.
+
+    It serves both arrangements of the values.
+    """
 
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
         self._tensor, self._sigmoid = tensor, sigmoid
@@ -224,9 +249,13 @@ class CompiledFilter:
 
 
 class ChannelMajorFilter:
-    """All cells of a class lie side by side: one maximum over the classes, or, where the last frame had many candidates, comparisons.
+    """
+    All cells of a class lie side by side.
 
-    :param many: cells from which on they are many; both ways find the same.
+    It takes one maximum over the classes, or, where the last frame had many candidates, makes
+    comparisons.
+
+    :param many: the number of cells from which on they are many; both ways find the same.
     """
 
     def __init__(self, tensor: RawTensor, sigmoid: bool, many: int = _MANY) -> None:
@@ -291,7 +320,11 @@ class ChannelMajorFilter:
 
 
 class CellMajorFilter:
-    """All classes of a cell lie side by side: one comparison each, then the answers 64 at a time."""
+    """
+    All classes of a cell lie side by side.
+
+    It makes one comparison each, then looks at the answers 64 at a time.
+    """
 
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
         self._tensor, self._sigmoid = tensor, sigmoid
@@ -320,7 +353,7 @@ class CellMajorFilter:
         return _settle(best, cells, classes, score, self._sigmoid)
 
     def _of_all(self, rows: Values, score: float) -> Found:
-        """Where nearly everything reaches the score."""
+        """Search where nearly all cells reach the score."""
         numbers = (
             rows if self._tensor.quantised else np.where(np.abs(rows) < np.inf, rows, -np.inf)
         )
@@ -333,7 +366,7 @@ class CellMajorFilter:
 def _best_of_each(
     cells: NDArray[np.intp], classes: NDArray[np.intp], values: NDArray[np.float32]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-    """Of several classes of a cell the one with the highest number, the first of equal ones."""
+    """Keep of a cell's classes the one with the highest number, the first of equal ones."""
     order = np.lexsort((-np.where(np.abs(values) < np.inf, values, -np.inf), cells))
     ordered = cells[order]
     first = order[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
@@ -341,10 +374,13 @@ def _best_of_each(
 
 
 class ObjectFilter:
-    """Finds the cells whose objectness times best class reaches a score; its objectness has to reach it by itself. One thread.
+    """
+    Finds the cells whose objectness times best class reaches a score.
+
+    Objectness alone must reach the score, too. One thread uses it.
 
     :param objects: the tensor that the objectness is from.
-    :param classes: the one that the classes are from.
+    :param classes: the tensor that the classes are from.
     """
 
     def __init__(self, objects: RawTensor, classes: RawTensor, sigmoid: bool) -> None:
@@ -352,7 +388,9 @@ class ObjectFilter:
         self._threshold = Threshold(objects, sigmoid)
 
     def find(self, objects: Values, classes: Values, score: float) -> Found:
-        """:param objects: (...) objectness of all cells.
+        """
+        Find the cells that reach the score.
+
         :param classes: (..., classes).
         """
         if not score <= 1:

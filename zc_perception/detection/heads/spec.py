@@ -41,7 +41,8 @@ EXTRAS = {'masks': MASKS, 'keypoints': KEYPOINTS, 'oriented': ORIENTED}
 
 
 class HeadSpec:
-    """A kind of head, the model that it reads, and its options, each of which is an attribute.
+    """
+    A kind of head, the model that it reads, and its options, each of which is an attribute.
 
     :param kind: a name in ``HEADS``, or of another package's head.
     :param num_classes: classes, without a background class.
@@ -59,7 +60,8 @@ class HeadSpec:
 
     @property
     def extra(self) -> int:
-        """Numbers of each row behind box and classes.
+        """
+        Numbers of each row behind box and classes.
 
         :raises ConfigError: more than one thing stands there, or keypoints have other numbers.
         """
@@ -88,7 +90,7 @@ class HeadSpec:
         return f'HeadSpec({self.kind!r}, {self.num_classes}, {self.input_size}, **{self.options})'
 
     def completed(self, keys: Mapping[str, Key]) -> HeadSpec:
-        """With the defaults of the options that it doesn't have."""
+        """Add the defaults of the options that the manifest doesn't have."""
         defaults = {name: key.default for name, key in keys.items()}
         return HeadSpec(
             self.kind, self.num_classes, self.input_size, **{**defaults, **self.options}
@@ -101,7 +103,8 @@ def _frozen(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class DecodeLimits:
-    """What may change while a model runs.
+    """
+    What may change while a model runs.
 
     :param score: candidates below are dropped; one at it counts.
     :param iou: boxes that overlap more than this are the same object.
@@ -114,7 +117,10 @@ class DecodeLimits:
 
 
 class Head(ABC):
-    """Decodes the outputs of one model. One thread.
+    """
+    Decodes the outputs of one model.
+
+    One thread.
 
     What stands on boxes is built on two things. :attr:`Detections.rows` names for each detection
     the row of the outputs that it is from, after suppression and in the same order as the boxes.
@@ -137,7 +143,11 @@ class Head(ABC):
     def decode(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections:
-        """Detections in source pixels, best first; of equal scores the one that stands first among the outputs.
+        """
+        Return detections in source pixels, best first.
+
+        Of equal scores the first among the outputs comes first. A number that isn't finite is no
+        score. A box with such a corner, without an area or outside the picture is no candidate.
 
         Numbers that aren't finite are no scores, and boxes with such a corner, without an area or
         outside the picture no candidates.
@@ -148,17 +158,22 @@ class Head(ABC):
         """
 
     def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """(n, extra) real numbers: what the model yields for these rows besides box, score and classes. Keypoints are in pixels of the
-        input, with scores from 0 to 1; an angle is in radians.
+        """
+        Return (n, extra) real numbers: what the model yields besides box, score and classes.
+
+        Keypoints are in pixels of the input, with scores from 0 to 1; an angle is in radians.
 
         :param outputs: the same that :meth:`decode` was given.
-        :param rows: of what it found.
+        :param rows: the rows of the detections that :meth:`decode` found.
         :raises AcceleratorError: this kind of head, or this arrangement of the outputs, has none.
         """
         raise AcceleratorError(f'head {self._spec.kind} has no numbers besides boxes and classes')
 
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
-        """Why outputs of the right shapes can't be what the head takes them for, by their values; empty where nothing speaks against it.
+        """
+        Explain why the outputs' values can't be what the head takes them for.
+
+        The shapes are right already. Empty where nothing speaks against it.
 
         :param outputs: of a blank picture, which :meth:`decode` has read without an error.
         :param score: the threshold, which has to be within reach.

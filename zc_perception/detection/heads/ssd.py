@@ -45,7 +45,11 @@ _SLACK = 1e-3
 
 
 class Ssd(Head):
-    """Two outputs, scores (N x classes, with the background if there is one) and deltas (N x 4). Boxes that are ready are for ``boxes``.
+    """
+    Two outputs: scores and deltas.
+
+    Scores are N x classes, with the background if there is one; deltas are N x 4. If the model's
+    boxes are ready, use ``boxes``.
 
     Centre = prior centre + v · variance · prior size, size = prior size · exp(v · variance). Each
     prior counts for its best class.
@@ -148,7 +152,7 @@ class _PerPrior:
         )
 
     def _which(self, outputs: Sequence[RawTensor]) -> int:
-        """The number of the boxes' output; where both fit, boxes come first."""
+        """Return the number of the boxes' output; where both fit, boxes come first."""
         count = self.priors.shape[1]
         for index in (0, 1) if len(outputs) == 2 else ():
             # (1, N, 4), (1, N, 1, 4), and (1, 4 N).
@@ -171,7 +175,7 @@ class _PerPrior:
     def find(
         self, outputs: Sequence[RawTensor], score: float
     ) -> tuple[Found, NDArray[np.float32]]:
-        """What reaches the score, and the four numbers (4, n) of each."""
+        """Return the candidates that reach the score, and the four numbers (4, n) of each."""
         tensor, boxes = outputs[1 - self._box_output], outputs[self._box_output]
         scores = self._scores(tensor)
         found = (

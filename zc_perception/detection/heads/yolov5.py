@@ -42,12 +42,15 @@ _MOST_ANCHORS = 9
 
 
 class YoloV5(Head):
-    """Raw levels, with channels anchor by anchor: x, y, w, h, objectness, classes (H x W x A·(5 + C), A·(5 + C) x H x W or
-    A x H x W x (5 + C)); or one decoded tensor 1 x N x (5 + C): centre, size in input pixels,
-    objectness, classes.
+    """
+    Raw levels whose channels are grouped by anchor; or one decoded tensor.
+
+    The channels of an anchor are x, y, w, h, objectness, classes: H x W x A·(5 + C), A·(5 + C) x H
+    x W or A x H x W x (5 + C). The decoded tensor is 1 x N x (5 + C): centre and size in input
+    pixels, objectness, classes.
 
     Centre (2s − ½ + cell) · stride, size (2s)² · anchor, with the sigmoids s. Where the device has
-    applied the sigmoid to scores, it has to the boxes.
+    applied the sigmoid to scores, it has applied it to the boxes, too.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
@@ -144,7 +147,7 @@ class _Levels:
         ]
 
     def _of_four_axes(self, outputs: Sequence[RawTensor]) -> list[Part]:
-        """Anchor, row, column, channel."""
+        """View as (anchor, row, column, channel)."""
         count, width = self._split
         shapes = [(count, *shape, width) for shape in self._grids.shapes]
         found = [without_batch(output.values).shape for output in outputs]
@@ -157,7 +160,7 @@ class _Levels:
         return [Part(found.index(shape), False) for shape in shapes]
 
     def _view(self, level: int, outputs: Sequence[RawTensor]) -> Values:
-        """(rows, columns, anchors, channels)."""
+        """View as (rows, columns, anchors, channels)."""
         part = self._parts[level]
         view: Values
         if self._anchors_first:

@@ -1,4 +1,8 @@
-"""YOLOv8 and v11: class scores without objectness; each side's distance from the cell's centre as a distribution over whole cells (DFL)."""
+"""
+YOLOv8 and v11: class scores without objectness.
+
+The distance of each side from the cell's centre is a distribution over whole cells (DFL).
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,11 @@ _TABLES = 16
 
 
 class Distances:
-    """Expected values of 4 distributions for each box; with one bin the numbers are the distances themselves."""
+    """
+    Expected values of 4 distributions for each box.
+
+    With one bin the numbers are the distances themselves.
+    """
 
     def __init__(self, bins: int) -> None:
         self._bins = bins
@@ -75,7 +83,12 @@ class Distances:
         return 4 * self._bins
 
     def expected(self, parts: Sequence[tuple[RawTensor, Values]]) -> NDArray[np.float32]:
-        """(4, n) distances in cells: left, top, right, bottom. Where a number isn't finite, those of its box aren't.
+        """
+        Return (4, n) distances in cells: left, top, right, bottom.
+
+        Where a number isn't finite, those of its box aren't.
+
+        Where a number isn't finite, those of its box aren't.
 
         :param parts: tensors, each with some of its values, (…, 4 * bins); n together.
         """
@@ -112,7 +125,11 @@ class Distances:
         np.exp(logits, out=out)
 
     def _table(self, tensor: RawTensor) -> NDArray[np.float32] | None:
-        """exp() of each of the 256 numbers that a tensor can hold, by their bits; ``None`` where one is too large."""
+        """
+        Return exp() of each of the 256 numbers that a tensor can hold, by their bits.
+
+        ``None`` where one is too large.
+        """
         key = tensor.values.dtype, tensor.scale, tensor.zero_point
         if key not in self._tables:
             if len(self._tables) >= _TABLES:
@@ -125,11 +142,15 @@ class Distances:
 
 
 class YoloV8(Head):
-    """Both exports: one tensor of decoded boxes, 1 x (4 + classes) x N or 1 x N x (4 + classes): centre and size in input pixels, scores;
-    where both are as many, the former unless the layout is ``nhwc``;
-    or the raw levels, boxes and classes apart or in one tensor for each grid, in any order. Behind
-    the classes of each row, or as a third part of each level, stand masks' coefficients, keypoints
-    or an angle.
+    """
+    Both exports: one tensor of decoded boxes, or the raw levels.
+
+    The tensor is 1 x (4 + classes) x N or 1 x N x (4 + classes): centre and size in input pixels,
+    scores. If both are equal, the former is meant, unless the layout is ``nhwc``. In raw levels,
+    boxes and classes are apart or in one tensor for each grid, in any order.
+
+    Masks' coefficients, keypoints or an angle follow the classes of each row, or are a third part
+    of each level.
 
     Only what reaches the score is dequantised, and only its boxes are computed.
     """
@@ -241,7 +262,7 @@ class _Decoded:
         return outputs[0].read(self._rows(outputs[0].values)[rows, self._classes.stop :])
 
     def anchors(self, rows: NDArray[np.intp]) -> NDArray[np.float32] | None:
-        """(2, n) the places about which boxes are turned; ``None``: their centres."""
+        """Return (2, n) the places about which boxes are turned; ``None``: their centres."""
         return None
 
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
@@ -337,7 +358,7 @@ class _Levels:
 
 
 def _of_cells(values: Values, cells: NDArray[np.intp]) -> Values:
-    """:param values: (rows, columns, channels)."""
+    """Return the numbers of some cells."""
     columns, channels = values.shape[1:]
     if values.flags.c_contiguous:
         return np.asarray(values.reshape(-1, channels).take(cells, axis=0))

@@ -38,8 +38,11 @@ _FAR = 4.0
 
 
 class YoloX(Head):
-    """One tensor 1 x N x (5 + C) with all levels' cells, finest first: box, objectness, classes; or the raw levels, with these three in
-    one tensor for each grid or apart.
+    """
+    One tensor with all levels' cells, or the raw levels.
+
+    The tensor is 1 x N x (5 + C), finest level first: box, objectness, classes. In raw levels
+    these three are in one tensor for each grid, or apart.
 
     Centre (v + cell) · stride, size exp(v) · stride. Usually the network itself applies the
     sigmoid to objectness and classes.
