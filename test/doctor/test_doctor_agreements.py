@@ -39,7 +39,7 @@ def test_an_accelerator_that_the_camera_does_not_suit_is_named_with_both_nodes(
     for copy_free, status in (('preferred', Status.WARN), ('required', Status.FAIL)):
         inference(copy_free=copy_free)(vehicle)
         found = planned(vehicle)
-        assert found.status is status and "can't use buffers of heap 'memfd'" in found.found
+        assert found.status is status and "can't attach to buffers of heap 'memfd'" in found.found
         assert '/capture' in found.advice and '/inference' in found.advice
 
 

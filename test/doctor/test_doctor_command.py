@@ -301,10 +301,9 @@ def test_a_signal_ends_it_and_all_that_it_has_started(tmp_path: Path) -> None:
 def test_nothing_from_outside_moves_the_cursor_or_forges_a_line(
     vehicle: Vehicle, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another user's process has a name as he likes, and so have cards, files and values of a parameter file."""
+    """Cards, files and values of a parameter file have names as somebody likes."""
     forged = '\x1b[2J\nok    forged.line: all is well\x1b[8m'
     assert vehicle.yaml is not None
-    vehicle.process('79', forged, 900)
     vehicle.yaml['/**/capture'].update(
         device=f'/dev/{forged}', camera_info_url=f'file:///{forged}'
     )
@@ -320,9 +319,8 @@ def test_nothing_from_outside_moves_the_cursor_or_forges_a_line(
     lines = out.splitlines()
     assert all(line.isprintable() for line in lines) and out.count('\n') == len(lines)
     assert not [line for line in lines if line.startswith('ok    forged')]
-    assert r'\x1b[2J\nok    forged' in lines[0] and [
-        line for line in lines if r'\x1b[2J' in line and '900' in line
-    ]
+    assert r'\x1b[2J\nok    forged' in lines[0]
+    assert len([line for line in lines if r'\x1b[2J' in line]) > 2
     assert zc_doctor.main(['--params-file', str(path), '--only', 'kernel', '--json', str(vehicle.root / forged.strip('\x1b') / 'x')],
                           vehicle.system()) == 0  # fmt: skip
     assert len(made := capsys.readouterr().err.splitlines()) == 1 and made[0].isprintable()

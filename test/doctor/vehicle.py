@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 import copy
 import errno
-import gzip
 import os
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,6 @@ from zc_perception.npu.axl.device import axl_error, AxlCapabilities, AxlDevice
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
-SET = (
-    'DMA_SHARED_BUFFER', 'SYNC_FILE', 'DMABUF_HEAPS', 'DMABUF_HEAPS_SYSTEM', 'DMABUF_HEAPS_CMA', 'CMA', 'DMA_CMA', 'UDMABUF', 'ARM_SMMU',
-    'IOMMU_SUPPORT', 'IOMMU_DMA', 'MEMFD_CREATE', 'VIDEO_DEV', 'DMABUF_SYSFS_STATS', 'DEBUG_FS', 'FTRACE',
-)  # fmt: skip
 #: All that a vehicle may be asked for is named, so that every verdict is strict.
 YAML: dict[str, dict[str, Any]] = {
     '/**/capture': {'camera': 'v4l2', 'device': '/dev/video0', 'width': 640, 'height': 360, 'framerate': 30.0, 'memory': 'import',
@@ -187,7 +182,6 @@ class Vehicle:
         self.empty_heaps: set[str] = set()
         self.forgetful_heaps: set[str] = set()
         self.unmappable_heaps: set[str] = set()
-        self.synchronised: bool | None = True
         self.machine = 'aarch64'
         self.user = os.geteuid()
         self.users: list[str] = []
@@ -197,7 +191,6 @@ class Vehicle:
 
     def _fill(self) -> None:
         self.write('proc/sys/kernel/osrelease', '6.8.0-vehicle')
-        self.config(dict.fromkeys(SET, 'y'))
         self.write(
             'proc/meminfo',
             (
@@ -214,13 +207,6 @@ class Vehicle:
             self.write(f'dev/dma_heap/{name}', '')
         self.write('dev/udmabuf', '')
         self.write('dev/video0', '')
-        self.write('proc/sys/fs/file-nr', '900\t0\t100000')
-        self.process('77', 'perception', 40)
-        self.process('78', 'bash', 3)
-        self.write('sys/module/udmabuf/parameters/size_limit_mb', '64')
-        self.write(
-            'sys/devices/system/clocksource/clocksource0/current_clocksource', 'arch_sys_counter'
-        )
         self.write('etc/fastdds.xml', _PROFILE)
         self.write('opt/ros/humble/setup.bash', '')
         rate = {
@@ -243,26 +229,9 @@ class Vehicle:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding='utf-8')
 
-    def process(self, number: str, name: str, descriptors: int, limit: int = 1024) -> None:
-        """One that has some dma-bufs open, every other descriptor."""
-        self.write(f'proc/{number}/comm', name)
-        self.write(f'proc/{number}/limits', f'{"Max open files":26}{limit:<21}{limit:<21}files\n')
-        folder = self.root / f'proc/{number}/fd'
-        folder.mkdir(exist_ok=True)
-        for index in range(descriptors):
-            (folder / str(index)).symlink_to('/dmabuf:zc (deleted)' if index % 2 else 'socket:[1]')
-
     def remove(self, name: str) -> None:
         """Take one away."""
         (self.root / name).unlink()
-
-    def config(self, options: Mapping[str, str], *, unset: Sequence[str] = ()) -> None:
-        """The kernel's options as /proc/config.gz has them."""
-        lines = [f'CONFIG_{name}={value}' for name, value in options.items() if name not in unset]
-        lines += [f'# CONFIG_{name} is not set' for name in unset]
-        path = self.root / 'proc/config.gz'
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gzip.compress('\n'.join(lines).encode()))
 
     def tegra(self) -> None:
         """JetPack 6: Linux 5.15."""
@@ -310,7 +279,7 @@ class Vehicle:
         return System(
             root=self.root, environment=self.environment, machine=self.machine, user=self.user, open_node=self._open_node,
             open_heap=self._open_heap, ask=self._ask,
-            users_of=lambda path: self.users, synchronised=lambda: self.synchronised,
+            users_of=lambda path: self.users,
             doubles={DeviceFile: self._open_video, AxlDevice: self._open_card},
         )  # fmt: skip
 

@@ -1,7 +1,6 @@
 """Memory: heaps and the contiguous pool, and real buffers of each heap, tried as the nodes use them.
 
-Sources: ``Documentation/userspace-api/dma-buf-heaps``, ``drivers/dma-buf/udmabuf.c`` (its module
-parameters), proc(5) on ``CmaTotal``.
+Sources: ``Documentation/userspace-api/dma-buf-heaps``, proc(5) on ``CmaTotal``.
 """
 
 from __future__ import annotations
@@ -116,50 +115,6 @@ def heaps(system: System, needs: Needs) -> Iterator[Finding]:
             )
         else:
             yield Finding(need.missing, f'no heap can be used; {_OTHERWISE}', _ENABLE)
-
-
-def _reference(system: System, needs: Needs) -> tuple[int, str]:
-    """The largest buffer that is asked for, or what is usual."""
-    pools = [pool_need(system, needs, camera) for camera in needs.cameras]
-    if known := [pool for pool in pools if pool.buffers]:
-        largest = max(known, key=lambda pool: max(pool.buffers))
-        return max(largest.buffers), f'{largest.camera.label}, {largest.size[0]}x{largest.size[1]}'
-    return compute_layout(NV12, 3840, 2160).buffer_size(0), 'NV12 3840x2160'
-
-
-def udmabuf_limits(system: System, needs: Needs) -> Iterator[Finding]:
-    """A buffer larger than size_limit_mb is refused."""
-    if not (system.dev / 'udmabuf').exists():
-        yield skip('there is no /dev/udmabuf')
-        return
-    limit = system.read('sys/module/udmabuf/parameters/size_limit_mb')
-    size, what = _reference(system, needs)
-    if not limit.isdigit():
-        yield ok(
-            '/dev/udmabuf is there; the kernel does not show its limits',
-            size_limit_mib=None,
-            needed=size,
-        )
-    elif int(limit) * _MIB < size:
-        advice = (
-            'echo options udmabuf size_limit_mb=512 > /etc/modprobe.d/udmabuf.conf and load '
-            'the module again, '
-            'or boot with udmabuf.size_limit_mb=512'
-        )
-        found = f'udmabuf gives at most {limit} MiB per buffer, {what} needs {size / _MIB:.1f} MiB'
-        yield Finding(
-            needs.heap('udmabuf').missing,
-            found,
-            advice,
-            '',
-            {'size_limit_mib': int(limit), 'needed': size},
-        )
-    else:
-        yield ok(
-            f'udmabuf gives up to {limit} MiB per buffer, enough for {what}',
-            size_limit_mib=int(limit),
-            needed=size,
-        )
 
 
 def read_cma(system: System) -> tuple[int, int] | None:

@@ -16,11 +16,9 @@ _FIRST = (
     Check('parameters.file', ('whether the nodes would take every key and value of the '
                               'parameter file'), node_checks.parameter_file),
     Check('kernel.release', 'which kernel, and whether it is new enough for the heaps', machine_checks.kernel_release),
-    Check('kernel.options', "the kernel's options for dma-bufs, heaps, fences, CMA and IOMMU", machine_checks.kernel_options),
     Check('kernel.sync_file_ioctls', ('whether fences can be taken out of buffers and put in '
                                       '(Linux 6.0)'), machine_checks.sync_file_ioctls),
     Check('memory.heaps', 'each dma-heap and udmabuf: there, and open to this user', memory_checks.heaps),
-    Check('memory.udmabuf_limits', "udmabuf's size limits against the buffers that are needed", memory_checks.udmabuf_limits),
     Check('memory.cma_pool', ('CmaTotal and CmaFree against the pool that the parameter file '
                               'asks for'), memory_checks.cma_pool),
     Check('buffers.cpu', ('a real buffer of each heap: allocated, mapped, synchronised, '
@@ -41,18 +39,14 @@ _LAST = (
     Check('ros.messages', 'whether the packages of messages can be imported', ros_checks.ros_messages),
     Check('ros.large_messages', ('room for whole images in the middleware, for plain '
                                  'subscribers'), ros_checks.large_messages),
-    Check('ros.discovery', 'ROS_DOMAIN_ID and how far discovery reaches', ros_checks.ros_discovery),
     Check('link.runtime_folder', 'the folder for shared-memory sockets', ros_checks.runtime_socket_folder),
     Check('agreement.planned', ("what the parameter file's cameras and their consumers agree "
                                 'on about buffers'), node_checks.planned_agreements),
     Check('agreement.running', ('what nodes that run agreed on, what else there could be, and '
                                 'who is refused'), node_checks.running_agreements),
-    Check('time.clock_source', 'what the kernel counts time with', machine_checks.clock_source),
-    Check('time.synchronised', 'whether something disciplines the clock', machine_checks.synchronised),
     Check('limits.realtime', 'RLIMIT_RTPRIO', machine_checks.realtime),
     Check('limits.locked_memory', 'RLIMIT_MEMLOCK', machine_checks.locked_memory),
     Check('limits.descriptors', 'RLIMIT_NOFILE against what the pools need', machine_checks.descriptors),
-    Check('limits.open_files', 'of the machine, and the process that has most of them', machine_checks.open_files),
     Check('limits.python', ('whether the compiled steps are there, and how the interpreter was '
                             'built'), machine_checks.python),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 The folder is looked at, never made. Where it isn't there, the check tries to make one of another
 name beside it.
 
-Sources: REP 2000 (distributions); ROS 2 documentation on ROS_DOMAIN_ID and discovery; Fast DDS
+Sources: REP 2000 (distributions); Fast DDS
 documentation on shared-memory transport and profile files; ``config/fastdds_images.xml``.
 """
 
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import grp
 import os
 from pathlib import Path
-import re
 import tempfile
 import xml.etree.ElementTree as ElementTree
 
@@ -36,9 +35,6 @@ _PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
 #: What Fast DDS has without a profile.
 _DEFAULT_SEGMENT = 512 * 1024
 _USUAL_IMAGE = 1920 * 1080 * 3
-#: Domains whose ports lie below Linux's ephemeral ones, and the few above them.
-_SAFE_DOMAINS = (*range(102), *range(215, 233))
-_RANGES = ('OFF', 'SUBNET', 'LOCALHOST', 'SYSTEM_DEFAULT')
 _SOURCE = 'source /opt/ros/DISTRO/setup.bash before the nodes start'
 _MIB = 1 << 20
 _NO_MIDDLEWARE = (
@@ -223,37 +219,6 @@ def _receive_buffer(system: System, image: int, only: str) -> Finding:
         )
         return warn(found, advice, **figures)
     return ok(f'Cyclone DDS with net.core.rmem_max {limit or "unknown"}', **figures)
-
-
-def ros_discovery(system: System, needs: Needs) -> Iterator[Finding]:
-    """Who finds these nodes."""
-    domain = system.environment.get('ROS_DOMAIN_ID', '')
-    reach = system.environment.get('ROS_AUTOMATIC_DISCOVERY_RANGE', '')
-    local = system.environment.get('ROS_LOCALHOST_ONLY', '')
-    figures = {'domain': domain, 'range': reach, 'localhost_only': local}
-    if domain and not (re.fullmatch('[0-9]{1,3}', domain) and int(domain) <= 232):
-        yield fail(f"ROS_DOMAIN_ID is '{domain}'", 'set it to a number from 0 to 101', **figures)
-    elif domain and int(domain) not in _SAFE_DOMAINS:
-        found = f'ROS_DOMAIN_ID {domain} uses ports that Linux gives to other programs'
-        yield warn(found, 'use 0 to 101 (or 215 to 232)', **figures)
-    elif reach and reach.upper() not in _RANGES:
-        advice = f'set it to one of {", ".join(_RANGES)}'
-        yield fail(f"ROS_AUTOMATIC_DISCOVERY_RANGE is '{reach}'", advice, **figures)
-    elif reach and local == '1':
-        found = (
-            'ROS_LOCALHOST_ONLY and ROS_AUTOMATIC_DISCOVERY_RANGE are both set; from Iron '
-            'on ROS_LOCALHOST_ONLY wins'
-        )
-        yield warn(found, 'unset ROS_LOCALHOST_ONLY, which is deprecated', **figures)
-    else:
-        hosts = (
-            'this host only'
-            if local == '1' or reach.upper() == 'LOCALHOST'
-            else 'nobody'
-            if reach.upper() == 'OFF'
-            else 'the whole subnet'
-        )
-        yield ok(f'domain {domain or "0 (the default)"}, found by {hosts}', **figures)
 
 
 def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:

@@ -9,7 +9,6 @@ vehicle is a folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-import ctypes
 from dataclasses import dataclass, field
 import errno
 import os
@@ -22,28 +21,7 @@ from zc_perception.machine.host_tree import HostTree, programs_using
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.owned_fd import OwnedFd
 
-_STA_UNSYNC = 0x40
-_TIME_ERROR = 5
 T = TypeVar('T')
-# ``struct timex`` has 208 bytes on 64-bit Linux; ``modes`` is first, ``status`` an int behind four
-# longs.
-_SIZE = 208
-_STATUS_OFFSET = 40
-
-
-def clock_is_synchronised() -> bool | None:
-    """
-    Tell whether a time service synchronises the clock.
-
-    ``None`` where the kernel doesn't say. A time service (chrony, ptp4l with phc2sys, timesyncd)
-    clears STA_UNSYNC.
-    """
-    argument = ctypes.create_string_buffer(_SIZE)
-    state = ctypes.CDLL(None).adjtimex(argument)
-    if state < 0:
-        return None
-    status = ctypes.c_int.from_buffer(argument, _STATUS_OFFSET).value
-    return state != _TIME_ERROR and not status & _STA_UNSYNC
 
 
 def _open_node(path: str) -> int:
@@ -79,7 +57,6 @@ class System:
     :param ask: puts a question to a process of its own, because the answer needs libraries that
         may hang or crash; see :mod:`~zc_perception.machine.asking`.
     :param users_of: programs that have a node open, as far as this user may look.
-    :param synchronised: whether something disciplines the clock; ``None``: unknown.
     :param doubles: what a test has in place of a class or function that opens a device, see
         :meth:`opener`.
     """
@@ -92,7 +69,6 @@ class System:
     open_heap: Callable[[str], Heap] = _open_heap
     ask: Callable[..., dict[str, Any]] = ask
     users_of: Callable[[str], list[str]] = programs_using
-    synchronised: Callable[[], bool | None] = clock_is_synchronised
     doubles: Mapping[Any, Any] = field(default_factory=dict)
 
     def opener(self, opens: T) -> T:

@@ -28,9 +28,8 @@ from zc_perception.pixel.fourcc import pixel_format
 
 SYNTAX = 'NAME: FORMAT FORMAT:MODIFIER …; OPTION=VALUE; heap=HEAP | HEAP …; …'
 _NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_./-]*')
-_NEXT_HEAP = re.compile(
-    r',(?=\s*(?:dma_heap/|udmabuf|memfd|v4l2/|gstreamer/|libcamera|nvbufsurface|,|$))'
-)
+# A comma may stand behind a slash, as in dma_heap/linux,cma.
+_HEAP = re.compile(r'[^,/]+(/[^/]*)?')
 _SIZE = re.compile(r'([0-9]{1,5})x([0-9]{1,5})')
 
 
@@ -55,14 +54,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _heaps(text: str) -> tuple[str, ...]:
-    # Names such as dma_heap/linux,cma have a comma of their own. Without a | a comma ends a name
-    # only where another heap's name begins.
-    names = tuple(
-        name.strip() for name in (text.split('|') if '|' in text else re.split(_NEXT_HEAP, text))
-    )
-    if not all(names) or (
-        '|' not in text and any(',' in name and not name.startswith('dma_heap/') for name in names)
-    ):
+    names = tuple(name.strip() for name in text.split('|'))
+    if not all(map(_HEAP.fullmatch, names)):
         raise ValueError(
             'must be names with | between them, such as dma_heap/linux,cma | dma_heap/system'
         )

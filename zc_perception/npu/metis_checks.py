@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from zc_perception.errors import ZcError
-from zc_perception.machine.checks import Finding, Need, Needs, ok, skip, Status
+from zc_perception.machine.checks import Finding, Need, Needs, ok, skip, Status, told
 from zc_perception.machine.heaps import rights_advice
 from zc_perception.machine.host_tree import HostTree
 from zc_perception.machine.system import DENIED, System
@@ -27,7 +27,6 @@ from zc_perception.npu.metis_card import (
     NEEDED,
     read_iommu,
     read_link,
-    VENDOR,
 )
 
 _NO_CARD = 'there is no Metis card'
@@ -76,82 +75,17 @@ def of_each_card(
     return check
 
 
-def _pci_devices(system: System) -> list[tuple[str, str, str]]:
-    """Address, device id and driver of everything of the vendor."""
-    found = []
-    for address in system.names('sys/bus/pci/devices'):
-        if system.read('sys/bus/pci/devices', address, 'vendor') == VENDOR:
-            driver = system.host.pci(address) / 'driver'
-            device = system.read('sys/bus/pci/devices', address, 'device').removeprefix('0x')
-            found.append((address, device, driver.resolve().name if driver.exists() else ''))
-    return found
-
-
 def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
-    """PCI devices, with or without a driver and a node; and the card that the parameter file names."""
-    need = card_need(needs)
-    devices, cards = _pci_devices(system), find_cards(system.host)
+    """Each card with a node, or why there is none; and the card that the parameter file names."""
+    need, cards = card_need(needs), find_cards(system.host)
     if need is Need.UNUSED:
-        yield skip(
-            _UNUSED,
-            pci=[address for address, _, _ in devices],
-            nodes=[card.path for card in cards],
-        )
+        yield skip(_UNUSED, nodes=[card.path for card in cards])
         return
-    nodes = {card.pci_address: card for card in cards}
-    for address, device, driver in devices:
-        figures = {
-            'pci_id': f'1f9d:{device}',
-            'driver': driver,
-            'node': system.shown(nodes[address].path) if address in nodes else '',
-        }
-        if not driver:
-            advice = 'load the driver (modprobe metis) and see dmesg | grep -i -e metis -e axl'
-            yield Finding(
-                need.missing, f'{address} (1f9d:{device}) has no driver', advice, address, figures
-            )
-        elif address not in nodes:
-            advice = 'look at ls -l /dev/metis*, and give the container its device node (--device)'
-            yield Finding(
-                need.missing,
-                (
-                    f"driver '{driver}' has {address}, but there is no device node /dev/metis-* "
-                    'for it'
-                ),
-                advice,
-                address,
-                figures,
-            )
-        else:
-            yield ok(
-                f"{address} (1f9d:{device}), driver '{driver}', node {figures['node']}",
-                address,
-                **figures,
-            )
     for card in cards:
-        if card.pci_address not in {address for address, _, _ in devices}:
-            where = (
-                f'PCI device {card.pci_address} is not of vendor 1f9d'
-                if card.pci_address
-                else 'sysfs does not show the PCI device'
-            )
-            yield ok(
-                f'{system.shown(card.path)}, whose {where}',
-                card.name,
-                node=system.shown(card.path),
-                pci=card.pci_address,
-            )
-    if not devices and not cards:
-        advice = (
-            'if the machine has a card, check its power and slot (lspci -d 1f9d:), then rescan '
-            'PCI '
-            '(echo 1 > /sys/bus/pci/rescan); without a card use accelerator: onnx'
-        )
-        yield Finding(
-            need.missing,
-            f'{_NO_CARD}: nothing of vendor 1f9d on PCI, and no {system.dev}/metis-*',
-            advice,
-        )
+        figures = {'node': system.shown(card.path), 'pci': card.pci_address}
+        yield ok(f'{figures["node"]} (PCI {card.pci_address or "unknown"})', card.name, **figures)
+    if not cards:
+        yield told(need.missing, found_cards(system.host))
     for wanted in dict.fromkeys(
         i['accelerator_device']
         for i in needs.inferences

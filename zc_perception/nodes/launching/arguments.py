@@ -287,10 +287,9 @@ class Chosen:
         values: dict[str, Any] = {}
         given = self._context.launch_configurations
         if kind == 'capture':
-            # A recording or a device says by which kind of camera.
-            for name, camera in (('video', 'replay'), ('device', 'v4l2')):
-                if given.get(name):
-                    values |= {name: self[name], 'camera': camera}
+            for name in ('video', 'device'):
+                if given.get(name):  # it says by which kind of camera: the one that reads it
+                    values |= {name: self[name], 'camera': CAMERAS.declared.readers[name][0]}
             if 'camera' in given and self['camera'] != FROM_FILE:
                 values['camera'] = self['camera']
         if kind == 'inference':

@@ -38,7 +38,6 @@ ENOTSUPP = 524
 _FORMATS = 64
 _MAX_FORMATS = 4096
 _ATTEMPTS = 100
-_IMPORTABLE = ('dma_heap/', 'udmabuf', 'v4l2/', 'gstreamer/', 'libcamera', 'nvbufsurface')
 # What parameter in_flight can ask for. Each place has a result buffer, of CMA memory where there
 # is some, whatever a driver could queue.
 _MOST_IN_FLIGHT = 16
@@ -210,7 +209,6 @@ class AxlCapabilities:
             formats=self.formats or ((NV12, LINEAR),),
             stride_align=self.stride_align,
             offset_align=self.offset_align,
-            heaps=_IMPORTABLE,
             placement=None if self.level >= 2 else Placement.ONE_BUFFER,
             devices=(path,),
             contiguous=iommu.needs_contiguous,
