@@ -13,7 +13,7 @@ from camera.video_kit import frame_of, psnr, scene
 import numpy as np
 import pytest
 
-from zc_perception.camera.black_box import BlackBox, VIDEO
+from zc_perception.camera.black_box import BlackBox, VIDEO, write_event
 from zc_perception.camera.mcap_file import Topic
 from zc_perception.camera.recording import Recorder
 from zc_perception.camera.replay.video_topic import DEFINITION
@@ -78,7 +78,7 @@ def test_a_black_box_is_played_from_its_first_picture_on(tmp_path: Path) -> None
     box = BlackBox(0.3, 1 << 20)
     for number, unit in enumerate(access_units()):
         box.take(TOPIC, video('lens', unit), START + number * S // 15)
-    box.write(tmp_path, START + COUNT * S // 15)
+    write_event(box.last(START + COUNT * S // 15), tmp_path, START + COUNT * S // 15)
     (event,) = tmp_path.iterdir()
     found = played(replay(event))
     assert len(found) == 7 and psnr(found[0][1][0], scene(5, 128, 96)[0]) > 35

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+import re
 from typing import Any
 
 from nodes.programs import Program
@@ -44,22 +45,40 @@ def test_it_starts_the_nodes(name: str, tmp_path: Path, free_domain: int) -> Non
         assert 'Traceback' not in program.output and 'is unknown' not in program.output
 
 
-def test_layouts_of_viewers_show_topics_that_there_are() -> None:
+PICTURES = {'sensor_msgs/Image', 'sensor_msgs/CompressedImage', 'foxglove_msgs/CompressedVideo'}
+KINDS = {
+    'Image': PICTURES,
+    'MarkerArray': {'visualization_msgs/MarkerArray'},
+    'DiagnosticSummary': {'diagnostic_msgs/DiagnosticArray'},
+    'RawMessages': {'vision_msgs/Detection2DArray'},
+    'annotations': {'foxglove_msgs/ImageAnnotations'},
+    'calibration': {'sensor_msgs/CameraInfo'},
+}
+
+
+def test_layouts_of_viewers_show_topics_that_there_are_with_their_types() -> None:
     layout = json.loads((CONFIG / 'foxglove_layout.json').read_text())
 
     def panels(tree: Any) -> set[str]:
         return {tree} if isinstance(tree, str) else panels(tree['first']) | panels(tree['second'])
 
     assert panels(layout['layout']) == layout['configById'].keys()
+    shown = []
+    for name, panel in layout['configById'].items():
+        image = panel.get('imageMode', {})
+        topic = image.get('imageTopic') or panel.get('topicToRender') or panel['topicPath']
+        shown.append((topic.partition('.')[0], name.partition('!')[0]))
+        shown += [(each, 'annotations') for each in image.get('annotations', ())]
+        shown += [(each, 'MarkerArray') for each in panel.get('topics', ())]
+        if 'calibrationTopic' in image:
+            shown.append((image['calibrationTopic'], 'calibration'))
     rviz = yaml.safe_load((CONFIG / 'perception.rviz').read_text())
-    shown = [display['Topic']['Value'] for display in rviz['Visualization Manager']['Displays']]
-    for panel in layout['configById'].values():
-        shown += [
-            panel['imageMode']['imageTopic'] if 'imageMode' in panel
-            else panel.get('topicToRender') or panel['topicPath'].partition('.')[0]
-        ]  # fmt: skip
-    there = (CONFIG.parent / 'docs' / 'topics_and_links.md').read_text()
-    there += (CONFIG.parent / 'docs' / 'recordings.md').read_text()
-    assert all(f'`{topic.lstrip("/")}`' in there or f'`{topic}`' in there for topic in shown), (
-        shown
+    for display in rviz['Visualization Manager']['Displays']:
+        shown.append((display['Topic']['Value'], display['Class'].partition('/')[2]))
+    text = ''.join(
+        (CONFIG.parent / 'docs' / page).read_text()
+        for page in ('topics_and_links.md', 'gstreamer.md')
     )
+    there = dict(re.findall(r'^\| `([\w/]+)` \| `([\w/]+)` \|', text, re.MULTILINE))
+    types = [(there.get(topic) or there[topic[1:]], kind) for topic, kind in shown]
+    assert len(shown) == 11 and all(found in KINDS[kind] for found, kind in types), types

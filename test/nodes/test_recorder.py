@@ -129,10 +129,7 @@ def test_limits_end_it(tmp_path: Path, free_domain: int) -> None:
     ('values', 'message'),
     [
         ({}, "parameter 'path' is empty"),
-        ({'path': '{tmp}/a.mcap'}, 'is a folder; leave .mcap out of its name'),
-        ({'path': '{tmp}/file/a'}, "can't be made"),
         ({'path': '{tmp}/a', 'disk_floor': 2**31 - 1}, 'MiB free, less than'),
-        ({'pat': 'a'}, "'path' is empty"),
         (
             {'path': '{tmp}/a', 'max_frame': 5},
             "parameter 'max_frame' is unknown; did you mean 'max_frames'?",
@@ -143,7 +140,6 @@ def test_wrong_parameters_end_with_one_clear_line(
     values: dict[str, str], message: str, tmp_path: Path, free_domain: int
 ) -> None:
     values = {name: str(value).replace('{tmp}', str(tmp_path)) for name, value in values.items()}
-    (tmp_path / 'file').touch()
     with record(free_domain, **values).start() as recorder:
         code, output = ended(recorder)
     assert code == 2 and message in output and 'Traceback' not in output, output

@@ -22,12 +22,13 @@ from zc_perception.errors import RecordingError
 from zc_perception.memory.ledger import CopyLedger
 
 VIDEO = 'foxglove_msgs/msg/CompressedVideo'
-# Encoders make a key frame at least so often, usually.
-_GROUP_NS = 3_000_000_000
+# A video that is silent for so long has ended.
+_SILENT_NS = 3_000_000_000
 _KEPT = 32
-# The first slice of an IDR picture, behind a start code: H.264's type 5, H.265's types 19 and 20.
+# A slice of a picture at which decoding can begin, behind a start code: H.264's type 5 (IDR),
+# H.265's types 16 to 21 (BLA, IDR, CRA).
 _KEY_H264 = re.compile(rb'\x00\x00\x01[\x05\x25\x45\x65]')
-_KEY_H265 = re.compile(rb'\x00\x00\x01[\x26-\x29]')
+_KEY_H265 = re.compile(rb'\x00\x00\x01[\x20-\x2b]')
 
 
 def is_key_frame(content: bytes) -> bool:
@@ -43,7 +44,9 @@ def is_key_frame(content: bytes) -> bool:
     return key.search(data) is not None
 
 
-class _Kept(NamedTuple):
+class Kept(NamedTuple):
+    """A message; latched ones have the time of the first other one."""
+
     topic: Topic
     content: bytes
     log_ns: int
@@ -61,31 +64,44 @@ class BlackBox:
     def __init__(self, seconds: float, most_bytes: int) -> None:
         self._window_ns = round(seconds * 1e9)
         self._most_bytes = most_bytes
-        self._kept: deque[_Kept] = deque()
+        self._kept: deque[Kept] = deque()
         self._latched: dict[Topic, deque[bytes]] = {}
         self._videos: dict[str, int] = {}
+        self._keys: dict[str, deque[int]] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
     def take(self, topic: Topic, content: bytes, log_ns: int, latched: bool = False) -> None:
         """Keep a message that came at that time."""
         is_video = topic.msgtype == VIDEO
+        is_key = is_video and is_key_frame(content)
         with self._lock:
             if latched:
                 self._latched.setdefault(topic, deque(maxlen=_KEPT)).append(content)
                 return
             if is_video:
                 self._videos[topic.name] = log_ns
+                self._keys.setdefault(topic.name, deque()).extend([log_ns] * is_key)
             self._forget(log_ns)
             if not self._videos:
                 return
-            self._kept.append(_Kept(topic, content, log_ns, is_video and is_key_frame(content)))
+            self._kept.append(Kept(topic, content, log_ns, is_key))
             self._bytes += len(content)
 
     def _forget(self, now_ns: int) -> None:
-        """Forget what is too old, or too much; all of it once there is no video any more."""
-        oldest_ns = now_ns - self._window_ns - _GROUP_NS
-        self._videos = {name: at for name, at in self._videos.items() if at >= oldest_ns}
+        """
+        Forget what no video needs, or is too much.
+
+        A video needs all from its last key frame before the window on. Without a video in the
+        window, nothing is kept.
+        """
+        oldest_ns = begin_ns = now_ns - self._window_ns
+        self._videos = {name: at for name, at in self._videos.items() if at >= begin_ns}
+        for name in self._videos:
+            keys = self._keys[name]
+            while len(keys) > 1 and keys[1] <= begin_ns:
+                keys.popleft()
+            oldest_ns = min(oldest_ns, keys[0]) if keys else oldest_ns
         while self._kept and (
             not self._videos or self._kept[0].log_ns < oldest_ns or self._bytes > self._most_bytes
         ):
@@ -99,16 +115,18 @@ class BlackBox:
             kept_ns = min(self._window_ns, now_ns - began_ns)
             return kept_ns / 1e9, self._bytes, tuple(sorted(self._videos))
 
-    def _last(self, now_ns: int) -> list[_Kept]:
+    def last(self, now_ns: int) -> list[Kept]:
         """Return what is to be written: of each video from a key frame on."""
         with self._lock:
             self._forget(now_ns)
-            kept, latched = list(self._kept), {t: list(c) for t, c in self._latched.items()}
+            kept, videos = list(self._kept), self._videos
+            latched = [(t, content) for t, all_of in self._latched.items() for content in all_of]
         begin_ns = now_ns - self._window_ns
         starts: dict[str, int] = {}
         for each in kept:
-            if each.is_key and (each.log_ns <= begin_ns or each.topic.name not in starts):
-                starts[each.topic.name] = each.log_ns
+            name = each.topic.name
+            if each.is_key and name in videos and (each.log_ns <= begin_ns or name not in starts):
+                starts[name] = each.log_ns
         if not starts:
             return []
         chosen = [
@@ -118,38 +136,34 @@ class BlackBox:
             and (each.topic.name in starts or each.topic.msgtype != VIDEO)
         ]
         first_ns = min(each.log_ns for each in chosen)
-        before = [
-            _Kept(t, content, first_ns, False)
-            for t, all_of in latched.items()
-            for content in all_of
-        ]
-        return [*before, *chosen]
+        return [*(Kept(*each, first_ns, False) for each in latched), *chosen]
 
-    def write(self, folder: Path, now_ns: int, floor_bytes: int = 0) -> str:
-        """
-        Write what is kept as a recording in *folder*; returns what was written, in words.
 
-        :param floor_bytes: the disk keeps that much free.
-        :raises RecordingError: there is nothing, or the disk is full or gone.
-        :raises ConfigError: the folder can't be written.
-        """
-        chosen = self._last(now_ns)
-        if not chosen:
-            raise RecordingError('no picture of a video came; is an encoder running?')
-        moment = datetime.fromtimestamp(now_ns / 1e9, timezone.utc)
-        path = folder / f'{folder.name}_{moment:%Y_%m_%d-%H_%M_%S_%f}'
-        size = sum(len(each.content) for each in chosen)
-        limits = Limits(size + 1, 0, 0, floor_bytes)
-        with Recorder(path, ledger=CopyLedger(), limits=limits) as recorder:
-            for each in chosen:
-                recorder.put_message(each.topic, each.content, each.log_ns)
-        if recorder.failed:
-            raise RecordingError(recorder.statistics().failure)
-        seconds = (chosen[-1].log_ns - chosen[0].log_ns) / 1e9
-        ends = {each.topic.name: each.log_ns for each in chosen if each.topic.msgtype == VIDEO}
-        late = [
-            f'; {name} ended {(now_ns - end) / 1e9:.1f} s before'
-            for name, end in sorted(ends.items())
-            if now_ns - end > _GROUP_NS
-        ]
-        return f"{len(chosen)} messages of {seconds:.1f} s in '{path}'{''.join(late)}"
+def write_event(chosen: list[Kept], folder: Path, now_ns: int, floor_bytes: int = 0) -> str:
+    """
+    Write it as a recording in *folder*, and return what was written, in words.
+
+    :param chosen: :meth:`BlackBox.last` at *now_ns*.
+    :param floor_bytes: the disk keeps that much free.
+    :raises RecordingError: there is nothing, or the disk is full or gone.
+    :raises ConfigError: the folder can't be written.
+    """
+    if not chosen:
+        raise RecordingError('no picture of a video came; is an encoder running?')
+    moment = datetime.fromtimestamp(now_ns / 1e9, timezone.utc)
+    path = folder / f'{folder.name}_{moment:%Y_%m_%d-%H_%M_%S_%f}'
+    size = sum(len(each.content) for each in chosen)
+    limits = Limits(size + 1, 0, 0, floor_bytes)
+    with Recorder(path, ledger=CopyLedger(), limits=limits) as recorder:
+        for each in chosen:
+            recorder.put_message(each.topic, each.content, each.log_ns)
+    if recorder.failed:
+        raise RecordingError(recorder.statistics().failure)
+    seconds = (chosen[-1].log_ns - chosen[0].log_ns) / 1e9
+    ends = {each.topic.name: each.log_ns for each in chosen if each.topic.msgtype == VIDEO}
+    late = [
+        f'; {name} ended {(now_ns - end) / 1e9:.1f} s before'
+        for name, end in sorted(ends.items())
+        if now_ns - end > _SILENT_NS
+    ]
+    return f"{len(chosen)} messages of {seconds:.1f} s in '{path}'{''.join(late)}"

@@ -13,7 +13,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from std_srvs.srv import Trigger
 
-from zc_perception.camera.black_box import BlackBox
+from zc_perception.camera.black_box import BlackBox, Kept, write_event
 from zc_perception.errors import one_line
 from zc_perception.link.rclpy_compat import answer_later, ResponseSender
 
@@ -34,7 +34,9 @@ class TriggerService:
         self._floor_bytes = floor_bytes
         self.written = 0
         self.failure = ''
-        self._requests: queue.Queue[tuple[Any, ResponseSender, int] | None] = queue.Queue()
+        self._requests: queue.Queue[tuple[Any, ResponseSender, list[Kept], int] | None] = (
+            queue.Queue()
+        )
         self._service = node.create_service(
             Trigger, '~/trigger', lambda request, response: response, qos_profile=_REQUESTS
         )
@@ -45,7 +47,8 @@ class TriggerService:
     def _on_request(self, response: Any, send: ResponseSender) -> None:
         """On the executor."""
         if self._requests.qsize() < _MOST_WAITING:
-            self._requests.put((response, send, time.time_ns()))
+            now_ns = time.time_ns()
+            self._requests.put((response, send, self._box.last(now_ns), now_ns))
             return
         response.success = False
         response.message = f'{_MOST_WAITING} triggers wait for the disk; call again later'
@@ -53,9 +56,9 @@ class TriggerService:
 
     def _run(self) -> None:
         while (request := self._requests.get()) is not None:
-            response, send, now_ns = request
+            response, send, chosen, now_ns = request
             try:
-                response.message = self._box.write(self._folder, now_ns, self._floor_bytes)
+                response.message = write_event(chosen, self._folder, now_ns, self._floor_bytes)
                 response.success = True
                 self.written += 1
                 self.failure = ''

@@ -114,8 +114,8 @@ class RecordedTopics:
         self._take = take
         self._warn = warn
         self._readers: dict[str, Any] = {}
+        self._look()  # before another thread does: a topic is subscribed to once
         self._watch = LOOKOUT.watch(_LOOK_S, self._look)
-        self._look()
 
     def _resolved(self, name: str) -> str:
         if '*' not in name:

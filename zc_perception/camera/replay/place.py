@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 import re
-from typing import NamedTuple
 
 from zc_perception.camera.mcap_file import MAGIC, SUFFIX
 from zc_perception.camera.recording_folder import METADATA
@@ -50,48 +49,34 @@ def recording_path(video: str) -> str:
     return path
 
 
-class _Kind(NamedTuple):
-    """
-    Files that are no recording, or hold one in another form.
-
-    :param step: to the recording; PATH and TARGET are the file's path, with and without suffix.
-    :param at: where *magic* is.
-    """
-
-    magic: bytes
-    name: str
-    step: str
-    at: int = 0
-
-
-_UNPACK = "'PATH' and play what was in it"
+_COMPRESSED = {
+    'zstd': ZSTD,
+    'gzip': b'\x1f\x8b\x08',
+    'xz': b'\xfd7zXZ\0',
+    'bzip2': b'BZh',
+    'lz4': b'\x04\x22\x4d\x18',
+}
 _FOREIGN = (
-    _Kind(
-        b'#ROSBAG V',
+    *(
+        (f'compressed by {tool}', magic, f"run {tool} -dc 'PATH' > 'TARGET' and play 'TARGET'")
+        for tool, magic in _COMPRESSED.items()
+    ),
+    (
         'a bag of ROS 1',
+        b'#ROSBAG V',
         "run rosbags-convert --src 'PATH' --dst 'TARGET' (pip install rosbags) and play 'TARGET'",
     ),
-    *(
-        _Kind(
-            magic, f'compressed by {tool}', f"run {tool} -dc 'PATH' > 'TARGET' and play 'TARGET'"
-        )
-        for magic, tool in (
-            (ZSTD, 'zstd'),
-            (b'\x1f\x8b\x08', 'gzip'),
-            (b'\xfd7zXZ\0', 'xz'),
-            (b'BZh', 'bzip2'),
-            (b'\x04\x22\x4d\x18', 'lz4'),
-        )
-    ),
-    _Kind(b'PK\x03\x04', 'a zip archive', f'run unzip {_UNPACK}'),
-    _Kind(b'7z\xbc\xaf\x27\x1c', 'a 7z archive', f'run 7z x {_UNPACK}'),
-    _Kind(b'ustar', 'a tar archive', f'run tar -xf {_UNPACK}', 257),
-    _Kind(
-        b'version https://git-lfs.github.com/spec/',
+    ('a zip archive', b'PK\x03\x04', "run unzip 'PATH' and play what was in it"),
+    ('a tar archive', b'ustar', "run tar -xf 'PATH' and play what was in it"),
+    (
         'only a pointer of Git LFS',
+        b'version https://git-lfs.github.com/spec/',
         'run git lfs pull in its repository, then play it again',
     ),
 )
+"""What a file is, how it begins, and the step to the recording in it; PATH and TARGET are the
+file's path, with and without suffix."""
+_TAR_AT = 257
 BAG_MAGIC = {SUFFIX: MAGIC, '.db3': b'SQLite format 3\0'}
 """How the storage files of rosbag2 begin. rosbags tells them by these suffixes, in lower case."""
 
@@ -112,14 +97,12 @@ def refuse_foreign(path: Path) -> None:
             f"'{path}' is empty (0 bytes): nothing was recorded, or the copy broke off; "
             'play another file'
         )
-    for kind in _FOREIGN:
-        if head[kind.at :].startswith(kind.magic):
-            step = kind.step.replace('PATH', str(path)).replace(
-                'TARGET', str(path.with_suffix(''))
-            )
-            if kind.magic == ZSTD and (path.parent / METADATA).is_file():
+    for name, magic, how in _FOREIGN:
+        if head.startswith(magic, _TAR_AT if magic == b'ustar' else 0):
+            step = how.replace('PATH', str(path)).replace('TARGET', str(path.with_suffix('')))
+            if magic == ZSTD and (path.parent / METADATA).is_file():
                 step = f"play its folder '{path.parent}', or {step}"
-            raise ConfigError(f"'{path}' is {kind.name}, which can't be played; {step}")
+            raise ConfigError(f"'{path}' is {name}, which can't be played; {step}")
     for suffix, magic in BAG_MAGIC.items():
         if head.startswith(magic) and path.suffix != suffix:
             raise ConfigError(

@@ -14,44 +14,18 @@ from zc_perception.errors import FormatError
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 
 UNKNOWN = 'unknown'
-# Numbers of ISO/IEC 23091-2, which FFmpeg uses as they are.
-_MATRICES = {
-    0: 'gbr',
-    1: 'bt709',
-    4: 'fcc',
-    5: 'bt470bg',
-    6: 'smpte170m',
-    7: 'smpte240m',
-    8: 'ycgco',
-    9: 'bt2020nc',
-    10: 'bt2020c',
-    11: 'smpte2085',
-    12: 'chroma-derived-nc',
-    13: 'chroma-derived-c',
-    14: 'ictcp',
-    15: 'ipt-c2',
-    16: 'ycgco-re',
-    17: 'ycgco-ro',
-}
-_TRANSFERS = {
-    1: 'bt709',
-    4: 'bt470m',
-    5: 'bt470bg',
-    6: 'smpte170m',
-    7: 'smpte240m',
-    8: 'linear',
-    9: 'log100',
-    10: 'log316',
-    11: 'iec61966-2-4',
-    12: 'bt1361e',
-    13: 'iec61966-2-1',
-    14: 'bt2020-10',
-    15: 'bt2020-12',
-    16: 'smpte2084',
-    17: 'smpte428',
-    18: 'arib-std-b67',
-}
-_RANGES = {1: 'tv', 2: 'pc'}
+# By the numbers of ISO/IEC 23091-2, which FFmpeg uses as they are; 2 and 3 say nothing.
+_MATRICES = (
+    'gbr', 'bt709', UNKNOWN, UNKNOWN, 'fcc', 'bt470bg', 'smpte170m', 'smpte240m', 'ycgco',
+    'bt2020nc', 'bt2020c', 'smpte2085', 'chroma-derived-nc', 'chroma-derived-c', 'ictcp',
+    'ipt-c2', 'ycgco-re', 'ycgco-ro',
+)  # fmt: skip
+_TRANSFERS = (
+    UNKNOWN, 'bt709', UNKNOWN, UNKNOWN, 'bt470m', 'bt470bg', 'smpte170m', 'smpte240m', 'linear',
+    'log100', 'log316', 'iec61966-2-4', 'bt1361e', 'iec61966-2-1', 'bt2020-10', 'bt2020-12',
+    'smpte2084', 'smpte428', 'arib-std-b67',
+)  # fmt: skip
+_RANGES = (UNKNOWN, 'tv', 'pc')
 # fcc weighs red and blue by 0.30 and 0.11, BT.601 by 0.299 and 0.114: about one level apart.
 _OUR_MATRICES = {
     'bt709': Matrix.BT709,
@@ -90,18 +64,16 @@ class Said(NamedTuple):
     def completed(self, before: Said) -> Said:
         """Fill in what an earlier frame said, where this one says nothing."""
         return Said(
-            before.matrix if self.matrix == UNKNOWN else self.matrix,
-            before.range if self.range == UNKNOWN else self.range,
-            before.transfer if self.transfer == UNKNOWN else self.transfer,
+            *(old if new == UNKNOWN else new for new, old in zip(self, before, strict=True))
         )
 
 
 def said_by(frame: Any, codec: Any) -> Said:
     """Return what a frame says, and its decoder of the transfer."""
+    numbers = int(frame.colorspace), int(frame.color_range), int(codec.color_trc)
+    names = _MATRICES, _RANGES, _TRANSFERS
     return Said(
-        _MATRICES.get(int(frame.colorspace), UNKNOWN),
-        _RANGES.get(int(frame.color_range), UNKNOWN),
-        _TRANSFERS.get(int(codec.color_trc), UNKNOWN),
+        *(each[n] if n < len(each) else UNKNOWN for each, n in zip(names, numbers, strict=True))
     )
 
 
