@@ -5,16 +5,22 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 import signal
+import time
+from typing import Any
 
 from nodes.programs import parameters, Program
+from nodes.ros_kit import ros
 import numpy as np
 import pytest
+import rclpy
 from rosbags.rosbag2 import Reader
 from rosbags.typesys import get_types_from_msg, get_typestore, Stores
+from std_msgs.msg import String
 from waiting import until
 
 from zc_perception.camera.replay.opening import open_source
 from zc_perception.camera.scene import RoadScene
+from zc_perception.nodes import recorded_topics
 
 
 def record(domain: int, *, cold: bool = False, **values: object) -> Program:
@@ -113,6 +119,31 @@ def test_a_signal_ends_it_with_what_there_is(
     ) as recorder:
         assert recorder.interrupt() == 0
     assert said in recorder.output and 'Traceback' not in recorder.output, recorder.output
+
+
+def test_a_topic_is_read_once_though_the_lookout_looks_at_the_same_time(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ros(free_domain) as context:
+        node = rclpy.create_node('recorder', context=context)
+        publisher, ask = (
+            node.create_publisher(String, 'status', 1),
+            node.get_publishers_info_by_topic,
+        )
+        before = list(node.subscriptions)
+
+        def slowly(name: str) -> Any:
+            found = ask(name)
+            time.sleep(0.1)  # as on a busy machine
+            return found
+
+        monkeypatch.setattr(node, 'get_publishers_info_by_topic', slowly)
+        monkeypatch.setattr(recorded_topics, '_LOOK_S', 0.001)
+        topics = recorded_topics.RecordedTopics(node, ['status'], print, pytest.fail)
+        until(lambda: topics.names == ['/status'] and publisher.get_subscription_count())
+        topics.close()
+        assert list(node.subscriptions) == before
+        node.destroy_node()
 
 
 def test_limits_end_it(tmp_path: Path, free_domain: int) -> None:
