@@ -198,6 +198,8 @@ class FrameFeed:
             )
         self._began = time.monotonic()
         pipeline.start()
+        if self._units is not None:
+            self._units.start()
         return pipeline
 
     def _push(self, pipeline: FramePipeline, frame: Frame) -> Frame | None:

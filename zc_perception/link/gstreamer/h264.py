@@ -85,12 +85,15 @@ class AccessUnits:
         self._thread = threading.Thread(
             target=self._run, name=f'gstreamer h264 {name}', daemon=True
         )
+
+    def start(self) -> None:
+        """Begin, once the pipeline runs: a sink that doesn't run says that it is at its end."""
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs, or is to end."""
-        return self._thread.is_alive() or self._stop.is_set()
+        """Whether the thread runs, or is to begin or end."""
+        return self._thread.is_alive() or self._thread.ident is None or self._stop.is_set()
 
     def _run(self) -> None:
         gst, sink = self._gst, self._pipeline.sink
@@ -134,5 +137,5 @@ class AccessUnits:
     def close(self) -> None:
         """Take no more, before the pipeline is closed."""
         self._stop.set()
-        if self._thread is not threading.current_thread():
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)

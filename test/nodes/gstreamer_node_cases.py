@@ -1,0 +1,164 @@
+"""The node in this process, its camera in another context or process. Run by ``test_gstreamer_node.py`` in a process that has GStreamer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+import tempfile
+import threading
+from typing import Any
+
+import av
+from ffmpeg_image_transport_msgs.msg import FFMPEGPacket
+from foxglove_msgs.msg import CompressedVideo
+from link.gstreamer.feed_cases import spy
+from long_form import LONG
+from nodes.managed import Managed, managed, status
+from nodes.programs import parameters, Program
+import numpy as np
+import pytest
+from rclpy.qos import QoSProfile
+
+from zc_perception import FramePublisher, FrameSubscription
+from zc_perception.nodes.gstreamer import GStreamerNode
+
+WIDTH, HEIGHT = 320, 240
+FRAMES = 300 if LONG else 30
+DEEP = QoSProfile(depth=FRAMES)
+STEP_NS = 1_000_000_007
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For sockets one of a short name: that of *tmp_path* may leave them no room."""
+    monkeypatch.setenv('ROS_HOME', str(tmp_path))
+    with tempfile.TemporaryDirectory() as short:
+        monkeypatch.setenv('ZC_RUNTIME_DIR', f'{short}/run')
+        yield
+
+
+def luma(number: int) -> Any:
+    """A picture with slopes and an edge, which moves."""
+    across, down = np.meshgrid(np.arange(WIDTH), np.arange(HEIGHT))
+    wave = 100 + 60 * np.sin((across + 2 * number) / 25) * np.cos(down / 30)
+    return np.where(across < (3 * number) % WIDTH, wave, wave + 30).astype(np.uint8)
+
+
+def number_of(stamp: Any) -> int:
+    """Of the picture with that stamp; no stamp is nearly right."""
+    number, rest = divmod(stamp.sec * 1_000_000_000 + stamp.nanosec, STEP_NS)
+    assert not rest, stamp
+    return int(number)
+
+
+def decoded(units: list[Any]) -> list[Any]:
+    """The luma of each picture, as FFmpeg has it."""
+    context = av.CodecContext.create('h264', 'r')
+    frames = [frame for unit in units for frame in context.decode(av.Packet(bytes(unit.data)))]
+    return [
+        np.frombuffer(frame.planes[0], np.uint8).reshape(HEIGHT, -1)[:, :WIDTH]
+        for frame in [*frames, *context.decode(None)]
+    ]
+
+
+def psnr(shown: Any, number: int) -> float:
+    error = np.mean((shown.astype(float) - luma(number).astype(float)) ** 2)
+    return float(10 * np.log10(255**2 / max(error, 1e-9)))
+
+
+class Source:
+    """Publishes numbered pictures, whose stamps say the numbers, in a context of its own."""
+
+    def __init__(self, run: Managed) -> None:
+        self.frames = FramePublisher(run.manager, 'image_raw', width=WIDTH, height=HEIGHT)
+        self.number = 0
+
+    def put(self) -> int:
+        """The next one; its number."""
+        self.number += 1
+        with self.frames.loan(wait_s=60.0) as out:
+            out.planes[0][:], out.planes[1][:] = luma(self.number), 128
+            out.stamp = self.number * STEP_NS
+        return self.number
+
+
+@pytest.mark.parametrize('encoder', ['x264enc', 'openh264enc'])
+def test_h264_is_the_frames_pictures_with_their_stamps(encoder: str, free_domain: int) -> None:
+    with managed(free_domain) as run:
+        # With so long a GOP nobody who comes late would see anything by itself.
+        node = run.make(GStreamerNode, {'encoder': encoder, 'gop_size': 1000})
+        node.start()
+        source = Source(run)
+        run.eventually(lambda: status(node, 'link').values['rung'] == 'shared_memory')
+        for _ in range(3):
+            source.put()
+            run.eventually(lambda: status(node, 'link').values['received'] == source.number)
+        assert node.feed.statistics().frames == 0  # nobody listens
+        assert status(node, 'gstreamer').message.startswith('idle')
+        videos, packets = list[CompressedVideo](), list[FFMPEGPacket]()
+        read = run.manager.create_subscription
+        read(CompressedVideo, 'image_raw/foxglove', videos.append, DEEP)
+        read(FFMPEGPacket, 'image_raw/ffmpeg', packets.append, DEEP)
+        run.eventually(lambda: status(node, 'gstreamer').values['listeners'] == 2)
+        wanted = list[int]()
+        for _ in range(FRAMES):
+            wanted.append(source.put())
+            run.eventually(lambda: len(videos) == len(packets) == len(wanted))
+        assert [number_of(video.timestamp) for video in videos] == wanted
+        assert [number_of(packet.header.stamp) for packet in packets] == wanted
+        assert {(v.format, v.frame_id) for v in videos} == {('h264', packets[0].header.frame_id)}
+        assert {(p.encoding, p.width, p.height) for p in packets} == {('h264', WIDTH, HEIGHT)}
+        assert [bytes(p.data) for p in packets] == [bytes(v.data) for v in videos]
+        assert packets[0].flags == 1 and {packet.flags for packet in packets} == {0, 1}
+        quality = [psnr(*each) for each in zip(decoded(videos), wanted, strict=True)]
+        assert min(quality) >= 35, quality
+        late, shown = list[CompressedVideo](), list[Any]()
+        read(CompressedVideo, 'image_raw/foxglove', late.append, DEEP)
+
+        def see() -> list[Any]:
+            done = len(videos)
+            source.put()
+            run.eventually(lambda: len(videos) > done)
+            shown[:] = decoded(late)
+            return shown
+
+        run.eventually(see)
+        assert psnr(shown[-1], number_of(late[-1].timestamp)) >= 35
+        seen = node.feed.statistics()
+        assert (seen.unknown, seen.reordered, seen.bare, seen.lost) == (0, 0, 0, 0), seen
+        assert node.ledger.count('gstreamer') == seen.frames and seen.mapped
+
+
+def test_a_stuck_pipeline_over_another_process_costs_its_own_frames_only(free_domain: int) -> None:
+    others: list[int] = []
+    camera = parameters(width=320, height=240, framerate=50.0, heap='memfd')
+    let_go = threading.Event()
+
+    def hang(_buffer: int) -> int:
+        let_go.wait()
+        return 1
+
+    with (
+        Program('capture_node', *camera, domain=free_domain, cold=True).start('[capture]: ready'),
+        managed(free_domain) as run,
+    ):
+        node = run.make(GStreamerNode, {'pipeline': 'identity name=spy ! fakesink', 'window': 3})
+        node.start()
+        FrameSubscription(run.manager, 'image_raw', lambda frame: others.append(frame.sequence))
+        run.eventually(lambda: node.feed.statistics().frames >= 50 and others)
+        assert status(node, 'link').values['rung'] == 'shared_memory'
+        assert not node.ledger.entries() and not node.feed.statistics().mapped
+        probe = spy(node.feed, 'spy', hang)
+        try:
+            run.eventually(lambda: "doesn't give frames back" in status(node, 'link').message)
+            assert node.feed.statistics().held == 3
+            seen = len(others)
+            run.eventually(lambda: len(others) >= seen + 50)
+            assert node.feed.statistics().held == 3
+        finally:
+            let_go.set()
+        frames, feed = node.feed.statistics().frames, node.feed
+        run.eventually(lambda: feed.statistics().frames >= frames + 20)
+        node.stop()
+        run.eventually(lambda: feed.statistics().held == 0)
+    del probe
