@@ -11,6 +11,7 @@ import json
 import sys
 from typing import Any
 
+from link.unixfd.unixfd_kit import gst
 from long_form import LONG
 import pytest
 
@@ -55,6 +56,7 @@ GRAPHS: dict[str, set[str]] = {
     'plain_link': {'I4'},
     'gstreamer_dmabuf': set(),
     'gstreamer_copy': {'I4'},
+    'unixfd': set(),
     'two_processes': set(),
     'two_processes_started': set(),
 }
@@ -161,6 +163,7 @@ class VerifyBoot(Boot):
 def verify_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> VerifyBoot:
     """Run all cases in one boot."""
     compile_for_guest()
+    gst('fakesrc', 'num-buffers=1', '!', 'fakesink').communicate()  # its register of plugins
     options: dict[str, Any] = {
         'vivid': VIVID,
         'env': {**ENVIRONMENT, **gstreamer_for_guest()},
@@ -355,6 +358,14 @@ def test_what_a_card_needs_is_agreed_on_over_two_processes(verify_boot: VerifyBo
 def test_the_plain_link_was_one(verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case('plain_link')
     assert outcome['rung'] == 'ros_message' and outcome['copies']['from_ros'] >= FRAMES, outcome
+
+
+@pytest.mark.long
+def test_a_stock_pipeline_reads_the_drivers_own_buffers(verify_boot: VerifyBoot) -> None:
+    reader = verify_boot.case('unixfd')['reader']
+    assert len(reader['theirs']) > 2 and {*reader['theirs']} <= {*reader['own']}, reader
+    assert reader['exporters'] == ['videobuf2_vmalloc'], reader
+    assert 'copied 0' in reader['status'][f'reader {reader["pid"]}'], reader
 
 
 @pytest.mark.parametrize('name', [*_params(PROCESSES), AFTERWARDS])

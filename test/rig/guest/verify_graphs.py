@@ -1,13 +1,18 @@
-"""Graphs in this process that ``zc_verify`` judges from outside: sabotaged while they run, over a plain link, from GStreamer pipelines."""
+"""Graphs in this process that ``zc_verify`` judges from outside: sabotaged while they run, over a plain link, from and to GStreamer
+pipelines.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+import os
 from pathlib import Path
+import tempfile
 from typing import Any
 from unittest import mock
 
+from link.unixfd.unixfd_kit import gst
 import numpy as np
 import rclpy
 from rclpy.node import Node
@@ -29,6 +34,7 @@ from zc_perception.nodes.process import NodeGroup
 from . import sabotage
 from .graph_kit import MODEL, ros, RunningGraph
 from .graph_variants import HEIGHT, PLAIN, SLOW, SLOW_FPS, Variant, WIDTH
+from .kernel_api import bufinfo
 from .sabotage import Consumer, mapped_by_the_device
 from .untouched_camera import OneMemfd, ShadowHeap, unmapped, UntouchedCamera, writing_camera
 from .verifier import FRAMES, judged, Outcome
@@ -187,6 +193,58 @@ def gstreamer_copy(out: Path) -> Outcome:
     return _streaming(out, _of_pipeline(scaled))
 
 
+def _dmabufs_of(pid: int) -> set[int]:
+    """Inodes of the dma-bufs that a process has now."""
+    found = set()
+    for entry in Path(f'/proc/{pid}/fd').iterdir():
+        with suppress(OSError):  # it is closed already
+            if os.readlink(entry).startswith('/dmabuf:'):
+                found.add(entry.stat().st_ino)
+    return found
+
+
+def unixfd(out: Path) -> Outcome:
+    """The driver's own buffers, which a stock pipeline in another process reads beside the card."""
+    path = Path(tempfile.mkdtemp()) / 'front.sock'
+    capture = {**SLOW, 'unixfd': str(path)}
+    theirs: set[int] = set()
+    with (
+        ros() as context,
+        RunningGraph(context, Variant(FRAMES, True, capture, keep_all=False)) as running,
+    ):
+        running.start()
+        camera = running.graph.capture
+        # What it holds it shows late, so that its descriptors can be looked at.
+        reader = gst(
+            'unixfdsrc',
+            f'socket-path={path}',
+            '!',
+            'identity',
+            'sleep-time=300000',
+            '!',
+            'fakesink',
+        )
+        try:
+
+            def seen() -> bool:
+                theirs.update(_dmabufs_of(reader.pid))
+                return len(theirs) > 2
+
+            assert eventually(seen, 120), (reader.poll(), camera.collect_diagnostics())
+            outcome = judged(out)
+            seen()
+            socket = next(each for each in camera.collect_diagnostics() if each.part == 'unixfd')
+            outcome['reader'] = {
+                'theirs': sorted(theirs), 'own': sorted(running.inodes()), 'pid': reader.pid,
+                'exporters': sorted({bufinfo()[inode].exporter for inode in theirs}),
+                'status': {key: str(value) for key, value in socket.values.items()},
+            }  # fmt: skip
+        finally:
+            reader.kill()
+            reader.communicate()
+        return outcome | running.figures()
+
+
 #: Graphs of their own.
 GRAPHS: dict[str, Callable[[Path], Outcome]] = {
     'known_exporter': known_exporter,
@@ -196,5 +254,6 @@ GRAPHS: dict[str, Callable[[Path], Outcome]] = {
     'plain_link': plain_link,
     'gstreamer_dmabuf': gstreamer_dmabuf,
     'gstreamer_copy': gstreamer_copy,
+    'unixfd': unixfd,
     'maps_a_pipelines_camera': maps_a_pipelines_camera,
 }
