@@ -155,19 +155,6 @@ def test_every_reader_gets_what_was_recorded(
     assert (scaled.width, scaled.height) == (32, 24) and len(played(scaled)) == 4
 
 
-def test_stamps_of_0_become_the_times_of_recording(tmp_path: Path, make_pool: MakePool) -> None:
-    pool = make_pool(62, 46)
-    with Recorder(tmp_path / 'a', ledger=CopyLedger()) as recorder:
-        for index in range(4):
-            with publish(pool, index, stamp_ns=0) as frame:
-                assert recorder.put(frame, '/image_raw')
-    camera = replay(tmp_path / 'a', stamps='recorded')
-    (notice,) = camera.notices()
-    assert 'has stamps that are 0 or repeat' in notice
-    stamps = [frame.header.stamp_ns for frame, _ in played(camera)]
-    assert stamps == sorted(stamps) and stamps[0] > START
-
-
 class SlowDisk:
     """A file of which one write waits until the gate is opened."""
 
@@ -433,15 +420,6 @@ def test_whatever_was_cut_off_all_whole_chunks_are_played_and_finished(
             assert len(by_rosbags(path.parent)) == len(found) + 2
             assert finish_recording(path.parent)[1] == [], 'once'
             assert (path.parent / 'a_0.mcap').read_bytes() == closed
-
-
-def test_the_next_start_finishes_what_was_left(tmp_path: Path, make_pool: MakePool) -> None:
-    pool = make_pool(16, 8)
-    path = killed(tmp_path / 'a', pool, 3)
-    with Recorder(path.parent, ledger=CopyLedger()) as recorder:
-        assert f"'{path}' had no end; 3 messages are whole" in recorder.notices
-        put(recorder, pool, 5)
-    assert len(by_rosbags(path.parent)) == 4 + 3 + 1
 
 
 @pytest.mark.parametrize('content', [b'', b'\x89MCAP', bytes(5000)])

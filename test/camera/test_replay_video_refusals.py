@@ -90,13 +90,11 @@ BROKEN = 'no frame can be decoded as {}; it is damaged, or encrypted'
 PLAYLIST = '#EXTM3U\n#EXTINF:9,\nhttp://127.0.0.1:9/a.ts\n'
 REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
     'a text': ('drive.avi', text('\nno video\n' * 99), BEGINS.format('no video')),
-    'a text that FFmpeg would draw': ('drive.txt', text('Hello\n' * 99), BEGINS.format('Hello')),
     'a text whose last character is cut': (
         'drive.mp4',
         text('ab' + 'ä' * 800),
         'is a text, not a video; it begins with .abä+…: set',
     ),
-    'an error page': ('drive.mp4', text('<html>404</html>'), BEGINS.format('<html>404</html>')),
     'a playlist': ('drive.m3u8', text(PLAYLIST), BEGINS.format('#EXTM3U')),
     'sound': (
         'drive.wav',

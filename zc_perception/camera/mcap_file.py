@@ -27,7 +27,7 @@ SUFFIX = '.mcap'
 MAGIC = b'\x89MCAP0\r\n'
 LIBRARY = 'zc_perception'
 _HEADER, _FOOTER, _SCHEMA, _CHANNEL, _MESSAGE, _CHUNK, _MESSAGE_INDEX, _CHUNK_INDEX = range(1, 9)
-_STATISTICS, _METADATA, _METADATA_INDEX, _SUMMARY_OFFSET, _DATA_END = range(0x0B, 0x10)
+_STATISTICS, _METADATA, _METADATA_INDEX, _, _DATA_END = range(0x0B, 0x10)
 _RECORD = struct.Struct('<BQ')
 _MESSAGE_HEAD = struct.Struct('<BQHIQQ')
 _MESSAGE_FIELDS = _MESSAGE_HEAD.size - _RECORD.size
@@ -186,7 +186,7 @@ class Contents:
         :param described: rosbag2's metadata of this file alone, of which it keeps a copy there.
         """
         metadata = _record(_METADATA, _text('rosbag2') + _map({'serialized_metadata': described}))
-        start = at = self.end + len(metadata) + _RECORD.size + 4
+        start = self.end + len(metadata) + _RECORD.size + 4
         records = [self.records_of(number) for number in self.topics]
         schemas = tuple(dict.fromkeys(schema for schema, _ in records))
         sizes = self.messages, len(schemas), len(records), 0, 1, len(self.chunks)
@@ -194,24 +194,19 @@ class Contents:
         statistics = struct.pack(_STATISTICS_FIELDS, *sizes, self.first_ns, self.last_ns)
         statistics += struct.pack('<I', len(counts)) + counts
         place = _PLACE.pack(self.end, len(metadata)) + _text('rosbag2')
-        groups = {
-            _SCHEMA: b''.join(schemas),
-            _CHANNEL: b''.join(channel for _, channel in records),
-            _STATISTICS: _record(_STATISTICS, statistics),
-            _CHUNK_INDEX: b''.join(self.chunks),
-            _METADATA_INDEX: _record(_METADATA_INDEX, place),
-        }
-        summary = b''.join(groups.values())
-        offsets = b''
-        for kind, content in groups.items():
-            if content:
-                fields = struct.pack('<BQQ', kind, at, len(content))
-                offsets += _record(_SUMMARY_OFFSET, fields)
-            at += len(content)
-        head = _RECORD.pack(_FOOTER, _FOOTER_FIELDS.size) + _PLACE.pack(start, at)
-        crc = struct.pack('<I', zlib.crc32(summary + offsets + head))
+        summary = b''.join(
+            (
+                *schemas,
+                *(channel for _, channel in records),
+                _record(_STATISTICS, statistics),
+                *self.chunks,
+                _record(_METADATA_INDEX, place),
+            )
+        )
+        head = _RECORD.pack(_FOOTER, _FOOTER_FIELDS.size) + _PLACE.pack(start, 0)
+        crc = struct.pack('<I', zlib.crc32(summary + head))
         data_end = _record(_DATA_END, bytes(4))
-        return b''.join((metadata, data_end, summary, offsets, head, crc, MAGIC))
+        return b''.join((metadata, data_end, summary, head, crc, MAGIC))
 
 
 class McapWriter:

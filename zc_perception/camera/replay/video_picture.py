@@ -24,37 +24,17 @@ _PLANAR = {
     for kind in ('', 'j', 'a')
 }
 _RGB = {
-    'bgr24': 'RG24',
-    'rgb24': 'BG24',
-    'bgr0': 'XR24',
-    'bgra': 'AR24',
-    'rgb0': 'XB24',
-    'rgba': 'AB24',
-    '0bgr': 'RX24',
-    'abgr': 'RA24',
-    '0rgb': 'BX24',
-    'argb': 'BA24',
-    'rgb565le': 'RG16',
-    'bgr565le': 'BG16',
-}
+    'bgr24': 'RG24', 'bgr0': 'XR24', 'bgra': 'AR24', '0bgr': 'RX24', 'abgr': 'RA24',
+    'rgb24': 'BG24', 'rgb0': 'XB24', 'rgba': 'AB24', '0rgb': 'BX24', 'argb': 'BA24',
+    'rgb565le': 'RG16', 'bgr565le': 'BG16',
+}  # fmt: skip
 _GREY = {'gray': 'R8  ', 'gray16le': 'R16 '}
 _FOURCCS = {
-    **_PLANAR,
-    **_RGB,
-    **_GREY,
-    'nv12': 'NV12',
-    'nv21': 'NV21',
-    'nv16': 'NV16',
-    'nv24': 'NV24',
-    'nv42': 'NV42',
-    'p010le': 'P010',
-    'p012le': 'P012',
-    'p016le': 'P016',
-    'p210le': 'P210',
-    'yuyv422': 'YUYV',
-    'uyvy422': 'UYVY',
-    'yvyu422': 'YVYU',
-}
+    **_PLANAR, **_RGB, **_GREY,
+    'nv12': 'NV12', 'nv21': 'NV21', 'nv16': 'NV16', 'nv24': 'NV24', 'nv42': 'NV42',
+    'p010le': 'P010', 'p012le': 'P012', 'p016le': 'P016', 'p210le': 'P210',
+    'yuyv422': 'YUYV', 'uyvy422': 'UYVY', 'yvyu422': 'YVYU',
+}  # fmt: skip
 """FFmpeg's names of formats that have a DRM format."""
 # Samples in the low bits of two bytes each.
 _DEEP = re.compile(r'(yuva?4(?:20|22|44)p|gray)(9|10|12|14|16)le')
