@@ -8,15 +8,13 @@ from collections.abc import Callable
 from bench.subcommand import Bar, check_counts, Command, Figure, figure_of, FULL_HD, Measured, Say
 
 
-def _median(case: str) -> Figure:
-    return figure_of((case, 'ours', *FULL_HD, 0.0), lambda row: row.median_us)
+def _median(case: str, size: tuple[int, int] = FULL_HD) -> Figure:
+    return figure_of((case, 'ours', *size, 0.0), lambda row: row.median_us)
 
 
-def _quicker(case: str, variant: str, times: float = 1.0) -> Bar:
+def _quicker(case: str, variant: str, times: float = 1.0, size: tuple[int, int] = FULL_HD) -> Bar:
     """How many times as long another way takes."""
-    figure = figure_of(
-        (case, variant, *FULL_HD, 0.0), lambda row: row.ratio_to.get(f'{case}/ours')
-    )
+    figure = figure_of((case, variant, *size, 0.0), lambda row: row.ratio_to.get(f'{case}/ours'))
     return Bar(
         f'{case}: {"quicker" if times >= 1.0 else "no slower"} than {variant}, times',
         figure,
@@ -46,6 +44,8 @@ DECODE_BARS = (
         1,
         ' levels',
     ),
+    Bar('20 masks of 200 pixels at 640x640', _median('masks_200px', (640, 640)), 700, ' µs'),
+    _quicker('masks_200px', 'whole_picture', size=(640, 640)),
 )
 
 

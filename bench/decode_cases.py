@@ -1,5 +1,7 @@
 """What ``zc_bench decode`` measures: a frame's input tensor, and its boxes, by this package and by what one would write without it.
 
+Masks are measured as well: 20 of a YOLOv8-seg's.
+
 In this order: the scene (a YOLOv8's raw levels for 100 objects, as int8 and as the decoded float
 tensor of the same numbers), the ways from NV12 to a quantised input tensor, the same boxes by
 OpenCV and NumPy, and the measurement.
@@ -32,6 +34,7 @@ from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.masks import MaskPainter
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import PlanesToQuantised, QuantisedTensorSpec
 from zc_perception.pixel.colorimetry import BT601_LIMITED
@@ -423,6 +426,50 @@ def _head_case(
     return Case(name, FULL_HD, variants, check)
 
 
+MASKS, MASK_OBJECTS, GRID = 32, 20, 160
+
+
+def mask_case(side: int) -> Case:
+    """Masks of objects of *side* pixels in a picture as large as the input; also as most examples do it, each in the size of the picture."""
+    random = np.random.default_rng(side)
+    corner = random.uniform(0, SIDE - side, (MASK_OBJECTS, 2))
+    weights = random.normal(0, 1, (MASK_OBJECTS, MASKS)).astype(np.float32)
+    noise = random.normal(0, 1, (MASKS, GRID // 8, GRID // 8)).astype(np.float32)
+    grids = np.stack(
+        [cv2.resize(one, (GRID, GRID), interpolation=cv2.INTER_CUBIC) for one in noise]
+    )
+    scores = np.linspace(0.9, 0.5, MASK_OBJECTS)
+    table = np.column_stack((corner, corner + side, scores, np.zeros(MASK_OBJECTS), weights))
+    outputs = [RawTensor(table[None].astype(np.float32)), RawTensor(grids[None])]
+    head = make_head(HeadSpec('boxes', 1, (SIDE, SIDE), masks=MASKS))
+    box, limits = Letterbox.fit(SIDE, SIDE, SIDE, SIDE), DecodeLimits(0.1, 1.0, MASK_OBJECTS)
+    found = head.decode(outputs, box, limits)
+    painter, labels = MaskPainter(head, MASKS), np.zeros((SIDE, SIDE), np.uint16)
+    corners = np.ceil(found.boxes - 0.5).astype(int).tolist()
+
+    def ours() -> NDArray[np.uint16]:
+        painter.paint(outputs, box, found, labels)
+        return labels
+
+    def whole() -> NDArray[np.uint16]:
+        sums = (weights @ grids.reshape(MASKS, -1)).reshape(-1, GRID, GRID)
+        picture = np.zeros((SIDE, SIDE), np.uint16)
+        for index in range(MASK_OBJECTS - 1, -1, -1):
+            x0, y0, x1, y1 = corners[index]
+            mask = cv2.resize(sums[index], (SIDE, SIDE), interpolation=cv2.INTER_LINEAR)
+            picture[y0:y1, x0:x1][mask[y0:y1, x0:x1] > 0] = index + 1
+        return picture
+
+    def check() -> dict[str, dict[str, float]]:
+        first, second = ours(), whole()
+        share = float(np.mean(first != second))
+        if share > 0.001 or not first.any():
+            raise BenchError(f'masks of {side} pixels: {share:.2%} of the pixels differ')
+        return {OURS: {'differ_share': share}}
+
+    return Case(f'masks_{side}px', (SIDE, SIDE), {OURS: ours, 'whole_picture': whole}, check)
+
+
 def cases() -> list[Case]:
     """All of them."""
     levels = make_levels()
@@ -449,6 +496,7 @@ def cases() -> list[Case]:
             'yolov8_dfl_int8', raw_outputs(levels), {'numpy_usual': lambda: numpy_levels(levels)}
         ),
         *tensors,
+        *map(mask_case, (50, 100, 200)),
     ]
 
 

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 import pytest
 
 from zc_perception.detection.detections import box_iou, Detections
+from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, Head, HeadSpec
+from zc_perception.detection.keypoints import keypoints
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tiles import (
@@ -102,6 +104,82 @@ def test_neighbours_and_other_classes_stay_apart_and_the_best_come_first() -> No
     order = np.argsort(-objects[:, 4])
     assert box_iou(found.boxes, objects[order, :4]).diagonal().min() == 1.0
     assert found.scores.tolist() == pytest.approx(objects[order, 4].tolist())
+
+
+class Turning(Head):
+    """Its outputs are turned boxes in pixels of the part, each with a score."""
+
+    def decode(
+        self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
+    ) -> Detections:
+        rows = outputs[0].values
+        x, y, width, height, angle = rows[:, :5].T
+        reach = np.stack(
+            [abs(width * np.cos(angle + more)) + abs(height * np.sin(angle + more))
+             for more in (0, np.pi / 2)]
+        ) / 2  # fmt: skip
+        centres = np.stack((x, y))
+        corners = np.concatenate((centres - reach, centres + reach)).T
+        boxes = corners.clip(0, (box.source_width, box.source_height) * 2).astype(np.float32)
+        kinds = np.zeros(len(rows), np.intp)
+        return Detections(boxes, rows[:, 5], kinds, np.arange(len(rows)), turned=rows[:, :5])
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_turned_boxes_across_borders_are_one_as_the_tile_sees_it_that_has_it_whole(
+    seed: int,
+) -> None:
+    """Two ships side by side, whose upright boxes are nearly the same, and what borders leave of them."""
+    random = np.random.default_rng(seed)
+    whole, tiles = plan((720, 400), None, (3, 2), 0.3)
+    x, y, angle = random.uniform(80, 640), random.uniform(80, 320), random.uniform(-1.5, 1.5)
+    beside = np.array((-np.sin(angle), np.cos(angle))) * 15
+    ships = [((x, y) + sign * beside, 50.0, 20.0, 0.9 - 0.1 * (sign > 0)) for sign in (-1, 1)]
+    along, outputs = np.array((np.cos(angle), np.sin(angle))), []
+    for left, top, width, height in tiles:
+        rows = []
+        for centre, length, breadth, score in ships:
+            # Of its length what is inside.
+            steps = np.linspace(-0.5, 0.5, 101)[:, None] * along * length + centre - (left, top)
+            inside = ((steps > 0) & (steps < (width, height))).all(axis=1)
+            share = inside.mean()
+            if share > 0.3:
+                rows.append(
+                    (*steps[inside].mean(axis=0), length * share, breadth, angle, score * share)
+                )
+        outputs.append(RawTensor(np.array(rows, np.float32).reshape(-1, 6)))
+    box = Tiling.of(Letterbox.fit(*tiles[0][2:], 64, 64), tiles, whole)
+    found = decode(Turning(HeadSpec('turning', 1)), outputs, box, LIMITS)
+    assert found.turned is not None and len(found) == 2
+    for turned, (centre, length, *_) in zip(found.turned, ships, strict=True):
+        assert turned[:3] == pytest.approx((*centre, length), abs=2)
+    for region, (part,), which, rows in box.runs(outputs, found.rows):
+        assert found.turned[which, :2] == pytest.approx(part.values[rows, :2] + region[:2])
+
+
+@pytest.mark.parametrize('numbers', [2, 3])
+def test_keypoints_of_tiles_are_where_they_are_in_the_frame(numbers: int) -> None:
+    random = np.random.default_rng(numbers)
+    head = make_head(HeadSpec('yolov8', 1, (64, 64), keypoints=(2, numbers)))
+    whole, tiles = plan((256, 128), None, (2, 1), 0.0)
+    one = Letterbox.fit(*tiles[0][2:], 64, 64)
+    outputs, expected = [], {}
+    for tile in tiles:
+        rows = random.uniform(0.2, 1, (5 + 2 * numbers, 6)) * 60
+        rows[2:4], rows[4] = 8, random.uniform(0.5, 1, 6)
+        outputs.append(RawTensor(rows[None].astype(np.float32)))
+        found = head.decode(outputs[-1:], one, LIMITS)
+        points = keypoints(head, outputs[-1:], one, found, (2, numbers))
+        assert points.shape == (len(found), 2, 3) and (numbers == 3 or (points[..., 2] == 1).all())
+        points[..., :2] += tile[:2]
+        expected |= dict(zip(found.scores.tolist(), points, strict=True))
+    box = Tiling.of(one, tiles, whole)
+    found = decode(head, outputs, box, LIMITS)
+    points = keypoints(head, outputs, box, found, (2, numbers))
+    assert found.scores.tolist() == sorted(expected, reverse=True)
+    for score, own in zip(found.scores.tolist(), points, strict=True):
+        assert own == pytest.approx(expected[score])
 
 
 def test_a_part_of_planes_has_the_pixels_of_that_part_in_each_of_them() -> None:

@@ -11,7 +11,7 @@ import sysconfig
 from types import ModuleType
 
 from long_form import LONG
-from native.two_forms import compare
+from native.two_forms import compare, compare_masks
 import numpy as np
 import pytest
 
@@ -36,7 +36,9 @@ def compiled() -> ModuleType:
 
 @pytest.mark.parametrize('seed', range(3))
 def test_both_forms_find_the_same(compiled: ModuleType, seed: int) -> None:
-    assert compare(seed, 2_000 if LONG else 60, compiled) > 500
+    cases = 2_000 if LONG else 60
+    assert compare(seed, cases, compiled) > 500
+    assert compare_masks(seed, cases, compiled) > 10_000
 
 
 def test_they_agree_under_the_sanitizers(tmp_path: Path) -> None:
@@ -90,6 +92,37 @@ def test_what_does_not_fit_is_an_error_and_nothing_is_written(compiled: ModuleTy
             compiled.suppress(corners, scores, classes, box, 0.5, places, boxes)
     with pytest.raises(TypeError):
         compiled.suppress(many, numbers, None, (0.0,) * 5, 0.5, places, sources)
+    labels, whole = np.zeros((8, 6), np.uint16), np.array([[0, 0, 6, 8]], np.int32)
+    grids, weights, offset = (
+        np.ones((3, 4, 5), np.float32),
+        np.ones((1, 3), np.float32),
+        numbers[:1],
+    )
+    across, down = (np.arange(n, dtype=np.int32) // 3 for n in (6, 8))
+    fitting = [labels, whole, grids, weights, offset, across, numbers[:6], down, numbers[:8]]
+    for place, wrong in (
+        (0, labels.astype(np.int16)),
+        (0, labels.T),
+        (1, whole + np.int32(1)),
+        (1, whole - np.int32(1)),
+        (1, whole.astype(np.int64)),
+        (2, grids[0]),
+        (3, weights[:, :2]),
+        (4, numbers[:2]),
+        (5, across * np.int32(4)),
+        (5, across - np.int32(1)),
+        (6, numbers[:5]),
+        (7, np.int32(3) - across),
+        (8, numbers[:8].astype(np.float64)),
+    ):
+        with pytest.raises(ValueError, match='paint'):
+            compiled.paint(*fitting[:place], wrong, *fitting[place + 1 :])
+    for places in (whole + np.int32(1), whole.astype(np.float32)):
+        with pytest.raises(ValueError, match='wipe'):
+            compiled.wipe(labels, places)
+    assert not labels.any()
+    assert compiled.paint(*fitting[:2], grids.astype(np.float64), *fitting[3:]) is False
+    assert compiled.paint(*fitting) is True and labels.all()
 
 
 def test_without_a_compiler_it_is_built_and_runs_in_plain_python(tmp_path: Path) -> None:

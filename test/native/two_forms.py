@@ -15,6 +15,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
+from zc_perception.detection import masks
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import candidates, make_head, score_filter
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
@@ -96,6 +97,46 @@ def compare(seed: int, cases: int, compiled: ModuleType) -> int:
     return boxes
 
 
+def compare_masks(seed: int, cases: int, compiled: ModuleType) -> int:
+    """How many pixels of masks both forms have painted, equal in each case."""
+    random, pixels = np.random.default_rng(seed), 0
+    for case in range(cases):
+        many, count = int(random.choice([1, 5, 8, 32, 40])), int(random.integers(0, 12))
+        grid, size = random.integers(2, 40, 2), random.integers(16, 300, 2) * 2
+        real = random.normal(0, random.choice([0.01, 1.0]), (1, many, *grid)).astype(np.float32)
+        turned = bool(random.random() < 0.3)
+        tensor = _tensor(random, np.ascontiguousarray(real[0]))
+        if turned:
+            values = np.ascontiguousarray(tensor.values.transpose(1, 2, 0))[None]
+            tensor = RawTensor(values, tensor.scale, tensor.zero_point, 'nhwc')
+        box = Letterbox.fit(*size.tolist(), 640, 480, stretch=bool(random.random() < 0.3))
+        corners = np.sort(random.uniform(0, 1, (count, 2, 2)) ** random.choice([1, 0.1]), axis=1)
+        boxes = (corners * size).reshape(count, 4).astype(np.float32)
+        extras = np.concatenate(
+            (boxes, np.ones((count, 1)), np.zeros((count, 1)), random.normal(0, 1, (count, many))),
+            axis=1,
+        ).astype(np.float32)
+        table = RawTensor(extras)
+        head = make_head(HeadSpec('boxes', 1, (640, 480), masks=many))
+        found = Detections(
+            boxes, extras[:, 4], np.zeros(count, np.intp), rows=np.arange(count, dtype=np.intp)
+        )
+        painted = []
+        for form in (compiled, None):
+            with patch.object(masks, 'compiled', form), np.errstate(all='ignore'):
+                painter = masks.MaskPainter(head, many)
+                labels = np.zeros(size[::-1], np.uint16)
+                if random.random() < 0.5:  # in rows that are padded
+                    labels = np.zeros((size[1], size[0] + 8), np.uint16)[:, : size[0]]
+                painter.paint([table, tensor], box, found, labels)
+                painted.append(labels.copy())
+                painter.paint([table, tensor], box, Detections.empty(), labels)
+                assert not labels.any(), (seed, case)
+        assert (painted[0] == painted[1]).all(), (seed, case, tensor.values.dtype, grid, size)
+        pixels += int(np.count_nonzero(painted[0]))
+    return pixels
+
+
 def load(path: str) -> ModuleType:
     """The compiled module at *path*."""
     loader = importlib.machinery.ExtensionFileLoader('zc_perception.native.compiled', path)
@@ -107,4 +148,5 @@ def load(path: str) -> ModuleType:
 
 
 if __name__ == '__main__':
-    print(compare(int(sys.argv[2]), int(sys.argv[3]), load(sys.argv[1])))
+    given, numbers = load(sys.argv[1]), (int(sys.argv[2]), int(sys.argv[3]))
+    print(compare(*numbers, given), compare_masks(*numbers, given))

@@ -1,13 +1,13 @@
-"""Masks, keypoints and turned boxes from a model's file to topics, to an independent reader, and to the overlay's picture."""
+"""Masks, keypoints and turned boxes from a model's file to topics, to a recording and an independent reader, and to the overlay's picture."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from foxglove_msgs.msg import ImageAnnotations
+from mcap.reader import make_reader
 from nodes.managed import CLEANUP, DEACTIVATE, managed
-from npu.onnx_kit import constant, FLOAT
+from npu.onnx_kit import export
 import numpy as np
 import pytest
 from rosbags.typesys import get_types_from_msg, get_typestore, Stores
@@ -19,8 +19,8 @@ from zc_perception.link.image_conversion import stamp_ns
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import check_classes, InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
+from zc_perception.nodes.recorder import RecorderNode
 
-MESSAGES = Path(__file__).resolve().parents[1] / 'interfaces' / 'foxglove_msgs' / 'msg'
 SIDE = 64
 # Frames of 128 x 96 lie at half their size in rows 8 to 56 of the input. A box in pixels of the
 # input: 12, 18 to 44, 42.
@@ -29,38 +29,27 @@ POINTS = [(20.0 + i, 24.0 + i, 0.9 if i < 13 else 0.2) for i in range(17)]
 
 
 def model(folder: Path, task: str) -> str:
-    """An export of one class with one object, as Ultralytics lays it out."""
-    said = {
-        'names': {0: 'thing'},
-        'imgsz': [SIDE, SIDE],
-        'stride': 32,
-        'task': task,
-        'kpt_shape': [17, 3],
-    }
-    more = {'segment': [1.0, 0.0], 'pose': [n for point in POINTS for n in point], 'obb': [0.5]}[
-        task
-    ]
-    rows = np.zeros((1, 5 + len(more), 84), np.float32)
-    rows[0, :, 3] = X, Y, W, H, SCORE, *more
-    outputs: dict[str, Any] = {'output0': rows}
-    if task == 'segment':  # the mask is the left half of the input
-        outputs['output1'] = np.full((1, 2, 16, 16), -1.0, np.float32)
-        outputs['output1'][0, 0, :, :7] = 1
-    file = folder / f'{task}.onnx'
-    file.write_bytes(
-        constant(
-            outputs, {'images': (FLOAT, (1, 3, SIDE, SIDE))}, {k: str(v) for k, v in said.items()}
-        )
-    )
-    return str(file)
+    """An export of one class with one object."""
+    more = {'segment': [1.0, 0.0], 'pose': [n for point in POINTS for n in point], 'obb': [0.5]}
+    grids = np.full((2, 16, 16), -1.0)  # the mask is the left half of the input
+    grids[0, :, :7] = 1
+    rows = [[X, Y, W, H, SCORE, *more[task]]]
+    return export(
+        folder, task, ['thing'], rows, SIDE, grids if task == 'segment' else (),
+        [17, 3] if task == 'pose' else (),
+    )  # fmt: skip
 
 
-def read_by_rosbags(message: bytes) -> Any:
-    """The message, by a reader that shares nothing with ROS."""
-    store = get_typestore(Stores.ROS2_HUMBLE)
-    for file in MESSAGES.glob('*.msg'):
-        store.register(get_types_from_msg(file.read_text(), f'foxglove_msgs/msg/{file.stem}'))
-    return store.deserialize_cdr(message, 'foxglove_msgs/msg/ImageAnnotations')
+def recorded(folder: Path) -> list[Any]:
+    """The annotations in a recording, by readers that know nothing but what the file says."""
+    store, found = get_typestore(Stores.EMPTY), []
+    for file in folder.glob('*.mcap'):
+        with file.open('rb') as stream:
+            for schema, channel, message in make_reader(stream).iter_messages():
+                assert schema is not None and channel.topic == '/detections/annotations'
+                store.register(get_types_from_msg(schema.data.decode(), schema.name))
+                found.append(store.deserialize_cdr(message.data, schema.name))
+    return found
 
 
 @pytest.mark.parametrize('task', ['segment', 'pose', 'obb'])
@@ -77,12 +66,13 @@ def test_what_a_model_finds_besides_boxes_is_published_and_drawn(
     with managed(free_domain) as run:
         capture = run.make(CaptureNode, camera)
         inference = run.make(
-            InferenceNode, {**parameters, 'annotations': task == 'obb', 'tracking': 'bytetrack'}
+            InferenceNode, {**parameters, 'annotations': task != 'pose', 'tracking': 'bytetrack'}
         )
         overlay = run.make(OverlayNode, {})
+        record = {'path': str(tmp_path / 'drive'), 'topics': ['detections/annotations']}
+        recorder = run.make(RecorderNode, {**record, 'frames': False, 'disk_floor': 0})
         boxes: dict[int, Detection2DArray] = {}
         masks: list[Image] = []
-        drawn: list[bytes] = []
         pictures: list[Image] = []
         for kind, topic, take in (
             (Detection2DArray, 'detections', lambda m: boxes.update({stamp_ns(m.header): m})),
@@ -90,20 +80,16 @@ def test_what_a_model_finds_besides_boxes_is_published_and_drawn(
             (Image, 'detections/image', pictures.append),
         ):
             run.manager.create_subscription(kind, topic, take, 10)
-        run.manager.create_subscription(
-            ImageAnnotations, 'detections/annotations', drawn.append, 10, raw=True
-        )
-        for node in (inference, overlay, capture):
+        for node in (recorder, inference, overlay, capture):
             node.start()
-        wanted: list[Any] = masks if task == 'segment' else drawn
-        run.eventually(lambda: len(boxes) > 3 and len(wanted) > 3 and len(pictures) > 3)
+        run.eventually(lambda: recorder.recorder.statistics().messages > 3 and len(pictures) > 3)
+        run.eventually(lambda: len(boxes) > 3 and (len(masks) > 3 or task != 'segment'))
         run.eventually(lambda: _shows(task, pictures[-1]), 'the overlay draws it')
         [box] = next(iter(boxes.values())).detections
         assert (box.bbox.size_x, box.bbox.size_y) == (2 * W, 2 * H) and box.id == '1'
         assert (box.bbox.center.position.x, box.bbox.center.position.y) == (2 * X, 2 * (Y - 8))
         assert box.bbox.center.theta == (0.5 if task == 'obb' else 0.0)
         if task == 'segment':
-            assert not drawn
             message = next(message for message in masks if stamp_ns(message.header) in boxes)
             assert message.header == boxes[stamp_ns(message.header)].header
             assert (message.width, message.height, message.step, message.encoding) == (
@@ -119,24 +105,24 @@ def test_what_a_model_finds_besides_boxes_is_published_and_drawn(
             assert inference.ledger.count('masks')
         else:
             assert not masks
-            said = read_by_rosbags(drawn[-1])
-            loop, *shapes = said.points
-            assert loop.type == 2 and said.texts[0].text == 'thing 0.90 #1'
-            assert said.timestamp.sec * 10**9 + said.timestamp.nanosec > 0
-            if task == 'obb':
-                # Turned from x to y: the first side goes down to the right.
-                one, other = loop.points[:2]
-                assert np.arctan2(other.y - one.y, other.x - one.x) == pytest.approx(0.5, abs=1e-5)
-                assert not shapes
-            else:
-                lines, points = shapes
-                assert [(p.x, p.y) for p in points.points] == [
-                    (2 * x, 2 * (y - 8)) for x, y, _ in POINTS
-                ]
-                assert [c.a for c in points.outline_colors] == pytest.approx(
-                    [s for *_, s in POINTS]
-                )
-                assert (lines.type, points.type, len(lines.points)) == (4, 1, 24)
+        assert run.change(recorder, DEACTIVATE) and run.change(recorder, CLEANUP)
+        said = recorded(tmp_path / 'drive')[-1]
+        loop, *shapes = said.points
+        assert loop.type == 2 and said.texts[0].text == 'thing 0.90 #1'
+        assert said.timestamp.sec * 10**9 + said.timestamp.nanosec > 0
+        # The first side; a turned one goes down to the right.
+        one, other = loop.points[:2]
+        angle = np.arctan2(other.y - one.y, other.x - one.x)
+        assert angle == pytest.approx(0.5 if task == 'obb' else 0.0, abs=1e-5)
+        assert np.hypot(other.x - one.x, other.y - one.y) == pytest.approx(2 * W)
+        assert bool(shapes) is (task == 'pose')
+        if task == 'pose':
+            lines, points = shapes
+            assert [(p.x, p.y) for p in points.points] == [
+                (2 * x, 2 * (y - 8)) for x, y, _ in POINTS
+            ]
+            assert [c.a for c in points.outline_colors] == pytest.approx([s for *_, s in POINTS])
+            assert (lines.type, points.type, len(lines.points)) == (4, 1, 24)
         assert run.change(inference, DEACTIVATE) and run.change(inference, CLEANUP)
         assert not inference.observers
         topic = 'masks' if task == 'segment' else 'annotations'
@@ -161,11 +147,13 @@ def _shows(task: str, message: Image) -> bool:
     return bool((green[24:44, 14:22] > 40).any())
 
 
-def test_tiles_are_refused_by_name(tmp_path: Path) -> None:
-    values = {'model': model(tmp_path, 'pose'), 'accelerator': 'onnx', 'classes': []}
-    check_classes({**values, 'tiles': '1x1'})
-    with pytest.raises(
-        ConfigError,
-        match=r"parameter 'tiles' is 2x1, but model pose finds more than upright boxes",
-    ):
-        check_classes({**values, 'tiles': '2x1'})
+def test_masks_in_tiles_are_refused_by_name(tmp_path: Path) -> None:
+    for task in ('segment', 'pose', 'obb'):
+        values = {'model': model(tmp_path, task), 'accelerator': 'onnx', 'classes': []}
+        check_classes({**values, 'tiles': '1x1'})
+        if task != 'segment':
+            check_classes({**values, 'tiles': '2x1'})
+            continue
+        said = "parameter 'tiles' is 2x1, but model segment finds masks, which nobody joins"
+        with pytest.raises(ConfigError, match=said):
+            check_classes({**values, 'tiles': '2x1'})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,3 +103,30 @@ def constant(
         _field(14, _field(1, key) + _field(2, value)) for key, value in (metadata or {}).items()
     )
     return _field(1, 8) + _field(7, graph) + _field(8, _field(2, 13)) + said
+
+
+def export(
+    folder: Path,
+    task: str,
+    names: Sequence[str],
+    rows: Sequence[Sequence[float]],
+    side: int,
+    grids: Sequence[NDArray[np.floating]] = (),
+    keypoints: Sequence[int] = (),
+) -> str:
+    """A file as Ultralytics exports it, which yields these rows, whatever it is given.
+
+    :param rows: centre and size of a box in pixels of the input, a score for each class, and what the task has more.
+    :param grids: the prototypes of masks.
+    """
+    said = {'names': dict(enumerate(names)), 'imgsz': [side, side], 'stride': 32, 'task': task}
+    said |= {'kpt_shape': list(keypoints)} if keypoints else {}
+    table = np.zeros((1, len(rows[0]), 21 * (side // 32) ** 2), np.float32)
+    table[0, :, 3 : 3 + len(rows)] = np.array(rows).T
+    outputs: dict[str, NDArray[np.generic]] = {'output0': table}
+    if len(grids):
+        outputs['output1'] = np.array(grids, np.float32)[None]
+    file = folder / f'{task}.onnx'
+    inputs = {'images': (FLOAT, (1, 3, side, side))}
+    file.write_bytes(constant(outputs, inputs, {key: str(value) for key, value in said.items()}))
+    return str(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -51,6 +52,18 @@ class Detections:
         by = np.array((x, y, x, y, 0), np.float32)
         turned = None if self.turned is None else self.turned + by * (1, 1, 0, 0, 0)
         return replace(self, boxes=self.boxes + by[:4], turned=turned)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Detections]) -> Detections:
+        """Join several, one after the other; all or none of them have turned boxes."""
+        turned = [part.turned for part in parts if part.turned is not None]
+        return cls(
+            np.concatenate([part.boxes for part in parts]),
+            np.concatenate([part.scores for part in parts]),
+            np.concatenate([part.classes for part in parts]),
+            np.concatenate([part.rows for part in parts]),
+            turned=np.concatenate(turned) if turned else None,
+        )
 
     @classmethod
     def empty(cls) -> Detections:

@@ -11,7 +11,6 @@ from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.spec import Head
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.detection.tiles import seen_region
 
 PEOPLE = 17
 PERSON = ((0, 1), (0, 2), (1, 3), (2, 4), (5, 6), (5, 7), (7, 9), (6, 8), (8, 10),
@@ -39,10 +38,12 @@ def keypoints(
     :param outputs: those that *found* was decoded from.
     :param shape: the keypoints of each row: how many, and how many numbers each has.
     """
-    values = head.extras(outputs, found.rows).reshape(-1, shape[1])
-    points = np.ones((len(values), 3), np.float32)
-    # Pairs, where the letterbox takes boxes.
-    points[:, :2] = box.to_source(np.tile(values[:, :2], 2))[:, :2]
-    points[:, :2] += seen_region(box)[:2]
-    points[:, 2:] = values[:, 2:]
-    return points.reshape(len(found), shape[0], 3)
+    points = np.ones((len(found), shape[0], 3), np.float32)
+    for region, part, which, rows in box.runs(outputs, found.rows):
+        values = head.extras(part, rows).reshape(-1, shape[1])
+        # Pairs, where the letterbox takes boxes.
+        places = box.to_source(np.tile(values[:, :2], 2))[:, :2] + region[:2]
+        points[which, :, :2] = places.reshape(len(which), -1, 2)
+        if shape[1] > 2:
+            points[which, :, 2] = values[:, 2].reshape(len(which), -1)
+    return points

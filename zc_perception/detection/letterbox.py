@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import ConfigError
+
+
+class Region(NamedTuple):
+    """A rectangle of a frame, in pixels."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+class Ran(NamedTuple):
+    """
+    What the model made of a part of a frame.
+
+    :param region: the part that the model saw.
+    :param outputs: of that run.
+    :param which: (n) places of the detections that are from it.
+    :param rows: (n) theirs in these outputs.
+    """
+
+    region: Region
+    outputs: Sequence[RawTensor]
+    which: NDArray[np.intp]
+    rows: NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -90,6 +117,15 @@ class Letterbox:
         np.maximum(moved, 0.0, out=moved)
         np.minimum(moved, source, out=moved)
         return moved.astype(np.float32)
+
+    def runs(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> Iterator[Ran]:
+        """
+        Take apart what the model made of a frame, by the parts that it ran on: here it is one.
+
+        :param rows: of what was found, best first.
+        """
+        region = Region(0, 0, self.source_width, self.source_height)
+        yield Ran(region, outputs, np.arange(len(rows)), rows)
 
     def meets(self, low: Sequence[float], high: Sequence[float]) -> bool:
         """

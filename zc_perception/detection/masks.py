@@ -9,6 +9,7 @@ covers, then its values between the prototype's pixels, bilinear, for each pixel
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import cv2
 import numpy as np
@@ -19,10 +20,11 @@ from zc_perception.detection.heads.levels import prototypes, without_batch
 from zc_perception.detection.heads.spec import Head
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.detection.tiles import seen_region
+from zc_perception.native import compiled
 
 MOST = 65535
 """Labels that a picture can have."""
+_NOWHERE = np.zeros((0, 4), np.int32)
 
 
 class MaskPainter:
@@ -40,7 +42,7 @@ class MaskPainter:
         self._key: object = None
         self._axes: tuple[_Axis, _Axis] | None = None
         self._labels: NDArray[np.uint16] | None = None
-        self._painted: list[tuple[slice, slice]] = []
+        self._painted = _NOWHERE
 
     def paint(
         self,
@@ -58,43 +60,29 @@ class MaskPainter:
         :param labels: (rows, columns) of the frame; zeros, or the result of the last call.
         """
         if labels is not self._labels:
-            self._labels, self._painted = labels, []
-        for place in self._painted:
-            labels[place] = 0
-        self._painted.clear()
+            self._labels, self._painted = labels, _NOWHERE
+        _wipe(labels, self._painted)
+        self._painted = _NOWHERE
+        found = found.chosen(slice(MOST))
         if not len(found):
             return
+        [((left, top, width, height), *_)] = box.runs(outputs, found.rows)
         tensor = outputs[prototypes(outputs, self._masks)]
+        # With one scale only the sign of a sum counts.
+        if not isinstance(tensor.scale, float):
+            tensor = RawTensor(tensor.real(), layout=tensor.layout)
         grids = without_batch(tensor.values)
         if grids.shape[0] != self._masks or tensor.layout == 'nhwc':
             grids = grids.transpose(2, 0, 1)
-        # The scale of a sum's prototypes doesn't matter where only its sign does.
-        weights = self._head.extras(outputs, found.rows)
-        offset = tensor.zero_point * weights.sum(axis=1) if tensor.quantised else None
+        weights = np.ascontiguousarray(self._head.extras(outputs, found.rows), np.float32)
+        zero = tensor.zero_point if tensor.quantised else 0
+        offsets = np.asarray(zero * weights.sum(axis=1), np.float32)
         columns, rows = self._look(box, grids.shape)
-        left, top, *_ = seen_region(box)
-        corners = np.ceil(found.boxes - (left, top, left, top) - 0.5).astype(int)
-        limits = (box.source_width, box.source_height)
-        corners = corners.clip(0, limits * 2).tolist()
-        for index in range(min(len(found), MOST) - 1, -1, -1):
-            x0, y0, x1, y1 = corners[index]
-            if x1 <= x0 or y1 <= y0:
-                continue
-            x, y, across = columns.first[x0:x1], rows.first[y0:y1], rows.share[y0:y1, None]
-            own = slice(x[0], x[-1] + 2)
-            part = grids[:, y[0] : y[-1] + 2, own]
-            values = weights[index] @ part.reshape(self._masks, -1).astype(np.float32, copy=False)
-            if offset is not None:
-                values -= offset[index]
-            values = values.reshape(part.shape[1:]) @ columns.weights[own, x0:x1]
-            low, high = values.take(y - y[0], axis=0), values.take(y - (y[0] - 1), axis=0)
-            high -= low
-            high *= across
-            high += low
-            place = slice(y0 + top, y1 + top), slice(x0 + left, x1 + left)
-            label = np.full(high.shape, index + 1, np.uint16)
-            cv2.copyTo(label, (high > 0).view(np.uint8), labels[place])
-            self._painted.append(place)
+        corners = np.ceil(found.boxes - (left, top, left, top) - 0.5)
+        boxes = corners.clip(0, (width, height) * 2).astype(np.int32)
+        part = labels[top : top + height, left : left + width]
+        _paint(part, boxes, grids, weights, offsets, columns, rows)
+        self._painted = boxes + np.array((left, top, left, top), np.int32)
 
     def _look(self, box: Letterbox, shape: tuple[int, ...]) -> tuple[_Axis, _Axis]:
         """Return the prototypes' pixels around the frame's pixels, along each axis."""
@@ -112,15 +100,72 @@ class _Axis:
     """
     How the frame's pixels along an axis map to the prototypes' pixels.
 
-    For each pixel: the prototypes' pixel before it, the weight of the next one, and both as a
-    matrix.
+    For each pixel: the prototypes' pixel before it, and the weight of the next one.
     """
 
     def __init__(self, source: int, size: int, start: int, input_size: int, count: int) -> None:
         places = start + (np.arange(source) + 0.5) * (size / source)
         places = places * (count / input_size) - 0.5
-        self.first = np.floor(places).astype(np.intp).clip(0, count - 2)
-        self.share = (places - self.first).clip(0, 1).astype(np.float32)
-        self.weights = np.zeros((count, source), np.float32)
-        self.weights[self.first, np.arange(source)] = 1 - self.share
-        self.weights[self.first + 1, np.arange(source)] = self.share
+        self.before = np.floor(places).clip(0, count - 2).astype(np.int32)
+        self.share = (places - self.before).clip(0, 1).astype(np.float32)
+
+
+def _wipe(labels: NDArray[np.uint16], places: NDArray[np.int32]) -> None:
+    """Zero these rectangles."""
+    if compiled is not None:
+        compiled.wipe(labels, places)
+        return
+    for x0, y0, x1, y1 in places.tolist():
+        labels[y0:y1, x0:x1] = 0
+
+
+def _paint(
+    labels: NDArray[np.uint16],
+    boxes: NDArray[np.int32],
+    grids: NDArray[Any],
+    weights: NDArray[np.float32],
+    offsets: NDArray[np.float32],
+    columns: _Axis,
+    rows: _Axis,
+) -> None:
+    """
+    Paint masks, compiled or in NumPy.
+
+    Both add the masks one after the other, as NumPy does along an axis that isn't the innermost.
+    """
+    if compiled is not None and compiled.paint(
+        labels,
+        boxes,
+        grids,
+        weights,
+        offsets,
+        columns.before,
+        columns.share,
+        rows.before,
+        rows.share,
+    ):
+        return
+    for index, (x0, y0, x1, y1) in reversed([*enumerate(boxes.tolist())]):
+        if x1 <= x0 or y1 <= y0:
+            continue
+        x, y = columns.before[x0:x1], rows.before[y0:y1]
+        part = grids[:, y[0] : y[-1] + 2, x[0] : x[-1] + 2].astype(np.float32, order='C')
+        part *= weights[index, :, None, None]
+        values = np.add.reduce(part, axis=0)
+        values -= offsets[index]
+        values = _between(values, x - x[0], columns.share[x0:x1], 1)
+        values = _between(values, y - y[0], rows.share[y0:y1, None], 0)
+        label = np.full(values.shape, index + 1, np.uint16)
+        cv2.copyTo(label, (values > 0).view(np.uint8), labels[y0:y1, x0:x1])
+
+
+def _between(
+    values: NDArray[np.float32], before: NDArray[np.int32], share: NDArray[np.float32], axis: int
+) -> NDArray[np.float32]:
+    """Interpolate the values at places, each of which lies a share behind one of them."""
+    low = values.take(before, axis=axis)
+    high = values.take(before + 1, axis=axis)
+    high -= low
+    high *= share
+    high += low
+    return high

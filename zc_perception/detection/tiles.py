@@ -4,15 +4,16 @@ A part of the picture instead of all of it, and overlapping tiles of that part.
 So small objects are seen as large as they are in the picture.
 
 :func:`plan` says where the tiles are, and :func:`crop` takes one out of a frame's planes.
-    :func:`decode` makes one list of what was found in all of them, in pixels of the frame, and
-    joins boxes that a tile's border has cut. It compares boxes by intersection over the smaller
-    box (IoS): two parts of one object hardly overlap by their union, but much by the smaller one.
+:func:`decode` makes one list of what was found in all of them, in pixels of the frame, and joins
+boxes that a tile's border has cut. It compares boxes by intersection over the smaller box (IoS):
+two parts of one object hardly overlap by their union, but much by the smaller one. What a row of
+the outputs has besides a box, such as keypoints, comes from the tile that has the object whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 import re
 from typing import Any, NamedTuple, TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.spec import DecodeLimits, Head
-from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.letterbox import Letterbox, Ran, Region
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError, shown
 from zc_perception.parameters import ParameterSpec
@@ -35,6 +36,10 @@ _MOST = 16
 _SAME = 0.5
 # A box that ends so close to an inner border was cut by it, as a share of the tile's side.
 _CUT = 0.02
+# A tile's rows are numbered from so many times its number on.
+_ROWS = 1 << 22
+# Places in a box, of which some are counted; in its own width and height, from its centre.
+_PLACES = np.stack(np.meshgrid(*[(np.arange(16) + 0.5) / 16 - 0.5] * 2), axis=-1).reshape(-1, 2)
 
 
 def parse_roi(text: str) -> tuple[int, int, int, int] | None:
@@ -87,15 +92,6 @@ PARAMETERS = (
 """Of an accelerator that can run a model on parts of a frame."""
 
 
-class Region(NamedTuple):
-    """A rectangle of a frame, in pixels."""
-
-    x: int
-    y: int
-    width: int
-    height: int
-
-
 _NOWHERE = Region(0, 0, 0, 0)
 
 
@@ -124,6 +120,18 @@ class Tiling(Letterbox):
         """Make the tiling of a frame."""
         values = {field.name: getattr(one, field.name) for field in fields(Letterbox)}
         return cls(**values, regions=regions, whole=whole)
+
+    def outputs_of(self, tile: int, outputs: Sequence[RawTensor]) -> Sequence[RawTensor]:
+        """Return those of one tile."""
+        each = len(outputs) // len(self.regions)
+        return outputs[tile * each : (tile + 1) * each]
+
+    def runs(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> Iterator[Ran]:
+        """See :class:`Letterbox`; rows have the numbers that :func:`decode` gives them."""
+        tiles, rows = np.divmod(rows, _ROWS)
+        for tile in np.unique(tiles).tolist():
+            which = np.flatnonzero(tiles == tile)
+            yield Ran(self.regions[tile], self.outputs_of(tile, outputs), which, rows[which])
 
 
 def plan(
@@ -217,13 +225,6 @@ def crop(planes: Planes, size: tuple[int, int], region: Region) -> Planes:
     return tuple(parts)
 
 
-def seen_region(box: Letterbox) -> Region:
-    """Return the part of the frame that the model sees at once."""
-    if isinstance(box, Tiling):
-        return box.regions[0]
-    return Region(0, 0, box.source_width, box.source_height)
-
-
 def decode(
     head: Head, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
 ) -> Detections:
@@ -235,57 +236,62 @@ def decode(
     if not isinstance(box, Tiling):
         return head.decode(outputs, box, limits)
     if len(box.regions) == 1:
-        return head.decode(outputs, box, limits).moved(*seen_region(box)[:2])
-    each = len(outputs) // len(box.regions)
-    found = []
+        return head.decode(outputs, box, limits).moved(*box.regions[0][:2])
+    parts = []
     for index, region in enumerate(box.regions):
-        part = head.decode(outputs[index * each : (index + 1) * each], box, limits)
-        found.append(part.boxes + np.array((region.x, region.y) * 2, np.float32))
-        found[-1] = np.concatenate(
-            (found[-1], part.scores[:, None], part.classes[:, None]), axis=1
-        )
-    table = np.concatenate(found)
-    tiles = np.repeat(np.arange(len(found)), [len(part) for part in found])
-    return _merged(table, tiles, box, limits.count)
+        part = head.decode(box.outputs_of(index, outputs), box, limits)
+        part = part.moved(region.x, region.y)
+        parts.append(replace(part, rows=part.rows + index * _ROWS))
+    tiles = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return _merged(Detections.joined(parts), tiles, box, limits.count)
 
 
-def _merged(
-    table: NDArray[np.float32], tiles: NDArray[np.intp], box: Tiling, count: int
-) -> Detections:
+def _merged(found: Detections, tiles: NDArray[np.intp], box: Tiling, count: int) -> Detections:
     """
-    Keep one box for each object.
+    Keep one detection for each object.
 
-    Beginning with the best score, each box takes in the same object's boxes of other tiles.
+    Beginning with the best score, each takes in the same object's detections of other tiles.
     """
-    order = np.argsort(-table[:, 4], kind='stable')
-    rows, tiles = table[order].astype(np.float64), tiles[order]
-    cut = _cut(rows[:, :4], tiles, box)
-    left = np.ones(len(rows), np.bool_)
-    chosen = []
-    for index in range(len(rows)):
+    order = np.argsort(-found.scores, kind='stable')
+    found, tiles = found.chosen(order), tiles[order]
+    boxes = found.boxes.astype(np.float64)
+    cut, turned = _cut(boxes, tiles, box), found.turned
+    left = np.ones(len(found), np.bool_)
+    best, rows = [], []
+    for index in range(len(found)):
         if not left[index]:
             continue
         left[index] = False
-        own, is_cut, used = rows[index, :4].copy(), cut[index], {int(tiles[index])}
+        row, own, used = index, boxes[index].copy(), {int(tiles[index])}
         while True:
-            same = left & (rows[:, 5] == rows[index, 5]) & (_ios(own, rows[:, :4]) >= _SAME)
-            same &= ~np.isin(tiles, list(used))
+            same = left & (found.classes == found.classes[index]) & ~np.isin(tiles, list(used))
+            overlaps = _ios(own, boxes)
+            same &= overlaps >= _SAME if turned is None else overlaps > 0
             others = np.flatnonzero(same)
+            if turned is not None:
+                others = others[_turned_ios(turned[row], turned[others]) >= _SAME]
             if not len(others):
                 break
             left[others] = False
             used.update(tiles[others].tolist())
-            if not is_cut:
+            if not cut[row]:
                 continue  # it is whole: what else overlaps it is a part of it
-            own[:2] = np.minimum(own[:2], rows[others, :2].min(axis=0))
-            own[2:] = np.maximum(own[2:], rows[others, 2:4].max(axis=0))
-        rows[index, :4] = own
-        chosen.append(index)
-        if len(chosen) == count:
+            whole = others[~cut[others]]
+            row = int(whole[0]) if len(whole) else row
+            if turned is not None:
+                own = boxes[row].copy()
+                continue
+            own[:2] = np.minimum(own[:2], boxes[others, :2].min(axis=0))
+            own[2:] = np.maximum(own[2:], boxes[others, 2:].max(axis=0))
+        boxes[index] = own
+        best.append(index)
+        rows.append(row)
+        if len(best) == count:
             break
-    rows = rows[chosen]
-    return Detections(
-        rows[:, :4].astype(np.float32), rows[:, 4].astype(np.float32), rows[:, 5].astype(np.intp)
+    return replace(
+        found.chosen(np.array(rows, np.intp)),
+        boxes=boxes[best].astype(np.float32),
+        scores=found.scores[best],
     )
 
 
@@ -311,3 +317,27 @@ def _ios(one: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.fl
         np.minimum(areas, (one[2:] - one[:2]).prod()), 1e-9
     )
     return ios
+
+
+def _turned_ios(one: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float64]:
+    """
+    Compute the same for turned boxes (5) and (n, 5).
+
+    It counts which of some places in the smaller box lie in the other one.
+    """
+    smaller = (others[:, 2:4].prod(axis=1) < one[2:4].prod())[:, None]
+    inner, outer = np.where(smaller, others, one), np.where(smaller, one, others)
+    places = _turn(_PLACES * inner[:, None, 2:4], inner[:, 4]) + inner[:, None, :2]
+    places = _turn(places - outer[:, None, :2], -outer[:, 4])
+    share: NDArray[np.float64] = (
+        (np.abs(places) <= outer[:, None, 2:4] / 2).all(axis=2).mean(axis=1)
+    )
+    return share
+
+
+def _turn(places: NDArray[np.float64], angles: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Turn places (n, k, 2) about the origin, by an angle for each of the n."""
+    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+    x, y = places[..., 0], places[..., 1]
+    turned: NDArray[np.float64] = np.stack((x * cos - y * sin, x * sin + y * cos), axis=-1)
+    return turned

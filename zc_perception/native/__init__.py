@@ -2,9 +2,9 @@
 
 ``compiled`` is that module, or ``None``: then everything runs in Python, which says what the
 compiled steps have to yield, in every bit. ``decode.h`` says what the functions of boxes do; their
-users are ``detection/heads/score_filter.py`` and ``candidates.py``. ``receiver.h`` is about frames
-of other processes; its user is ``link/shared_memory/remote_slots.py``. The wire it shares with
-``client/``.
+users are ``detection/heads/score_filter.py`` and ``candidates.py``. ``masks.h`` is about masks; its
+user is ``detection/masks.py``. ``receiver.h`` is about frames of other processes; its user is
+``link/shared_memory/remote_slots.py``. The wire it shares with ``client/``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import ModuleType
 PLAIN_VARIABLE = 'ZC_PLAIN'
 """Set it to 1 in the environment to run in plain Python although there is a compiled module."""
 # As in module.c: goes up with each change that the other side has to know.
-_VERSION = 2
+_VERSION = 3
 
 
 def _load() -> tuple[ModuleType | None, str]:

@@ -9,13 +9,6 @@
 /* Cells whose maxima are computed together, so that all their numbers fit into the second cache; and are asked for together. */
 enum { BLOCK = 512, GROUPS = 17, STEP = 32 };
 
-/* GCC makes vector code of the plain loops below; where it can, also such that newer processors run. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(ZC_NO_CLONES)
-#define CLONES __attribute__((target_clones("avx2", "default")))
-#else
-#define CLONES
-#endif
-
 #define T float
 #define LOWEST -INFINITY
 #define IS_FINITE(x) (fabsf(x) < INFINITY)

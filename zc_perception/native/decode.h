@@ -9,6 +9,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* GCC makes vector code of plain loops; where it can, also such that newer processors run. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(ZC_NO_CLONES)
+#define CLONES __attribute__((target_clones("avx2", "default")))
+#else
+#define CLONES
+#endif
+
 enum zc_type { ZC_F32, ZC_I8, ZC_U8, ZC_I16, ZC_U16 };
 
 /* Scores of a grid: strides in bytes; either the columns or the classes lie side by side. */

@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-#include "decode.h"
+#include "masks.h"
 
 /* The arrays of one call, which are let go together. */
-enum { MOST_ARRAYS = 5 };
+enum { MOST_ARRAYS = 9 };
 struct arrays {
     Py_buffer views[MOST_ARRAYS];
     int count;
@@ -107,13 +107,94 @@ static PyObject *suppress(PyObject *module, PyObject *const *words, Py_ssize_t c
     return stay < 0 ? PyErr_NoMemory() : PyLong_FromSsize_t(stay);
 }
 
+/* Whether all are numbers of that kind. */
+static int is_plain(const Py_buffer *view, char letter) {
+    return view->format != NULL && view->format[0] == letter && view->format[1] == '\0';
+}
+/* Labels of a picture (rows, columns), and rectangles (n, 4) in it. */
+static int look_at_labels(struct arrays *arrays, PyObject *array, struct zc_labels *labels, Py_ssize_t size[2]) {
+    const Py_buffer *view = look(arrays, array, PyBUF_STRIDED | PyBUF_FORMAT);
+    if (view == NULL || !is_plain(view, 'H') || view->ndim != 2 || view->strides[1] != 2 || view->strides[0] % 2 != 0 || (uintptr_t)view->buf % 2 != 0)
+        return 0;
+    labels->pixels = view->buf, labels->row = view->strides[0] / 2;
+    size[0] = view->shape[1], size[1] = view->shape[0];
+    return 1;
+}
+static const Py_buffer *look_at_places(struct arrays *arrays, PyObject *array, const Py_ssize_t size[2]) {
+    const Py_buffer *view = look(arrays, array, PyBUF_CONTIG_RO | PyBUF_FORMAT);
+    if (view == NULL || !is_plain(view, 'i') || view->len % 16 != 0) return NULL;
+    const int32_t *place = view->buf;
+    for (Py_ssize_t n = view->len / 16; n > 0; n--, place += 4)
+        if (place[0] < 0 || place[1] < 0 || place[2] > size[0] || place[3] > size[1]) return NULL;
+    return view;
+}
+PyDoc_STRVAR(wipe_doc, "wipe(labels, places): zero these rectangles. See masks.h.");
+static PyObject *wipe(PyObject *module, PyObject *const *words, Py_ssize_t count) {
+    struct arrays arrays = {.count = 0};
+    struct zc_labels labels;
+    Py_ssize_t size[2];
+    const Py_buffer *places;
+    (void)module;
+    if (count != 2 || !look_at_labels(&arrays, words[0], &labels, size) || (places = look_at_places(&arrays, words[1], size)) == NULL)
+        return refuse(&arrays, "wipe() takes labels (rows, columns) of uint16, and places (n, 4) of int32 inside them");
+    zc_wipe(&labels, places->buf, (size_t)places->len / 16);
+    let_go(&arrays);
+    Py_RETURN_NONE;
+}
+
+/* The two arrays of an axis, whose pixels before each lie in `cells` of the prototypes but the last. */
+static int look_at_axis(struct arrays *arrays, PyObject *const *words, Py_ssize_t count, Py_ssize_t cells, struct zc_axis *axis) {
+    const Py_buffer *before = look(arrays, words[0], PyBUF_CONTIG_RO | PyBUF_FORMAT), *share;
+    if (before == NULL || (share = look(arrays, words[1], PyBUF_CONTIG_RO | PyBUF_FORMAT)) == NULL || !is_plain(before, 'i') ||
+        !is_plain(share, 'f') || before->len != share->len || before->len / 4 != count)
+        return 0;
+    axis->before = before->buf, axis->share = share->buf, axis->count = (size_t)count;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (axis->before[i] < (i == 0 ? 0 : axis->before[i - 1]) || axis->before[i] + 1 >= cells) return 0;
+    return 1;
+}
+
+PyDoc_STRVAR(paint_doc, "paint(labels, boxes, prototypes, weights, offsets, columns, their shares, rows, their shares) -> whether it is "
+                        "done; if not, ask NumPy. See masks.h.");
+static PyObject *paint(PyObject *module, PyObject *const *words, Py_ssize_t count) {
+    static const char TEXT[] = "paint() takes labels (rows, columns) of uint16, boxes (n, 4) of int32 inside them, prototypes (masks, "
+                               "rows, columns), weights (n, masks) and offsets (n) of float32, and for each axis of the labels int32 and float32";
+    struct arrays arrays = {.count = 0};
+    struct zc_labels labels;
+    struct zc_prototypes p;
+    struct zc_axis axes[2];
+    Py_ssize_t size[2];
+    const Py_buffer *boxes, *grids, *weights, *offsets;
+    (void)module;
+    if (count != 9 || !look_at_labels(&arrays, words[0], &labels, size) || (boxes = look_at_places(&arrays, words[1], size)) == NULL ||
+        (grids = look(&arrays, words[2], PyBUF_STRIDES | PyBUF_FORMAT)) == NULL || grids->ndim != 3 ||
+        (weights = look(&arrays, words[3], PyBUF_CONTIG_RO | PyBUF_FORMAT)) == NULL || !is_plain(weights, 'f') ||
+        (offsets = look(&arrays, words[4], PyBUF_CONTIG_RO | PyBUF_FORMAT)) == NULL || !is_plain(offsets, 'f') ||
+        !look_at_axis(&arrays, words + 5, size[0], grids->shape[2], &axes[0]) || !look_at_axis(&arrays, words + 7, size[1], grids->shape[1], &axes[1]))
+        return refuse(&arrays, TEXT);
+    const Py_ssize_t n = boxes->len / 16, *shape = grids->shape, *strides = grids->strides;
+    if (n > UINT16_MAX || offsets->len / 4 != n || weights->len / 4 != n * shape[0]) return refuse(&arrays, TEXT);
+    p.data = grids->buf, p.masks = (size_t)shape[0], p.rows = (size_t)shape[1], p.columns = (size_t)shape[2];
+    p.mask = strides[0], p.row = strides[1], p.column = strides[2];
+    int done = 0;
+    if (type_of(grids, &p.type)) {
+        Py_BEGIN_ALLOW_THREADS
+        done = zc_paint(&p, &axes[0], &axes[1], weights->buf, offsets->buf, boxes->buf, (size_t)n, &labels);
+        Py_END_ALLOW_THREADS
+    }
+    let_go(&arrays);
+    return done < 0 ? PyErr_NoMemory() : PyBool_FromLong(done);
+}
+
 static PyMethodDef functions[] = {
     {"find", (PyCFunction)(void (*)(void))find, METH_FASTCALL, find_doc},
     {"suppress", (PyCFunction)(void (*)(void))suppress, METH_FASTCALL, suppress_doc},
+    {"wipe", (PyCFunction)(void (*)(void))wipe, METH_FASTCALL, wipe_doc},
+    {"paint", (PyCFunction)(void (*)(void))paint, METH_FASTCALL, paint_doc},
     {NULL, NULL, 0, NULL},
 };
 /* As in __init__.py. */
-enum { VERSION = 2 };
+enum { VERSION = 3 };
 static int begin(PyObject *module) { return zc_add_receiver(module) != 0 ? -1 : PyModule_AddIntConstant(module, "VERSION", VERSION); }
 static void end(void *module) { zc_clear_names(PyModule_GetState(module)); }
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)begin}, {0, NULL}};

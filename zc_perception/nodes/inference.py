@@ -188,11 +188,10 @@ def check_classes(values: Mapping[str, Any]) -> None:
     if variants and len(refusals) == len(variants):
         raise refusals[0]
     tiles = values.get('tiles', '1x1')
-    if manifest.head.extra and parse_tiles(tiles) != (1, 1):
+    if manifest.head.options.get('masks') and parse_tiles(tiles) != (1, 1):
         raise ConfigError(
-            f"parameter 'tiles' is {tiles}, but model {manifest.name} finds more than upright "
-            'boxes, which nobody joins across tiles; take '
-            'roi, or a model for task detect'
+            f"parameter 'tiles' is {tiles}, but model {manifest.name} finds masks, which nobody "
+            'joins across tiles; take roi, or a model for task detect, pose or obb'
         )
 
 
