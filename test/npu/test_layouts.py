@@ -138,6 +138,9 @@ READ: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None]] = {
         {'output0': raw(3, extra=8).transpose(0, 2, 1), 'output1': np.zeros((1, 8, 64, 80), np.float32)},
         ultralytics(3, task='segment'), None,
     ),
+    'segments without metadata': (
+        {'output0': raw(3, extra=8).transpose(0, 2, 1), 'output1': np.zeros((1, 8, 64, 80), np.float32)}, {}, THREE,
+    ),
     'segments, end to end': (
         {'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 32))), 300), 'output1': np.zeros((1, 32, 64, 80), np.float32)},
         ultralytics(2, end2end=True, task='segment'), None,
@@ -161,6 +164,11 @@ READ: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None]] = {
         _nms(YXYX, ('num_detections', 'detection_boxes', 'detection_scores', 'detection_classes')) | {
             'detection_classes': padded(LABELS.astype(np.float32) + 1, 100)
         }, {}, TWO,
+    ),
+    'tensorflow with all outputs': (
+        {'detection_anchor_indices': padded(LABELS, 100)}
+        | _nms(YXYX, ('num_detections', 'detection_boxes', 'detection_scores', 'detection_classes'))
+        | {'detection_classes': padded(LABELS.astype(np.float32) + 1, 100), 'raw_detection_boxes': np.ones((1, 500, 4), np.float32)}, {}, TWO,
     ),
     'detection output': (
         {'detection_out': columns(np.zeros(2), LABELS + 1, SCORES, CORNERS / ([WIDTH, HEIGHT] * 2)).reshape(1, 1, 2, 7)}, {}, TWO,
@@ -273,6 +281,18 @@ CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | N
     ),
     'no names': ({'output0': raw(80).transpose(0, 2, 1)}, {}, None, ('is missing.* for its 80 '
         'classes; those of COCO are classes_file: coco')),
+    'steps that skip all scores': (
+        {'output0': np.round(np.where(np.arange(7)[:, None] < 4, 60 + np.arange(CELLS) % 200, 0) / 2.5)[None].astype(np.float32) * 2.5},
+        ultralytics(3), None, r'scores in steps of 2.5 .float32., of which none lies from the score threshold 0.25',
+    ),
+    'an angle that nobody told of': (
+        {'output0': raw(3, extra=1).transpose(0, 2, 1)}, {}, {**THREE, 'head': 'yolov8'},
+        'one more in each row can be an angle: oriented: true',
+    ),
+    'keypoints that nobody told of': (
+        {'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 51))), 300)}, {}, {**TWO, 'head': 'boxes'},
+        r'the 51 more in each row can be masks: 51 or keypoints: \[17, 3\]',
+    ),
     'a classifier': ({'output0': np.zeros((1, 3), np.float32)}, ultralytics(3, task='classify'), None, 'task classify'),
 }  # fmt: skip
 
@@ -307,6 +327,23 @@ def test_a_dynamic_model_has_the_size_that_it_was_exported_with(model: Callable[
         r'and 256',
     ):
         load_manifest(model(*given, {'input': {'width': 320, 'height': 250}}, **open_sizes))
+
+
+@pytest.mark.parametrize(
+    ('layout', 'metadata', 'shape'),
+    [
+        ('end to end', ultralytics(2, end2end=True), ('batch', 300, 'anchors')),
+        ('rtdetr', ultralytics(3, head='RTDETRDecoder'), ('batch', 300, 'anchors')),
+        ('rtdetr, older', ultralytics(3, description='RT-DETR'), ('batch', 300, 'anchors')),
+        ('yolov5', ultralytics(3), ('batch', 'anchors', 8)),
+    ],
+)
+def test_rows_of_dynamic_models_are_what_they_are(
+    layout: str, metadata: dict[str, str], shape: tuple[Axis, ...], model: Callable[..., str]
+) -> None:
+    outputs = READ[layout][0]
+    image, shapes = (FLOAT, ('batch', 3, 'height', 'width')), {next(iter(outputs)): shape}
+    assert len(found_by(model(outputs, metadata, None, image=image, shapes=shapes))) == 2
 
 
 def _levels(per_level: tuple[int, ...], classes: int) -> Arrays:
@@ -373,8 +410,10 @@ def test_what_is_no_onnx_file_is_said(content: bytes, what: str, tmp_path: Path)
 @pytest.mark.parametrize(
     'text',
     ['\ufeffcar\nperson\n', '0: car\n1: person\n',
-     "'car'\n\"person\"", 'path: x\nnames:\n  0: car\n  1: person\n', 'nc: 2\nnames: [car, person]'],
-    ids=['bom', 'numbers', 'quotes', 'data.yaml', 'list'],
+     "'car'\n\"person\"", 'path: x\nnames:\n  0: car\n  1: person\n', 'nc: 2\nnames: [car, person]',
+     '0 car\n1,person', '- car\n- person', '["car", "person"]', '{"0": "car", "1": "person"}',
+     '# of mine\ncar\nperson\n'],
+    ids=['bom', 'numbers', 'quotes', 'data.yaml', 'list', 'spaces', 'yaml', 'json', 'object', 'comment'],
 )  # fmt: skip
 def test_names_in_files_as_people_have_them(
     text: str, model: Callable[..., str], tmp_path: Path
@@ -410,7 +449,7 @@ def test_a_path_is_what_a_person_means(
 
 @pytest.mark.parametrize(
     ('written', 'meant'),
-    [('yolo11', 'yolov8'), ('yolov10n', 'boxes'), ('yolo26', 'boxes'), ('YOLOv7', 'yolov5'), ('rt-detr', 'boxes')],
+    [('yolo11', 'yolov8'), ('yolov10n', 'boxes'), ('yolo26', 'boxes'), ('YOLOv7', 'yolov5'), ('rt-detr', 'boxes'), ('faster_rcnn', 'boxes')],
 )  # fmt: skip
 def test_a_network_s_name_leads_to_its_head(
     written: str, meant: str, model: Callable[..., str]
@@ -425,9 +464,12 @@ def test_a_class_is_called_by_its_own_number_s_name(model: Callable[..., str]) -
     assert load_manifest(path).classes == ('0', 'car')
 
 
-def test_names_is_called_classes(model: Callable[..., str]) -> None:
-    path = model({'output0': table(CORNERS)}, {}, {'names': ['car', 'person']})
-    with pytest.raises(ConfigError, match=r"key 'names' is unknown; did you mean 'classes'\?"):
+@pytest.mark.parametrize(
+    ('key', 'meant'), [('names', 'classes'), ('conf', 'score_threshold'), ('iou', 'nms_threshold')]
+)
+def test_a_key_of_others_leads_to_ours(key: str, meant: str, model: Callable[..., str]) -> None:
+    path = model({'output0': table(CORNERS)}, {}, {key: ['car', 'person']})
+    with pytest.raises(ConfigError, match=rf"key '{key}' is unknown; did you mean '{meant}'\?"):
         load_manifest(path)
 
 

@@ -369,11 +369,12 @@ def test_a_mistyped_model_gets_the_nearest() -> None:
 
 
 def test_what_can_t_be_run_gets_advice(tmp_path: Path) -> None:
-    (tmp_path / 'yolo11n.pt').touch()
-    with pytest.raises(
-        ConfigError, match=r'can be run .* yolo export model=yolo11n.pt format=onnx'
-    ):
-        find_manifest(str(tmp_path / 'yolo11n.pt'))
+    for name in ('yolo11n.pt', 'yolo11n.engine'):
+        (tmp_path / name).touch()
+        with pytest.raises(
+            ConfigError, match=r'can be run .* yolo export model=yolo11n.pt format=onnx'
+        ):
+            find_manifest(str(tmp_path / name))
 
 
 @pytest.mark.parametrize(
@@ -447,6 +448,9 @@ def test_classes_may_stand_in_a_file(tmp_path: Path) -> None:
     [
         (b'car\n\nperson\n', "names 'labels.txt', which can't be read: line 2 is empty"),
         (b'', 'line 1 is empty'),
+        (b"item {\n  id: 1\n  name: 'car'\n}\n", "line 1 is 'item {'; it must have one class"),
+        (b'1 car\n2 person\n', r'its numbers are \[1, 2\] …, they must be 0, 1, 2 …'),
+        (b'nc: 3\nnames: [car, person]\n', "'nc' is 3, but its names are 2"),
         (b'\xff\xfe', "which can't be read"),
         (None, "names 'labels.txt', which can't be read"),
     ],
@@ -458,7 +462,7 @@ def test_a_file_of_classes_that_cannot_be_meant_is_refused(
         (tmp_path / 'labels.txt').write_bytes(content)
     values = {**changed(GOOD, 'classes', MISSING), 'classes_file': 'labels.txt'}
     with pytest.raises(
-        ConfigError, match=f"key 'classes_file' {message}" if 'names' in message else message
+        ConfigError, match=f"key 'classes_file' {message}" if 'labels.txt' in message else message
     ):
         load_manifest(written(tmp_path, values))
     with pytest.raises(ConfigError, match="keys 'classes' and 'classes_file' say the same"):

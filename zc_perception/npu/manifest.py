@@ -397,6 +397,10 @@ _MEANT = {
     'imgsz': 'input',
     'weights': 'file',
     'model': 'file',
+    'threshold': 'score_threshold',
+    'conf': 'score_threshold',
+    'iou': 'nms_threshold',
+    'max_det': 'max_detections',
 }
 
 
@@ -512,10 +516,12 @@ def find_manifest(model: str) -> Path:
         if path.is_file() and path.suffix.lower() in ('.yaml', '.yml', *_ENGINES_BY_SUFFIX):
             return path
         if path.is_file():
+            weights = path.name if path.suffix.lower() in ('.pt', '.pth') else 'its weights (.pt)'
             raise ConfigError(
                 f"model '{model}' is neither a manifest nor a model that can be run (.onnx, "
-                f'.axm, {_COMPILED}); export it: '
-                f'yolo export model={path.name} format=onnx (see {shipped_file("docs/models.md")})'
+                f'.axm, {_COMPILED}); export {weights}: '
+                f'yolo export model={path.with_suffix(".pt").name} format=onnx '
+                f'(see {shipped_file("docs/models.md")})'
             )
     raise ConfigError(
         f"model '{model}' is not known; use one of {', '.join(shipped)} or the path of a "
@@ -754,21 +760,44 @@ def _classes(part: _Part) -> tuple[str, ...]:
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """The classes of a text file: one a line, quoted or not, with its number before it or not; or ``names`` of a ``data.yaml``.
-
-    :raises ValueError: it is neither; says which line.
     """
+    Return the classes of a file as people have them.
+
+    One a line, quoted or not, with its number before it or not; a list or a numbered mapping, in
+    YAML or JSON; ``names`` of a ``data.yaml``.
+
+    :raises ValueError: it is none of these; says which line.
+    """
+    try:
+        values = yaml.load(text, yaml.BaseLoader)  # every scalar is the text that it is
+    except (yaml.YAMLError, RecursionError) as error:
+        if re.search(r'^names\s*:', text, re.MULTILINE):
+            raise ValueError(message_of(error)) from error
+        values = None
+    if isinstance(values, Mapping) and 'names' in values:
+        names = ModelFacts(Path(), values).names
+        if not names:
+            raise ValueError("its key 'names' is no list and no mapping of names")
+        if str(values.get('nc', len(names))) != str(len(names)):
+            raise ValueError(f"its key 'nc' is {values['nc']}, but its names are {len(names)}")
+        return names
+    if values and isinstance(values, list) and all(n and isinstance(n, str) for n in values):
+        return tuple(values)
+    if values and isinstance(values, Mapping) and all(str(key).isdecimal() for key in values):
+        return _numbered([(int(key), str(name)) for key, name in values.items()])
     lines = [line.strip() for line in text.splitlines()]
-    if any(re.match(r'names\s*:', line) for line in lines):
-        return _names_of_yaml(text)
-    numbered = [re.match(r'(\d+)\s*:\s*(.*)', line) for line in lines]
-    if lines and all(numbered):
-        pairs = [(int(match[1]), match[2]) for match in numbered if match]
-        if [number for number, _ in pairs] != list(range(len(pairs))):
-            raise ValueError(
-                f'its numbers are {[n for n, _ in pairs][:8]} …, they must be 0, 1, 2 …'
-            )
-        lines = [name for _, name in pairs]
+    lines = [line for line in lines if not line.startswith('#')]
+    if lines and lines[0].endswith('{'):
+        raise ValueError(f"line 1 is '{lines[0]}'; it must have one class per line")
+    numbered = [re.match(r'(\d+)[\s:,;]+(\S.*)', line) for line in lines]
+    pairs = [(int(match[1]), match[2]) for match in numbered if match]
+    if (
+        lines
+        and len(pairs) == len(lines)
+        and [number for number, _ in pairs]
+        in (list(range(first, first + len(pairs))) for first in (0, 1))
+    ):
+        return _numbered(pairs)
     names = tuple(
         line[1:-1] if len(line) > 2 and line[0] == line[-1] and line[0] in '\'"' else line
         for line in lines
@@ -779,15 +808,11 @@ def names_of(text: str) -> tuple[str, ...]:
     return names
 
 
-def _names_of_yaml(text: str) -> tuple[str, ...]:
-    try:
-        values = parse_yaml(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(message_of(error)) from error
-    names = ModelFacts(Path(), values if isinstance(values, Mapping) else {}).names
-    if not names:
-        raise ValueError("its key 'names' is no list and no mapping of names")
-    return names
+def _numbered(pairs: Sequence[tuple[int, str]]) -> tuple[str, ...]:
+    numbers = [number for number, _ in pairs]
+    if numbers != list(range(len(pairs))):
+        raise ValueError(f'its numbers are {numbers[:8]} …, they must be 0, 1, 2 …')
+    return tuple(name for _, name in pairs)
 
 
 def _input(part: _Part, engine: EngineRules, file: Path | None) -> ModelInput:

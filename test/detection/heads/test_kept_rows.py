@@ -10,6 +10,7 @@ import pytest
 
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.keypoints import keypoints
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError
@@ -59,6 +60,8 @@ def test_numbers_behind_the_class_of_a_table() -> None:
     found = head.decode([tensor], BOX, LIMITS)
     assert found.rows.tolist() == [5, 2]
     assert head.extras([tensor], found.rows).tolist() == [[5, 5], [2, 2]]
+    points = keypoints(head, [tensor], BOX, found, (1, 2))
+    assert points.tolist() == [[[5, 5, 1]], [[2, 2, 1]]]  # without a score of their own
     assert found.chosen(found.classes == 1).rows.tolist() == [2]
 
 

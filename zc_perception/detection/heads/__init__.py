@@ -43,7 +43,10 @@ _MEANT = (
     (r'yolov?(8|9|1[1-9])u?[nsmblxtce]?|yolov5u|yolov3u', 'yolov8'),
     (r'yolov?(10|26)[nsmblx]?', _END_TO_END),
     (r'yolov?[347](tiny|x)?', 'yolov5 (without --end2end), or boxes'),
-    (r'(rt|rf|d)?detr.*|dfine.*|yolonas.*|efficientnms.*|nms|end2end', 'boxes'),
+    (
+        r'(rt|rf|d)?detr.*|dfine.*|yolonas.*|efficient(nms|det).*|nms|end2end|(fast|mask).*rcnn.*|retinanet',
+        'boxes',
+    ),
 )
 
 

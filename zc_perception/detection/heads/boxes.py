@@ -44,6 +44,7 @@ from zc_perception.detection.heads.spec import (
     EXTRAS,
     Head,
     HeadSpec,
+    more_numbers,
     SIGMOID,
 )
 from zc_perception.detection.letterbox import Letterbox
@@ -155,8 +156,12 @@ class Columns:
                 start += self.widths[word]
         counts = {len(values) for word, (_, values) in found.items() if word != 'count'}
         if not fits or len(counts) != 1:
+            width = sum(self.widths[word] for word in self._outputs[0])
+            alone = len(outputs) == len(self._outputs) == 1 and not self.widths['extra']
+            more = outputs[0].values.shape[-1:] if alone else ()
             raise AcceleratorError(
-                f'head {self._kind}: {all_described(outputs)}: expected {self.expected()}'
+                f'head {self._kind}: {all_described(outputs)}: expected '
+                f'{self.expected()}{more_numbers(sum(more) - width)}'
             )
         return self._in_use(found)
 

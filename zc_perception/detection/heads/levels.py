@@ -544,7 +544,7 @@ class ObjectRows:
         rows = tensor.read(values if self._channels_last else np.ascontiguousarray(values.T))
         reason = (
             rows_objection(len(rows), box, strides, most)
+            or out_of_reach(tensor, score, self._sigmoid, has_boxes=True)
             or logits(rows[:, 4:], self._sigmoid)
-            or out_of_reach(tensor, score, self._sigmoid)
         )
         return reason, rows[:, :4].T

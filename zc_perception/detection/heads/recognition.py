@@ -87,6 +87,8 @@ def recognise(
     :param inputs: names of the inputs.
     """
     grids = [shape for _, shape in outputs if len(shape) == 4]
+    if len(outputs) == 2 and len(grids) == 1:
+        said = {'task': 'segment', **said}
     extras = _extras(said, grids)
     if 'masks' in extras and len(grids) == 1:  # no box depends on the masks' prototypes
         outputs = [output for output in outputs if len(output[1]) != 4]
@@ -147,22 +149,29 @@ def _one_output(
     rows, columns = shape[-2:]
     extra = HeadSpec('', 0, **extras).extra
     detr = _is_detr(said)
-    if detr and columns == 6 and (classes != 2 or 'head' in said):
+    # Of a dynamic export columns may be open, though each row has as many as ever.
+    new = 'head' in said
+    if detr and (columns == 6 or (columns is None and new)) and (classes != 2 or new):
         return Recognised(dict(_CENTRES), input=_STRETCHED)
-    if detr and columns is not None and (columns == 4 + classes or not classes):
-        return Recognised({**_CENTRES, 'columns': ['box scores']}, columns - 4, input=_STRETCHED)
-    if _has_chosen(said) and columns == 6 + extra:
+    if detr and (columns in (4 + classes, None) or not classes):
+        classes = classes if columns is None else columns - 4
+        return Recognised({**_CENTRES, 'columns': ['box scores']}, classes, input=_STRETCHED)
+    if _has_chosen(said) and columns in (6 + extra, None):
         return Recognised(_chosen(extras))
     cells = possible_rows(size, _USUAL) if size else frozenset()
     for count, width, first in ((columns, rows, True), (rows, columns, False)):
-        # Of a dynamic export the number of rows is open.
-        known = count in cells or (count is None and 'stride' in said)
+        # So is the number of rows.
+        dynamic = count is None and 'stride' in said
+        known = count in cells or dynamic
         if width is None or (not known and not (count and size)):
             continue
         fits = width == 4 + classes + extra if classes else first
         if known and fits:
             return Recognised({'kind': 'yolov8', **extras}, width - 4 - extra)
-        if size and count == 3 * sum(cells_of(size)) and (not classes or width == 5 + classes):
+        anchors = (size and count == 3 * sum(cells_of(size))) or (
+            dynamic and classes and not first
+        )
+        if anchors and not extras and (not classes or width == 5 + classes):
             return Recognised({'kind': 'yolov5'}, width - 5)
         if count in cells and width == 5 + classes:
             return Recognised(
@@ -216,6 +225,8 @@ def _word(name: str, shape: tuple[int | None, ...], alone: bool) -> str:
     """Return what an output holds, by name and shape; empty: it can't be told."""
     inner = shape[1:] if len(shape) > 1 and shape[0] in (1, None) else shape
     label = re.search('label|class|cls', name)
+    if re.search('^raw_|multiclass_scores|anchor_indices', name):
+        return '-'  # what TensorFlow yields besides
     if all(n == 1 for n in shape) or ('num' in name and len(inner) <= 1):
         return 'count'
     if len(inner) == 2 and inner[1] == 5 and 'det' in name and not alone:
@@ -237,7 +248,9 @@ def _several(
     words = [_word(name.lower(), shape, len(outputs) == 1) for name, shape in outputs]
     names = [name for name, _ in outputs] + list(inputs)
     for wanted, pattern, head, usual in _SEVERAL:
-        if tuple(sorted(words)) == wanted and any(re.search(pattern, name) for name in names):
+        if tuple(sorted(set(words) - {'-'})) == wanted and any(
+            re.search(pattern, name) for name in names
+        ):
             found = _with_scores({**head, 'columns': words}, outputs, words, classes)
             if pattern == _HUGGING_FACE and 'background' in (found.head or {}):
                 return Recognised(None, classes, (_softmax(words, classes),))

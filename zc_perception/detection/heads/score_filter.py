@@ -31,6 +31,9 @@ _WORD = 64
 # Cells from which on it is quicker to compare every number than to look for the class of each cell
 # with a high maximum.
 _MANY = 600
+# So many numbers have more than 256 different ones, unless they are quantised; fewer than some are
+# those of an output that is blank.
+_MANY_NUMBERS, _FEWEST_STEPS = 4096, 16
 
 
 def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -81,22 +84,36 @@ def raw_threshold(tensor: RawTensor, score: float, by_sigmoid: bool) -> Values:
     return np.array(steps[enough[0] if len(enough) else -1])
 
 
-def out_of_reach(tensor: RawTensor, score: float, by_sigmoid: bool | None) -> str:
+def out_of_reach(
+    tensor: RawTensor, score: float, by_sigmoid: bool | None, *, has_boxes: bool = False
+) -> str:
     """
     Explain why no number that the tensor can hold is a score from *score* to 1.
 
     Empty where there is one.
+
+    :param has_boxes: whether boxes of many cells stand beside the scores. If such an output has
+        few different numbers, it is quantised inside of the model.
     """
     kind = tensor.values.dtype
-    if kind.kind == 'f' or kind.itemsize > 2 or np.ndim(tensor.scale):
+    if kind.kind == 'f':
+        if not has_boxes or by_sigmoid or tensor.values.size < _MANY_NUMBERS:
+            return ''
+        every = np.unique(tensor.values)
+        if not _FEWEST_STEPS <= len(every) <= 1 << 8:
+            return ''
+        step = float(np.diff(every).min())
+    elif kind.itemsize > 2 or np.ndim(tensor.scale):
         return ''
-    limits = np.iinfo(kind)
-    every = tensor.read(np.arange(limits.min, limits.max + 1).astype(kind))
+    else:
+        limits = np.iinfo(kind)
+        every = tensor.read(np.arange(limits.min, limits.max + 1).astype(kind))
+        step = float(tensor.scale)
     scores = sigmoid(every) if by_sigmoid else every
     if bool(((scores >= np.float32(score)) & (scores <= np.float32(1.01))).any()):
         return ''
     return (
-        f'scores in steps of {float(tensor.scale):g} ({kind}), of which none lies from the '
+        f'scores in steps of {step:g} ({kind}), of which none lies from the '
         f'score threshold {score:g} to 1: boxes and '
         'scores share one scale; export scores as an output of their own, or without '
         'quantising the outputs'

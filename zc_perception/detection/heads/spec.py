@@ -40,6 +40,16 @@ EXTRAS = {'masks': MASKS, 'keypoints': KEYPOINTS, 'oriented': ORIENTED}
 """Options of heads whose rows may have more than a box and classes."""
 
 
+def more_numbers(count: int) -> str:
+    """Say what so many numbers of each row, behind those that a head knows, may be."""
+    if count <= 0:
+        return ''
+    if count == 1:
+        return '; the one more in each row can be an angle: oriented: true'
+    points = next((f' or keypoints: [{count // n}, {n}]' for n in (3, 2) if count % n == 0), '')
+    return f'; the {count} more in each row can be masks: {count}{points}'
+
+
 class HeadSpec:
     """
     A kind of head, the model that it reads, and its options, each of which is an attribute.

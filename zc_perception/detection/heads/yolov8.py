@@ -43,6 +43,7 @@ from zc_perception.detection.heads.spec import (
     EXTRAS,
     Head,
     HeadSpec,
+    more_numbers,
     SIGMOID,
 )
 from zc_perception.detection.letterbox import Letterbox
@@ -235,7 +236,7 @@ class _Decoded:
                 f'head {spec.kind}: {all_described([tensor])}: expected 1x{channels}xN or '
                 f'1xNx{channels} '
                 f'(4 + {spec.num_classes} classes{f" + {spec.extra}" if spec.extra else ""}), '
-                'or the raw levels'
+                f'or the raw levels{"" if spec.extra else more_numbers(min(shape, default=0) - channels)}'
             )
         # A 64 x 64 input has 84 cells, and 80 classes 84 numbers: exporters put channels first.
         self._channels_first = shape[0] == channels and (
@@ -269,9 +270,9 @@ class _Decoded:
         rows = outputs[0].read(np.ascontiguousarray(self._rows(outputs[0].values)))
         return (
             rows_objection(len(rows), box, self._strides)
+            or out_of_reach(outputs[0], score, self._sigmoid, has_boxes=True)
             or logits(rows[:, self._classes], self._sigmoid)
             or negative_sizes(rows[:, :4].T)
-            or out_of_reach(outputs[0], score, self._sigmoid)
         )
 
 
