@@ -18,7 +18,7 @@ from types import ModuleType
 PLAIN_VARIABLE = 'ZC_PLAIN'
 """Set it to 1 in the environment to run in plain Python although there is a compiled module."""
 # As in module.c: goes up with each change that the other side has to know.
-_VERSION = 3
+_VERSION = 4
 
 
 def _load() -> tuple[ModuleType | None, str]:

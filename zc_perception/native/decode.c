@@ -12,28 +12,34 @@ enum { BLOCK = 512, GROUPS = 17, STEP = 32 };
 #define T float
 #define LOWEST -INFINITY
 #define IS_FINITE(x) (fabsf(x) < INFINITY)
+#define REAL(x) ((void)rows, (x))
 #include "decode_find.h"
 #define T int8_t
 #define LOWEST INT8_MIN
 #define IS_FINITE(x) ((void)(x), 1)
+#define REAL(x) (((float)(x) - rows->zero) * rows->scale)
 #include "decode_find.h"
 #define T uint8_t
 #define LOWEST 0
 #define IS_FINITE(x) ((void)(x), 1)
+#define REAL(x) (((float)(x) - rows->zero) * rows->scale)
 #include "decode_find.h"
 #define T int16_t
 #define LOWEST INT16_MIN
 #define IS_FINITE(x) ((void)(x), 1)
+#define REAL(x) (((float)(x) - rows->zero) * rows->scale)
 #include "decode_find.h"
 #define T uint16_t
 #define LOWEST 0
 #define IS_FINITE(x) ((void)(x), 1)
+#define REAL(x) (((float)(x) - rows->zero) * rows->scale)
 #include "decode_find.h"
+
+static const size_t SIZES[] = {sizeof(float), 1, 1, sizeof(int16_t), sizeof(uint16_t)}; /* in the order of enum zc_type */
 
 static int is_multiple(ptrdiff_t stride, size_t size) { return stride % (ptrdiff_t)size == 0; }
 
 ptrdiff_t zc_find(const struct zc_scores *given, double least, int64_t *cells, int64_t *classes, void *best) {
-    static const size_t SIZES[] = {sizeof(float), 1, 1, sizeof(int16_t), sizeof(uint16_t)};
     struct zc_scores s = *given;
     const size_t size = SIZES[s.type];
     if ((s.column != (ptrdiff_t)size && s.class_ != (ptrdiff_t)size) || (uintptr_t)s.data % size != 0 || !is_multiple(s.row, size) ||
@@ -49,13 +55,21 @@ ptrdiff_t zc_find(const struct zc_scores *given, double least, int64_t *cells, i
     }
 }
 
-/* A box; the size is a float32 difference. next: the one of its class that stayed before it, or NOBODY. */
+/* A box; the size is a float32 difference. */
 struct rect {
-    float x, y, width, height;
+    float place[2], size[2];
     int64_t class_;
-    uint32_t place, next;
+    size_t candidate;
+};
+/* One that stayed, as overlaps are computed. next: the one of its class that stayed before it, or NOBODY. */
+struct stayed {
+    double place[2], size[2], area;
+    int64_t class_;
+    uint32_t next;
 };
 #define NOBODY UINT32_MAX
+/* More than an overlap is rounded by: four times a float's last bit. */
+#define ROUNDINGS 2.5e-7
 /* A box in the order in which boxes are looked at. */
 struct turn { uint32_t rank, rect; };
 
@@ -88,18 +102,19 @@ static struct turn *sort(size_t n, struct turn *turns, struct turn *spare) {
     }
     return turns;
 }
-/* How far two sides of boxes lie on each other; the second begins so far behind the first. */
-static double shared_side(double first, double second, double ahead) {
-    const double left = first - (ahead > 0 ? ahead : 0), right = second + (ahead < 0 ? ahead : 0), side = left < right ? left : right;
-    return side > 0 ? side : 0;
-}
-/* Whether OpenCV's NMSBoxes takes them for the same object, with every rounding of its rectOverlap. */
-static int same(const struct rect *a, const struct rect *b, float iou) {
-    const double both = (double)a->width * a->height + (double)b->width * b->height;
-    const double across = shared_side(a->width, b->width, (double)b->x - a->x), down = shared_side(a->height, b->height, (double)b->y - a->y);
-    const double shared = across * down;
+/* Whether OpenCV's NMSBoxes takes them for the same object, with every rounding of its rectOverlap: without it where that can't change the answer. */
+static int same(const struct stayed *a, const struct stayed *b, float iou) {
+    double sides[2];
+    for (int i = 0; i < 2; i++) { /* how far they lie on each other; (x + |x|) / 2 is x or 0, without a branch */
+        const double ahead = b->place[i] - a->place[i], far = fabs(ahead);
+        const double left = a->size[i] - (ahead + far) * 0.5, right = b->size[i] + (ahead - far) * 0.5, side = left < right ? left : right;
+        sides[i] = (side + fabs(side)) * 0.5;
+    }
+    const double both = a->area + b->area, shared = sides[0] * sides[1], all = both - shared;
     if (both <= DBL_EPSILON) return !(1.0f <= iou);
-    return !(1.0f - (float)(1.0 - shared / (both - shared)) <= iou);
+    if (shared < all * (iou - ROUNDINGS)) return 0;
+    if (shared > all * (iou + ROUNDINGS)) return 1;
+    return !(1.0f - (float)(1.0 - shared / all) <= iou);
 }
 static double between(double low, double value, double high) {
     value = value > low ? value : low;
@@ -118,7 +133,7 @@ static size_t gather(const struct zc_boxes *boxes, const struct zc_letterbox *bo
         const float *x = boxes->corners + i, x0 = x[0], y0 = x[boxes->stride], x1 = x[2 * boxes->stride], y1 = x[3 * boxes->stride];
         const float width = x1 - x0, height = y1 - y0;
         if (!(width > 0 && height > 0 && x1 > left && y1 > top && x0 < right && y0 < bottom && width * height < INFINITY)) continue;
-        rects[n] = (struct rect){x0, y0, width, height, boxes->classes == NULL ? 0 : boxes->classes[i], (uint32_t)i, NOBODY};
+        rects[n] = (struct rect){{x0, y0}, {width, height}, boxes->classes == NULL ? 0 : boxes->classes[i], i};
         turns[n] = (struct turn){rank_of(boxes->scores[i]), (uint32_t)n};
         n++;
     }
@@ -129,23 +144,26 @@ ptrdiff_t zc_suppress(const struct zc_boxes *boxes, const struct zc_letterbox *b
     enum { HEADS = 256 };
     const size_t most = boxes->count;
     uint32_t heads[HEADS]; /* of those that stayed, by class: the last one, or of several classes the last one of all */
-    size_t found = 0, stayed = 0;
+    size_t found = 0, count = 0;
     if (most == 0 || limit == 0) return 0;
-    struct rect *rects = malloc(most * (sizeof *rects + 2 * sizeof(struct turn)));
-    if (rects == NULL) return -1;
+    limit = limit < most ? limit : most;
+    struct stayed *stayed = malloc(limit * sizeof *stayed + most * (sizeof(struct rect) + 2 * sizeof(struct turn)));
+    if (stayed == NULL) return -1;
+    struct rect *rects = (struct rect *)(stayed + limit);
     struct turn *turns = (struct turn *)(rects + most);
     const size_t n = gather(boxes, box, rects, turns);
     for (size_t i = 0; i < HEADS; i++) heads[i] = NOBODY;
     if (n > 0) turns = sort(n, turns, turns + most);
-    for (size_t i = 0; i < n && stayed < limit; i++) {
-        struct rect *one = &rects[turns[i].rect];
+    for (size_t i = 0; i < n && count < limit; i++) {
+        const struct rect *one = &rects[turns[i].rect];
         uint32_t *head = &heads[(uint64_t)one->class_ % HEADS], other = *head;
-        while (other != NOBODY && (rects[other].class_ != one->class_ || !same(&rects[other], one, iou))) other = rects[other].next;
+        const double width = one->size[0], height = one->size[1];
+        const struct stayed next = {{one->place[0], one->place[1]}, {width, height}, width * height, one->class_, *head};
+        while (other != NOBODY && (stayed[other].class_ != next.class_ || !same(&stayed[other], &next, iou))) other = stayed[other].next;
         if (other != NOBODY) continue;
-        one->next = *head;
-        *head = turns[i].rect;
-        stayed++;
-        const float *corner = boxes->corners + one->place;
+        *head = (uint32_t)count;
+        stayed[count++] = next;
+        const float *corner = boxes->corners + one->candidate;
         const float x0 = in_source(corner[0], box->left, box->source_width, box->width);
         const float y0 = in_source(corner[boxes->stride], box->top, box->source_height, box->height);
         const float x1 = in_source(corner[2 * boxes->stride], box->left, box->source_width, box->width);
@@ -153,8 +171,28 @@ ptrdiff_t zc_suppress(const struct zc_boxes *boxes, const struct zc_letterbox *b
         if (!(x1 > x0 && y1 > y0)) continue; /* clipped to nothing */
         const float source[4] = {x0, y0, x1, y1};
         memcpy(sources + 4 * found, source, sizeof source);
-        places[found++] = one->place;
+        places[found++] = (int64_t)one->candidate;
     }
-    free(rects);
+    free(stayed);
     return (ptrdiff_t)found;
+}
+
+ptrdiff_t zc_decode(const struct zc_rows *rows, const struct zc_letterbox *box, const struct zc_wanted *wanted, int64_t *cells, int64_t *classes,
+                    void *best, const struct zc_kept *kept) {
+    const ptrdiff_t found = zc_find(&rows->scores, wanted->least, cells, classes, best);
+    if (found <= 0) return found;
+    float *const corners = malloc(5 * (size_t)found * sizeof *corners), *const scores = corners + 4 * found;
+    if (corners == NULL) return ZC_NO_MEMORY;
+    static size_t (*const READ[])(const struct zc_rows *, float, size_t, int64_t *, int64_t *, const void *, float *, float *) = {
+        read_float, read_int8_t, read_uint8_t, read_int16_t, read_uint16_t,
+    };
+    const size_t n = READ[rows->scores.type](rows, wanted->score, (size_t)found, cells, classes, best, corners, scores);
+    const struct zc_boxes boxes = {corners, scores, wanted->class_agnostic ? NULL : classes, n, found};
+    const ptrdiff_t stay = zc_suppress(&boxes, box, wanted->iou, wanted->limit, kept->cells, kept->sources);
+    for (ptrdiff_t i = 0; i < stay; i++) {
+        const int64_t place = kept->cells[i];
+        kept->scores[i] = scores[place], kept->classes[i] = classes[place], kept->cells[i] = cells[place];
+    }
+    free(corners);
+    return stay < 0 ? ZC_NO_MEMORY : stay;
 }

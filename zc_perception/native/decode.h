@@ -45,4 +45,28 @@ struct zc_letterbox { double left, top, width, height, source_width, source_heig
  * Returns their number; -1: there is no memory. */
 ptrdiff_t zc_suppress(const struct zc_boxes *boxes, const struct zc_letterbox *box, float iou, size_t limit, int64_t *places, float *sources);
 
+/* Of each cell of an export with decoded boxes: its scores, and centre and size in pixels of the network's input. The real
+ * value of a number is itself, or of an integer (number - zero) * scale. */
+struct zc_rows {
+    struct zc_scores scores;
+    const char *boxes;
+    ptrdiff_t cell, number; /* from a cell to the next, and from one of its four numbers to the next, in bytes */
+    float scale, zero;
+};
+/* What is asked of boxes. */
+struct zc_wanted {
+    double least; /* as for zc_find() */
+    float score, iou;
+    int class_agnostic;
+    size_t limit;
+};
+/* What stays, best first; the places are cells. */
+struct zc_kept { float *sources, *scores; int64_t *classes, *cells; };
+
+enum { ZC_NO_MEMORY = -2 };
+/* zc_find(), the boxes of what it finds, and zc_suppress(), with those arrays of zc_find(). Returns their number; -1: as
+ * zc_find(); ZC_NO_MEMORY. */
+ptrdiff_t zc_decode(const struct zc_rows *rows, const struct zc_letterbox *box, const struct zc_wanted *wanted, int64_t *cells, int64_t *classes,
+                    void *best, const struct zc_kept *kept);
+
 #endif

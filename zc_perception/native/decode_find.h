@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * zc_find() for one type of numbers: decode.c includes it for each, with T, LOWEST and IS_FINITE. The loops are such that
+ * What looks at numbers, for one type of them: decode.c includes it for each, with T, LOWEST, IS_FINITE and REAL. The loops are such that
  * GCC makes vector code of them, and no comparison is true of a NaN. */
 #define JOINED(a, b) a##b
 #define JOIN(a, b) JOINED(a, b)
@@ -88,9 +88,26 @@ static ptrdiff_t NAMED(find)(const struct zc_scores *s, T least, int64_t *cells,
         }
     return (ptrdiff_t)found;
 }
+/* Of what find() has found the boxes' corners, as zc_suppress() wants them, and scores: of those that reach one, whose cells and classes move up. */
+static size_t NAMED(read)(const struct zc_rows *rows, float least, size_t found, int64_t *cells, int64_t *classes, const void *best, float *corners,
+                          float *scores) {
+    size_t n = 0;
+    for (size_t i = 0; i < found; i++) {
+        const char *place = rows->boxes + (ptrdiff_t)cells[i] * rows->cell;
+        const float value = REAL(((const T *)best)[i]), score = value < 1.0f ? value : 1.0f;
+        T box[4];
+        for (int k = 0; k < 4; k++, place += rows->number) memcpy(&box[k], place, sizeof(T)); /* it may lie anywhere */
+        const float x = REAL(box[0]), y = REAL(box[1]), across = REAL(box[2]) * 0.5f, down = REAL(box[3]) * 0.5f;
+        corners[n] = x - across, corners[found + n] = y - down, corners[2 * found + n] = x + across, corners[3 * found + n] = y + down;
+        cells[n] = cells[i], classes[n] = classes[i], scores[n] = score;
+        n += fabsf(value) < INFINITY && score >= least;
+    }
+    return n;
+}
 #undef JOINED
 #undef JOIN
 #undef NAMED
 #undef T
 #undef LOWEST
 #undef IS_FINITE
+#undef REAL

@@ -36,6 +36,32 @@ static int type_of(const Py_buffer *view, enum zc_type *type) {
     return 1;
 }
 
+/* Of (columns, classes) or (rows, columns, classes). 0: ask NumPy. */
+static int scores_of(const Py_buffer *values, struct zc_scores *scores) {
+    if ((values->ndim != 2 && values->ndim != 3) || !type_of(values, &scores->type)) return 0;
+    const Py_ssize_t *shape = values->shape, *strides = values->strides;
+    const int last = values->ndim - 1;
+    scores->data = values->buf;
+    scores->rows = last == 2 ? (size_t)shape[0] : 1, scores->row = last == 2 ? strides[0] : 0;
+    scores->columns = (size_t)shape[last - 1], scores->column = strides[last - 1];
+    scores->classes = (size_t)shape[last], scores->class_ = strides[last];
+    return 1;
+}
+static PyObject *ask_numpy(struct arrays *arrays) {
+    let_go(arrays);
+    return PyLong_FromLong(-1);
+}
+/* Whether zc_find() has room for all cells in its three arrays. */
+static int has_room_for(const struct zc_scores *scores, const Py_buffer *values, const Py_buffer *const room[3]) {
+    const size_t cells = scores->rows * scores->columns;
+    return has_room(room[0], cells, 8) && has_room(room[1], cells, 8) && has_room(room[2], cells, (size_t)values->itemsize);
+}
+static int letterbox_of(PyObject *words, struct zc_letterbox *box) {
+    if (PyTuple_Check(words)) return PyArg_ParseTuple(words, "dddddd", &box->left, &box->top, &box->width, &box->height, &box->source_width, &box->source_height);
+    PyErr_SetString(PyExc_ValueError, "the letterbox has to be a tuple of 6 numbers");
+    return 0;
+}
+
 PyDoc_STRVAR(find_doc, "find(values, least, cells, classes, best) -> number of cells that reach least, or -1: ask NumPy. See decode.h.");
 static PyObject *find(PyObject *module, PyObject *const *words, Py_ssize_t count) {
     struct arrays arrays = {.count = 0};
@@ -51,19 +77,8 @@ static PyObject *find(PyObject *module, PyObject *const *words, Py_ssize_t count
         let_go(&arrays);
         return NULL;
     }
-    if ((values->ndim != 2 && values->ndim != 3) || !type_of(values, &scores.type)) {
-        let_go(&arrays);
-        return PyLong_FromLong(-1);
-    }
-    const Py_ssize_t *shape = values->shape, *strides = values->strides;
-    const int last = values->ndim - 1;
-    scores.data = values->buf;
-    scores.rows = last == 2 ? (size_t)shape[0] : 1, scores.row = last == 2 ? strides[0] : 0;
-    scores.columns = (size_t)shape[last - 1], scores.column = strides[last - 1];
-    scores.classes = (size_t)shape[last], scores.class_ = strides[last];
-    const size_t cells = scores.rows * scores.columns;
-    if (!has_room(outs[0], cells, 8) || !has_room(outs[1], cells, 8) || !has_room(outs[2], cells, (size_t)values->itemsize))
-        return refuse(&arrays, "find() needs room for all cells");
+    if (!scores_of(values, &scores)) return ask_numpy(&arrays);
+    if (!has_room_for(&scores, values, outs)) return refuse(&arrays, "find() needs room for all cells");
     ptrdiff_t found;
     Py_BEGIN_ALLOW_THREADS
     found = zc_find(&scores, least, outs[0]->buf, outs[1]->buf, outs[2]->buf);
@@ -79,8 +94,7 @@ static PyObject *suppress(PyObject *module, PyObject *const *words, Py_ssize_t c
     struct zc_letterbox box;
     (void)module;
     if (count != 7) return refuse(&arrays, "suppress() takes 7 arguments");
-    if (!PyTuple_Check(words[3]) || !PyArg_ParseTuple(words[3], "dddddd", &box.left, &box.top, &box.width, &box.height, &box.source_width, &box.source_height))
-        return PyErr_Occurred() ? NULL : refuse(&arrays, "suppress() takes the letterbox as a tuple of 6 numbers");
+    if (!letterbox_of(words[3], &box)) return NULL;
     const double iou = PyFloat_AsDouble(words[4]);
     if (iou == -1.0 && PyErr_Occurred()) return NULL;
     const Py_buffer *corners = look(&arrays, words[0], PyBUF_STRIDES), *scores = NULL, *classes = NULL, *places = NULL, *sources = NULL;
@@ -186,7 +200,48 @@ static PyObject *paint(PyObject *module, PyObject *const *words, Py_ssize_t coun
     return done < 0 ? PyErr_NoMemory() : PyBool_FromLong(done);
 }
 
+PyDoc_STRVAR(decode_doc, "decode(scores, boxes, numbers, letterbox, class_agnostic, cells, classes, best, sources, kept_scores, kept_classes,\n"
+                         "kept_cells) -> number of boxes that stay, or -1: ask NumPy. numbers: least, score, scale, zero, iou. See decode.h.");
+static PyObject *decode(PyObject *module, PyObject *const *words, Py_ssize_t count) {
+    struct arrays arrays = {.count = 0};
+    struct zc_rows rows;
+    struct zc_letterbox box;
+    struct zc_wanted wanted;
+    (void)module;
+    if (count != 12) return refuse(&arrays, "decode() takes 12 arguments");
+    if (!PyTuple_Check(words[2])) return refuse(&arrays, "decode() takes the numbers as a tuple of 5");
+    if (!PyArg_ParseTuple(words[2], "dffff", &wanted.least, &wanted.score, &rows.scale, &rows.zero, &wanted.iou) || !letterbox_of(words[3], &box)) return NULL;
+    wanted.class_agnostic = PyObject_IsTrue(words[4]);
+    if (wanted.class_agnostic < 0) return NULL;
+    const Py_buffer *seen[9];
+    for (int i = 0; i < 9; i++) {
+        seen[i] = look(&arrays, words[i < 2 ? i : i + 3], i < 2 ? PyBUF_STRIDES | PyBUF_FORMAT : PyBUF_CONTIG);
+        if (seen[i] == NULL) {
+            let_go(&arrays);
+            return NULL;
+        }
+    }
+    const Py_buffer *values = seen[0], *boxes = seen[1], *const *kept = seen + 5;
+    enum zc_type type;
+    if (values->ndim != 2 || !scores_of(values, &rows.scores)) return ask_numpy(&arrays);
+    if (boxes->ndim != 2 || boxes->shape[0] != values->shape[0] || boxes->shape[1] != 4 || !type_of(boxes, &type) || type != rows.scores.type)
+        return refuse(&arrays, "decode() takes as many boxes (n, 4) as scores (n, classes), of the same type");
+    wanted.limit = (size_t)kept[3]->len / 8;
+    if (!has_room_for(&rows.scores, values, seen + 2) || !has_room(kept[0], wanted.limit, 4 * sizeof(float)) ||
+        !has_room(kept[1], wanted.limit, sizeof(float)) || !has_room(kept[2], wanted.limit, 8) || values->shape[0] > UINT32_MAX)
+        return refuse(&arrays, "decode() needs room for all cells, and as much for the rest of what is kept as for its cells");
+    rows.boxes = boxes->buf, rows.cell = boxes->strides[0], rows.number = boxes->strides[1];
+    const struct zc_kept out = {kept[0]->buf, kept[1]->buf, kept[2]->buf, kept[3]->buf};
+    ptrdiff_t stay;
+    Py_BEGIN_ALLOW_THREADS
+    stay = zc_decode(&rows, &box, &wanted, seen[2]->buf, seen[3]->buf, seen[4]->buf, &out);
+    Py_END_ALLOW_THREADS
+    let_go(&arrays);
+    return stay == ZC_NO_MEMORY ? PyErr_NoMemory() : PyLong_FromSsize_t(stay);
+}
+
 static PyMethodDef functions[] = {
+    {"decode", (PyCFunction)(void (*)(void))decode, METH_FASTCALL, decode_doc},
     {"find", (PyCFunction)(void (*)(void))find, METH_FASTCALL, find_doc},
     {"suppress", (PyCFunction)(void (*)(void))suppress, METH_FASTCALL, suppress_doc},
     {"wipe", (PyCFunction)(void (*)(void))wipe, METH_FASTCALL, wipe_doc},
@@ -194,7 +249,7 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 /* As in __init__.py. */
-enum { VERSION = 3 };
+enum { VERSION = 4 };
 static int begin(PyObject *module) { return zc_add_receiver(module) != 0 ? -1 : PyModule_AddIntConstant(module, "VERSION", VERSION); }
 static void end(void *module) { zc_clear_names(PyModule_GetState(module)); }
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)begin}, {0, NULL}};

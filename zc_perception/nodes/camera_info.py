@@ -16,6 +16,7 @@ from zc_perception.camera.camera import Camera
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Header
 from zc_perception.link.image_conversion import stamp_to_message
+from zc_perception.link.rclpy_compat import subscription_count
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import publisher_qos
 from zc_perception.nodes.perception_node import PerceptionNode
@@ -100,7 +101,7 @@ class CameraInfoPublisher:
 
     def publish(self, header: Header) -> None:
         """For the frame with that header."""
-        if self._publisher.get_subscription_count():
+        if subscription_count(self._publisher):
             with self._lock:
                 stamp_to_message(header, self._message)
                 self._publisher.publish(self._message)

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads.score_filter import Threshold, Values
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.native import compiled
 
 # Candidates that are looked at in one go, best first: with a low score threshold there are
@@ -124,6 +126,57 @@ def _compiled(
     )  # fmt: skip
     places = places[:kept]
     return Detections(sources[:kept], scores.take(places), classes.take(places), rows.take(places))
+
+
+class CompiledRows:
+    """From rows of centre, size and scores to detections in one compiled call, as the score filter, :func:`from_centres` and
+    :func:`detections` yield them. One thread.
+
+    :param tensor: with one scale for all.
+    :param cells: how many rows there are.
+    """
+
+    def __init__(self, tensor: RawTensor, cells: int) -> None:
+        self._threshold = Threshold(tensor, False)
+        self._real = float(tensor.scale), float(tensor.zero_point)
+        self._room = (
+            np.empty(cells, np.intp),
+            np.empty(cells, np.intp),
+            np.empty(cells, tensor.values.dtype),
+        )
+
+    def detections(
+        self,
+        scores: Values,
+        boxes: Values,
+        box: Letterbox,
+        limits: DecodeLimits,
+        class_agnostic: bool,
+    ) -> Detections | None:
+        """What stays; ``None``: the numbers lie in a way that is left to NumPy.
+
+        :param scores: (n, classes), probabilities.
+        :param boxes: (n, 4), centre and size in input pixels.
+        """
+        score, count = limits.score, limits.count
+        if not score <= 1 or scores.size == 0:
+            return Detections.empty()
+        numbers = float(self._threshold.raw(score)), score, *self._real, limits.iou
+        sources, kept = np.empty((count, 4), np.float32), np.empty(count, np.float32)
+        classes, cells = np.empty(count, np.intp), np.empty(count, np.intp)
+        stay = compiled.decode(  # type: ignore[union-attr]
+            scores, boxes, numbers, box.numbers, class_agnostic, *self._room, sources, kept, classes, cells,
+        )  # fmt: skip
+        return (
+            None
+            if stay < 0
+            else Detections(sources[:stay], kept[:stay], classes[:stay], cells[:stay])
+        )
+
+
+def compiled_rows(tensor: RawTensor, cells: int) -> CompiledRows | None:
+    """One for tensors like that; ``None`` in plain Python."""
+    return None if compiled is None else CompiledRows(tensor, cells)
 
 
 def _of_fine(

@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads.candidates import Candidates, detections, from_centres, NONE
+from zc_perception.detection.heads.candidates import (
+    Candidates,
+    compiled_rows,
+    detections,
+    from_centres,
+    NONE,
+)
 from zc_perception.detection.heads.levels import (
     all_described,
     arrange,
@@ -189,6 +195,9 @@ class YoloV8(Head):
     ) -> Detections:
         outputs = self._rows_of(outputs)
         reader = self._ready.reader(outputs, box)
+        found = reader.detections(outputs, box, limits)
+        if found is not None:
+            return found
         candidates = reader.candidates(outputs, limits.score)
         if not self._spec.oriented:
             return detections(candidates, box, limits, self._spec.class_agnostic)
@@ -243,13 +252,26 @@ class _Decoded:
             shape[1] != channels or tensor.layout != 'nhwc'
         )
         self._sigmoid, self._strides = spec.sigmoid is True, spec.strides
-        self._filter = make_score_filter(
-            tensor, self._rows(tensor.values)[:, self._classes], self._sigmoid
-        )
+        rows = self._rows(tensor.values)
+        self._filter = make_score_filter(tensor, rows[:, self._classes], self._sigmoid)
+        apart = self._sigmoid or spec.oriented
+        self._whole = None if apart else compiled_rows(tensor, len(rows))
+        self._class_agnostic = spec.class_agnostic
 
     def _rows(self, values: Values) -> Values:
         rows = values[0] if values.ndim == 3 else values
         return rows.T if self._channels_first else rows
+
+    def detections(
+        self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
+    ) -> Detections | None:
+        """All at once where that is compiled; else ``None``, as :meth:`candidates` has to be asked."""
+        if self._whole is None:
+            return None
+        rows = self._rows(outputs[0].values)
+        return self._whole.detections(
+            rows[:, self._classes], rows[:, :4], box, limits, self._class_agnostic
+        )
 
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
         rows = self._rows(outputs[0].values)
@@ -292,6 +314,12 @@ class _Levels:
             make_score_filter(outputs[part.output], part.view(outputs), self._sigmoid)
             for part in self._classes
         ]
+
+    def detections(
+        self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
+    ) -> Detections | None:
+        """``None``: as levels, they are no rows."""
+        return None
 
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
         cells, classes, scores, sides = [], [], [], []
