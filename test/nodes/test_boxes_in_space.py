@@ -13,6 +13,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.space import SPACE
 from zc_perception.observe.diagnostics import Level
 
 DISTANCE = 4.0
@@ -107,3 +108,10 @@ def test_boxes_are_in_space_where_depth_has_their_stamp_and_it_is_said_where_not
         assert run.change(inference, DEACTIVATE) and run.change(inference, CLEANUP)
         assert not inference.observers
         run.eventually(lambda: not run.manager.get_publishers_info_by_topic('/detections_3d'))
+
+
+def test_depth_pictures_that_come_more_seldom_than_frames_are_no_fault() -> None:
+    for depths, level in ((10, Level.OK), (30, Level.WARN)):
+        lately = {'seen': 30, 'placed': 10, 'alone': 20, 'refused': 0, 'left_out': 0}
+        names = {'unfit': '', 'lens': True, 'info': '/camera_info', 'topic': '/depth'}
+        assert SPACE.status({}, **names, **lately, depths=depths).level is level

@@ -39,7 +39,8 @@ SPACE = Part(
     Row(lambda s: not s.lens, WARN, 'no boxes in space: no calibration came on {info}',
         'calibrate the camera, or remap camera_info to where its calibration is published'),
     Row(lambda s: s.seen and not s.depths, WARN, 'no depth picture came lately on {topic}', 'look at its name: ros2 topic info {topic}'),
-    Row(lambda s: s.alone > s.placed, WARN, ('{alone} frames lately had no depth picture of '
+    # Where most depth pictures have their frame these only come more seldom than frames do.
+    Row(lambda s: s.alone > s.placed and s.depths > 2 * s.placed, WARN, ('{alone} frames lately had no depth picture of '
                                              'their very stamp'),
         'take depth and colour from one device, or from a driver that gives both the same stamp'),
     well='{placed} frames lately with boxes in space',
