@@ -1,8 +1,8 @@
 """How well objects keep their ids: IDF1 and MOTA against the synthetic scene's truth, at three densities, and what it costs.
 
     .venv/bin/python test/detection/tracking_evaluation.py
-    .venv/bin/python test/detection/tracking_evaluation.py build/trails.png
-    build/fixtures/vtest.avi
+    .venv/bin/python test/detection/tracking_evaluation.py docs/pictures/trails.jpg \\
+        build/fixtures/vtest.avi
 
 The second one draws a picture with ids and trails: people in that video, found by HOG; without it,
 the synthetic scene.
@@ -192,14 +192,14 @@ def draw(path: str, video: str) -> None:
         ]
         trails.paint(picture, boxes, (1.0, 1.0), now, painter.line)
         painter.paint(picture, boxes, (1.0, 1.0), '')
-    cv2.imwrite(path, picture)
+    cv2.imwrite(path, picture, [cv2.IMWRITE_JPEG_QUALITY, 85])
 
 
 def _people(video: str) -> Iterator[tuple[NDArray[np.uint8], Detections]]:
-    """Every picture of the first ten seconds at 10 Hz, and who is seen in it."""
+    """Every picture of the first four seconds at 10 Hz, and who is seen in it."""
     hog, capture = cv2.HOGDescriptor(), cv2.VideoCapture(video)
     hog.setSVMDetector(cv2.HOGDescriptor.getDefaultPeopleDetector())
-    for _ in range(100):
+    for _ in range(40):
         _, picture = capture.read()
         rectangles, weights = hog.detectMultiScale(picture, winStride=(8, 8), scale=1.05)
         boxes = np.array(rectangles, np.float32).reshape(-1, 4)

@@ -1,10 +1,9 @@
-"""Draw the pictures of docs/more_than_boxes.md and its neighbours with the real nodes: replay, inference, overlay.
+"""Draw the pictures of docs/more_than_boxes.md and docs/boxes_in_space.md with the real nodes: replay, inference, overlay.
 
-    .venv/bin/python test/nodes/more_pictures.py docs/pictures [masks keypoints oriented space trails]
+    .venv/bin/python test/nodes/more_pictures.py docs/pictures [masks keypoints oriented space]
 
-The scenes of all but `trails` are drawn here, and the models are graphs made by hand that yield
-what was drawn: the pictures show what the package makes of a model's numbers, not how good a model
-is. `trails` is people in build/fixtures/vtest.avi, found by model `hog`.
+The scenes are drawn here, and the models are graphs made by hand that yield what was drawn: the
+pictures show what the package makes of a model's numbers, not how good a model is.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 from pathlib import Path
 import sys
 import tempfile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 if __name__ == '__main__':
     _TEST = Path(__file__).resolve().parents[1]
@@ -38,15 +37,15 @@ from zc_perception.nodes.overlay_picture import class_colour
 WIDTH, HEIGHT, SIDE = 640, 480, 640
 ABOVE = (SIDE - HEIGHT) // 2  # rows of the input above the picture
 FOCAL, EYES_M = 500.0, 1.4
-_FEW = 5
 Picture = NDArray[np.uint8]
 
 
 class Scene(NamedTuple):
-    """A picture, and the file of a model that yields what is in it."""
+    """A picture, the file of a model that yields what is in it, and its depths."""
 
     picture: Picture
     model: str
+    depth: NDArray[np.float32] | None = None
 
 
 def _backdrop(top: Sequence[int], bottom: Sequence[int]) -> Picture:
@@ -186,7 +185,7 @@ THINGS = [
 """What stands in space: its class, x, distance, width and height in metres."""
 
 
-def space(folder: Path) -> tuple[Scene, NDArray[np.float32]]:
+def space(folder: Path) -> Scene:
     """Things that stand on a floor before a wall at 12 m, and their depths with 0.5 % of noise."""
     picture, rows = _backdrop((190, 190, 185), (120, 130, 140)), []
     down = (np.arange(HEIGHT) + 0.5 - HEIGHT / 2) / FOCAL
@@ -203,8 +202,8 @@ def space(folder: Path) -> tuple[Scene, NDArray[np.float32]]:
         depth[y0:y1, x0:x1] = z
         rows.append(_row(kind, 3, box, 0.9 - z / 100, []))
     noise = np.random.default_rng(2).normal(1, 0.005, depth.shape)
-    scene = Scene(picture, export(folder, 'detect', ['person', 'car', 'bin'], rows, SIDE))
-    return scene, (depth * noise).astype(np.float32)
+    model = export(folder, 'detect', ['person', 'car', 'bin'], rows, SIDE)
+    return Scene(picture, model, (depth * noise).astype(np.float32))
 
 
 def from_above(found: Detection3DArray) -> Picture:
@@ -251,16 +250,11 @@ def from_above(found: Detection3DArray) -> Picture:
     return picture
 
 
-def show(
-    video: str, model: str, wanted: int, depth: NDArray[np.float32] | None = None, **more: Any
-) -> Picture:
+def show(video: str, model: str, depth: NDArray[np.float32] | None) -> Picture:
     """What the overlay draws at last, and beside it what is found in space."""
     with locked_domain() as domain, managed(domain) as run:
         camera = {'camera': 'replay', 'video': video, 'heap': 'memfd'}
-        values = {'model': model, 'accelerator': 'onnx', 'timeout': 20.0, 'threads': 1, **more}
-        if wanted > _FEW:  # each frame of a video, which has a time of its own
-            camera |= {'keep_all': True, 'stamps': 'recorded'}
-            values['keep_all'] = True
+        values = {'model': model, 'accelerator': 'onnx', 'timeout': 20.0, 'threads': 1}
         if depth is not None:
             values['depth_topic'] = 'depth'
         capture, inference = run.make(CaptureNode, camera), run.make(InferenceNode, values)
@@ -290,9 +284,7 @@ def show(
             run.manager.create_subscription(Detection3DArray, 'detections_3d', placed.append, 10)
         for node in (overlay, inference, capture):
             node.start()
-        for count in range(_FEW, wanted + 1, _FEW):
-            run.eventually(lambda count=count: inference.processed >= count)
-        run.eventually(lambda: len(pictures) > _FEW)
+        run.eventually(lambda: len(pictures) > 5)
         if depth is not None:
             run.eventually(lambda: any(message.detections for message in placed))
         last = pictures[-1]
@@ -304,21 +296,12 @@ def main() -> None:
     """Write those that are named, or all."""
     os.environ.update(ON_THIS_HOST)
     target = Path(sys.argv[1])
-    for name in sys.argv[2:] or ['masks', 'keypoints', 'oriented', 'space', 'trails']:
+    scenes = {'masks': masks, 'keypoints': keypoints, 'oriented': oriented, 'space': space}
+    for name in sys.argv[2:] or scenes:
         with tempfile.TemporaryDirectory() as folder:
-            path, depth = Path(folder) / 'scene.png', None
-            if name == 'trails':
-                values = {'tracking': 'bytetrack', 'track_score': 0.3, 'score_threshold': 0.1}
-                picture = show('build/fixtures/vtest.avi', 'hog', 100, **values)
-            else:
-                if name == 'space':
-                    scene, depth = space(Path(folder))
-                else:
-                    scene = {'masks': masks, 'keypoints': keypoints, 'oriented': oriented}[name](
-                        Path(folder)
-                    )
-                cv2.imwrite(str(path), scene.picture)
-                picture = show(str(path), scene.model, _FEW, depth)
+            scene, path = scenes[name](Path(folder)), str(Path(folder) / 'scene.png')
+            cv2.imwrite(path, scene.picture)
+            picture = show(path, scene.model, scene.depth)
             cv2.imwrite(str(target / f'{name}.jpg'), picture, [cv2.IMWRITE_JPEG_QUALITY, 88])
 
 
