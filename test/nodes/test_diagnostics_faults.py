@@ -18,7 +18,6 @@ from zc_perception.camera import recording, supervisor
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.image_conversion import frame_adapter
-from zc_perception.machine.host_tree import HostTree
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.recorder import RecorderNode
@@ -226,33 +225,6 @@ def test_an_import_cache_that_is_of_no_use(free_domain: int) -> None:
         imports = run.inference.scheduler.statistics().imports
         run.until(lambda: run.inference.scheduler.statistics().imports > imports + 20, 'imports')
         assert run.reader.level('inference: accelerator') == 0, 'that is what was asked for'
-
-
-def test_a_card_that_is_too_hot(free_domain: int, tmp_path: Path) -> None:
-    sensors = tmp_path / 'bus/pci/devices/0000:01:00.0/hwmon/hwmon3'
-    sensors.mkdir(parents=True)
-    (sensors / 'temp1_crit').write_text('95000\n')
-    (sensors / 'temp1_label').write_text('board\n')
-
-    def heat(degrees: int) -> None:
-        (sensors / 'temp1_input').write_text(f'{degrees}000\n')
-
-    heat(60)
-    with fleet(free_domain) as run:
-        run.inference._status._temperature.tree = HostTree(tmp_path / 'dev', tmp_path)
-        run.accelerator.name, run.accelerator.device = 'axl', '/dev/metis-0:1:0'
-        run.until(
-            lambda: any(v.value == 'board 60.0 of 95' for v in run.reader.last['inference: accelerator'].values), 'the temperature'
-        )  # fmt: skip
-        heat(97)
-        run.reader.comes_to(
-            'inference: accelerator',
-            WARN,
-            'the card is too hot: board 97.0 of 95 degrees',
-            'look at its fan',
-        )
-        heat(70)
-        run.well('inference: accelerator')
 
 
 def test_a_disk_that_is_full(

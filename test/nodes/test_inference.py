@@ -73,10 +73,6 @@ def test_the_node_ends_while_its_device_is_lost(free_domain: int) -> None:
         ({'axl_ioctls': ['sumbit=70']}, "parameter 'axl_ioctls' has 'sumbit=70'"),
         ({'aipu_cores': 5}, "parameter 'aipu_cores' is 5; it must be an integer from 0 to 4"),
         (
-            {'output_dmabuf': 'maybe'},
-            "parameter 'output_dmabuf' is 'maybe'; it must be one of auto, true, false",
-        ),
-        (
             {'score_threshold': -0.5},
             "parameter 'score_threshold' is -0.5; it must be a number from 0 to 1, or -1",
         ),

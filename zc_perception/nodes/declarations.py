@@ -92,8 +92,8 @@ _REALTIME = (
                                        'as numbers or ranges such as 2-3. Empty: all.'),
                   whole_numbers=True, dynamic=True),
     ParameterSpec('realtime_priority', 0, 'SCHED_FIFO priority of the threads that handle '
-                                          'frames (camera, inference, axruntime; not the '
-                  'onnx accelerator). 0: ordinary scheduling.', '', 0, 99, dynamic=True),
+                                          'frames, not of those that compute a model on the '
+                  'CPU. 0: ordinary scheduling.', '', 0, 99, dynamic=True),
     ParameterSpec('lock_memory', False, ('Lock the memory of the process, so that nothing is '
                                          'paged out (mlockall).')),
     ParameterSpec('gc_freeze', False, ('Leave what exists after configuring out of garbage '
@@ -121,14 +121,13 @@ NODES: Mapping[str, NodeSpecs] = {
     'capture': NodeSpecs(
         ParameterSpec('camera', 'synthetic', 'Kind of camera.', choices=tuple(CAMERAS.built_in),
                       other_choices=lambda: CAMERAS.others),
-        ParameterSpec('width', 0, "Picture width. 0: the camera's own (synthetic: 640).", 'px', 0, 8192, even=True),
-        ParameterSpec('height', 0, "Picture height. 0: the camera's own (synthetic: 360).", 'px', 0, 8192, even=True),
-        ParameterSpec('framerate', 0.0, ("Frames per second. 0: the camera's own (synthetic: "
-                                         '30).'), 'Hz', 0.0, 1000.0),
+        ParameterSpec('width', 0, "Picture width. 0: the camera's own.", 'px', 0, 8192, even=True),
+        ParameterSpec('height', 0, "Picture height. 0: the camera's own.", 'px', 0, 8192, even=True),
+        ParameterSpec('framerate', 0.0, "Frames per second. 0: the camera's own.", 'Hz', 0.0, 1000.0),
         ParameterSpec('frame_id', 'camera_optical_frame', 'The frame_id of every message header.'),
         ParameterSpec('silent', 0.0, 'A camera counts as lost after this time without a good '
-                                     'frame. 0: the time of 10 frames, at least 2 s '
-                      '(gstreamer, argus, libcamera: at least 5 s).', 's', 0.0, 3600.0),
+                                     'frame. 0: the time of 10 frames, at least 2 s, or 5 s '
+                      'for a kind that is slow to start.', 's', 0.0, 3600.0),
         ParameterSpec('heap', 'auto', 'Where buffers come from: auto, dma_heap/NAME, udmabuf '
                                       'or memfd. auto: the first that works here and '
                       'suits all.'),

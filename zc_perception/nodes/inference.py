@@ -44,7 +44,6 @@ from zc_perception.nodes.perception_node import PATIENCE_S, PerceptionNode
 from zc_perception.nodes.realtime import parse_cpus, Realtime
 from zc_perception.npu.accelerator import Accelerator, with_frames
 from zc_perception.npu.manifest import load_manifest, ModelManifest
-from zc_perception.npu.metis_card import place_of, Temperatures, TemperatureWatch
 from zc_perception.npu.recovering_device import DeviceState
 from zc_perception.npu.scheduler import InFlight, Scheduler, SchedulerStatistics
 from zc_perception.npu.selection import engines_of, open_accelerator, Selection
@@ -222,7 +221,6 @@ ACCELERATOR = Part(
         'every frame is lost, {in_a_row} since the last result: {last_error}', _IF_LATE),
     Row(lambda s: s.lost and s.in_a_row >= _ALL_LOST, ERROR,
         'every frame is lost, {in_a_row} since the last result: {last_error}', _IF_REFUSED),
-    Row(lambda s: s.too_hot, WARN, 'the card is too hot: {too_hot} degrees', 'look at its fan and air, or run fewer frames'),
     Row(lambda s: s.too_late, WARN, ('{lost} frame(s) lost lately, most of them too late: '
                                      '{last_error}'), _IF_LATE),
     Row(lambda s: s.lost, WARN, '{lost} frame(s) lost lately, last: {last_error}', _IF_REFUSED),
@@ -352,7 +350,6 @@ class InferenceNode(PerceptionNode):
         self.frame_log = FrameLog(
             'inference', self.get_fully_qualified_name(), self.get_logger().warning
         )
-        self._ends.callback(self._status.close)
         self._ends.callback(self.frame_log.close)
         self._begin()
 
@@ -721,7 +718,6 @@ class InferenceStatus:
         self._silence = Silence()
         self._enabled = True
         self._most = 0.0
-        self._temperature = TemperatureWatch()
         self._budget: FrameBudget | None = None
         self._late = RecentCount()
         self._worst: Late | None = None
@@ -800,9 +796,8 @@ class InferenceStatus:
             name: counter.see(getattr(statistics, name)) for name, counter in self._recent.items()
         }
         capabilities = stream.scheduler.accelerator.capabilities()
-        heat = self._temperature.latest(_pci_address(stream.scheduler.accelerator))
         return ACCELERATOR.status(
-            Figures(lambda: self._accelerator_values(stream, statistics, state, heat)),
+            Figures(lambda: self._accelerator_values(stream, statistics, state)),
             capabilities.device,
             state=state,
             device=state.describe(),
@@ -811,18 +806,13 @@ class InferenceStatus:
             in_a_row=self._since_result(statistics, 'refused_device', 'timed_out', 'failed'),
             last_error=self._last_error,
             timeout=self._node.parameters['timeout'],
-            too_hot=', '.join(map(str, heat.too_hot)),
             cached=stream.scheduler.accelerator.keeps_imports,
             imports=recent['imports'],
             submitted=recent['submitted'],
         )
 
     def _accelerator_values(
-        self,
-        stream: InferenceStream,
-        statistics: SchedulerStatistics,
-        state: DeviceState,
-        heat: Temperatures,
+        self, stream: InferenceStream, statistics: SchedulerStatistics, state: DeviceState
     ) -> dict[str, object]:
         node, accelerator = self._node, stream.scheduler.accelerator
         capabilities = accelerator.capabilities()
@@ -846,9 +836,6 @@ class InferenceStatus:
             'notices': '; '.join(accelerator.notices()),
             'why_no_better': '; '.join(stream.selected.reasons),
             'utilisation': f'{statistics.utilisation_since(earlier):.0%}',
-            'temperature_c': str(heat)
-            if capabilities.on_card
-            else f'unreadable (the {capabilities.name} is not a card)',
             'in_flight': statistics.in_flight,
             'submitted': statistics.submitted,
             'completed': statistics.completed,
@@ -947,10 +934,6 @@ class InferenceStatus:
                 'dropped meanwhile in all)'
             )
 
-    def close(self) -> None:
-        """End what runs aside."""
-        self._temperature.close()
-
 
 def first_found(found: Detections, names: Sequence[str]) -> str:
     """What the first boxes show, for a person who has just started it: classes are numbers in the message."""
@@ -960,14 +943,3 @@ def first_found(found: Detections, names: Sequence[str]) -> str:
         for kind, count in zip(kinds, counts, strict=True)
     )
     return f'first detections: {seen}; the names of all classes are in topic label_info'
-
-
-def _pci_address(accelerator: Accelerator) -> str:
-    """Of a card that is on PCI, or nothing."""
-    capabilities = accelerator.capabilities()
-    if not capabilities.on_card:
-        return ''
-    place = place_of(capabilities.device.rpartition('/')[2]) or place_of(
-        str(accelerator.facts().get('pci_address', ''))
-    )
-    return '' if place is None else '{:04x}:{:02x}:{:02x}.{:x}'.format(*place)

@@ -38,8 +38,7 @@ class Capabilities:
     :param max_in_flight: jobs that it takes before the first has completed.
     :param may_hang: whether jobs that don't end mean that the device has to be opened anew; a CPU
         is only slow.
-    :param on_card: whether it is a device of its own, which may be on PCI and have a temperature;
-        the CPU is none.
+    :param on_card: whether it is a device of its own, such as a card on PCI; the CPU is none.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What Linux shows of the Metis cards of this machine: which there are, and their IOMMU, PCIe link and temperature.
+"""What Linux shows of the Metis cards of this machine: which there are, and their IOMMU and PCIe link.
 
 Both accelerators that use a card ask here, and so do diagnostics and ``zc_doctor``. Nothing here
 opens a card or talks to its driver: all of it is read from ``/dev`` and sysfs, each time anew.
@@ -16,11 +16,6 @@ opens a card or talks to its driver: all of it is read from ``/dev`` and sysfs, 
 * **PCIe link**: :func:`read_link`. A Metis wants 8 GT/s x4. Sources:
   ``Documentation/ABI/testing/sysfs-bus-pci`` (``current_link_speed``, ``max_link_width`` and so
   on), the failure modes of the ZED X → Metis document for the advice.
-* **Temperature**: :func:`read_temperatures`, :class:`TemperatureWatch`. Source:
-  ``Documentation/hwmon/sysfs-interface.rst``: below a device's folder,
-  ``hwmon/hwmonN/tempM_input`` in thousandths of a degree, with ``tempM_label``, ``tempM_max`` and
-  ``tempM_crit`` where the driver has them. The Metis driver's release notes promise none of this,
-  so usually there is nothing to read, and the answer says so.
 """
 
 from __future__ import annotations
@@ -32,8 +27,6 @@ import os
 from pathlib import Path
 import re
 import stat
-import threading
-import time
 
 from zc_perception.errors import AcceleratorError, NoDeviceError
 from zc_perception.machine.checks import Check
@@ -78,7 +71,6 @@ NEEDED_WIDTH = 4
 CHECK = 'lspci -vvv -d 1f9d:1100 | grep LnkSta must show Speed 8GT/s, Width x4'
 _SPEED = re.compile(r'([0-9]+(?:\.[0-9]+)?) GT/s', re.ASCII)
 _WIDTH = re.compile(r'[0-9]{1,3}', re.ASCII)
-_STALE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -432,132 +424,3 @@ def read_link(address: str, tree: HostTree = HOST) -> PcieLink:
     with suppress(OSError):
         port = _rate(parent, 'max')
     return PcieLink(address, now, card, port, parent.name if port.known else '')
-
-
-@dataclass(frozen=True)
-class Temperature:
-    """One sensor, in degrees Celsius; ``limit`` is the lowest that the driver calls too hot, ``None`` where it says none."""
-
-    name: str
-    celsius: float
-    limit: float | None = None
-
-    @property
-    def too_hot(self) -> bool:
-        """Whether it has reached its limit."""
-        return self.limit is not None and self.celsius >= self.limit
-
-    def __str__(self) -> str:
-        limit = '' if self.limit is None else f' of {self.limit:.0f}'
-        return f'{self.name} {self.celsius:.1f}{limit}'
-
-
-@dataclass(frozen=True)
-class Temperatures:
-    """All sensors of a card.
-
-    :param problem: why there are none; empty when there are some.
-    """
-
-    sensors: tuple[Temperature, ...] = ()
-    problem: str = ''
-
-    @property
-    def too_hot(self) -> tuple[Temperature, ...]:
-        """Those at their limit."""
-        return tuple(sensor for sensor in self.sensors if sensor.too_hot)
-
-    def __str__(self) -> str:
-        return ', '.join(map(str, self.sensors)) or f'unreadable ({self.problem})'
-
-
-_NOT_READ_YET = Temperatures(problem='not read yet')
-
-
-def _degrees(attribute: Path) -> float | None:
-    with suppress(OSError, ValueError):
-        return int(attribute.read_text(encoding='ascii', errors='replace')) / 1000
-    return None
-
-
-def _sensor(attribute: Path) -> Temperature | None:
-    celsius = _degrees(attribute)
-    if celsius is None:
-        return None
-    stem = attribute.name.removesuffix('_input')
-    name = stem
-    with suppress(OSError):
-        name = (
-            attribute.with_name(f'{stem}_label')
-            .read_text(encoding='utf-8', errors='replace')
-            .strip()
-            or stem
-        )
-    limits = [
-        limit
-        for which in ('max', 'crit')
-        if (limit := _degrees(attribute.with_name(f'{stem}_{which}'))) is not None
-    ]
-    return Temperature(name, celsius, min(limits, default=None))
-
-
-def read_temperatures(address: str, tree: HostTree = HOST) -> Temperatures:
-    """The sensors of a PCI device. Never raises. May take as long as the driver takes to ask the card.
-
-    :param address: ``0000:01:00.0``; empty when it isn't known.
-    """
-    if not address:
-        return Temperatures(problem='its PCI address is unknown')
-    device = tree.pci(address)
-    if not device.exists():
-        return Temperatures(problem=f'{address} is not on PCI')
-    attributes = [*device.glob('hwmon/hwmon*/temp*_input'), *device.glob('*/*/hwmon*/temp*_input')]
-    if not attributes:
-        return Temperatures(problem=f'the driver of {address} has no hwmon sensors')
-    found = [
-        sensor
-        for attribute in sorted(set(attributes))
-        if (sensor := _sensor(attribute)) is not None
-    ]
-    return Temperatures(tuple(found), '' if found else f'the sensors of {address} do not answer')
-
-
-class TemperatureWatch:
-    """Reads on a thread of its own, which ends with its answer, as a card may be slow to give one; whoever asks gets the last answer."""
-
-    def __init__(self, tree: HostTree = HOST) -> None:
-        self.tree = tree
-        self._address = ''
-        self._last = _NOT_READ_YET
-        self._read_at = 0.0
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    def latest(self, address: str) -> Temperatures:
-        """The last answer; asks for the next one."""
-        with self._lock:
-            if address != self._address:
-                self._address, self._last, self._read_at = address, _NOT_READ_YET, time.monotonic()
-            if not address:
-                return read_temperatures(address, self.tree)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(
-                    target=self._read, args=(address,), name='npu temperature', daemon=True
-                )
-                self._thread.start()
-            if time.monotonic() - self._read_at > _STALE_S and self._last.sensors:
-                return Temperatures(problem=f'the card has not answered for {_STALE_S:g} s')
-            return self._last
-
-    def _read(self, address: str) -> None:
-        found = read_temperatures(address, self.tree)
-        with self._lock:
-            if address == self._address:
-                self._last, self._read_at = found, time.monotonic()
-
-    def close(self) -> None:
-        """Wait for the thread, unless the card keeps it. Idempotent."""
-        with self._lock:  # whoever asks on another thread has started it by then
-            thread = self._thread
-        if thread is not None:
-            thread.join(timeout=0.5)

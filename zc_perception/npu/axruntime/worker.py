@@ -25,13 +25,7 @@ import threading
 import time
 from typing import Any
 
-from zc_perception.errors import (
-    AcceleratorError,
-    AllocationError,
-    ConfigError,
-    DeviceLostError,
-    ZcError,
-)
+from zc_perception.errors import AcceleratorError, AllocationError, DeviceLostError, ZcError
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import Heap
 from zc_perception.npu.axruntime.kind import LATE_CALLS
@@ -135,7 +129,6 @@ class LoadPlan:
 
     :param pack: of the session that the connection belongs to.
     :param heap: where dma-bufs for tensors come from; ``None``: nowhere, because of ``no_heap``.
-    :param output_dmabuf: ``auto``, ``true`` or ``false``.
     :param jobs: how many are in flight at most.
     """
 
@@ -146,31 +139,12 @@ class LoadPlan:
     options: InstanceOptions
     heap: Heap | None
     no_heap: str
-    output_dmabuf: str
     jobs: int
 
     @property
     def late(self) -> int:
         """How many calls later a result comes."""
         return LATE_CALLS if self.options.double_buffer else 0
-
-    def attempts(self) -> list[tuple[bool, bool]]:
-        """Input and output in dma-bufs or not, the best first.
-
-        :raises ConfigError: dma-bufs are wanted, and there are none.
-        """
-        if self.heap is None:
-            if self.output_dmabuf == 'true':
-                raise ConfigError(
-                    f'output_dmabuf: true needs a dma-heap: {self.no_heap}; or set '
-                    'output_dmabuf to auto'
-                )
-            return [(False, False)]
-        return {
-            'auto': [(True, True), (True, False), (False, False)],
-            'true': [(True, True)],
-            'false': [(True, False), (False, False)],
-        }[self.output_dmabuf]
 
 
 class LoadedModel:
@@ -234,27 +208,21 @@ def load_best(plan: LoadPlan) -> LoadedModel:
             'tensors are in host memory, which the runtime copies, because no dma-heap can be '
             f'used: {plan.no_heap}'
         )
-    attempts = plan.attempts()
-    refused = {
+    better = {
         (True, True): 'output_dmabuf: results go to host memory',
         (True, False): 'input_dmabuf: tensors are in host memory',
     }
-    for attempt in attempts:
-        options = replace(plan.options, input_dmabuf=attempt[0], output_dmabuf=attempt[1])
+    for input_dmabuf, output_dmabuf in (*(better if plan.heap else ()), (False, False)):
+        options = replace(plan.options, input_dmabuf=input_dmabuf, output_dmabuf=output_dmabuf)
         try:
             loaded = LoadedModel(plan, options)
         except DeviceLostError:
             raise
         except ZcError as error:
-            if attempt == attempts[-1]:
-                if plan.output_dmabuf == 'true':
-                    kind = ConfigError if isinstance(error, ConfigError) else AcceleratorError
-                    raise kind(
-                        'output_dmabuf: true does not work here; set output_dmabuf to auto '
-                        f'({error})'
-                    ) from error
+            if not input_dmabuf:
                 raise
-            notices.append(f'the runtime refused {refused[attempt]}, which it copies ({error})')
+            refused = better[input_dmabuf, output_dmabuf]
+            notices.append(f'the runtime refused {refused}, which it copies ({error})')
             continue
         if plan.late:
             notices.append(
