@@ -13,7 +13,7 @@ from importlib import import_module
 # needs before it handles signals.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any  # noqa: I300
 
     from zc_perception.frame import Frame
     from zc_perception.link.endpoints.frame_publisher import FramePublisher

@@ -45,5 +45,5 @@ class BackOff:
         self.due = time.monotonic() + pause_s
 
     def start_over(self) -> None:
-        """Note a success: the next attempt may begin at once, and the next failure is the first."""
+        """Note a success: the next attempt may begin at once; a failure is a first one again."""
         self.due = self.pause_s = 0.0

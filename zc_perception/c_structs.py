@@ -11,9 +11,10 @@ import ctypes
 from typing import Any
 
 _TYPES: dict[str, Any] = {
-    'char': ctypes.c_char, 'bool': ctypes.c_bool, 'u8': ctypes.c_uint8, 'u16': ctypes.c_uint16, 'u32': ctypes.c_uint32,
-    'u64': ctypes.c_uint64, 's32': ctypes.c_int32, 's64': ctypes.c_int64, 'int': ctypes.c_int, 'uint': ctypes.c_uint,
-    'ulong': ctypes.c_ulong, 'size': ctypes.c_size_t, 'ptr': ctypes.c_void_p, 'text': ctypes.c_char_p,
+    'char': ctypes.c_char, 'bool': ctypes.c_bool, 'u8': ctypes.c_uint8, 'u16': ctypes.c_uint16,
+    'u32': ctypes.c_uint32, 'u64': ctypes.c_uint64, 's32': ctypes.c_int32,
+    's64': ctypes.c_int64, 'int': ctypes.c_int, 'uint': ctypes.c_uint, 'ulong': ctypes.c_ulong,
+    'size': ctypes.c_size_t, 'ptr': ctypes.c_void_p, 'text': ctypes.c_char_p,
 }  # fmt: skip
 
 

@@ -287,9 +287,9 @@ class Frame:
         # a call.
         data = _new(FrameData)
         data.__dict__.update(
-            header=header, layout=slot.layout, buffers=slot.buffers, colorimetry=colorimetry, buffer_uid=slot.buffer_uid,
-            generation=slot.generation, sequence=sequence, captured_ns=captured_ns, capture_cost_ns=capture_cost_ns,
-            acquire_fence=acquire_fence,
+            header=header, layout=slot.layout, buffers=slot.buffers, colorimetry=colorimetry,
+            buffer_uid=slot.buffer_uid, generation=slot.generation, sequence=sequence,
+            captured_ns=captured_ns, capture_cost_ns=capture_cost_ns, acquire_fence=acquire_fence,
         )  # fmt: skip
         slot.sequence = sequence
         lease = pool.lease(slot, slot.generation, pool.name)
@@ -629,7 +629,7 @@ class Frame:
             )
         fence.check()
 
-    def map(self, *, write: bool = False) -> FrameMapping:
+    def map(self, *, write: bool = False) -> FrameMapping:  # noqa: A003
         """
         Read the pixels with the CPU in a block, without a copy.
 

@@ -60,11 +60,12 @@ def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
     if os.path.exists(named):
         return named
     path = expanded(named, parameter, kind)
-    if path[: len(_PACKAGE)].lower() == _PACKAGE:
-        return _in_package(path[len(_PACKAGE) :], f"{kind} '{parameter}' is '{named}'; ")
-    if path[: len(_FILE)].lower() != _FILE:
+    rest = _after(_PACKAGE, path)
+    if rest is not None:
+        return _in_package(rest, f"{kind} '{parameter}' is '{named}'; ")
+    rest = _after(_FILE, path)
+    if rest is None:
         return path
-    rest = path[len(_FILE) :]
     host, slash, below = rest[2:].partition('/') if rest[:2] == '//' else ('', rest[:1], rest[1:])
     if host not in ('', 'localhost') or slash != '/':
         raise ConfigError(
@@ -72,6 +73,12 @@ def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
             'machine: file:///folder/name'
         )
     return os.fsdecode(unquote_to_bytes(f'/{below}'))
+
+
+def _after(scheme: str, path: str) -> str | None:
+    """Return what follows *scheme*, in any case; ``None``: *path* doesn't begin with it."""
+    end = len(scheme)
+    return path[end:] if path[:end].lower() == scheme else None
 
 
 def _in_package(rest: str, beginning: str) -> str:

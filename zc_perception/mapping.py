@@ -127,6 +127,7 @@ class PlaneViews(Sequence[NDArray[Any]]):
     def __getitem__(self, index: int) -> NDArray[Any]: ...
     @overload
     def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
+
     def __getitem__(self, index: int | slice) -> NDArray[Any] | list[NDArray[Any]]:
         views = self._views
         if views is None:

@@ -176,8 +176,9 @@ class NodeOptionParser(OptionParser):
             lines += ['', f'parameters of one kind of {kinds.noun} alone:']
             for name, own in names.items():
                 indent = ' ' * (wide + 4)
-                lines.append(textwrap.fill(own, _WIDTH, initial_indent=f'  {name:{wide}}  ', subsequent_indent=indent)
-                             or f'  {name}')  # fmt: skip
+                first = f'  {name:{wide}}  '
+                filled = textwrap.fill(own, _WIDTH, initial_indent=first, subsequent_indent=indent)
+                lines.append(filled or f'  {name}')
         self.description, kept = '\n'.join([str(self.description), *lines]), self.description
         try:
             return super().format_help()

@@ -27,7 +27,7 @@ import signal
 
 TYPE_CHECKING = False  # as in zc_perception/__init__.py
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator  # noqa: I300
     from types import FrameType
     from typing import IO, NoReturn, TextIO
 
@@ -134,7 +134,7 @@ class Interruption:
             self._allowed = False  # what the exception sets off must not be stopped
             raise self._exception(self.came)
 
-    def set(self) -> None:
+    def set(self) -> None:  # noqa: A003
         """Ask for the end as a signal does; from any thread."""
         if self._writing is not None:
             self._writing.write(b'.')  # a full pipe says it already

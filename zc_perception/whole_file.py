@@ -26,9 +26,6 @@ def _mode(path: Path) -> int | None:
     ``None``: there is no file; 0: it is written in place. ``/dev/stdout`` is written in place,
     whatever it leads to: if another file took its place, the output would go with it.
 
-    ``/dev/stdout`` is, wherever it leads to: another file in its place would take with it what is
-    printed.
-
     :raises OSError: the name is too long, or its links lead in a circle.
     """
     try:
@@ -64,8 +61,6 @@ def check_writable(path: Path) -> None:
     Make sure that :func:`write_whole` can write there, as far as can be known before.
 
     The folder must exist. Nothing is changed.
-
-    Nothing is changed.
 
     :raises OSError: it can't.
     """

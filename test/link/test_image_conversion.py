@@ -43,8 +43,8 @@ from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.encodings import ENCODINGS, OUTPUT_ENCODINGS
 from zc_perception.pixel.fourcc import fourcc_code, NV12
+from zc_perception.pixel.image_encodings import ENCODINGS, OUTPUT_ENCODINGS
 from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 

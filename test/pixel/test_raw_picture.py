@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 import pytest
 
 from zc_perception.errors import FormatError, LayoutError
-from zc_perception.pixel.encodings import ENCODINGS
+from zc_perception.pixel.image_encodings import ENCODINGS
 from zc_perception.pixel.layout import views
 from zc_perception.pixel.raw_picture import layout_of, PictureReader, RawPicture
 

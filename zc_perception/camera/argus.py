@@ -294,7 +294,8 @@ class ArgusCamera(GStreamerCamera):
                                        'Empty: its own.')),
         PIPELINE_BUFFERS,
         ParameterSpec('sensor_id', 0, 'number of the sensor.', '', 0, 63),
-        ParameterSpec('sensor_mode', -1, 'number of the sensor mode. -1: Argus chooses.', '', -1, 63),
+        ParameterSpec('sensor_mode', -1, 'number of the sensor mode. -1: Argus chooses.', '',
+                      -1, 63),
     )  # fmt: skip
     MEMORY = 'NvBufSurface'
     CHECKS = (

@@ -39,8 +39,10 @@ def is_key_frame(content: bytes) -> bool:
         (size,) = struct.unpack_from('<I', content, at)
     except struct.error:
         return False
-    data = memoryview(content)[at + 4 : at + 4 + size]
-    key = _KEY_H265 if b'h265' in content[at + 4 + size :] else _KEY_H264
+    start = at + 4
+    end = start + size
+    data = memoryview(content)[start:end]
+    key = _KEY_H265 if b'h265' in content[end:] else _KEY_H264
     return key.search(data) is not None
 
 

@@ -698,7 +698,8 @@ class CameraInfoStore:
     """
 
     def __init__(
-        self, url: str, camera_name: str, size: tuple[int, int], *, package_folder: PackageFolder | None = None,
+        self, url: str, camera_name: str, size: tuple[int, int], *,
+        package_folder: PackageFolder | None = None,
         environment: Mapping[str, str] = os.environ, rescale: bool = False,
     ) -> None:  # fmt: skip
         self.camera_name = camera_name

@@ -112,8 +112,6 @@ class CameraOptions:
 
         The caller closes them.
 
-        Whoever opens them closes them.
-
         :raises AllocationError: there is no such heap here.
         """
         return working_heaps(self.parameters['heap'])
@@ -168,7 +166,7 @@ class Camera(ABC):
     _pool: BufferPool | None = None
 
     @classmethod
-    def open(cls, options: CameraOptions) -> Camera:
+    def open(cls, options: CameraOptions) -> Camera:  # noqa: A003
         """
         Open the camera that the parameters name.
 
@@ -384,8 +382,6 @@ class Camera(ABC):
 
         ``None``: none this time (dropped, nothing arrived within a bounded wait, stopped).
 
-        ``None``: none this time (dropped, nothing arrived within a bounded wait, stopped).
-
         :raises CameraError: the source failed.
         """
 
@@ -516,7 +512,7 @@ class DrawnCamera(Camera):
         self._bytes = 0
 
     @classmethod
-    def open(cls, options: CameraOptions) -> Camera:
+    def open(cls, options: CameraOptions) -> Camera:  # noqa: A003
         heaps = options.open_heaps()
         try:
             return cls.from_parameters(

@@ -82,8 +82,6 @@ def checked_value(camera: str, info: ControlInfo, value: ControlValue) -> int:
 
     The driver rounds to its own steps.
 
-    Its steps are the driver's own affair: it rounds.
-
     :param value: an integer; ``True`` and ``False`` for a boolean; for a menu also one of its
         texts; anything for a button.
     :raises ConfigError: read-only, the wrong type, or outside the range. The message names both.

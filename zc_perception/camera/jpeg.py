@@ -35,7 +35,8 @@ INSTALL = 'apt install libturbojpeg0 (Debian) or apt install libturbojpeg (Ubunt
 
 _LIBRARIES = ('libturbojpeg.so.0', 'libturbojpeg.so')
 _NEEDED = (
-    'tjInitDecompress', 'tjDecompressHeader3', 'tjDecompressToYUVPlanes', 'tjGetErrorStr2', 'tjGetErrorCode', 'tjDestroy',
+    'tjInitDecompress', 'tjDecompressHeader3', 'tjDecompressToYUVPlanes', 'tjGetErrorStr2',
+    'tjGetErrorCode', 'tjDestroy',
 )  # fmt: skip
 # How many pixels one chroma sample stands for, horizontally and vertically, by TJSAMP_*. Grey has
 # none.
@@ -132,7 +133,7 @@ def mended(data: Pixels) -> Pixels:
         return data
     if not complete:
         end = _with_zeros(data, end)
-    parts = [data[start : min(stop, end)] for start, stop in kept]
+    parts = [data[:end][start:stop] for start, stop in kept]
     return np.concatenate([*parts, *([] if complete else [np.frombuffer(_END, np.uint8)])])
 
 
@@ -163,13 +164,14 @@ def _header(data: Pixels) -> list[tuple[int, int]] | None:
 
 
 def _ends(data: Pixels, end: int) -> bool:
-    return data[max(0, end - len(_END)) : end].tobytes() == _END
+    start = max(0, end - len(_END))
+    return data[start:end].tobytes() == _END
 
 
 def _last(data: Pixels) -> int:
     """Return where the zeros begin that *data* ends with."""
     for start in range((data.size - 1) // _CHUNK * _CHUNK, -1, -_CHUNK):
-        found = np.flatnonzero(data[start : start + _CHUNK])
+        found = np.flatnonzero(data[start:][:_CHUNK])
         if found.size:
             return start + int(found[-1]) + 1
     return 0

@@ -206,7 +206,7 @@ class Requests:
                 found = cls._of_module[id(manager)] = cls(manager)
             return found
 
-    def open(self) -> Mailbox:
+    def open(self) -> Mailbox:  # noqa: A003
         """Open a camera's own mailbox."""
         with self._lock:
             box = Mailbox(self._next << 16)
@@ -352,7 +352,7 @@ class LibcameraCamera(Camera):
             raise
 
     @classmethod
-    def open(cls, options: CameraOptions) -> LibcameraCamera:
+    def open(cls, options: CameraOptions) -> LibcameraCamera:  # noqa: A003
         return cls(options)
 
     @classmethod

@@ -82,7 +82,9 @@ class _Fields:
         self._at += length
         if self._at > len(self._content):
             raise ValueError('a record ends within a field')
-        return self._content[self._at - length : self._at]
+        end = self._at
+        start = end - length
+        return self._content[start:end]
 
     def text(self) -> str:
         return self.content().decode()

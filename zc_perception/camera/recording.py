@@ -87,7 +87,7 @@ class RecorderStatistics:
     dropped: int
     refused: int
     waiting: int
-    bytes: int
+    bytes: int  # noqa: A003
     files: tuple[str, ...]
     failure: str
 
@@ -191,10 +191,6 @@ class Recorder:
     Use it as a context manager; leaving it writes everything that was taken.
 
     A folder that holds a recording goes on with its next file; unfinished files are finished.
-
-    Use as a context manager; leaving it writes what was taken so far.
-
-    A folder that holds a recording goes on with its next file; what has no end there gets it.
 
     :param ledger: books each copy of a frame, under ``record``.
     :param open_output: opens a new file; for tests.
@@ -464,7 +460,8 @@ class Recorder:
     def statistics(self) -> RecorderStatistics:
         """Return counters; any thread may call it."""
         return RecorderStatistics(
-            self._recorded, self._messages, self._dropped, self._refused, self._waiting, self._bytes, tuple(self._files), self._failure
+            self._recorded, self._messages, self._dropped, self._refused, self._waiting,
+            self._bytes, tuple(self._files), self._failure,
         )  # fmt: skip
 
     def close(self, stuck_s: float = STUCK_S) -> bool:

@@ -50,8 +50,9 @@ def draw_backdrop(width: int, height: int, edges: RoadEdges, rng: np.random.Gene
     luma = np.empty((height, width), np.uint8)
     chroma = np.empty((height // 2, width // 2, 2), np.uint8)
     horizon = round(height * HORIZON)
-    _draw_sky(luma[:horizon], chroma[: horizon // 2], rng)
-    _draw_ground(luma[horizon:], chroma[horizon // 2 :], rng)
+    half = horizon // 2
+    _draw_sky(luma[:horizon], chroma[:half], rng)
+    _draw_ground(luma[horizon:], chroma[half:], rng)
     _draw_hills(luma, chroma, horizon, rng)
     _draw_skyline(luma, chroma, horizon, rng)
     _draw_road(luma, chroma, horizon, edges, rng)
@@ -594,8 +595,8 @@ class RoadScene:
             int(n) for n in rng.integers(0, (_NOISE_TILES, _NOISE_MARGIN, _NOISE_MARGIN))
         )
         luma_tile, chroma_tile = self._noise[0][tile], self._noise[1][tile]
-        cv2.add(luma, luma_tile[y : y + self.height, x : x + self.width], luma)
-        cv2.add(chroma, chroma_tile[y : y + self.height // 2, x : x + self.width // 2], chroma)
+        cv2.add(luma, luma_tile[y:, x:][: self.height, : self.width], luma)
+        cv2.add(chroma, chroma_tile[y:, x:][: self.height // 2, : self.width // 2], chroma)
 
 
 class _Lens:

@@ -76,7 +76,7 @@ class Shape:
         """
         points, sway = self._vertices
         placed = np.rint((points + swing * sway) * (width, height) + (x, y)).astype(np.int32)
-        return [placed[part.start : part.stop] for part in self.parts]
+        return [placed[slice(part.start, part.stop)] for part in self.parts]
 
 
 def paint(

@@ -7,10 +7,6 @@ Frames are matched by the time at which they were taken. Sensors that are trigge
 X) give equal times but for jitter, each on its own stream. One may lose a frame or start later, so
 pairs are made by time, never by counting.
 
-Frames are matched by the time at which they were taken. Sensors that are triggered together (a ZED
-X) give equal times but for jitter, each on its own stream: one may lose a frame or start later, so
-that pairs are made by time, never by counting.
-
 :class:`StereoSides` joins the two cameras and owns the lock and the frames that wait. It makes a
 :class:`SideCamera` of each camera, which a capture node uses as any camera: ``left/image_raw`` and
 ``right/image_raw`` know nothing of each other. :class:`PairMatcher` finds the pairs.

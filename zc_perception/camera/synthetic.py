@@ -126,7 +126,8 @@ class ColourBars:
                 )
                 y, u, v = sample_levels(red, green, blue, colorimetry)
                 self._luma[top:bottom, left:right] = y
-                self._chroma[top // 2 : bottom // 2, left // 2 : right // 2] = u, v
+                first, last, begin, end = (n // 2 for n in (top, bottom, left, right))
+                self._chroma[first:last, begin:end] = u, v
 
     def draw(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
         """Fill the planes."""
@@ -145,8 +146,10 @@ class SyntheticCamera(DrawnCamera):
     """
 
     PARAMETERS = (
-        ParameterSpec('seed', 0, 'number of the scene. The same number gives the same scene.', '', 0, 2**31 - 1),
-        ParameterSpec('palette', 'all', 'which colours the objects have.', choices=('all', 'train', 'held_out')),
+        ParameterSpec('seed', 0, 'number of the scene. The same number gives the same scene.', '',
+                      0, 2**31 - 1),
+        ParameterSpec('palette', 'all', 'which colours the objects have.',
+                      choices=('all', 'train', 'held_out')),
         ParameterSpec('pattern', 'road', ('the road scene, colour bars, or a frame counter '
                                           'with a time code in the pixels.'),
                       choices=PATTERNS),

@@ -158,7 +158,7 @@ class QuantisedTensorSpec:
         return max(-128, min(127, self.zero_point))
 
     def table(self) -> Tensor:
-        """Return a table (256): what is written for each sample."""
+        """Return what is written for each of the 256 samples."""
         real = self.low + np.arange(256) * ((self.high - self.low) / 255)
         written: Tensor = np.clip(np.rint(real / self.scale + self.zero_point), -128, 127).astype(
             np.int8

@@ -189,8 +189,6 @@ class Parts:
 
         One thread uses it.
 
-        One thread.
-
         :raises AcceleratorError: the frame is too small.
         """
         if self._last is None or self._last[0] != size:

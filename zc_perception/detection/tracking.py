@@ -82,7 +82,8 @@ class _Tracks:
         noise = np.repeat(measured[:, 3:] ** 2, 4, axis=1)
         zeros = np.zeros_like(measured)
         return cls(
-            ids, classes, np.full(len(ids), now), measured, zeros, noise * (_NEW_POSITION * _POSITION) ** 2, zeros.copy(),
+            ids, classes, np.full(len(ids), now), measured, zeros,
+            noise * (_NEW_POSITION * _POSITION) ** 2, zeros.copy(),
             noise * (_NEW_VELOCITY * _VELOCITY / _STEP_S) ** 2,
         )  # fmt: skip
 

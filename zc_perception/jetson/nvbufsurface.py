@@ -259,10 +259,6 @@ def surface_parameters(address: int, size: int) -> ctypes.Structure:
     The ``NvBufSurface`` has *size* bytes. The parameters are valid while its owner keeps the
     surface. Call :func:`check_structs` once before.
 
-    Good while its owner keeps the surface.
-
-    Call :func:`check_structs` before, once.
-
     :raises LayoutError: there is no image in device memory with a descriptor.
     """
     if size < ctypes.sizeof(Surface):

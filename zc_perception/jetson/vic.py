@@ -193,10 +193,6 @@ class Vic:
         The call blocks, but other Python threads run on. No device may be using either image; wait
         for their fences before.
 
-        Blocking, but not the other Python threads.
-
-        Neither of them may be in use by a device; wait for their fences before.
-
         :raises AcceleratorError: a buffer isn't NvBufSurface memory, or the VIC can't.
         :raises FormatError: NvBufSurface doesn't have a format.
         """

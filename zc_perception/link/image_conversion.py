@@ -28,9 +28,9 @@ from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.conversion import ToLuma, ToPicture
-from zc_perception.pixel.encodings import NATIVE, OUTPUT_ENCODINGS
 from zc_perception.pixel.format_names import from_ros_encoding
 from zc_perception.pixel.fourcc import NV12, pixel_format
+from zc_perception.pixel.image_encodings import NATIVE, OUTPUT_ENCODINGS
 from zc_perception.pixel.layout import chained_layout, compute_layout, ImageLayout, views
 from zc_perception.pixel.modifier import LINEAR
 from zc_perception.pixel.nv12 import even, Nv12Writer, ToNv12
@@ -239,7 +239,7 @@ class FrameToJpeg:
 class ImageToFrame:
     """Converts messages of plain publishers into NV12 frames in a small pool of its own. Alpha is ignored.
 
-    It takes every encoding of :data:`~zc_perception.pixel.encodings.ENCODINGS`.
+    It takes every encoding of :data:`~zc_perception.pixel.image_encodings.ENCODINGS`.
 
     :param holder: name of that pool among holders of leases.
     :param slots: frames that may be alive at the same time.

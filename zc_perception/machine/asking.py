@@ -141,10 +141,8 @@ def _understood(
     status = process.poll()
     how = f'ended with status {status}'
     if status is not None and status < 0:
-        how = (
-            'was ended by '
-            f'{signal.Signals(-status).name if -status in list(signal.Signals) else f"signal {-status}"}'
-        )
+        known = -status in list(signal.Signals)
+        how = f'was ended by {signal.Signals(-status).name if known else f"signal {-status}"}'
     size = os.fstat(errors.fileno()).st_size
     tail = os.pread(errors.fileno(), _TAIL, max(0, size - _TAIL))
     last = ' '.join(tail.decode(errors='replace').split())

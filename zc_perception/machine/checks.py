@@ -216,7 +216,7 @@ class Check:
         when the check runs.
     """
 
-    id: str
+    id: str  # noqa: A003
     about: str
     function: CheckFunction | str
 

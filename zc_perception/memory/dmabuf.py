@@ -236,8 +236,6 @@ class DmaBuf:
 
         A holder can't make read-only memory writable again. No SYNC brackets are used.
 
-        Without SYNC brackets.
-
         :raises AllocationError: the exporter refuses mmap, or *write* and this process may only
             read the buffer.
         """
@@ -258,10 +256,6 @@ class DmaBuf:
 
         A memfd needs nothing. The kernel itself would wait for devices without a bound, so this
         polls for them first.
-
-        Nothing to do for a memfd.
-
-        The kernel would wait for devices without end in there; we poll for them first.
 
         :raises AcceleratorError: a device hasn't finished with it after *timeout_s*.
         """
@@ -560,7 +554,8 @@ def describe_descriptor(fd: int) -> str:
             f'F_SEAL_{name}' for name, seal in _FIXED_SIZE_SEALS.items() if not seals_of(fd) & seal
         )
         return f'a memfd ({link}) that can still change its size; its owner has to add {missing}'
-    kinds = ((stat.S_ISFIFO, 'a pipe'), (stat.S_ISSOCK, 'a socket'), (stat.S_ISDIR, 'a directory'), (stat.S_ISCHR, 'a device file'),
+    kinds = ((stat.S_ISFIFO, 'a pipe'), (stat.S_ISSOCK, 'a socket'), (stat.S_ISDIR, 'a directory'),
+             (stat.S_ISCHR, 'a device file'),
              (stat.S_ISREG, 'a plain file'))  # fmt: skip
     kind = next((words for matches, words in kinds if matches(mode)), 'no memory')
     if link.startswith('anon_inode:'):

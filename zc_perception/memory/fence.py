@@ -49,8 +49,6 @@ class Fence(Protocol):
 
         0 only looks. It never spins.
 
-        Never spins.
-
         :raises ValueError: the timeout is negative, infinite or NaN.
         """
 
@@ -302,8 +300,6 @@ def fence_from_fd(fd: OwnedFd) -> SyncFile:
     Adopt a fence from another process.
 
     It owns *fd* from here on, and closes it when it is refused.
-
-    Owns *fd* from here on, and closes it when it is refused.
 
     :raises AcceleratorError: it isn't a sync_file. An eventfd or pipe of a dead peer would never
         signal.

@@ -40,8 +40,6 @@ class BorrowedMemory(NamedTuple):
 
     The descriptor is never closed here, only duplicated.
 
-    The descriptor is never closed here, only duplicated.
-
     :param offset: where the part begins, in bytes.
     :param size: its bytes.
     """

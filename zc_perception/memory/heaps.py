@@ -69,7 +69,9 @@ def is_contiguous(heap: str) -> bool:
 
     A device without IOMMU can use only contiguous buffers.
     """
-    return heap.startswith('dma_heap/') and (heap[len('dma_heap/') :] in _CMA or 'cma' in heap)
+    return heap.startswith('dma_heap/') and (
+        heap.removeprefix('dma_heap/') in _CMA or 'cma' in heap
+    )
 
 
 def _cma_heaps(dma_heaps: str) -> list[str]:
@@ -311,10 +313,6 @@ class OfferedHeaps:
 
     Each was tried. The one that is chosen is opened, and closed with this object. Used as a heap,
     this object stands for the chosen one.
-
-    Each was tried; the one that is chosen is opened, and closed with this object.
-
-    As a heap it is the chosen one.
 
     :param names: of heaps that work, the best first; at least one.
     :param reasons: why others are not among them.

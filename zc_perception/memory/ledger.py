@@ -17,7 +17,7 @@ class LedgerEntry:
     """What has been booked under one reason."""
 
     count: int
-    bytes: int
+    bytes: int  # noqa: A003
 
 
 class CopyLedger:

@@ -31,8 +31,8 @@ class OwnedFd:
         return cls(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
 
     @classmethod
-    def open(cls, path: str, flags: int) -> OwnedFd:
-        """Call ``open(2)`` with O_CLOEXEC added."""
+    def open(cls, path: str, flags: int) -> OwnedFd:  # noqa: A003
+        """Open *path*, with O_CLOEXEC added to *flags*."""
         return cls(os.open(path, flags | os.O_CLOEXEC))
 
     def fileno(self) -> int:

@@ -672,8 +672,6 @@ class BufferPool:
 
         ``None``, which is counted, when *holder* has its maximum.
 
-        ``None``, which is counted, when *holder* has as many as it may.
-
         :raises StaleFrameError: that generation has been given back already; the slot is another
             pool's; in a forked child.
         """
@@ -705,8 +703,6 @@ class BufferPool:
     def again(self, lease: Lease) -> Lease:
         """
         Let *lease* last until it is released once more.
-
-        It counts as the one frame that it is.
 
         It counts as the one frame that it is.
 

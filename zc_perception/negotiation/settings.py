@@ -146,7 +146,7 @@ class BufferSettings:
     limits: ImageLimits = ImageLimits()
 
     @property
-    def format(self) -> Format:
+    def format(self) -> Format:  # noqa: A003
         """The pair (fourcc, modifier)."""
         return self.layout.fourcc, self.layout.modifier
 

@@ -163,10 +163,6 @@ def parse_stand_in(text: str) -> BufferConstraints:
     ``NV12:INVALID`` is an implicit layout. Options are those of :class:`BufferConstraints`;
     ``contiguous``, ``one_buffer`` and ``buffer_per_plane`` take no value.
 
-    Formats are ``drm-format`` strings, or ``any``; a linear one has no modifier, ``NV12:INVALID``
-    is an implicit layout. Options are those of :class:`BufferConstraints`; contiguous, one_buffer
-    and buffer_per_plane stand alone.
-
     :raises ConfigError: anything else, with the nearest word that is known.
     """
     head, *parts = text.split(';')

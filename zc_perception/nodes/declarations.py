@@ -17,7 +17,7 @@ from zc_perception.kinds import Kinds
 from zc_perception.negotiation.stand_in import SYNTAX
 from zc_perception.npu.kinds import ACCELERATORS, AUTO, FOR_ALL
 from zc_perception.parameters import ParameterSpec
-from zc_perception.pixel.encodings import OUTPUT_ENCODINGS
+from zc_perception.pixel.image_encodings import OUTPUT_ENCODINGS
 
 
 class NodeSpecs:

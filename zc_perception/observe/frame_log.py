@@ -246,8 +246,9 @@ class FrameLog:
         """Record that a frame's detections were sent."""
         frame = entry.frame
         self._write(
-            _PROCESSED, frame.data, frame.published_ns, entry.received_ns, entry.submitted_ns, entry.signalled_ns, done_ns, decoded_ns,
-            sent_ns, entry.handle.number, getattr(entry.job, 'device_seqno', 0), detections,
+            _PROCESSED, frame.data, frame.published_ns, entry.received_ns, entry.submitted_ns,
+            entry.signalled_ns, done_ns, decoded_ns, sent_ns, entry.handle.number,
+            getattr(entry.job, 'device_seqno', 0), detections,
         )  # fmt: skip
 
     def failed(self, frame: Frame, failed_ns: int, entry: InFlight | None = None) -> None:
@@ -260,13 +261,15 @@ class FrameLog:
             self._write(_FAILED, frame.data, frame.published_ns, 0, 0, 0, failed_ns, 0, 0, 0, 0, 0)
         else:
             self._write(
-                _FAILED, frame.data, frame.published_ns, entry.received_ns, entry.submitted_ns, entry.signalled_ns, failed_ns, 0,
-                0, entry.handle.number, getattr(entry.job, 'device_seqno', 0), 0,
+                _FAILED, frame.data, frame.published_ns, entry.received_ns, entry.submitted_ns,
+                entry.signalled_ns, failed_ns, 0, 0, entry.handle.number,
+                getattr(entry.job, 'device_seqno', 0), 0,
             )  # fmt: skip
 
     def _write(
-        self, kind: int, data: FrameData, published: int, received: int, submitted: int, signalled: int, done: int, decoded: int,
-        sent: int, handle: int, seqno: int, detections: int,
+        self, kind: int, data: FrameData, published: int, received: int, submitted: int,
+        signalled: int, done: int, decoded: int, sent: int, handle: int, seqno: int,
+        detections: int,
     ) -> None:  # fmt: skip
         opened = self._open
         if opened is None:
@@ -284,10 +287,11 @@ class FrameLog:
         try:
             number = words[WORD_WRITTEN] + 1
             _pack_record(
-                memory, RING_OFFSET + (number - 1) % CAPACITY * RECORD_SIZE, number, kind, len(buffers), data.sequence, data.generation,
-                data.buffer_uid, data.header.stamp_ns, data.captured_ns, published, received, submitted, signalled, done, decoded, sent,
-                data.capture_cost_ns, identity.inode, second, third, fourth, identity.device, handle, detections, seqno,
-                self._thread_id, number,
+                memory, RING_OFFSET + (number - 1) % CAPACITY * RECORD_SIZE, number, kind,
+                len(buffers), data.sequence, data.generation, data.buffer_uid,
+                data.header.stamp_ns, data.captured_ns, published, received, submitted, signalled,
+                done, decoded, sent, data.capture_cost_ns, identity.inode, second, third, fourth,
+                identity.device, handle, detections, seqno, self._thread_id, number,
             )  # fmt: skip
             words[WORD_WRITTEN] = number
         except (struct.error, ValueError, TypeError) as error:
@@ -319,7 +323,8 @@ class FrameLog:
                 generation = words[FACTS_WORD] | 1
                 words[FACTS_WORD] = generation
                 FACTS_SIZES.pack_into(memory, FACTS_OFFSET + 8, len(text), zlib.crc32(text))
-                memory[FACTS_TEXT : FACTS_TEXT + len(text)] = text
+                end = FACTS_TEXT + len(text)
+                memory[FACTS_TEXT:end] = text
                 words[FACTS_WORD] = generation + 1
             except Exception as error:  # whatever it is, a node doesn't end for it
                 if self._open is opened:
@@ -469,8 +474,9 @@ class FrameLogReader:
     def _whole(self, number: int) -> tuple[int, ...] | None:
         """Return a record's fields; ``None``: it isn't whole, even after a moment."""
         offset = RING_OFFSET + (number - 1) % CAPACITY * RECORD_SIZE
+        end = offset + RECORD_SIZE
         for attempt in range(_RECORD_ATTEMPTS):
-            copy = self._memory[offset : offset + RECORD_SIZE]
+            copy = self._memory[offset:end]
             values = RECORD.unpack(copy)
             if self._oldest() > number:
                 return None
@@ -502,7 +508,8 @@ class FrameLogReader:
         size, checksum = FACTS_SIZES.unpack_from(self._memory, FACTS_OFFSET + 8)
         if generation % 2 or size > FACTS_ROOM:
             return None
-        text = self._memory[FACTS_TEXT : FACTS_TEXT + size]
+        end = FACTS_TEXT + size
+        text = self._memory[FACTS_TEXT:end]
         if zlib.crc32(text) != checksum or self._words[FACTS_WORD] != generation:
             return None
         try:
@@ -647,7 +654,7 @@ def _check(fd: OwnedFd) -> None:
 
 def _record(values: tuple[int, ...]) -> FrameRecord:
     number, kind, num_buffers = values[:3]
-    inodes = values[16 : 16 + min(num_buffers, MAX_BUFFERS)]
+    inodes = values[16:][: min(num_buffers, MAX_BUFFERS)]
     return FrameRecord._make((number, RecordKind(kind), *values[3:16], inodes, *values[20:-1]))
 
 

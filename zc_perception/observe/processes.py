@@ -68,9 +68,6 @@ def sudo_command(program: str, environment: Mapping[str, str] = os.environ) -> s
     sudo removes the environment, which is the only way to find a workspace. A virtual environment
     needs none: its programs name it.
 
-    sudo removes the environment, and a workspace is found by nothing else. A virtual environment
-    needs none: its programs name it.
-
     :param program: its path, as in ``sys.argv[0]``, or its name.
     """
     path = shutil.which(program, path=environment.get('PATH'))

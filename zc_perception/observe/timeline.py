@@ -365,7 +365,8 @@ class Trace:
                 ]
             events += [
                 {
-                    'ph': 'X', 'name': span.name, 'cat': span.category, 'pid': track.pid, 'tid': span.tid, 'ts': span.start_ns / 1000,
+                    'ph': 'X', 'name': span.name, 'cat': span.category, 'pid': track.pid,
+                    'tid': span.tid, 'ts': span.start_ns / 1000,
                     'dur': (span.end_ns - span.start_ns) / 1000, 'args': dict(span.arguments),
                 } for span in track.spans
             ]  # fmt: skip
@@ -624,11 +625,6 @@ def build_timeline(
     how many frames there were, how many of them whole, and of each kind of event how many found
     their frame.
 
-    A flow leads each frame from the camera through all nodes and the device.
-
-    ``otherData`` says how many frames there were, how many of them whole, and of each kind of
-    event how many found their frame.
-
     :param events: the kernel's, if they could be recorded; those that belong to no known frame are
         shown, too.
     """
@@ -679,6 +675,6 @@ def stages_us(record: FrameRecord) -> dict[str, float]:
 def times_ns(record: FrameRecord) -> tuple[int, ...]:
     """Return the times between which the stages lie."""
     return (
-        record.captured_ns, record.published_ns, record.received_ns, record.submitted_ns, record.signalled_ns, record.done_ns,
-        record.decoded_ns, record.sent_ns,
+        record.captured_ns, record.published_ns, record.received_ns, record.submitted_ns,
+        record.signalled_ns, record.done_ns, record.decoded_ns, record.sent_ns,
     )  # fmt: skip

@@ -16,15 +16,15 @@ from zc_perception.terminal import ending_quietly, put
 
 TYPE_CHECKING = False  # as in zc_perception/__init__.py
 if TYPE_CHECKING:
-    import argparse
+    import argparse  # noqa: I300
     from typing import Any
 
     from zc_perception.observe.frame_log import FrameRecord
     from zc_perception.observe.timeline import NodeTrack
     from zc_perception.programs import OptionParser
 
-_WHAT = """Tells where a frame's time goes, stage by stage, in the nodes that run right now. It reads what they note of each frame; they
-aren't slower for it."""
+_WHAT = """Tells where a frame's time goes, stage by stage, in the nodes that run right now. It
+reads what they note of each frame; they aren't slower for it."""
 _EXAMPLES = (
     'zc_timeline',
     'zc_timeline --seconds 10 --trace trace.json',

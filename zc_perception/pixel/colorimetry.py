@@ -53,7 +53,7 @@ class Colorimetry:
     """
 
     matrix: Matrix
-    range: Range
+    range: Range  # noqa: A003
     transfer: Transfer = Transfer.BT709
 
 
@@ -94,8 +94,8 @@ def named_colorimetry(text: str) -> Colorimetry:
 
 # GStreamer writes range:matrix:transfer:primaries, and has names for the usual ones.
 _GST_NAMES = {
-    'bt601': '2:4:16:4', 'bt709': '2:3:5:1', 'bt2020': '2:6:11:7', 'bt2020-10': '2:6:13:7', 'bt2100-pq': '2:6:14:7', 'sRGB': '1:1:7:1',
-    'smpte240m': '2:5:6:5', 'bt2100-hlg': '2:6:15:7',
+    'bt601': '2:4:16:4', 'bt709': '2:3:5:1', 'bt2020': '2:6:11:7', 'bt2020-10': '2:6:13:7',
+    'bt2100-pq': '2:6:14:7', 'sRGB': '1:1:7:1', 'smpte240m': '2:5:6:5', 'bt2100-hlg': '2:6:15:7',
 }  # fmt: skip
 _GST_RANGES = {1: Range.FULL, 2: Range.LIMITED}
 _GST_MATRICES = {3: Matrix.BT709, 4: Matrix.BT601, 6: Matrix.BT2020}

@@ -191,7 +191,8 @@ class _Aligned:
                 out[:, :split],
             )
         for given, across, memory in zip(inputs, self._shares, self._inputs, strict=True):
-            np.copyto(memory[:, : self._rest // across], given[:, split // across :])
+            done = split // across
+            np.copyto(memory[:, : self._rest // across], given[:, done:])
         convert(self._inputs, self._output)
         np.copyto(out[:, split:], self._output[:, : self._rest])
 
@@ -327,8 +328,8 @@ class _ByMatrix(_Way):
         cv2.resize(packed, self._size, dst=self._four, interpolation=cv2.INTER_NEAREST_EXACT)
         cv2.split(self._two, self._twos)
         cv2.split(self._four, self._fours)
-        first = self._yuv.luma_first
-        return self._twos[0 if first else 1], self._fours[1 if first else 0 :: 2]
+        luma, chroma = (0, 1) if self._yuv.luma_first else (1, 0)
+        return self._twos[luma], self._fours[chroma::2]
 
 
 class _FromRgb(_Way):

@@ -42,7 +42,8 @@ _V4L2_TILED = {
 }
 _V4L2_BY_NAME = (
     {f.v4l2: V4l2Format(f.code, LINEAR, False) for f in FORMATS.values() if f.v4l2}
-    | {f.v4l2_multiplanar: V4l2Format(f.code, LINEAR, True) for f in FORMATS.values() if f.v4l2_multiplanar}
+    | {f.v4l2_multiplanar: V4l2Format(f.code, LINEAR, True) for f in FORMATS.values()
+       if f.v4l2_multiplanar}
     | _V4L2_TILED
 )  # fmt: skip
 _NO_MODIFIER = 'no DRM modifier describes its tiles; capture V4L2 NV12 or NM12'
@@ -65,8 +66,8 @@ _V4L2_REFUSED = {
     'RGB4': "whether its fourth byte is alpha depends on the driver; use 'BX24' or 'BA24'",
     'BGR4': "whether its fourth byte is alpha depends on the driver; use 'XR24' or 'AR24'",
     **dict.fromkeys(('MJPG', 'JPEG', 'H264', 'HEVC', 'VP80', 'VP90', 'MPEG'), _COMPRESSED_STREAM),
-    **dict.fromkeys(('BA81', 'GBRG', 'GRBG', 'RGGB', 'BG10', 'GB10', 'BA10', 'RG10', 'BG12', 'GB12', 'BA12', 'RG12', 'BYR2', 'GB16',
-                     'GR16', 'RG16'), _BAYER),
+    **dict.fromkeys(('BA81', 'GBRG', 'GRBG', 'RGGB', 'BG10', 'GB10', 'BA10', 'RG10', 'BG12',
+                     'GB12', 'BA12', 'RG12', 'BYR2', 'GB16', 'GR16', 'RG16'), _BAYER),
 }  # fmt: skip
 
 
@@ -217,13 +218,16 @@ NvBufSurfaceFormat = IntEnum(
 )
 
 
-_NVBUF_YUV = {'YUV420': 'YU12', 'YVU420': 'YV12', 'NV12': 'NV12', 'NV21': 'NV21', 'UYVY': 'UYVY', 'VYUY': 'VYUY', 'YUYV': 'YUYV',
-              'YVYU': 'YVYU', 'YUV444': 'YU24', 'NV12_10LE': 'P010', 'NV12_12LE': 'P012'}  # fmt: skip
-_NVBUF_RGB = {'GRAY8': 'R8  ', 'RGBA': 'AB24', 'BGRA': 'AR24', 'ARGB': 'BA24', 'ABGR': 'RA24', 'RGBX': 'XB24', 'BGRX': 'XR24',
-              'XRGB': 'BX24', 'XBGR': 'RX24', 'RGB': 'BG24', 'BGR': 'RG24'}  # fmt: skip
+_NVBUF_YUV = {'YUV420': 'YU12', 'YVU420': 'YV12', 'NV12': 'NV12', 'NV21': 'NV21', 'UYVY': 'UYVY',
+              'VYUY': 'VYUY', 'YUYV': 'YUYV', 'YVYU': 'YVYU', 'YUV444': 'YU24',
+              'NV12_10LE': 'P010', 'NV12_12LE': 'P012'}  # fmt: skip
+_NVBUF_RGB = {'GRAY8': 'R8  ', 'RGBA': 'AB24', 'BGRA': 'AR24', 'ARGB': 'BA24', 'ABGR': 'RA24',
+              'RGBX': 'XB24', 'BGRX': 'XR24', 'XRGB': 'BX24', 'XBGR': 'RX24',
+              'RGB': 'BG24', 'BGR': 'RG24'}  # fmt: skip
 _NVBUF_SUFFIXES = {
-    '': (Matrix.BT601, Range.LIMITED), '_ER': (Matrix.BT601, Range.FULL), '_709': (Matrix.BT709, Range.LIMITED),
-    '_709_ER': (Matrix.BT709, Range.FULL), '_2020': (Matrix.BT2020, Range.LIMITED),
+    '': (Matrix.BT601, Range.LIMITED), '_ER': (Matrix.BT601, Range.FULL),
+    '_709': (Matrix.BT709, Range.LIMITED), '_709_ER': (Matrix.BT709, Range.FULL),
+    '_2020': (Matrix.BT2020, Range.LIMITED),
 }  # fmt: skip
 _NVBUF_BY_PAIR: dict[tuple[int, Matrix, Range], NvBufSurfaceFormat] = {
     (fourcc_code(fourcc), *colours): NvBufSurfaceFormat[base + suffix]

@@ -78,7 +78,7 @@ class ImageLayout:
     planes: tuple[PlaneLayout, ...]
 
     @property
-    def format(self) -> PixelFormat:
+    def format(self) -> PixelFormat:  # noqa: A003
         """The format's table entry."""
         return pixel_format(self.fourcc)
 

@@ -94,7 +94,8 @@ def modifier_name(modifier: int) -> str:
         return 'LINEAR' if modifier == LINEAR else 'INVALID'
     number, value = modifier >> _VALUE_BITS, modifier & _VALUE_MASK
     vendor = _VENDORS[number].name if number in _VENDORS else f'vendor 0x{number:02x}'
-    return f'{vendor}:{_KNOWN[modifier].name.partition("_")[2] if modifier in _KNOWN else f"0x{value:014x}"}'
+    known = _KNOWN.get(modifier)
+    return f'{vendor}:{known.name.partition("_")[2] if known else f"0x{value:014x}"}'
 
 
 def plane_count(fourcc: int, modifier: int) -> int | None:

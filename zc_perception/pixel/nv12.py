@@ -48,10 +48,7 @@ class Nv12Writer:
         self._planar = np.empty((height * 3 // 2, width), np.uint8)
         half, quarter = (height // 2, width // 2), height * width // 4
         flat = self._planar[height:].reshape(-1)
-        self._half_planes = [
-            flat[:quarter].reshape(half),
-            flat[quarter : 2 * quarter].reshape(half),
-        ]
+        self._half_planes = [flat[:quarter].reshape(half), flat[quarter:][:quarter].reshape(half)]
 
     def write(
         self,
@@ -158,6 +155,8 @@ def _area(source: Size, size: Size) -> int:
 
 
 class _YuvToNv12(_Nv12Way):
+    """Scales Y'CbCr planes and brings chroma to NV12's resolution."""
+
     def __init__(self, yuv: Yuv, source: Size, size: Size) -> None:
         width, height = source
         self._v_first = yuv.v_first
@@ -203,6 +202,8 @@ class _YuvToNv12(_Nv12Way):
 
 
 class _GreyToNv12(_Nv12Way):
+    """Scales grey to luma; chroma is constant."""
+
     def __init__(self, fmt: PixelFormat, source: Size, size: Size, span: Range) -> None:
         self._resized = Resized(source[::-1], size, _area(source, size), wide=fmt.bits > 8)
         self._table = limited_range_table() if span is Range.FULL else None

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.errors import FormatError
-from zc_perception.pixel.encodings import encoding_named
 from zc_perception.pixel.fourcc import fourcc_code, pixel_format, PixelFormat
+from zc_perception.pixel.image_encodings import encoding_named
 from zc_perception.pixel.layout import (
     chained_layout,
     check_dimensions,

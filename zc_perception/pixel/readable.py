@@ -15,9 +15,10 @@ from zc_perception.pixel.fourcc import fourcc_code, fourcc_name, pixel_format, P
 _COSTS = {
     'NV12': 0.0, 'NV21': 0.0, 'YU12': 0.1, 'YV12': 0.1,
     'YUYV': 0.8, 'UYVY': 0.8, 'YVYU': 0.8, 'NV16': 1.1, 'NV61': 1.1, 'YU16': 1.3, 'YV16': 1.3,
-    'RG24': 1.5, 'BG24': 1.5, 'P010': 2.4, 'P012': 2.4, 'P016': 2.4, 'XR24': 2.5, 'AR24': 2.5, 'XB24': 2.5, 'AB24': 2.5,
-    'YU24': 2.8, 'YV24': 2.8, 'NV24': 3.1, 'NV42': 3.1, 'VYUY': 3.2, 'RX24': 4.0, 'RA24': 4.0, 'BX24': 4.0, 'BA24': 4.0, 'P210': 4.5,
-    'RG16': 9.0, 'BG16': 9.0, 'R8  ': 10.0, 'R16 ': 11.0,
+    'RG24': 1.5, 'BG24': 1.5, 'P010': 2.4, 'P012': 2.4, 'P016': 2.4, 'XR24': 2.5, 'AR24': 2.5,
+    'XB24': 2.5, 'AB24': 2.5, 'YU24': 2.8, 'YV24': 2.8, 'NV24': 3.1, 'NV42': 3.1, 'VYUY': 3.2,
+    'RX24': 4.0, 'RA24': 4.0, 'BX24': 4.0, 'BA24': 4.0, 'P210': 4.5, 'RG16': 9.0,
+    'BG16': 9.0, 'R8  ': 10.0, 'R16 ': 11.0,
 }  # fmt: skip
 READABLE: dict[int, float] = {fourcc_code(name): cost for name, cost in _COSTS.items()}
 """What can be read, with its cost above NV12's; the cheapest first."""

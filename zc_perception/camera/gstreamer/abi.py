@@ -122,10 +122,11 @@ MapFunction = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_int)
 # What the functions take and return, by the headers: ``*`` is the address of something. A returned
 # string that the caller must free is ``ptr``: ctypes would copy and lose it.
 _TYPES: dict[str, Any] = {
-    'void': None, 'ptr': c_void_p, 'int': c_int, 'uint': c_uint, 'ulong': ctypes.c_ulong, 'u32': ctypes.c_uint32, 'u64': c_uint64,
-    'size': c_size_t, 'text': c_char_p, 'probe': ProbeCallback, 'error': POINTER(Error), 'error*': POINTER(POINTER(Error)),
-    'ptr*': POINTER(c_void_p), 'int*': POINTER(c_int), 'uint*': POINTER(c_uint), 'size*': POINTER(c_size_t), 'map*': POINTER(MapInfo),
-    'info*': POINTER(VideoInfo),
+    'void': None, 'ptr': c_void_p, 'int': c_int, 'uint': c_uint, 'ulong': ctypes.c_ulong,
+    'u32': ctypes.c_uint32, 'u64': c_uint64, 'size': c_size_t, 'text': c_char_p,
+    'probe': ProbeCallback, 'error': POINTER(Error), 'error*': POINTER(POINTER(Error)),
+    'ptr*': POINTER(c_void_p), 'int*': POINTER(c_int), 'uint*': POINTER(c_uint),
+    'size*': POINTER(c_size_t), 'map*': POINTER(MapInfo), 'info*': POINTER(VideoInfo),
 }  # fmt: skip
 _PROTOTYPES: dict[str, dict[str, str]] = {
     'libglib-2.0.so.0': {

@@ -89,8 +89,6 @@ class GStreamerCamera(Camera):
 
     It is started at once, because its first frame describes all of them.
 
-    It is started at once, because its first frame says what all of them are.
-
     The pipeline is asked for a format that the consumers accept, where it has a choice. After a
     change of caps :meth:`close` leaves it running for the next camera, whose options have this one
     as ``before``, or for :meth:`close_rest`.
@@ -212,7 +210,7 @@ class GStreamerCamera(Camera):
             raise
 
     @classmethod
-    def open(cls, options: CameraOptions) -> GStreamerCamera:
+    def open(cls, options: CameraOptions) -> GStreamerCamera:  # noqa: A003
         return cls(options)
 
     @classmethod
@@ -380,12 +378,10 @@ class GStreamerCamera(Camera):
         They are known only while the pipeline runs.
         """
         now = self.constraints()
-        others = [fmt for fmt in READABLE_FORMATS if fmt not in now.formats]  # type: ignore[operator]
+        known = now.formats or ()
+        others = [fmt for fmt in READABLE_FORMATS if fmt not in known]
         can = self._pipeline.could_give([self._offered_caps([fmt]) for fmt in others])
-        formats = (
-            *(now.formats or ()),
-            *(fmt for fmt, good in zip(others, can, strict=True) if good),
-        )
+        formats = (*known, *(fmt for fmt, good in zip(others, can, strict=True) if good))
         return replace(now, formats=formats, placement=None)
 
     @property

@@ -155,9 +155,6 @@ def complete(description: str) -> tuple[str, str]:
     It may end in an ``appsink`` of its own, with or without a name, or in any other element,
     behind which our sink is put.
 
-    It may end in an ``appsink`` of its own, with or without a name, or in any other element,
-    behind which ours is put.
-
     :raises ConfigError: there is nothing in it, it ends with a link or another sink, or something
         around it is for a shell.
     """

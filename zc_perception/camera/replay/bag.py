@@ -48,8 +48,8 @@ from zc_perception.errors import (
 )
 from zc_perception.frame import Header
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
-from zc_perception.pixel.encodings import DEPTHS, ENCODINGS
 from zc_perception.pixel.fourcc import fourcc_name, pixel_format
+from zc_perception.pixel.image_encodings import DEPTHS, ENCODINGS
 from zc_perception.pixel.layout import views
 from zc_perception.pixel.nv12 import even
 from zc_perception.pixel.raw_picture import layout_of, RawPicture
@@ -60,14 +60,14 @@ _NANOSECONDS = 1_000_000_000
 class CompressedPicture(NamedTuple):
     """*format* is image_transport's text, such as ``bgr8; jpeg compressed bgr8``."""
 
-    format: str
+    format: str  # noqa: A003
     data: NDArray[np.uint8]
 
 
 class VideoPicture(NamedTuple):
     """A picture of a video: *format* is such as ``h264``."""
 
-    format: str
+    format: str  # noqa: A003
     data: NDArray[np.uint8]
     frame: Any = None
     """PyAV's, once it is decoded."""
@@ -102,8 +102,6 @@ def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Pict
     Return the parts of a serialised message; the pixels are a view of *content*.
 
     It checks only that the message is complete.
-
-    Nothing is checked but that it is all there.
 
     :param store: the message types of rosbags.
     :raises FormatError: it isn't such a message.
@@ -199,8 +197,6 @@ def _first_line(error: Exception) -> str:
 class BagSource(FrameSource):
     """
     The pictures of one topic, with their recorded headers, at the times of their stamps.
-
-    Sizes may not change; encodings may. A picture that can't be read is left out and counted.
 
     Sizes may not change; encodings may. A picture that can't be read is left out and counted.
 

@@ -49,8 +49,10 @@ class ReplayCamera(DrawnCamera):
                       'inference too.'),
         ParameterSpec('replay_topic', '', ('topic of a recording of zc_record or rosbag2. '
                                            'Empty: the only topic with pictures.')),
-        ParameterSpec('replay_rate', 1.0, 'speed, as a multiple of the recorded speed.', '', 0.01, 100.0),
-        ParameterSpec('replay_start', 0.0, 'this much time at the beginning is left out.', 's', 0.0, 1e6),
+        ParameterSpec('replay_rate', 1.0, 'speed, as a multiple of the recorded speed.', '',
+                      0.01, 100.0),
+        ParameterSpec('replay_start', 0.0, 'this much time at the beginning is left out.', 's',
+                      0.0, 1e6),
         ParameterSpec('stamps', 'now', ('stamps of frames. now: the time of the replay. '
                                         'recorded: the recorded ones.'), choices=STAMPS),
     )  # fmt: skip

@@ -43,7 +43,8 @@ class _Finished(io.RawIOBase):
             self._file.seek(self._at)
             count = self._file.readinto(view[: self._whole - self._at])
         else:
-            rest = self._tail[self._at - self._whole :][: len(view)]
+            begin = self._at - self._whole
+            rest = self._tail[begin:][: len(view)]
             count = len(rest)
             view[:count] = rest
         self._at += count
@@ -70,7 +71,7 @@ class RecordedPath(type(Path())):  # type: ignore[misc]
     These are files without their end, and folders whose ``metadata.yaml`` doesn't list all files.
     """
 
-    def open(self, mode: str = 'r', *args: Any, **options: Any) -> Any:
+    def open(self, mode: str = 'r', *args: Any, **options: Any) -> Any:  # noqa: A003
         if self.suffix == SUFFIX and mode == 'rb' and is_unfinished(self):
             return io.BufferedReader(_Finished(self, read_contents(self)))
         return super().open(mode, *args, **options)

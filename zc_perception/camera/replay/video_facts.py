@@ -58,7 +58,7 @@ class Said(NamedTuple):
     """What a stream says of its colours; ``unknown`` stands for nothing."""
 
     matrix: str = UNKNOWN
-    range: str = UNKNOWN
+    range: str = UNKNOWN  # noqa: A003
     transfer: str = UNKNOWN
 
     def completed(self, before: Said) -> Said:
@@ -107,8 +107,6 @@ def colorimetry(
     Return what the numbers in such pictures mean.
 
     Where the stream says nothing, players' assumptions count.
-
-    Where the stream says nothing, they are taken for what players take them for.
 
     :param rgb: they are R, G, B.
     :param grey: they have one level for each pixel.

@@ -85,7 +85,7 @@ class VideoFile:
         """
         return turn_of(frame)
 
-    def next(self) -> Decoded | None:
+    def next(self) -> Decoded | None:  # noqa: A003
         """
         Return the next frame; ``None``: there is none.
 

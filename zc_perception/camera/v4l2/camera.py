@@ -136,8 +136,6 @@ class V4l2Signal:
 
         It comes before the choice of the format.
 
-        Before the format is chosen.
-
         :raises CameraLostError: no signal.
         """
         if self._input is None:
@@ -312,7 +310,7 @@ class V4l2Stream:
         else:
             self._queued.add(slot.index)
 
-    def next(self, pool: BufferPool, wake: OwnedFd) -> Dequeued | None:
+    def next(self, pool: BufferPool, wake: OwnedFd) -> Dequeued | None:  # noqa: A003
         """
         Return the next filled buffer, whose slot the caller acquires.
 
@@ -593,7 +591,7 @@ class V4l2Camera(Camera):
         self.width, self.height = self._driver.size
 
     @classmethod
-    def open(cls, options: CameraOptions) -> V4l2Camera:
+    def open(cls, options: CameraOptions) -> V4l2Camera:  # noqa: A003
         """Open the camera; one that was plugged in again may have another node."""
         return cls(options, find_device(options.identity) if options.identity else None)
 

@@ -276,7 +276,7 @@ class _Usable:
     nearest: Size
 
     @property
-    def any(self) -> bool:
+    def any(self) -> bool:  # noqa: A003
         """Whether there is one."""
         return bool(self.offers) or self.jpeg is not None
 

@@ -153,7 +153,7 @@ class V4l2Controls:
         found = int(control.value64) if wide else int(control.value)
         return found & 0xFFFFFFFF if query.type == abi.CTRL_TYPE_BITMASK else found
 
-    def set(self, name: str, value: ControlValue) -> int | None:
+    def set(self, name: str, value: ControlValue) -> int | None:  # noqa: A003
         """
         Set a control, and return the value in force afterwards.
 

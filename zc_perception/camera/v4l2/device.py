@@ -67,7 +67,7 @@ class DeviceFile:
 
     def ioctl(self, request: int, argument: Argument) -> None:
         """
-        Call ``ioctl(2)``; *argument* is filled in place.
+        Make the system call; *argument* is filled in place.
 
         :raises OSError: as the driver answers.
         :raises CameraLostError: it was closed meanwhile.
@@ -228,7 +228,7 @@ class V4l2Device:
         )
 
     @classmethod
-    def open(cls, path: str) -> V4l2Device:
+    def open(cls, path: str) -> V4l2Device:  # noqa: A003
         """
         Open a device node.
 
@@ -480,8 +480,6 @@ class V4l2Device:
         Return the next filled buffer of *count* memory buffers.
 
         ``None`` when there is none yet. It never blocks.
-
-        Never blocks.
 
         :raises CameraLostError: the device is gone.
         :raises V4l2Error: the stream has to be started anew: EIO, EPIPE.

@@ -92,11 +92,6 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
     buffer is taken only where nothing is padded: otherwise V4L2 doesn't say where its chroma
     begins.
 
-    Planes in one buffer follow each other without a gap, the later ones' strides in proportion to
-    the first one's; planes in buffers of their own begin at *data_offsets*. A tiled format in one
-    buffer is taken only where nothing is padded: what V4L2 doesn't say is where its chroma begins
-    otherwise.
-
     :param data_offsets: per buffer, where the driver begins; all 0 by default.
     :raises FormatError: the V4L2 format has no counterpart here.
     :raises LayoutError: the driver's numbers can't hold such an image. The message names the
@@ -177,7 +172,7 @@ class FormatOffer:
     per_plane: int | None = None
 
     @property
-    def format(self) -> Format:
+    def format(self) -> Format:  # noqa: A003
         """The pair (fourcc, modifier)."""
         return self.fourcc, self.modifier
 

@@ -197,7 +197,8 @@ class JpegFrames:
             buffer.cpu_access(CpuAccess.READ),
             map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes,
         ):
-            memory = buffer.memory()[picture.start : min(picture.end, buffer.size)]
+            start, end = picture.start, min(picture.end, buffer.size)
+            memory = buffer.memory()[start:end]
             copied = self._decoder.decode(np.frombuffer(memory, np.uint8), planes[0], planes[1])
         if copied:
             self.mended += 1

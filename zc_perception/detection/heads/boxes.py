@@ -152,8 +152,9 @@ class Columns:
                 break
             rows = tensor.values.reshape(-1, width) if words else tensor.values
             for word in words:
-                found[word] = tensor, rows[:, start : start + self.widths[word]]
-                start += self.widths[word]
+                end = start + self.widths[word]
+                found[word] = tensor, rows[:, start:end]
+                start = end
         counts = {len(values) for word, (_, values) in found.items() if word != 'count'}
         if not fits or len(counts) != 1:
             width = sum(self.widths[word] for word in self._outputs[0])
@@ -302,7 +303,8 @@ class Boxes(Head):
 
     def _classes(self, parts: Mapping[str, tuple[RawTensor, Values]]) -> tuple[RawTensor, Values]:
         tensor, values = parts['scores']
-        return tensor, values[:, self._first : self._first + self._spec.num_classes]
+        first = self._first
+        return tensor, values[:, first:][:, : self._spec.num_classes]
 
     def _rows(
         self, parts: Mapping[str, tuple[RawTensor, Values]]

@@ -121,8 +121,8 @@ def _compiled(
     places, sources = np.empty(count, np.intp), np.empty((count, 4), np.float32)
     kinds = None if class_agnostic else np.ascontiguousarray(classes)
     kept = compiled.suppress(  # type: ignore[union-attr]
-        np.ascontiguousarray(corners), np.ascontiguousarray(scores), kinds, box.numbers, limits.iou,
-        places, sources,
+        np.ascontiguousarray(corners), np.ascontiguousarray(scores), kinds, box.numbers,
+        limits.iou, places, sources,
     )  # fmt: skip
     places = places[:kept]
     return Detections(sources[:kept], scores.take(places), classes.take(places), rows.take(places))

@@ -254,10 +254,6 @@ def arrange(
     same number of channels are distinguished by their order among the outputs, which must then be
     that of *parts*.
 
-    Tensors are told apart by their grid and their number of channels; parts with the same number
-    of channels, within a level, by their order among the outputs, which then has to be that of
-    *parts*.
-
     :param shapes: rows, columns of each level.
     :param parts: channels of each part.
     :raises AcceleratorError: they don't fit; names the tensor, its shape and those expected.
@@ -441,7 +437,8 @@ def rows_objection(count: int, box: Letterbox, strides: Sequence[int], most: int
     )
 
 
-# Larger than any centre that a network gives in cells from its own cell, far below a picture's size.
+# Larger than any centre that a network gives in cells from its own cell, and far below a
+# picture's size.
 _WITHIN_A_CELL = 16.0
 
 

@@ -41,7 +41,8 @@ _RF_DETR, _HUGGING_FACE = '^(dets|labels)$', '^pred_boxes$'
 _SEVERAL: tuple[tuple[tuple[str, ...], str, HeadOptions, HeadOptions], ...] = (
     (('box score', 'class'), '', _INPUT, {}),  # mmdeploy
     # TF-OD
-    (('box', 'class', 'count', 'score'), 'detection_', {**_TENSORFLOW, 'background': 0}, _STRETCHED),
+    (('box', 'class', 'count', 'score'), 'detection_', {**_TENSORFLOW, 'background': 0},
+     _STRETCHED),
     (('box', 'class', 'count', 'score'), 'num|count', _INPUT, {}),  # EfficientNMS
     # RT-DETR, D-FINE: in the sizes that they are given
     (('box', 'class', 'score'), 'target_sizes', _INPUT, _STRETCHED),
@@ -67,7 +68,7 @@ class Recognised:
     head: HeadOptions | None = None
     classes: int = 0
     choices: tuple[str, ...] = ()
-    input: Mapping[str, Any] = field(default_factory=dict)
+    input: Mapping[str, Any] = field(default_factory=dict)  # noqa: A003
 
 
 def recognise(

@@ -28,7 +28,8 @@ MASKS = Key(
     integer(0, 1024), "Coefficients of the masks' prototypes behind the classes of each row.", 0
 )
 KEYPOINTS = Key(
-    array('two numbers: how many keypoints, and the numbers of each (2, or 3 with a score)', integer(1, 1024), 2, 2),
+    array('two numbers: how many keypoints, and the numbers of each (2, or 3 with a score)',
+          integer(1, 1024), 2, 2),
     ('Keypoints behind the classes of each row: how many, and the numbers of each (2, or 3 '
      'with a score).'),
     [],
@@ -158,9 +159,6 @@ class Head(ABC):
 
         Of equal scores the first among the outputs comes first. A number that isn't finite is no
         score. A box with such a corner, without an area or outside the picture is no candidate.
-
-        Numbers that aren't finite are no scores, and boxes with such a corner, without an area or
-        outside the picture no candidates.
 
         :param box: geometry between the frame and the network's input.
         :raises AcceleratorError: the outputs aren't what the head's spec promises; names the

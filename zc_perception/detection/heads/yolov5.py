@@ -112,6 +112,8 @@ class YoloV5(Head):
 
 
 class _Decoded:
+    """One tensor of decoded boxes."""
+
     def __init__(self, spec: HeadSpec, tensor: RawTensor) -> None:
         self._rows = ObjectRows(spec.kind, tensor, spec.num_classes, spec.sigmoid is True)
         self._strides = spec.strides
@@ -127,6 +129,8 @@ class _Decoded:
 
 
 class _Levels:
+    """Raw levels."""
+
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
         self._spec, self._grids = spec, grids
         self._sigmoid = spec.sigmoid is not False

@@ -95,8 +95,6 @@ class Distances:
 
         Where a number isn't finite, those of its box aren't.
 
-        Where a number isn't finite, those of its box aren't.
-
         :param parts: tensors, each with some of its values, (…, 4 * bins); n together.
         """
         if self._bins == 1:
@@ -234,6 +232,8 @@ class YoloV8(Head):
 
 
 class _Decoded:
+    """One tensor of decoded boxes."""
+
     def __init__(self, spec: HeadSpec, tensor: RawTensor) -> None:
         self._classes = slice(4, 4 + spec.num_classes)
         channels = self._classes.stop + spec.extra
@@ -282,7 +282,8 @@ class _Decoded:
         return Candidates(from_centres(boxes[:2], boxes[2:]), scores, classes, cells)
 
     def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        return outputs[0].read(self._rows(outputs[0].values)[rows, self._classes.stop :])
+        behind = self._classes.stop
+        return outputs[0].read(self._rows(outputs[0].values)[rows, behind:])
 
     def anchors(self, rows: NDArray[np.intp]) -> NDArray[np.float32] | None:
         """Return (2, n) the places about which boxes are turned; ``None``: their centres."""
@@ -299,6 +300,8 @@ class _Decoded:
 
 
 class _Levels:
+    """Raw levels."""
+
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
         self._spec, self._grids = spec, grids
         self._distances = Distances(spec.reg_max)

@@ -91,6 +91,8 @@ def _corners(
 
 
 class _Rows:
+    """One tensor with all levels' cells."""
+
     def __init__(self, spec: HeadSpec, tensor: RawTensor, grids: Grids) -> None:
         self._grids = grids
         self._rows = ObjectRows(
@@ -116,6 +118,8 @@ class _Rows:
 
 
 class _Levels:
+    """Raw levels."""
+
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
         self._grids = grids
         self._parts = arrange(

@@ -43,9 +43,9 @@ from zc_perception.negotiation.constraints import BufferConstraints, Size
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, named_colorimetry, RGB_FULL
-from zc_perception.pixel.encodings import NATIVE
 from zc_perception.pixel.format_names import named_format
 from zc_perception.pixel.fourcc import PixelFormat
+from zc_perception.pixel.image_encodings import NATIVE
 from zc_perception.pixel.layout import check_dimensions
 from zc_perception.pixel.readable import check_readable, READABLE
 
