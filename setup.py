@@ -30,7 +30,11 @@ def tree(folder: str) -> list[tuple[str, list[str]]]:
 
 
 class WhereThereIsACompiler(build_ext):
-    """Leaves out what could not be compiled also where setuptools would copy it into the sources."""
+    """
+    Leaves out what could not be compiled.
+
+    It does so also where setuptools would copy it into the sources.
+    """
 
     def copy_extensions_to_source(self):
         """Copy what is there."""
@@ -45,7 +49,11 @@ class WhereThereIsACompiler(build_ext):
         super().copy_extensions_to_source()
 
     def copy_file(self, source, target, *arguments, **options):
-        """Replace it at once: two environments may be made from these sources while programs load it."""
+        """
+        Replace the file at once.
+
+        Two environments may be made from these sources while programs load it.
+        """
         partial = f'{target}.{os.getpid()}'
         _, copied = super().copy_file(source, partial, *arguments, **options)
         os.replace(partial, target)

@@ -1,8 +1,11 @@
-"""What measures the package: figures that anyone can reproduce, with what they are compared to measured in the same run.
+"""
+The benchmarks of the package, with figures that anyone can reproduce.
 
-It is no part of the package and is not installed. In a clone ``make bench`` runs all of it,
-``.venv/bin/python -m bench COMMAND`` one sub-command. The name ``zc_bench`` is in its messages and
-in its JSON.
+Everything that a figure is compared with is measured in the same run.
+
+The benchmarks are no part of the package and are not installed. In a clone ``make bench`` runs all
+of them, ``.venv/bin/python -m bench COMMAND`` one sub-command. The name ``zc_bench`` is in their
+messages and in their JSON.
 
 Read in this order:
 
@@ -11,12 +14,12 @@ Read in this order:
    ``decode``, ``pipeline``, ``scale``, ``startup``, ``timeline``.
 2. :mod:`~bench.rows`: how samples become the rows of the JSON. ``bench.schema.json`` describes the
    file.
-3. :mod:`~bench.worker`: what is measured runs in processes of its own. The benchmark sends each of
-   them a command per line and reads an answer per line. :mod:`~bench.obeying` is the other end,
-   which ``link_worker``, ``nodes_worker``, ``reader`` and ``floor_worker`` share.
+3. :mod:`~bench.worker`: the measured programs run in processes of their own. The benchmark sends
+   each of them a command per line and reads an answer per line. :mod:`~bench.obeying` is the other
+   end, which ``link_worker``, ``nodes_worker``, ``reader`` and ``floor_worker`` share.
 4. :mod:`~bench.report`: what ``make bench`` runs: all sub-commands, then a page (``results``) with
    pictures (``plots``) of them.
 
-``floor.py`` is an unmodified copy of the loops that the links are measured against, ``peers`` what
-one would use instead of the links.
+``floor.py`` is an unmodified copy of the loops that the links are measured against; ``peers`` are
+the libraries that one could use instead of the links.
 """

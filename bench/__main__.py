@@ -9,7 +9,7 @@ from zc_perception.terminal import ending_quietly
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; its exit codes are those of :func:`~bench.program.run`."""
+    """Run the program; its exit codes are those of :func:`~bench.program.run`."""
     with ending_quietly('zc_bench'):
         from bench import program
 

@@ -1,4 +1,8 @@
-"""``zc_bench decode``: its options and bars. What it measures is in :mod:`~bench.decode_cases`, which needs OpenCV."""
+"""
+``zc_bench decode``: its options and bars.
+
+:mod:`~bench.decode_cases`, which needs OpenCV, has what it measures.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What ``zc_bench decode`` measures: a frame's input tensor, and its boxes, by this package and by what one would write without it.
+"""
+What ``zc_bench decode`` measures: a frame's input tensor, and its boxes.
+
+It compares this package with code that one would write without it.
 
 Masks are measured as well: 20 of a YOLOv8-seg's.
 
@@ -56,7 +59,11 @@ _SCALE, _ZERO_POINT = 0.125, 20
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One grid: (cells down, cells across, 4 · bins) and (…, classes), int8; real = (value − zero point) · scale."""
+    """
+    One grid, int8; real = (value − zero point) · scale.
+
+    Boxes are (cells down, cells across, 4 · bins), scores (…, classes).
+    """
 
     stride: int
     boxes: NDArray[np.int8]
@@ -64,7 +71,7 @@ class Level:
 
 
 def real(values: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Of a level's values."""
+    """Return a level's values as real numbers."""
     numbers: NDArray[np.float32] = (
         values.astype(np.float32) - np.float32(_ZERO_POINT)
     ) * np.float32(_SCALE)
@@ -87,7 +94,11 @@ class _Object:
     level: int
 
     def cells(self) -> list[tuple[int, int]]:
-        """Those of its grid, row and column, whose centres lie in it: the one in the middle first."""
+        """
+        Return the grid's cells, row and column, whose centres lie in the object.
+
+        The middle one comes first.
+        """
         x0, y0, x1, y1 = self.corners
         stride = STRIDES[self.level]
         middle = ((y0 + y1) / 2 / stride - 0.5, (x0 + x1) / 2 / stride - 0.5)
@@ -100,7 +111,11 @@ class _Object:
 
 
 def _place_objects(random: np.random.Generator) -> list[_Object]:
-    """Side by side in the letterbox's picture and apart from its border, so that no box suppresses another's or is clipped."""
+    """
+    Place objects side by side in the letterbox's picture and apart from its border.
+
+    So no box suppresses another one or is clipped.
+    """
     columns = 10
     across, down = BOX.width / columns, BOX.height / (OBJECTS // columns)
     objects = []
@@ -116,7 +131,10 @@ def _place_objects(random: np.random.Generator) -> list[_Object]:
 
 
 def make_levels(cells: int | None = None) -> list[Level]:
-    """Each object is found by all cells in it, best in the middle, with boxes a little apart.
+    """
+    Make levels in which each object is found by all cells in it.
+
+    The best is in the middle; the boxes lie a little apart.
 
     :param cells: of each object that find it at most.
     """
@@ -145,7 +163,11 @@ def make_levels(cells: int | None = None) -> list[Level]:
 
 
 def raw_outputs(levels: list[Level]) -> list[RawTensor]:
-    """As a compiled model yields them: boxes and scores of each grid, NHWC, in buffers whose channels are padded to 64 or 128."""
+    """
+    Return boxes and scores of each grid as a compiled model yields them.
+
+    They are NHWC, in buffers whose channels are padded to 64 or 128.
+    """
     outputs = []
     for level in levels:
         for values in (level.boxes, level.scores):
@@ -168,7 +190,10 @@ def raw_outputs(levels: list[Level]) -> list[RawTensor]:
 def decode_levels(
     boxes: list[NDArray[np.float32]], scores: list[NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    """The network's own last layers in numpy: (4 + classes, cells) of centre and size in input pixels, and probabilities.
+    """
+    Compute the network's own last layers in NumPy.
+
+    The result is (4 + classes, cells): centre and size in input pixels, and probabilities.
 
     :param boxes: (cells down, cells across, 4 · bins) of each level.
     :param scores: (cells down, cells across, classes), logits.
@@ -190,7 +215,7 @@ def decode_levels(
 
 
 def decoded_output(levels: list[Level]) -> RawTensor:
-    """1 × 84 × 8400 float32, as an exported YOLOv8 yields it."""
+    """Return 1 × 84 × 8400 float32, as an exported YOLOv8 yields it."""
     return RawTensor(
         decode_levels(
             [real(level.boxes) for level in levels], [real(level.scores) for level in levels]
@@ -247,7 +272,7 @@ class _Ways:
         return self._rgb.convert(planes)
 
     def exact_rgb(self, planes: Planes) -> NDArray[np.uint8]:
-        """The full frame's colours, then resized."""
+        """Return the full frame's colours, then resized."""
         cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12, dst=self._full)
         cv2.resize(self._full, (self.box.width, self.box.height), dst=self._small)
         return self._small
@@ -260,7 +285,7 @@ class _Ways:
 def tensor_case(
     width: int, height: int
 ) -> tuple[dict[str, Callable[[], object]], Callable[[], Figures]]:
-    """Variants, and what tells how far our picture is from the exact one."""
+    """Return variants, and a function that tells how far our picture is from the exact one."""
     ways, pictures = _Ways(width, height), _pictures(width, height)
     road = pictures['road']
     variants: dict[str, Callable[[], object]] = {
@@ -303,7 +328,10 @@ def _finish(
 
 
 def filter_first(rows: NDArray[np.float32]) -> Detections:
-    """Threshold, then everything else for what is left; OpenCV's suppression by class.
+    """
+    Threshold, then compute everything else for what is left.
+
+    OpenCV suppresses by class.
 
     :param rows: (4 + classes, cells).
     """
@@ -322,7 +350,11 @@ def filter_first(rows: NDArray[np.float32]) -> Detections:
 
 
 def numpy_usual(rows: NDArray[np.float32]) -> Detections:
-    """As in most examples: transpose, best class of every cell, all boxes, filter, suppression with boxes moved apart by class.
+    """
+    Decode as most examples do.
+
+    That is: transpose, best class of every cell, all boxes, filter, suppression with boxes moved
+    apart by class.
 
     :param rows: (4 + classes, cells).
     """
@@ -347,7 +379,12 @@ def numpy_usual(rows: NDArray[np.float32]) -> Detections:
 
 
 def numpy_levels(levels: list[Level]) -> Detections:
-    """Raw levels: to real numbers, the network's last layers for every cell, then :func:`filter_first`."""
+    """
+    Decode raw levels.
+
+    They become real numbers, then the network's last layers for every cell, then
+    :func:`filter_first`.
+    """
     return filter_first(
         decode_levels(
             [real(level.boxes) for level in levels], [real(level.scores) for level in levels]
@@ -363,7 +400,8 @@ _SAME_SCORE = 1e-5
 
 @dataclass(frozen=True)
 class Case:
-    """Something to measure in several ways.
+    """
+    Something to measure in several ways.
 
     :param variants: by name, ours first; each call does the whole work for one frame.
     :param check: raises BenchError if they don't all yield the same, and tells figures of each.
@@ -381,9 +419,7 @@ class Case:
 
 
 def check_same(case: str, found: Mapping[str, Detections]) -> None:
-    """
-    :raises BenchError: two variants found different boxes, or none at all.
-    """
+    """Check that all variants found the same boxes."""
     (first, wanted), *others = found.items()
     if not len(wanted):
         raise BenchError(f"case '{case}': {first} found nothing in a scene of {OBJECTS} objects")
@@ -471,7 +507,7 @@ def mask_case(side: int) -> Case:
 
 
 def cases() -> list[Case]:
-    """All of them."""
+    """Return all cases."""
     levels = make_levels()
     decoded = decoded_output(levels)
     rows = decoded.values[0]
@@ -502,7 +538,11 @@ def cases() -> list[Case]:
 
 @contextlib.contextmanager
 def one_cpu() -> Iterator[None]:
-    """This thread on the last CPU that it may use, OpenCV without threads; afterwards as before."""
+    """
+    Run this thread on the last CPU that it may use, and OpenCV without threads.
+
+    Afterwards everything is as before.
+    """
     every, threads = os.sched_getaffinity(0), cv2.getNumThreads()
     os.sched_setaffinity(0, {max(every)})
     cv2.setNumThreads(1)
@@ -514,7 +554,7 @@ def one_cpu() -> Iterator[None]:
 
 
 def series(run: Callable[[], object], calls: int, figures: Mapping[str, float]) -> Series:
-    """*calls* calls, one after the other."""
+    """Make *calls* calls, one after the other."""
     latencies = []
     spent = time.thread_time_ns()
     for _ in range(calls):
@@ -527,7 +567,8 @@ def series(run: Callable[[], object], calls: int, figures: Mapping[str, float]) 
 def measure_decoding(
     count: int, calls: int, say: Say, all_cases: Sequence[Case] | None = None
 ) -> list[Row]:
-    """Rows of all cases.
+    """
+    Return rows of all cases.
 
     :param count: of repetitions.
     :param calls: of each series.

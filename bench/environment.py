@@ -1,6 +1,8 @@
-"""What a figure depends on besides the code: the machine, and the environment variables of the processes that are measured.
+"""
+What a figure depends on besides the code: the machine and environment variables.
 
-Those are tuned as far as it goes, or not at all, whatever the shell has set.
+The variables are those of the measured processes. They are tuned as far as possible, or not at
+all, whatever the shell has set.
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ def _version(package: str) -> str:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Machine, kernel, versions, load. Names neither host nor user."""
+    """
+    Describe machine, kernel, versions and load.
+
+    It names neither host nor user.
+    """
     return {
         'date': datetime.now(timezone.utc).date().isoformat(),
         'cpu': _first_line('/proc/cpuinfo', 'model name')
@@ -79,7 +85,12 @@ KEPT_MEMORY = {
 
 
 def tuned_environment() -> dict[str, str]:
-    """What makes plain images as quick as they get: a shared-memory segment that holds them, and an allocator that keeps its memory."""
+    """
+    Return variables that make plain images as quick as possible.
+
+    These are a shared-memory segment that holds the images, and an allocator that keeps its
+    memory.
+    """
     profile = shipped_file('config/fastdds_images.xml')
     return {
         'FASTRTPS_DEFAULT_PROFILES_FILE': profile,
@@ -89,7 +100,11 @@ def tuned_environment() -> dict[str, str]:
 
 
 def plain_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """*environment* without tuning, on this host only, and on a ROS domain of its own unless one is set."""
+    """
+    Return *environment* without tuning, on this host only.
+
+    It has a ROS domain of its own unless one is set.
+    """
     kept = {
         name: value
         for name, value in environment.items()

@@ -1,4 +1,5 @@
-"""A process in which nothing else is loaded: ``python -m bench.floor_worker NAME``.
+"""
+A process in which nothing else is loaded: ``python -m bench.floor_worker NAME``.
 
 It measures floors, as commands ask for them: ``floor.py`` as it is. A floor forks, and a large
 parent would make it slower than it is. The guard condition's has a process of its own for the same
@@ -22,7 +23,7 @@ FLOORS: dict[str, Callable[[int, float], tuple[list[int], float]]] = {
 
 
 def _measure_floors() -> None:
-    """Until standard input ends."""
+    """Measure floors until standard input ends."""
     for command in commands():
         gc.collect()
         latencies_ns, cpu_s = FLOORS[command['floor']](command['frames'], command['rate_hz'])

@@ -1,4 +1,8 @@
-"""Who keeps the interpreter's lock: while one thread was kept from running, which other one used the CPU, and where it stands afterwards.
+"""
+Which threads keep the interpreter's lock.
+
+While one thread was kept from running, it finds the thread that used the CPU, and where that
+thread stands afterwards.
 
 Sources: clock_getcpuclockid(3), and the kernel's ``include/linux/posix-timers_types.h`` for the
 number of a thread's clock.
@@ -20,19 +24,29 @@ _DEEP = 3
 
 
 def _thread_clock(native_id: int) -> int:
-    """The clock of a thread's CPU time. Made of its number: of a thread that has just ended it is an error, not undefined."""
+    """
+    Return the clock of a thread's CPU time.
+
+    It is made from the thread's number: for a thread that has just ended it is an error, not
+    undefined.
+    """
     return (~native_id << 3) | 6
 
 
 class LockHolders:
-    """One thread owns it: it calls :meth:`mark`, waits, and calls :meth:`kept` if it was kept from running for long."""
+    """
+    Finds the threads that keep the lock.
+
+    One thread owns it: it calls :meth:`mark`, waits, and calls :meth:`kept` if it was kept from
+    running for long.
+    """
 
     def __init__(self) -> None:
         self._spent: dict[int, int] = {}
         self._kept_us: dict[str, list[float]] = {}
 
     def mark(self) -> None:
-        """Before the wait."""
+        """Note the threads' CPU times before the wait."""
         self._spent = self._clocks()
 
     def _clocks(self) -> dict[int, int]:
@@ -46,8 +60,11 @@ class LockHolders:
         return found
 
     def kept(self, wait_ns: int) -> None:
-        """The lock came *wait_ns* late: book that to whoever used the CPU most meanwhile, and as far as it did: a thread that another program
-        keeps from the CPU keeps the lock, too.
+        """
+        Book a lock that came *wait_ns* late to the thread that used the CPU most meanwhile.
+
+        It is booked only as far as that thread used the CPU: a thread that another program keeps
+        from the CPU keeps the lock, too.
         """
         frames = sys._current_frames()
         used = {
@@ -61,7 +78,7 @@ class LockHolders:
             self._kept_us.setdefault(_place(frames[holder]), []).append(kept_us)
 
     def longest(self) -> list[Mapping[str, Any]]:
-        """The places that kept it longest in all, the worst first."""
+        """Return the places that kept it longest in all, the worst first."""
         ordered = sorted(self._kept_us.copy().items(), key=lambda each: -sum(each[1]))
         return [
             {
@@ -82,7 +99,7 @@ def _place(frame: Any) -> str:
 
 
 def describe(holders: Sequence[Mapping[str, Any]]) -> str:
-    """In one line."""
+    """Describe it in one line."""
     return '; '.join(
         f'{each["place"]} {each["times"]} times, p99 {each["p99_us"] / 1e3:.1f} ms'
         for each in holders

@@ -1,4 +1,7 @@
-"""``zc_bench link``: what handing over a frame costs, beside its floors and what one would use instead, in the same run.
+"""
+``zc_bench link``: what handing over a frame costs.
+
+Its floors, and the libraries that one could use instead, are measured in the same run.
 
 Every repetition measures every case at every size and rate, in an order of its own, so that what
 the machine does meanwhile hits all of them. The floors are those of ``floor.py``: a bare
@@ -10,7 +13,7 @@ stops when the consumer has a view of all of them. How plain messages are tuned 
 that reads every pixel first, as most consumers do: it shows what remains of a ratio then.
 
 In this file, in this order: :class:`Case` (what is measured: a floor's process, or a producer's
-and a consumer's), :class:`Peers` (what one would use instead, see :mod:`~bench.peers`),
+and a consumer's), :class:`Peers` (the libraries to compare with, see :mod:`~bench.peers`),
 :class:`Cases` (owns all processes of a run), :class:`LinkPlan`, :func:`measure_links`, the bars,
 the command. The other ends of the processes are ``floor_worker.py`` and ``link_worker.py``.
 """
@@ -75,7 +78,8 @@ class TornFrameError(BenchError):
 def series_of(
     frames: int, sent: Sequence[tuple[int, int]], arrived: Sequence[tuple[int, int]], cpu_us: float
 ) -> Series:
-    """What a producer and a consumer noted of the same series.
+    """
+    Return what a producer and a consumer noted of the same series.
 
     :param frames: how many were to be sent; those that could not be are lost too.
     :param sent: (number, ns) of each frame.
@@ -96,7 +100,8 @@ class Case(Protocol):
     def measure(
         self, variant: str, condition: Condition, frames: int, *, read: bool = False
     ) -> Series:
-        """One repetition.
+        """
+        Measure one repetition.
 
         :param read: the consumer reads every pixel.
         """
@@ -108,7 +113,8 @@ class Case(Protocol):
 
 @dataclass
 class FloorCase:
-    """Floors; a frame's size doesn't enter.
+    """
+    Floors; a frame's size doesn't enter.
 
     A floor waits for each wake-up for ever, and that of the guard condition has been seen not to
     come: its process is started again then, and the series repeated.
@@ -131,7 +137,8 @@ class FloorCase:
     def measure(
         self, variant: str, condition: Condition, frames: int, *, read: bool = False
     ) -> Series:
-        """See :class:`Case`.
+        """
+        See :class:`Case`.
 
         :raises BenchError: twice in a row, or the process ended.
         """
@@ -167,7 +174,8 @@ class LinkCase:
         return self.producer, self.consumer
 
     def wait_until_matched(self) -> None:
-        """Until both ends see each other.
+        """
+        Wait until both ends see each other.
 
         :raises BenchError: they don't.
         """
@@ -185,7 +193,11 @@ class LinkCase:
     def measure(
         self, variant: str, condition: Condition, frames: int, *, read: bool = False
     ) -> Series:
-        """See :class:`Case`. The first frames of a new size introduce and map its buffers: set-up, not hand-over."""
+        """
+        See :class:`Case`.
+
+        The first frames of a new size introduce and map its buffers: set-up, not hand-over.
+        """
         for end in dict.fromkeys((self.consumer, self.producer)):
             end.ask(self.patience_s, op='prepare', width=condition.width, height=condition.height)
         self._run(WARM_UP_FRAMES, 0.0, read)
@@ -242,7 +254,8 @@ class PeerCases(Protocol):
 
 @dataclass(frozen=True)
 class Peers:
-    """What one would use instead of the links, besides plain messages; :mod:`~bench.peers` has them.
+    """
+    What one would use instead of the links, besides plain messages; :mod:`~bench.peers` has them.
 
     :param start: makes what runs them.
     :param names: of its variants.
@@ -264,7 +277,11 @@ NO_PEERS = Peers()
 
 
 class Cases:
-    """Owns all processes of a run: those of the floors, of the links, of plain messages, and of the peers."""
+    """
+    Owns all processes of a run.
+
+    They are those of the floors, of the links, of plain messages, and of the peers.
+    """
 
     def __init__(self, variants: Sequence[str], say: Say, peers: Peers = NO_PEERS) -> None:
         self._cases: dict[str, Case] = {}
@@ -378,7 +395,10 @@ class Cases:
 
 @dataclass(frozen=True)
 class LinkPlan:
-    """What to measure. A plain message of 8K takes a tenth of a second, so that fewer of them go into a series.
+    """
+    What to measure.
+
+    A plain message of 8K takes a tenth of a second, so that fewer of them go into a series.
 
     :param read_sizes: unthrottled, at these sizes, :data:`READERS` are measured with a consumer
         that reads every pixel, too.
@@ -401,7 +421,7 @@ class LinkPlan:
     peers: Peers = NO_PEERS
 
     def frames(self, variant: str, condition: Condition) -> int:
-        """Frames of one series."""
+        """Return the number of frames of one series."""
         if condition.rate_hz:
             return max(20, round(self.seconds * condition.rate_hz))
         if variant in (*PLAIN, *self.peers.copying):
@@ -412,7 +432,7 @@ class LinkPlan:
     def steps(
         self, repetition: int, absent: Container[str] = ()
     ) -> list[tuple[str, str, Condition]]:
-        """Case, variant and condition: each once, in this repetition's order."""
+        """Yield case, variant and condition: each once, in this repetition's order."""
         chance = random.Random(f'{self.seed} {repetition}')
         conditions = [Condition(*size, rate) for size in self.sizes for rate in self.rates_hz]
         chance.shuffle(conditions)
@@ -436,7 +456,7 @@ class LinkPlan:
         return order
 
     def on_one_cpu(self, variant: str, condition: Condition) -> bool:
-        """Whether a series runs on one CPU."""
+        """Tell whether a series runs on one CPU."""
         return (
             self.one_cpu
             and not condition.rate_hz
@@ -445,7 +465,11 @@ class LinkPlan:
 
 
 def link_rows(rounds: Rounds) -> list[Row]:
-    """All of a run, those with a consumer that reads every pixel compared to each other."""
+    """
+    Return all rows of a run.
+
+    Rows with a consumer that reads every pixel are compared to each other.
+    """
     read = {key: series for key, series in rounds.items() if key[0] in ('floor', READ)}
     others = {key: series for key, series in rounds.items() if key[0] != READ}
     return make_rows(others, REFERENCES) + [
@@ -454,7 +478,8 @@ def link_rows(rounds: Rounds) -> list[Row]:
 
 
 def measure_links(plan: LinkPlan, say: Say) -> Measured:
-    """Run the plan.
+    """
+    Run the plan.
 
     :raises BenchError: a process that isn't a peer's failed, a link converted a frame, or a frame
         was torn.
@@ -499,12 +524,12 @@ SHARED_MEMORY = 'link/shared_memory'
 
 
 def link_key(variant: str, rate_hz: float = UNTHROTTLED, size: tuple[int, int] = FULL_HD) -> Key:
-    """Of a link's row, or a peer's."""
+    """Return the key of a link's row, or a peer's."""
     return 'link', variant, *size, rate_hz
 
 
 def _growth(variant: str) -> Callable[[Rows], float | None]:
-    """A frame of 54 times the pixels."""
+    """Return what a frame of 54 times the pixels costs."""
 
     def figure(rows: Rows) -> float | None:
         small, large = (rows.get(link_key(variant, size=size)) for size in (VGA, UHD_8K))
@@ -649,7 +674,7 @@ def _prepare(peers: Peers, options: argparse.Namespace) -> Callable[[Say], Measu
 
 
 def link_command(peers: Peers) -> Command:
-    """The sub-command."""
+    """Return the sub-command."""
     add_options, prepare = (
         functools.partial(_add_options, peers),
         functools.partial(_prepare, peers),

@@ -1,4 +1,7 @@
-"""What all processes of the link benchmark have in common, those of the peers too: pixels, times, answers, commands. Needs no ROS.
+"""
+What all processes of the link benchmark have in common.
+
+That is pixels, times, answers and commands, also for the peers' processes. ROS isn't needed.
 
 *Pixels*: a producer's picture is filled once. Before each frame's clock starts it writes the
 frame's number to the first, a middle and the last eight bytes, so that a consumer sees a picture
@@ -40,12 +43,16 @@ Planes = Sequence[np.ndarray[Any, Any]]
 
 
 def _middle(first: np.ndarray[Any, Any]) -> int:
-    """Of the first plane, which is all of the picture or its larger part."""
+    """Return the middle of the first plane, which is all of the picture or its larger part."""
     return first.nbytes // 2 // _SIZE * _SIZE
 
 
 def stamp(planes: Planes, number: int) -> None:
-    """The picture is frame *number* from now on. Few steps: they are in every frame's CPU time, and none of them is the link's."""
+    """
+    Make the picture frame *number* from now on.
+
+    It takes few steps: they are in every frame's CPU time, and none of them is the link's.
+    """
     first, last = planes[0], planes[-1]
     _write(first, 0, number)
     _write(first, _middle(first), number)
@@ -53,17 +60,21 @@ def stamp(planes: Planes, number: int) -> None:
 
 
 def sum_of(planes: Planes) -> int:
-    """Of all pixels, eight at a time: the quickest that NumPy reads them on one core."""
+    """Sum up all pixels, eight at a time, the quickest way for NumPy on one core."""
     return sum(int(np.add.reduce(plane.reshape(-1).view(np.uint64))) for plane in planes) % 2**64
 
 
 def sum_expected(size: int, number: int) -> int:
-    """What :func:`sum_of` is for a picture of *size* bytes with the stamp *number*."""
+    """Return :func:`sum_of` for a picture of *size* bytes with the stamp *number*."""
     return ((size // _SIZE - _STAMPS) * _FILL_WORD + _STAMPS * number) % 2**64
 
 
 class Look:
-    """What a consumer does with each frame: it notes the time, and sees whether the frame is whole."""
+    """
+    A consumer's look at each frame.
+
+    It notes the time, and sees whether the frame is whole.
+    """
 
     def __init__(self) -> None:
         self.every_pixel = False
@@ -75,7 +86,11 @@ class Look:
         self.torn = 0
 
     def __call__(self, planes: Planes) -> tuple[int, int]:
-        """Its number and when it was in hand, in ns of CLOCK_MONOTONIC: its first bytes read, or every pixel."""
+        """
+        Return the frame's number and when it was in hand, in ns of CLOCK_MONOTONIC.
+
+        In hand means that its first bytes were read, or every pixel.
+        """
         first = planes[0]
         total = sum_of(planes) if self.every_pixel else 0
         (number,) = _read(first, 0)
@@ -99,7 +114,7 @@ Times = list[tuple[int, int]]
 
 
 def cpu_us() -> float:
-    """User and system time of this process so far, all threads."""
+    """Return the user and system time that this process has used, all threads."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return (used.ru_utime + used.ru_stime) * 1e6
 
@@ -107,9 +122,12 @@ def cpu_us() -> float:
 def paced(
     first: int, frames: int, rate_hz: float, answered: Callable[[int], bool]
 ) -> Iterator[int]:
-    """Numbers of the frames to send, each when it is due: at a steady rate, or when the one before was answered.
+    """
+    Yield the number of each frame to send when it is due.
 
-    :param answered: waits for a frame's answer, not for ever; ``False``: none came.
+    It is due at a steady rate, or when the one before was answered.
+
+    :param answered: waits for a frame's answer, with a bound; ``False``: none came.
     """
     start = time.monotonic()
     lost = 0
@@ -131,17 +149,17 @@ class Arrivals:
         self._first = 0
 
     def begin(self, first: int) -> None:
-        """Of earlier frames nothing more is noted."""
+        """Begin a series: nothing more is noted of earlier frames."""
         self._first = first
         self._times = []
 
     def note(self, number: int, at_ns: int) -> None:
-        """A frame is in hand since *at_ns*."""
+        """Note that a frame is in hand since *at_ns*."""
         if number >= self._first:
             self._times.append((number, at_ns))
 
     def wait_for(self, last: int) -> Times:
-        """All, once the frame *last* has come, or can't be expected any more."""
+        """Return all frames once the frame *last* has come, or can't be expected any more."""
         deadline = time.monotonic() + ANSWER_S
         while (
             last >= self._first
@@ -153,8 +171,11 @@ class Arrivals:
 
 
 class Role:
-    """What one process of the link benchmark does: it produces or consumes frames, or both. The main thread calls all methods, as commands
-    ask for them; frames may arrive on another thread.
+    """
+    What one process of the link benchmark does: it produces or consumes frames, or both.
+
+    The main thread calls all methods, as commands ask for them; frames may arrive on another
+    thread.
     """
 
     def __init__(self) -> None:
@@ -164,24 +185,25 @@ class Role:
         self._began_us = self._ended_us = 0.0
 
     def describe(self) -> dict[str, Any]:
-        """What the figures depend on."""
+        """Describe what the figures depend on."""
         return self.facts
 
     def other_end(self) -> tuple[bool, str]:
-        """Whether it is there, and why not."""
+        """Tell whether the other end is there, and why not."""
         return True, ''
 
     def matched(self) -> dict[str, Any]:
-        """Whether the other end is there."""
+        """Tell whether the other end is there."""
         there, reason = self.other_end()
         return {'matched': there, 'reason': '' if there else reason}
 
     def prepare(self, width: int, height: int) -> None:
-        """From the next run on, frames have this size; a consumer is told before its producer."""
+        """Give frames this size from the next run on; a consumer is told before its producer."""
         return
 
     def begin(self, first: int, rate_hz: float, read: bool = False) -> None:
-        """A series begins with frame *first*.
+        """
+        Begin a series with frame *first*.
 
         :param read: its consumer reads every pixel.
         """
@@ -191,25 +213,25 @@ class Role:
         self._began_us = self._ended_us = cpu_us()
 
     def finish(self) -> None:
-        """A series has ended; what telling of it costs isn't the link's."""
+        """End a series; the time to report it isn't counted as the link's."""
         self._ended_us = cpu_us()
 
     def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
-        """A producer's series."""
+        """Run a producer's series."""
         raise NotImplementedError
 
     def end(self, last: int) -> dict[str, Any]:
-        """A consumer's series; *last* was the last frame."""
+        """End a consumer's series; *last* was the last frame."""
         times = self.arrivals.wait_for(last)
         self.finish()
         return {'arrived': times}
 
     def conversions(self) -> int:
-        """Frames that became a message or came from one."""
+        """Count frames that became a message or came from one."""
         return 0
 
     def spent(self) -> dict[str, Any]:
-        """What the series cost."""
+        """Return what the series cost."""
         return {
             'cpu_us': self._ended_us - self._began_us,
             'conversions': self.conversions(),
@@ -236,13 +258,13 @@ def answered(answers: socket.socket, number: int) -> bool:
 
 
 def give_answer(answers: socket.socket, number: int) -> None:
-    """Frame *number* is here."""
+    """Answer that frame *number* is here."""
     with contextlib.suppress(OSError):  # nobody waits for it any more
         answers.send(number.to_bytes(_ANSWER_SIZE, 'little'), socket.MSG_DONTWAIT)
 
 
 def nv12_size(width: int, height: int) -> int:
-    """Bytes of a picture."""
+    """Return bytes of a picture."""
     return width * height * 3 // 2
 
 
@@ -250,10 +272,12 @@ Pixels = np.ndarray[Any, Any]
 
 
 class PicturesOut(Role):
-    """Sends pictures that nobody gives back, as messages are: unthrottled, the consumer answers each over a socket beside what carries it.
+    """
+    Sends pictures that are not given back, as messages are.
 
-    Override :meth:`publish`, :meth:`prepare` where there is more to it, and :meth:`picture` where
-    the picture lies in the peer's memory.
+    Unthrottled, the consumer answers each over a separate socket. Override :meth:`publish`,
+    :meth:`prepare` where there is more to it, and :meth:`picture` where the picture lies in the
+    peer's memory.
     """
 
     def __init__(self, answers: socket.socket) -> None:
@@ -267,7 +291,7 @@ class PicturesOut(Role):
         self.pixels = np.frombuffer(self.source, np.uint8)
 
     def picture(self) -> Pixels:
-        """Where the next picture is, before the clock starts."""
+        """Return where the next picture is, before the clock starts."""
         return self.pixels
 
     def publish(self) -> None:
@@ -300,7 +324,7 @@ class PicturesIn(Role):
         super().begin(first, rate_hz, read)
 
     def arrived(self, pixels: Pixels) -> None:
-        """A view of one picture, all of it."""
+        """Look at a view of one picture, all of it."""
         number, now = self.look([pixels])
         self.arrivals.note(number, now)
         if self._answering:

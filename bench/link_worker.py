@@ -1,22 +1,22 @@
-"""One process of the link benchmark: ``python -m bench.link_worker ROLE TOPIC``.
+"""
+One process of the link benchmark: ``python -m bench.link_worker ROLE TOPIC``.
 
-Reads a command per line from standard input, JSON, and answers with a line of JSON. Times are CLOCK_MONOTONIC, which all processes of a
-host share, so that a producer's and a consumer's can be subtracted. Frames are numbered through all series, so that a late one is no
-other's.
+It reads a command per line from standard input, JSON, and answers with a line of JSON. Times are
+CLOCK_MONOTONIC, which all processes of a host share, so that a producer's and a consumer's can be
+subtracted. Frames are numbered through all series, so that a late frame isn't taken for another
+one.
 
-=========  ===================================================  ==================================================================
-op         takes                                                answers
-=========  ===================================================  ==================================================================
-describe                                                        what the figures depend on
-matched                                                         ``matched``; if not, ``reason``
-prepare    ``width``, ``height``                                frames have this size from now on
-begin      ``first``: its first frame's number, ``rate_hz``,    a consumer listens
-           ``read``: every pixel
-run        ``first``, ``rate_hz``, ``read``, ``frames``         ``sent``: [number, ns] of each; both ends in one: ``arrived`` too
-end        ``last``: number of the last frame that was sent     ``arrived``: [number, ns] of each
-spent                                                           ``cpu_us`` since the series began, all threads; ``torn`` frames in it;
-                                                                ``conversions`` ever
-=========  ===================================================  ==================================================================
+- ``describe`` answers what the figures depend on.
+- ``matched`` answers ``matched``; if not, ``reason``.
+- ``prepare`` takes ``width`` and ``height``: frames have this size from now on.
+- ``begin`` takes ``first`` (its first frame's number), ``rate_hz`` and ``read`` (every pixel): a
+  consumer listens.
+- ``run`` takes ``first``, ``rate_hz``, ``read`` and ``frames``. It answers ``sent``: [number, ns]
+  of each; if both ends are in one process, ``arrived`` too.
+- ``end`` takes ``last``, the number of the last frame that was sent. It answers ``arrived``:
+  [number, ns] of each.
+- ``spent`` answers ``cpu_us`` since the series began, all threads; ``torn`` frames in it;
+  ``conversions`` ever.
 """
 
 from __future__ import annotations
@@ -65,7 +65,11 @@ _QOS = QoSProfile(depth=1)
 
 
 def _buffers(layout: ImageLayout) -> tuple[DmaBuf, ...]:
-    """Pre-filled, as a camera driver leaves them: nothing here touches pixels while it is measured."""
+    """
+    Make buffers that are filled before, as a camera driver leaves them.
+
+    Nothing here touches pixels while it is measured.
+    """
     heap = SealedMemfd()
     buffers = tuple(heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers))
     for buffer in buffers:
@@ -74,7 +78,7 @@ def _buffers(layout: ImageLayout) -> tuple[DmaBuf, ...]:
 
 
 def _pixels(slot: Slot) -> list[np.ndarray[Any, Any]]:
-    """A slot's planes, as its producer writes them."""
+    """Return a slot's planes, as its producer writes them."""
     mappings = [np.frombuffer(buffer.mapping(), np.uint8) for buffer in slot.buffers]
     return [
         mappings[plane.buffer][plane.offset : plane.offset + plane.size]
@@ -83,7 +87,11 @@ def _pixels(slot: Slot) -> list[np.ndarray[Any, Any]]:
 
 
 class FramesOut(Role):
-    """Publishes frames: those of :class:`FramesIn` in another process, or those of a subscription in this one."""
+    """
+    Publishes frames to another process or within this one.
+
+    They are for :class:`FramesIn` in another process, or for a subscription in this one.
+    """
 
     def __init__(self, node: Node, topic: str, *, shared_memory: bool = True) -> None:
         super().__init__()
@@ -229,7 +237,11 @@ class FramesIn(Role):
 
 
 class FramesLocal(FramesOut):
-    """Both ends in one process: publish → the frame in hand, by a thread of its own or by the executor."""
+    """
+    Both ends in one process: from publish to the frame in hand.
+
+    A thread of its own, or the executor, takes the frame.
+    """
 
     def __init__(self, node: Node, topic: str, *, executor: bool) -> None:
         super().__init__(node, topic, shared_memory=False)
@@ -273,7 +285,11 @@ def _image_qos() -> QoSProfile:
 
 
 class ImagesOut(PicturesOut):
-    """Publishes plain ``sensor_msgs/Image`` messages, nv12, the way that is quickest in rclpy: ``data`` is an ``array`` that it keeps."""
+    """
+    Publishes plain ``sensor_msgs/Image`` messages, nv12.
+
+    It is the quickest way in rclpy: ``data`` is an ``array`` that it keeps.
+    """
 
     def __init__(self, node: Node, topic: str, answers: socket.socket) -> None:
         super().__init__(answers)

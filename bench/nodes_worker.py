@@ -1,23 +1,23 @@
-"""The process of the benchmarks that has the nodes: ``python -m bench.nodes_worker cameras TOPIC …``.
+"""
+The benchmarks' process with the nodes: ``python -m bench.nodes_worker cameras TOPIC …``.
 
-``cameras TOPIC WIDTH HEIGHT HZ DELAY_MS DEPTH [PARAMETERS]`` (0 Hz: unthrottled; parameters of both nodes as JSON) runs a capture and an
-inference node for each camera, all in this process, as ``perception --cameras`` does; it begins with none. With parameters, latencies begin
-when a frame was due, not when the camera's thread was there. Reads a command per line from standard input, JSON, and answers with a line
-of JSON.
+``cameras TOPIC WIDTH HEIGHT HZ DELAY_MS DEPTH [PARAMETERS]`` (0 Hz: unthrottled; parameters of
+both nodes as JSON) runs a capture and an inference node for each camera, all in this process, as
+``perception --cameras`` does; it begins with none. With parameters, latencies begin when a frame
+was due, not when the camera's thread was there. It reads a command per line from standard input,
+JSON, and answers with a line of JSON.
 
-========  ======================  ==============================================================================================
-op        takes                   answers
-========  ======================  ==============================================================================================
-grow      ``cameras``             ``cameras`` that there are now, or ``refused``: why there can't be so many
-describe                          what the figures depend on
-matched                           ``matched``; if not, ``reason``
-idle      ``seconds``             ``cpu_us`` of this process while no camera runs
-run       ``cameras, seconds,     of the first so many cameras, the others rest: ``ran_s``, ``latencies_us`` (from captured to published,
-          spread, probed``        less the accelerator's delay), ``due``, ``published``, ``detections``, ``drops`` by reason,
-                                  ``conversions``, ``imports``, ``stages_us``; until the last detections are out: ``wall_s``, ``cpu_us``;
-                                  ``cpu_each_us``: one camera's, from a frame to the next; if *probed*, ``use`` and ``holders``: of
-                                  :class:`MachineUse`. *spread*: the cameras' frames come evenly over the period
-========  ======================  ==============================================================================================
+- ``grow`` takes ``cameras``. It answers ``cameras``, the number that exists now, or ``refused``:
+  why this number isn't possible.
+- ``describe`` answers what the figures depend on.
+- ``matched`` answers ``matched``; if not, ``reason``.
+- ``idle`` takes ``seconds``. It answers ``cpu_us`` of this process while no camera runs.
+- ``run`` takes ``cameras``, ``seconds``, ``spread`` and ``probed``: this many cameras run, the
+  others rest. With *spread* the cameras' frames come evenly over the period. It answers ``ran_s``,
+  ``latencies_us`` (from captured to published, less the accelerator's delay), ``due``,
+  ``published``, ``detections``, ``drops`` by reason, ``conversions``, ``imports``, ``stages_us``;
+  until the last detections are out ``wall_s`` and ``cpu_us``; ``cpu_each_us``: one camera's, from
+  a frame to the next; if *probed*, ``use`` and ``holders``: of :class:`MachineUse`.
 
 Sources: proc_stat(5), proc_pid_schedstat (Documentation/scheduler/sched-stats.rst).
 """
@@ -67,7 +67,11 @@ _FIELDS = 8
 
 
 class Graph:
-    """Owns one camera's capture and inference node, wired as ``perception`` does. The scheduler's thread calls :meth:`_published`."""
+    """
+    Owns one camera's capture and inference node, wired as ``perception`` does.
+
+    The scheduler's thread calls :meth:`_published`.
+    """
 
     def __init__(
         self,
@@ -121,7 +125,7 @@ class Graph:
         )
 
     def counts(self) -> dict[str, int]:
-        """What became of the camera's frames so far, by reasons."""
+        """Return what became of the camera's frames, by reasons."""
         camera, link = self.camera.statistics(), self.inference.subscription.statistics()
         return {
             'captured': camera.captured,
@@ -135,7 +139,8 @@ class Graph:
 
 
 def busy_s(cpus: Collection[int], stat: str) -> float:
-    """Time in which these CPUs did anything for anybody, or belonged to another virtual machine.
+    """
+    Time in which these CPUs did anything for anybody, or belonged to another virtual machine.
 
     :param stat: text of ``/proc/stat``.
     """
@@ -154,7 +159,11 @@ def _stat() -> str:
 
 
 def _run_delay_ns() -> int:
-    """How long this thread has waited for a CPU since it began; 0 where the kernel doesn't count that."""
+    """
+    Return how long this thread has waited for a CPU since it began.
+
+    0 where the kernel doesn't count that.
+    """
     try:
         return int(Path('/proc/thread-self/schedstat').read_text(encoding='ascii').split()[1])
     except (OSError, IndexError, ValueError):
@@ -174,7 +183,8 @@ def _resident_mib(status: str) -> dict[str, float]:
 
 
 class MachineUse:
-    """Measures from entering to leaving; a context manager.
+    """
+    Measures from entering to leaving; a context manager.
 
     A thread sleeps for 5 ms again and again. How late it runs on is the time that it took to get a
     CPU, which the kernel counts, and then the interpreter's lock: what any thread of the process
@@ -207,7 +217,7 @@ class MachineUse:
                 self._holders.kept(kept_ns)
 
     def holders(self) -> list[Mapping[str, Any]]:
-        """Who kept the lock for long."""
+        """Return which threads kept the lock for long."""
         return self._holders.longest()
 
     def __enter__(self) -> MachineUse:
@@ -231,9 +241,12 @@ class MachineUse:
         self._thread.join()
 
     def figures(self) -> dict[str, float]:
-        """After leaving. ``process_percent`` of one CPU; ``machine_percent`` of all that the process may use, whoever used them;
-        ``gil_wait_*_us``: from having a CPU to running on; ``resident_mib`` without,
-        ``buffers_mib`` of the cameras' buffers.
+        """
+        Return the figures, after leaving.
+
+        ``process_percent`` of one CPU; ``machine_percent`` of all that the process may use,
+        whoever used them; ``gil_wait_*_us``: from having a CPU to running on; ``resident_mib``
+        without, ``buffers_mib`` of the cameras' buffers.
         """
         wall_s = self._wall_ns / 1e9
         waits = sorted(self._lock_us) or [0.0]
@@ -247,7 +260,11 @@ class MachineUse:
 
 
 class Cameras:
-    """Owns the graphs of all cameras of this process, some of them running. The main thread calls all methods, as commands ask for them."""
+    """
+    Owns the graphs of all cameras of this process, some of them running.
+
+    The main thread calls all methods, as commands ask for them.
+    """
 
     def __init__(
         self,
@@ -277,7 +294,7 @@ class Cameras:
         self._graphs: list[Graph] = []
 
     def grow(self, cameras: int) -> dict[str, Any]:
-        """To so many."""
+        """Grow to this many cameras."""
         while len(self._graphs) < cameras:
             with INTERRUPTION.put_off():
                 try:
@@ -300,7 +317,11 @@ class Cameras:
         return {'rmw': get_rmw_implementation_identifier(), 'buffers': heap, 'model': MODEL}
 
     def matched(self) -> dict[str, Any]:
-        """Whether frames get to all inference nodes within the process, and detections to the reader."""
+        """
+        Tell whether frames and detections arrive.
+
+        Frames have to get to all inference nodes within the process, and detections to the reader.
+        """
         for graph in self._graphs:
             rung = graph.inference.subscription.statistics().rung
             if rung != IN_PROCESS:
@@ -369,12 +390,16 @@ class Cameras:
         }
 
     def _cpu_each(self, graphs: Sequence[Graph]) -> list[float]:
-        """The process's CPU time from one published frame to the next; of several cameras, whose frames overlap, none."""
+        """
+        Return the process's CPU time from one published frame to the next.
+
+        With several cameras, whose frames overlap, there is none.
+        """
         spent = graphs[0].spent_ns if len(graphs) == 1 else []
         return [(later - earlier) / 1e3 for earlier, later in itertools.pairwise(spent)]
 
     def _stages(self, graphs: Sequence[Graph]) -> dict[str, float]:
-        """Medians of the nodes' own stage times since the start, over all cameras."""
+        """Return medians of the nodes' own stage times since the start, over all cameras."""
         found: dict[str, list[float]] = {}
         for graph in graphs:
             for node in (graph.capture, graph.inference):
@@ -395,7 +420,11 @@ class Cameras:
 
 
 def _wait_until_idle(graphs: Sequence[Graph]) -> None:
-    """Each frame that was captured is published, refused or lost: only then a series is over. Not for ever."""
+    """
+    Wait, with a bound, until each captured frame is published, refused or lost.
+
+    Only then a series is over.
+    """
     deadline, quiet = time.monotonic() + _DRAIN_S, 0
     while quiet < 3 and time.monotonic() < deadline:
         time.sleep(0.02)

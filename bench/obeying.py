@@ -1,4 +1,7 @@
-"""How a process that measures gets its commands, answers them, and ends; :mod:`~bench.worker` is the other end.
+"""
+How a process that measures gets its commands, answers them, and ends.
+
+:mod:`~bench.worker` is the other end.
 
 The module imports next to nothing: the processes of the floors must have nothing else loaded.
 
@@ -28,15 +31,16 @@ if TYPE_CHECKING:
 
 
 def commands() -> Iterator[dict[str, Any]]:
-    """Each command, until standard input ends."""
+    """Yield each command, until standard input ends."""
     for line in sys.stdin:
         yield json.loads(line)
 
 
 def answer(reply: Mapping[str, Any]) -> None:
-    """One line to standard output.
+    """
+    Write one line to standard output.
 
-    :raises SystemExit: nobody listens any more: the benchmark was killed.
+    :raises SystemExit: no process listens any more: the benchmark was killed.
     """
     try:
         print(json.dumps(reply), flush=True)
@@ -47,10 +51,11 @@ def answer(reply: Mapping[str, Any]) -> None:
 
 
 def hold_back_termination() -> None:
-    """In a worker, in the main thread, before it opens anything: SIGTERM waits until there is something to end in order.
+    """
+    Make SIGTERM wait until there is something to end in order.
 
-    The mask is for the threads that libraries start from here on: a call of theirs isn't
-    interrupted.
+    Call it in a worker, in the main thread, before it opens anything. The mask is for the threads
+    that libraries start from here on: a call of theirs isn't interrupted.
     """
     INTERRUPTION.begin(lambda number: SystemExit(128 + number))
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -59,14 +64,19 @@ def hold_back_termination() -> None:
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """While it lasts SIGTERM ends the worker; what is built up before, and taken down after it, isn't left half-way."""
+    """
+    Let SIGTERM end the worker in this block.
+
+    So setting up and taking down, before and after it, isn't left half-way.
+    """
     with INTERRUPTION.allowed():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         yield
 
 
 def run_worker(serve: Callable[[rclpy.Context], None]) -> None:
-    """Run *serve*, which calls :func:`obey` once everything is built up.
+    """
+    Run *serve*, which calls :func:`obey` once everything is built up.
 
     :raises SystemExit: 1 after an error, which is the answer to the command then.
     """
@@ -82,7 +92,10 @@ def run_worker(serve: Callable[[rclpy.Context], None]) -> None:
 
 
 def obey(server: object, running: ExecutorThread | None = None) -> None:
-    """Call the method of *server* that each command names, until standard input ends or SIGTERM comes. What it returns is the answer.
+    """
+    Call the method of *server* that each command names.
+
+    It ends when standard input ends or SIGTERM comes. The method's result is the answer.
 
     :param running: if its executor has ended with a traceback, that is the answer.
     """

@@ -8,11 +8,11 @@ from zc_perception.terminal import put
 
 
 def say(line: str) -> None:
-    """What goes on, to standard error, if that can be."""
+    """Report progress to standard error, if possible."""
     put(line, sys.stderr)
 
 
 def show(text: str) -> str:
-    """A result, to standard output; why it can't be, or nothing."""
+    """Write a result to standard output; return why it can't be written, or nothing."""
     error = put(text, sys.stdout)
     return '' if error is None else error.strerror or str(error)

@@ -1,4 +1,7 @@
-"""``zc_bench pipeline``: what a frame costs the host from capture to published detections, without the model's own time.
+"""
+``zc_bench pipeline``: what a frame costs the host from capture to published detections.
+
+The model's own time isn't counted.
 
 Real nodes in a process of their own, as ``perception`` runs them: a camera of pre-filled slots,
 the in-process link, the scheduler, an accelerator that completes after a set delay, the model's
@@ -62,7 +65,11 @@ _STAGES = ('capture', 'link', 'decode', 'publish')
 
 @dataclass(frozen=True)
 class Setup:
-    """*cameras* of one size in one process, each at *rate_hz*; 0: the next frame when the last one's detections are out."""
+    """
+    *cameras* of one size in one process, each at *rate_hz*.
+
+    0: the next frame comes when the last one's detections are out.
+    """
 
     cameras: int
     size: tuple[int, int]
@@ -90,7 +97,8 @@ SETUPS = (
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """What to measure.
+    """
+    What to measure.
 
     :param seconds: of each series, and the same again at rest.
     :param delay_ms: how long the accelerator takes.
@@ -103,7 +111,8 @@ class PipelinePlan:
 
 
 def series_of(run: dict[str, Any], idle: dict[str, Any], idle_s: float, received: int) -> Series:
-    """One repetition, of what the process answered.
+    """
+    Return one repetition, from what the process answered.
 
     :param received: messages that the reader got; a frame whose detections didn't get there is
         lost.
@@ -130,8 +139,10 @@ def series_of(run: dict[str, Any], idle: dict[str, Any], idle_s: float, received
 
 def check_path(run: dict[str, Any]) -> None:
     """
-    :raises BenchError: a run measured something else than the path from camera to detections
-        within a process.
+    Check what a run measured.
+
+    :raises BenchError: it measured something else than the path from camera to detections within a
+        process.
     """
     if run['conversions']:
         raise BenchError(
@@ -142,12 +153,15 @@ def check_path(run: dict[str, Any]) -> None:
 
 
 class Cameras:
-    """Owns two processes: one with the nodes of all cameras of one size and rate, and one that reads their detections, as somebody's own
-    node does. There is no camera before :meth:`grow`. The nodes run on the first two CPUs.
+    """
+    Owns two processes: one with the nodes, and one that reads their detections.
 
-    :param topic: what comes in front of all cameras' topics, and shows which run they are of.
+    The first has the nodes of all cameras of one size and rate; the second stands for a user's own
+    node. There is no camera before :meth:`grow`. The nodes run on the first two CPUs.
+
+    :param topic: the prefix of all cameras' topics, which shows which run they are of.
     :param how: the reader takes messages, ``decoded`` or ``raw``.
-    :param depth: so many of a camera's frames may wait for the inference node.
+    :param depth: this many of a camera's frames may wait for the inference node.
     :param parameters: of the nodes, a JSON object; empty: none.
     """
 
@@ -183,7 +197,8 @@ class Cameras:
         self.nodes.set_cpus(self.cpus)
 
     def grow(self, cameras: int) -> str:
-        """To so many; why not, or nothing.
+        """
+        Grow to this many cameras; return why not, or nothing.
 
         :raises BenchError: the nodes have not found each other, or the reader has not found them.
         """
@@ -204,7 +219,11 @@ class Cameras:
         return ''
 
     def run(self, cameras: int, seconds: float, **more: bool) -> tuple[dict[str, Any], int]:
-        """The first so many cameras run, the others rest: what the nodes answer, and how many messages the reader got."""
+        """
+        Run this many cameras; the others rest.
+
+        Returns what the nodes answer, and how many messages the reader got.
+        """
         self.reader.ask(op='received')
         run = self.nodes.ask(
             PATIENCE_S + seconds, op='run', cameras=cameras, seconds=seconds, **more
@@ -221,7 +240,7 @@ class Cameras:
             worker.end()
 
     def close(self) -> None:
-        """Have both ended."""
+        """End both processes."""
         self.end()
         for worker in (self.nodes, self.reader):
             worker.close()
@@ -246,7 +265,8 @@ class Processes:
             raise
 
     def measure(self, setup: Setup, seconds: float, rest_s: float | None = None) -> Series:
-        """One repetition.
+        """
+        Measure one repetition.
 
         :param rest_s: how long to look at what the process does at rest; as long as the series,
             unless given; 0: not at all.
@@ -270,7 +290,8 @@ class Processes:
 
 
 def measure_pipelines(plan: PipelinePlan, say: Say) -> Measured:
-    """Run the plan.
+    """
+    Run the plan.
 
     :raises BenchError: a process failed, or measured something else.
     """
@@ -299,7 +320,7 @@ _CPU_US = 300
 
 
 def _cpu(key: Key) -> Figure:
-    """Half of the frames cost less."""
+    """Return the CPU time that half of the frames stay below."""
     return figure_of(key, lambda row: row.figures.get('cpu_p50_us'))
 
 

@@ -1,4 +1,8 @@
-"""Pictures of the results, by Matplotlib, which is loaded here alone and only when something is to be drawn."""
+"""
+Pictures of the results, by Matplotlib.
+
+Matplotlib is loaded here alone, and only when something is to be drawn.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,11 @@ def _figure(
 
 
 def _durations(axis: Any) -> None:
-    """Ticks of a logarithmic axis of microseconds: those that two decades or less need, each with its unit."""
+    """
+    Set ticks of a logarithmic axis of microseconds.
+
+    They are those that two decades or less need, each with its unit.
+    """
     from matplotlib.ticker import LogLocator
 
     low, high = axis.get_view_interval()
@@ -81,7 +89,11 @@ def _rows(bench: Bench, case: str, rate_hz: float | None = None) -> list[Row]:
 
 
 def _latency(bench: Bench) -> Figure | None:
-    """Latency by a frame's size, both axes logarithmic: a slope of one is a copy, level is none."""
+    """
+    Draw latency by a frame's size, both axes logarithmic.
+
+    A slope of one is a copy, a level line is none.
+    """
     rates = sorted({row.rate_hz for row in _rows(bench, 'link')})
     if not rates:
         return None
@@ -135,7 +147,7 @@ def _bars(
     colours: Sequence[str],
     text: Callable[[float], str],
 ) -> None:
-    """Horizontal, on a logarithmic axis, each with its value."""
+    """Draw horizontal bars on a logarithmic axis, each with its value."""
     axis.barh(range(len(names)), values, color=colours)
     axis.set_yticks(range(len(names)), names)
     axis.set(xscale='log', xlim=(min(values) / 2, max(values) * 5))
@@ -145,7 +157,7 @@ def _bars(
 
 
 def _cpu(bench: Bench) -> Figure | None:
-    """CPU time of a frame, both processes."""
+    """Draw the CPU time of a frame, both processes."""
     rows = _rows(bench, 'link')
     rates = sorted({row.rate_hz for row in rows})
     sizes = sorted({(row.width, row.height) for row in rows})
@@ -173,7 +185,7 @@ def _cpu(bench: Bench) -> Figure | None:
 
 
 def _read(bench: Bench) -> Figure | None:
-    """With a consumer that reads every pixel, next to one that looks at a few."""
+    """Draw a consumer that reads every pixel next to one that looks at a few."""
     rows = _rows(bench, READ)
     sizes = sorted({(row.width, row.height) for row in rows})
     if not sizes:
@@ -222,7 +234,11 @@ def _read(bench: Bench) -> Figure | None:
 
 
 def _pipeline(bench: Bench) -> Figure | None:
-    """Where the time of a frame goes, from capture to published detections, without the accelerator's."""
+    """
+    Draw where the time of a frame goes, from capture to published detections.
+
+    The accelerator's time isn't part of it.
+    """
     rows = [row for row in _rows(bench, 'pipeline') if row.figures.keys() & _STAGES.keys()]
     if not rows:
         return None
@@ -256,7 +272,7 @@ def _pipeline(bench: Bench) -> Figure | None:
 
 
 def _scale(bench: Bench) -> Figure | None:
-    """Latency and CPU by the number of cameras, until frames are lost."""
+    """Draw latency and CPU by the number of cameras, until frames are lost."""
     rows = [row for row in _rows(bench, 'scale') if leading_number(row.variant)]
     groups = sorted({(row.width, row.height, row.rate_hz) for row in rows})
     if not groups:
@@ -321,7 +337,7 @@ def _scale(bench: Bench) -> Figure | None:
 
 
 def _startup(bench: Bench) -> Figure | None:
-    """Stages of a start on a common axis."""
+    """Draw the stages of a start on a common axis."""
     rows = [row for row in bench.rows if row.case == 'startup_received'] or list(bench.rows)
     stages = [
         name
@@ -366,7 +382,10 @@ _PICTURES: Mapping[str, Mapping[str, Callable[[Bench], Figure | None]]] = {
 
 
 def draw(benches: Sequence[Bench], folder: Path) -> dict[str, list[Path]]:
-    """PNG files in *folder*, by the benchmark's name; none of what was not measured, whose old ones go.
+    """
+    Draw PNG files in *folder*, and return them by the benchmark's name.
+
+    A benchmark that was not measured has none, and its old pictures are removed.
 
     :raises PlotsAbsentError: Matplotlib isn't installed.
     :raises OSError: a picture can't be written, or an old one not be removed.

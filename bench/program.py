@@ -61,7 +61,7 @@ def _figure(value: float | None, width: int) -> str:
 
 
 def report(rows: Sequence[Row]) -> str:
-    """A table for people."""
+    """Return a table for people."""
     head = (
         f'{"case":28s} {"size [px]":>10s} {"rate [Hz]":>9s} {"median [µs]":>11s} '
         f'{"p99 [µs]":>10s} {"CPU [µs/frame]":>14s} {"lost [%]":>8s}'
@@ -111,7 +111,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """0, 1: something went wrong or a bar isn't met, 2: arguments, or nowhere to put the result, 128 + n: signal n."""
+    """
+    Run a sub-command.
+
+    Returns 0; 1: something went wrong or a bar isn't met; 2: arguments, or nowhere to put the
+    result; 128 + n: signal n.
+    """
     return start(
         _parser(), lambda options: exit_code_of('zc_bench', lambda: _run(options)), arguments
     )

@@ -1,16 +1,14 @@
-"""The reader of a benchmark: somebody's own node, in a process of its own, that subscribes to detections.
+"""
+The reader of a benchmark: a node in a process of its own that subscribes to detections.
 
 ``python -m bench.reader reader HOW``, where HOW is ``decoded``, or ``raw`` for messages as they
-are on the wire: what a reader does with them is then no part of the measurement. Reads a command
-per line from standard input, JSON, and answers with a line of JSON.
+are on the wire: what a reader does with them is then no part of the measurement. It reads a
+command per line from standard input, JSON, and answers with a line of JSON.
 
-========  ==========  ========================================================================
-op        takes       answers
-========  ==========  ========================================================================
-watch     ``topics``  once it subscribes to these topics, and to no others; forgets what came
-received              ``received``: messages since it was last asked
-first                 ``first_ns``: CLOCK_MONOTONIC of the first message; 0: none has come yet
-========  ==========  ========================================================================
+- ``watch`` takes ``topics``. It answers once the reader subscribes to these topics, and to no
+  others; it forgets what came.
+- ``received`` answers ``received``: messages since it was last asked.
+- ``first`` answers ``first_ns``: CLOCK_MONOTONIC of the first message; 0: none has come yet.
 """
 
 from __future__ import annotations
@@ -56,12 +54,12 @@ class Reader:
         self._received += 1
 
     def received(self) -> dict[str, Any]:
-        """Since the last call."""
+        """Return the number of messages since the last call."""
         received, self._received = self._received, 0
         return {'received': received}
 
     def first(self) -> dict[str, Any]:
-        """When the first message came."""
+        """Return when the first message came."""
         return {'first_ns': self._first_ns}
 
 

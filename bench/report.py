@@ -1,8 +1,11 @@
-"""``.venv/bin/python -m bench.report FOLDER``: measure everything, and write it down for people. ``make bench`` runs it.
+"""
+``.venv/bin/python -m bench.report FOLDER``: measure everything, and write it down.
 
-Runs each sub-command of ``zc_bench`` into ``FOLDER/NAME.json``, its words into
-``FOLDER/NAME.log``, and makes of the results ``FOLDER/report.md`` and pictures. A benchmark that
-fails is said in the report; the others are measured all the same.
+``make bench`` runs it.
+
+It runs each sub-command of ``zc_bench`` into ``FOLDER/NAME.json``, its words into
+``FOLDER/NAME.log``, and makes ``FOLDER/report.md`` and pictures of the results. The report says
+which benchmark failed; the others are measured all the same.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def make_report(folder: Path, benches: Sequence[Bench]) -> Path:
-    """Write the page and its pictures.
+    """
+    Write the page and its pictures.
 
     :raises ConfigError: they can't be written.
     """
@@ -111,7 +115,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0, 1: a benchmark failed or, with --check, a bar isn't met, 2: arguments, 128 + n: signal n."""
+    """
+    Run the program.
+
+    Returns 0; 1: a benchmark failed or, with --check, a bar isn't met; 2: arguments; 128 + n:
+    signal n.
+    """
     options = _parser().parse_args(arguments)
     return exit_code_of(PROGRAM, lambda: _run(options))
 

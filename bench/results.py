@@ -1,4 +1,5 @@
-"""What ``make bench`` runs and what became of it, and the page that is made of the results.
+"""
+What ``make bench`` runs and what became of it, and the page that is made of the results.
 
 The page ``report.md`` has the environment, the verdicts, and a table for each benchmark, ratios
 before microseconds.
@@ -44,12 +45,16 @@ ARGUMENTS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     'scale': ((), ('--cameras', '1', '8', '16', '--seconds', '3')),
     'timeline': (_TIMELINE, _TIMELINE),
 }
-"""Of each sub-command: for all of it, which takes 25 minutes together, and for a first look, which takes 5."""
+"""
+Of each sub-command: for all of it, which takes 25 minutes together, and for a first look, which
+takes 5.
+"""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """One sub-command's result.
+    """
+    One sub-command's result.
 
     :param path: of its file.
     :param problem: why there is none; empty when there is one.
@@ -64,7 +69,7 @@ class Bench:
     problem: str = ''
 
     def verdicts(self) -> list[Verdict]:
-        """Its bars; not measured is not passed."""
+        """Return the verdicts of its bars; not measured is not passed."""
         return check_bars(self.rows, self.command.bars)
 
     @property
@@ -74,7 +79,7 @@ class Bench:
 
 
 def load(command: Command, path: Path, arguments: Sequence[str] = ()) -> Bench:
-    """What a sub-command wrote, or why that can't be read."""
+    """Return what a sub-command wrote, or why that can't be read."""
     try:
         document = json.loads(path.read_text(encoding='utf-8'))
         rows = [Row(**row) for row in document['rows']]
@@ -93,14 +98,18 @@ def load(command: Command, path: Path, arguments: Sequence[str] = ()) -> Bench:
 
 
 def arguments_of(name: str, folder: Path, *, quick: bool) -> Sequence[str]:
-    """Of a sub-command."""
+    """Return the arguments of a sub-command."""
     return [argument.replace('{folder}', str(folder)) for argument in ARGUMENTS[name][quick]]
 
 
 def run(
     command: Command, folder: Path, arguments: Sequence[str], say: Callable[[str], None]
 ) -> Bench:
-    """Measure, in a process of its own. What fails is a result too: the others go on."""
+    """
+    Measure in a process of its own.
+
+    A failure is a result too: the others go on.
+    """
     path = folder / f'{command.name}.json'
     log = folder / f'{command.name}.log'
     try:
@@ -138,7 +147,11 @@ def run(
 
 
 def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """Whatever has happened, with all that it started: it ends that in order on SIGTERM."""
+    """
+    End the process, and all that it started, whatever has happened.
+
+    It ends its children in order on SIGTERM.
+    """
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGTERM)
@@ -165,18 +178,18 @@ _UNITS = {
 
 
 def size_name(size: tuple[int, int]) -> str:
-    """As people say."""
+    """Return the name that people use."""
     return _SIZES.get(size, f'{size[0]}×{size[1]}')
 
 
 def leading_number(variant: str) -> int:
-    """Of cameras; 0: none."""
+    """Return the number of cameras; 0: none."""
     match = re.match(r'\d+', variant)
     return int(match.group()) if match else 0
 
 
 def duration(value_us: float | None) -> str:
-    """Three digits, in the unit that fits."""
+    """Write a duration with three digits, in the unit that fits."""
     if value_us is None:
         return _MISSING
     for limit, unit, scale in ((1e3, 'µs', 1.0), (1e6, 'ms', 1e3)):
@@ -186,14 +199,14 @@ def duration(value_us: float | None) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """A ratio."""
+    """Return a ratio."""
     if ratio is None:
         return _MISSING
     return f'{ratio:.0f} ×' if ratio >= 10 else f'{ratio:.2g} ×'
 
 
 def with_unit(figure: str) -> str:
-    """A figure's name in the JSON, whose end is its unit, as the head of a column."""
+    """Return the head of a column for a figure of the JSON, whose name ends in its unit."""
     for end, unit in _UNITS.items():
         if figure.endswith(end):
             return f'{figure.removesuffix(end)} [{unit}]'
@@ -201,7 +214,7 @@ def with_unit(figure: str) -> str:
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """In Markdown; a bar in a cell would end it."""
+    """Write a table in Markdown; a bar in a cell would end it."""
     cells = [
         [cell.replace('|', '\\|').replace('\n', ' ') for cell in line]
         for line in (head, ['---'] * len(head), *lines)
@@ -366,7 +379,7 @@ def _case(row: Row) -> list[str]:
 
 
 def _figures(rows: Sequence[Row]) -> Iterator[str]:
-    """What else was measured: a column for each, unless it is the same for all."""
+    """Return the other figures: a column for each, unless it is the same for all."""
     names = list(dict.fromkeys(name for row in rows for name in row.figures))
     values = {name: [row.figures.get(name) for row in rows] for name in names}
     same = [name for name in names if len(set(values[name])) == 1] if len(rows) > 1 else []
@@ -439,7 +452,8 @@ def _section(bench: Bench, pictures: Sequence[Path]) -> Iterator[str]:
 def report(
     benches: Sequence[Bench], pictures: Mapping[str, Sequence[Path]], picture_problem: str = ''
 ) -> str:
-    """The page.
+    """
+    Return the page.
 
     :param pictures: by the benchmark's name.
     :param picture_problem: why there are none.

@@ -24,8 +24,11 @@ class Condition:
 
 @dataclass(frozen=True)
 class Series:
-    """One repetition: latencies of its frames in µs, CPU time of all processes that took part, frames that didn't arrive; and what else
-    was measured, by names with their unit.
+    """
+    One repetition.
+
+    It has its frames' latencies in µs, the CPU time of all processes that took part, the frames
+    that didn't arrive, and other figures by names with their unit.
     """
 
     latencies_us: Sequence[float]
@@ -54,7 +57,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Row:
-    """One measured case, over all repetitions; ``bench.schema.json`` says the same of the file.
+    """
+    One measured case, over all repetitions; ``bench.schema.json`` says the same of the file.
 
     :param median_us: median over the repetitions of their medians; ``None``: nothing arrived in
         any of them.
@@ -113,7 +117,8 @@ def _median_figures(repetitions: Sequence[Series]) -> dict[str, float]:
 
 
 def make_rows(rounds: Rounds, references: Sequence[tuple[str, str]]) -> list[Row]:
-    """Rows of all series.
+    """
+    Make the rows of all series.
 
     :param rounds: (case, variant, condition) → one series for each repetition, in order.
     :param references: (case, variant) of what others are compared to, in the same repetition and

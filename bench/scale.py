@@ -1,4 +1,7 @@
-"""``zc_bench scale``: how many cameras one process takes, before the first frame is lost; and what gives out then.
+"""
+``zc_bench scale``: how many cameras one process can run before it loses a frame.
+
+It also finds what limits the number.
 
 A camera is one of pre-filled slots with its own capture and inference node, in-process link,
 scheduler and an accelerator that completes after a set delay; all of them in one process on the
@@ -13,11 +16,11 @@ another process takes all detections.
 For each size and rate the process grows from one number of cameras to the next, and each number is
 measured in a window of time. A number holds when no frame was lost in its window, for whatever
 reason. A window with a loss is measured again, because another program may have caused the loss
-(``--repetitions``: at most so many windows). The last window makes the row; what was lost in the
-windows before it is in its figures. After the first number that doesn't hold, numbers between it
-and the last one that did are tried (the other cameras rest meanwhile), until the two are
-neighbours or an eighth apart. The reason for the limit is looked for in the window of the first
-number that doesn't hold.
+(``--repetitions``: the most windows). The last window makes the row; what was lost in the windows
+before it is in its figures. After the first number that doesn't hold, numbers between it and the
+last one that did are tried (the other cameras rest meanwhile), until the two are neighbours or an
+eighth apart. The reason for the limit is looked for in the window of the first number that doesn't
+hold.
 
 A frame counts as lost if it was left out by a camera whose thread came a whole period late
 (``late``), found no free slot (``no_slot``), was replaced by a newer one before the accelerator
@@ -66,14 +69,15 @@ _FULL_PERCENT = 88.0
 
 @dataclass(frozen=True)
 class ScalePlan:
-    """What to measure.
+    """
+    What to measure.
 
     :param cameras: numbers to try, growing.
-    :param seconds: of each window.
+    :param seconds: the length of each window.
     :param delay_ms: how long the accelerator takes.
-    :param windows: that a number has at most to hold in.
+    :param windows: the most windows in which a number may try to hold.
     :param in_step: all cameras have their frames at the same moment.
-    :param depth: so many of a camera's frames may wait for the inference node.
+    :param depth: this many of a camera's frames may wait for the inference node.
     """
 
     cameras: Sequence[int] = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
@@ -101,7 +105,8 @@ class Window:
 
 
 def window_of(run: dict[str, Any], received: int) -> Window:
-    """Of what the process answered.
+    """
+    Return a window from what the process answered.
 
     :param received: messages that the reader got.
     :raises BenchError: it measured something else than the path it is named for.
@@ -120,7 +125,7 @@ def window_of(run: dict[str, Any], received: int) -> Window:
 
 
 def explain(window: Window, cpus: int) -> str:
-    """What gave out in a window with losses."""
+    """Return what gave out in a window with losses."""
     figures = window.series.figures
     process, machine = figures['process_percent'], figures['machine_percent']
     losses = ', '.join(
@@ -148,7 +153,7 @@ def explain(window: Window, cpus: int) -> str:
 
 
 def available_memory() -> int:
-    """Bytes that programs may have without swapping (proc_meminfo(5))."""
+    """Return the bytes that programs may have without swapping (proc_meminfo(5))."""
     for line in Path('/proc/meminfo').read_text(encoding='ascii').splitlines():
         if line.startswith('MemAvailable:'):
             return int(line.split()[1]) * 1024
@@ -156,12 +161,13 @@ def available_memory() -> int:
 
 
 def between(held: int, failed: int) -> int:
-    """The number to try next; 0: they are close enough."""
+    """Return the number to try next; 0: they are close enough."""
     return (held + failed) // 2 if failed - held > max(1, held // 8) else 0
 
 
 class Search:
-    """Finds the largest number that holds.
+    """
+    Finds the largest number that holds.
 
     :param window: measures one number.
     :param grow: to a number; why not, or nothing.
@@ -210,14 +216,14 @@ class Search:
                 self.failed = number
 
     def limit(self, cpus: int) -> str:
-        """In words."""
+        """Describe the limit."""
         if self.failed:
             return explain(self.windows[self.failed][-1], cpus)
         return self.refused or 'not reached: more cameras were not tried'
 
 
 def _searched(plan: ScalePlan, condition: Condition, say: Say) -> tuple[Search, int]:
-    """Of one size and rate; and how many CPUs the cameras had."""
+    """Search one size and rate; return also how many CPUs the cameras had."""
     topic = f'scale_{condition.width}x{condition.height}_{condition.rate_hz:g}'.replace('.', '_')
     with contextlib.closing(
         Cameras(topic, condition, plan.delay_ms, 'raw', plan.depth, _KNOBS)
@@ -249,7 +255,8 @@ def _searched(plan: ScalePlan, condition: Condition, say: Say) -> tuple[Search, 
 
 
 def measure_scale(plan: ScalePlan, say: Say) -> Measured:
-    """Run the plan.
+    """
+    Run the plan.
 
     :raises BenchError: a process failed, or measured something else.
     """
@@ -298,7 +305,7 @@ def _series(windows: Sequence[Window], seconds: float) -> Series:
 
 
 def variant(cameras: int, *, in_step: bool = False) -> str:
-    """A row's name."""
+    """Return a row's name."""
     return f'{cameras}_camera{"s" if cameras > 1 else ""}{"_in_step" if in_step else ""}'
 
 

@@ -1,9 +1,12 @@
-"""The camera and the accelerator of the pipeline benchmark, made so that what is left to measure is the host's own work.
+"""
+The camera and the accelerator of the pipeline benchmark.
+
+They are made so that only the host's own work is left to measure.
 
 The camera's slots were filled before: its frames cost what a driver's cost the host, which is the
-slot and the descriptor. The accelerator takes a set time and none of the CPU's. It does what
-``axl`` does around its ioctls: imports through the cache, a fence that the kernel signals, a
-result that lies ready in memory.
+slot and the descriptor. The accelerator takes a set time and no CPU time. It does what ``axl``
+does around its ioctls: imports through the cache, a fence that the kernel signals, a result that
+lies ready in memory.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ _GREY = 128
 
 
 class PrefilledCamera(DrawnCamera):
-    """Delivers while :attr:`running` is set; a frame without a free slot is lost and counted.
+    """
+    Delivers while :attr:`running` is set; a frame without a free slot is lost and counted.
 
     :param unthrottled: instead of at a steady pace, each frame comes when :meth:`go_on` is called.
     :param from_due: a frame's time is when it was due, as a driver's time stamp is, not when the
@@ -56,19 +60,27 @@ class PrefilledCamera(DrawnCamera):
         self._turns: queue.SimpleQueue[None] | None = queue.SimpleQueue() if unthrottled else None
 
     def go_on(self) -> None:
-        """The next frame may come. Any thread; does nothing when there is a pace."""
+        """
+        Let the next frame come.
+
+        Any thread may call it; it does nothing when there is a pace.
+        """
         if self._turns is not None:
             self._turns.put(None)
 
     def configure(self, settings: BufferSettings) -> None:
-        """See :class:`~zc_perception.camera.camera.Camera`. The only time that a pixel is written."""
+        """
+        See :class:`~zc_perception.camera.camera.Camera`.
+
+        The only time that a pixel is written.
+        """
         super().configure(settings)
         for slot in self.slots:
             for buffer in slot.buffers:
                 np.frombuffer(buffer.mapping(), np.uint8)[:] = _GREY
 
     def facts(self) -> dict[str, object]:
-        """None."""
+        """Return nothing."""
         return {}
 
     def capture(self) -> Frame | None:
@@ -101,7 +113,11 @@ class PrefilledCamera(DrawnCamera):
         return frame
 
     def _wait_for_turn(self) -> bool:
-        """One system call, as the wait for a driver is; not to be woken by :meth:`stop`, which then waits for a period at most."""
+        """
+        Wait with one system call, as the wait for a driver does.
+
+        :meth:`stop` doesn't wake it, and then waits for a period at most.
+        """
         if self._turns is None:
             now = time.monotonic()
             period = 1.0 / self.framerate
@@ -128,9 +144,11 @@ _CELLS_PER_OBJECT = 6
 
 
 def fixed_result(manifest: ModelManifest) -> NDArray[np.float32]:
-    """What the shipped model ``road`` would yield: 1 × (4 + classes) × cells, :data:`OBJECTS` objects, each found by some cells.
+    """
+    Return a result as the shipped model ``road`` would yield it.
 
-    The objects lie side by side, so that as many detections come of it.
+    It is 1 × (4 + classes) × cells, with :data:`OBJECTS` objects, each found by some cells. The
+    objects lie side by side, so that each gives a detection.
     """
     random = np.random.default_rng(1)
     width, height, classes = manifest.input.width, manifest.input.height, len(manifest.classes)
@@ -150,8 +168,11 @@ def fixed_result(manifest: ModelManifest) -> NDArray[np.float32]:
 
 
 class TimerFence(DeadlineFence):
-    """A fence that signals by itself some time after it was armed. It is used again for the next job: a driver's fence costs the host next
-    to nothing, so this one must not cost a new timer for each frame.
+    """
+    A fence that signals by itself some time after it was armed.
+
+    It is used again for the next job: a driver's fence costs the host next to nothing, so this one
+    must not cost a new timer for each frame.
     """
 
     def __init__(self, delay_s: float) -> None:
@@ -169,13 +190,21 @@ class TimerFence(DeadlineFence):
         return poll_fd(self.fileno(), select.POLLIN, timeout_s)
 
     def check(self) -> None:
-        """See :class:`~zc_perception.memory.fence.Fence`. One system call, as the status of a sync_file is."""
+        """
+        See :class:`~zc_perception.memory.fence.Fence`.
+
+        One system call, as the status of a sync_file is.
+        """
         if not self._poller.poll(0):
             raise AcceleratorError('the fence has not signalled')
 
 
 class DelayedJob:
-    """See :class:`~zc_perception.npu.accelerator.Job`. The fence goes back to *fences* when the job is closed."""
+    """
+    See :class:`~zc_perception.npu.accelerator.Job`.
+
+    The fence goes back to *fences* when the job is closed.
+    """
 
     def __init__(
         self, fence: TimerFence, outputs: Outputs, box: Letterbox, fences: list[TimerFence]
@@ -187,7 +216,7 @@ class DelayedJob:
         self._fences = fences
 
     def outputs(self) -> Outputs:
-        """The same for every frame."""
+        """Return the same for every frame."""
         return self._outputs
 
     def abandon(self) -> Fence:
@@ -198,7 +227,8 @@ class DelayedJob:
 
 
 class DelayedAccelerator(Accelerator):
-    """Signals each job's fence by a timer of the kernel's; nothing reads the frames.
+    """
+    Signals each job's fence by a timer of the kernel's; nothing reads the frames.
 
     :param delay_s: from submitting to the fence's signal; jobs overlap.
     """

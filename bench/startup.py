@@ -1,9 +1,10 @@
-"""``zc_bench startup``: from executing ``perception`` to the first detections, published and received.
+"""
+``zc_bench startup``: from executing ``perception`` to the first detections received.
 
-The program is the installed console script with what it ships with: the software camera, the model
-of the parameter ``model`` and the ``onnx`` accelerator; in a namespace of its own each time, so
-that nothing is known of it before. A reader of its detections runs in another process already, as
-somebody's node does, but the two have yet to find each other: what that takes is in ``received``.
+The program is the installed console script with its shipped parts: the software camera, the model
+of the parameter ``model`` and the ``onnx`` accelerator. Each start is in a namespace of its own,
+so that nothing is known of it before. A reader of its detections runs in another process already,
+as a user's node does, but the two have yet to find each other: what that takes is in ``received``.
 
 ``published`` ends when the node has handed the first frame's detections to the middleware, by the
 node's own frame log; ``received`` when the reader has the first message, which may be a later
@@ -43,7 +44,12 @@ from zc_perception.terminal import INTERRUPTION
 
 
 def evict(paths: Iterable[Path]) -> None:
-    """Write back and drop. What can't be opened stays as it is. Needs no privilege, and leaves all other files of the machine alone."""
+    """
+    Write files back and drop them from the page cache.
+
+    A file that can't be opened stays as it is. It needs no privilege, and leaves all other files
+    of the machine alone.
+    """
     for path in paths:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -74,7 +80,8 @@ _TICK_US = 1e6 / os.sysconf('SC_CLK_TCK')
 
 @dataclass(frozen=True)
 class StartupPlan:
-    """What to measure.
+    """
+    What to measure.
 
     :param variants: of :data:`VARIANTS`.
     :param parameters: of the nodes, ``NAME:=VALUE``.
@@ -87,7 +94,10 @@ class StartupPlan:
 
 @dataclass(frozen=True)
 class Start:
-    """One start. All times CLOCK_MONOTONIC ns.
+    """
+    One start.
+
+    All times CLOCK_MONOTONIC ns.
 
     :param stages: what the program itself noted, in order.
     :param frame: the first frame's record of the capture node.
@@ -103,7 +113,7 @@ class Start:
     cpu_us: float
 
     def figures(self) -> dict[str, float]:
-        """Stages in ms since the program was executed, in order."""
+        """Return stages in ms since the program was executed, in order."""
         times = {
             **self.stages,
             'first_frame': self.frame.captured_ns,
@@ -115,7 +125,8 @@ class Start:
 
 
 def find_program(name: str = PROGRAM, environment: Mapping[str, str] = os.environ) -> Path:
-    """The console script: this interpreter's, that of a colcon workspace, or that on the path.
+    """
+    Return the console script: this interpreter's, that of a colcon workspace, or that on the path.
 
     :raises BenchError: none is there.
     """
@@ -137,7 +148,7 @@ def find_program(name: str = PROGRAM, environment: Mapping[str, str] = os.enviro
 
 
 def environment_files() -> list[Path]:
-    """What a start reads: all of this Python's packages, and this one, wherever that is."""
+    """Return what a start reads: all of this Python's packages, and this one."""
     folders = {Path(sysconfig.get_path(name)) for name in ('stdlib', 'purelib', 'platlib')} | {
         Path(zc_perception.__file__).parent
     }
@@ -173,7 +184,8 @@ class Starter:
         self._reader.close()
 
     def start(self) -> Start:
-        """Once.
+        """
+        Start the program once.
 
         :raises BenchError: the program ended, or nothing came.
         """
@@ -222,7 +234,7 @@ def _last_line(process: subprocess.Popen[bytes]) -> str:
 
 
 def _logged(pid: int) -> tuple[Mapping[str, int], FrameRecord, FrameRecord]:
-    """The program's stages and the first frame, of its frame logs."""
+    """Return the program's stages and the first frame, from its frame logs."""
     deadline = time.monotonic() + _FACTS_S
     with find_frame_logs(pids=[pid]) as logs:
         by_role = {log.role: log for log in logs}
@@ -255,7 +267,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def series_of(start: Start) -> dict[str, Series]:
-    """Both cases of one start."""
+    """Return both cases of one start."""
     figures = {**start.figures(), 'cpu_ms': start.cpu_us / 1e3}
     ends = {PUBLISHED: start.detections.sent_ns, RECEIVED: start.received_ns}
     return {
@@ -265,7 +277,8 @@ def series_of(start: Start) -> dict[str, Series]:
 
 
 def measure_startup(plan: StartupPlan, say: Say) -> Measured:
-    """Run the plan.
+    """
+    Run the plan.
 
     :raises BenchError: the program failed, or the reader.
     """

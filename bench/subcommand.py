@@ -1,6 +1,8 @@
-"""What a sub-command of ``zc_bench`` is made of: its options, what measures, and the bars of ``--check``.
+"""
+What a sub-command of ``zc_bench`` is made of.
 
-The rest, from arguments to the file, is the same for all of them, see :mod:`~bench.program`.
+That is its options, what measures, and the bars of ``--check``. The rest, from arguments to the
+file, is the same for all of them, see :mod:`~bench.program`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ Figure = Callable[[Rows], 'float | None']
 
 
 def figure_of(key: Key, read: Callable[[Row], float | None]) -> Figure:
-    """What *read* finds in the row *key*; ``None`` where that wasn't measured."""
+    """Return a function that finds *read* in the row *key*; ``None``: it wasn't measured."""
 
     def figure(rows: Rows) -> float | None:
         row = rows.get(key)
@@ -36,7 +38,8 @@ def figure_of(key: Key, read: Callable[[Row], float | None]) -> Figure:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One bar.
+    """
+    One bar.
 
     :param measured: the figure with its unit, or that there is none.
     """
@@ -51,9 +54,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Bar:
-    """*figure* may be at most *limit*, or has to be at least that.
+    """
+    *figure* may be at most *limit*, or has to be at least that.
 
-    :param involved: rows whose lost frames are told with the figure.
+    :param involved: rows whose lost frames are reported with the figure.
     """
 
     text: str
@@ -80,7 +84,7 @@ class Bar:
 
 
 def check_bars(rows: Sequence[Row], bars: Sequence[Bar]) -> list[Verdict]:
-    """Every bar; one whose rows are missing is not passed."""
+    """Check every bar; a bar whose rows are missing is not passed."""
     table = {(row.case, row.variant, row.width, row.height, row.rate_hz): row for row in rows}
     return [bar.verdict(table) for bar in bars]
 
@@ -90,7 +94,7 @@ Say = Callable[[str], None]
 
 
 def repetitions(count: int, say: Say) -> Iterator[int]:
-    """Their numbers, from 0; *say* gets a line after each."""
+    """Yield the repetitions' numbers, from 0; *say* gets a line after each."""
     for number in range(count):
         began = time.monotonic()
         yield number
@@ -107,7 +111,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Command:
-    """A sub-command.
+    """
+    A sub-command.
 
     :param add_options: its own, next to ``--json``, ``--check`` and ``--repetitions``.
     :param prepare: from the options to what measures; raises ConfigError for numbers that make no
@@ -124,16 +129,14 @@ class Command:
     needs: Sequence[str] = ()
 
     def check_needs(self) -> None:
-        """
-        :raises ModuleNotFoundError: one of them is missing.
-        """
+        """Check that what it needs is installed."""
         for module in self.needs:
             if importlib.util.find_spec(module) is None:
                 raise ModuleNotFoundError(f"No module named '{module}'", name=module)
 
 
 def add_delay(parser: argparse.ArgumentParser) -> None:
-    """The option of commands whose accelerator is the benchmark's own."""
+    """Add the option of commands whose accelerator is the benchmark's own."""
     parser.add_argument(
         '--delay-ms',
         type=float,
@@ -143,7 +146,8 @@ def add_delay(parser: argparse.ArgumentParser) -> None:
 
 
 def check_delay(delay_ms: float, rate_hz: float) -> None:
-    """Two frames are in flight, and the accelerator has to keep up.
+    """
+    Check that the accelerator keeps up: two frames are in flight.
 
     :raises ConfigError: it takes too long.
     """
@@ -155,7 +159,8 @@ def check_delay(delay_ms: float, rate_hz: float) -> None:
 
 
 def check_counts(options: argparse.Namespace, **most: int) -> None:
-    """Each of the named options is above 0 and at most its limit.
+    """
+    Check that each of the named options is above 0 and at most its limit.
 
     :raises ConfigError: one is not.
     """

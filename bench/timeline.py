@@ -1,6 +1,9 @@
-"""``zc_bench timeline``: where a frame's time goes, stage by stage, read from the nodes' own frame logs. No root, no rig.
+"""
+``zc_bench timeline``: where a frame's time goes, stage by stage.
 
-Measured is one 1080p camera at 30 Hz as in ``zc_bench pipeline``; the installed program
+It reads the nodes' own frame logs. It needs neither root nor the rig.
+
+It measures one 1080p camera at 30 Hz as in ``zc_bench pipeline``; the installed program
 ``zc_timeline`` does the same for nodes that run already. Each row is a stage: the median, the 99th
 percentile, and its share of the way from captured to published. The trace holds every frame, for
 ui.perfetto.dev.
@@ -32,7 +35,8 @@ _NO_CPU = float('nan')
 
 @dataclass(frozen=True)
 class TimelinePlan:
-    """What to look at.
+    """
+    What to look at.
 
     :param seconds: how long.
     :param delay_ms: how long the benchmark's accelerator takes.
@@ -45,7 +49,8 @@ class TimelinePlan:
 
 
 def rows_of(records: Sequence[FrameRecord], condition: Condition) -> list[Row]:
-    """A row for each stage, in their order, and for the whole way.
+    """
+    Return a row for each stage, in their order, and for the whole way.
 
     :raises BenchError: fewer than two of the frames were processed.
     """
@@ -66,7 +71,10 @@ def rows_of(records: Sequence[FrameRecord], condition: Condition) -> list[Row]:
 
 
 def measure_timeline(plan: TimelinePlan, say: Say) -> tuple[Measured, dict[str, Any]]:
-    """Run the plan: what was measured, and the trace. Nothing is written.
+    """
+    Run the plan: what was measured, and the trace.
+
+    Nothing is written.
 
     :param say: gets a line.
     :raises BenchError: there is nothing to see, or a process failed.

@@ -1,4 +1,9 @@
-"""The benchmark's end of a process that measures: a command per line to its standard input, an answer per line from its standard output."""
+"""
+The benchmark's end of a process that measures.
+
+It writes a command per line to the process's standard input, and reads an answer per line from its
+standard output.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,11 @@ def importing_bench(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class BenchError(ZcError):
-    """A process of the benchmark ended, doesn't answer, or measured something else than it should."""
+    """
+    A process of the benchmark ended or doesn't answer.
+
+    Or it measured something else than it should.
+    """
 
 
 class NoAnswerError(BenchError):
@@ -37,7 +46,8 @@ class NoAnswerError(BenchError):
 
 
 class Worker:
-    """A process of a module of this folder.
+    """
+    A process of a module of this folder.
 
     It has a process group of its own: a Ctrl-C at the terminal is the benchmark's, which then ends
     all of them in order. Whatever happens to the benchmark, the end of its standard input ends a
@@ -94,7 +104,7 @@ class Worker:
                     os.sched_setaffinity(int(thread), cpus)
 
     def send(self, **command: Any) -> None:
-        """One command."""
+        """Send one command."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(command).encode() + b'\n')
@@ -102,7 +112,8 @@ class Worker:
             raise self._ended() from error
 
     def receive(self, timeout_s: float = _START_S) -> dict[str, Any]:
-        """One answer.
+        """
+        Receive one answer.
 
         :raises BenchError: the process ended, says that it can't go on, or takes longer than
             *timeout_s*.
@@ -136,7 +147,7 @@ class Worker:
         return line
 
     def _ended(self) -> BenchError:
-        """Its last words are on standard error."""
+        """Return the error for a process that ended; its last words are on standard error."""
         try:
             status = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -149,12 +160,16 @@ class Worker:
         return BenchError(f"the benchmark's process '{self.role}' {how}")
 
     def ask(self, timeout_s: float = _START_S, **command: Any) -> dict[str, Any]:
-        """Command and answer."""
+        """Send a command and return the answer."""
         self.send(**command)
         return self.receive(timeout_s)
 
     def end(self) -> None:
-        """Tell it to end, without waiting for that. A second call does nothing: a signal in a program's last moments kills it."""
+        """
+        Tell the process to end, without waiting for that.
+
+        A second call does nothing: a signal in a program's last moments kills it.
+        """
         if self._told:
             return
         self._told = True
@@ -164,7 +179,11 @@ class Worker:
             self._process.terminate()
 
     def close(self) -> None:
-        """Have it ended, with all that it started. A second call does nothing."""
+        """
+        End the process, with all that it started.
+
+        A second call does nothing.
+        """
         self.end()
         # One that is just being built up ends after that, and leaves its sockets if it may not: on
         # a busy machine that takes seconds.

@@ -1,6 +1,8 @@
-"""Writes docs/api.md, docs/api_publisher.md and docs/api_types.md from the docstrings of the names in ``zc_perception/__init__.py``.
+"""
+Writes docs/api.md, docs/api_publisher.md and docs/api_types.md from docstrings.
 
-``python3 tools/api_page.py docs/api.md`` writes both pages; a test compares. It reads the sources
+The docstrings are those of the names in ``zc_perception/__init__.py``.
+``python3 tools/api_page.py docs/api.md`` writes all pages; a test compares. It reads the sources
 and imports nothing, so that it needs no ROS. A method whose docstring opens with "For links:" or
 "For cameras:" is not for users, and is left out.
 """
@@ -67,7 +69,7 @@ _NOT_FOR_USERS = ('For links:', 'For cameras:')
 
 
 def exported() -> dict[str, str]:
-    """The names at the top and the module of each, as type checkers see them."""
+    """Return the names at the top and the module of each, as type checkers see them."""
     tree = ast.parse((ROOT / 'zc_perception/__init__.py').read_text(encoding='utf-8'))
     found: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -81,7 +83,7 @@ def exported() -> dict[str, str]:
 
 
 def source_of(name: str, module: str) -> ast.ClassDef | ast.FunctionDef:
-    """The source of a class or function."""
+    """Return the source of a class or function."""
     path = ROOT / f'{module.replace(".", "/")}.py'
     body = ast.parse(path.read_text(encoding='utf-8')).body
     return next(
@@ -92,7 +94,7 @@ def source_of(name: str, module: str) -> ast.ClassDef | ast.FunctionDef:
 
 
 def page_of(name: str) -> str:
-    """The page that tells of a name."""
+    """Return the page that tells of a name."""
     return next((page for page, names in ELSEWHERE.items() if name in names), FRAMES_PAGE)
 
 
@@ -122,7 +124,11 @@ def _link(name: str, page: str) -> str:
 
 
 def _blocks(docstring: str) -> Iterator[str]:
-    """Its paragraphs; all lines of a literal block are one, and what announces that is left out."""
+    """
+    Yield a docstring's paragraphs.
+
+    A literal block is one paragraph, and the ``::`` that announces it is left out.
+    """
     blocks = re.split(r'\n\n+', docstring.strip())
     while blocks:
         block = blocks.pop(0)
@@ -134,7 +140,7 @@ def _blocks(docstring: str) -> Iterator[str]:
 
 
 def _items(block: str, types: dict[str, str], indent: int = 0) -> str:
-    """A docstring's parameters, fields and errors as a list."""
+    """Return a docstring's parameters, fields and errors as a list."""
     items = []
     for field in re.split(r'\n(?=:)', block):
         match = _FIELD.match(field)
@@ -146,7 +152,8 @@ def _items(block: str, types: dict[str, str], indent: int = 0) -> str:
 
 
 def _described(docstring: str, types: dict[str, str]) -> Iterator[str]:
-    """A class's docstring as Markdown.
+    """
+    Yield a class's docstring as Markdown.
 
     :param types: of a dataclass's fields; empty for a class whose fields are parameters.
     """
@@ -171,7 +178,8 @@ def _argument(argument: ast.arg, default: ast.expr | None, typed: bool) -> str:
 def _parameters(
     function: ast.FunctionDef, *, method: bool = True, typed: bool = True
 ) -> list[str]:
-    """Each as it is declared, without ``self``.
+    """
+    Yield each parameter as it is declared, without ``self``.
 
     :param typed: with their types.
     """
@@ -192,7 +200,7 @@ def _is_dataclass(node: ast.ClassDef) -> bool:
 
 
 def _data_fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
-    """Those that the constructor takes."""
+    """Yield the fields that the constructor takes."""
     return [
         each
         for each in node.body
@@ -201,7 +209,7 @@ def _data_fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
 
 
 def _call(node: ast.ClassDef | ast.FunctionDef) -> str:
-    """How it is called, with a line for each parameter where one line is too long."""
+    """Return the call, with a line for each parameter where one line is too long."""
     returns = ''
     if isinstance(node, ast.FunctionDef):
         parts = _parameters(node, method=False)
@@ -225,7 +233,11 @@ def _call(node: ast.ClassDef | ast.FunctionDef) -> str:
 
 
 def _member(function: ast.FunctionDef, docstring: str) -> str:
-    """A method or property as an item of a list, with its parameters and errors as items below it."""
+    """
+    Return a method or property as an item of a list.
+
+    Its parameters and errors are items below it.
+    """
     returns = 'None' if function.returns is None else ast.unparse(function.returns)
     if any(ast.unparse(decorator) == 'property' for decorator in function.decorator_list):
         call = f'{function.name}: {returns}'
@@ -248,7 +260,7 @@ def _member(function: ast.FunctionDef, docstring: str) -> str:
 
 
 def _sets(function: ast.FunctionDef) -> bool:
-    """Whether it sets a property, of which the getter tells."""
+    """Tell whether it sets a property; the getter describes that property."""
     return any(ast.unparse(decorator).endswith('.setter') for decorator in function.decorator_list)
 
 
@@ -265,7 +277,8 @@ def _members(node: ast.ClassDef) -> Iterator[str]:
 
 
 def section(name: str, module: str, sections: Collection[str]) -> Iterator[str]:
-    """One class or function.
+    """
+    Yield one class or function.
 
     :param sections: the names that have one.
     """
@@ -295,7 +308,7 @@ def section(name: str, module: str, sections: Collection[str]) -> Iterator[str]:
 
 
 def page(which: str) -> str:
-    """One of them, whole."""
+    """Return one of the pages, whole."""
     names = exported()
     # The first one lists all names: it is where people look.
     listed = [name for name in names if which == FRAMES_PAGE or page_of(name) == which]

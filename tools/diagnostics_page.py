@@ -1,4 +1,5 @@
-"""Writes the tables of docs/diagnostics.md from the rows of the nodes' parts.
+"""
+Writes the tables of docs/diagnostics.md from the rows of the nodes' parts.
 
 ``.venv/bin/python tools/diagnostics_page.py docs/diagnostics.md`` writes the table below each line
 ``<!-- rows: MODULE.NAME -->`` anew. A test compares.
@@ -25,13 +26,13 @@ def _cells(row: Row) -> str:
 
 
 def table(part: Part) -> str:
-    """What is said of *part* while it isn't well, and what to do about it."""
+    """Return a table of what *part* says while it isn't well, and what to do about it."""
     rows = [f'| {_cells(row)} |\n' for row in part.rows if row.level is not Level.OK]
     return ''.join(['| message | what to do |\n', '|---|---|\n', *rows])
 
 
 def page(text: str) -> str:
-    """The page *text* with fresh tables."""
+    """Return the page *text* with fresh tables."""
     return MARK.sub(
         lambda found: found[1] + table(getattr(import_module(found[2]), found[3])), text
     )

@@ -370,7 +370,7 @@ def _made_by_ultralytics(
 
 
 def _network(folder: Path, name: str, classes: int, export: dict[str, Any], picture: Any) -> Any:
-    """A network with random weights, which finds much in *picture*."""
+    """Return a network with random weights, which finds much in *picture*."""
     import torch
     from ultralytics import RTDETR, YOLO
     from ultralytics.nn.tasks import yaml_model_load
@@ -410,7 +410,12 @@ def _network(folder: Path, name: str, classes: int, export: dict[str, Any], pict
 
 
 def _spread(model: Any, batch: Any) -> None:
-    """Change the last layers so that each channel's outputs differ from place to place, and some cells reach the score."""
+    """
+    Spread the outputs of random weights.
+
+    It changes the last layers so that each channel's outputs differ from place to place, and some
+    cells reach the score.
+    """
     head = model.model[-1]
     distances = (0.0, 1.5) if getattr(head, 'reg_max', 16) > 1 else (3.0, 0.7)
     layers: list[tuple[Any, float | None, float]] = []

@@ -1,4 +1,5 @@
-"""Writes the tables of docs/parameters.md from the nodes' declarations.
+"""
+Writes the tables of docs/parameters.md from the nodes' declarations.
 
 ``.venv/bin/python tools/parameters_page.py docs/parameters.md`` keeps the page down to the line
 ``<!-- tables … -->`` and writes everything below it anew. A test compares.
@@ -78,7 +79,7 @@ def _rows(specs: Iterable[ParameterSpec]) -> list[str]:
 
 
 def tables() -> str:
-    """All that stands below the mark."""
+    """Return everything below the mark."""
     lines: list[str] = []
     driver = "the driver's"
     for name, node in node_kinds().items():
@@ -109,7 +110,8 @@ def tables() -> str:
 
 
 def page(text: str) -> str:
-    """The page with fresh tables.
+    """
+    Return the page with fresh tables.
 
     :param text: the page as it is.
     :raises ValueError: it has no mark.

@@ -1,4 +1,5 @@
-"""A hook of mkdocs: makes of the pages, which are written for GitHub, what the site needs.
+"""
+A hook of mkdocs: makes of the pages, which are written for GitHub, what the site needs.
 
 Links that leave docs/ lead to a file of the repository. On the site a picture is copied, and
 everything else is a link to ``repo_url`` of mkdocs.yml; without that address only the words stay.
@@ -28,7 +29,11 @@ _FENCE_IN_LIST = re.compile(r'^ {3}```.*?^ {3}```$', re.DOTALL | re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Every page is one file directly below docs/, so ``../`` is the repository."""
+    """
+    Rewrite a page's links.
+
+    Every page is one file directly below docs/, so ``../`` is the repository.
+    """
 
     def replacement(found: re.Match[str]) -> str:
         path = found['path']

@@ -1,4 +1,5 @@
-"""Eclipse Cyclone DDS, from process to process.
+"""
+Eclipse Cyclone DDS, from process to process.
 
 Set up as quick as it gets from Python: the picture is an array of bytes (a sequence would be a
 list of integers), on the loopback device alone, without multicast; datagrams of 65 kB, socket
@@ -59,7 +60,7 @@ class _Participant:
         self._name = place.name
 
     def topic(self, size: int) -> tuple[type[Any], Topic[Any]]:
-        """The type of a picture of so many bytes, and its topic."""
+        """Return the type of a picture of this many bytes, and its topic."""
         kind = dataclasses.dataclass(
             type('Picture', (IdlStruct,), {'__annotations__': {'data': array[uint8, size]}})
         )

@@ -1,9 +1,12 @@
-"""iceoryx2, from process to process: the frame copied into the loan, as a camera's would have to be, and in place, as if it had been born
-there.
+"""
+iceoryx2, from process to process.
+
+The frame is copied into the loan, as a camera's would have to be; and it is written in place, as
+if the camera had written it there.
 
 Set up as quick as it gets from Python: one publisher and one subscriber, newest frames win; an
-event wakes the consumer, which blocks rather than to spend a CPU on asking; the copy is NumPy's,
-into a page-aligned loan. The loan is taken before the clock starts where the pixels are in it. Its
+event wakes the consumer, which blocks and doesn't spend a CPU on asking; the copy is NumPy's, into
+a page-aligned loan. The loan is taken before the clock starts where the pixels are in it. Its
 files lie in the run's own folder, under the run's own prefix.
 """
 
@@ -27,7 +30,7 @@ _WAKE_MS = 500
 
 
 def segment_prefix(place: Path) -> str:
-    """What the names of its shared memory begin with."""
+    """Return what the names of its shared memory begin with."""
     return f'{place.name}_'
 
 

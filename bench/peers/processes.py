@@ -1,4 +1,7 @@
-"""The peers, what their rows are compared with, and their processes as the benchmark sees them. Imports none of the peers.
+"""
+The peers, what their rows are compared with, and their processes as the benchmark sees them.
+
+It imports none of the peers.
 
 Whatever becomes of them, the run goes on: one that isn't installed is absent, a series in which
 one stalls or ends has lost all of its frames, and what it leaves behind is removed.
@@ -26,7 +29,8 @@ from bench.worker import BenchError, Worker
 
 @dataclass(frozen=True)
 class Variant:
-    """One.
+    """
+    One.
 
     :param distribution: its name in the package index.
     :param module: of this folder.
@@ -132,7 +136,7 @@ class PeerAbsentError(BenchError):
 
 
 def _segments_of(worker: Worker) -> set[Path]:
-    """Shared memory that a process has mapped, by name."""
+    """Return the shared memory that a process has mapped, by name."""
     with contextlib.suppress(OSError):
         lines = Path(f'/proc/{worker.pid}/maps').read_text(encoding='utf-8').splitlines()
         return {
@@ -142,8 +146,10 @@ def _segments_of(worker: Worker) -> set[Path]:
 
 
 class PeerCase:
-    """Owns a peer's two processes, producer and consumer, and starts them again after each failure. It also removes what they
-    leave behind: the run's folder, and shared memory.
+    """
+    Owns a peer's two processes, producer and consumer, and starts them again after each failure.
+
+    It also removes what they leave behind: the run's folder, and shared memory.
 
     :param say: gets a line for each failure.
     """
@@ -174,7 +180,8 @@ class PeerCase:
         )
 
     def open(self) -> None:
-        """Start it.
+        """
+        Start it.
 
         :raises PeerAbsentError: it isn't installed, or can't be used here.
         :raises BenchError: its ends don't find each other.
@@ -198,7 +205,10 @@ class PeerCase:
     def measure(
         self, variant: str, condition: Condition, frames: int, *, read: bool = False
     ) -> Series:
-        """See :class:`Case`. A failure is said, and all frames are lost.
+        """
+        See :class:`Case`.
+
+        A failure is said, and all frames are lost.
 
         :raises TornFrameError: a frame was torn: that is no loss.
         """
@@ -276,7 +286,7 @@ class PeerProcesses:
         self.absent: dict[str, str] = {}
 
     def open(self, variants: Sequence[str]) -> dict[str, Case]:
-        """Those of *variants* that are there; the others are in :attr:`absent`."""
+        """Open those of *variants* that are there; the others are in :attr:`absent`."""
         environment = {**plain_environment(os.environ), **KEPT_MEMORY}
         for variant in variants:
             case = self._cases[variant] = PeerCase(variant, environment, self._say)

@@ -1,4 +1,5 @@
-"""One process of a peer: ``python -m bench.peers.worker ROLE VARIANT FOLDER ANSWERS``.
+"""
+One process of a peer: ``python -m bench.peers.worker ROLE VARIANT FOLDER ANSWERS``.
 
 ROLE is ``peer_out`` or ``peer_in``, FOLDER the run's own for sockets and files, ANSWERS the
 descriptor of the socket for answers. Its first line is ``ready``, or ``absent`` with the reason:
@@ -63,7 +64,7 @@ def _serve(role_name: str, variant_name: str, place: Path, answers: socket.socke
 
 
 def _has_ended(parent: int) -> bool:
-    """Its pipes end a little before it does."""
+    """Tell whether it has ended; its pipes end a little before it does."""
     deadline = time.monotonic() + _PARENT_ENDS_S
     while os.getppid() == parent and time.monotonic() < deadline:
         time.sleep(0.005)

@@ -1,4 +1,5 @@
-"""Zenoh, from process to process, with and without shared memory.
+"""
+Zenoh, from process to process, with and without shared memory.
 
 Set up as quick as it gets from Python: two peers over a Unix socket, which was quicker than TCP on
 the loopback device; no scouting; reliable, blocking when full (dropping loses large frames),
