@@ -82,7 +82,8 @@ setup(
             [*sorted(glob(NAME + '/native/*.c')), 'client/src/transport.c', 'client/src/wire.c'],
             include_dirs=['client/include', 'client/src'],
             depends=[*glob(NAME + '/native/*.h'), *glob('client/**/*.h', recursive=True)],
-            # Both forms agree in every bit, so no operation may be rounded otherwise than it is written.
+            # Both forms agree in every bit, so no operation may be rounded otherwise than it is
+            # written.
             extra_compile_args=['-O3', '-ffp-contract=off', '-fvisibility=hidden'],
             optional=True,
         )
@@ -103,7 +104,8 @@ setup(
         'test': ['pytest', 'hypothesis'],
         'onnx': ['onnxruntime'],
         'opencv': ['opencv-python-headless>=4.5,<5'],
-        # apsw 3.54.0.0, the newest for Python 3.10, keeps a descriptor of each SQLite recording that rosbags opens.
+        # apsw 3.54.0.0, the newest for Python 3.10, keeps a descriptor of each SQLite recording
+        # that rosbags opens.
         'bags': ['rosbags>=0.11', 'apsw!=3.54.0.0'],
         # 8.1 is Ubuntu 22.04's, which brings what is asked of it.
         'video': ['av>=12,<20'],

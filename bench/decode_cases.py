@@ -25,13 +25,13 @@ import random
 import time
 from typing import Any
 
+from bench.rows import Condition, make_rows, Measuring, Row, Series
+from bench.subcommand import FULL_HD, repetitions, Say, UHD_4K
+from bench.worker import BenchError
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.rows import Condition, make_rows, Measuring, Row, Series
-from bench.subcommand import FULL_HD, repetitions, Say, UHD_4K
-from bench.worker import BenchError
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import make_head
@@ -466,7 +466,11 @@ MASKS, MASK_OBJECTS, GRID = 32, 20, 160
 
 
 def mask_case(side: int) -> Case:
-    """Masks of objects of *side* pixels in a picture as large as the input; also as most examples do it, each in the size of the picture."""
+    """
+    Return variants of masks of objects of *side* pixels, in a picture of the input's size.
+
+    Most examples make each mask in the size of the picture: that is a variant, too.
+    """
     random = np.random.default_rng(side)
     corner = random.uniform(0, SIDE - side, (MASK_OBJECTS, 2))
     weights = random.normal(0, 1, (MASK_OBJECTS, MASKS)).astype(np.float32)

@@ -19,8 +19,8 @@ from zc_perception.native import how_it_runs
 from zc_perception.shipped_files import shipped_file
 
 _PACKAGES = (
-    'zc_perception', 'numpy', 'opencv-python-headless', 'rclpy', 'ros-rclpy', 'ros-rmw-fastrtps-cpp', 'ros-sensor-msgs', 'eclipse-zenoh',
-    'iceoryx2', 'cyclonedds',
+    'zc_perception', 'numpy', 'opencv-python-headless', 'rclpy', 'ros-rclpy',
+    'ros-rmw-fastrtps-cpp', 'ros-sensor-msgs', 'eclipse-zenoh', 'iceoryx2', 'cyclonedds',
 )  # fmt: skip
 
 

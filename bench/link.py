@@ -49,6 +49,7 @@ from bench.subcommand import (
     VGA,
 )  # fmt: skip
 from bench.worker import BenchError, NoAnswerError, Worker
+
 from zc_perception.errors import ConfigError
 
 WORKER = 'bench.link_worker'
@@ -238,7 +239,7 @@ class PeerCases(Protocol):
 
     absent: dict[str, str]
 
-    def open(self, variants: Sequence[str]) -> dict[str, Case]:
+    def open(self, variants: Sequence[str]) -> dict[str, Case]:  # noqa: A003
         """Start them. Those that can't be measured go into :attr:`absent`, with the reason."""
 
     @property

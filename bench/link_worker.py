@@ -31,6 +31,8 @@ import threading
 import time
 from typing import Any
 
+from bench.link_roles import ANSWER_S, FILL, paced, PicturesIn, PicturesOut, Role, stamp, Times
+from bench.obeying import answer, hold_back_termination, obey
 import numpy as np
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
@@ -38,8 +40,6 @@ from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.utilities import get_default_context, get_rmw_implementation_identifier
 from sensor_msgs.msg import Image
 
-from bench.link_roles import ANSWER_S, FILL, paced, PicturesIn, PicturesOut, Role, stamp, Times
-from bench.obeying import answer, hold_back_termination, obey
 from zc_perception.errors import ZcError
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints import (
@@ -81,7 +81,7 @@ def _pixels(slot: Slot) -> list[np.ndarray[Any, Any]]:
     """Return a slot's planes, as its producer writes them."""
     mappings = [np.frombuffer(buffer.mapping(), np.uint8) for buffer in slot.buffers]
     return [
-        mappings[plane.buffer][plane.offset : plane.offset + plane.size]
+        mappings[plane.buffer][slice(plane.offset, plane.offset + plane.size)]
         for plane in slot.layout.planes
     ]
 

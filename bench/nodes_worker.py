@@ -38,13 +38,13 @@ import time
 from types import TracebackType
 from typing import Any
 
+from bench.holders import LockHolders, LONG_NS
+from bench.obeying import obey, run_worker
+from bench.stand_ins import DelayedAccelerator, PrefilledCamera
 import rclpy
 from rclpy.parameter import Parameter
 from rclpy.utilities import get_rmw_implementation_identifier
 
-from bench.holders import LockHolders, LONG_NS
-from bench.obeying import obey, run_worker
-from bench.stand_ins import DelayedAccelerator, PrefilledCamera
 from zc_perception.detection.detections import Detections
 from zc_perception.errors import ZcError
 from zc_perception.link.endpoints import IN_PROCESS

@@ -114,7 +114,8 @@ def _latency(bench: Bench) -> Figure | None:
             if points:
                 ours = variant in LINKS
                 axis.plot(
-                    *zip(*points, strict=True), color=colour, marker=marker, linewidth=2.6 if ours else 1.5, markersize=6,
+                    *zip(*points, strict=True), color=colour, marker=marker,
+                    linewidth=2.6 if ours else 1.5, markersize=6,
                     linestyle='--' if variant == 'fd_socket' else '-', zorder=3 if ours else 2,
                     label='floor: bare descriptor' if variant == 'fd_socket' else variant,
                 )  # fmt: skip

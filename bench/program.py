@@ -19,6 +19,7 @@ from bench.scale import SCALE
 from bench.startup import STARTUP
 from bench.subcommand import check_bars, check_counts, Command
 from bench.timeline import TIMELINE
+
 from zc_perception.errors import ConfigError, EXIT_FAILURE
 from zc_perception.programs import exit_code_of, OptionParser, start, StrictParser
 from zc_perception.whole_file import output_file, write_output

@@ -19,12 +19,12 @@ import sys
 import time
 from typing import Any
 
+from bench.obeying import obey, run_worker
 import rclpy
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from vision_msgs.msg import Detection2DArray
 
-from bench.obeying import obey, run_worker
 from zc_perception.nodes.process import ExecutorThread
 
 

@@ -19,6 +19,7 @@ from bench.output import say, show
 from bench.plots import draw, PlotsAbsentError
 from bench.program import COMMANDS
 from bench.results import arguments_of, Bench, load, report, run
+
 from zc_perception.errors import ConfigError, EXIT_FAILURE
 from zc_perception.programs import exit_code_of
 

@@ -269,6 +269,8 @@ def _verdicts(benches: Sequence[Bench]) -> str:
 
 
 class _LinkRows:
+    """The rows of the link benchmark, by their keys."""
+
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = {
             (row.case, row.variant, (row.width, row.height), row.rate_hz): row for row in rows
@@ -342,8 +344,10 @@ def _link(bench: Bench) -> Iterator[str]:
             ['', 'CPU, × `shared_memory`', 'CPU per frame', 'p99', 'lost'],
             [
                 [
-                    f'`{name}`', '**1 ×**' if name == 'shared_memory' else times(row.cpu_ratio_to.get(_OURS)),
-                    duration(row.cpu_us_per_frame), duration(row.p99_us), f'{row.lost_per_cent:g} %',
+                    f'`{name}`',
+                    '**1 ×**' if name == 'shared_memory' else times(row.cpu_ratio_to.get(_OURS)),
+                    duration(row.cpu_us_per_frame), duration(row.p99_us),
+                    f'{row.lost_per_cent:g} %',
                 ]
                 for name, row in found
             ],
@@ -415,12 +419,17 @@ def _plain(bench: Bench) -> Iterator[str]:
         else bench.rows
     )
     yield table(
-        ['case', 'variant', 'size', 'rate', 'median as a multiple of', 'median', 'p99', 'CPU per frame', 'lost'],
+        ['case', 'variant', 'size', 'rate', 'median as a multiple of', 'median', 'p99',
+         'CPU per frame', 'lost'],
         [
             [
                 *_case(row),
-                ', '.join(f'{times(ratio)} {name.removeprefix(row.case + "/")}' for name, ratio in row.ratio_to.items()) or _MISSING,
-                duration(row.median_us), duration(row.p99_us), duration(row.cpu_us_per_frame), f'{row.lost_per_cent:g} %',
+                ', '.join(
+                    f'{times(ratio)} {name.removeprefix(row.case + "/")}'
+                    for name, ratio in row.ratio_to.items()
+                ) or _MISSING,
+                duration(row.median_us), duration(row.p99_us), duration(row.cpu_us_per_frame),
+                f'{row.lost_per_cent:g} %',
             ]
             for row in rows
         ],

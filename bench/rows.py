@@ -40,7 +40,8 @@ class Series:
     def warm(self) -> list[float]:
         """Sorted, without the warm-up."""
         values = self.latencies_us
-        return sorted(values[len(values) // _WARM_UP :] if len(values) >= 2 * _WARM_UP else values)
+        first = len(values) // _WARM_UP if len(values) >= 2 * _WARM_UP else 0
+        return sorted(values[first:])
 
     @property
     def median_us(self) -> float:

@@ -54,6 +54,7 @@ from bench.subcommand import (
     SIZES,
 )
 from bench.worker import BenchError
+
 from zc_perception.errors import ConfigError
 
 CASE = 'scale'

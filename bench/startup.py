@@ -37,6 +37,7 @@ from bench.environment import plain_environment
 from bench.rows import Condition, make_rows, Measuring, Series
 from bench.subcommand import Bar, Command, figure_of, Key, Measured, Say
 from bench.worker import BenchError, Worker
+
 import zc_perception
 from zc_perception.errors import ConfigError
 from zc_perception.observe.frame_log import find_frame_logs, FrameRecord

@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from bench.rows import Row
+
 from zc_perception.errors import ConfigError
 
 VGA, FULL_HD, UHD_4K, UHD_8K = (640, 480), (1920, 1080), (3840, 2160), (7680, 4320)
@@ -122,7 +123,7 @@ class Command:
     """
 
     name: str
-    help: str
+    help: str  # noqa: A003
     add_options: Callable[[argparse.ArgumentParser], None]
     prepare: Callable[[argparse.Namespace], Callable[[Say], Measured]]
     bars: Sequence[Bar]

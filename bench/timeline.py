@@ -24,6 +24,7 @@ from bench.pipeline import PipelinePlan, Processes, RATE_HZ, Setup
 from bench.rows import Condition, make_rows, Row, Series
 from bench.subcommand import add_delay, check_counts, check_delay, Command, FULL_HD, Measured, Say
 from bench.worker import BenchError
+
 from zc_perception.errors import ConfigError
 from zc_perception.observe.frame_log import CAPACITY, find_frame_logs, FrameRecord
 from zc_perception.observe.timeline import build_timeline, is_whole, NodeTrack, stages_us, WHOLE

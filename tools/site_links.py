@@ -20,7 +20,8 @@ PICTURES = ('.png', '.jpg', '.svg')
 _PART = re.compile(
     (
         r'^ *```.*?^ '
-        r'*```|(?<!\[)`[^`\n]*`|(?P<mark>!?)\[(?P<words>[^\]]*)\]\(\.\./(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)'
+        r'*```|(?<!\[)`[^`\n]*`|(?P<mark>!?)\[(?P<words>[^\]]*)\]\(\.\./(?P<path>[^)#\s]+)'
+        r'(?P<anchor>#[^)\s]*)?\)'
     ),
     re.DOTALL | re.MULTILINE,
 )
@@ -46,7 +47,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         if not config.repo_url:
             return found['words']
         kind = 'tree' if (ROOT / path).is_dir() else 'blob'
-        return f'[{found["words"]}]({config.repo_url.rstrip("/")}/{kind}/main/{path}{found["anchor"] or ""})'
+        target = f'{config.repo_url.rstrip("/")}/{kind}/main/{path}{found["anchor"] or ""}'
+        return f'[{found["words"]}]({target})'
 
     return _FENCE_IN_LIST.sub(
         lambda found: re.sub('^', ' ', found[0], flags=re.MULTILINE),

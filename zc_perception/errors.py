@@ -14,7 +14,9 @@ import errno
 EXIT_FAILURE, EXIT_USAGE = 1, 2
 NO_DESCRIPTOR: Mapping[int, str] = {
     errno.EMFILE: "this process has no file descriptor left; raise the limit ('ulimit -n')",
-    errno.ENFILE: 'the machine has no file descriptor left; end what leaks them, or raise fs.file-max',
+    errno.ENFILE: (
+        'the machine has no file descriptor left; end what leaks them, or raise fs.file-max'
+    ),
 }
 """
 What to do about these errnos, whatever was opened. The meaning of other errnos depends on the

@@ -18,6 +18,8 @@ import socket
 import threading
 from typing import Any
 
+from bench.link_roles import nv12_size, PicturesIn, PicturesOut
+from bench.peers import wait_until
 from cyclonedds.core import (
     DDSException,
     InstanceState,
@@ -36,15 +38,14 @@ from cyclonedds.topic import Topic
 from cyclonedds.util import duration
 import numpy as np
 
-from bench.link_roles import nv12_size, PicturesIn, PicturesOut
-from bench.peers import wait_until
-
 _CONFIG = """<CycloneDDS><Domain id="any">
-<General><Interfaces><NetworkInterface name="lo" multicast="false"/></Interfaces><AllowMulticast>false</AllowMulticast>
+<General><Interfaces><NetworkInterface name="lo" multicast="false"/></Interfaces>
+<AllowMulticast>false</AllowMulticast>
 <MaxMessageSize>65500B</MaxMessageSize></General>
 <Discovery><ParticipantIndex>auto</ParticipantIndex><MaxAutoParticipantIndex>100</MaxAutoParticipantIndex>
 <Peers><Peer address="localhost"/></Peers></Discovery>
-<Internal><SocketReceiveBufferSize max="4MB"/><Watermarks><WhcHigh>64MB</WhcHigh></Watermarks></Internal>
+<Internal><SocketReceiveBufferSize max="4MB"/>
+<Watermarks><WhcHigh>64MB</WhcHigh></Watermarks></Internal>
 </Domain></CycloneDDS>"""
 _QOS = Qos(Policy.Reliability.Reliable(duration(seconds=1)), Policy.History.KeepLast(2))
 _WAKE = duration(milliseconds=500)

@@ -18,11 +18,10 @@ import socket
 import threading
 from typing import Any
 
-import iceoryx2
-import numpy as np
-
 from bench.link_roles import FILL, nv12_size, PicturesIn, PicturesOut, Pixels
 from bench.peers import wait_until
+import iceoryx2
+import numpy as np
 
 _DEPTH = 2
 _PAGE = 4096

@@ -140,7 +140,9 @@ def _segments_of(worker: Worker) -> set[Path]:
     with contextlib.suppress(OSError):
         lines = Path(f'/proc/{worker.pid}/maps').read_text(encoding='utf-8').splitlines()
         return {
-            Path(line[line.index(f'{_SEGMENTS}/') :]) for line in lines if f' {_SEGMENTS}/' in line
+            Path(_SEGMENTS, line.partition(f' {_SEGMENTS}/')[2])
+            for line in lines
+            if f' {_SEGMENTS}/' in line
         }
     return set()
 
@@ -179,7 +181,7 @@ class PeerCase:
             else ''
         )
 
-    def open(self) -> None:
+    def open(self) -> None:  # noqa: A003
         """
         Start it.
 
@@ -285,7 +287,7 @@ class PeerProcesses:
         self._cases: dict[str, PeerCase] = {}
         self.absent: dict[str, str] = {}
 
-    def open(self, variants: Sequence[str]) -> dict[str, Case]:
+    def open(self, variants: Sequence[str]) -> dict[str, Case]:  # noqa: A003
         """Open those of *variants* that are there; the others are in :attr:`absent`."""
         environment = {**plain_environment(os.environ), **KEPT_MEMORY}
         for variant in variants:

@@ -22,6 +22,7 @@ import time
 from bench.link_roles import Role
 from bench.obeying import answer, hold_back_termination, obey
 from bench.peers.processes import Variant, VARIANTS
+
 from zc_perception.errors import ZcError
 
 _PARENT_ENDS_S = 1.0

@@ -16,10 +16,9 @@ from pathlib import Path
 import socket
 from typing import Any
 
+from bench.link_roles import nv12_size, PicturesIn, PicturesOut
 import numpy as np
 import zenoh
-
-from bench.link_roles import nv12_size, PicturesIn, PicturesOut
 
 _KEY = 'zc_bench/frames'
 _POOL = 64 << 20

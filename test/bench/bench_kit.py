@@ -12,10 +12,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
+import bench
 from npu.json_schema import conforms
 import pytest
-
-import bench
 
 Start = Callable[..., 'subprocess.Popen[str]']
 SCHEMA: dict[str, Any] = json.loads(

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from bench.decode import DECODE_BARS
 from bench.link import LINK_BARS
 from bench.peers.processes import BARS as PEER_BARS
 from bench.pipeline import PIPELINE_BARS
 from bench.rows import Row
 from bench.subcommand import Bar, check_bars, FULL_HD, Key, UHD_4K, UHD_8K, VGA
+import pytest
 
 Table = dict[Key, Row]
 Size = tuple[int, int]

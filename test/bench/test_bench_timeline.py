@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench_kit import instead_of_measuring, run_bench
-import pytest
-
 from bench import __main__ as program
 from bench import timeline
 from bench.rows import Condition
 from bench.subcommand import Measured
 from bench.timeline import rows_of, TimelinePlan
 from bench.worker import BenchError
+from bench_kit import instead_of_measuring, run_bench
+import pytest
+
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.observe.timeline import STAGES, WHOLE
 

@@ -8,15 +8,15 @@ import math
 import os
 from pathlib import Path
 
+from bench import __main__ as program
+from bench import decode_cases
+from bench.decode_cases import Case, check_same, measure_decoding
+from bench.worker import BenchError
 from bench_kit import written
 import cv2
 import numpy as np
 import pytest
 
-from bench import __main__ as program
-from bench import decode_cases
-from bench.decode_cases import Case, check_same, measure_decoding
-from bench.worker import BenchError
 from zc_perception.detection.detections import Detections
 
 

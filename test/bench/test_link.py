@@ -9,8 +9,6 @@ import socket
 from typing import Any, cast
 from xml.etree import ElementTree
 
-import pytest
-
 from bench.environment import plain_environment, tuned_environment
 from bench.link import (
     FloorCase,
@@ -30,6 +28,7 @@ from bench.link_roles import Arrivals, paced
 from bench.peers.processes import PEERS
 from bench.rows import Condition, Series
 from bench.worker import BenchError, NoAnswerError, Worker
+import pytest
 
 PROFILE = Path(__file__).resolve().parents[2] / 'config/fastdds_images.xml'
 VGA, HD, UHD_8K = (640, 480), (1920, 1080), (7680, 4320)

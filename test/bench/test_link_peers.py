@@ -14,15 +14,14 @@ import subprocess
 import sys
 import tempfile
 
-import pytest
-from waiting import until
-
 from bench.environment import plain_environment
 from bench.link import TornFrameError
 from bench.peers import processes as peers
 from bench.peers.processes import PeerCase, PeerProcesses, VARIANTS
 from bench.rows import Condition
 from bench.worker import Worker
+import pytest
+from waiting import until
 
 DOUBLES = Path(__file__).with_name('peer_doubles')
 SHARED = Path('/dev/shm')

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from bench.link_roles import FILL, Look, Planes, stamp, sum_expected, sum_of
 from hypothesis import given
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-
-from bench.link_roles import FILL, Look, Planes, stamp, sum_expected, sum_of
 
 SIZES = [(640, 480), (64, 48), (1920, 1080)]
 

@@ -11,17 +11,16 @@ import subprocess
 import sys
 from typing import Any
 
-from bench_kit import instead_of_measuring, processes, Start, written
-import pytest
-from test_console_scripts import SCRIPT
-from waiting import until
-
 from bench import __main__ as program
 from bench import link as link_command
 from bench.link import FLOORS, LINKS, PLAIN
 from bench.program import COMMANDS
 from bench.rows import Condition, make_rows, Series
 from bench.subcommand import Measured, Verdict
+from bench_kit import instead_of_measuring, processes, Start, written
+import pytest
+from test_console_scripts import SCRIPT
+from waiting import until
 
 LINK = ('bench', 'link', '--variants', *LINKS, *PLAIN)
 FOREVER = (

@@ -8,10 +8,6 @@ import threading
 import time
 from typing import Any
 
-from bench_kit import instead_of_measuring, run_bench
-import numpy as np
-import pytest
-
 from bench import __main__ as program
 from bench import pipeline
 from bench.pipeline import PipelinePlan, series_of, SETUPS
@@ -19,6 +15,10 @@ from bench.rows import Row
 from bench.stand_ins import DelayedAccelerator, fixed_result, OBJECTS, PrefilledCamera, TimerFence
 from bench.subcommand import Measured
 from bench.worker import BenchError
+from bench_kit import instead_of_measuring, run_bench
+import numpy as np
+import pytest
+
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox

@@ -10,16 +10,15 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
-from report_kit import bench, command, ENVIRONMENT, row, write
-from waiting import until
-
 from bench import report as program
 from bench import results as bench_results
 from bench.program import _parser, COMMANDS
 from bench.results import ARGUMENTS, arguments_of, load, report
 from bench.subcommand import Bar
 from bench.worker import importing_bench
+import pytest
+from report_kit import bench, command, ENVIRONMENT, row, write
+from waiting import until
 
 
 def test_the_link_s_table_has_ratios_to_ours_before_microseconds() -> None:

@@ -8,13 +8,12 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
-from report_kit import bench, row, write
-
 from bench import report as program
 from bench.link import LINKS, PLAIN, READERS
 from bench.peers.processes import PEERS
 from bench.plots import draw
+import pytest
+from report_kit import bench, row, write
 
 needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec('matplotlib') is None,

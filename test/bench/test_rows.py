@@ -6,13 +6,12 @@ import json
 import math
 from typing import Any
 
+from bench.rows import Condition, make_rows, Measuring, Row, Series
 from bench_kit import SCHEMA
 from hypothesis import given
 from hypothesis import strategies as st
 from npu.json_schema import conforms
 import pytest
-
-from bench.rows import Condition, make_rows, Measuring, Row, Series
 
 VGA = Condition(640, 480, 30.0)
 LINK, FLOOR = ('link', 'x'), ('floor', 'f')

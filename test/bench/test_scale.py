@@ -10,10 +10,6 @@ import sys
 import threading
 from typing import Any
 
-from bench_kit import instead_of_measuring, run_bench
-import pytest
-from waiting import until
-
 from bench import __main__ as program
 from bench import scale
 from bench.nodes_worker import busy_s, MachineUse
@@ -31,6 +27,9 @@ from bench.scale import (
 )
 from bench.subcommand import check_bars, FULL_HD, Measured, VGA
 from bench.worker import BenchError
+from bench_kit import instead_of_measuring, run_bench
+import pytest
+from waiting import until
 
 USE = {
     'process_percent': 50.0,

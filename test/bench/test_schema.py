@@ -8,13 +8,12 @@ from pathlib import Path
 import platform
 from typing import Any
 
-from bench_kit import SCHEMA
-from npu.json_schema import conforms
-import pytest
-
 from bench import environment
 from bench.environment import describe_environment
 from bench.rows import Row
+from bench_kit import SCHEMA
+from npu.json_schema import conforms
+import pytest
 
 PINNED = {
     'case',

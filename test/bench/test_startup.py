@@ -9,9 +9,6 @@ import mmap
 from pathlib import Path
 import tempfile
 
-from bench_kit import instead_of_measuring, run_bench
-import pytest
-
 from bench import __main__ as program
 from bench import startup
 from bench.rows import Row
@@ -31,6 +28,9 @@ from bench.startup import (
 )
 from bench.subcommand import check_bars, Measured
 from bench.worker import BenchError
+from bench_kit import instead_of_measuring, run_bench
+import pytest
+
 import zc_perception
 from zc_perception.nodes import Startup
 from zc_perception.observe.frame_log import FrameRecord, RecordKind

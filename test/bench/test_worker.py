@@ -8,10 +8,9 @@ import os
 from pathlib import Path
 import signal
 
+from bench.worker import BenchError, Worker
 import pytest
 from waiting import until
-
-from bench.worker import BenchError, Worker
 
 MakeWorker = Callable[..., Worker]
 

@@ -80,7 +80,7 @@ class MaskPainter:
         columns, rows = self._look(box, grids.shape)
         corners = np.ceil(found.boxes - (left, top, left, top) - 0.5)
         boxes = corners.clip(0, (width, height) * 2).astype(np.int32)
-        part = labels[top : top + height, left : left + width]
+        part = labels[top:, left:][:height, :width]
         _paint(part, boxes, grids, weights, offsets, columns, rows)
         self._painted = boxes + np.array((left, top, left, top), np.int32)
 
@@ -149,7 +149,8 @@ def _paint(
         if x1 <= x0 or y1 <= y0:
             continue
         x, y = columns.before[x0:x1], rows.before[y0:y1]
-        part = grids[:, y[0] : y[-1] + 2, x[0] : x[-1] + 2].astype(np.float32, order='C')
+        own = slice(y[0], y[-1] + 2), slice(x[0], x[-1] + 2)
+        part = grids[:, own[0], own[1]].astype(np.float32, order='C')
         part *= weights[index, :, None, None]
         values = np.add.reduce(part, axis=0)
         values -= offsets[index]

@@ -124,7 +124,8 @@ class Tiling(Letterbox):
     def outputs_of(self, tile: int, outputs: Sequence[RawTensor]) -> Sequence[RawTensor]:
         """Return those of one tile."""
         each = len(outputs) // len(self.regions)
-        return outputs[tile * each : (tile + 1) * each]
+        first = tile * each
+        return outputs[first:][:each]
 
     def runs(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> Iterator[Ran]:
         """See :class:`Letterbox`; rows have the numbers that :func:`decode` gives them."""

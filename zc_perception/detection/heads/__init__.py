@@ -44,7 +44,8 @@ _MEANT = (
     (r'yolov?(10|26)[nsmblx]?', _END_TO_END),
     (r'yolov?[347](tiny|x)?', 'yolov5 (without --end2end), or boxes'),
     (
-        r'(rt|rf|d)?detr.*|dfine.*|yolonas.*|efficient(nms|det).*|nms|end2end|(fast|mask).*rcnn.*|retinanet',
+        r'(rt|rf|d)?detr.*|dfine.*|yolonas.*|efficient(nms|det).*|nms|end2end|'
+        r'(fast|mask).*rcnn.*|retinanet',
         'boxes',
     ),
 )

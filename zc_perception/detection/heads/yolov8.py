@@ -241,11 +241,12 @@ class _Decoded:
         if len(shape) == 3 and shape[0] == 1:
             shape = shape[1:]
         if len(shape) != 2 or channels not in shape:
+            more = '' if spec.extra else more_numbers(min(shape, default=0) - channels)
             raise AcceleratorError(
                 f'head {spec.kind}: {all_described([tensor])}: expected 1x{channels}xN or '
                 f'1xNx{channels} '
                 f'(4 + {spec.num_classes} classes{f" + {spec.extra}" if spec.extra else ""}), '
-                f'or the raw levels{"" if spec.extra else more_numbers(min(shape, default=0) - channels)}'
+                f'or the raw levels{more}'
             )
         # A 64 x 64 input has 84 cells, and 80 classes 84 numbers: exporters put channels first.
         self._channels_first = shape[0] == channels and (
