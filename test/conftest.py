@@ -1,4 +1,8 @@
-"""Fixtures of all tests: frames on memfd, a check that nothing leaks a descriptor, a ROS domain of one's own."""
+"""
+Fixtures of all tests.
+
+Frames on memfd, a check that nothing leaks a descriptor, a ROS domain of one's own.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,11 @@ def _ros_of_this_worker_only() -> Iterator[None]:
 
 @pytest.fixture(scope='session', autouse=True)
 def _as_urgent_as_it_began() -> Iterator[None]:
-    """Keep this worker's priority. A tool's ``main`` lowers it for good, and the processes of all later tests would inherit that."""
+    """
+    Keep this worker's priority.
+
+    A tool's ``main`` lowers it for good, and the processes of all later tests would inherit that.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, 'nice', lambda increment: os.getpriority(os.PRIO_PROCESS, 0))
         yield
@@ -58,14 +66,22 @@ def _as_urgent_as_it_began() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _process_as_it_began() -> Iterator[None]:
-    """Undo what a test, or a program's ``main`` that it calls, sets for its whole process, which here is that of later tests, too."""
+    """
+    Undo what a test sets for its whole process, which later tests share.
+
+    A program's ``main`` that the test calls may set it, too.
+    """
     with kept():
         yield
 
 
 @pytest.fixture
 def no_fd_leak() -> Iterator[None]:
-    """Fails a test that leaves descriptors open. Name it before fixtures that close something at their end."""
+    """
+    Fails a test that leaves descriptors open.
+
+    Name it before fixtures that close something at their end.
+    """
     before = open_descriptors()
     yield
     leaked = open_descriptors() - before
@@ -83,8 +99,10 @@ def no_fd_leak() -> Iterator[None]:
 
 @pytest.fixture
 def logged(capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
-    """What was written to descriptor 2 since the test began, to be asked while other threads write.
+    """
+    Return a function that reads what was written to descriptor 2 since the test began.
 
+    Other threads may write meanwhile.
     ``capfd.readouterr()`` truncates what it has read, and what is written between the two is lost:
     it can't be asked in a loop.
     """
@@ -93,7 +111,11 @@ def logged(capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
 
 @pytest.fixture
 def free_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A ROS domain id that no other test has at the same time, whoever runs it; also in ROS_DOMAIN_ID, for child processes."""
+    """
+    Return a ROS domain id that no other test has at the same time.
+
+    That includes tests of other users. It is also in ROS_DOMAIN_ID, for child processes.
+    """
     with locked_domain() as domain:
         monkeypatch.setenv('ROS_DOMAIN_ID', str(domain))
         yield domain
@@ -108,7 +130,11 @@ def module_domain() -> Iterator[int]:
 
 @pytest.fixture
 def make_pool() -> Iterator[Callable[..., BufferPool]]:
-    """Makes pools of NV12 slots on memfd, and closes them at the end. Options are BufferPool's, or compute_layout's in ``layout``."""
+    """
+    Make pools of NV12 slots on memfd, and close them at the end.
+
+    Options are BufferPool's, or compute_layout's in ``layout``.
+    """
     pools: list[BufferPool] = []
 
     def make(
@@ -137,7 +163,11 @@ def make_pool() -> Iterator[Callable[..., BufferPool]]:
 
 @pytest.fixture
 def make_frame(make_pool: Callable[..., BufferPool]) -> Iterator[Callable[..., Frame]]:
-    """Makes frames, from *pool* or a pool of their own, and releases at the end those that still are leased."""
+    """
+    Make frames, from *pool* or a pool of their own.
+
+    Frames that are still leased are released at the end.
+    """
     frames: list[weakref.ref[Frame]] = []
 
     def make(

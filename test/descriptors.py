@@ -1,4 +1,8 @@
-"""What the process has open, for tests that nothing leaks; and how a test takes the rest away from it."""
+"""
+What the process has open, for tests that nothing leaks.
+
+And how a test takes the rest away from it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import resource
 
 
 def open_descriptors() -> Counter[str]:
-    """What the process's descriptors point at, and how many point there."""
+    """Return what the process's descriptors point at, and how many point there."""
     targets: Counter[str] = Counter()
     for number in os.listdir('/proc/self/fd'):
         with suppress(OSError):  # the listing's own descriptor is gone
@@ -20,7 +24,7 @@ def open_descriptors() -> Counter[str]:
 
 @contextmanager
 def limited(which: int, soft: int) -> Iterator[None]:
-    """One of the process's limits is *soft* for now."""
+    """Yield one of the process's limits is *soft* for now."""
     before = resource.getrlimit(which)
     resource.setrlimit(which, (soft, before[1]))
     try:
@@ -30,7 +34,7 @@ def limited(which: int, soft: int) -> Iterator[None]:
 
 
 def next_free() -> int:
-    """The number that the next descriptor gets: as RLIMIT_NOFILE, it leaves none."""
+    """Return the number that the next descriptor gets: as RLIMIT_NOFILE, it leaves none."""
     free = os.dup(0)
     os.close(free)
     return free

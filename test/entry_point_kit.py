@@ -14,7 +14,11 @@ from zc_perception import kinds as reader
 
 
 def install(folder: Path, package: str, groups: Mapping[str, Mapping[str, str]]) -> None:
-    """Write a package's metadata below *folder*, which is to be put on the path. *groups*: for each group values by name."""
+    """
+    Write a package's metadata below *folder*, which is to be put on the path.
+
+    *groups*: for each group values by name.
+    """
     info = folder / f'{package.replace("-", "_")}-1.0.dist-info'
     info.mkdir(parents=True)
     (info / 'METADATA').write_text(
@@ -28,7 +32,8 @@ def install(folder: Path, package: str, groups: Mapping[str, Mapping[str, str]])
 
 
 def offer_alone(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
-    """Put the folders of :func:`install` on the path, and hide what other packages offer.
+    """
+    Put the folders of :func:`install` on the path, and hide what other packages offer.
 
     A reader's environment may have any of them.
     """

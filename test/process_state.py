@@ -1,4 +1,8 @@
-"""What a test may change of the process that runs it, and what later tests in it would inherit: :func:`kept` puts it back."""
+"""
+What a test may change of the process that runs it, and what later tests in it would inherit.
+
+:func:`kept` puts it back.
+"""
 
 from __future__ import annotations
 

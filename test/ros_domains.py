@@ -25,13 +25,20 @@ _turns = itertools.count(os.getpid())
 
 
 def discovery_range() -> str:
-    """That of the tests; for who damages programs outside of them, what a user would choose."""
+    """
+    Return the tests' discovery range; outside of the tests, what a user would choose.
+
+    Programs that damage others run outside of them.
+    """
     return os.environ.get('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
 
 
 @contextmanager
 def locked_domain() -> Iterator[int]:
-    """A ROS domain that no other test on this network has at the same time, whoever runs it: a name without a file is the lock.
+    """
+    Lock a ROS domain that no other test on this network has at the same time.
+
+    That includes tests of other users: a name without a file is the lock.
 
     The kernel frees it when its holder ends, and keeps the names of each network namespace apart,
     as it does with domains.

@@ -25,7 +25,7 @@ TIMEOUT_S = 120.0
 
 
 def example(name: str) -> str:
-    """The program in a name's section, which is its only block with an import."""
+    """Return the program in a name's section, which is its only block with an import."""
     text = ''.join(page.read_text(encoding='utf-8') for page in PAGES)
     section = text.split(f'\n## {name}\n')[1].split('\n## ')[0]
     return next(
@@ -37,7 +37,7 @@ def example(name: str) -> str:
 
 @contextmanager
 def running(*command: str | Path, domain: int) -> Iterator[Callable[[re.Pattern[str]], str]]:
-    """A program; what it gives waits for a line with a pattern."""
+    """Yield a program; what it gives waits for a line with a pattern."""
     program = subprocess.Popen(
         command,
         env=environment(domain),

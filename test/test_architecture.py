@@ -1,4 +1,9 @@
-"""The house rules: who may import whom, how large a file may be, and that every parameter is in the shipped YAML."""
+"""
+The house rules.
+
+They say which room may import which, how large a file may be, and that every parameter is in the
+shipped YAML.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +117,11 @@ def reached_from(module: str, imported: dict[str, set[str]]) -> set[str]:
 
 
 def test_no_import_comes_back_to_where_it_began() -> None:
-    """Imports in functions and those for type checkers count, too: whoever reads one of such modules has to read all of them."""
+    """
+    Imports in functions and those for type checkers count, too.
+
+    A reader of one module in a circle has to read all of them.
+    """
     names = {
         '.'.join(path.relative_to(PACKAGE.parent).with_suffix('').parts).removesuffix(
             '.__init__'
@@ -187,7 +196,7 @@ def node_specs() -> dict[str, dict[str, ParameterSpec]]:
 
 
 def yaml_comments() -> dict[str, dict[str, str]]:
-    """The comment behind each parameter of perception.yaml, by node."""
+    """Return the comment behind each parameter of perception.yaml, by node."""
     comments: dict[str, dict[str, str]] = {}
     node = ''
     for line in CONFIG.read_text(encoding='utf-8').splitlines():

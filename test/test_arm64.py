@@ -1,4 +1,7 @@
-"""On a Jetson the kernel's structs, and the libraries', are laid out as here: the rules of LP64 alone decide, and the numbers are the same.
+"""
+On a Jetson the kernel's structs, and the libraries', are laid out as here.
+
+The rules of LP64 alone decide, and the numbers are the same.
 
 Every ctypes struct of the package is laid out anew by the procedure call standard for the 64-bit
 Arm architecture (AAPCS64: sizes and alignments of C's types), and compared with what ctypes makes
@@ -78,7 +81,7 @@ def modules_with_ctypes() -> Iterator[Any]:
 
 
 def compounds() -> dict[str, Any]:
-    """Every struct and union that the package defines, those that others contain included."""
+    """Return every struct and union that the package defines, inner ones included."""
     found: dict[str, Any] = {}
 
     def add(kind: Any, name: str) -> None:
@@ -104,7 +107,8 @@ STRUCTS = compounds()
 
 
 def by_the_standard(kind: Any) -> tuple[int, int]:
-    """Size and alignment of a type.
+    """
+    Size and alignment of a type.
 
     :raises AssertionError: a type that C doesn't lay out by these rules alone.
     """
@@ -166,7 +170,11 @@ def test_types_of_the_platform_s_size_are_used_where_the_header_does() -> None:
 
 
 def test_numbers_of_requests_are_asm_generic_s() -> None:
-    """arm64 has the generic encoding (asm-generic/ioctl.h), of which x86's is a copy: 2 bits of direction, 14 of size, 8 and 8."""
+    """
+    arm64 has the generic encoding (asm-generic/ioctl.h), of which x86's is a copy.
+
+    2 bits of direction, 14 of size, 8 and 8.
+    """
 
     def number(direction: str, kind: str, nr: int, size: int) -> int:
         return {'r': 2, 'w': 1, 'wr': 3}[direction] << 30 | size << 16 | ord(kind) << 8 | nr
@@ -203,7 +211,11 @@ chmod +x "$out"
 
 
 def test_a_compiler_for_arm64_says_the_same(tmp_path: Path) -> None:
-    """The tests that compare with C headers, with a compiler for arm64 in gcc's place. Not needed where there is none: see above."""
+    """
+    The tests that compare with C headers, with a compiler for arm64 in gcc's place.
+
+    Not needed where there is none: see above.
+    """
     if not shutil.which('aarch64-linux-gnu-gcc') or not shutil.which('qemu-aarch64'):
         pytest.skip(
             'no aarch64-linux-gnu-gcc and qemu-aarch64 here (apt install gcc-aarch64-linux-gnu '

@@ -1,4 +1,8 @@
-"""Triple buffering is what everybody gets who asks for nothing: one frame is filled, one is on its way, one is being read."""
+"""
+Triple buffering is the default.
+
+One frame is filled, one is on its way, one is being read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Every console script of setup.py: ``--help`` and ``--version`` need nothing that pip does not bring, and what is missing is one line."""
+"""
+Every console script of setup.py.
+
+``--help`` and ``--version`` need nothing that pip does not bring, and what is missing is one line.
+"""
 
 from __future__ import annotations
 

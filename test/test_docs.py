@@ -1,4 +1,8 @@
-"""The pages of docs/ and their neighbours: how long they may be, where their links lead, and that what they name is there."""
+"""
+The pages of docs/ and their neighbours.
+
+How long they may be, where their links lead, and that what they name is there.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ def name(path: Path) -> str:
 
 
 def parts(text: str) -> Iterator[tuple[str, str]]:
-    """Each line with what it is: ``text``, or the language of the fence that it stands in."""
+    """Yield each line with its kind: ``text``, or the language of its fence."""
     fence = ''
     for line in text.splitlines():
         if line.lstrip().startswith('```'):
@@ -64,7 +68,7 @@ def prose(text: str) -> str:
 
 
 def commands(text: str) -> Iterator[str]:
-    """What stands in backticks, and each command of a shell's fence, without comments."""
+    """Yield what stands in backticks, and each command of a shell's fence, without comments."""
     yield from re.findall(r'`([^`\n]+)`', prose(text))
     shell = '\n'.join(line for kind, line in parts(text) if kind in ('sh', 'bash'))
     yield from (
@@ -75,7 +79,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of all headings, as GitHub makes them."""
+    """Return of all headings, as GitHub makes them."""
     found: dict[str, int] = {}
     for heading in re.findall(r'^#+ (.+)$', prose(page.read_text(encoding='utf-8')), re.MULTILINE):
         slug = re.sub(
@@ -112,7 +116,7 @@ def targets() -> set[str]:
 
 @functools.cache
 def code() -> str:
-    """Where variables and components are named."""
+    """Return where variables and components are named."""
     files = [ROOT / 'setup.py', ROOT / '.ci' / 'run', *(ROOT / 'config').rglob('*')]
     files += [
         path
@@ -125,7 +129,7 @@ def code() -> str:
 
 @functools.cache
 def help_of(program: str, command: str) -> str:
-    """What the program says of itself, or of one of its commands."""
+    """Return what the program says of itself, or of one of its commands."""
     return run(program, *([command] if command else []), '--help', missing=('nothing',)).stdout
 
 
@@ -141,7 +145,11 @@ def unknown_options(program: str, command: str) -> Iterator[str]:
 
 
 def wrong_names(text: str) -> Iterator[str]:
-    """Targets, programs, options, files, modules and variables that the page names and nobody has."""
+    """
+    Return names on the page that don't exist.
+
+    Targets, programs, options, files, modules and variables are checked.
+    """
     for command in commands(text):
         yield from (
             f'{command}: there is no target {target}'

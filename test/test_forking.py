@@ -10,7 +10,7 @@ from zc_perception.forking import in_child, Turn
 
 
 def in_a_child(look: object) -> str:
-    """What *look* writes there."""
+    """Return what *look* writes there."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:

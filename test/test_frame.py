@@ -280,7 +280,11 @@ def test_a_release_fence_keeps_the_slot_from_being_reused(
 def test_what_consumers_do_with_their_frames_leaves_the_producer_s_descriptors_alone(
     make_pool: MakePool,
 ) -> None:
-    """They borrow them: mapping, keeping a duplicate, sharing and releasing close nothing but what is their own."""
+    """
+    They borrow them.
+
+    Mapping, keeping a duplicate, sharing and releasing close nothing but what is their own.
+    """
     pool = make_pool(slots=1, layout={'buffer_per_plane': True})
     slot = pool.acquire()
     assert slot is not None
@@ -338,7 +342,11 @@ def test_a_forgotten_frame_s_slot_is_not_reused_under_a_living_view(
 
 
 def test_a_view_s_finalizer_takes_no_lock(make_pool: MakePool, make_frame: MakeFrame) -> None:
-    """The last view of a forgotten frame may end anywhere, also in a thread that is inside the pool."""
+    """
+    The last view of a forgotten frame may end anywhere.
+
+    That includes a thread that is inside the pool.
+    """
     pool = make_pool(slots=1)
     frame: Frame | None = make_frame(pool)
     assert frame is not None
@@ -361,7 +369,11 @@ def test_a_view_s_finalizer_takes_no_lock(make_pool: MakePool, make_frame: MakeF
 
 @pytest.fixture
 def eager_collector() -> Iterator[None]:
-    """The collector runs at every few allocations, and has only the test's own objects to look at."""
+    """
+    Run the collector at every few allocations.
+
+    It has only the test's own objects to look at.
+    """
     thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -377,7 +389,11 @@ TURNS = 80 if LONG else 20
 
 @pytest.mark.usefixtures('eager_collector')
 def test_frames_forgotten_in_cycles_by_many_threads_all_come_back(make_pool: MakePool) -> None:
-    """Under allocation pressure finalizers run in whichever thread allocates, at any place inside the pool too."""
+    """
+    Under allocation pressure, finalizers run in any thread that allocates.
+
+    They run at any place, inside the pool too.
+    """
     pool, stop = make_pool(8, 4, slots=4), threading.Event()
 
     def work(number: int) -> None:

@@ -51,7 +51,7 @@ class CountingBuffer(DmaBuf):
 
 @pytest.fixture
 def frame_over() -> Iterator[FrameOver]:
-    """Makes frames of a layout and buffers of one's own, which are closed at the end."""
+    """Make frames of a given layout and buffers, which are closed at the end."""
     pools: list[BufferPool] = []
 
     def make(layout: ImageLayout, *buffers: DmaBuf) -> Frame:

@@ -1,4 +1,8 @@
-"""Frames that are mapped and released at the same time: views that outlive a block, threads, leases that were taken back."""
+"""
+Frames that are mapped and released at the same time.
+
+Views that outlive a block, threads, leases that were taken back.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +74,11 @@ def test_whatever_still_sees_the_pixels_stops_the_release(
 def test_another_thread_s_block_stops_the_release_from_its_first_moment(
     make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The block is still waiting for the acquire fence: nothing is mapped yet, and the slot must not go."""
+    """
+    The block is still waiting for the acquire fence.
+
+    Nothing is mapped yet, and the slot must not go.
+    """
     fence, refused = EventFence(), list[str]()
 
     def wait(timeout_s: float) -> bool:

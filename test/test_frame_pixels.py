@@ -1,4 +1,8 @@
-"""What a frame says of itself, and its pixels without a block: y, uv, planes(), bgr(), copy(), descriptors to import elsewhere."""
+"""
+What a frame says of itself, and its pixels without a block.
+
+The calls are y, uv, planes(), bgr(), copy(), and descriptors to import elsewhere.
+"""
 
 from __future__ import annotations
 

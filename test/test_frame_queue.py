@@ -1,4 +1,8 @@
-"""The queue between two threads: newest wins, nothing leaks, and poll(2) says exactly when there is a frame."""
+"""
+The queue between two threads.
+
+Newest wins, nothing leaks, and poll(2) says exactly when there is a frame.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +164,11 @@ def test_at_its_end_a_queue_that_somebody_keeps_has_no_descriptor_of_sources() -
 
 
 def test_a_queue_that_ends_at_any_moment_of_a_get_is_no_error_in_it() -> None:
-    """Between its look at the queue and its poll the descriptor must not go, nor be another file's."""
+    """
+    Between a get's look at the queue and its poll the descriptor must not go.
+
+    Nor may it become another file's.
+    """
     errors: list[BaseException] = []
 
     def get(queue: FrameQueue) -> None:
@@ -335,7 +343,11 @@ def test_the_order_is_kept_while_one_thread_takes_and_another_fetches(socket: _S
 
 
 def test_many_threads_wait_at_once_and_each_wait_ends_with_its_time() -> None:
-    """While others keep the interpreter busy: a thread that was woken finds nothing, and its time is over."""
+    """
+    While others keep the interpreter busy.
+
+    A thread that was woken finds nothing, and its time is over.
+    """
     queue: KeepLastQueue[int] = KeepLastQueue(None, lambda entry: None)
     stop, interval = threading.Event(), sys.getswitchinterval()
 

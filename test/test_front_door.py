@@ -1,4 +1,8 @@
-"""The names of ``zc_perception`` itself: what they are, what importing them loads, what a Python without ROS is told, the version."""
+"""
+The names of ``zc_perception`` itself.
+
+What they are, what importing them loads, what a Python without ROS is told, the version.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +43,14 @@ sys.meta_path.append(WithoutRos)
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    """*code* in a new Python."""
+    """Return *code* in a new Python."""
     return subprocess.run(
         [sys.executable, '-c', code], capture_output=True, text=True, timeout=120.0, check=False
     )
 
 
 def loaded(statement: str) -> set[str]:
-    """The packages that *statement* loads in a new Python, beside the standard library."""
+    """Return the packages that *statement* loads in a new Python, beside the standard library."""
     done = run(
         f'import sys\nbefore = set(sys.modules)\n{statement}\nprint(*set(sys.modules) - before)'
     )

@@ -1,4 +1,8 @@
-"""The process's lookout: looks come in their turn, end when they are told to, and cost others nothing when they fail."""
+"""
+The process's lookout.
+
+Looks come in their turn, end when they are told to, and cost others nothing when they fail.
+"""
 
 from __future__ import annotations
 

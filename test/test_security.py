@@ -1,4 +1,8 @@
-"""What the package must never do with what others send or name: no pickle, no eval, no unsafe YAML, no shell, nothing open to strangers."""
+"""
+What the package must never do with what others send or name.
+
+No pickle, no eval, no unsafe YAML, no shell, nothing open to strangers.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +38,18 @@ SAFE_LOADERS = {'yaml.SafeLoader', 'yaml.BaseLoader', 'yaml.CSafeLoader'}
 
 
 def _name(node: ast.expr) -> str:
-    """``a.b.c`` of an expression; empty for what is none."""
+    """Return ``a.b.c`` of an expression; empty for what is none."""
     if isinstance(node, ast.Attribute):
         return f'{_name(node.value)}.{node.attr}'
     return node.id if isinstance(node, ast.Name) else ''
 
 
 def _safe_loaders(tree: ast.AST) -> set[str]:
-    """Loaders that build nothing but plain values: PyYAML's, and classes of this file that derive from them."""
+    """
+    Return loaders that build nothing but plain values.
+
+    They are PyYAML's, and classes of this file that derive from them.
+    """
     own = {
         node.name
         for node in ast.walk(tree)
@@ -87,7 +95,7 @@ def _is_dangerous(module: str) -> bool:
 
 
 def dangers(text: str) -> list[str]:
-    """What a source does that it must not."""
+    """Return what a source does that it must not."""
     tree = ast.parse(text)
     loaders = _safe_loaders(tree)
     found = []
@@ -112,7 +120,7 @@ def test_a_source_does_nothing_dangerous(path: Path) -> None:
 
 @pytest.fixture
 def given(tmp_path: Path) -> Iterator[int]:
-    """The descriptor of a buffer, as a consumer in another process gets it."""
+    """Yield the descriptor of a buffer, as a consumer in another process gets it."""
     folder = tmp_path / 's'
     folder.mkdir(mode=0o700)
     pool = make_pool(4, reserve=1)

@@ -29,7 +29,7 @@ def docstrings(tree: ast.Module) -> set[int]:
 
 
 def named(text: str) -> Iterator[tuple[str, bool]]:
-    """What the strings of a module name, and whether ``shipped_file`` gets it."""
+    """Yield what the strings of a module name, and whether ``shipped_file`` gets it."""
     tree = ast.parse(text)
     asked = {
         id(node.args[0])
@@ -63,7 +63,7 @@ def test_in_the_source_tree_the_files_are_those_of_the_repository() -> None:
 
 
 def copied_alone(folder: Path) -> Path:
-    """The module in a package of its own; returns the package's folder."""
+    """Return the module in a package of its own; returns the package's folder."""
     package = folder / 'zc_perception'
     package.mkdir(parents=True)
     shutil.copy2(PACKAGE / 'shipped_files.py', package)

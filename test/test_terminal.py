@@ -1,4 +1,9 @@
-"""Signals that end a command: while it imports, no traceback and no exit code that reads like a verdict; while it works, one exception."""
+"""
+Signals that end a command.
+
+While it imports, no traceback and no exit code that reads like a verdict; while it works, one
+exception.
+"""
 
 from __future__ import annotations
 

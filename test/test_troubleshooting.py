@@ -1,4 +1,8 @@
-"""Each message that docs/troubleshooting.md explains is one that the code has: a page that names another one sends people astray."""
+"""
+Each message that docs/troubleshooting.md explains is one that the code has.
+
+A page that names another one sends people astray.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,17 @@ PAGE = ROOT / 'docs' / 'troubleshooting.md'
 
 
 def messages() -> list[str]:
-    """Headings that are a message; ``…`` in them stands for anything. Others name a symptom in words."""
+    """
+    Headings that are a message; ``…`` in them stands for anything.
+
+    Others name a symptom in words.
+    """
     return re.findall(r'^### `([^`]+)`$', PAGE.read_text(encoding='utf-8'), re.MULTILINE)
 
 
 @functools.cache
 def texts() -> tuple[str, ...]:
-    """Every text in the code; what is put into one is an ellipsis."""
+    """Yield every text in the code; what is put into one is an ellipsis."""
 
     def of(path: Path) -> Iterator[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
@@ -38,7 +46,7 @@ def texts() -> tuple[str, ...]:
 
 
 def occurs(message: str) -> bool:
-    """Whether one text has the message's words in their order."""
+    """Return whether one text has the message's words in their order."""
     pattern = '.*'.join(re.escape(piece) for piece in message.strip('…').split('…'))
     return any(re.search(pattern, text, re.DOTALL) for text in texts())
 

@@ -1,4 +1,8 @@
-"""What a user asked for is written whole or not at all; what is no regular file is written in place and stays what it was."""
+"""
+What a user asked for is written whole or not at all.
+
+What is no regular file is written in place and stays what it was.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +89,11 @@ def test_a_device_stays_one_and_its_error_is_told(tmp_path: Path) -> None:
 
 
 def test_our_own_output_in_a_file_is_not_replaced(tmp_path: Path) -> None:
-    """``--json /dev/stdout > x``: what is printed afterwards would be in a file that nobody sees any more."""
+    """
+    ``--json /dev/stdout > x``.
+
+    What is printed afterwards would be in a file that nobody sees any more.
+    """
     path = tmp_path / 'x'
     lines = (
         'from pathlib import Path; from zc_perception.whole_file import *; p = '

@@ -1,4 +1,8 @@
-"""Waiting for what another thread or process does, of which no event tells: :func:`until` looks again and again, and sleeps in between."""
+"""
+Waiting for what another thread or process does, of which no event tells.
+
+:func:`until` looks again and again, and sleeps in between.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,8 @@ def eventually(
     seconds: float = PATIENCE_S,
     pause: Callable[[], object] = _a_moment,
 ) -> bool:
-    """Whether *condition* came true in time, for an ``assert`` that says more.
+    """
+    Return whether *condition* came true in time, for an ``assert`` that says more.
 
     :param pause: called between two looks.
     """
@@ -40,7 +45,8 @@ def until(
     seconds: float = PATIENCE_S,
     pause: Callable[[], object] = _a_moment,
 ) -> Any:
-    """What *condition* returns once that is true.
+    """
+    Return what *condition* returns once that is true.
 
     :param what: said if it doesn't come true; if it can be called, what it returns.
     :param pause: called between two looks.

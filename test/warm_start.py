@@ -1,4 +1,7 @@
-"""Starts Python programs as forks of a process that has imported what they need already: a start costs a tenth.
+"""
+Starts Python programs as forks of a process that has imported what they need already.
+
+A start costs a tenth.
 
 :class:`Started` is a ``subprocess.Popen`` for command lines that begin with this interpreter or
 are a script of its environment. The child has its own arguments, environment, folder, streams and
@@ -51,7 +54,11 @@ _STREAMS = 3
 
 
 class Started(subprocess.Popen[Any]):
-    """See the module. Takes what ``Popen`` takes, but no ``preexec_fn``, ``pass_fds``, ``shell`` and no other user."""
+    """
+    See the module.
+
+    Takes what ``Popen`` takes, but no ``preexec_fn``, ``pass_fds``, ``shell`` and no other user.
+    """
 
     def _execute_child(self, *arguments: Any) -> None:
         given = inspect.signature(subprocess.Popen._execute_child).bind(self, *arguments).arguments  # type: ignore[attr-defined]
@@ -118,7 +125,8 @@ def run(
 
 
 class _Server:
-    """Our end of the process that forks, which is started when it is asked for the first time.
+    """
+    Our end of the process that forks, which is started when it is asked for the first time.
 
     The socket is there from the beginning: a descriptor that a test finds at its end and not at
     its beginning is a leak.
@@ -130,7 +138,7 @@ class _Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
-        """The process id of the program."""
+        """Return the process id of the program."""
         with self._lock:
             if self._process is None:
                 number = self._theirs.fileno()
@@ -146,7 +154,11 @@ class _Server:
 
 
 def _serve(requests: socket.socket) -> dict[str, Any]:
-    """Fork for each request, and tell how each program ends. Returns in the forked process, with the request; ends with whoever asks."""
+    """
+    Fork for each request, and tell how each program ends.
+
+    Returns in the forked process, with the request; ends with whoever asks.
+    """
     for module in _MODULES:
         importlib.import_module(module)
     from rclpy.type_support import check_for_type_support
@@ -243,7 +255,11 @@ def _run(words: list[str]) -> None:
 
 
 def _end(failure: BaseException | None) -> NoReturn:
-    """As the interpreter does, but for what C libraries would do: their threads were left behind, and they would look for them."""
+    """
+    End as the interpreter does, but without what C libraries would do.
+
+    Their threads were left behind, and they would look for them.
+    """
     status = 0
     if isinstance(failure, SystemExit):
         status = failure.code if isinstance(failure.code, int) else int(failure.code is not None)

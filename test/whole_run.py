@@ -1,4 +1,7 @@
-"""How a run of the tests behaves, whoever starts it: descriptors, signals, time limits, order, and how far it is.
+"""
+How a run of the tests behaves, whoever starts it.
+
+Descriptors, signals, time limits, order, and how far it is.
 
 ``conftest.py`` loads this as a plugin. ``make test`` runs it with pytest-xdist: every file is one
 group, which one worker runs from its beginning to its end. The files of the rig are two groups, so
@@ -52,7 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare this process, in which tests run or which waits for the workers that run them.
+    """
+    Prepare this process, in which tests run or which waits for the workers that run them.
 
     ``colcon test`` may run without pytest-xdist and pytest-timeout: then tests run one after the
     other and without a limit.
@@ -68,13 +72,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """A test of many processes and buffers needs more than the usual soft limit of 1,024; the hard limit is allowed to everybody."""
+    """
+    Raise the soft limit of descriptors to the hard limit.
+
+    A test of many processes and buffers needs more than the usual 1,024; every user may use the
+    hard limit.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _start_children_with_default_signals() -> None:
-    """A shell starts what runs in the background with SIGINT and SIGQUIT ignored, and ``nohup`` ignores SIGHUP. Programs inherit that.
+    """
+    Start children with default signals.
+
+    A shell starts a background program with SIGINT and SIGQUIT ignored, and ``nohup`` ignores
+    SIGHUP. Programs inherit that.
 
     A signal with a handler is at its default in a program that is started, so this process gets a
     handler that goes on ignoring it.
@@ -95,7 +108,11 @@ def _known_times() -> dict[str, float]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only the long form runs, give each test its group, and put the groups that take longest at the beginning."""
+    """
+    Leave out what only the long form runs, and group and sort the tests.
+
+    Each test gets its group, and the groups that take longest come first.
+    """
     if not LONG:
         config.hook.pytest_deselected(
             items=[item for item in items if item.get_closest_marker('long') is not None]
@@ -120,7 +137,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """End the process if pytest-timeout can't: its alarm does not reach code in C that never returns to Python."""
+    """
+    End the process if pytest-timeout can't.
+
+    Its alarm does not reach code in C that never returns to Python.
+    """
     if not item.config.pluginmanager.hasplugin('timeout'):
         return (yield)
     marker = item.get_closest_marker('timeout')
@@ -133,7 +154,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 class _ShortFolder:
-    """The folder of all ``tmp_path``, with a short name: sockets lie below it, and their address has 107 bytes at most.
+    """
+    The folder of all ``tmp_path``, with a short name.
+
+    Sockets lie below it, and their address has 107 bytes at most.
 
     It goes at the end of a run in which nothing failed.
     """
@@ -149,7 +173,11 @@ class _ShortFolder:
 
 
 class _Progress:
-    """Counts what has ended and says now and then how far the run is. Lives in the process that the user started."""
+    """
+    Counts what has ended and says now and then how far the run is.
+
+    Lives in the process that the user started.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

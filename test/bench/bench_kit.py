@@ -23,14 +23,18 @@ SCHEMA: dict[str, Any] = json.loads(
 
 
 def written(path: Path) -> Any:
-    """A result, which keeps to the schema."""
+    """Return a result, which keeps to the schema."""
     document = json.loads(path.read_text(encoding='utf-8'))
     assert conforms(document, SCHEMA)
     return document
 
 
 def run_bench(folder: Path, *arguments: str) -> Any:
-    """What a sub-command wrote that came to its end. It leaves no socket in *folder*."""
+    """
+    Return what a sub-command wrote that came to its end.
+
+    It leaves no socket in *folder*.
+    """
     path = folder / 'result.json'
     ran = subprocess.run(
         [sys.executable, '-m', 'bench', *arguments, '--json', str(path)],
@@ -42,7 +46,11 @@ def run_bench(folder: Path, *arguments: str) -> Any:
 
 
 def processes(runtime: Path, word: str = '') -> dict[int, str]:
-    """Living processes of a run with this folder for sockets, and their names; all, or those with *word* among their arguments."""
+    """
+    Return living processes of a run with this folder for sockets, and their names.
+
+    All of them, or those with *word* among their arguments.
+    """
     found = {}
     for folder in Path('/proc').glob('[0-9]*'):
         with contextlib.suppress(OSError):
@@ -58,7 +66,7 @@ def processes(runtime: Path, word: str = '') -> dict[int, str]:
 def instead_of_measuring(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str, measured: object
 ) -> list[Any]:
-    """The plans that a sub-command asks for, whose function returns *measured* at once."""
+    """Return the plans that a sub-command asks for, whose function returns *measured* at once."""
     plans: list[Any] = []
 
     def measure(plan: object, say: object) -> object:

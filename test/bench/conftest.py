@@ -19,7 +19,11 @@ import pytest
 
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for sockets. Its name is short enough for one, and marks all processes of a run."""
+    """
+    Yield a folder for sockets.
+
+    Its name is short enough for one, and marks all processes of a run.
+    """
     folder = Path(tempfile.mkdtemp(prefix='zcb'))
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(folder))
     yield folder
@@ -28,7 +32,11 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def start(free_domain: int, runtime: Path) -> Iterator[Start]:
-    """Starts a module of the benchmark, such as ``bench`` itself. At the end nothing of it is left."""
+    """
+    Start a module of the benchmark, such as ``bench`` itself.
+
+    At the end nothing of it is left.
+    """
     started: list[subprocess.Popen[str]] = []
 
     def begin(module: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:

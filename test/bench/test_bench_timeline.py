@@ -1,4 +1,8 @@
-"""``zc_bench timeline``: rows of stages, files are known to be writable before, and a short run over real ROS."""
+"""
+``zc_bench timeline``.
+
+Rows of stages, files are known to be writable before, and a short run over real ROS.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``zc_bench decode``: its scenes, that its peers are right, that a wrong decoder is found out, and a short run."""
+"""
+``zc_bench decode``.
+
+Its scenes, that its peers are right, that a wrong decoder is found out, and a short run.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from zc_perception.detection.detections import Detections
 def plain_decoding(
     level: decode_cases.Level, row: int, column: int
 ) -> tuple[list[float], list[float]]:
-    """One cell, number by number: corners in input pixels, and probabilities."""
+    """Return one cell, number by number: corners in input pixels, and probabilities."""
     values = [(int(v) - 20) * 0.125 for v in level.boxes[row, column]]
     sides = []
     for side in range(4):
@@ -59,7 +63,11 @@ def test_the_decoded_tensor_is_that_of_the_raw_levels() -> None:
 
 
 def test_every_object_of_the_scene_is_found_once_by_each_peer() -> None:
-    """100 true objects, found by more than ten cells each on average, of which all but one are suppressed; three in the sparse scene."""
+    """
+    Each of the 100 true objects is found by more than ten cells on average.
+
+    All but one of these are suppressed; in the sparse scene three objects are found.
+    """
     levels = decode_cases.make_levels()
     rows = decode_cases.decoded_output(levels).values[0]
     assert np.count_nonzero(rows[4:].max(axis=0) >= decode_cases.LIMITS.score) > 1000

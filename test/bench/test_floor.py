@@ -1,4 +1,8 @@
-"""The floors are the reference's, unmodified, and are measured in processes that hold nothing else."""
+"""
+The floors are the reference's, unmodified.
+
+They are measured in processes that hold nothing else.
+"""
 
 from __future__ import annotations
 

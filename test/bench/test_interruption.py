@@ -1,4 +1,8 @@
-"""Where signals end a benchmark and its workers: in its first moments, while nodes are built up, and while they run."""
+"""
+Where signals end a benchmark and its workers.
+
+In its first moments, while nodes are built up, and while they run.
+"""
 
 from __future__ import annotations
 

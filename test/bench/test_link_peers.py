@@ -1,4 +1,8 @@
-"""Peers of the link benchmark: absent, as they should be, stalling, dying; and nothing of them is left behind."""
+"""
+Peers of the link benchmark: absent, as they should be, stalling, dying.
+
+Nothing of them is left behind.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,11 @@ def said() -> list[str]:
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the run's folders are; short enough for sockets. Fails a test that leaves something there or in shared memory."""
+    """
+    Yield where the run's folders are; short enough for sockets.
+
+    Fails a test that leaves something there or in shared memory.
+    """
     with tempfile.TemporaryDirectory(prefix='zt') as name:
         monkeypatch.setattr(tempfile, 'tempdir', name)
         yield Path(name)
@@ -53,7 +61,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def open_double(
     place: Path, said: list[str], no_fd_leak: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Open]:
-    """Opens zenoh's double, which has the trouble that is named."""
+    """Open zenoh's double, which has the trouble that is named."""
     cases: list[PeerCase] = []
 
     def start(trouble: str = '', variant: str = 'zenoh') -> PeerCase:

@@ -46,7 +46,7 @@ def wait_until_measuring(process: subprocess.Popen[str]) -> None:
 
 
 def wait_until_gone(runtime: Path) -> None:
-    """Processes whose parent has been killed end by themselves."""
+    """Wait until processes whose parent has been killed end by themselves."""
     until(lambda: not processes(runtime), lambda: f'still there: {processes(runtime)}', 120.0)
 
 

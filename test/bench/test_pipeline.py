@@ -1,4 +1,8 @@
-"""``zc_bench pipeline``: its parts do what they stand for, wrong runs are no result, and a short run over real ROS."""
+"""
+``zc_bench pipeline``.
+
+Its parts do what they stand for, wrong runs are no result, and a short run over real ROS.
+"""
 
 from __future__ import annotations
 

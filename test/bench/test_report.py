@@ -1,4 +1,9 @@
-"""``make bench``: what it runs, what it makes of what came out, and that a benchmark that fails costs the others nothing."""
+"""
+``make bench``.
+
+What it runs, what it makes of what came out, and that a benchmark that fails costs the others
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -219,7 +224,11 @@ def test_every_sub_command_takes_its_arguments(quick: bool, tmp_path: Path) -> N
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Runs a program of a few lines instead of ``zc_bench``; ``name`` and ``path`` are its sub-command's."""
+    """
+    Run a program of a few lines instead of ``zc_bench``.
+
+    ``name`` and ``path`` are its sub-command's.
+    """
 
     def use(lines: str) -> None:
         (tmp_path / 'stand_in_bench.py').write_text(

@@ -1,4 +1,8 @@
-"""Pictures of results: of those that were measured, and none without Matplotlib, which is an optional extra."""
+"""
+Pictures of results.
+
+Of those that were measured, and none without Matplotlib, which is an optional extra.
+"""
 
 from __future__ import annotations
 

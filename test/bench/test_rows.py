@@ -1,4 +1,8 @@
-"""Samples become rows: medians, percentiles, ratios in pairs, losses, and never a NaN in the file."""
+"""
+Samples become rows.
+
+Medians, percentiles, ratios in pairs, losses, and never a NaN in the file.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ LINK, FLOOR = ('link', 'x'), ('floor', 'f')
 def rows_of(
     references: list[tuple[str, str]] | None = None, **series: list[Series]
 ) -> dict[str, Row]:
-    """Rows by variant; *series* are the repetitions of each."""
+    """Return rows by variant; *series* are the repetitions of each."""
     rounds = Measuring(list)
     for variant, repetitions in series.items():
         for one in repetitions:

@@ -1,4 +1,8 @@
-"""``zc_bench scale``: the search finds the limit, losses are told by reason, and a short run over real ROS."""
+"""
+``zc_bench scale``.
+
+The search finds the limit, losses are told by reason, and a short run over real ROS.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +108,11 @@ def test_between_the_last_that_held_and_the_first_that_did_not(
 
 
 def search(limit: int, noise: Iterable[int] = (), most: int = 2) -> tuple[Search, list[str]]:
-    """Of a machine that takes *limit* cameras; *noise*: windows, by number, that something else disturbs."""
+    """
+    Search on a machine that can run *limit* cameras.
+
+    *noise*: windows, by number, that something else disturbs.
+    """
     said: list[str] = []
     disturbed = set(noise)
     number = iter(range(1000))

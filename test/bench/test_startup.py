@@ -1,4 +1,9 @@
-"""``zc_bench startup``: stages are told apart, a program that fails is named, files leave the page cache, and a short run over real ROS."""
+"""
+``zc_bench startup``.
+
+Stages are told apart, a program that fails is named, files leave the page cache, and a short run
+over real ROS.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +122,7 @@ def test_the_program_is_the_installed_one_a_workspace_s_or_on_the_path(tmp_path:
 
 @pytest.fixture
 def starter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], Starter]]:
-    """Makes one whose program is a shell script, and whose reader never has anything."""
+    """Make a starter whose program is a shell script, and whose reader never has anything."""
 
     class Reader:
         def __init__(self, *arguments: object) -> None:
@@ -157,7 +162,7 @@ def test_one_that_never_detects_is_given_up_and_ended(
 
 
 def cached_bytes(path: Path) -> int:
-    """How much of a file is in the page cache (mincore(2))."""
+    """Return how much of a file is in the page cache (mincore(2))."""
     with (
         path.open('rb') as file,
         mmap.mmap(

@@ -17,7 +17,7 @@ MakeWorker = Callable[..., Worker]
 
 @pytest.fixture
 def make_worker(tmp_path: Path) -> Iterator[MakeWorker]:
-    """Makes workers of a program text."""
+    """Make workers of a program text."""
     workers: list[Worker] = []
 
     def make(text: str, *, orderly: bool = True) -> Worker:
@@ -107,7 +107,11 @@ def test_closing_ends_it(make_worker: MakeWorker, orderly: bool, no_fd_leak: Non
 
 
 def test_it_is_told_to_end_once(make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second SIGTERM may come when the interpreter has taken its handlers down: that kills the worker, whatever it still has."""
+    """
+    A second SIGTERM may come when the interpreter has taken its handlers down.
+
+    That kills the worker, whatever it still has.
+    """
     worker = make_worker(
         "import signal; signal.signal(signal.SIGTERM, lambda *_: None); print('{}', "
         'flush=True); input()'
@@ -123,7 +127,7 @@ def test_it_is_told_to_end_once(make_worker: MakeWorker, monkeypatch: pytest.Mon
 
 
 def living(group: int) -> list[str]:
-    """The states of those processes of the group that are not dead."""
+    """Return the states of those processes of the group that are not dead."""
     states = []
     for stat in Path('/proc').glob('[0-9]*/stat'):
         with suppress(OSError):

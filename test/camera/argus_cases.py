@@ -1,4 +1,8 @@
-"""Runs in a process with GStreamer and the double of nvarguscamerasrc (``doubles/gst_argus.c``); see ``test_argus.py``."""
+"""
+Runs in a process with GStreamer and the double of nvarguscamerasrc (``doubles/gst_argus.c``).
+
+See ``test_argus.py``.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +79,7 @@ def _nothing_stays(no_fd_leak: None) -> Iterator[None]:
 
 
 def row_numbers(frame: Frame) -> list[np.ndarray[Any, Any]]:
-    """The number of each row of each plane, the same all over the row."""
+    """Return the number of each row of each plane, the same all over the row."""
     with frame.map() as planes:
         found = []
         for plane in planes:

@@ -19,7 +19,7 @@ _OTHERS = ('now_ns', 'ledger', 'clock', 'stopping', 'consumers', 'identity', 'be
 
 
 def camera_options(**values: Any) -> CameraOptions:
-    """*values*: fields of :class:`CameraOptions`, and parameters by name."""
+    """Return *values*: fields of :class:`CameraOptions`, and parameters by name."""
     fields = {name: values.pop(name) for name in _OTHERS if name in values}
     assert values.keys() <= PARAMETERS.keys(), values.keys() - PARAMETERS.keys()
     return CameraOptions(

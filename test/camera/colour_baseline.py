@@ -1,4 +1,7 @@
-"""How far colour alone gets in the road scene: a detector that knows every class's colours and nothing of shapes.
+"""
+How far colour alone gets in the road scene.
+
+A detector that knows every class's colours and nothing of shapes.
 
 It learns, per class, how much likelier each YUV cell (16 x 16 x 16) is inside that class's truth
 boxes than elsewhere, keeps the pixels where that ratio exceeds a threshold, and boxes the
@@ -119,7 +122,11 @@ class ColourBaseline:
 
 
 def _components(mask: NDArray[np.bool_]) -> Iterable[tuple[tuple[int, ...], Pixels]]:
-    """Box in frame pixels and pixels on the chroma grid of every component that is as large as objects are."""
+    """
+    Return the components that are as large as objects are.
+
+    For each: its box in frame pixels, and its pixels on the chroma grid.
+    """
     closed = cv2.morphologyEx(mask.astype(np.uint8), cv2.MORPH_CLOSE, np.ones((3, 3), np.uint8))
     count, components, stats, _ = cv2.connectedComponentsWithStats(closed)
     for component in range(1, count):

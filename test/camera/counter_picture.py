@@ -21,7 +21,10 @@ _MIN_CONTRAST = 32
 
 
 def read_counter(luma: NDArray[np.uint8]) -> TimeCode | None:
-    """What the picture says, from its luma or any grey version of the whole picture, of any size; ``None``: it can't be read.
+    """
+    Read what the picture says; ``None``: it can't be read.
+
+    It is read from luma or any grey version of the whole picture, of any size.
 
     :param luma: (height, width).
     """

@@ -1,4 +1,8 @@
-"""Runs in a process with GStreamer and the ``zcframes`` source (``doubles/gst_frames.c``); see ``test_gstreamer.py``."""
+"""
+Runs in a process with GStreamer and the ``zcframes`` source (``doubles/gst_frames.c``).
+
+See ``test_gstreamer.py``.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,11 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
 @pytest.fixture(scope='module', autouse=True)
 def _gstreamer_is_up() -> None:
-    """GStreamer opens descriptors of its own for the process, once, and one more for its V4L2 elements."""
+    """
+    Start GStreamer before descriptors are counted.
+
+    It opens descriptors of its own for the process, once, and one more for its V4L2 elements.
+    """
     open_camera(f'zcframes {TIGHT}').camera.close()
     with pytest.raises(CameraError):
         open_camera('v4l2src device=/dev/video99')
@@ -652,7 +660,7 @@ def test_another_format_or_kind_of_memory_is_a_changed_camera(
 
 
 def changed(pipeline: str, **options: Any) -> Opened:
-    """A camera that was closed after its caps had changed."""
+    """Return a camera that was closed after its caps had changed."""
     opened = open_camera(pipeline, **options)
     configure(opened.camera)
     assert isinstance(capture_until_error(opened.camera), CameraChangedError)

@@ -1,4 +1,5 @@
-"""What the caps say of colours, compared with GStreamer's own conversion to R, G, B.
+"""
+What the caps say of colours, compared with GStreamer's own conversion to R, G, B.
 
 Runs in a process with GStreamer; see ``test_gstreamer.py``.
 """
@@ -18,7 +19,7 @@ WIDTH = 32
 
 
 def source(fmt: str, colorimetry: str, height: int) -> str:
-    """One colour, so that it doesn't matter how chroma is spread over the pixels."""
+    """Return one colour, so that it doesn't matter how chroma is spread over the pixels."""
     caps = f'video/x-raw,format={fmt},width={WIDTH},height={height}'
     return (
         f'videotestsrc pattern=solid-color foreground-color=0xff9050c0 num-buffers=4 '
@@ -27,7 +28,7 @@ def source(fmt: str, colorimetry: str, height: int) -> str:
 
 
 def picture_of(pipeline: str) -> Pixels:
-    """The first frame as R, G, B, as a consumer makes it."""
+    """Return the first frame as R, G, B, as a consumer makes it."""
     with streaming(pipeline) as opened, next_frame(opened.camera) as frame, frame.map() as planes:
         data = frame.data
         picture = ToPicture(data.fourcc, data.width, data.height, data.colorimetry)

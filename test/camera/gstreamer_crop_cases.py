@@ -1,4 +1,5 @@
-"""Cropping elements: they leave the frame as it is and say which part of it is to be seen.
+"""
+Cropping elements: they leave the frame as it is and say which part of it is to be seen.
 
 Runs in a process with GStreamer; see ``test_gstreamer.py``.
 """
@@ -65,13 +66,14 @@ ODD = (
 
 
 def source(fmt: str) -> str:
-    """The same picture in every frame, whose brightness and colours change in both directions."""
+    """Make one picture, whose brightness and colours change in both directions."""
     caps = f'video/x-raw,format={fmt},width={WIDTH},height={HEIGHT}'
     return f'videotestsrc pattern=colors num-buffers=4 ! {caps}'
 
 
 def cut(picture: Pixels, fmt: str, crop: Crop) -> list[Pixels]:
-    """The crop's rows of each plane, from the bytes of a whole picture.
+    """
+    Return the crop's rows of each plane, from the bytes of a whole picture.
 
     At odd places each plane begins at the sample that has the crop's corner, as videocrop's own
     copies have it, and a column or row without a whole chroma sample is left out.
@@ -89,7 +91,7 @@ def cut(picture: Pixels, fmt: str, crop: Crop) -> list[Pixels]:
 
 
 def taken(pipeline: str) -> list[Pixels]:
-    """The planes of the first frame."""
+    """Return the planes of the first frame."""
     with streaming(pipeline) as opened, next_frame(opened.camera) as frame, frame.map() as planes:
         return [plane.copy() for plane in planes]
 

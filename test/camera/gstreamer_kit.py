@@ -1,4 +1,8 @@
-"""What the tests that run inside a process with GStreamer share: cameras, frames, and looking at what is left open."""
+"""
+What the tests that run inside a process with GStreamer share.
+
+Cameras, frames, and looking at what is left open.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ class Opened:
 def open_camera(
     pipeline: str, heaps: Sequence[str] = ('memfd',), start_timeout_s: float = 10.0, **options: Any
 ) -> Opened:
-    """A camera that isn't configured yet."""
+    """Return a camera that isn't configured yet."""
     ledger, opened = CopyLedger(), list[str]()
 
     def open_heap(name: str) -> NamedHeap:
@@ -78,7 +82,7 @@ def configure(camera: Camera, slots: int = 4) -> None:
 
 @contextmanager
 def streaming(pipeline: str, slots: int = 4, **options: Any) -> Iterator[Opened]:
-    """A camera that is ready to capture."""
+    """Yield a camera that is ready to capture."""
     opened = open_camera(pipeline, **options)
     try:
         configure(opened.camera, slots)
@@ -89,12 +93,16 @@ def streaming(pipeline: str, slots: int = 4, **options: Any) -> Iterator[Opened]
 
 
 def next_frame(camera: Camera) -> Frame:
-    """The next frame that comes."""
+    """Return the next frame that comes."""
     return until(camera.capture, 'a frame')
 
 
 def shown(frame: Frame) -> tuple[int, ...]:
-    """The number that the source wrote to each plane, which must be the same all over the plane."""
+    """
+    Return the number that the source wrote to each plane.
+
+    It must be the same all over the plane.
+    """
     with frame.map() as planes:
         values = []
         for plane in planes:
@@ -104,12 +112,13 @@ def shown(frame: Frame) -> tuple[int, ...]:
 
 
 def inodes(frame: Frame) -> tuple[int, ...]:
-    """Which buffers the frame is in."""
+    """Return which buffers the frame is in."""
     return tuple(buffer.identity.inode for buffer in frame.data.buffers)
 
 
 def written_by_gstreamer(description: str, file: Path) -> Pixels:
-    """The bytes of the first frame as GStreamer's own sink writes them.
+    """
+    Return the bytes of the first frame as GStreamer's own sink writes them.
 
     It knows neither GstVideoMeta nor GstVideoCropMeta, so that elements copy for it.
     """
@@ -130,7 +139,7 @@ def written_by_gstreamer(description: str, file: Path) -> Pixels:
 
 
 def _said(bus: int) -> int:
-    """The kind of the next message; 0: there is none."""
+    """Return the kind of the next message; 0: there is none."""
     gst = load_gstreamer()
     message = gst.gst_bus_pop(bus)
     if not message:

@@ -1,4 +1,7 @@
-"""Runs test files in a process of their own that has the tests' GStreamer: the dynamic linker looks for libraries only once, at the start.
+"""
+Runs test files in a process of their own that has the tests' GStreamer.
+
+The dynamic linker looks for libraries only once, at the start.
 
 Such a file is called ``*_cases.py``, so that pytest does not collect it here. Each of its
 functions is a test here too, which fails with what it said there.
@@ -24,11 +27,19 @@ DOUBLES = HERE.parent / 'doubles'
 TIME_LIMIT_S = 300.0
 
 Outcome = dict[str, list[str]]
-"""What each function of a file said, once for each of its parameters: nothing, or why it failed."""
+"""
+What each function of a file said, once for each of its parameters.
+
+Nothing, or why it failed.
+"""
 
 
 def gstreamer(*, newer: bool = False) -> GStreamerRoot:
-    """The tests' GStreamer; where there is none the test is skipped, or fails if it is required."""
+    """
+    Return the tests' GStreamer.
+
+    Without one the test is skipped, or fails if it is required.
+    """
     try:
         return gstreamer_root.newer_root() if newer else gstreamer_root.root()
     except SetupError as error:
@@ -38,7 +49,11 @@ def gstreamer(*, newer: bool = False) -> GStreamerRoot:
 
 
 def build_plugin(root: GStreamerRoot, source: str, folder: Path, *options: str) -> Path:
-    """Compile one of the doubles that are GStreamer plugins: ``gst_frames.c`` is the plugin ``zcframes``, by which its file is called."""
+    """
+    Compile one of the doubles that are GStreamer plugins.
+
+    ``gst_frames.c`` is the plugin ``zcframes``, and its file has that name.
+    """
     target = folder / f'libgstzc{Path(source).stem.removeprefix("gst_")}.so'
     # A function of one GStreamer class goes into the table of its base class: that is how GObject
     # is written.
@@ -60,7 +75,7 @@ def build_plugin(root: GStreamerRoot, source: str, folder: Path, *options: str) 
 
 
 def names_of(*cases: str | Path) -> list[str]:
-    """The test functions of files, without importing them."""
+    """Return the test functions of files, without importing them."""
     trees = [ast.parse((HERE / name).read_text(encoding='utf-8')) for name in cases]
     functions = [
         node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)
@@ -71,7 +86,8 @@ def names_of(*cases: str | Path) -> list[str]:
 def python_with(
     *arguments: str, plugins: Path | None = None, newer: bool = False
 ) -> tuple[list[str], dict[str, str]]:
-    """The command and environment of a Python in which GStreamer and ROS can be loaded.
+    """
+    Return the command and environment of a Python in which GStreamer and ROS can be loaded.
 
     :param newer: GStreamer 1.26, in place of the machine's own release's.
     """

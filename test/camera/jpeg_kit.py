@@ -1,4 +1,8 @@
-"""JPEGs as webcams make them, for tests: by OpenCV's libjpeg, and without the tables that webcams leave out."""
+"""
+JPEGs as webcams make them, for tests.
+
+By OpenCV's libjpeg, and without the tables that webcams leave out.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,11 @@ FUZZED_SIZE = (64, 48)
 
 
 def need_decoder() -> None:
-    """Have libturbojpeg in this process; where there is none the test is skipped, or fails if it is required."""
+    """
+    Load libturbojpeg into this process.
+
+    Without it the test is skipped, or fails if it is required.
+    """
     try:
         turbojpeg.load()
     except SetupError as error:
@@ -35,7 +43,7 @@ def picture(width: int, height: int) -> NDArray[np.uint8]:
 
 
 def jpeg(image: NDArray[np.uint8], sampling: str = '422', quality: int = 90) -> bytes:
-    """*image* (B, G, R, or grey) as a JPEG."""
+    """Return *image* (B, G, R, or grey) as a JPEG."""
     factor = getattr(cv2, f'IMWRITE_JPEG_SAMPLING_FACTOR_{sampling}')
     good, data = cv2.imencode(
         '.jpg',
@@ -47,7 +55,11 @@ def jpeg(image: NDArray[np.uint8], sampling: str = '422', quality: int = 90) -> 
 
 
 def segments(data: bytes) -> list[tuple[int, bytes]]:
-    """A JPEG's marker segments before its picture data, by the last byte of their marker, with the marker."""
+    """
+    Return a JPEG's marker segments before its picture data.
+
+    They are keyed by the last byte of their marker, and include the marker.
+    """
     found, at = [], 2
     while data[at + 1] != 0xDA:
         length = 2 + int.from_bytes(data[at + 2 : at + 4], 'big')

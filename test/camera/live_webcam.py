@@ -1,4 +1,8 @@
-"""A webcam that keeps time: the double of a driver, whose pictures come when they are due, of the drawn road as JPEGs."""
+"""
+A webcam that keeps time.
+
+The double of a driver, whose pictures come when they are due, of the drawn road as JPEGs.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from zc_perception.memory.owned_fd import OwnedFd
 def road_pictures(
     width: int, height: int, frames: int, sampling: str = '422', quality: int = 60, seed: int = 11
 ) -> list[bytes]:
-    """*frames* of the drawn road as a webcam sends them: full range, half of the chroma."""
+    """Return *frames* of the drawn road as a webcam sends them: full range, half of the chroma."""
     scene = RoadScene(width, height, seed)
     luma, chroma = (
         np.empty((height, width), np.uint8),
@@ -45,7 +49,8 @@ def road_pictures(
 
 
 class LiveWebcam(DriverDouble):
-    """Fills a buffer every 1/*hz* s; a picture that is due while no buffer is queued is lost.
+    """
+    Fills a buffer every 1/*hz* s; a picture that is due while no buffer is queued is lost.
 
     :param pictures: one after the other, again and again.
     """
@@ -85,7 +90,7 @@ class LiveWebcam(DriverDouble):
         return super().poll(wake, timeout_ms)
 
     def camera(self, ledger: CopyLedger, **options: Any) -> V4l2Camera:
-        """The package's camera of it."""
+        """Return the package's camera of it."""
         made = camera_options(
             width=self.size[0], height=self.size[1], framerate=30.0, ledger=ledger, **options
         )
@@ -93,7 +98,11 @@ class LiveWebcam(DriverDouble):
 
 
 def exports_are_memfds(monkeypatch: Any) -> None:
-    """As doubles of drivers make them: the CPU's access needs no ioctl, which a dma-buf has and they have not."""
+    """
+    Let exported buffers be memfds, as doubles of drivers make them.
+
+    The CPU's access to a dma-buf needs an ioctl, which doubles don't have.
+    """
     monkeypatch.setattr(
         memory_module, 'DmaBuf', lambda fd, kind, heap: DmaBuf(fd, BufferKind.MEMFD, heap)
     )

@@ -8,7 +8,8 @@ from zc_perception.memory.heaps import SealedMemfd
 
 
 class NamedHeap(SealedMemfd):
-    """Counts those that are open.
+    """
+    Counts those that are open.
 
     :param room: bytes that it has.
     """

@@ -1,4 +1,8 @@
-"""What the tests of replay share: cameras over recordings, their frames as arrays, and recordings written by others' libraries."""
+"""
+What the tests of replay share.
+
+Cameras over recordings, their frames as arrays, and recordings written by others' libraries.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ def replay(
     path: object, *, ledger: CopyLedger | None = None, now: Callable[[], int] = lambda: NOW_NS, clock: StampClock | None = None,
     **options: Any,
 ) -> ReplayCamera:  # fmt: skip
-    """A camera over *path*, every frame once unless *options* say otherwise."""
+    """Return a camera over *path*, every frame once unless *options* say otherwise."""
     constraints = options.pop('constraints', {})
     parameters = {**PARAMETERS, 'video': str(path), **options}
     camera = ReplayCamera(
@@ -58,20 +62,24 @@ def replay(
 
 
 def captured(camera: Camera) -> Frame:
-    """The next frame, which has to come at once."""
+    """Return the next frame, which has to come at once."""
     frame = camera.capture()
     assert frame is not None
     return frame
 
 
 def planes_of(frame: Frame) -> tuple[NDArray[Any], ...]:
-    """Copies of a frame's planes."""
+    """Return copies of a frame's planes."""
     with frame.map() as planes:
         return tuple(plane.copy() for plane in planes)
 
 
 def played(camera: DrawnCamera) -> list[tuple[Frame, tuple[NDArray[Any], ...]]]:
-    """Every frame until the camera ends, released, with copies of its planes. Closes the camera."""
+    """
+    Return every frame until the camera ends, released, with copies of its planes.
+
+    Closes the camera.
+    """
     found = []
     try:
         while not camera.ended:
@@ -102,7 +110,11 @@ def image(
     padding: int = 0,
     big: bool = False,
 ) -> Any:
-    """A sensor_msgs/Image of the rosbags library. *pixels*: (rows, bytes); *padding*: bytes behind each row, which are no pixels."""
+    """
+    Return a sensor_msgs/Image of the rosbags library.
+
+    *pixels*: (rows, bytes); *padding*: bytes behind each row, which are no pixels.
+    """
     padded = np.full((pixels.shape[0], pixels.shape[1] + padding), 0xEE, np.uint8)
     padded[:, : pixels.shape[1]] = pixels
     return STORE.types[IMAGE](
@@ -125,7 +137,11 @@ Entry = tuple[str, int, Any]
 def write_bag(
     path: Path, entries: Sequence[Entry], storage: str = 'sqlite3', msgtype: str = IMAGE
 ) -> Path:
-    """A recording written by rosbags: a folder with metadata. Bytes are of type *msgtype*."""
+    """
+    Return a recording written by rosbags: a folder with metadata.
+
+    Bytes are of type *msgtype*.
+    """
     with BagWriter(path, version=9, storage_plugin=StoragePlugin[storage.upper()]) as writer:
         connections: dict[str, Any] = {}
         for topic, time_ns, message in entries:
@@ -141,7 +157,7 @@ def write_bag(
 
 
 def write_mcap(path: Path, entries: Sequence[Entry]) -> Path:
-    """A single file written by MCAP's own library, without rosbag2's metadata."""
+    """Return a single file written by MCAP's own library, without rosbag2's metadata."""
     with path.open('wb') as file:
         writer = McapWriter(file)
         writer.start('ros2', 'test')
@@ -161,7 +177,7 @@ def write_mcap(path: Path, entries: Sequence[Entry]) -> Path:
 
 
 def nv12_rows(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Both planes as rows of one picture, as ROS's nv12 has them."""
+    """Return both planes as rows of one picture, as ROS's nv12 has them."""
     return np.vstack([luma, chroma.reshape(chroma.shape[0], -1)])
 
 

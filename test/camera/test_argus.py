@@ -1,4 +1,9 @@
-"""The Argus camera: real GStreamer, with C doubles of nvarguscamerasrc, libnvbufsurface and libnvbufsurftransform, of two generations."""
+"""
+The Argus camera.
+
+Real GStreamer, with C doubles of nvarguscamerasrc, libnvbufsurface and libnvbufsurftransform, of
+two generations.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,11 @@ GENERATIONS = {'R35': (), 'R39.2': ('-DNEWER_RELEASE',)}
 
 
 def build(name: str, folder: Path, *options: str) -> str:
-    """Compile a double; a library that is loaded once stays loaded, so that each is a file of its own."""
+    """
+    Compile a double.
+
+    A library that is loaded once stays loaded, so each is a file of its own.
+    """
     target = folder / f'lib{name}{"".join(options)}.so'
     subprocess.run(
         [

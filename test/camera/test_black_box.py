@@ -22,7 +22,7 @@ OTHERS = {'h264': b'\0\0\0\1\x67ps\0\0\0\1\x41', 'h265': b'\0\0\0\1\x02\1\0\0\1\
 
 
 def video(frame_id: str, data: bytes, kind: str = 'h264') -> bytes:
-    """A serialised ``CompressedVideo``."""
+    """Return a serialised ``CompressedVideo``."""
     text = frame_id.encode() + b'\0'
     body = struct.pack('<iII', 1, 2, len(text)) + text + bytes(-len(text) % 4)
     body += struct.pack('<I', len(data)) + data

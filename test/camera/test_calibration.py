@@ -1,4 +1,9 @@
-"""Calibration files: those that the standard calibrator and its C++ parsers write, those that people spoil, and what comes back."""
+"""
+Calibration files.
+
+Those that the standard calibrator and its C++ parsers write, those that people spoil, and what
+comes back.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +45,11 @@ def calibrator_text(
     r: NDArray[np.float64],
     p: NDArray[np.float64],
 ) -> str:
-    """As the standard calibrator lays out ost.yaml: NumPy's own printing of matrices, over several lines, with its bare points."""
+    """
+    Return a file as the standard calibrator lays out ost.yaml.
+
+    It has NumPy's own printing of matrices, over several lines, with its bare points.
+    """
 
     def matrix(values: NDArray[np.float64], precision: int) -> str:
         text = np.array2string(values, precision=precision, suppress_small=True, separator=', ')
@@ -242,7 +251,7 @@ D8 = '[0.1, 0.2, 0.003, 0.0004, 0.5, 0.6, 0.7, 0.8]'
 
 
 def with_model(lines: str, data: str, columns: int = 0) -> str:
-    """The text of a calibration with these lines in place of its model, and these coefficients."""
+    """Return the text of a calibration with these model lines and these coefficients."""
     columns = columns or data.count(',') + 1
     text = TEXT.replace('distortion_model: plumb_bob\n', lines)
     before, _, rest = text.partition('distortion_coefficients:')
@@ -356,7 +365,7 @@ projection
 
 
 def opencv_file(suffix: str) -> str:
-    """What OpenCV's own example of a calibrator keeps."""
+    """Return what OpenCV's own example of a calibrator keeps."""
     storage = cv2.FileStorage(suffix, cv2.FILE_STORAGE_WRITE | cv2.FILE_STORAGE_MEMORY)
     storage.write('image_width', 640)
     storage.write('image_height', 360)
@@ -392,7 +401,7 @@ def test_a_completed_file_of_opencv_has_its_values() -> None:
 
 
 def project(made: Calibration, points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Where OpenCV sees points of the world in the camera's picture."""
+    """Return where OpenCV sees points of the world in the camera's picture."""
     picture, _ = cv2.projectPoints(
         points, np.zeros(3), np.zeros(3), np.reshape(made.k, (3, 3)), np.array(made.d)
     )
@@ -472,7 +481,7 @@ def test_a_spoilt_file_is_read_or_refused_never_worse(data: st.DataObject) -> No
 
 
 def info(**changes: object) -> SimpleNamespace:
-    """A sensor_msgs/CameraInfo's attributes; arrays as rclpy has them."""
+    """Return a sensor_msgs/CameraInfo's attributes; arrays as rclpy has them."""
     roi = SimpleNamespace(x_offset=0, y_offset=0, width=0, height=0, do_rectify=False)
     values = {
         'width': 640, 'height': 360, 'distortion_model': 'plumb_bob', 'd': list(D), 'k': np.array(K), 'r': np.array(IDENTITY),

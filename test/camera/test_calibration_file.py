@@ -1,4 +1,8 @@
-"""Where calibrations are kept: URLs, files that are there or not, and writing that leaves a file whole."""
+"""
+Where calibrations are kept.
+
+URLs, files that are there or not, and writing that leaves a file whole.
+"""
 
 from __future__ import annotations
 

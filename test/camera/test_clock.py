@@ -1,4 +1,8 @@
-"""Stamps from driver's times, with clocks that the test turns: steps, drift, standstill, a scheduler that interrupts."""
+"""
+Stamps from driver's times, with clocks that the test turns.
+
+Steps, drift, standstill, a scheduler that interrupts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,11 @@ BOOT_AHEAD = 5 * S
 
 
 class World:
-    """One true time, and the clocks as they differ from it. Reading a clock takes time; sometimes the scheduler takes more."""
+    """
+    One true time, and the clocks as they differ from it.
+
+    Reading a clock takes time; sometimes the scheduler takes more.
+    """
 
     def __init__(self) -> None:
         self.true = 100 * S
@@ -54,7 +62,7 @@ class World:
         return StampClock(self.ros, clocks, is_simulated=lambda: self.simulated is not None)
 
     def driver(self, clock: CaptureClock, at: int) -> int:
-        """What a driver with that clock says of the true time *at*."""
+        """Return what a driver with that clock says of the true time *at*."""
         ahead = {
             CaptureClock.MONOTONIC: 0,
             CaptureClock.BOOTTIME: BOOT_AHEAD,

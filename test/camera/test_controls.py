@@ -1,4 +1,8 @@
-"""Controls: what a camera takes, what it refuses and how it says so; and all of a V4L2 driver's by name."""
+"""
+Controls: what a camera takes, what it refuses, and its message.
+
+All controls of a V4L2 driver are found by name.
+"""
 
 from __future__ import annotations
 

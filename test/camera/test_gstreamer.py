@@ -1,4 +1,5 @@
-"""The GStreamer camera against a real GStreamer.
+"""
+The GStreamer camera against a real GStreamer.
 
 Its sources are GStreamer's own, and one of ours with buffers made of memfds.
 """

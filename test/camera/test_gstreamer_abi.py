@@ -1,4 +1,8 @@
-"""The structs and numbers that the package reads by ctypes are what a C compiler makes of GStreamer's own headers."""
+"""
+The structs and numbers that the package reads by ctypes.
+
+They are what a C compiler makes of GStreamer's own headers.
+"""
 
 from __future__ import annotations
 

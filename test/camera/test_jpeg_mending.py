@@ -65,7 +65,7 @@ def same(found: Planes, expected: Planes) -> bool:
 
 
 def of_ffmpeg(data: bytes) -> Planes:
-    """The picture as another decoder makes it, in NV12."""
+    """Return the picture as another decoder makes it, in NV12."""
     context = av.CodecContext.create('mjpeg', 'r')
     (frame,) = [*context.decode(av.Packet(data)), *context.decode(None)]
     planes = [
@@ -77,7 +77,7 @@ def of_ffmpeg(data: bytes) -> Planes:
 
 
 def with_stray(data: bytes, stray: bytes, place: int | None = None) -> bytes:
-    """*data* with *stray* in front of each of its segments, or of one."""
+    """Return *data* with *stray* in front of each of its segments, or of one."""
     return data[:2] + b''.join(
         (stray if place in (None, number) else b'') + segment
         for number, (_, segment) in enumerate(segments(data))

@@ -142,7 +142,7 @@ class Slotted(DrawnCamera):
 def offer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: dict[str, dict[str, str]]
 ) -> None:
-    """Packages with their kinds, all of classes of one module."""
+    """Offer packages with their kinds, all of them classes of one module."""
     for number, (package, entries) in enumerate(packages.items()):
         install(tmp_path, package, {'zc_perception.cameras': entries})
         (tmp_path / f'other_{number}.py').write_text(OTHER, encoding='utf-8')

@@ -1,4 +1,8 @@
-"""The libcamera camera against a module of our own with the documented interface of two generations of the bindings."""
+"""
+The libcamera camera against a module of our own.
+
+The module has the documented interface of two generations of the bindings.
+"""
 
 from __future__ import annotations
 

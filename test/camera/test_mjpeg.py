@@ -1,4 +1,8 @@
-"""A webcam whose driver fills its buffers with JPEGs: frames are NV12, the newest wins, and broken pictures cost themselves alone."""
+"""
+A webcam whose driver fills its buffers with JPEGs.
+
+Frames are NV12, the newest wins, and broken pictures cost themselves alone.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,7 @@ def _exports_are_memfds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def allocated(camera: V4l2Camera, request: AllocationRequest) -> Allocation:
-    """What the capture node answers its session."""
+    """Return what the capture node answers its session."""
     camera.allocate(request)
     return Allocation(camera.slots[0].layout, tuple(slot.buffers for slot in camera.slots))
 
@@ -64,7 +68,7 @@ def webcam(
     rates: dict[str, int] | None = None, slots: int = 6, misfits: Set[str] = frozenset(),
     **options: Any,
 ) -> Iterator[tuple[DriverDouble, V4l2Camera]]:  # fmt: skip
-    """A driver and its camera, which agreed with *consumers* but for the *misfits*."""
+    """Yield a driver and its camera, which agreed with *consumers* but for the *misfits*."""
     driver = DriverDouble(*(formats or ('MJPG',)))
     driver.contents, driver.due, driver.rates = list(contents), due, rates or {}
     camera = opened(driver, **({'heap': 'memfd'} | options))
@@ -80,7 +84,7 @@ def webcam(
 
 
 def captured(driver: DriverDouble, camera: V4l2Camera) -> Frame:
-    """The frame of the next picture that the driver fills in."""
+    """Return the frame of the next picture that the driver fills in."""
     driver.due = 1
     frame: Frame = until(camera.capture, camera.facts)
     return frame

@@ -1,4 +1,9 @@
-"""Test patterns: what the counter's picture says after all that a pipeline does to pictures, and levels that standards print."""
+"""
+Test patterns.
+
+What the counter's picture says after all that a pipeline does to pictures, and levels that
+standards print.
+"""
 
 from __future__ import annotations
 

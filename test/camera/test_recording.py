@@ -1,4 +1,8 @@
-"""Recordings: bit by bit there and back for every reader; a disk that is slow, full or gone; files that a kill has cut."""
+"""
+Recordings: bit by bit there and back for every reader.
+
+Also a disk that is slow, full or gone, and files that a kill has cut.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +103,7 @@ def by_rosbags(path: Path) -> list[tuple[str, bytes]]:
 
 
 def by_stream(path: Path) -> int:
-    """How many messages MCAP's own library reads without an index."""
+    """Return how many messages MCAP's own library reads without an index."""
     count = 0
     with path.open('rb') as file:
         try:
@@ -376,7 +380,7 @@ def test_frames_that_can_not_be_recorded_are_refused_with_the_reason(tmp_path: P
 
 
 def killed(folder: Path, pool: BufferPool, frames: int) -> Path:
-    """A recording whose second file has no end, as a kill leaves it."""
+    """Return a recording whose second file has no end, as a kill leaves it."""
     record(folder, pool, 2)
     recorder = Recorder(folder, ledger=CopyLedger())
     put(recorder, pool, *range(2, 2 + frames))

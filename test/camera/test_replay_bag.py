@@ -1,4 +1,8 @@
-"""Recordings of rosbag2 that other libraries wrote: what comes out, when, under which header, and what is refused or left out."""
+"""
+Recordings of rosbag2 that other libraries wrote.
+
+What comes out, when, under which header, and what is refused or left out.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ def nv12_entries(topic: str = '/camera/image_raw', padding: int = 0) -> list[tup
 
 
 def make(kind: str, folder: Path, entries: list[tuple[str, int, Any]]) -> Path:
-    """A recording of *kind*, by the library that it is named for."""
+    """Return a recording of *kind*, by the library that it is named for."""
     if kind == 'mcap library, one file':
         return write_mcap(folder / 'one.mcap', entries)
     storage = 'mcap' if 'mcap' in kind else 'sqlite3'
@@ -218,7 +222,11 @@ def test_compressed_mono16_is_played_as_the_raw_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize('encoding', ['bayer_rggb8', 'bayer_gbrg8', 'bayer_grbg16'])
 def test_compressed_bayer_is_debayered_as_the_raw_one(encoding: str, tmp_path: Path) -> None:
-    """image_transport compresses its samples as if they were grey, and names them in the format."""
+    """
+    image_transport compresses its samples as if they were grey.
+
+    It names them in the format.
+    """
     dtype, each = (np.uint16, 2) if encoding.endswith('16') else (np.uint8, 1)
     random = np.random.default_rng(1)
     samples = random.integers(0, np.iinfo(dtype).max, (HEIGHT, WIDTH), dtype)

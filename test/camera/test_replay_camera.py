@@ -1,4 +1,8 @@
-"""The replay camera on a small MJPEG file that is written here: each frame is one grey level, so that a picture says which it is."""
+"""
+The replay camera on a small MJPEG file that is written here.
+
+Each frame is one grey level, so that a picture says which it is.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +67,7 @@ def open_camera(video: str, ledger: CopyLedger) -> Iterator[Callable[..., Replay
 
 
 def index_of(frame: Frame) -> int:
-    """Which frame of the file it shows, from its grey level."""
+    """Return which frame of the file it shows, from its grey level."""
     picture = frame.bgr()
     level = float(picture.mean())
     assert np.ptp(picture.astype(int), axis=2).max() <= 6, 'grey has no colour'
@@ -73,7 +77,7 @@ def index_of(frame: Frame) -> int:
 
 
 def drained(camera: ReplayCamera) -> list[Frame]:
-    """All frames of a camera that ends; released."""
+    """Return all frames of a camera that ends; released."""
     frames = []
     while not camera.ended:
         frame = camera.capture()

@@ -1,4 +1,8 @@
-"""Folders of pictures and files of raw frames: their order, their geometry, and what is refused."""
+"""
+Folders of pictures and files of raw frames.
+
+Their order, their geometry, and what is refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Video files in the replay camera: pixels, colours, times and turns are right, damage is counted.
+"""
+Video files in the replay camera: pixels, colours, times and turns are right, damage is counted.
 
 Pixels are compared with those that were encoded, not with another way through the decoder.
 """
@@ -75,7 +76,7 @@ def play(path: Path, **options: Any) -> Played:
 
 
 def nv12(planes: Planes) -> Planes:
-    """Of Y, U, V in 4:2:0."""
+    """Return of Y, U, V in 4:2:0."""
     return planes[0], np.dstack(planes[1:])
 
 
@@ -90,7 +91,7 @@ def close(found: Planes | None, wanted: Planes, least: float = 30.0) -> bool:
 
 
 def all_same(found: Played, pictures: Sequence[Planes]) -> bool:
-    """Whether *pictures* (Y, U, V in 4:2:0) were found, sample by sample."""
+    """Return whether *pictures* (Y, U, V in 4:2:0) were found, sample by sample."""
     return len(found.planes) == len(pictures) and all(
         same(planes, nv12(picture)) for planes, picture in zip(found.planes, pictures, strict=True)
     )
@@ -105,7 +106,7 @@ def all_close(found: Played, pictures: Sequence[Planes], least: float = 30.0) ->
 
 
 def context(**values: int) -> Callable[[Any], None]:
-    """Sets these of an encoder."""
+    """Set these of an encoder."""
 
     def setup(encoder: Any) -> None:
         for name, value in values.items():
@@ -133,7 +134,7 @@ def test_interlaced_pictures_are_those_that_were_encoded(
 
 
 def halves(plane: NDArray[Any], axis: int) -> NDArray[Any]:
-    """The mean of two neighbours."""
+    """Return the mean of two neighbours."""
     first, second = (np.take(plane, range(at, plane.shape[axis], 2), axis) for at in (0, 1))
     return (first.astype(float) + second) / 2
 
@@ -428,7 +429,7 @@ def test_a_file_that_was_cut_off_says_so_at_its_end(tmp_path: Path, name: str) -
 
 
 def with_sound(path: Path, pictures: Sequence[Planes], blocks: int) -> Path:
-    """A video of *pictures*, and so many blocks of 1,024 samples of silence."""
+    """Return a video of *pictures*, and so many blocks of 1,024 samples of silence."""
     with av.open(str(path), 'w') as out:
         video, audio = out.add_stream('mpeg4', rate=RATE), out.add_stream('aac', rate=44100)
         video.width, video.height, video.pix_fmt = 64, 48, 'yuv420p'
@@ -457,7 +458,7 @@ TIMES = [0, 40, 100, 400, 410, 1000]
 
 @pytest.fixture
 def uneven(tmp_path: Path) -> Path:
-    """A recording whose frames come at TIMES, in ms."""
+    """Return a recording whose frames come at TIMES, in ms."""
     path, unit = tmp_path / 'uneven.mkv', Fraction(1, 1000)
     return write_video(path, 'ffv1', scenes(len(TIMES)), times=TIMES, unit=unit)
 

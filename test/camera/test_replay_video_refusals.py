@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
 
 def sound(path: Path) -> bytes:
-    """A wave file of a tenth of a second."""
+    """Return a wave file of a tenth of a second."""
     with wave.open(str(path), 'wb') as file:
         file.setnchannels(1)
         file.setsampwidth(2)
@@ -50,7 +50,7 @@ def music(path: Path) -> None:
 
 
 def without_index(path: Path) -> None:
-    """What a camera leaves of an MP4 when its power fails."""
+    """Return what a camera leaves of an MP4 when its power fails."""
     write_video(path, 'mpeg4', scenes(20, 128, 96))
     content = path.read_bytes()
     path.write_bytes(content[: content.index(b'moov') - 4])

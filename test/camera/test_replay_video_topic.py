@@ -1,4 +1,8 @@
-"""Video topics of recordings: each message's picture at its own time, from the first key frame on; what can't be played is named."""
+"""
+Video topics of recordings: each message's picture at its own time, from the first key frame on.
+
+What can't be played is named.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ TOPIC = Topic('/front/image_raw/foxglove', VIDEO, DEFINITION)
 
 
 def access_units(codec: str = 'libx264', **options: str) -> list[bytes]:
-    """What an encoder makes of :func:`scene`; key frames at 0, 5 and 10."""
+    """Return what an encoder makes of :func:`scene`; key frames at 0, 5 and 10."""
     encoder: Any = av.CodecContext.create(codec, 'w')
     encoder.width, encoder.height, encoder.pix_fmt = 128, 96, 'yuv420p'
     encoder.time_base, encoder.gop_size = Fraction(1, 15), 5

@@ -1,4 +1,8 @@
-"""The synthetic road scene: determinism, limits, truth against pixels, and that colour gives nothing away."""
+"""
+The synthetic road scene.
+
+Determinism, limits, truth against pixels, and that colour gives nothing away.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +104,11 @@ def test_the_whole_picture_keeps_moving() -> None:
 
 
 def test_objects_move_smoothly() -> None:
-    """From a frame to the next, most objects are found again, of the same class and near the same place."""
+    """
+    Most objects are found again in the next frame.
+
+    They have the same class and are near the same place.
+    """
     scene = RoadScene(640, 360, 6)
     followed = total = 0
     for index in range(0, 3000, 60):
@@ -128,7 +136,11 @@ def test_levels_are_limited_range() -> None:
 
 
 class RecordingPaint:
-    """Stands in for ``scene_shapes.paint``; keeps, per shape painted, the pixels that it touched."""
+    """
+    Stands in for ``scene_shapes.paint``.
+
+    Keeps, per shape painted, the pixels that it touched.
+    """
 
     def __init__(self) -> None:
         self.touched: list[NDArray[np.bool_]] = []

@@ -1,4 +1,8 @@
-"""A frame on disk: bytes that replay gives back, a picture in the right colours, all files or none."""
+"""
+A frame on disk.
+
+Bytes that replay gives back, a picture in the right colours, all files or none.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ def snapshot_of(
     colorimetry: Colorimetry = BT601_LIMITED,
     ledger: CopyLedger | None = None,
 ) -> tuple[Snapshot, list[Any]]:
-    """A snapshot of a frame of that layout, and the frame's planes."""
+    """Return a snapshot of a frame of that layout, and the frame's planes."""
     heap = SealedMemfd()
     pool = BufferPool(
         layout,
@@ -69,7 +73,7 @@ def snapshot_of(
 
 
 def bgr_of(luma: Any, chroma: Any, colorimetry: Colorimetry) -> Any:
-    """The picture of a snapshot of these planes."""
+    """Return the picture of a snapshot of these planes."""
 
     def fill(planes: list[Any]) -> None:
         planes[0][:], planes[1][:] = luma, chroma
@@ -86,7 +90,7 @@ def noise(planes: list[Any]) -> None:
 
 
 def replayed(path: Path, layout: ImageLayout) -> list[Any]:
-    """What camera ``replay`` makes of a file."""
+    """Return what camera ``replay`` makes of a file."""
     source = open_source(str(path))
     try:
         assert (source.width, source.height, source.fourcc) == (

@@ -1,4 +1,8 @@
-"""Stereo pairs: of times alone, of two cameras' frames, and of two threads; whatever the jitter, the losses, the order, and who goes."""
+"""
+Stereo pairs: of times alone, of two cameras' frames, and of two threads.
+
+Jitter, losses, order and the end of a side vary.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ times = st.lists(st.integers(0, 60), max_size=12, unique=True).map(sorted)
 
 
 def most_pairs(left: list[int], right: list[int], tolerance: int) -> int:
-    """The largest number of pairs in order, by trying everything."""
+    """Return the largest number of pairs in order, by trying everything."""
     best = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in range(len(left)):
         for j in range(len(right)):
@@ -109,7 +113,10 @@ def test_time_that_goes_back_is_another_stream() -> None:
 
 
 class TimedCamera(SyntheticCamera):
-    """Its frames' times are those that a test gives; an exception among them is raised; when none is left, it waits for more or ends.
+    """
+    Its frames' times are those that a test gives; an exception among them is raised.
+
+    When none is left, it waits for more or ends.
 
     The stamp is the time and 7 more on the left, 9 on the right.
     """
@@ -158,7 +165,11 @@ class TimedCamera(SyntheticCamera):
 
 
 class Pair:
-    """Two such cameras, joined, with just the slots that they ask for and one for who uses the frame."""
+    """
+    Two such cameras, joined.
+
+    They have the slots that they ask for, and one for the user of the frame.
+    """
 
     def __init__(
         self,
@@ -183,7 +194,11 @@ class Pair:
         return camera
 
     def held(self, *sides: Side) -> int:
-        """Slots that are leased, of all cameras that there ever were on these sides, or on both."""
+        """
+        Return the slots that are leased.
+
+        All cameras count that there ever were on these sides, or on both.
+        """
         pools = [
             camera.pool
             for camera in self.opened
@@ -201,7 +216,7 @@ class Pair:
 
 
 def drain(pair: Pair, side: Side, into: list[tuple[int, int]]) -> None:
-    """One capture of a side: (stamp, time) of what came."""
+    """Return one capture of a side: (stamp, time) of what came."""
     frame = pair.cameras[side].capture()
     assert pair.held(side) <= pair.sides.depth
     if frame is not None:
@@ -212,7 +227,11 @@ def drain(pair: Pair, side: Side, into: list[tuple[int, int]]) -> None:
 
 @st.composite
 def two_sensors(draw: st.DrawFn) -> tuple[list[int], list[int], list[Side]]:
-    """Frames 100 apart, each side with jitter of up to 2 and losses of its own; and who is looked at when, never far ahead."""
+    """
+    Return frames 100 apart, and the order in which sides are looked at.
+
+    Each side has jitter of up to 2 and losses of its own. No side is ever looked at far ahead.
+    """
     count = draw(st.integers(0, 15))
     left, right, order = [], [], []
     for number in range(1, count + 1):
@@ -301,7 +320,12 @@ def test_whatever_is_closed_when_no_frame_stays_leased(
 
 
 def test_a_waiting_frame_comes_at_once_when_its_counterpart_does() -> None:
-    """Were the left thread inside its camera meanwhile, the frame would be late by a whole frame's time."""
+    """
+    A waiting frame comes at once.
+
+    If the left thread were inside its camera meanwhile, the frame would be late by a whole frame's
+    time.
+    """
     pair = Pair([100], [], ends=False, framerate=0.75 / WAIT_S)
     done: list[Frame | None] = []
     thread = threading.Thread(target=lambda: done.append(pair.cameras[LEFT].capture()))
@@ -454,7 +478,11 @@ def test_a_camera_whose_place_was_taken_has_no_say() -> None:
 
 
 class Run:
-    """Two supervised sides on their own threads, whose cameras take a common clock's time: triggered together, jittering."""
+    """
+    Two supervised sides on their own threads, whose cameras take a common clock's time.
+
+    Triggered together, jittering.
+    """
 
     def __init__(self) -> None:
         self.sides = StereoSides(PairingRule(4_000_000))
@@ -486,7 +514,11 @@ class Run:
 
 
 class TriggeredCamera(SyntheticCamera):
-    """Exposes at multiples of 10 ms of CLOCK_MONOTONIC, and loses every 7th (left) or 5th (right) of its frames."""
+    """
+    Exposes at multiples of 10 ms of CLOCK_MONOTONIC, and loses frames.
+
+    It loses every 7th (left) or 5th (right) frame.
+    """
 
     def __init__(self, run: Run, side: Side) -> None:
         super().__init__(

@@ -46,7 +46,11 @@ class CountedFrame:
 
 
 class ScriptedCamera:
-    """``script``: numbers are frames, exceptions are raised, ``None`` is a time without a frame; then it waits until it is stopped."""
+    """
+    ``script``: numbers are frames, exceptions are raised, ``None`` is a time without a frame.
+
+    Then it waits until it is stopped.
+    """
 
     def __init__(self, identity: str, script: list[Any], *, ends: bool = False) -> None:
         self.identity = identity

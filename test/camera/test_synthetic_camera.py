@@ -1,4 +1,8 @@
-"""The synthetic camera: which picture, when, and into which slot. What is in a picture is test_scene.py's business."""
+"""
+The synthetic camera: which picture, when, and into which slot.
+
+What is in a picture is test_scene.py's business.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The V4L2 camera's decisions against a driver made of Python; a real driver's turn comes in the rig."""
+"""
+The V4L2 camera's decisions against a driver made of Python.
+
+A real driver's turn comes in the rig.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +83,11 @@ def test_frames_come_from_the_memory_that_was_asked_for(
 def test_the_heap_of_imported_buffers_is_the_one_that_is_agreed_on(
     contiguous: bool, heap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those whose buffers the driver can't import are not offered. Notices name the ones that would have been better."""
+    """
+    Those whose buffers the driver can't import are not offered.
+
+    Notices name the ones that would have been better.
+    """
     rooms = {'dma_heap/vendor': 5000, 'udmabuf': 5000}
     names = ['dma_heap/vendor', 'dma_heap/system', 'dma_heap/linux,cma', 'udmabuf']
     offered = partial(

@@ -39,7 +39,11 @@ COLOURS = V4l2Colorimetry()
 def drivers(
     draw: st.DrawFn,
 ) -> tuple[str, DriverFormat, tuple[int, ...], list[tuple[int, int, int]]]:
-    """A driver's answer with its padding, and where the planes must be: buffer, offset, stride."""
+    """
+    Return a driver's answer with its padding, and where the planes must be.
+
+    A place is buffer, offset and stride.
+    """
     name = draw(st.sampled_from(sorted(PAGES)))
     planes, separate = PAGES[name]
     width, height = 2 * draw(st.integers(1, 2000)), 2 * draw(st.integers(1, 2000))

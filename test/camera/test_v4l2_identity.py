@@ -15,7 +15,11 @@ from zc_perception.errors import CameraError
 
 
 def _sysfs(root: Path, place: str, number: int, *, serial: str = '', index: int = 0) -> Path:
-    """A device below /sys/devices with the node ``videoN`` whose device number is that of *number*."""
+    """
+    Make a device below /sys/devices with the node ``videoN``.
+
+    Its device number is that of *number*.
+    """
     device = root / 'devices' / place
     node = device / 'video4linux' / 'video0'
     node.mkdir(parents=True)

@@ -1,4 +1,8 @@
-"""What a V4L2 stream does when frames, buffers or the device are missing, against a driver made of Python."""
+"""
+What a V4L2 stream does when frames, buffers or the device are missing.
+
+The driver is made of Python.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,11 @@ def test_a_driver_that_does_not_count_or_begins_anew_loses_nothing(
 
 
 def test_a_lease_that_ends_while_the_stream_starts_anew_has_its_buffer_queued_once() -> None:
-    """The slot is free before its listener is called: both the restart and the listener find it."""
+    """
+    The slot is free before its listener is called.
+
+    Both the restart and the listener find it.
+    """
     driver = DriverDouble('NV12')
     with streaming(driver) as camera:
         stream, start = camera._stream, driver._streamon

@@ -1,4 +1,7 @@
-"""A V4L2 driver in Python, written from the kernel's documentation: videobuf2's queues, formats of both APIs, controls, events.
+"""
+A V4L2 driver in Python, written from the kernel's documentation.
+
+It has videobuf2's queues, formats of both APIs, controls and events.
 
 It stands at :class:`~zc_perception.camera.v4l2.device.DeviceFile`, below which everything is the
 kernel's. What it does is checked against vivid by ``test/rig/guest/camera_*.py``, which ask the
@@ -72,7 +75,8 @@ class Frame:
 
 
 class DriverDouble:
-    """A device with one queue of buffers.
+    """
+    A device with one queue of buffers.
 
     :param formats: V4L2's fourccs in its order.
     :param multiplanar: which API.
@@ -210,7 +214,7 @@ class DriverDouble:
         return next((name for name in self.formats if fourcc_code(name) == code), self.formats[0])
 
     def planes(self) -> list[tuple[int, int]]:
-        """Bytes per line and in all of each buffer of the format in force."""
+        """Return bytes per line and in all of each buffer of the format in force."""
         found = []
         for bits in FORMATS[self._name(self.code)]:
             # NM12's chroma rows are as long as its luma rows, and half as many.
@@ -418,7 +422,7 @@ def opened(
     framerate: float = 30.0,
     **options: Any,
 ) -> V4l2Camera:
-    """A camera of that driver, not configured; its clock is the driver's."""
+    """Return a camera of that driver, not configured; its clock is the driver's."""
     made = camera_options(
         width=width, height=height, framerate=framerate, **{'now_ns': lambda: 1, **options}
     )
@@ -429,7 +433,7 @@ def opened(
 
 @contextmanager
 def streaming(driver: DriverDouble, slots: int = 5, **options: Any) -> Iterator[V4l2Camera]:
-    """A configured one."""
+    """Yield a configured one."""
     camera = opened(driver, **options)
     try:
         own = camera.constraints()

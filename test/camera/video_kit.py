@@ -33,7 +33,7 @@ def scenes(count: int, width: int = 64, height: int = 48) -> list[Planes]:
 
 
 def frame_of(planes: Planes, form: str) -> Any:
-    """A frame of PyAV with these planes, (rows, columns) or (rows, columns, components)."""
+    """Return a frame of PyAV with these planes, (rows, columns) or (rows, columns, components)."""
     height, width = planes[0].shape[:2]
     frame = av.VideoFrame(width, height, form)
     for plane, samples in zip(frame.planes, planes, strict=True):
@@ -57,7 +57,8 @@ def write_video(
     container: Mapping[str, str] | None = None,
     setup: Callable[[Any], None] = lambda context: None,
 ) -> Path:
-    """A file of *pictures*.
+    """
+    Return a file of *pictures*.
 
     :param times: of the frames, in *unit*; ``None``: one after the other.
     :param setup: of the encoder.
@@ -101,7 +102,7 @@ def halved(*numbers: int) -> Callable[[int, bytes], bytes]:
 
 
 def with_matrix(video: Path, target: Path, matrix: tuple[float, float, float, float]) -> Path:
-    """A copy of an MP4 whose track header has (a, b, c, d) in the place of (1, 0, 0, 1)."""
+    """Return a copy of an MP4 whose track header has (a, b, c, d) in the place of (1, 0, 0, 1)."""
 
     def packed(a: float, b: float, c: float, d: float) -> bytes:
         fixed = [round(value * 65536) for value in (a, b, 0, c, d, 0, 0, 0)]
@@ -115,7 +116,7 @@ def with_matrix(video: Path, target: Path, matrix: tuple[float, float, float, fl
 
 
 def pictures_of(video: Path, count: int, form: str) -> list[NDArray[np.uint8]]:
-    """The first pictures of a file, in a format that FFmpeg converts them to."""
+    """Return the first pictures of a file, in a format that FFmpeg converts them to."""
     with av.open(str(video)) as container:
         frames = islice(container.decode(video=0), count)
         return [frame.to_ndarray(format=form) for frame in frames]

@@ -1,4 +1,5 @@
-"""Mean average precision of boxes against ground truth, VOC style.
+"""
+Mean average precision of boxes against ground truth, VOC style.
 
 Detections of a class are taken over all images by falling score; each is compared with the truth
 box of its class and image that it overlaps most. It is a true positive when that IoU reaches the
@@ -24,7 +25,10 @@ IntArray = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class ImageBoxes:
-    """Boxes of one image: ``boxes`` ``(n, 4)`` as x0, y0, x1, y1 in pixels, ``classes`` ``(n,)`` class indices.
+    """
+    Boxes of one image.
+
+    ``boxes`` are ``(n, 4)`` x0, y0, x1, y1 in pixels, ``classes`` ``(n,)`` class indices.
 
     ``scores`` ``(n,)`` is needed for detections and ignored for ground truth.
     """
@@ -36,7 +40,11 @@ class ImageBoxes:
 
 @dataclass(frozen=True)
 class AveragePrecision:
-    """``per_class[c]`` is the average precision of class c (nan without truth), ``mean`` their mean, all 0 to 1."""
+    """
+    Average precisions, all 0 to 1.
+
+    ``per_class[c]`` is that of class c (nan without truth), ``mean`` their mean.
+    """
 
     per_class: tuple[float, ...]
     mean: float
@@ -48,7 +56,10 @@ def average_precision(
     class_count: int,
     iou_threshold: float = 0.5,
 ) -> AveragePrecision:
-    """Average precision per class and its mean; ``detections[i]`` and ``truth[i]`` belong to the same image.
+    """
+    Return the average precision per class and its mean.
+
+    ``detections[i]`` and ``truth[i]`` belong to the same image.
 
     Raises ValueError when the two differ in length or detections have no scores.
     """
@@ -71,7 +82,11 @@ def precision_recall(
     score_threshold: float,
     iou_threshold: float = 0.5,
 ) -> tuple[float, float]:
-    """Precision and recall over all classes of the detections that score at least ``score_threshold``."""
+    """
+    Return precision and recall over all classes.
+
+    Only detections count that score at least ``score_threshold``.
+    """
     hits = found = wanted = 0
     for seen, real in zip(detections, truth, strict=True):
         wanted += len(real.boxes)

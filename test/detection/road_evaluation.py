@@ -1,4 +1,8 @@
-"""Runs the shipped road model on its own: letterbox, onnxruntime and suppression written out, none of the package's."""
+"""
+Runs the shipped road model on its own.
+
+Letterbox, onnxruntime and suppression written out, none of the package's.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ class RoadModel:
         self._input = self._session.get_inputs()[0].name
 
     def infer(self, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
-        """``(4 + classes, n)`` for one ``(1, 3, 384, 640)`` tensor."""
+        """Return ``(4 + classes, n)`` for one ``(1, 3, 384, 640)`` tensor."""
         output: NDArray[np.float32] = self._session.run(None, {self._input: tensor})[0][0]
         return output
 
@@ -66,7 +70,11 @@ def _read(output: NDArray[np.float32], offset: NDArray[np.int64], scale: float) 
 
 
 def _suppress(boxes: NDArray[np.float64], classes: NDArray[np.int64]) -> list[int]:
-    """Indices that survive, boxes being sorted by falling score; only boxes of the same class suppress each other."""
+    """
+    Return the indices that survive; boxes are sorted by falling score.
+
+    Only boxes of the same class suppress each other.
+    """
     rivals = (box_iou(boxes, boxes) > NMS_THRESHOLD) & (classes[:, None] == classes[None, :])
     alive = np.ones(len(boxes), bool)
     kept: list[int] = []

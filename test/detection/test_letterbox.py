@@ -1,4 +1,8 @@
-"""Geometry between frame and network input: what was put in comes back out, in the frame's own pixels."""
+"""
+Geometry between frame and network input.
+
+What was put in comes back out, in the frame's own pixels.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,11 @@ def test_whole_source_pixels_that_the_input_can_hold_come_back_as_they_were(
 def test_the_inverse_is_that_of_the_resize_which_is_really_done(
     width: int, height: int, into: int, high: int, stretch: bool
 ) -> None:
-    """Resized ramps say where each pixel of the input has its colour from; OpenCV interpolates them exactly, but at the edges."""
+    """
+    Resized ramps say where each pixel of the input has its colour from.
+
+    OpenCV interpolates them exactly, but at the edges.
+    """
     box = Letterbox.fit(width, height, into, high, stretch=stretch)
     ramps = np.stack(np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5), axis=2).astype(
         np.float32

@@ -1,4 +1,8 @@
-"""Masks and keypoints in the frame's pixels, beside a reference that computes whole masks pixel by pixel."""
+"""
+Masks and keypoints in the frame's pixels.
+
+A reference computes whole masks pixel by pixel.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ LIMITS = DecodeLimits(0.3, 0.5, 20)
 def reference(
     weights: NDArray[Any], grids: NDArray[Any], box: Letterbox, corners: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The sum at each pixel of the source, and which of them are inside the box."""
+    """Return the sum at each pixel of the source, and which of them are inside the box."""
     whole = np.tensordot(weights.astype(float), grids.astype(float), 1)
     rows, columns = whole.shape
     x, y = np.arange(box.source_width) + 0.5, np.arange(box.source_height) + 0.5
@@ -42,7 +46,7 @@ def reference(
 
 
 def outputs_of(random: np.random.Generator, kind: str) -> tuple[Head, list[RawTensor], Any]:
-    """A head, its outputs, and the prototypes as real numbers (masks, rows, columns)."""
+    """Return a head, its outputs, and the prototypes as real numbers (masks, rows, columns)."""
     boxes = random.uniform(8, 56, (6, 2)), random.uniform(4, 40, (6, 2))
     more = random.normal(0, 1, (6, MASKS))
     if kind == 'table':

@@ -1,4 +1,8 @@
-"""The quantised tensor, against the formula and the picture that it is made of; where it lies is checked byte by byte."""
+"""
+The quantised tensor, against the formula and the picture that it is made of.
+
+Where it lies is checked byte by byte.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +81,7 @@ def buffer(spec: QuantisedTensorSpec, gap: int = 0) -> tuple[NDArray[np.int8], N
 def expected(
     spec: QuantisedTensorSpec, box: Letterbox, picture: NDArray[np.uint8]
 ) -> NDArray[np.int8]:
-    """The whole tensor, from a picture (…, 3) in the order R, G, B."""
+    """Return the whole tensor, from a picture (…, 3) in the order R, G, B."""
     (above, _), (left, _), (before, _) = spec.padding
     zero = by_formula(0, replace(spec, low=0.0, high=1.0))
     wanted = np.full(spec.shape, zero, np.int8)

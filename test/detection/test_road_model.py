@@ -1,4 +1,8 @@
-"""The shipped road model on scenes and colours that its training never saw, and colour alone on the same frames."""
+"""
+The shipped road model on scenes and colours that its training never saw.
+
+Colour alone is tried on the same frames.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Frames to tensor, against OpenCV's conversion of the full frame, with the resizing after it instead of before."""
+"""
+Frames to tensor, against OpenCV's conversion of the full frame.
+
+There the resizing comes after the conversion instead of before.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def ramp(low: float, high: float) -> NDArray[np.float32]:
-    """What is written for each sample of three channels."""
+    """Return what is written for each sample of three channels."""
     return np.tile((low + np.arange(256) * ((high - low) / 255)).astype(np.float32), (3, 1))
 
 
@@ -30,7 +34,11 @@ def noise(width: int, height: int, seed: int = 0) -> Planes:
 
 
 def smooth(width: int, height: int) -> Planes:
-    """Colours without edges: where resizing before and after the conversion is the same but for rounding."""
+    """
+    Return colours without edges.
+
+    Resizing them before or after the conversion differs only by rounding.
+    """
     x, y = np.meshgrid(np.linspace(0, 3, width), np.linspace(0, 3, height))
     luma = 120 + 60 * np.sin(x) * np.cos(y)
     chroma = np.stack([128 + 30 * np.cos(x), 128 + 30 * np.sin(y)], axis=2)
@@ -39,7 +47,7 @@ def smooth(width: int, height: int) -> Planes:
 
 
 def full_frame_rgb(planes: Planes) -> NDArray[np.uint8]:
-    """One contiguous NV12 picture through the one-plane conversion."""
+    """Return one contiguous NV12 picture through the one-plane conversion."""
     luma, chroma = planes
     return np.asarray(
         cv2.cvtColor(

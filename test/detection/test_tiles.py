@@ -1,4 +1,8 @@
-"""Parts of a picture: where tiles are, what is in them, and that an object is one however many tiles it is in."""
+"""
+Parts of a picture.
+
+Where tiles are, what is in them, and that an object is one however many tiles it is in.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,11 @@ class Ready(Head):
 
 
 def seen(objects: NDArray[np.float32], regions: Sequence[Region], whole: Region) -> Detections:
-    """What a perfect detector makes of *objects* (n, 6), of which a tile has those parts that are large enough to be recognised."""
+    """
+    Return what a perfect detector makes of *objects* (n, 6).
+
+    A tile has those parts that are large enough to be recognised.
+    """
     outputs = []
     for region in regions:
         low = np.array(region[:2], np.float32)
@@ -130,7 +138,11 @@ class Turning(Head):
 def test_turned_boxes_across_borders_are_one_as_the_tile_sees_it_that_has_it_whole(
     seed: int,
 ) -> None:
-    """Two ships side by side, whose upright boxes are nearly the same, and what borders leave of them."""
+    """
+    Two ships lie side by side, and their upright boxes are nearly the same.
+
+    Borders cut them.
+    """
     random = np.random.default_rng(seed)
     whole, tiles = plan((720, 400), None, (3, 2), 0.3)
     x, y, angle = random.uniform(80, 640), random.uniform(80, 320), random.uniform(-1.5, 1.5)

@@ -87,7 +87,11 @@ def test_a_low_score_goes_on_with_a_track_and_begins_none() -> None:
 
 
 def test_time_that_passes_is_real_time() -> None:
-    """An object that is fast against its size is expected where it is, however many frames were dropped."""
+    """
+    A fast object is expected where it is, however many frames were dropped.
+
+    It is fast against its size.
+    """
     camera = Camera()
     for step in range(12):
         assert camera.ids((100 + 20 * step, 100, HIGH, 0)) == [1]

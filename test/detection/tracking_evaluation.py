@@ -1,4 +1,7 @@
-"""How well objects keep their ids: IDF1 and MOTA against the synthetic scene's truth, at three densities, and what it costs.
+"""
+How well objects keep their ids.
+
+IDF1 and MOTA against the synthetic scene's truth, at three densities, and what it costs.
 
     .venv/bin/python test/detection/tracking_evaluation.py
     .venv/bin/python test/detection/tracking_evaluation.py docs/pictures/trails.jpg \\
@@ -45,7 +48,11 @@ Tracker = Callable[[Detections, int], Ids]
 
 @dataclass
 class Frame:
-    """One frame's truth, and what a detector says of it; 0 in *oracle* is a detection of nothing."""
+    """
+    One frame's truth, and what a detector says of it.
+
+    0 in *oracle* is a detection of nothing.
+    """
 
     stamp_ns: int
     boxes: NDArray[np.float32]
@@ -55,7 +62,11 @@ class Frame:
 
 
 def frames(scenes: int, count: int, seed: int = 0, every: int = 1) -> list[Frame]:
-    """*count* frames of *scenes* scenes that lie on each other, of which a detector sees every *every*-th."""
+    """
+    Yield *count* frames of *scenes* scenes that lie on each other.
+
+    A detector sees every *every*-th of them.
+    """
     rng = np.random.default_rng((seed, scenes))
     roads = [RoadScene(*SIZE, seed=seed + number) for number in range(scenes)]
     numbers: dict[tuple[int, ...], int] = {}
@@ -130,7 +141,7 @@ def judge(sequence: Sequence[Frame], given: Sequence[Ids]) -> Score:
 
 
 def ours(**changed: float) -> Tracker:
-    """The package's, with parameters at their defaults but for these."""
+    """Return the package's, with parameters at their defaults but for these."""
     tracking = Tracking(DEFAULTS | changed)
 
     def track(found: Detections, stamp_ns: int) -> Ids:
@@ -168,7 +179,7 @@ def edgefirst(score: float = 0.5, iou: float = 0.2, update: float = 0.25) -> Tra
 
 
 def run(sequence: Sequence[Frame], track: Tracker) -> tuple[Score, float]:
-    """The score, and the median of one call in microseconds."""
+    """Return the score, and the median of one call in microseconds."""
     given, times = [], []
     for frame in sequence:
         began = time.perf_counter()
@@ -196,7 +207,7 @@ def draw(path: str, video: str) -> None:
 
 
 def _people(video: str) -> Iterator[tuple[NDArray[np.uint8], Detections]]:
-    """Every picture of the first four seconds at 10 Hz, and who is seen in it."""
+    """Yield every picture of the first four seconds at 10 Hz, and the people in it."""
     hog, capture = cv2.HOGDescriptor(), cv2.VideoCapture(video)
     hog.setSVMDetector(cv2.HOGDescriptor.getDefaultPeopleDetector())
     for _ in range(40):

@@ -1,4 +1,7 @@
-"""A stand-in for Axelera's Python package ``axelera.runtime``, written from its documented interface and behaviour alone.
+"""
+A stand-in for Axelera's Python package ``axelera.runtime``.
+
+It is written from the documented interface and behaviour alone.
 
 Since release 1.9 it also has ``op`` and ``scheduler``, which run an ``.axm``: here a zip archive
 with the model's settings. They take and give real numbers, channels first, as the network had them
@@ -353,7 +356,7 @@ class AxmModel:
 
 
 def add_pipelines(module: Any) -> dict[str, ModuleType]:
-    """``op`` and ``scheduler``, by their full names."""
+    """Yield ``op`` and ``scheduler``, by their full names."""
     current: ContextVar[Scheduler | None] = ContextVar('current', default=None)
 
     @contextlib.contextmanager
@@ -376,7 +379,7 @@ def add_pipelines(module: Any) -> dict[str, ModuleType]:
 
 
 def make_module() -> Any:
-    """The package, with ``double`` for tests."""
+    """Return the package, with ``double`` for tests."""
     module: Any = ModuleType('axelera.runtime')
     module.__version__ = '1.8.0'
     module.double = SimpleNamespace(

@@ -1,4 +1,8 @@
-"""What a C compiler makes of a header, and what ctypes makes of the package's structs: to be compared field by field."""
+"""
+What a C compiler makes of a header, and what ctypes makes of the package's structs.
+
+To be compared field by field.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,9 @@ import subprocess
 from typing import Any
 
 Layout = dict[str, Any]
-"""``{'structs': {name: {'sizeof', 'fields': [[name, offset, size, kind], ...]}}, 'enums': {name: {enumerator: value}}}``."""
+"""
+``{'structs': {name: {'sizeof', 'fields': [[name, offset, size, kind], ...]}}, 'enums': {name: {enumerator: value}}}``.
+"""
 
 _STRUCT = re.compile(r'typedef struct \{([^{}]*)\} (\w+);')
 _TAGGED_STRUCT = re.compile(r'(?<!typedef )struct (\w+) \{([^{}]*)\};')
@@ -42,7 +48,8 @@ def c_values(
     options: Sequence[str] = (),
     **run: Any,
 ) -> dict[str, int]:
-    """What a C compiler makes of integer expressions.
+    """
+    Return what a C compiler makes of integer expressions.
 
     :param headers: that they need, from the compiler's include path.
     :param run: of ``subprocess.run``, for the program that prints them.
@@ -63,7 +70,8 @@ def c_values(
 def struct_expressions(
     name: str, struct: type[ctypes.Structure], members: Mapping[str, str]
 ) -> dict[str, int]:
-    """C's expressions for places and sizes of a struct's fields, with ours.
+    """
+    C's expressions for places and sizes of a struct's fields, with ours.
 
     :param members: fields that are called otherwise in C.
     """
@@ -78,7 +86,10 @@ def struct_expressions(
 def c_layout(
     header: Path, prefix: str, folder: Path, options: Sequence[str] = (), *, macros: str = ''
 ) -> Layout:
-    """All structs and enums of *header* whose names begin with *prefix*: names from its text, everything else from the compiler.
+    """
+    Return all structs and enums of *header* whose names begin with *prefix*.
+
+    Names come from its text, everything else from the compiler.
 
     :param macros: those whose names begin like this are values of an enum ``#define``; empty for
         none.
@@ -156,7 +167,7 @@ def _parsed(output: str) -> Layout:
 def python_layout(
     structs: Mapping[str, type[ctypes.Structure]], enums: Mapping[str, Mapping[str, int]]
 ) -> Layout:
-    """The same of the package's structs and enums, which are given by their C names."""
+    """Return the same of the package's structs and enums, which are given by their C names."""
     names = {struct: name for name, struct in structs.items()}
     return {
         'structs': {
@@ -201,7 +212,11 @@ def _kind(field_type: Any, names: Mapping[Any, str]) -> str:
 
 @dataclass(frozen=True)
 class Rest:
-    """What a struct goes on with where the package only knows its beginning: fields as in :data:`Layout`, and the whole struct's size."""
+    """
+    What a struct goes on with where the package only knows its beginning.
+
+    Fields as in :data:`Layout`, and the whole struct's size.
+    """
 
     sizeof: int
     fields: list[list[Any]]
@@ -210,7 +225,8 @@ class Rest:
 def differences(
     theirs: Layout, ours: Layout, rests: Mapping[str, Rest] | None = None
 ) -> list[str]:
-    """One line for each difference.
+    """
+    Return one line for each difference.
 
     :param rests: of the structs of which the package only knows the beginning.
     """

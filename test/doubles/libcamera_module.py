@@ -1,4 +1,7 @@
-"""A stand-in for libcamera's Python module, with the interface that its bindings document: a camera thread completes queued requests.
+"""
+A stand-in for libcamera's Python module, with the interface that its bindings document.
+
+A camera thread completes queued requests.
 
 Two generations: failing calls raise RuntimeError with strerror's words (``new``), or return
 negative numbers (``old``, before 0.1, whose manager's version can't be read either). As there,
@@ -243,7 +246,7 @@ class Camera:
         return self._result()
 
     def unplug(self) -> None:
-        """Everything that is queued comes back as cancelled."""
+        """Return everything that is queued comes back as cancelled."""
         self.running = False
         self._queue.put(None)
 
@@ -281,7 +284,11 @@ class Allocator:
 
 
 def make_module(generation: str) -> Any:
-    """A module; its ``manager.cameras`` is filled by the test, and :func:`free_module` ends it."""
+    """
+    Return a module, which :func:`free_module` ends.
+
+    The test fills its ``manager.cameras``.
+    """
     manager = Manager(generation)
 
     class CameraManager:

@@ -1,4 +1,7 @@
-"""The kernel's side of a sync_file's two ioctls, from ``linux/sync_file.h`` and the comments of ``drivers/dma-buf/sync_file.c``.
+"""
+The kernel's side of a sync_file's two ioctls.
+
+Sources: ``linux/sync_file.h`` and the comments of ``drivers/dma-buf/sync_file.c``.
 
 A fence is an eventfd that is written when it signals. That a merge drops what has signalled, with
 its error, was seen on Linux 6.12.
@@ -82,7 +85,11 @@ class KernelFile:
 
 
 class SyncKernel:
-    """Answers ioctls of the sync_files that it made, by their descriptors, and signals them through its own duplicates."""
+    """
+    Answers ioctls of the sync_files that it made, by their descriptors.
+
+    It signals them through its own duplicates.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files: dict[int, KernelFile] = {}
@@ -102,7 +109,7 @@ class SyncKernel:
             fd.close()
 
     def sync_file(self, *fences: KernelFence, name: bytes = b'axl-metis-0-1') -> SyncFile:
-        """A new sync_file of these fences."""
+        """Return a new sync_file of these fences."""
         return SyncFile(OwnedFd(self._make(KernelFile(name, list(fences)))))
 
     def signal(self, fence: KernelFence, status: int = 1, timestamp_ns: int | None = None) -> None:

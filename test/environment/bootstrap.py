@@ -1,4 +1,5 @@
-"""Makes the environment in which the package runs and is tested, on a machine without ROS.
+"""
+Makes the environment in which the package runs and is tested, on a machine without ROS.
 
     python3 test/environment/bootstrap.py [--distro jazzy|kilted] [--venv PATH]
 
@@ -95,7 +96,7 @@ class Environment:
         return HERE / 'requirements.txt', HERE / f'requirements-{self.distro}.txt'
 
     def layers(self) -> tuple[Layer, ...]:
-        """What the environment consists of, bottom first."""
+        """Return what the environment consists of, bottom first."""
         definitions = sorted(path for path in INTERFACES.glob('*/**/*') if path.is_file())
         manifests = tuple(
             ROOT / name for name in ('setup.py', 'setup.cfg', 'pyproject.toml', 'package.xml')
@@ -151,7 +152,11 @@ class Environment:
             self.register_package()
 
     def register_package(self) -> None:
-        """Put the source tree into the ament index, as a symlink install would: pip leaves data files out."""
+        """
+        Put the source tree into the ament index, as a symlink install would.
+
+        pip leaves data files out.
+        """
         marker = self.venv / 'share/ament_index/resource_index/packages' / PACKAGE
         marker.parent.mkdir(parents=True, exist_ok=True)
         marker.touch()
@@ -181,7 +186,11 @@ class Environment:
         )
 
     def base(self) -> str:
-        """Return what all layers depend on: the interpreter, and the place, which scripts have written into them."""
+        """
+        Return what all layers depend on: the interpreter, and the place.
+
+        Scripts have written the place into them.
+        """
         return f'{sys.version_info} {sys.base_prefix} {self.venv}'
 
     def stale(self) -> list[Layer]:

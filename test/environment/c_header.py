@@ -1,4 +1,7 @@
-"""Reads the integer macros and enums of a C header: enough of a preprocessor for ``drm_fourcc.h`` and ``videodev2.h``.
+"""
+Reads the integer macros and enums of a C header.
+
+Enough of a preprocessor for ``drm_fourcc.h`` and ``videodev2.h``.
 
     header = CHeader(path.read_text())
     header.value("DRM_FORMAT_MOD_NVIDIA_16BX2_BLOCK(4)")
@@ -34,7 +37,11 @@ _WORD = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Macro:
-    """One ``#define``: its parameters (``None``: it takes none), tokens, and the comment on its line."""
+    """
+    One ``#define``.
+
+    Its parameters (``None``: it takes none), tokens, and the comment on its line.
+    """
 
     name: str
     parameters: tuple[str, ...] | None
@@ -62,7 +69,7 @@ class CHeader:
         return value & _WORD
 
     def preceding_comment(self, name: str, pattern: str) -> str:
-        """Return the last comment with ``pattern`` that stands before the definition of ``name``."""
+        """Return the last comment with ``pattern`` before the definition of ``name``."""
         start = re.search(rf'#define\s+{re.escape(name)}\b', self.text)
         if start is None:
             raise KeyError(name)

@@ -1,4 +1,8 @@
-"""One line per step on the terminal; everything else goes to a log, whose end is shown when a step fails."""
+"""
+One line per step on the terminal.
+
+Everything else goes to a log, whose end is shown when a step fails.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,10 @@ def run_logged(
     extra: Mapping[str, str] | None = None,
     advice: str = '',
 ) -> None:
-    """Run ``command`` with its output appended to ``log``; raise with the log's end and ``advice`` when it fails.
+    """
+    Run ``command`` with its output appended to ``log``.
+
+    If it fails, raise with the log's end and ``advice``.
 
     ``extra`` is added to the environment.
     """

@@ -1,4 +1,5 @@
-"""Fetches and unpacks Debian packages without installing them, as any user.
+"""
+Fetches and unpacks Debian packages without installing them, as any user.
 
     fetch(["busybox-static"], Path("build/packages"))
     resolve_dependency("linux-image-6.12-amd64", "linux-image-")
@@ -38,8 +39,10 @@ class AptError(SetupError):
 
 
 def fetch(names: Sequence[str], into: Path, architecture: str = '', suite: str = '') -> list[Path]:
-    """Download the newest ``names`` for this architecture and release of Debian, or another one; returns the ``.deb`` files, in the order
-    of ``names``.
+    """
+    Download the newest ``names`` and return the ``.deb`` files in that order.
+
+    They are for this architecture and release of Debian, or another one.
     """
     into.mkdir(parents=True, exist_ok=True)
 
@@ -58,7 +61,11 @@ def fetch(names: Sequence[str], into: Path, architecture: str = '', suite: str =
 def fetch_with_dependencies(
     names: Sequence[str], into: Path, architecture: str = ''
 ) -> list[Path]:
-    """Download ``names`` and what they depend on: for this architecture what is not installed, for another one everything."""
+    """
+    Download ``names`` and what they depend on.
+
+    For this architecture only what is not installed, for another one everything.
+    """
     (into / 'archives/partial').mkdir(parents=True, exist_ok=True)
     private = (
         '-o',
@@ -93,7 +100,11 @@ def unpack(deb: Path, into: Path) -> None:
 
 
 def unpack_member(deb: Path, pattern: str, target: Path) -> None:
-    """Write the first file of ``deb`` whose path matches ``pattern``, as in a shell, to ``target``, without unpacking the others."""
+    """
+    Write the first matching file of ``deb`` to ``target``.
+
+    Its path matches ``pattern``, as in a shell. The other files are not unpacked.
+    """
     with subprocess.Popen(
         [_tool('dpkg-deb'), '--fsys-tarfile', str(deb)], stdout=subprocess.PIPE
     ) as process:
@@ -119,7 +130,11 @@ def unpack_member(deb: Path, pattern: str, target: Path) -> None:
 
 
 def parse_dependency(listing: str, meta: str, prefix: str) -> str:
-    """Return the first ``Depends:`` that begins with ``prefix`` in what ``apt-cache depends`` printed for ``meta``."""
+    """
+    Return the first ``Depends:`` that begins with ``prefix``.
+
+    ``apt-cache depends`` printed it for ``meta``.
+    """
     match = re.search(rf'^\s*\|?Depends: ({re.escape(prefix)}[^\s<>]*)\s*$', listing, re.MULTILINE)
     if not match:
         found = ', '.join(re.findall(r'Depends: (\S+)', listing)) or 'nothing'
@@ -128,7 +143,11 @@ def parse_dependency(listing: str, meta: str, prefix: str) -> str:
 
 
 def _deb_of(name: str, folder: Path) -> Path:
-    """Return the downloaded file of the package ``name`` (which may say its architecture or version)."""
+    """
+    Return the downloaded file of the package ``name``.
+
+    ``name`` may include its architecture or version.
+    """
     package = re.split('[:=/]', name)[0]
     found = sorted(folder.glob(f'{package}_*.deb'))
     if len(found) != 1:
@@ -139,8 +158,11 @@ def _deb_of(name: str, folder: Path) -> Path:
 def _with_lists(
     action: Callable[[Sequence[str]], _T], purpose: str, architecture: str = '', suite: str = ''
 ) -> _T:
-    """Call ``action`` with apt options: the lists that are there first (the system's, or ours of another architecture or release), then
-    lists of our own, fetched now.
+    """
+    Call ``action`` with apt options, at first for existing lists.
+
+    These are the system's, or ours of another architecture or release. If that fails, lists of our
+    own are fetched now.
     """
     _tool('apt-get')
     name = '-'.join(part for part in ('apt', suite, architecture) if part)
@@ -163,8 +185,10 @@ def _with_lists(
 
 
 def _private_options(folder: Path, architecture: str = '', suite: str = '') -> list[str]:
-    """Return options that keep apt's state in ``folder``, which the user can write to; for another architecture or release, as of a
-    machine on which nothing is installed.
+    """
+    Return options that keep apt's state in ``folder``, which the user can write to.
+
+    For another architecture or release it is the state of a machine on which nothing is installed.
     """
     for part in ('state/lists/partial', 'cache/archives/partial'):
         (folder / part).mkdir(parents=True, exist_ok=True)

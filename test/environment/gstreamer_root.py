@@ -1,4 +1,5 @@
-"""GStreamer as a distribution ships it, from Debian packages that are unpacked and not installed.
+"""
+GStreamer as a distribution ships it, from Debian packages that are unpacked and not installed.
 
     root = gstreamer_root.root()
     subprocess.run([...], env={**os.environ, **root.environment()})
@@ -33,7 +34,8 @@ FIXTURES = BUILD / 'fixtures'
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a root is made of.
+    """
+    What a root is made of.
 
     :param name: of its folder.
     :param format: part of the cache's name: another list of packages or plugins is another root.
@@ -95,7 +97,7 @@ class GStreamerRoot:
         return self.folder / 'lib'
 
     def environment(self, plugins: Path | None = None) -> dict[str, str]:
-        """What a process needs from its start; *plugins* is a folder with more of them."""
+        """Return what a process needs from its start; *plugins* is a folder with more of them."""
         registry = self.folder.with_name(f'{self.folder.name}-registry.bin')
         own_programs = (self.folder / 'bin').is_dir()
         return {
@@ -111,7 +113,11 @@ class GStreamerRoot:
         }
 
     def command(self, program: str, *arguments: str) -> list[str]:
-        """How a program runs with the newer root's libraries: one of its own, or any other one by its path."""
+        """
+        Return the command of a program that runs with the newer root's libraries.
+
+        It is one of the root's own programs, or any other one by its path.
+        """
         (linker,) = self.libraries.glob('ld-linux*.so.*')
         own = self.folder / 'bin' / program
         path = str(own if own.is_file() else program)
@@ -126,7 +132,7 @@ class GStreamerRoot:
         ]
 
     def compiler_arguments(self) -> list[str]:
-        """What gcc needs to compile and link against it."""
+        """Return what gcc needs to compile and link against it."""
         include = self.folder / 'include'
         libraries = (
             'gstreamer-1.0',
@@ -145,7 +151,10 @@ class GStreamerRoot:
 
 
 def root() -> GStreamerRoot:
-    """Return the root of the machine's own release, fetching it when neither this tree nor the cache has it.
+    """
+    Return the root of the machine's own release.
+
+    It is fetched when neither this tree nor the cache has it.
 
     :raises SetupError: the packages can't be fetched here; the message says why.
     """
@@ -223,7 +232,7 @@ def _keep(recipe: Recipe, tree: Path, kept: Path) -> None:
 
 
 def _soname(name: str) -> str:
-    """``libgstapp-1.0.so.0`` of ``libgstapp-1.0.so.0.2200.0``."""
+    """Return ``libgstapp-1.0.so.0`` of ``libgstapp-1.0.so.0.2200.0``."""
     stem, _, version = name.partition('.so.')
     return f'{stem}.so.{version.split(".")[0]}'
 
@@ -246,5 +255,5 @@ def _place(source: Path, target: Path) -> None:
 
 
 def with_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment, with *environment* on top."""
+    """Return this process's environment, with *environment* on top."""
     return {**os.environ, **environment}

@@ -1,4 +1,5 @@
-"""What an environment was made from: content hashes that say which part of it is out of date.
+"""
+What an environment was made from: content hashes that say which part of it is out of date.
 
 An environment is a stack of layers (wheels, interface packages, the package itself). A layer's key
 covers its own inputs and the key of the layer below it, so a change makes stale exactly what was
@@ -25,7 +26,11 @@ class Layer:
 
 
 def content_key(inputs: Iterable[Path], below: str) -> str:
-    """Hash the names and contents of ``inputs`` (a missing file counts too) on top of the key ``below``."""
+    """
+    Hash the names and contents of ``inputs`` on top of the key ``below``.
+
+    A missing file counts too.
+    """
     digest = hashlib.sha256(below.encode())
     for path in inputs:
         content = path.read_bytes() if path.is_file() else b'missing'

@@ -15,7 +15,11 @@ BUILD = ROOT / 'build'
 
 
 def cache_folder() -> Path:
-    """Return the cache that all clones of one user share; ``build/cache`` where the user's is not writable."""
+    """
+    Return the cache that all clones of one user share.
+
+    It is ``build/cache`` where the user's is not writable.
+    """
     base = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
     shared = Path(base) / 'zc_perception'
     with suppress(OSError):
@@ -27,7 +31,11 @@ def cache_folder() -> Path:
 
 @contextmanager
 def locked(lock_file: Path, busy_message: str) -> Iterator[None]:
-    """Hold ``lock_file``; print ``busy_message`` once when somebody else holds it. The kernel frees it on a crash."""
+    """
+    Hold ``lock_file``; print ``busy_message`` once when somebody else holds it.
+
+    The kernel frees it on a crash.
+    """
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     with open(lock_file, 'w', encoding='ascii') as lock:
         try:

@@ -1,4 +1,8 @@
-"""What must be on the machine before an environment can be made, and installing it where that is allowed."""
+"""
+What must be on the machine before an environment can be made.
+
+It is installed where that is allowed.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +59,11 @@ def missing_packages() -> dict[str, str]:
 
 
 def _has_header(name: str) -> bool:
-    """Tell whether there is a gcc that finds the header ``name``: Debian's gcc can be installed without any."""
+    """
+    Tell whether there is a gcc that finds the header ``name``.
+
+    Debian's gcc can be installed without any header.
+    """
     if not shutil.which('gcc'):
         return False
     command = ['gcc', '-E', '-include', name, '-x', 'c', os.devnull]
@@ -101,7 +109,11 @@ def describe(missing: dict[str, str]) -> str:
 
 
 def _rights() -> list[str] | None:
-    """Return what to put before apt-get so that it may install; None when nothing does without a password."""
+    """
+    Return what to put before apt-get so that it may install.
+
+    None when nothing does without a password.
+    """
     if os.geteuid() == 0:
         return []
     sudo = ['sudo', '-n']
@@ -118,7 +130,11 @@ def _install_command(packages: Sequence[str] | dict[str, str]) -> list[str]:
 
 
 def _install(rights: Sequence[str], packages: Sequence[str], log: Path) -> None:
-    """Install ``packages``; fresh machines have no package lists and old ones have stale lists, so update first."""
+    """
+    Install ``packages`` after an update.
+
+    Fresh machines have no package lists, and old ones have stale lists.
+    """
     prefix = [*rights, 'env', 'DEBIAN_FRONTEND=noninteractive']
     run_logged([*prefix, 'apt-get', 'update'], log, ROOT)
     run_logged([*prefix, *_install_command(packages), '-o', 'DPkg::Lock::Timeout=300'], log, ROOT)

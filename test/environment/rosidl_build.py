@@ -1,4 +1,7 @@
-"""Builds ROS interface packages for rclpy with the real rosidl generators and a C compiler, without CMake.
+"""
+Builds ROS interface packages for rclpy without CMake.
+
+It uses the real rosidl generators and a C compiler.
 
 PyPI has the ROS wheels with the generators in them, but neither vision_msgs nor
 composition_interfaces. A package directory (``package.xml``, ``msg/*.msg``, ``srv/*.srv``) goes
@@ -114,12 +117,20 @@ class Workspace:
 
     @property
     def introspection(self) -> Path:
-        """The introspection type support: its sources have the names of others in ``generated``."""
+        """
+        The introspection type support.
+
+        Its sources have the names of others in ``generated``.
+        """
         return self.root / 'introspection' / self.package.name
 
     @property
     def python(self) -> Path:
-        """The Python package with the C sources of its extension module; its parent is an include folder."""
+        """
+        The Python package with the C sources of its extension module.
+
+        Its parent is an include folder.
+        """
         return self.root / 'python' / self.package.name
 
     def renew(self) -> None:
@@ -131,13 +142,17 @@ class Workspace:
 
 
 def installed_interface_packages(prefix: Path = PREFIX) -> dict[str, Path]:
-    """Every interface package in ``prefix``, with its share folder."""
+    """Return every interface package in ``prefix``, with its share folder."""
     index = prefix / 'share/ament_index/resource_index/rosidl_interfaces'
     return {entry.name: prefix / 'share' / entry.name for entry in sorted(index.glob('*'))}
 
 
 def check_dependencies(package: InterfacePackage, installed: Iterable[str]) -> None:
-    """Raise when a declared dependency is not installed: the generators' own error would be a bare KeyError."""
+    """
+    Raise when a declared dependency is not installed.
+
+    The generators' own error would be a bare KeyError.
+    """
     missing = sorted(set(package.dependencies) - set(installed))
     if missing:
         wheels = ' '.join('ros-' + name.replace('_', '-') for name in missing)
@@ -148,7 +163,11 @@ def check_dependencies(package: InterfacePackage, installed: Iterable[str]) -> N
 
 
 def generate(workspace: Workspace) -> dict[str, list[Path]]:
-    """Run the generators; returns the C and C++ sources of each library, and those of the extension module."""
+    """
+    Run the generators, and return the C and C++ sources of each library.
+
+    It also returns those of the extension module.
+    """
     from rosidl_generator_c import generate_c
     from rosidl_generator_py import generate_py
     from rosidl_generator_type_description import generate_type_hash
@@ -241,7 +260,11 @@ def write_arguments(
 
 
 def write_visibility_header(workspace: Workspace, generator: str) -> None:
-    """Write the header with the export macros, for which the generators have a template but no caller outside CMake."""
+    """
+    Write the header with the export macros.
+
+    The generators have a template for it, but no caller outside CMake.
+    """
     from rosidl_cli.command.helpers import generate_visibility_control_file
 
     header = f'{generator}__visibility_control.h'
@@ -262,7 +285,8 @@ class Unit:
 
 
 def translation_units(sources: dict[str, list[Path]]) -> list[Unit]:
-    """Group the sources: one unit per library and language, in the order in which to start them.
+    """
+    Group the sources: one unit per library and language, in the order in which to start them.
 
     The generated files are short and each of them includes the same few thousand header lines, so
     compiling them together takes a third of the time. Only the type descriptions cannot share a
@@ -300,7 +324,7 @@ class Compiler:
         return target
 
     def include_flags(self) -> list[str]:
-        """The generated headers, CPython, numpy and every package of the prefix."""
+        """Return the generated headers, CPython, numpy and every package of the prefix."""
         import numpy
 
         own = [
@@ -319,7 +343,11 @@ class Compiler:
 
 
 def link(target: Path, objects: Sequence[Path], own: Sequence[str], rpath: str) -> None:
-    """Link a shared object against the package's ``own`` libraries, those of other packages, and the runtime."""
+    """
+    Link a shared object.
+
+    It needs the package's ``own`` libraries, those of other packages, and the runtime.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     library_dir = PREFIX / 'lib'
     foreign = sorted(
@@ -363,7 +391,11 @@ def call(command: Sequence[str]) -> None:
 
 
 def compile_and_link(workspace: Workspace, sources: dict[str, list[Path]], jobs: int) -> None:
-    """Compile all units in parallel, then link and install the libraries and the extension module."""
+    """
+    Compile all units in parallel, then link and install.
+
+    It installs the libraries and the extension module.
+    """
     compiler = Compiler(workspace)
     (workspace.root / 'units').mkdir()
     units = translation_units(sources)
@@ -382,7 +414,7 @@ def compile_and_link(workspace: Workspace, sources: dict[str, list[Path]], jobs:
 
 
 def site_packages() -> Path:
-    """Where the running interpreter's compiled packages are installed."""
+    """Return where the running interpreter's compiled packages are installed."""
     return Path(sysconfig.get_path('platlib'))
 
 
@@ -395,7 +427,11 @@ def install_python(workspace: Workspace) -> None:
 
 
 def install_share(workspace: Workspace) -> None:
-    """Install definitions, type hashes and manifest, and register the package in the ament index."""
+    """
+    Install definitions, type hashes and manifest.
+
+    It registers the package in the ament index.
+    """
     package = workspace.package
     share = PREFIX / 'share' / package.name
     shutil.rmtree(share, ignore_errors=True)

@@ -1,4 +1,8 @@
-"""What the package needs at run time: under licences that a vehicle's maker can ship, in pinned versions, in agreement."""
+"""
+What the package needs at run time.
+
+Under licences that a vehicle's maker can ship, in pinned versions, in agreement.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ DYNAMICALLY_LINKED = {'opencv-python-headless'}
 
 
 def runtime() -> list[str]:
-    """What setup.py asks for, extras included but those of the tests."""
+    """Return what setup.py asks for, extras included but those of the tests."""
     tree = ast.parse((ROOT / 'setup.py').read_text(encoding='utf-8'))
     call = next(
         node
@@ -69,7 +73,7 @@ def needed(names: list[str]) -> Iterator[Distribution]:
 
 
 def licence(of: Distribution) -> str:
-    """What its metadata says, in one line."""
+    """Return what its metadata says, in one line."""
     metadata = of.metadata
     classifiers = [
         text for text in metadata.get_all('Classifier') or [] if text.startswith('License ::')

@@ -1,4 +1,8 @@
-"""The environment is real ROS 2: the interface packages built here are upstream's, byte for byte on the wire."""
+"""
+The environment is real ROS 2.
+
+The interface packages built here are upstream's, byte for byte on the wire.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What colcon installs: the files that messages name, and programs that run as root.
+"""
+What colcon installs: the files that messages name, and programs that run as root.
 
 sudo removes the environment, by which a workspace is found.
 """
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope='module', params=[(), ('--symlink-install',)], ids=['copied', 'symlinks'])
 def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace that colcon has built, with a space in its name."""
+    """Return a workspace that colcon has built, with a space in its name."""
     folder = tmp_path_factory.mktemp('a workspace')
     source = folder / 'src' / 'zc_perception'
     ignored = shutil.ignore_patterns('__pycache__', '*.egg-info')
@@ -49,7 +50,7 @@ def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def in_shell(workspace: Path, command: str) -> str:
-    """What the command says in a shell that has sourced the workspace."""
+    """Return what the command says in a shell that has sourced the workspace."""
     done = subprocess.run(
         ['bash', '-c', f'source install/local_setup.bash && {command}'],
         cwd=workspace, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False,

@@ -1,4 +1,5 @@
-"""libturbojpeg for tests: the machine's, or Debian's package, unpacked and not installed.
+"""
+libturbojpeg for tests: the machine's, or Debian's package, unpacked and not installed.
 
     from environment.turbojpeg import load
     load()
@@ -26,7 +27,8 @@ _loaded: list[ctypes.CDLL] = []
 
 
 def load() -> None:
-    """Have the library in this process.
+    """
+    Have the library in this process.
 
     :raises SetupError: it isn't here and can't be fetched; the message says why.
     """

@@ -1,6 +1,7 @@
-"""Writes ``corpus/``: small true examples of everything that is read, by the code that writes them on a vehicle, and what once went wrong.
+"""
+Writes ``corpus/``: small true examples of everything that is read.
 
-    python test/fuzz/make_corpus.py
+The code that writes them on a vehicle makes them. Inputs that once caused an error are there, too.
 
 Files named ``found-…`` are not touched: they were found by ``run_fuzz.py``.
 """
@@ -41,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def packets() -> dict[str, bytes]:
-    """Each message of docs/wire.md."""
+    """Return each message of docs/wire.md."""
     layout = make_layout()
     return {
         'hello': wire.pack_hello(
@@ -91,7 +92,7 @@ def recording() -> bytes:
 
 
 def image() -> bytes:
-    """One of 4x2."""
+    """Return one of 4x2."""
     kinds = STORE.types
     header = kinds['std_msgs/msg/Header'](kinds['builtin_interfaces/msg/Time'](1, 2), 'lens')
     message = kinds[IMAGE](header, 2, 4, 'mono8', 0, 4, np.arange(8, dtype=np.uint8))
@@ -109,7 +110,7 @@ def compressed_image() -> bytes:
 
 
 def bags() -> tuple[bytes, bytes]:
-    """One image each: MCAP without an index, and rosbag2's database."""
+    """Return one image each: MCAP without an index, and rosbag2's database."""
     with tempfile.TemporaryDirectory() as folder:
         mcap = Path(folder) / 'a.mcap'
         with mcap.open('wb') as file:

@@ -1,4 +1,9 @@
-"""Mutations of bytes: bits, numbers, cuts, repetitions, pieces of other files, and words that mean something to what reads them."""
+"""
+Mutations of bytes.
+
+Bits, numbers, cuts, repetitions, pieces of other files, and words that mean something to what
+reads them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ _WORDS = (b'\0', b'\xff\xfe', b'\xed\xa0\x80', b'{', b'[', b'"', b"'", b': ', b'
 
 
 def mutated(rng: random.Random, content: bytes, others: Sequence[bytes]) -> bytes:
-    """*content* with one to six things changed."""
+    """Return *content* with one to six things changed."""
     raw = bytearray(content)
     for _ in range(rng.randrange(1, 7)):
         at = rng.randrange(len(raw) + 1)

@@ -1,4 +1,7 @@
-"""Mutates the corpus for as long as one likes; what breaks a reader is kept in the corpus, and so is tested from then on.
+"""
+Mutates the corpus for as long as one likes.
+
+What breaks a reader is kept in the corpus, and so is tested from then on.
 
 python test/fuzz/run_fuzz.py [--seconds 60] [--seed 1] [TARGET …]
 """
@@ -23,12 +26,12 @@ from fuzz.targets import CORPUS, Target, TARGETS
 
 
 def corpus(name: str) -> list[bytes]:
-    """A target's stored examples."""
+    """Return a target's stored examples."""
     return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
 
 
 def defect(target: Target, content: bytes) -> str:
-    """What *content* makes of the reader besides a value or an allowed error; empty: nothing."""
+    """Return the defect that *content* shows in the reader; empty: none."""
     try:
         target.read(content)
     except target.allowed:
@@ -43,7 +46,7 @@ def defect(target: Target, content: bytes) -> str:
 def fuzz(
     name: str, seconds: float, seed: int, most: int = 10**9
 ) -> tuple[int, list[tuple[bytes, str]]]:
-    """How many were tried within *seconds*, and those that broke it."""
+    """Return how many were tried within *seconds*, and those that broke it."""
     target, rng, stored = TARGETS[name], random.Random(f'{seed} {name}'), corpus(name)
     found: list[tuple[bytes, str]] = []
     tried, deadline = 0, time.monotonic() + seconds
@@ -56,7 +59,7 @@ def fuzz(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 1 if something broke."""
+    """Return the exit code: 1 if something broke."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

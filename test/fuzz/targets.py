@@ -1,4 +1,8 @@
-"""Everything in the package that reads what others wrote: bytes in, a value or one of the package's own errors out, never anything else."""
+"""
+Everything in the package that reads what others wrote.
+
+Bytes in, a value or one of the package's own errors out, never anything else.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,8 @@ _F_ADD_SEALS = 1033
 
 @dataclass(frozen=True)
 class Target:
-    """One reader.
+    """
+    One reader.
 
     :ivar read: raises one of *allowed* for what it refuses; anything else is a defect.
     :ivar suffix: of files in the corpus.
@@ -58,7 +63,7 @@ def _file(content: bytes, suffix: str) -> Iterator[Path]:
 
 
 def _packets(raw: bytes) -> None:
-    """A packet as each end takes it; the first byte settles which message it is."""
+    """Return a packet as each end takes it; the first byte settles which message it is."""
     packet = memoryview(bytearray(raw[:MAX_PACKET]))
     kind = wire.message_type(packet)
     name = kind.name.lower().replace('buffer_retired', 'retired')
@@ -133,7 +138,7 @@ def _jpeg(raw: bytes) -> None:
 
 
 def _frame_log(raw: bytes) -> None:
-    """A log that begins with these bytes; the rest is zero."""
+    """Return a log that begins with these bytes; the rest is zero."""
     with OwnedFd(os.memfd_create('fuzz', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)) as fd:
         os.ftruncate(fd.fileno(), SIZE)
         os.pwrite(fd.fileno(), raw[:SIZE], 0)

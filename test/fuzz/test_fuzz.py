@@ -1,4 +1,8 @@
-"""The stored corpus, and a moment of mutations of it (a minute in the long form), against all that reads what others wrote."""
+"""
+The stored corpus, and a moment of its mutations, against all readers.
+
+The long form takes a minute. The readers are those of what others wrote.
+"""
 
 from __future__ import annotations
 

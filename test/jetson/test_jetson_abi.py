@@ -1,4 +1,8 @@
-"""The structs and enums of the NvBufSurface and NvBufSurfTransform doubles are the package's, as a C compiler lays them out."""
+"""
+The structs and enums of the doubles are the package's.
+
+A C compiler lays out those of the NvBufSurface and NvBufSurfTransform doubles.
+"""
 
 from __future__ import annotations
 

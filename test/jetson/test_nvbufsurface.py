@@ -1,4 +1,8 @@
-"""NvBufSurface images against a C double of the library, whose struct layout is the C compiler's."""
+"""
+NvBufSurface images against a C double of the library.
+
+The C compiler lays out the double's structs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,11 @@ LAYOUT = compute_layout(NV12, 322, 46)
 
 @pytest.fixture(scope='module')
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The double's releases, by name. Each is a file of its own: a library that is loaded once stays loaded."""
+    """
+    Return the double's releases, by name.
+
+    Each is a file of its own: a library that is loaded once stays loaded.
+    """
     folder = tmp_path_factory.mktemp('nvbufsurface')
     paths = {
         release: folder / f'libnvbufsurface_{number}.so' for number, release in enumerate(RELEASES)

@@ -1,4 +1,8 @@
-"""The VIC against doubles of NVIDIA's libraries that really transform: compared with OpenCV, and every object given back."""
+"""
+The VIC against doubles of NVIDIA's libraries that really transform.
+
+Compared with OpenCV, and every object given back.
+"""
 
 from __future__ import annotations
 
@@ -181,7 +185,11 @@ def test_the_cpu_sees_each_new_picture(vic: Vic, libraries: Libraries) -> None:
 def test_block_linear_becomes_linear_in_a_buffer_of_the_pool(
     vic: Vic, libraries: Libraries
 ) -> None:
-    """What a camera needs: one buffer's layout to another's. The double knows a layout that no linear reader understands."""
+    """
+    What a camera needs: one buffer's layout to another's.
+
+    The double knows a layout that no linear reader understands.
+    """
     linear = surface(libraries, 128, 96)
     tiled_memory = SealedMemfd().allocate(linear.buffers[0].size)
     tiled = SurfaceImage(

@@ -1,4 +1,8 @@
-"""A process of its own that hangs, crashes or talks nonsense is one sentence, and nothing of it stays."""
+"""
+A process of its own that hangs, crashes or talks nonsense.
+
+It becomes one sentence, and nothing of it stays.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +131,7 @@ def test_a_machine_that_starts_no_process_is_explained(
 
 
 def writing_end(pipe: Path, reader: subprocess.Popen[bytes], deadline: float) -> int:
-    """Of a FIFO that a process is going to read."""
+    """Return of a FIFO that a process is going to read."""
     while True:
         try:
             return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)

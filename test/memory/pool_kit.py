@@ -1,4 +1,8 @@
-"""What the tests of the pool share: buffers that count how often they are closed, and an allocator that can run out of memory."""
+"""
+What the tests of the pool share.
+
+Buffers that count how often they are closed, and an allocator that can run out of memory.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +82,11 @@ def counted_pool(slots: int = 3, **options: Any) -> tuple[BufferPool, CountingAl
 
 
 def stop_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """The pools' time passes only when the result is called, with seconds: a busy machine lets nothing time out."""
+    """
+    Let the pools' time pass only when the result is called, with seconds.
+
+    So nothing times out on a busy machine.
+    """
     now = [time.monotonic()]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr(pool_module, 'time', clock)
@@ -103,7 +111,7 @@ def leased(pool: BufferPool, slot: Slot | None = None, holder: str = 'npu') -> L
 
 
 def closes(slot: Slot) -> int:
-    """How often the slot's one buffer was closed."""
+    """Return how often the slot's one buffer was closed."""
     buffer = slot.buffers[0]
     assert isinstance(buffer, CountedBuffer)
     return buffer.closes

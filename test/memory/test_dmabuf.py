@@ -1,4 +1,8 @@
-"""DmaBuf on memfd: size, identity, one cached mapping; CPU access and names against a scripted ioctl. Adopting: test_dmabuf_adopt.py."""
+"""
+DmaBuf on memfd: size, identity, one cached mapping; CPU access and names against a scripted ioctl.
+
+Adopting: test_dmabuf_adopt.py.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +42,19 @@ def buffer() -> Iterator[DmaBuf]:
 
 @pytest.fixture
 def device_buffer() -> Iterator[DmaBuf]:
-    """A memfd that says it is a dma-buf, for the calls that only those get."""
+    """Yield a memfd that says it is a dma-buf, for the calls that only those get."""
     buffer = DmaBuf(OwnedFd(os.memfd_create('stand_in')), BufferKind.DMABUF, 'dma_heap/system')
     yield buffer
     buffer.close()
 
 
 class ScriptedIoctl:
-    """Answers each call with the next error number (0: success), then with success, and keeps the calls with their arguments."""
+    """
+    Answers each call with the next error number, and keeps the calls.
+
+    0 is success; after the last number it answers with success. Calls are kept with their
+    arguments.
+    """
 
     def __init__(self, *answers: int) -> None:
         self.answers = list(answers)
@@ -204,7 +213,7 @@ def test_a_forked_child_s_close_takes_nothing_from_its_parent(buffer: DmaBuf) ->
 
 
 def in_use() -> int:
-    """Bytes of address space."""
+    """Return bytes of address space."""
     return int(Path('/proc/self/statm').read_text(encoding='ascii').split()[0]) * os.sysconf(
         'SC_PAGESIZE'
     )

@@ -1,4 +1,8 @@
-"""Descriptors from other processes: which are taken as buffers, and what their senders and receivers can do to the pixels."""
+"""
+Descriptors from other processes.
+
+Which are taken as buffers, and what their senders and receivers can do to the pixels.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +155,7 @@ def test_what_was_opened_read_only_is_not_taken_for_writing() -> None:
 
 @pytest.fixture
 def shared() -> Iterator[tuple[DmaBuf, OwnedFd]]:
-    """A buffer that has been sealed for sharing, and the descriptor that a peer gets."""
+    """Yield a buffer that has been sealed for sharing, and the descriptor that a peer gets."""
     buffer = SealedMemfd().allocate(2 * PAGE)
     assert buffer.peers_can_write and not buffer.mapped
     assert buffer.seal_for_sharing() and not buffer.peers_can_write

@@ -1,4 +1,8 @@
-"""Fences that need no driver: eventfd and deadline, the waiting that all of them share, and Waker. sync_files: test_sync_file.py."""
+"""
+Fences that need no driver.
+
+Eventfd and deadline, the waiting that all of them share, and Waker. sync_files: test_sync_file.py.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ def signalled_event(error: BaseException | None = None) -> EventFence:
 
 @pytest.fixture
 def interrupting_signals() -> Iterator[list[int]]:
-    """A signal handler that returns runs every 5 ms; the list grows with it."""
+    """Yield a signal handler that returns runs every 5 ms; the list grows with it."""
     seen: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, _: seen.append(number))
     signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
@@ -227,7 +231,7 @@ def test_a_forked_child_s_wait_takes_nothing_from_its_parent() -> None:
 def ends(
     waker: Waker, fences: tuple[EventFence, ...] = ()
 ) -> tuple[threading.Thread, threading.Event]:
-    """A wait without a bound in another thread, and whether it has ended."""
+    """Return a wait without a bound in another thread, and whether it has ended."""
     ended = threading.Event()
     thread = threading.Thread(target=lambda: (waker.wait(None, fences), ended.set()), daemon=True)
     thread.start()

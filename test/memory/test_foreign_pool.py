@@ -1,4 +1,8 @@
-"""Slots over somebody else's buffers: known again by what they are, however many there turn out to be."""
+"""
+Slots over somebody else's buffers.
+
+Known again by what they are, however many there turn out to be.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ def buffers() -> Buffers:
 
 
 def again(of: Buffers) -> Buffers:
-    """The same memory, by other descriptors."""
+    """Return the same memory, by other descriptors."""
     return tuple(DmaBuf(buffer.dup(), BufferKind.MEMFD, 'memfd') for buffer in of)
 
 

@@ -1,4 +1,8 @@
-"""Allocators: the sealed memfd for real; the two device files with a scripted ioctl, for machines that lack them."""
+"""
+Allocators: the real sealed memfd, and the two device files with a scripted ioctl.
+
+Machines may lack the device files.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ PAGE = os.sysconf('SC_PAGE_SIZE')
 
 @pytest.fixture
 def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder in which the device files are looked for."""
+    """Return an empty folder in which the device files are looked for."""
     monkeypatch.setattr(heaps, 'DMA_HEAP_DIRECTORY', str(tmp_path / 'dma_heap'))
     monkeypatch.setattr(heaps, 'UDMABUF_DEVICE', str(tmp_path / 'udmabuf'))
     monkeypatch.setattr(heaps, 'NVMAP_DEVICE', str(tmp_path / 'nvmap'))
@@ -46,7 +50,11 @@ def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class KernelDouble:
-    """Allocates memfds for the two allocation ioctls, from the documented layout of their arguments."""
+    """
+    Allocates memfds for the two allocation ioctls.
+
+    It follows the documented layout of their arguments.
+    """
 
     def __init__(self) -> None:
         self.heap_requests: list[tuple[int, int, int, int]] = []

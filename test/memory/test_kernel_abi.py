@@ -1,4 +1,8 @@
-"""A C compiler says what the kernel's dma-buf, dma-heap, udmabuf and sync_file interfaces are; ours must be the same."""
+"""
+A C compiler says what the kernel's dma-buf, dma-heap, udmabuf and sync_file interfaces are.
+
+Ours must be the same.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ LAYOUTS = {
 
 @pytest.fixture(scope='module')
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """What the compiler says, by expression."""
+    """Return what the compiler says, by expression."""
     expressions = [*NUMBERS]
     for name, (_, members) in LAYOUTS.items():
         expressions += [
@@ -76,7 +80,11 @@ def test_numbers(name: str, compiled: dict[str, int]) -> None:
 
 
 def _offsets(layout: str) -> list[int]:
-    """Where each item of a struct format begins: formats of one item per member, strings included."""
+    """
+    Return where each item of a struct format begins.
+
+    Formats have one item per member, strings included.
+    """
     offsets, position, count = [], 0, ''
     for letter in layout.lstrip('<'):
         if letter.isdigit():

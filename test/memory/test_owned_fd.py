@@ -97,7 +97,11 @@ def closings(source: str) -> list[int]:
 
 
 def test_nobody_else_in_the_rooms_of_frames_closes_a_number() -> None:
-    """Whoever borrows a descriptor has only a number, and can't close it by mistake: all owners are of this type."""
+    """
+    A borrower of a descriptor has only a number, and can't close it by mistake.
+
+    All owners are of this type.
+    """
     assert closings('import os\nos.close(3)\nfrom os import close\nclose(4)') == [2, 4], (
         'the search works'
     )

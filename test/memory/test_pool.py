@@ -1,4 +1,8 @@
-"""Slots, leases, quotas and release fences of one pool, in one thread. Threads, forks and finalizers: test_pool_concurrency.py."""
+"""
+Slots, leases, quotas and release fences of one pool, in one thread.
+
+Threads, forks and finalizers: test_pool_concurrency.py.
+"""
 
 from __future__ import annotations
 

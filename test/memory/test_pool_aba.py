@@ -1,4 +1,8 @@
-"""ABA: the same slot, index, buffer and even inode come back for another frame, and whatever is left of the first must not reach it."""
+"""
+ABA: a slot with the same index, buffer and inode comes back for another frame.
+
+What is left of the first frame must not reach the second one.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,11 @@ def test_a_lease_of_generation_n_is_refused_at_n_plus_1() -> None:
 
 
 class OneFile:
-    """An allocator whose buffers are one file, so that every slot's inode is the same, as when the kernel reuses a number."""
+    """
+    An allocator whose buffers are one file.
+
+    So every slot's inode is the same, as when the kernel reuses a number.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path

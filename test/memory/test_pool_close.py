@@ -1,4 +1,8 @@
-"""A closed pool finishes by itself: nobody calls it any more, yet its last frames come back only later."""
+"""
+A closed pool finishes by itself.
+
+No caller uses it any more, yet its last frames come back only later.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,11 @@ MakeFrame = Callable[..., Frame]
 
 @pytest.fixture(autouse=True)
 def reaper(no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reaper]:
-    """One that no other test uses. With the last slot its thread goes too, and its descriptor."""
+    """
+    Yield one that no other test uses.
+
+    With the last slot its thread goes too, and its descriptor.
+    """
     own = Reaper()
     monkeypatch.setattr(pool_module, 'REAPER', own)
     threads: list[threading.Thread] = []

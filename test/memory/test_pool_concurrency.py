@@ -27,7 +27,7 @@ MakeFrame = Callable[..., Frame]
 
 
 def wait_in_thread(pool: BufferPool) -> tuple[threading.Thread, list[Slot | None]]:
-    """A producer that is already waiting when this returns."""
+    """Return a producer that is already waiting when this returns."""
     got: list[Slot | None] = []
     looked, wait = threading.Event(), Waker.wait
     thread = threading.Thread(
@@ -94,7 +94,11 @@ def test_closing_wakes_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize('fence_is', ['pending', 'a closed number', 'a dead end'])
 def test_a_wait_does_not_spin(fence_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """poll(2) returns at once for a closed descriptor and for a pipe without a writer, and would again and again."""
+    """
+    poll(2) returns at once, again and again, for a closed descriptor.
+
+    It does the same for a pipe without a writer.
+    """
     pool, _ = counted_pool(1)
     fence = EventFence()
     if fence_is != 'pending':
@@ -121,7 +125,11 @@ def test_a_wait_does_not_spin(fence_is: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_forked_child_asks_for_nothing_and_never_hangs(make_pool: MakePool) -> None:
-    """Every call of a copy ends at once, though the lock was held when the child was made: giving back does nothing, asking raises."""
+    """
+    Every call of a copy ends at once, though the lock was held when the child was made.
+
+    Giving back does nothing, asking raises.
+    """
     heard: list[Slot] = []
     pool = make_pool(slots=3, on_free=heard.append)
     pool.add_retire_listener(heard.append)

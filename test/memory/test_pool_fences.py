@@ -19,7 +19,11 @@ MakePool = Callable[..., BufferPool]
 
 
 def test_a_slot_is_retired_while_a_late_job_still_reads_its_mapping(make_pool: MakePool) -> None:
-    """Closing a mapping that has views raises BufferError: the producer must not see it, and the reader must not lose its bytes."""
+    """
+    Closing a mapping that has views raises BufferError.
+
+    The producer must not see it, and the reader must not lose its bytes.
+    """
     pool, fence = make_pool(slots=1, release_timeout_s=TIMEOUT_S), EventFence()
     slot = acquired(pool)
     slot.buffers[0].mapping()[0] = 42
@@ -53,7 +57,11 @@ def test_a_replacement_that_can_not_be_allocated_is_tried_again(failure: Excepti
 
 
 def test_the_allocator_and_the_listeners_may_use_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are called without the lock: an allocator may ask for statistics, and a listener may look at who holds what."""
+    """
+    They are called without the lock.
+
+    An allocator may ask for statistics, and a listener may look at who holds what.
+    """
     pass_time = stop_clock(monkeypatch)
     pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
     heard: list[str] = []
@@ -121,7 +129,11 @@ def test_error_fences_are_counted() -> None:
 
 
 def test_a_fence_of_a_refused_release_is_closed_too() -> None:
-    """Its ownership has passed; only the very fence that came with the first release is still needed."""
+    """
+    Its ownership has passed.
+
+    Only the very fence that came with the first release is still needed.
+    """
     pool, _ = counted_pool(1)
     lease, first, second = leased(pool), EventFence(), EventFence()
     pool.release(lease, first)

@@ -1,4 +1,5 @@
-"""The pool against an independent model of it, driven by hypothesis.
+"""
+The pool against an independent model of it, driven by hypothesis.
 
 No slot is lost and none handed out twice; a stale lease is always refused; generations only grow;
 every buffer is closed exactly once and never while it is leased; every listener hears of every
@@ -130,7 +131,7 @@ class PoolModel(RuleBasedStateMachine):
             self.expected_frees[slot.slot.buffer_uid] += 1
 
     def collected(self) -> None:
-        """What every look does: abandoned leases, fences, replacements."""
+        """Return what every look does: abandoned leases, fences, replacements."""
         self.now += (
             1.5  # longer than any back-off of the allocator, and 40 steps are far from a timeout
         )
@@ -324,7 +325,11 @@ class PoolModel(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 5))
     def insert(self, most: int) -> None:
-        """Buffers of somebody else come: one more slot, in the place of a retired slot or of the one free for longest."""
+        """
+        Let buffers of another owner come: one more slot.
+
+        It replaces a retired slot, or the slot that was free for longest.
+        """
         other = CountingAllocator()
         before = list(self.pool.slots)
         fresh, ended = self.pool.insert(other(), most)

@@ -1,4 +1,8 @@
-"""A consumer has died: its frames are taken back, and rest until no device of it can still read them."""
+"""
+A consumer has died.
+
+Its frames are taken back, and rest until no device of it can still read them.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +158,7 @@ def _raise(number: int) -> SyncFile | None:
 
 
 def _pending(kernel: SyncKernel, given: list[SyncFile]) -> SyncFile:
-    """A fence that doesn't signal, kept in *given* so that only close() closes it."""
+    """Return a fence that doesn't signal, kept in *given* so that only close() closes it."""
     given.append(kernel.sync_file(KernelFence(b'metis-0')))
     return given[-1]
 

@@ -1,4 +1,8 @@
-"""Producers, consumers, devices and an administrator at once; what they did is recorded and checked afterwards."""
+"""
+Producers, consumers, devices and an administrator at once.
+
+What they did is recorded and checked afterwards.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,11 @@ def _threads_take_turns_often(no_fd_leak: None) -> Iterator[None]:
 
 
 class Stress:
-    """Every frame's pixels are its own number: whoever reads another one has found a slot that was handed out twice."""
+    """
+    Every frame's pixels are its own number.
+
+    If a reader finds another number, a slot was handed out twice.
+    """
 
     def __init__(self, slots: int, seed: int) -> None:
         self.memory = CountingAllocator()
@@ -172,7 +180,11 @@ class Stress:
         self.pool.collect()
 
     def check_history(self) -> None:
-        """A slot has one filler at a time, and its generations grow from use to use, one use for each."""
+        """
+        Check that a slot has one filler at a time.
+
+        Its generations grow from use to use, one use for each.
+        """
         uses: dict[int, list[Entry]] = defaultdict(list)
         for entry in sorted(self.history):
             uses[entry[2]].append(entry)

@@ -1,4 +1,8 @@
-"""sync_files against a double of the kernel's ioctls. Real ones, of a driver: the rig's memory checks."""
+"""
+sync_files against a double of the kernel's ioctls.
+
+Real ones, of a driver: the rig's memory checks.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +97,11 @@ def test_a_duplicate_has_the_error_of_its_merge(kernel: SyncKernel) -> None:
 def test_however_parts_end_a_merge_tells_whether_all_went_well(
     states: list[int], order: list[int], kernel: SyncKernel
 ) -> None:
-    """Some end before merging (*states*), the others after it, in any order, the second of those with an error."""
+    """
+    Some parts end before merging (*states*), the others after it, in any order.
+
+    The second of the others ends with an error.
+    """
     fences = [
         done(index + 1, status) if status else KernelFence(b'metis-0')
         for index, status in enumerate(states)

@@ -1,4 +1,8 @@
-"""What the negotiation's tests share: formats by short names, and a producer that allocates sealed memory and remembers what it did."""
+"""
+What the negotiation's tests share.
+
+Formats by short names, and a producer that allocates sealed memory and remembers what it did.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ SIZE = (64, 48)
 
 
 def f(text: str) -> Format:
-    """``NV12 linear``, ``NV12 tiled``, ``XR24 x``, ``NV12 implicit``."""
+    """Return ``NV12 linear``, ``NV12 tiled``, ``XR24 x``, ``NV12 implicit``."""
     name, _, modifier = text.partition(' ')
     modifiers = {'linear': LINEAR, 'tiled': TILED, 'x': X_TILED, 'y': Y_TILED, 'implicit': INVALID}
     return fourcc_code(name.ljust(4)), modifiers[modifier]

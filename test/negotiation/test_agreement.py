@@ -1,4 +1,8 @@
-"""Who can agree on what: a table of participants with what comes out, or what the message says; and that it is right by brute force."""
+"""
+Which participants can agree on what.
+
+A table has participants and the result or the message; brute force proves that it is right.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ DMA_HEAPS = ('dma_heap/system', 'dma_heap/linux,cma')
 def offering(
     participants: Sequence[BufferConstraints], heaps: tuple[str, ...]
 ) -> list[BufferConstraints]:
-    """The same with a camera that allocates from *heaps*; without any it names none."""
+    """Return the same with a camera that allocates from *heaps*; without any it names none."""
     return [
         replace(p, heaps=heaps) if heaps and index == 0 else p
         for index, p in enumerate(participants)
@@ -331,7 +335,7 @@ def possible_image(
     per_plane: bool,
     size: tuple[int, int],
 ) -> bool:
-    """Whether a layout of that kind exists that each participant, looked at alone, can use."""
+    """Tell whether a layout of that kind exists that each participant alone can use."""
     planes = {NV12: 2, YUYV: 1, XR24: 1}[fourcc]
     listed = [p.formats is None or (fourcc, modifier) in p.formats for p in group]
     tiles_for_cpu = modifier != LINEAR and any(p.cpu_access for p in group)

@@ -1,4 +1,8 @@
-"""Whether another setting would suit everybody, who stands against it, and whom a stand-in speaks for."""
+"""
+Whether another setting would suit every participant, and what stands against it.
+
+Also for which consumers a stand-in speaks.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +146,11 @@ def _constraints() -> st.SearchStrategy[list[BufferConstraints]]:
 def test_whoever_comes_the_agreement_keeps_what_it_promised(
     early: list[BufferConstraints], late: list[BufferConstraints]
 ) -> None:
-    """Nobody who has buffers is violated; a newcomer for whom a setting exists gets it, without harm to the others."""
+    """
+    A consumer that has buffers keeps them.
+
+    A newcomer for which a setting exists gets it, without harm to the others.
+    """
     # Of other layouts only their allocator knows what they need.
     camera = who('camera', 'NV12 linear', 'YUYV linear', slots=2)
     producer = Producer()

@@ -28,7 +28,11 @@ def producer(no_fd_leak: None) -> Iterator[Producer]:
 
 
 class Importer:
-    """A trial import that remembers inodes, gives back what it kept, and fails at the slot that it is told."""
+    """
+    A trial import that remembers inodes and gives back what it kept.
+
+    It fails at a given slot.
+    """
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.fails_at = fails_at
@@ -126,7 +130,6 @@ def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_o
     producer: Producer,
 ) -> None:
     """A driver may not keep an alignment that it was asked for."""
-
     producer.vary = lambda allocation: replace(allocation, layout=compute_layout(NV12, *SIZE))
     npu = Consumer(who('npu', stride_align=128))
     session = BufferSession(CAMERA, SIZE)

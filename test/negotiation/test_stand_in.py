@@ -1,4 +1,8 @@
-"""The text of parameter ``participants``: what each word means, and what is said about those that mean nothing."""
+"""
+The text of parameter ``participants``.
+
+What each word means, and what is said about those that mean nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Frames made of nothing for a frame log, and a second reading of its memory, from the documented layout alone."""
+"""
+Artificial frames for a frame log, and a second reader of its memory.
+
+The reader follows the documented layout alone.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ FIELDS = (
 
 
 def record_at(memory: bytes, index: int) -> dict[str, int]:
-    """The fields of the record in place *index* of the ring."""
+    """Return the fields of the record in place *index* of the ring."""
     start = 32 * 1024 + 192 * index
     return {
         name: struct.unpack_from(f'<{letter}', memory, start + offset)[0]
@@ -33,7 +37,7 @@ def made_frame(
     sequence: int = 0, *, inodes: tuple[int, ...] = (77,), generation: int = 1, buffer_uid: int = 9, stamp_ns: int = 5,
     captured_ns: int = 6, published_ns: int = 7, cost_ns: int = 4, device: int = 3,
 ) -> Any:  # fmt: skip
-    """What a log reads of a frame."""
+    """Return what a log reads of a frame."""
     buffers = tuple(Made(identity=Made(device=device, inode=inode)) for inode in inodes)
     data = Made(
         sequence=sequence, generation=generation, buffer_uid=buffer_uid, header=Made(stamp_ns=stamp_ns), captured_ns=captured_ns,
@@ -50,7 +54,7 @@ def made_entry(
     handle: int = 2,
     **job: int,
 ) -> Any:
-    """What a log reads of a job."""
+    """Return what a log reads of a job."""
     return Made(
         frame=frame, received_ns=received_ns, submitted_ns=submitted_ns, signalled_ns=signalled_ns, handle=Made(number=handle),
         job=Made(**job),
@@ -70,19 +74,23 @@ def own_log_links() -> list[Path]:
 
 
 def log_memory() -> bytes:
-    """The whole memory of the only log of this process."""
+    """Return the whole memory of the only log of this process."""
     return _only_log().read_bytes()
 
 
 def _only_log() -> Path:
-    """A link to it; its writer and its readers have one each."""
+    """Return a link to it; its writer and its readers have one each."""
     links = own_log_links()
     assert len({link.stat().st_ino for link in links}) == 1
     return links[0]
 
 
 def overwrite(offset: int, content: bytes) -> None:
-    """Change bytes of the only log of this process, as a writer in the middle of something would leave them."""
+    """
+    Change bytes of the only log of this process.
+
+    It looks as if a writer was interrupted.
+    """
     fd = os.open(_only_log(), os.O_RDWR)
     try:
         assert os.pwrite(fd, content, offset) == len(content)

@@ -1,6 +1,10 @@
-"""A process with frame logs: ``flood`` writes records as fast as it can, whose every field follows from its number; ``still`` writes three
-and waits. Says 'ready' and ends with its input, or after *seconds*, in which it has written more
-than 10 000.
+"""
+A process with frame logs.
+
+``flood`` writes records as fast as it can, whose every field follows from its number; ``still``
+writes three and waits.
+
+Says 'ready' and ends with its input, or after *seconds*, in which it has written more than 10 000.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from zc_perception.observe.frame_log import FrameLog
 
 
 def flood_record(log: FrameLog, n: int) -> None:
-    """The n-th."""
+    """Return the n-th."""
     frame = made_frame(
         n,
         inodes=(n + 1, n + 2),

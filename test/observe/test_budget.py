@@ -14,7 +14,7 @@ USUAL = dict(zip(NAMES, (1, 2, 3, 30, 1, 2, 1), strict=True))
 
 
 def times(**longer: int) -> tuple[int, ...]:
-    """Of a frame whose stages take what is usual, in ms, and some longer."""
+    """Return of a frame whose stages take what is usual, in ms, and some longer."""
     spans = [(USUAL[name] + longer.get(name, 0)) * MS for name in NAMES]
     return tuple(itertools.accumulate(spans, initial=1_000 * MS))
 

@@ -1,4 +1,8 @@
-"""``/diagnostics`` as another program receives it: form, rhythm, changes of level, faults of whoever collects."""
+"""
+``/diagnostics`` as another program receives it.
+
+Form, rhythm, changes of level, faults of whoever collects.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,11 @@ OK, WARN, ERROR = (
 
 
 class Desk:
-    """A node whose statuses a test sets, and its diagnostics, looked at as often as the test likes."""
+    """
+    A node whose statuses a test sets, and its diagnostics.
+
+    They are looked at as often as the test likes.
+    """
 
     def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 50.0
@@ -51,7 +59,7 @@ class Desk:
         self.regular += 1
 
     def pass_time(self, seconds: float) -> int:
-        """How many messages came."""
+        """Return how many messages came."""
         before = len(self.sent)
         for _ in range(round(seconds / diagnostics.LOOK_S)):
             self.now += diagnostics.LOOK_S

@@ -1,4 +1,8 @@
-"""A frame log: what is written is what is read, and what goes wrong costs a record or a warning, nothing else."""
+"""
+A frame log.
+
+What is written is what is read, and what goes wrong costs a record or a warning, nothing else.
+"""
 
 from __future__ import annotations
 

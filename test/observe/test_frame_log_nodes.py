@@ -1,4 +1,8 @@
-"""The frame logs of real nodes: what they write while frames flow, seen as another process sees it, and that nothing of them stays."""
+"""
+The frame logs of real nodes.
+
+What they write while frames flow, seen as another process sees it, and that nothing of them stays.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Frame logs from another process: while one writes at full speed, after it was killed, of forked children, and of who isn't one."""
+"""
+Frame logs from another process.
+
+The writer runs at full speed, was killed, is a forked child, or is something else.
+"""
 
 from __future__ import annotations
 
@@ -197,7 +201,7 @@ def test_what_only_has_the_name_is_reported_and_hides_no_log(
 
 
 def _proc(tmp_path: Path, pid: int, **files: str) -> Path:
-    """A ``/proc`` with this process in it, under another number."""
+    """Return a ``/proc`` with this process in it, under another number."""
     folder = tmp_path / str(pid)
     folder.mkdir()
     (folder / 'fd').symlink_to('/proc/self/fd')

@@ -1,4 +1,8 @@
-"""What is said to whoever may not look: to be root, or which capabilities a root of a container lacks."""
+"""
+The message for a user that may not look.
+
+It says to be root, or which capabilities a root of a container lacks.
+"""
 
 from __future__ import annotations
 

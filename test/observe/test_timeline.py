@@ -1,4 +1,9 @@
-"""The timeline: stages and kernel events of the same frame find each other, and every trace keeps the format's rules."""
+"""
+The timeline.
+
+Stages and kernel events of the same frame find each other, and every trace keeps the format's
+rules.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""``zc_timeline``: stages fill the whole way, files are known to be writable before, and what it says of nodes that run."""
+"""
+``zc_timeline``.
+
+Stages fill the whole way, files are known to be writable before, and what it says of nodes that
+run.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +82,7 @@ def test_frames_that_were_not_processed_here_are_no_result(records: list[FrameRe
 
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two nodes of this process, which have three frames while the program looks."""
+    """Yield two nodes of this process, which have three frames while the program looks."""
     with FrameLog('capture', '/camera'), FrameLog('inference', '/npu') as inference:
 
         def look(seconds: float) -> None:

@@ -1,4 +1,8 @@
-"""Records and kernel events of a graph that ran like clockwork, and the rules that every trace has to keep."""
+"""
+Records and kernel events of a graph that ran like clockwork.
+
+Also the rules that every trace has to keep.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,11 @@ def event(time_ns: int, name: str, tid: int = INFERENCE_THREAD, **fields: object
 
 
 def published(n: int, **changes: Any) -> FrameRecord:
-    """Captured at BASE + n * PERIOD after 2 ms of work, published 0.1 ms later, delivered after 0.4 ms more. Slots take turns by four."""
+    """
+    Return the record of a frame captured at BASE + n * PERIOD after 2 ms of work.
+
+    It is published 0.1 ms later, and delivered after 0.4 ms more. Slots take turns by four.
+    """
     t = BASE + n * PERIOD
     record = FrameRecord(
         number=n + 1, kind=RecordKind.PUBLISHED, sequence=n, generation=n // 4 + 1, buffer_uid=500 + n % 4, stamp_ns=10**18 + n * PERIOD,
@@ -37,7 +45,12 @@ def published(n: int, **changes: Any) -> FrameRecord:
 
 
 def processed(n: int, **changes: Any) -> FrameRecord:
-    """Taken 1 ms after its capture, submitted at 2 ms, its fence seen at 12 ms, decoded from 13 to 15 ms, sent at 16 ms."""
+    """
+    Return the record of a frame that was taken 1 ms after its capture.
+
+    It is submitted at 2 ms, its fence is seen at 12 ms, it is decoded from 13 to 15 ms, and sent
+    at 16 ms.
+    """
     t = BASE + n * PERIOD
     record = published(n)._replace(
         kind=RecordKind.PROCESSED, received_ns=t + MS, submitted_ns=t + 2 * MS, signalled_ns=t + 12 * MS, done_ns=t + 13 * MS,
@@ -48,7 +61,7 @@ def processed(n: int, **changes: Any) -> FrameRecord:
 
 
 def kernel_events(n: int) -> list[KernelEvent]:
-    """Of frame *n*, with the import cache off."""
+    """Return of frame *n*, with the import cache off."""
     t, inode, handle, fence = (
         BASE + n * PERIOD,
         100 + n % 4,
@@ -88,7 +101,11 @@ def nodes(
 
 
 def check_rules(trace: Mapping[str, Any]) -> None:
-    """The trace-event format's rules, and ours: slices of one track never overlap, flows go forward and begin inside of slices."""
+    """
+    Check the trace-event format's rules, and ours.
+
+    Slices of one track never overlap; flows go forward and begin inside of slices.
+    """
     assert (
         set(trace) == {'traceEvents', 'displayTimeUnit', 'otherData'}
         and trace['displayTimeUnit'] == 'ms'

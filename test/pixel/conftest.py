@@ -14,7 +14,11 @@ import pytest
 
 @pytest.fixture(scope='session')
 def header() -> Callable[[str], CHeader]:
-    """Reads a header by its name. Where none can be had, tests are skipped; with ``ZC_RIG=required``, as in CI, they fail."""
+    """
+    Read a header by its name.
+
+    Where none can be had, tests are skipped; with ``ZC_RIG=required``, as in CI, they fail.
+    """
     try:
         paths: dict[str, Path] = headers()
     except SetupError as error:
@@ -33,11 +37,11 @@ def header() -> Callable[[str], CHeader]:
 
 @pytest.fixture(scope='session')
 def drm(header: Callable[[str], CHeader]) -> CHeader:
-    """``drm_fourcc.h`` of libdrm-dev."""
+    """Return ``drm_fourcc.h`` of libdrm-dev."""
     return header('drm_fourcc.h')
 
 
 @pytest.fixture(scope='session')
 def v4l2(header: Callable[[str], CHeader]) -> CHeader:
-    """``videodev2.h`` of linux-libc-dev."""
+    """Return ``videodev2.h`` of linux-libc-dev."""
     return header('videodev2.h')

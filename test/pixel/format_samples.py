@@ -1,4 +1,7 @@
-"""Planes of every format, packed by hand from the formats' descriptions in ``drm_fourcc.h``, and what their colours are.
+"""
+Planes of every format, packed by hand, and what their colours are.
+
+The source is the formats' descriptions in ``drm_fourcc.h``.
 
 Nothing here is taken from the package: it is what its conversions are compared with.
 """
@@ -42,12 +45,12 @@ ALL = (*YUV, *BYTE_ORDERS, *GREY, *WORDS)
 
 
 def steps(name: str) -> tuple[int, int]:
-    """What width and height have to be multiples of."""
+    """Return what width and height have to be multiples of."""
     return SUBSAMPLING.get(name, (1, 1))
 
 
 def _wide(samples: Samples, bits: int, random: np.random.Generator) -> NDArray[np.uint16]:
-    """The 8 bits on top, and less than half a step below, so that rounding brings them back."""
+    """Return the 8 bits on top, and less than half a step below: rounding restores them."""
     below = random.integers(0, 1 << 7, samples.shape).astype(np.uint16)
     return (samples.astype(np.uint16) << 8) | (below >> (16 - bits) << (16 - bits))
 
@@ -55,7 +58,7 @@ def _wide(samples: Samples, bits: int, random: np.random.Generator) -> NDArray[n
 def yuv_planes(
     name: str, y: Samples, u: Samples, v: Samples, random: np.random.Generator
 ) -> list[NDArray[Any]]:
-    """The planes of luma (height, width) and chroma samples at the format's own subsampling."""
+    """Return the planes of luma (height, width) and of the format's own chroma samples."""
     if name in WIDE:
         return [_wide(plane, WIDE[name], random) for plane in (y, np.stack([u, v], axis=-1))]
     if name in ('NV12', 'NV16', 'NV24'):
@@ -71,7 +74,11 @@ def yuv_planes(
 
 
 def rgb_planes(name: str, rgb: Samples, random: np.random.Generator) -> list[NDArray[Any]]:
-    """The plane of R, G, B (height, width, 3); of grey formats, of R. Words hold the upper 5 and 6 bits."""
+    """
+    Return the plane of R, G, B (height, width, 3); of grey formats, of R.
+
+    Words hold the upper 5 and 6 bits.
+    """
     red, green, blue = (rgb[..., i] for i in range(3))
     if name == 'R8  ':
         return [red.copy()]
@@ -94,7 +101,7 @@ def rgb_planes(name: str, rgb: Samples, random: np.random.Generator) -> list[NDA
 
 
 def strided(plane: NDArray[Any], padding: int) -> NDArray[Any]:
-    """The same samples, read-only, with *padding* samples of noise behind each row."""
+    """Return the same samples, read-only, with *padding* samples of noise behind each row."""
     rows, row = plane.shape[0], plane[0].size + padding
     memory = (
         np.random.default_rng(padding)
@@ -113,7 +120,7 @@ def strided(plane: NDArray[Any], padding: int) -> NDArray[Any]:
 
 
 def spread(chroma: NDArray[Any], name: str) -> NDArray[Any]:
-    """One chroma sample for each luma sample."""
+    """Return one chroma sample for each luma sample."""
     across, down = SUBSAMPLING[name]
     return chroma.repeat(down, axis=0).repeat(across, axis=1)
 
@@ -148,7 +155,7 @@ def noise(name: str, width: int, height: int, seed: int) -> tuple[Samples, Sampl
 
 
 def words_rgb(rgb: Samples) -> Samples:
-    """What 5, 6 and 5 bits keep of R, G, B, with all ones as 255."""
+    """Return what 5, 6 and 5 bits keep of R, G, B, with all ones as 255."""
     kept = [
         np.rint((rgb[..., i] >> (8 - bits)).astype(np.float64) * 255 / ((1 << bits) - 1))
         for i, bits in enumerate((5, 6, 5))

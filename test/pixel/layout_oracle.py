@@ -1,4 +1,8 @@
-"""What a layout makes a reader touch, byte by byte, from the kernel's description of each format and nothing of the package's."""
+"""
+The bytes that a layout makes a reader touch.
+
+They follow from the kernel's description of each format, and from nothing of the package's.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,11 @@ PLANES = {
 
 
 def plane_bytes(name: str, index: int, layout: ImageLayout) -> Iterator[int]:
-    """The address in its buffer of every byte of every sample of a plane, each as often as it is touched."""
+    """
+    Return the address in its buffer of every byte of every sample of a plane.
+
+    Each is listed as often as it is touched.
+    """
     plane: PlaneLayout = layout.planes[index]
     sample, samples, across, down = PLANES[name][index]
     for row in range(layout.height // down):
@@ -52,7 +60,11 @@ def is_safe(
     buffer_sizes: Sequence[int],
     identities: Sequence[Hashable] | None = None,
 ) -> bool:
-    """Whether every sample lies in its buffer, no byte belongs to two samples, and no word is torn."""
+    """
+    Tell whether a layout is safe.
+
+    Every sample lies in its buffer, no byte belongs to two samples, and no word is torn.
+    """
     assert len(layout.planes) == len(PLANES[name])
     seen: set[tuple[Hashable, int]] = set()
     for index, plane in enumerate(layout.planes):

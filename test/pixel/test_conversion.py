@@ -1,4 +1,8 @@
-"""Pictures and luma of every format, against the formats' descriptions and ITU-R's published matrices."""
+"""
+Pictures and luma of every format.
+
+They are compared with the formats' descriptions and ITU-R's published matrices.
+"""
 
 from __future__ import annotations
 
@@ -178,7 +182,11 @@ def test_one_colour_is_that_colour_at_any_size_and_stride(
     name: str, blocks: tuple[int, int], target: tuple[int, int] | None, colour: tuple[str, str], channels: int, bgr: bool, padding: int,
     given_memory: bool, seed: int,
 ) -> None:  # fmt: skip
-    """What no filter changes. With *given_memory* the picture goes into rows that are apart, and nothing else is written."""
+    """
+    What no filter changes.
+
+    With *given_memory* the picture goes into rows that are apart, and nothing else is written.
+    """
     across, down = steps(name)
     width, height = blocks[0] * across, blocks[1] * down
     random = np.random.default_rng(seed)
@@ -227,7 +235,12 @@ def test_one_colour_is_that_colour_at_any_size_and_stride(
 def test_a_smooth_picture_scaled_is_the_whole_one_scaled_after(
     name: str, ratio: int, colour: tuple[str, str], seed: int
 ) -> None:
-    """Colours without edges: where resizing before and after the conversion is the same but for rounding and where chroma lies."""
+    """
+    Colours without edges.
+
+    Where resizing before and after the conversion is the same but for rounding and where chroma
+    lies.
+    """
     width, height = 96 * ratio, 64 * ratio
     phase = seed / 10
     across, down = SUBSAMPLING[name]

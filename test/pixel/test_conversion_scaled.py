@@ -1,4 +1,8 @@
-"""Small pictures of NV12: resized first, against linear interpolation and against conversion of the full frame before resizing."""
+"""
+Small pictures of NV12, resized before they are converted.
+
+They are compared with linear interpolation and with converting the full frame before resizing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,11 @@ COLORIMETRIES = [Colorimetry(Matrix(matrix), Range(span)) for matrix, span in PU
 
 
 def noise(width: int, height: int, seed: int = 0) -> Planes:
-    """All that 8 bits hold, but luma below black, which OpenCV takes for black and ITU-R doesn't."""
+    """
+    Return all that 8 bits hold, but no luma below black.
+
+    OpenCV takes luma below black for black, and ITU-R doesn't.
+    """
     random = np.random.default_rng(seed)
     return random.integers(16, 256, (height, width), np.uint8), random.integers(
         0, 256, (height // 2, width // 2, 2), np.uint8
@@ -86,7 +94,11 @@ def test_any_size_is_luma_and_chroma_resized_then_converted(
     channels: int,
     seed: int,
 ) -> None:
-    """Luma alone, with grey chroma, and the colour of a frame of one colour: what the sizes decide, without chroma's own filter."""
+    """
+    Luma alone, with grey chroma, and the colour of a frame of one colour.
+
+    What the sizes decide, without chroma's own filter.
+    """
     width, height = source[0] * 2, source[1] * 2
     box = Letterbox.fit(width, height, *target, stretch=stretch)
     converter = to_rgb(box, colorimetry, channels)
@@ -121,7 +133,11 @@ def test_any_size_is_luma_and_chroma_resized_then_converted(
 def test_the_short_cut_is_near_the_full_conversion(
     size: tuple[int, int], target: int, mean: float, largest: int
 ) -> None:
-    """In grey levels of 255, on a picture with edges and a sensor's noise. Chroma at half the size would be off by 2.7 at 2:1."""
+    """
+    In grey levels of 255, on a picture with edges and a sensor's noise.
+
+    Chroma at half the size would be off by 2.7 at 2:1.
+    """
     planes, box = road(*size), Letterbox.fit(*size, target, target)
     full = cv2.resize(
         cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12), (box.width, box.height)

@@ -1,4 +1,8 @@
-"""GStreamer's drm-format strings: one spelling for each format, and every other is refused with what to write."""
+"""
+GStreamer's drm-format strings.
+
+One spelling for each format, and every other is refused with what to write.
+"""
 
 from __future__ import annotations
 

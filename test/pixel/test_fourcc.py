@@ -1,4 +1,8 @@
-"""The format table: what its entries promise, and how unknown ones are refused. The headers' part is in test_fourcc_headers.py."""
+"""
+The format table: what its entries promise, and how unknown ones are refused.
+
+The headers' part is in test_fourcc_headers.py.
+"""
 
 from __future__ import annotations
 

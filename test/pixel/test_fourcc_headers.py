@@ -1,4 +1,8 @@
-"""The format table against the kernel's headers, GStreamer's and sensor_msgs': codes, memory order, subsampling, names."""
+"""
+The format table against the kernel's headers, GStreamer's and sensor_msgs'.
+
+Codes, memory order, subsampling, names.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +76,11 @@ def macro_of(entry: PixelFormat) -> str:
 
 
 def memory_order(most_significant_first: str) -> tuple[str, ...]:
-    """The letters of a header's ``Cr0:Y1:Cb0:Y0`` from the least significant one; the padding of one sample isn't a channel."""
+    """
+    Return the letters of a header's ``Cr0:Y1:Cb0:Y0`` from the least significant one.
+
+    The padding of one sample isn't a channel.
+    """
     names = [re.sub(r'\d+$', '', name) for name in most_significant_first.split(':')]
     return tuple(LETTERS.get(name, name) for name in reversed(names))
 

@@ -1,4 +1,8 @@
-"""What GStreamer is told of a picture. ``test/camera/gstreamer_cases.py`` compares the default layouts with GStreamer's own."""
+"""
+What GStreamer is told of a picture.
+
+``test/camera/gstreamer_cases.py`` compares the default layouts with GStreamer's own.
+"""
 
 from __future__ import annotations
 

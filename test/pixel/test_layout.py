@@ -1,4 +1,8 @@
-"""Layouts that we compute. Those of others: test_layout_foreign.py; answers of allocators: test_session.py of the negotiation."""
+"""
+Layouts that we compute.
+
+Those of others: test_layout_foreign.py; answers of allocators: test_session.py of the negotiation.
+"""
 
 from __future__ import annotations
 
@@ -193,7 +197,7 @@ def test_no_layout_without_a_modifier() -> None:
 
 
 def _promises(default: ast.expr | None) -> bool:
-    """Whether a default says something: ``None`` says that there is none yet."""
+    """Return whether a default says something: ``None`` says that there is none yet."""
     return default is not None and not (
         isinstance(default, ast.Constant) and default.value is None
     )

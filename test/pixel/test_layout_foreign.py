@@ -1,4 +1,8 @@
-"""Layouts of others: what passes lets nobody touch a byte outside the buffers, and what doesn't is named."""
+"""
+Layouts of others.
+
+What passes lets nobody touch a byte outside the buffers, and what doesn't is named.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ TILED = 1 << 56 | 1
 
 
 def changed(value: Any, **fields: Any) -> Any:
-    """A copy with fields of any type, as a peer's parser makes them."""
+    """Return a copy with fields of any type, as a peer's parser makes them."""
     return replace(value, **fields)
 
 
@@ -180,7 +184,11 @@ def test_messages_name_the_plane_and_the_numbers(
 
 
 def test_two_descriptors_of_one_buffer_are_one_memory() -> None:
-    """The document lets a handle be duplicated within an image; then its planes must not overlap either."""
+    """
+    The document lets a handle be duplicated within an image.
+
+    Then its planes must not overlap either.
+    """
     overlapping, apart = nv12(LUMA, OWN_CHROMA), nv12(LUMA, changed(OWN_CHROMA, offset=3072))
     validate_layout(overlapping, [4608, 4608])
     validate_layout(overlapping, [4608, 4608], [(1, 10), (1, 11)])
@@ -224,7 +232,11 @@ def test_the_modifier_settles_the_number_of_planes(modifier: int, count: int) ->
 
 @pytest.mark.parametrize('modifier', [INVALID, 1 << 56 | 6])
 def test_an_unknown_layout_may_have_planes_of_its_own(modifier: int) -> None:
-    """Compression, such as I915_FORMAT_MOD_Y_TILED_GEN12_RC_CCS, adds planes behind the format's; INVALID says nothing of how many."""
+    """
+    Compression, such as I915_FORMAT_MOD_Y_TILED_GEN12_RC_CCS, adds planes behind the format's.
+
+    INVALID says nothing of how many.
+    """
     planes = (
         PlaneLayout(0, 0, 0, 3072),
         PlaneLayout(0, 3072, 0, 1536),

@@ -1,4 +1,8 @@
-"""Descriptors as a broken or hostile peer would send them: refused in words, or read to the last sample inside real memory."""
+"""
+Descriptors as a broken or hostile peer would send them.
+
+Refused in words, or read to the last sample inside real memory.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ MODIFIERS = (
 
 @pytest.fixture(scope='module')
 def memories() -> Iterator[dict[int, DmaBuf]]:
-    """A memfd of each size, of that many bytes exactly."""
+    """Yield a memfd of each size, of that many bytes exactly."""
     buffers = {}
     for size in SIZES:
         fd = OwnedFd(os.memfd_create('fuzz', os.MFD_CLOEXEC))
@@ -56,7 +60,11 @@ def memories() -> Iterator[dict[int, DmaBuf]]:
 
 
 class Peer:
-    """Makes descriptors: mostly true ones with a few fields changed, sometimes nothing but noise."""
+    """
+    Makes descriptors.
+
+    Mostly true ones with a few fields changed, sometimes nothing but noise.
+    """
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -76,7 +84,7 @@ class Peer:
         return replace(plane, **{field: self._number(getattr(plane, field))})
 
     def descriptor(self) -> tuple[ImageLayout, list[Any]]:
-        """A layout, and the sizes of the buffers that came with it."""
+        """Return a layout, and the sizes of the buffers that came with it."""
         chance = self._chance
         fmt = FORMATS[chance.choice(FOURCCS)]
         layout = compute_layout(
@@ -131,7 +139,7 @@ class Peer:
 
 
 def refused(layout: ImageLayout, sizes: Sequence[Any]) -> bool:
-    """Whether the layout is refused, with one of the two errors and in one short line."""
+    """Return whether the layout is refused, with one of the two errors and in one short line."""
     try:
         validate_layout(layout, sizes)
     except (LayoutError, FormatError) as error:

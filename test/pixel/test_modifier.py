@@ -1,4 +1,8 @@
-"""Modifiers: what they are called, the planes that they have, and their numbers in ``drm_fourcc.h``, evaluated as C would."""
+"""
+Modifiers: their names, their planes, and their numbers.
+
+The numbers are those of ``drm_fourcc.h``, evaluated as C would.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +116,11 @@ def test_tiling_adds_no_planes(name: str, planes: int, modifier: int) -> None:
     'modifier', [INVALID, 0x7F << 56 | 1, 1 << 56 | 4, 5, 2 << 56 | 0x3B02, 6 << 56 | 1 << 48 | 1]
 )
 def test_where_nobody_says_it_the_number_of_planes_is_open(modifier: int) -> None:
-    """No vendor known, or one whose modifiers can add planes with the state of a compression, as Intel's, AMD's and Vivante's."""
+    """
+    The vendor isn't known, or its modifiers can add planes.
+
+    Intel's, AMD's and Vivante's can, with the state of a compression.
+    """
     assert plane_count(NV12, modifier) is None
 
 

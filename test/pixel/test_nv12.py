@@ -1,4 +1,9 @@
-"""Into NV12: colour pictures against the textbook's BT.601, and every format against its own samples, with nothing of OpenCV's."""
+"""
+Conversion into NV12.
+
+Colour pictures are compared with the textbook's BT.601, and every format with its own samples,
+without OpenCV.
+"""
 
 from __future__ import annotations
 
@@ -167,7 +172,7 @@ def test_arrays_that_opencv_would_silently_replace_are_refused(
 
 
 def halved(chroma: NDArray[np.uint8], name: str) -> NDArray[np.float64]:
-    """The mean of what a sample of 4:2:0 covers, from chroma at the format's own subsampling."""
+    """Return the mean of what a sample of 4:2:0 covers, from the format's own chroma."""
     across, down = SUBSAMPLING[name]
     rows, columns = chroma.shape
     return chroma.reshape(rows * down // 2, 2 // down, columns * across // 2, 2 // across).mean(

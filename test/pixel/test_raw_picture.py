@@ -1,4 +1,8 @@
-"""Where messages have their planes, and the colours of Bayer, against NumPy's own slices and sums."""
+"""
+Where messages have their planes, and the colours of Bayer.
+
+They are compared with NumPy's own slices and sums.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +165,11 @@ def test_no_picture_passes_that_would_be_read_beyond_its_data(
 
 
 def neighbours(mosaic: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """At each pixel inside, the mean of the samples next to it that *mask* has, or its own sample."""
+    """
+    Return at each pixel inside the mean of the neighbours that *mask* has.
+
+    A pixel that *mask* has keeps its own sample.
+    """
     total, count = np.zeros(mosaic.shape), np.zeros(mosaic.shape)
     straight, slanted = [(0, 1), (1, 0), (0, -1), (-1, 0)], [(1, 1), (1, -1), (-1, 1), (-1, -1)]
     for places in ([(0, 0)], straight, slanted):

@@ -1,4 +1,8 @@
-"""Rendered training frames: RoadScene's NV12 planes, letterboxed the way the package does it at inference."""
+"""
+Rendered training frames.
+
+RoadScene's NV12 planes, letterboxed the way the package does it at inference.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +89,11 @@ class LiveScene:
 
 
 class RoadFrames(IterableDataset[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]):
-    """Endless random frames: picture ``(384, 640, 3)`` uint8, boxes ``(40, 4)``, labels ``(40,)`` padded with -1."""
+    """
+    Endless random frames.
+
+    Picture ``(384, 640, 3)`` uint8, boxes ``(40, 4)``, labels ``(40,)`` padded with -1.
+    """
 
     def __init__(self, seed: int, palette: str, first_scene: int, last_scene: int) -> None:
         self._seed = seed
@@ -123,7 +131,11 @@ def _padded(
 
 
 def jittered(picture: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """``picture`` with other saturation, order of hues and gain: the network must not rely on the palette's hues."""
+    """
+    Return ``picture`` with other saturation, order of hues and gain.
+
+    The network must not rely on the palette's hues.
+    """
     to_grey = np.full((3, 3), 1 / 3)
     hues = np.eye(3)[rng.permutation(3)] - to_grey
     matrix = (to_grey + rng.uniform(0.0, 1.2) * hues) * rng.uniform(0.75, 1.15)
@@ -131,5 +143,5 @@ def jittered(picture: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np
 
 
 def to_input(pictures: torch.Tensor) -> torch.Tensor:
-    """``(b, h, w, 3)`` uint8 to the network's ``(b, 3, h, w)`` 0..1, channels last in memory."""
+    """Turn ``(b, h, w, 3)`` uint8 into the network's ``(b, 3, h, w)`` 0..1, channels last."""
     return pictures.permute(0, 3, 1, 2).float().div_(255.0)

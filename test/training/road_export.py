@@ -19,7 +19,11 @@ SMALLEST_HALVED = 32
 
 
 def export(network: RoadNetwork, path: Path) -> None:
-    """Writes ``network`` (evaluation mode, on the CPU) with its decoding to ``path``; batch norms are folded."""
+    """
+    Write ``network`` (evaluation mode, on the CPU) with its decoding to ``path``.
+
+    Batch norms are folded.
+    """
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         # The legacy exporter warns that it is legacy; the new one needs a further package and
@@ -42,7 +46,11 @@ def export(network: RoadNetwork, path: Path) -> None:
 
 
 def _store_as_float16(graph: onnx.GraphProto) -> None:
-    """Halves every large float32 initializer or constant; a Cast, folded when the model is loaded, restores it."""
+    """
+    Halve every large float32 initializer or constant.
+
+    A Cast, folded when the model is loaded, restores it.
+    """
     _constants_to_initializers(graph)
     casts = []
     for tensor in graph.initializer:

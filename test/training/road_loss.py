@@ -1,4 +1,8 @@
-"""Task-aligned assignment (TOOD, Feng et al. 2021) and the losses on it: soft-label BCE for classes, CIoU for boxes."""
+"""
+Task-aligned assignment (TOOD, Feng et al.
+
+2021) and the losses on it: soft-label BCE for classes, CIoU for boxes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,8 @@ BOX_WEIGHT = 5.0
 def detection_loss(
     boxes: Tensor, logits: Tensor, centres: Tensor, real: Tensor, labels: Tensor
 ) -> Tensor:
-    """Loss of a batch.
+    """
+    Loss of a batch.
 
     ``boxes`` ``(b, n, 4)``, ``logits`` ``(b, n, c)``, ``centres`` ``(n, 2)``; ``real`` ``(b, m,
     4)`` and ``labels`` ``(b, m)`` are padded with label -1.
@@ -64,7 +69,7 @@ def assign(
 
 
 def pairwise_iou(a: Tensor, b: Tensor) -> Tensor:
-    """IoU ``(b, m, n)`` of ``a`` ``(b, m, 4)`` and ``b`` ``(b, n, 4)``."""
+    """Return the IoU ``(b, m, n)`` of ``a`` ``(b, m, 4)`` and ``b`` ``(b, n, 4)``."""
     ax0, ay0, ax1, ay1 = a[..., None].unbind(2)
     bx0, by0, bx1, by1 = b.transpose(1, 2)[:, None].unbind(2)
     across = (torch.minimum(ax1, bx1) - torch.maximum(ax0, bx0)).clamp_(min=0)
@@ -73,7 +78,7 @@ def pairwise_iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def contains(boxes: Tensor, points: Tensor) -> Tensor:
-    """Whether box ``(b, m, 4)`` has point ``(n, 2)`` inside: ``(b, m, n)``."""
+    """Return whether box ``(b, m, 4)`` has point ``(n, 2)`` inside: ``(b, m, n)``."""
     x0, y0, x1, y1 = boxes[..., None].unbind(2)
     x, y = points.unbind(1)
     return (x > x0) & (x < x1) & (y > y0) & (y < y1)

@@ -1,4 +1,8 @@
-"""The road detector's network: a small anchor-free pyramid, decoded to YOLOv8's layout inside the graph."""
+"""
+The road detector's network.
+
+A small anchor-free pyramid, decoded to YOLOv8's layout inside the graph.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,8 @@ class Residual(nn.Module):
 
 
 class LevelConv(nn.Module):
-    """3x3 convolution, batch norm, ReLU; the levels share the weights but not the norm.
+    """
+    3x3 convolution, batch norm, ReLU; the levels share the weights but not the norm.
 
     Levels differ in their statistics, so running averages over all of them would fit none when it
     comes to inference.
@@ -60,7 +65,11 @@ class LevelConv(nn.Module):
 
 
 class RoadNetwork(nn.Module):
-    """``(b, 3, h, w)`` RGB 0..1 (sides multiples of 32) to boxes and class scores of all cells of three strides."""
+    """
+    The network: RGB to boxes and class scores of all cells of three strides.
+
+    The input is ``(b, 3, h, w)``, 0..1; sides are multiples of 32.
+    """
 
     def __init__(self, class_count: int) -> None:
         super().__init__()
@@ -81,7 +90,12 @@ class RoadNetwork(nn.Module):
             nn.init.constant_(layer.bias, 0.7)
 
     def levels(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Per stride: reach to the left, top, right and bottom in pixels ``(b, 4, h, w)``, class logits likewise."""
+        """
+        Return for each stride the reach to each side, and class logits.
+
+        The reach is to the left, top, right and bottom in pixels ``(b, 4, h, w)``; class logits
+        have the same grid.
+        """
         fine = self.stride8(self.stride4(x))
         middle = self.stride16(fine)
         coarse = self.lateral[2](self.stride32(middle))
@@ -116,7 +130,11 @@ class RoadNetwork(nn.Module):
 
 
 class Decoded(nn.Module):
-    """The exported form: one ``(1, 4 + classes, n)`` tensor of cx, cy, w, h in pixels and class scores."""
+    """
+    The exported form.
+
+    One ``(1, 4 + classes, n)`` tensor of cx, cy, w, h in pixels and class scores.
+    """
 
     def __init__(self, network: RoadNetwork) -> None:
         super().__init__()

@@ -29,7 +29,11 @@ SCORE_THRESHOLD = 0.5
 
 
 def write_report(model_path: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """Measures ``model_path``, adds ``facts`` about its training, writes and returns the report."""
+    """
+    Measure ``model_path``, and write and return the report.
+
+    It adds ``facts`` about its training.
+    """
     model = RoadModel(model_path)
     report: dict[str, Any] = {
         'date': date.today().isoformat(),
@@ -72,7 +76,11 @@ def _quality(model: RoadModel, frames: list[RoadFrame]) -> dict[str, Any]:
 def _baseline_figures(
     width: int, height: int, palette: str, frames: list[RoadFrame]
 ) -> dict[str, Any]:
-    """The baseline learns the very palette that it is tested on, which is more than the model gets."""
+    """
+    Return the baseline's figures.
+
+    It learns the very palette that it is tested on, which is more than the model gets.
+    """
     baseline = ColourBaseline(list(road_frames(width, height, palette, BASELINE_SEED, 12, 5)))
     detections: list[ImageBoxes] = [baseline.detect(frame) for frame in frames]
     measured = average_precision(detections, [frame.truth for frame in frames], len(CLASS_NAMES))
@@ -87,7 +95,11 @@ def _figures(measured: AveragePrecision) -> dict[str, Any]:
 
 
 def _inference_ms(model: RoadModel) -> float:
-    """Processor time, which other programs on the machine do not lengthen as they do the clock's."""
+    """
+    Return the processor time of one inference.
+
+    Other programs on the machine do not lengthen it as they do the clock's.
+    """
     tensor = np.full((1, 3, INPUT_HEIGHT, INPUT_WIDTH), 0.5, np.float32)
     times = []
     for _ in range(60):

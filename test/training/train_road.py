@@ -1,4 +1,5 @@
-"""Trains, exports and measures the road detector that ships in ``zc_perception/models/road``.
+"""
+Trains, exports and measures the road detector that ships in ``zc_perception/models/road``.
 
 One command, CPU or GPU (PyTorch 2.13, onnx, onnxruntime, opencv-python-headless, numpy)::
 
@@ -66,7 +67,11 @@ def main() -> None:
 
 
 class Trainer:
-    """Network, its running average (which is what ships), optimiser, and the checkpoint file they live in."""
+    """
+    Network, its running average, optimiser, and their checkpoint file.
+
+    The running average is what ships.
+    """
 
     def __init__(self, checkpoint: Path, device: torch.device, peak_rate: float) -> None:
         self._checkpoint = checkpoint
@@ -86,7 +91,11 @@ class Trainer:
             self.steps = state['steps']
 
     def run(self, seconds: float, steps: int | None) -> None:
-        """Trains for ``steps``, or for ``seconds`` where that is None, with a cosine over exactly that span."""
+        """
+        Train for ``steps``, or for ``seconds`` where that is None.
+
+        The cosine covers exactly that span.
+        """
         if not seconds and not steps:
             return
         frames = RoadFrames(SEED + self.steps, 'train', *TRAIN_SCENES)
@@ -112,7 +121,7 @@ class Trainer:
         self._save()
 
     def facts(self) -> dict[str, Any]:
-        """What the report says about the training."""
+        """Return what the report says about the training."""
         return {
             'command': 'python test/training/train_road.py',
             'seed': SEED,

@@ -1,4 +1,7 @@
-"""A stand-in for zenoh's Python API, as far as the benchmark uses it: over a Unix socket, from the documented signatures alone.
+"""
+A stand-in for zenoh's Python API, as far as the benchmark uses it.
+
+Over a Unix socket, from the documented signatures alone.
 
 ``ZC_ZENOH_DOUBLE`` says what goes wrong: ``missing`` and ``broken`` on import; ``torn`` frames;
 ``hangs``, ``dies`` in put.

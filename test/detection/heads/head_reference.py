@@ -1,4 +1,8 @@
-"""Slow decoders in float64, cell by cell, from the published formulas; and what to compare a head's detections with."""
+"""
+Slow decoders in float64, cell by cell, from the published formulas.
+
+And what to compare a head's detections with.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ def centred(score: float, number: int, cx: float, cy: float, w: float, h: float)
 
 
 def best_class(values: Sequence[float]) -> tuple[int, float]:
-    """The first of the highest finite ones; (−1, −inf) if there is none."""
+    """Return the first of the highest finite ones; (−1, −inf) if there is none."""
     best, highest = -1, -math.inf
     for number, value in enumerate(values):
         if math.isfinite(value) and value > highest:
@@ -60,7 +64,7 @@ def yolov8_levels(
     bins: int,
     by_sigmoid: bool,
 ) -> Iterator[Box]:
-    """Of each level (rows, columns, 4 * bins) and (rows, columns, classes)."""
+    """Yield of each level (rows, columns, 4 * bins) and (rows, columns, classes)."""
     for box, score, stride in zip(boxes, classes, strides, strict=True):
         for row in range(box.shape[0]):
             for column in range(box.shape[1]):
@@ -80,7 +84,7 @@ def yolov8_levels(
 
 
 def yolov8_rows(rows: Array, by_sigmoid: bool = False) -> Iterator[Box]:
-    """Of (boxes, 4 + classes)."""
+    """Yield of (boxes, 4 + classes)."""
     for row in rows.tolist():
         number, value = best_class(row[4:])
         yield centred(probability(value, by_sigmoid), number, *row[:4])
@@ -92,7 +96,7 @@ def yolov5_levels(
     anchors: Sequence[Sequence[tuple[float, float]]],
     by_sigmoid: bool,
 ) -> Iterator[Box]:
-    """Of each level (rows, columns, anchors, 5 + classes)."""
+    """Yield of each level (rows, columns, anchors, 5 + classes)."""
     for level, stride, sizes in zip(levels, strides, anchors, strict=True):
         for row, column, anchor in np.ndindex(*level.shape[:3]):
             values = level[row, column, anchor].tolist()
@@ -107,7 +111,7 @@ def yolov5_levels(
 def yolox_levels(
     levels: Sequence[Array], strides: Sequence[int], by_sigmoid: bool
 ) -> Iterator[Box]:
-    """Of each level (rows, columns, 5 + classes)."""
+    """Yield of each level (rows, columns, 5 + classes)."""
     for level, stride in zip(levels, strides, strict=True):
         for row, column in np.ndindex(*level.shape[:2]):
             values = level[row, column].tolist()
@@ -169,7 +173,11 @@ def in_source(boxes: Sequence[Box], box: Letterbox) -> list[Box]:
 def suppressed(
     boxes: Sequence[Box], threshold: float, agnostic: bool = False
 ) -> tuple[list[Box], float]:
-    """Greedy suppression, and how near any decision came to being another one: an overlap to the threshold, or rivals in score."""
+    """
+    Suppress greedily, and return how near any decision came to being another one.
+
+    That is an overlap near the threshold, or rivals in score.
+    """
     ranked = sorted(boxes, key=lambda one: -one.score)
     corners = np.array([one[2:] for one in ranked], np.float64).reshape(-1, 4)
     overlaps = box_iou(corners, corners)
@@ -194,7 +202,12 @@ def assert_same(
     tolerance: float = 2e-3,
     score_tolerance: float = 3e-6,
 ) -> None:
-    """The same boxes, in any order where scores are equal within the tolerance; but for slivers, which rounding makes or takes."""
+    """
+    Check that the boxes are the same.
+
+    Their order is free where scores are equal within the tolerance. Slivers, which rounding makes
+    or takes, don't count.
+    """
     assert (np.diff(found.scores) <= 0).all(), 'best first'
     left = list(expected)
     for corners, score, number in zip(

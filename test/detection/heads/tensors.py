@@ -36,7 +36,7 @@ def quantised(
 
 
 def as_nchw(tensor: RawTensor) -> RawTensor:
-    """The same values with channels in front, contiguous."""
+    """Return the same values with channels in front, contiguous."""
     return RawTensor(
         np.ascontiguousarray(tensor.values.transpose(0, 3, 1, 2)),
         tensor.scale,

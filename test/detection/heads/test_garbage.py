@@ -1,4 +1,8 @@
-"""Whatever a device writes, a head crashes on nothing, warns of nothing and reports no box that isn't one."""
+"""
+Whatever a device writes, a head doesn't crash.
+
+It warns of nothing and reports no box that isn't one.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +94,7 @@ CASES = {
 
 
 def head_of_the_page(spec: HeadSpec) -> Any:
-    """The head that docs/models.md shows to people who write their own."""
+    """Return the head that docs/models.md shows to people who write their own."""
     block = re.search(
         r'^```python\n(.*?)^```$', PAGE.read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE
     )

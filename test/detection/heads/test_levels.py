@@ -1,4 +1,8 @@
-"""Outputs are told apart by grid and channels, in any order and layout; what is ambiguous is refused."""
+"""
+Outputs are told apart by grid and channels, in any order and layout.
+
+What is ambiguous is refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Turned boxes, keypoints and coefficients in each layout, beside a slow reference that goes through all cells one by one."""
+"""
+Turned boxes, keypoints and coefficients in each layout.
+
+A slow reference goes through all cells one by one.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,11 @@ def sigmoid(x: Any) -> Any:
 
 
 class Levels:
-    """Random raw levels, and what each cell says: box about its anchor, classes' scores, extra numbers."""
+    """
+    Random raw levels, and what each cell says.
+
+    Box about its anchor, classes' scores, extra numbers.
+    """
 
     def __init__(self, seed: int, bins: int, extra: int) -> None:
         random = np.random.default_rng(seed)
@@ -51,7 +59,7 @@ class Levels:
 
 
 def distance(one: NDArray[Any], other: NDArray[Any]) -> float:
-    """Of two Gaussians, by Bhattacharyya's formula with matrices."""
+    """Return of two Gaussians, by Bhattacharyya's formula with matrices."""
 
     def spread(turned: NDArray[Any]) -> NDArray[Any]:
         c, s = math.cos(turned[4]), math.sin(turned[4])
@@ -68,7 +76,11 @@ def distance(one: NDArray[Any], other: NDArray[Any]) -> float:
 
 
 def suppressed(rows: list[tuple[float, int, NDArray[Any], int]]) -> list[Any]:
-    """Score, class, turned box, row: those that no better one of their class overlaps; no pair may be undecided."""
+    """
+    Return score, class, turned box and row of the boxes that stay.
+
+    No better box of their class overlaps them; no pair may be undecided.
+    """
     kept, rows = [], sorted(rows, key=lambda row: (-row[0], row[3]))
     for at, (_, kind, turned, _) in enumerate(rows):
         shared = [distance(turned, other[2]) for other in rows[:at] if other[1] == kind]
@@ -137,7 +149,11 @@ def test_turned_boxes_are_those_of_the_reference(layout: str, seed: int) -> None
 
 
 def outline(turned: NDArray[Any]) -> NDArray[Any]:
-    """The four corners, from the direction of each side: x to the right, y down, so that a positive angle is clockwise."""
+    """
+    Return the four corners, from the direction of each side.
+
+    x is to the right, y down, so that a positive angle is clockwise.
+    """
     along = np.array([math.cos(turned[4]), math.sin(turned[4])]) * turned[2] / 2
     across = np.array([-math.sin(turned[4]), math.cos(turned[4])]) * turned[3] / 2
     signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))

@@ -23,7 +23,11 @@ SIXTEEN = ('int16', 'uint16')
 
 @st.composite
 def every_value(draw: st.DrawFn) -> tuple[RawTensor, bool, NDArray[np.float32]]:
-    """A tensor with each value that its type has, and the score of each, as the float path computes it."""
+    """
+    Return a tensor with each value that its type has, and each one's score.
+
+    The score is that of the float path.
+    """
     dtype = draw(st.sampled_from(['int8', 'uint8', *SIXTEEN]))
     limits = np.iinfo(dtype)
     scale = draw(st.floats(1e-6, 10, allow_subnormal=False))
@@ -147,7 +151,11 @@ def test_filters_find_what_a_loop_finds(
     by_sigmoid: bool,
     quiet: bool,
 ) -> None:
-    """Few levels, so that equal scores are common; not numbers and infinities among them; views with gaps."""
+    """
+    Few levels, so that equal scores are common; not numbers and infinities among them.
+
+    Views with gaps.
+    """
     random = np.random.default_rng(seed)
     shape = (classes, rows, columns) if channels_first else (rows, columns + 2, classes + 3)
     if dtype == 'float32':

@@ -18,7 +18,11 @@ Case = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.intp]]
 def clusters(
     random: np.random.Generator, *, count: int, classes: int, places: int, coarse: bool
 ) -> Case:
-    """Boxes around few places, so that many overlap; coarse: whole pixels and few scores, so that many are equal or at the threshold."""
+    """
+    Return boxes around few places, so that many overlap.
+
+    Coarse: whole pixels and few scores, so that many are equal or at the threshold.
+    """
     centres = random.uniform(-50, 700, (places, 2))[
         random.integers(0, places, count)
     ] + random.normal(0, 10, (count, 2))
@@ -108,7 +112,11 @@ def test_thousands_of_candidates_in_pieces_keep_the_same(classes: int, limit: in
 def crowd(
     random: np.random.Generator, *, objects: int, each: int, classes: int, spread: float
 ) -> Case:
-    """As a network yields them: many boxes around each object, of one class and hardly different; objects side by side and one on another.
+    """
+    Return boxes as a network yields them.
+
+    There are many boxes around each object, of one class and hardly different; objects are side by
+    side, and one is on another.
 
     Scores are such that OpenCV's float32 has room for 1 more.
     """
@@ -148,7 +156,11 @@ def test_any_crowd_keeps_the_same(
 @pytest.mark.parametrize('step', [0.02, 0.1, 0.2, 0.35, 0.5])
 @pytest.mark.parametrize('turned', [False, True])
 def test_a_box_that_a_suppressed_one_would_suppress_stays(step: float, turned: bool) -> None:
-    """Chains in which each overlaps the next, best first: what is left out for one that doesn't stay itself comes back."""
+    """
+    Chains in which each overlaps the next, best first.
+
+    What is left out for one that doesn't stay itself comes back.
+    """
     count = 600
     places = (np.arange(count) % 300) * step * 40
     boxes = np.stack([places, np.zeros(count), places + 40, np.full(count, 40.0)]).astype(
@@ -185,7 +197,11 @@ def test_boxes_of_different_classes_do_not_suppress_each_other() -> None:
 
 
 def test_classes_stay_apart_left_of_and_above_the_picture() -> None:
-    """Suppression of all classes at once moves boxes by class; two must not be moved onto each other."""
+    """
+    Suppression of all classes at once moves boxes by class.
+
+    Two must not be moved onto each other.
+    """
     boxes = np.array(
         [[81, 0, 101, 10], [-20, 0, 0, 10], [-20, -10, 0, 0], [-900, 0, -880, 10]], np.float32
     )

@@ -1,4 +1,8 @@
-"""YOLOv5: raw levels in each arrangement and decoded rows against a decoder written cell by cell."""
+"""
+YOLOv5.
+
+Raw levels in each arrangement and decoded rows against a decoder written cell by cell.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +134,11 @@ def test_decoded_rows(turned: bool) -> None:
 
 
 def test_a_known_box() -> None:
-    """All channels zero: centre in the middle of the cell, the anchor's own size, score sigmoid(0)²."""
+    """
+    All channels zero.
+
+    Centre in the middle of the cell, the anchor's own size, score sigmoid(0)².
+    """
     levels = [np.full((1, *grid, 27), -20, np.float32) for grid in GRIDS]
     levels[1][0, 2, 3, 9:18] = 0
     levels[1][0, 2, 3, 15] = 1

@@ -1,4 +1,8 @@
-"""YOLOv8: raw levels and decoded tensors against a decoder written cell by cell, and known boxes."""
+"""
+YOLOv8.
+
+Raw levels and decoded tensors against a decoder written cell by cell, and known boxes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ NEAR = 1e-5
 
 
 def rows(*anchors: Sequence[float], empty: int = 50) -> NDArray[np.float32]:
-    """Each is cx, cy, w, h, then scores; the others have a score of 0.01."""
+    """Return each is cx, cy, w, h, then scores; the others have a score of 0.01."""
     table = np.full((len(anchors) + empty, 4 + CLASSES), 0.01, np.float32)
     table[: len(anchors)] = np.reshape(anchors, (-1, 4 + CLASSES)) if anchors else table[:0]
     return table
@@ -41,7 +45,7 @@ def decode_rows(
     limit: int = 100,
     **options: object,
 ) -> Detections:
-    """Both arrangements, which have to give the same."""
+    """Return both arrangements, which have to give the same."""
     results = []
     for values in (
         np.ascontiguousarray(table.T[None]),
@@ -192,7 +196,7 @@ def random_levels(random: np.random.Generator, bins: int, classes: int, loud: fl
 def outputs_of(
     random: np.random.Generator, levels: Levels, arrangement: str
 ) -> tuple[list[RawTensor], Levels]:
-    """Outputs, and the real numbers that are left of them."""
+    """Return outputs, and the real numbers that are left of them."""
     boxes, scores = levels
     if arrangement == 'float':
         pairs = [
@@ -254,7 +258,11 @@ def test_raw_levels_are_decoded_as_the_slow_way_does(
 
 
 def realistic_levels(random: np.random.Generator, objects: int, classes: int) -> Levels:
-    """Each object fires in the cells around its centre, with sharp distributions; the rest is quiet."""
+    """
+    Make each object fire in the cells around its centre, with sharp distributions.
+
+    The rest is quiet.
+    """
     boxes = [random.normal(0, 0.5, (1, *grid, 64)) for grid in GRIDS]
     scores = [random.normal(-7, 1, (1, *grid, classes)) for grid in GRIDS]
     for _ in range(objects):
