@@ -163,7 +163,8 @@ class VerifyBoot(Boot):
 def verify_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> VerifyBoot:
     """Run all cases in one boot."""
     compile_for_guest()
-    gst('fakesrc', 'num-buffers=1', '!', 'fakesink').communicate()  # its register of plugins
+    if 'unixfd' in RUN:
+        gst('fakesrc', 'num-buffers=1', '!', 'fakesink').communicate()  # its register of plugins
     options: dict[str, Any] = {
         'vivid': VIVID,
         'env': {**ENVIRONMENT, **gstreamer_for_guest()},
