@@ -57,7 +57,7 @@ class Bench:
         self.said: list[str] = []
         self.sequence = 0
 
-    def put(self) -> bool:
+    def put(self, captured_ns: int | None = None) -> bool:
         """One more frame, each of whose samples is a number of its own; ``False``: there is no slot."""
         slot = self.pool.acquire()
         if slot is None:
@@ -68,7 +68,7 @@ class Bench:
         self.queue.put(
             Frame.publish_slot(
                 self.pool, slot, header=Header(self.sequence, 'camera'), colorimetry=BT601_LIMITED, sequence=self.sequence,
-                captured_ns=time.monotonic_ns(),
+                captured_ns=captured_ns or time.monotonic_ns(),
             )
         )  # fmt: skip
         return True
@@ -263,6 +263,33 @@ def test_h264_has_the_frames_stamps_and_a_key_frame_for_each_new_listener(bench:
     late = av.CodecContext.create('h264', 'r')
     (begin,) = (at for at, unit in enumerate(units) if unit.key and at)
     assert [*late.decode(av.Packet(units[begin].data)), *late.decode(None)]
+
+
+def test_the_caps_have_the_rate_of_several_frames_of_one_camera(bench: Bench) -> None:
+    listeners = [0]
+    options: dict[str, Any] = {'name': 'bench', 'ledger': bench.ledger, 'warn': bench.said.append}
+    feed = FrameFeed('fakesink', listeners=lambda: listeners[0], **options)
+
+    def put(captured_ms: int) -> None:
+        until(lambda: bench.put(captured_ms * 1_000_000))
+
+    try:
+        feed.start(bench.queue)
+        for captured_ms in (1000, 1040, 1095, 1115, 1160, 1205, 1235):
+            put(captured_ms)
+        until(bench.all_back)
+        listeners[0] = 1
+        put(1280)
+        until(lambda: 'framerate=(fraction)25/1' in feed.statistics().caps, lambda: bench.said)
+        feed.stop()
+        bench.sequence = 0  # the camera is another one
+        feed.start(bench.queue)
+        put(61_000)
+        put(61_020)
+        until(lambda: 'framerate=(fraction)50/1' in feed.statistics().caps, lambda: bench.said)
+    finally:
+        feed.close()
+    assert not bench.said
 
 
 def test_a_stuck_element_keeps_its_frames_until_it_lets_go(bench: Bench) -> None:

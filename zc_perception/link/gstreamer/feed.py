@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 import threading
@@ -25,6 +26,8 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 30.0
 _GOOD_S = 10.0
 # And after so long the latest failure is over.
 _SOUND_S = 2.0
+# Frames that say how many come in a second: of two alone one may be late.
+_RATE_FRAMES = 9
 # Of frames that an encoder may still have.
 _MOST_HEADERS = 256
 _JOIN_S = 3.0
@@ -104,7 +107,7 @@ class FrameFeed:
         self._headers: dict[int, Header] = {}
         self._ended: list[FramePipeline] = []
         self._refused: list[str] = []
-        self._last: FrameData | None = None
+        self._seen: deque[FrameData] = deque(maxlen=_RATE_FRAMES)
         self._heard = 0
         self._began = 0.0
         self._frames = self._failed = self._lost = self._taken = 0
@@ -133,6 +136,7 @@ class FrameFeed:
     def start(self, queue: KeepLastQueue[Frame]) -> None:
         """Take frames from *queue* until :meth:`stop`."""
         self._stop.clear()
+        self._seen.clear()
         self._back_off.start_over()
         self._thread = threading.Thread(
             target=self._run, args=(queue,), name=f'gstreamer {self._name}', daemon=True
@@ -161,9 +165,11 @@ class FrameFeed:
         frame = queue.get(_WAIT_S)
         if frame is None and queue.closed:
             self._stop.wait(_WAIT_S)
-        last = self._last
+        seen = self._seen
         if frame is not None:
-            self._last = frame.data
+            if seen and frame.data.sequence <= seen[-1].sequence:
+                seen.clear()  # the camera began anew
+            seen.append(frame.data)
         try:
             listeners, before = self._listeners(), self._heard
             self._heard = listeners
@@ -172,9 +178,9 @@ class FrameFeed:
             pipeline = self._pipeline
             if pipeline is None:
                 # How far two frames are apart says the rate.
-                if frame is None or last is None:
+                if frame is None or len(seen) < 2:
                     return
-                pipeline = self._open(rate_of(last, frame.data))
+                pipeline = self._open(rate_of(seen[0], frame.data))
             elif listeners > before and self._units is not None:
                 pipeline.force_key_unit()
             if frame is not None:
