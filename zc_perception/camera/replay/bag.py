@@ -57,23 +57,21 @@ from zc_perception.pixel.raw_picture import layout_of, RawPicture
 _NANOSECONDS = 1_000_000_000
 
 
-class CompressedPicture(NamedTuple):
-    """*format* is image_transport's text, such as ``bgr8; jpeg compressed bgr8``."""
+class EncodedPicture(NamedTuple):
+    """
+    A compressed picture, or one of a video.
 
-    format: str  # noqa: A003
-    data: NDArray[np.uint8]
-
-
-class VideoPicture(NamedTuple):
-    """A picture of a video: *format* is such as ``h264``."""
+    :param format: image_transport's text, such as ``bgr8; jpeg compressed bgr8``; of a video such
+        as ``h264``.
+    :param frame: of a video PyAV's, once it is decoded.
+    """
 
     format: str  # noqa: A003
     data: NDArray[np.uint8]
     frame: Any = None
-    """PyAV's, once it is decoded."""
 
 
-Picture = RawPicture | CompressedPicture | VideoPicture
+Picture = RawPicture | EncodedPicture
 _COMPRESSED = 'sensor_msgs/msg/CompressedImage'
 _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
 # Pictures that can't be read at the recording's start, before it counts as damaged: a decoder may
@@ -115,15 +113,14 @@ def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Pict
         found = store.deserialize_cdr(memoryview(content), msgtype)
     except Exception as error:  # as in _opened
         raise FormatError(f'the message is damaged: {_first_line(error)}') from error
-    if msgtype == VIDEO:
-        at = found.timestamp
-        header = Header(at.sec * _NANOSECONDS + at.nanosec, found.frame_id)
-        return header, VideoPicture(found.format, found.data)
-    header = Header(
-        found.header.stamp.sec * _NANOSECONDS + found.header.stamp.nanosec, found.header.frame_id
+    at, frame_id = (
+        (found.timestamp, found.frame_id)
+        if msgtype == VIDEO
+        else (found.header.stamp, found.header.frame_id)
     )
-    if msgtype == _COMPRESSED:
-        return header, CompressedPicture(found.format, found.data)
+    header = Header(at.sec * _NANOSECONDS + at.nanosec, frame_id)
+    if msgtype in (VIDEO, _COMPRESSED):
+        return header, EncodedPicture(found.format, found.data)
     return header, RawPicture(
         found.width, found.height, found.encoding, bool(found.is_bigendian), found.step, found.data
     )
@@ -218,9 +215,10 @@ class BagSource(FrameSource):
             super().__init__(f'{path}: {self.topic}', 0, 0, DEFAULT_FRAMERATE)
             self._notice = _unfinished_notice(Path(path))
             self.stamps: RecordedStamps = RecordedStamps(self.name)
-            self._recorded = _recorded_format(Path(path), self.topic)
-            video = self._connections[0].msgtype == VIDEO
-            self._decoder = TopicDecoder(self.name) if video else None
+            msgtype = self._connections[0].msgtype
+            raw = msgtype == _TYPES[0]
+            self._recorded = _recorded_format(Path(path), self.topic) if raw else None
+            self._decoder = TopicDecoder(self.name) if msgtype == VIDEO else None
             self._first_frame: Any = None
             own = self._look()
             self._own = own
@@ -327,11 +325,11 @@ class BagSource(FrameSource):
 
     def _decode(self) -> None:
         """Decode every picture of a video, also unwanted ones: later pictures need them."""
-        if isinstance(self._picture, VideoPicture):
-            assert self._decoder is not None
+        picture = self._picture
+        if self._decoder is not None and isinstance(picture, EncodedPicture):
             try:
-                frame = self._decoder.decode(self._picture.format, self._picture.data)
-                self._picture = self._picture._replace(frame=frame)
+                frame = self._decoder.decode(picture.format, picture.data)
+                self._picture = picture._replace(frame=frame)
             except FormatError as error:
                 self._picture, self._damage = None, str(error)
 
@@ -342,35 +340,36 @@ class BagSource(FrameSource):
         :raises RecordingError: it has another size.
         """
         picture = self._picture
+        if picture is None:
+            return False
         try:
-            if isinstance(picture, VideoPicture):
-                assert self._decoder is not None
+            if self._decoder is not None and isinstance(picture, EncodedPicture):
                 self._check_size(picture.frame.width, picture.frame.height)
                 self._decoder.write(picture.frame, planes)
-                return True
-            if picture is not None and self._recorded is not None:
+            elif self._recorded is not None and isinstance(picture, RawPicture):
                 self._write_recorded(picture, *self._recorded, planes)
-                return True
-            if picture is not None:
+            else:
                 raw = _raw(picture)
                 layout = layout_of(raw)
                 self._check_size(raw.width, raw.height)
                 assert self._writer is not None
                 self._writer.write(raw, layout, planes)
-                return True
         except (FormatError, LayoutError):
             return False
-        return False
+        return True
 
     def _write_recorded(
-        self, picture: Picture, fourcc: int, colours: Colorimetry, planes: Sequence[NDArray[Any]]
+        self,
+        picture: RawPicture,
+        fourcc: int,
+        colours: Colorimetry,
+        planes: Sequence[NDArray[Any]],
     ) -> None:
         """
         Write a picture in its recorded format.
 
         :raises FormatError: it isn't what the recording says of its pictures.
         """
-        assert isinstance(picture, RawPicture)
         size = picture.width, picture.height
         self._check_size(*size)
         layout = tight_layout(fourcc, *size)
@@ -389,16 +388,13 @@ class BagSource(FrameSource):
 
         :raises FormatError: it can't be read.
         """
-        if isinstance(picture, VideoPicture):
+        if self._decoder is not None and isinstance(picture, EncodedPicture):
             self._first_frame = picture.frame
             return picture.frame.width, picture.frame.height
+        raw = _raw(picture)
         if self._recorded is None:
-            picture = _raw(picture)
-            layout_of(picture)
-        elif isinstance(picture, CompressedPicture):
-            raise FormatError('it is compressed')
-        assert isinstance(picture, RawPicture)
-        return picture.width, picture.height
+            layout_of(raw)
+        return raw.width, raw.height
 
     def _check_size(self, width: int, height: int) -> None:
         if (width, height) != self._own:
@@ -432,14 +428,12 @@ def _encoding(picture: Picture) -> str:
     """Return the encoding of its pixels, or of the pixels before they were compressed."""
     if isinstance(picture, RawPicture):
         return picture.encoding
-    if isinstance(picture, VideoPicture):
-        return ''
     return picture.format.partition(';')[0].strip()
 
 
 def _is_depth(picture: Picture) -> bool:
     """Tell whether the message says that it is depth."""
-    if isinstance(picture, CompressedPicture) and 'compressedDepth' in picture.format:
+    if isinstance(picture, EncodedPicture) and 'compressedDepth' in picture.format:
         return True
     return _encoding(picture) in DEPTHS
 
@@ -454,7 +448,6 @@ def _raw(picture: Picture) -> RawPicture:
     """
     if isinstance(picture, RawPicture):
         return picture
-    assert isinstance(picture, CompressedPicture)
     named = f"format '{picture.format[:60]}'"
     if _is_depth(picture):
         raise FormatError(f'{named} is a depth image, not a picture')
