@@ -260,6 +260,7 @@ def test_a_full_disk_ends_the_recording_with_what_was_said_to_be_kept(
     statistics = recorder.statistics()
     reason = f"recording to '{folder}' has ended: No space left on device"
     assert (statistics.failure, statistics.recorded) == (reason + advice.format(folder), 2)
+    assert not statistics.dropped, 'a full disk is not a slow one'
     assert (folder / 'metadata.yaml').exists() == (not advice)
     found = played(replay(folder))
     assert len(found) == 2 and all(map(same, [planes for _, planes in found], kept))

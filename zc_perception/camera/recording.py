@@ -276,7 +276,7 @@ class Recorder:
             self._format, self._frame_topic = form, form.topic(topic)
         content = None if self._ended else self._buffer(self._format.frame_bytes)
         if content is None:
-            self._dropped += 1
+            self._dropped += not self._ended
             return False
         try:
             with frame.map() as sources:
@@ -302,7 +302,7 @@ class Recorder:
         """
         with self._lock:
             fits = not self._ended and self._taken + len(content) <= self._limits.buffer_bytes
-            self._dropped += not fits
+            self._dropped += not fits and not self._ended
             self._taken += len(content) if fits else 0
         if fits:
             self._take(_Item(topic, log_ns, log_ns, 0, (content,), latched=latched))
