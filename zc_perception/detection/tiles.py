@@ -254,25 +254,27 @@ def _merged(found: Detections, tiles: NDArray[np.intp], box: Tiling, count: int)
     order = np.argsort(-found.scores, kind='stable')
     found, tiles = found.chosen(order), tiles[order]
     boxes = found.boxes.astype(np.float64)
-    cut, turned = _cut(boxes, tiles, box), found.turned
+    cut, turned, reached = _cut(boxes, tiles, box), found.turned, _reached(boxes, box)
     left = np.ones(len(found), np.bool_)
     best, rows = [], []
     for index in range(len(found)):
         if not left[index]:
             continue
         left[index] = False
-        row, own, used = index, boxes[index].copy(), {int(tiles[index])}
-        while True:
-            same = left & (found.classes == found.classes[index]) & ~np.isin(tiles, list(used))
-            overlaps = _ios(own, boxes)
-            same &= overlaps >= _SAME if turned is None else overlaps > 0
-            others = np.flatnonzero(same)
-            if turned is not None:
+        row, own, unused = index, boxes[index].copy(), np.ones(len(box.regions), np.bool_)
+        unused[tiles[index]] = False
+        while reached[index] > 1:
+            others = np.flatnonzero(left & (found.classes == found.classes[index]) & unused[tiles])
+            overlaps = _ios(own, boxes[others])
+            if turned is None:
+                others = others[overlaps >= _SAME]
+            else:
+                others = others[overlaps > 0]
                 others = others[_turned_ios(turned[row], turned[others]) >= _SAME]
             if not len(others):
                 break
             left[others] = False
-            used.update(tiles[others].tolist())
+            unused[tiles[others]] = False
             if not cut[row]:
                 continue  # it is whole: what else overlaps it is a part of it
             whole = others[~cut[others]]
@@ -305,6 +307,15 @@ def _cut(boxes: NDArray[np.float64], tiles: NDArray[np.intp], box: Tiling) -> ND
     after = (boxes[:, 2:] >= high - margin) & (high < whole_high)
     result: NDArray[np.bool_] = (before | after).any(axis=1)
     return result
+
+
+def _reached(boxes: NDArray[np.float64], box: Tiling) -> NDArray[np.intp]:
+    """Count the tiles that each box reaches into: one that lies in its own only is nobody else's."""
+    regions = np.array(box.regions, np.float64).reshape(-1, 4)
+    low, high = regions[:, :2], regions[:, :2] + regions[:, 2:]
+    inside = (boxes[:, None, :2] < high) & (boxes[:, None, 2:] > low)
+    reached: NDArray[np.intp] = np.count_nonzero(inside.all(axis=2), axis=1)
+    return reached
 
 
 def _ios(one: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
