@@ -16,6 +16,7 @@ class EngineRules:
 
     :param name: the value of key ``engine``.
     :param file: what key ``file`` names, in a few words.
+    :param files: patterns of the names of models that it runs without a manifest.
     :param needs_file: whether there has to be one; ``None``: it may be left out.
     :param takes_frames: whether it can run on a frame as it is, at the frame's size (``resize:
         none``).
@@ -28,11 +29,12 @@ class EngineRules:
         name: str,
         *,
         file: str = '',
+        files: Sequence[str] = (),
         needs_file: bool | None = None,
         takes_frames: bool = True,
         keys: Mapping[str, Key] | None = None,
     ) -> None:
-        self.name, self.file, self.needs_file = name, file, needs_file
+        self.name, self.file, self.files, self.needs_file = name, file, files, needs_file
         self.takes_frames, self.keys = takes_frames, keys or {}
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:

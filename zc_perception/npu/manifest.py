@@ -255,6 +255,19 @@ def _other_engines() -> Mapping[str, EngineRules]:
     return {engine.name: engine for engine in _engines(ACCELERATORS.others)}
 
 
+def _file_engines() -> Iterator[tuple[str, str]]:
+    """Yield each pattern of the names of files that need no manifest, and the engine that runs them."""
+    for engine in (*_shipped_engines().values(), *_other_engines().values()):
+        for pattern in engine.files:
+            yield pattern, engine.name
+
+
+def _engine_of(path: Path) -> str:
+    """Return the engine that runs a file without a manifest; empty: none does."""
+    suffix = path.suffix.lower()
+    return next((name for files, name in _file_engines() if Path(files).suffix == suffix), '')
+
+
 def _engine_keys(engines: Iterable[EngineRules]) -> dict[str, Key]:
     return {
         name: replace(key, description=f'{engine.name}: {key.description}')
@@ -386,9 +399,7 @@ _SHARED = ('input', 'outputs', 'head', 'classes')
 # The others say what one engine's own file is like.
 _SHAREABLE = {'name', 'engine', 'finds', 'licence', *_KEYS} - {'outputs'}
 _DEFAULT_ENGINE = 'onnx'
-# What a model's own file runs on, by the end of its name; the best first.
-_ENGINES_BY_SUFFIX = {'.axm': 'axruntime', '.json': 'axruntime', '.onnx': 'onnx'}
-_COMPILED = 'model.json'
+COMPILED = 'model.json'
 # What people write, and what is meant.
 _MEANT = {
     'names': 'classes',
@@ -513,13 +524,14 @@ def find_manifest(model: str) -> Path:
         path = Path(local_path(model, 'model'))
         if model and path.is_dir():
             return _in_folder(path)
-        if path.is_file() and path.suffix.lower() in ('.yaml', '.yml', *_ENGINES_BY_SUFFIX):
+        if path.is_file() and (path.suffix.lower() in ('.yaml', '.yml') or _engine_of(path)):
             return path
         if path.is_file():
             weights = path.name if path.suffix.lower() in ('.pt', '.pth') else 'its weights (.pt)'
+            kinds = ', '.join(files.removeprefix('*') for files, _ in _file_engines())
             raise ConfigError(
-                f"model '{model}' is neither a manifest nor a model that can be run (.onnx, "
-                f'.axm, {_COMPILED}); export {weights}: '
+                f"model '{model}' is neither a manifest nor a model that can be run ({kinds}); "
+                f'export {weights}: '
                 f'yolo export model={path.with_suffix(".pt").name} format=onnx '
                 f'(see {shipped_file("docs/models.md")})'
             )
@@ -538,7 +550,7 @@ def _in_folder(folder: Path) -> Path:
     manifest = folder / 'model.yaml'
     if manifest.is_file():
         return manifest
-    files = [*folder.glob('*.axm'), *folder.glob(_COMPILED), *folder.glob('*.onnx')]
+    files = [file for pattern, _ in _file_engines() for file in folder.glob(pattern)]
     if len(files) == 1:
         return files[0]
     has = (
@@ -554,8 +566,8 @@ def _in_folder(folder: Path) -> Path:
 
 def _read(path: Path) -> Any:
     """What stands in a manifest; or what a model's own file needs of one, which is its name."""
-    if engine := _ENGINES_BY_SUFFIX.get(path.suffix.lower()):
-        name = path.parent.resolve().name if path.name == _COMPILED else path.stem
+    if engine := _engine_of(path):
+        name = path.parent.resolve().name if path.name == COMPILED else path.stem
         return {'name': name, 'engine': engine, 'file': path.name}
     try:
         return parse_yaml(path.read_text(encoding='utf-8'))

@@ -18,7 +18,7 @@ from typing import Any
 
 from zc_perception.errors import ConfigError, message_of
 from zc_perception.npu.engine_rules import EngineRules, Values
-from zc_perception.npu.manifest import INPUT
+from zc_perception.npu.manifest import COMPILED, INPUT
 from zc_perception.rules import Place
 
 _KNOWN_VERSION = 4
@@ -186,6 +186,7 @@ class VoyagerRules(EngineRules):
 AXRUNTIME = VoyagerRules(
     'axruntime',
     file="the model.json or .axm of Voyager's compiler",
+    files=('*.axm', COMPILED),
     needs_file=True,
     takes_frames=False,
 )

@@ -33,7 +33,9 @@ class OnnxRules(EngineRules):
         return super().input_size(given, file, place)
 
 
-ONNX = OnnxRules('onnx', file='the weights', needs_file=True, takes_frames=False)
+ONNX = OnnxRules(
+    'onnx', file='the weights', files=('*.onnx',), needs_file=True, takes_frames=False
+)
 OPENCV_HOG = EngineRules('opencv_hog', needs_file=False)
 
 
