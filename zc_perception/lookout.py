@@ -48,13 +48,13 @@ class Watch:
     ) -> None:
         self._lookout = lookout
         self._look = weakref.WeakMethod(look) if inspect.ismethod(look) else (lambda: look)
-        self._period_s = period_s
+        self.period_s = period_s
         self._phase_s = phase_s
         self.stopped = False
 
     def next_turn(self) -> float:
         """Return when it is looked at again."""
-        return next_turn(time.monotonic(), self._period_s, self._phase_s)
+        return next_turn(time.monotonic(), self.period_s, self._phase_s)
 
     def look(self) -> None:
         """Look once."""

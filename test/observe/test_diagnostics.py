@@ -50,7 +50,9 @@ class Desk:
         self.publisher = DiagnosticsPublisher(
             node, lambda: self.statuses, before_publishing=self._count
         )
-        self.publisher._publisher = SimpleNamespace(publish=self._receive)  # type: ignore[assignment]
+        self.readers = 1
+        handle = SimpleNamespace(get_subscription_count=lambda: self.readers)
+        self.publisher._publisher = SimpleNamespace(publish=self._receive, handle=handle)  # type: ignore[assignment]
 
     def _receive(self, message: bytes) -> None:
         self.sent.append(deserialize_message(message, DiagnosticArray))
@@ -95,6 +97,22 @@ def test_a_second_has_one_message_while_nothing_changes(desk: Desk) -> None:
     assert desk.regular == 1, 'only what says something new is worth more'
     desk.become(Level.OK, 'streaming again')
     assert desk.pass_time(5.0) in (5, 6) and desk.regular == 2
+
+
+def test_it_rests_while_nobody_reads_and_nothing_is_done(desk: Desk) -> None:
+    signs, done = ['quiet'], [0]
+    desk.publisher._signs, desk.publisher._progress = lambda: signs[0], lambda: done[0]
+    desk.readers = 0
+    desk.pass_time(2 * diagnostics._RESTLESS_S)
+    assert desk.pass_time(20.0) == 4
+    desk.readers = 1
+    assert desk.pass_time(diagnostics.LOOK_S) == 1 and desk.pass_time(5.0) in (5, 6)
+    desk.readers = 0
+    desk.pass_time(10.0)
+    for change in (lambda: done.__setitem__(0, 1), lambda: signs.__setitem__(0, 'loud')):
+        change()
+        assert desk.pass_time(diagnostics.LOOK_S) == 1, 'what has changed is told at once'
+        desk.pass_time(10.0)
 
 
 def test_levels_are_looked_at_when_a_sign_has_changed_and_for_a_while_after_it(desk: Desk) -> None:

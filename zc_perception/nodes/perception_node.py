@@ -289,7 +289,11 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         if self.parameters['autostart']:
             self._open_once()
         self._diagnostics = DiagnosticsPublisher(
-            self, self.collect_diagnostics, before_publishing=self._describe, signs=self.signs
+            self,
+            self.collect_diagnostics,
+            before_publishing=self._describe,
+            signs=self.signs,
+            progress=self.progress,
         )
 
     def _open_once(self) -> None:

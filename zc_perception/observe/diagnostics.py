@@ -21,12 +21,13 @@ from rclpy.node import Node
 from zc_perception.errors import one_line
 from zc_perception.link.cdr import cdr_string, COUNT, ENCAPSULATION, STAMP
 from zc_perception.link.endpoints.executor_turns import NodeWatch, phase_s
-from zc_perception.link.rclpy_compat import understood
+from zc_perception.link.rclpy_compat import subscription_count, understood
 from zc_perception.lookout import next_turn
 from zc_perception.observe.metrics import RECENT_S
 
 TOPIC = '/diagnostics'
 PERIOD_S = 1.0
+_REST_S = 5.0
 LOOK_S = 0.2
 """
 Seconds between two looks at the signs, and at the levels where a sign has changed: at most five
@@ -150,6 +151,9 @@ class DiagnosticsPublisher:
     """
     Publishes once a second and when a level has changed.
 
+    Where nobody reads them, nothing in them has changed and no work is done, it rests: it builds
+    them every five seconds only, and looks once a second.
+
     It looks five times a second at *signs*. For a while after one of them has changed, it also
     looks at what *collect* says, which takes a hundred times as long.
 
@@ -163,6 +167,7 @@ class DiagnosticsPublisher:
         something else than the last one.
     :param signs: returns a value that changes once a level may have changed or is about to; by
         default it never changes. It must be as quick as reading some attributes.
+    :param progress: returns a value that changes while work is done, as quickly.
     """
 
     def __init__(
@@ -172,6 +177,7 @@ class DiagnosticsPublisher:
         *,
         before_publishing: Callable[[], object] = lambda: None,
         signs: Callable[[], object] = object,
+        progress: Callable[[], object] = lambda: None,
     ) -> None:
         self._node = node
         self._collect = collect
@@ -180,6 +186,9 @@ class DiagnosticsPublisher:
         self._name = node.get_fully_qualified_name().lstrip('/')
         self._signs = signs
         self._signs_seen: object = None
+        self._progress = progress
+        self._progress_seen: object = None
+        self._resting = False
         self._levels: dict[str, Level] = {}
         self._regular: list[_Row] = []
         self._due = self._calm_at = time.monotonic()
@@ -191,11 +200,16 @@ class DiagnosticsPublisher:
         """Publish if it is time, or if a level has changed since it was published last."""
         now = time.monotonic()
         try:
-            signs = self._signs()
+            signs, progress = self._signs(), self._progress()
         except Exception:  # what collects says it
-            signs = object()
+            signs = progress = object()
+        stirs = signs != self._signs_seen or progress != self._progress_seen
         if signs != self._signs_seen:
             self._signs_seen, self._calm_at = signs, now + _RESTLESS_S
+        self._progress_seen = progress
+        if self._resting and (stirs or subscription_count(self._publisher)):
+            self._resting, self._due = False, now
+            self._watch.look_every(LOOK_S)
         if now < self._due and now >= self._calm_at:
             return
         statuses = self._statuses()
@@ -203,9 +217,13 @@ class DiagnosticsPublisher:
             if {status.part: status.level for status in statuses} != self._levels:
                 self._publish([self._row(status) for status in statuses])
             return
-        self._due = next_turn(now, PERIOD_S, self._phase_s)
         rows = [self._row(status) for status in statuses]
-        if rows != self._regular:
+        changed = rows != self._regular
+        self._resting = not (changed or stirs or subscription_count(self._publisher))
+        if self._resting:
+            self._watch.look_every(PERIOD_S)
+        self._due = next_turn(now, _REST_S if self._resting else PERIOD_S, self._phase_s)
+        if changed:
             self._regular = rows
             try:
                 self._before_publishing()

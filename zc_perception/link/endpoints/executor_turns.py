@@ -154,6 +154,10 @@ class NodeWatch:
                 raise
             self.stop()
 
+    def look_every(self, period_s: float) -> None:
+        """Look as often from the next look on."""
+        self._watch.period_s = period_s
+
     def stop(self) -> None:
         """No more looks. One that is under way has ended afterwards, unless this is called from within it. Idempotent."""
         self._watch.stop()
