@@ -20,7 +20,7 @@ import sys
 from typing import Any
 import zipfile
 
-from environment.debian_packages import fetch_with_dependencies, unpack
+from environment.debian_packages import fetch, fetch_with_dependencies, unpack
 from environment.errors import SetupError
 from environment.paths import locked, ROOT, scratch_folder
 
@@ -35,6 +35,10 @@ _TRIPLET = 'aarch64-linux-gnu'
 _TOOLS = ('qemu-system-arm', f'gcc-12-{_TRIPLET}', 'libc6-dev-arm64-cross')
 #: The guest's own programs and libraries.
 _USERLAND = ('python3.11', 'dash', 'coreutils', 'libstdc++6')
+#: What the compiled steps of the package are compiled against.
+_HEADERS = ('libpython3.11-dev',)
+#: As setup.py has them.
+_STEPS = ('zc_perception/native/*.c', 'client/src/transport.c', 'client/src/wire.c')
 #: In the versions of this environment.
 _WHEELS = (
     'numpy', 'opencv-python-headless', 'PyYAML', 'pytest', 'pytest-timeout', 'pluggy', 'iniconfig', 'packaging', 'hypothesis',
@@ -127,6 +131,28 @@ class Arm64Rig(Rig):
         """Return the cache, which the guest sees as well."""
         return self._cache_folder.resolve()
 
+    def compile_steps(self) -> Path:
+        """Leave ``zc_perception.native.compiled`` for the guest's Python in the repository, where git ignores it."""
+        assert self.tools is not None
+        headers = _unpacked(self.folder / 'headers', _HEADERS) / 'usr/include'
+        target = ROOT / f'zc_perception/native/compiled.cpython-311-{_TRIPLET}.so'
+        sources = sorted(str(path) for pattern in _STEPS for path in ROOT.glob(pattern))
+        includes = (headers / 'python3.11', headers, ROOT / 'client/include', ROOT / 'client/src')
+        # The C library is the guest's, which its Python has loaded: the compiler's own is not where its linker script says.
+        command = [self.tools.compiler, '-shared', '-nostdlib', '-fPIC', '-O3', '-ffp-contract=off', '-fvisibility=hidden', '-Wall', '-Wextra',
+                   '-Werror', '-Wno-cast-function-type', *(f'-I{path}' for path in includes), *sources, '-o', str(target)]  # fmt: skip
+        done = subprocess.run(
+            command,
+            env={**os.environ, **self.tools.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RigError(f'the compiled steps cannot be compiled for arm64:\n{done.stdout}')
+        return target
+
     def _place(self) -> dict[str, Any]:
         assert self.tools is not None and self._root is not None
         board = machine.arm64(self.tools.qemu, self.tools.environment)
@@ -140,6 +166,19 @@ def _unpacked_tools(folder: Path) -> Path:
         with cache.appearing(root) as scratch:
             _unpack_into(scratch, _TOOLS)
         cache.keep_newest((folder / 'tools').iterdir(), 2)
+    return root
+
+
+def _unpacked(folder: Path, names: Sequence[str]) -> Path:
+    """Return the folder with these packages for the guest, without what they depend on."""
+    root = folder / _key(names)
+    if not root.is_dir():
+        with cache.appearing(root) as scratch:
+            downloads = scratch / 'downloads'
+            for package in fetch(names, downloads, ARCHITECTURE):
+                unpack(package, scratch)
+            shutil.rmtree(downloads)
+        cache.keep_newest(folder.iterdir(), 2)
     return root
 
 

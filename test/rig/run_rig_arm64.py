@@ -46,7 +46,7 @@ class Share:
 SHARES = {
     'cameras': Share(('verify', 'camera'), camera_kit.VIVID),
     'memory': Share(('memory', 'decode'), CAMERAS),
-    'contract': Share(('contract', 'accelerator'), CAMERAS),
+    'contract': Share(('contract', 'accelerator', 'native'), CAMERAS),
 }
 #: What ``zc_verify`` judges there, and which checks it must find false.
 VERIFIED = (
@@ -175,6 +175,7 @@ def main() -> int:
     rig = Arm64Rig()
     try:
         kernel = rig.prepare()
+        rig.compile_steps()
         compile_for_guest(GUEST.parents[1], GUEST.parents[2] / 'zc_perception')
         variables = {
             PROGRAM: str(_consumer(rig)), 'RIG_CASES': ' '.join(VERIFIED), 'PYTHONDONTWRITEBYTECODE': '1',

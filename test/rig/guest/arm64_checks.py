@@ -34,6 +34,8 @@ DECODE = tuple(
 #  Of each property; the guest is a dozen times slower than the machines that the tests are made
 #  for.
 _EXAMPLES = 2
+#: For the compiled steps: outputs of models, and mutated packets of a producer.
+_CASES, _PACKETS = 60, 2_000
 
 
 def run_checks(part: str) -> bool:
@@ -103,6 +105,26 @@ def run_decode(part: str) -> bool:
     return code == pytest.ExitCode.OK
 
 
+def run_native(part: str) -> bool:
+    """Compare the compiled steps, which this guest's tests of decoding and of the link have too, with plain Python."""
+    sys.path += [str(_TEST / 'link/shared_memory'), str(_TEST / 'link/wire')]
+    from native import two_forms
+    import two_receivers
+
+    from zc_perception.native import compiled, FORM
+
+    def find_the_same() -> None:
+        assert compiled is not None, FORM
+        assert two_forms.compare(7, _CASES, compiled) > 500
+
+    def receive_the_same() -> None:
+        assert compiled is not None, FORM
+        assert two_receivers.compare(7, _PACKETS, compiled)['frame'] > 100
+
+    found = {'both forms find the same': find_the_same, 'and receive the same': receive_the_same}
+    return harness.run(found, Path(os.environ['RIG_OUT']) / f'{part}.json')
+
+
 def run_verify(part: str) -> bool:
     """Let ``zc_verify`` judge graphs, sabotaged and not; the verdicts are for the host to compare."""
     from rig.guest import plain_graph, verifier
@@ -117,6 +139,7 @@ def run_verify(part: str) -> bool:
 PARTS: Mapping[str, Callable[[str], bool]] = {
     **dict.fromkeys(SUITES, run_checks),
     'decode': run_decode,
+    'native': run_native,
     'verify': run_verify,
 }
 
