@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-import random
 import struct
 from typing import Any
 import zlib
@@ -58,15 +57,6 @@ def test_numbers_sort_as_numbers_with_or_without_leading_zeros(numbers: list[int
         assert sorted(names, key=natural_key) == [
             f'a{number:0{width}d}b{number}.png' for number in sorted(numbers)
         ]
-
-
-@given(st.lists(st.text(max_size=8), max_size=6), st.randoms())
-def test_any_names_have_an_order_that_is_always_the_same(
-    names: list[str], chance: random.Random
-) -> None:
-    shuffled = list(names)
-    chance.shuffle(shuffled)
-    assert sorted(names, key=natural_key) == sorted(shuffled, key=natural_key)
 
 
 @pytest.mark.parametrize('suffix', ['.png', '.jpg', '.bmp', '.webp', '.tiff', '.ppm', '.JPG'])
