@@ -23,7 +23,9 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.params.schema import file_schema
 from zc_perception.nodes.params.verdict import judge
 from zc_perception.nodes.params.yaml_file import read_parameter_yaml
+from zc_perception.npu.engine_rules import EngineRules
 from zc_perception.npu.kinds import ACCELERATORS
+from zc_perception.npu.manifest import find_manifest
 
 EXAMPLE = Path(__file__).resolve().parents[2] / 'examples' / 'counter_accelerator'
 COUNTER = {'accelerator': 'counter', 'model': str(EXAMPLE / 'bright.yaml')}
@@ -104,6 +106,16 @@ def test_a_parameter_file_is_judged_by_its_declarations(
     path.write_text('\n'.join([*lines, f'    {line}']) + '\n', encoding='utf-8')
     found = judge(read_parameter_yaml(str(path)), {'/inference': 'inference'})
     assert any(words in str(problem) for problem in found.problems), found
+
+
+def test_a_model_s_own_file_runs_on_the_engine_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = EngineRules('counter', files=('*.bright',))
+    monkeypatch.setattr(ACCELERATORS.load('counter'), 'ENGINES', (engine,))
+    file = tmp_path / 'my.bright'
+    file.touch()
+    assert find_manifest(str(file)) == find_manifest(str(tmp_path)) == file
 
 
 def test_the_doctor_runs_its_check(capsys: pytest.CaptureFixture[str]) -> None:
