@@ -99,8 +99,8 @@ class BlackBox:
         """
         oldest_ns = begin_ns = now_ns - self._window_ns
         self._videos = {name: at for name, at in self._videos.items() if at >= begin_ns}
-        for name in self._videos:
-            keys = self._keys[name]
+        self._keys = {name: self._keys[name] for name in self._videos}
+        for keys in self._keys.values():
             while len(keys) > 1 and keys[1] <= begin_ns:
                 keys.popleft()
             oldest_ns = min(oldest_ns, keys[0]) if keys else oldest_ns
