@@ -186,7 +186,8 @@ def make_frame(make_pool: Callable[..., BufferPool]) -> Iterator[Callable[..., F
         slot = pool.acquire()
         assert slot is not None, f'no free slot: {pool.statistics()}'
         frame = Frame.publish_slot(
-            pool, slot, header=Header(stamp_ns, frame_id), colorimetry=BT601_LIMITED, sequence=sequence,
+            pool, slot, header=Header(stamp_ns, frame_id), colorimetry=BT601_LIMITED,
+            sequence=sequence,
             captured_ns=time.monotonic_ns(), acquire_fence=acquire_fence,
         )  # fmt: skip
         frames.append(weakref.ref(frame))

@@ -27,13 +27,17 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIG = REPOSITORY / 'config' / 'perception.yaml'
 
 # Lower rooms know nothing of higher ones, and rooms on one floor nothing of each other.
-FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation', 'jetson', 'machine'), ('frame',), ('detection',), ('camera', 'npu'), ('link',),
+FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation', 'jetson', 'machine'), ('frame',),
+          ('detection',), ('camera', 'npu'), ('link',),
           ('observe',), ('nodes',), ('verify', 'doctor'))  # fmt: skip
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 ROOM_OF_MODULE = {
-    'frame_queue': 'frame', 'lookout': 'frame', 'mapping': 'frame', 'pictures': 'frame', 'programs': 'errors', 'terminal': 'errors',
-    'kinds': 'errors', 'parameters': 'errors', 'rules': 'errors', 'whole_file': 'errors', 'backoff': 'errors', 'shipped_files': 'errors',
-    'local_path': 'errors', 'log': 'errors', 'forking': 'errors', 'c_structs': 'errors', 'native': 'errors',
+    'frame_queue': 'frame', 'lookout': 'frame', 'mapping': 'frame', 'pictures': 'frame',
+    'programs': 'errors', 'terminal': 'errors',
+    'kinds': 'errors', 'parameters': 'errors', 'rules': 'errors', 'whole_file': 'errors',
+    'backoff': 'errors', 'shipped_files': 'errors',
+    'local_path': 'errors', 'log': 'errors', 'forking': 'errors', 'c_structs': 'errors',
+    'native': 'errors',
 }  # fmt: skip
 BELOW_ROS = (
     'errors',

@@ -36,9 +36,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 COMPOUND = (ctypes.Structure, ctypes.Union)
 # What C calls these has this size, and this alignment, on arm64 Linux.
 SIZES: dict[Any, int] = {
-    ctypes.c_int8: 1, ctypes.c_uint8: 1, ctypes.c_char: 1, ctypes.c_bool: 1, ctypes.c_int16: 2, ctypes.c_uint16: 2, ctypes.c_int32: 4,
-    ctypes.c_uint32: 4, ctypes.c_float: 4, ctypes.c_int64: 8, ctypes.c_uint64: 8, ctypes.c_double: 8, ctypes.c_void_p: 8,
-    ctypes.c_char_p: 8, ctypes.c_size_t: 8, ctypes.c_ssize_t: 8, ctypes.c_long: 8, ctypes.c_ulong: 8, ctypes.c_int: 4, ctypes.c_uint: 4,
+    ctypes.c_int8: 1, ctypes.c_uint8: 1, ctypes.c_char: 1, ctypes.c_bool: 1, ctypes.c_int16: 2,
+    ctypes.c_uint16: 2, ctypes.c_int32: 4,
+    ctypes.c_uint32: 4, ctypes.c_float: 4, ctypes.c_int64: 8, ctypes.c_uint64: 8,
+    ctypes.c_double: 8, ctypes.c_void_p: 8,
+    ctypes.c_char_p: 8, ctypes.c_size_t: 8, ctypes.c_ssize_t: 8, ctypes.c_long: 8,
+    ctypes.c_ulong: 8, ctypes.c_int: 4, ctypes.c_uint: 4,
 }  # fmt: skip
 # Names whose size is the platform's, in the package's sources: only where the C header says so
 # too.
@@ -60,7 +63,8 @@ NATIVE_ALLOWED = {
     ): 'turbojpeg.h: unsigned long jpegSize, of tjDecompressHeader3 and tjDecompressToYUVPlanes',
 }
 CHECKED_BY_C = (
-    'test/camera/test_v4l2_abi.py', 'test/memory/test_kernel_abi.py', 'test/npu/test_axl_abi.py', 'test/npu/test_axruntime_abi.py',
+    'test/camera/test_v4l2_abi.py', 'test/memory/test_kernel_abi.py', 'test/npu/test_axl_abi.py',
+    'test/npu/test_axruntime_abi.py',
     'test/jetson/test_jetson_abi.py',
 )  # fmt: skip
 

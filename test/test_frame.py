@@ -403,7 +403,8 @@ def test_frames_forgotten_in_cycles_by_many_threads_all_come_back(make_pool: Mak
                 if stop.is_set():
                     return
             frame = Frame.publish_slot(
-                pool, slot, header=Header(turn, ''), colorimetry=BT601_LIMITED, sequence=turn, captured_ns=0
+                pool, slot, header=Header(turn, ''), colorimetry=BT601_LIMITED, sequence=turn,
+                captured_ns=0
             )  # fmt: skip
             other = frame.deliver(f'consumer {number}')
             cycle: list[Any] = [frame, other]

@@ -26,13 +26,16 @@ from zc_perception.link.shared_memory.server import SharedMemoryServer
 
 PACKAGE = Path(zc_perception.__file__).parent
 SOURCES = sorted(PACKAGE.rglob('*.py'))
-MODULES = {'pickle', 'cPickle', '_pickle', 'marshal', 'shelve', 'dill', 'cloudpickle', 'joblib', 'pty', 'telnetlib', 'xmlrpc', 'http',
+MODULES = {'pickle', 'cPickle', '_pickle', 'marshal', 'shelve', 'dill', 'cloudpickle', 'joblib',
+           'pty', 'telnetlib', 'xmlrpc', 'http',
            'ftplib', 'urllib', 'smtplib', 'socketserver'}  # fmt: skip
 # Works on text alone.
 TEXT_ONLY = {'urllib.parse'}
 BUILTINS = {'eval', 'exec', 'compile', '__import__'}
-CALLS = {'os.system', 'os.popen', 'os.execl', 'os.execv', 'os.execvp', 'tempfile.mktemp', 'yaml.full_load', 'yaml.unsafe_load',
-         'yaml.load_all', 'yaml.full_load_all', 'yaml.unsafe_load_all', 'subprocess.getoutput', 'subprocess.getstatusoutput',
+CALLS = {'os.system', 'os.popen', 'os.execl', 'os.execv', 'os.execvp', 'tempfile.mktemp',
+         'yaml.full_load', 'yaml.unsafe_load',
+         'yaml.load_all', 'yaml.full_load_all', 'yaml.unsafe_load_all', 'subprocess.getoutput',
+         'subprocess.getstatusoutput',
          'numpy.fromfile', 'ast.literal_eval', 'pickle.loads'}  # fmt: skip
 SAFE_LOADERS = {'yaml.SafeLoader', 'yaml.BaseLoader', 'yaml.CSafeLoader'}
 

@@ -39,14 +39,18 @@ from typing import Any, NoReturn
 #  What most programs need. None of it may start a thread that it needs later: a fork is without
 #  it.
 _MODULES = (
-    'zc_perception.nodes.perception', 'zc_perception.nodes.command_lines', 'zc_perception.nodes.recorder', 'zc_perception.nodes.gstreamer',
-    'zc_perception.nodes.container', 'rclpy.executors', 'vision_msgs.msg', 'diagnostic_msgs.msg', 'sensor_msgs.msg',
+    'zc_perception.nodes.perception', 'zc_perception.nodes.command_lines',
+    'zc_perception.nodes.recorder', 'zc_perception.nodes.gstreamer',
+    'zc_perception.nodes.container', 'rclpy.executors', 'vision_msgs.msg', 'diagnostic_msgs.msg',
+    'sensor_msgs.msg',
     'rcl_interfaces.srv', 'lifecycle_msgs.srv',
 )  # fmt: skip
 #: Each of them loads the C libraries of one package's messages.
 _MESSAGES = (
-    'rcl_interfaces.msg:Parameter', 'rcl_interfaces.srv:GetParameters', 'lifecycle_msgs.srv:GetState', 'std_msgs.msg:String',
-    'std_srvs.srv:Trigger', 'sensor_msgs.msg:Image', 'diagnostic_msgs.msg:DiagnosticArray', 'vision_msgs.msg:Detection2DArray',
+    'rcl_interfaces.msg:Parameter', 'rcl_interfaces.srv:GetParameters',
+    'lifecycle_msgs.srv:GetState', 'std_msgs.msg:String',
+    'std_srvs.srv:Trigger', 'sensor_msgs.msg:Image', 'diagnostic_msgs.msg:DiagnosticArray',
+    'vision_msgs.msg:Detection2DArray',
     'type_description_interfaces.srv:GetTypeDescription', 'composition_interfaces.srv:LoadNode',
 )  # fmt: skip
 _LARGEST = 200_000
@@ -220,7 +224,8 @@ def _become(request: dict[str, Any]) -> None:
     unbuffered = bool(request['env'].get('PYTHONUNBUFFERED'))
     for number, name in enumerate(('stdin', 'stdout', 'stderr')):
         stream = open(  # noqa: SIM115 - the process's own
-            number, 'w' if number else 'r', encoding='utf-8', errors=('surrogateescape', 'surrogateescape', 'backslashreplace')[number],
+            number, 'w' if number else 'r', encoding='utf-8',
+            errors=('surrogateescape', 'surrogateescape', 'backslashreplace')[number],
             buffering=1 if number == 2 or os.isatty(number) else -1, closefd=False,
         )  # fmt: skip
         if number and unbuffered:

@@ -11,8 +11,10 @@ from bench.rows import Row
 from bench.subcommand import Bar, Command, Measured
 
 ENVIRONMENT = {
-    'date': '2026-11-21', 'cpu': 'a CPU', 'cpus': 2, 'memory_gib': 23.5, 'governor': 'unknown', 'virtual': True, 'kernel': '6.18',
-    'libc': 'glibc 2.36', 'python': '3.11.7', 'ros_distro': '', 'packages': {'numpy': '2.4.6'}, 'load_average': [0.1, 0.2, 0.3],
+    'date': '2026-11-21', 'cpu': 'a CPU', 'cpus': 2, 'memory_gib': 23.5, 'governor': 'unknown',
+    'virtual': True, 'kernel': '6.18',
+    'libc': 'glibc 2.36', 'python': '3.11.7', 'ros_distro': '', 'packages': {'numpy': '2.4.6'},
+    'load_average': [0.1, 0.2, 0.3],
 }  # fmt: skip
 
 

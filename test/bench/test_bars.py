@@ -121,7 +121,8 @@ def pipelines_just_met() -> Table:
 
 
 BARS: dict[Callable[[], Table], Sequence[Bar]] = {
-    links_just_met: (*LINK_BARS, *PEER_BARS), decoding_just_met: DECODE_BARS, pipelines_just_met: PIPELINE_BARS,
+    links_just_met: (*LINK_BARS, *PEER_BARS), decoding_just_met: DECODE_BARS,
+    pipelines_just_met: PIPELINE_BARS,
 }  # fmt: skip
 
 

@@ -82,8 +82,10 @@ def test_verdicts_environment_and_what_was_absent_are_said() -> None:
         Bar('none', lambda rows: None, 1.0, ' s'),
     )
     environment = {
-        **ENVIRONMENT, 'load_average_after': [], 'absent': {'zenoh': 'not installed'}, 'stalled': {'cyclonedds': '2 of 9 series: why'},
-        'limits': {'1080p 30 Hz': {'cameras': 24, 'first_loss': 28, 'limit': 'the CPUs are full', 'cpus': 2}},
+        **ENVIRONMENT, 'load_average_after': [], 'absent': {'zenoh': 'not installed'},
+        'stalled': {'cyclonedds': '2 of 9 series: why'},
+        'limits': {'1080p 30 Hz': {'cameras': 24, 'first_loss': 28, 'limit': 'the CPUs are full',
+                                   'cpus': 2}},
     }  # fmt: skip
     page = report(
         [bench('scale', [row('scale', '1_cameras')], *bars, environment=environment)],
@@ -302,7 +304,8 @@ def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path
         'import sys; from bench import report, results; results.PROGRAM = ["stand_in_bench.py"]; '
     )
     process = subprocess.Popen(
-        [sys.executable, '-c', lines + 'sys.exit(report.main(sys.argv[1:]))', str(tmp_path / 'out')],
+        [sys.executable, '-c', lines + 'sys.exit(report.main(sys.argv[1:]))',
+         str(tmp_path / 'out')],
         cwd=tmp_path, env=importing_bench(os.environ),
     )  # fmt: skip
     until((tmp_path / 'started').exists)

@@ -151,7 +151,8 @@ repetition = st.builds(Series, samples, st.floats(0.0, 1e6), st.integers(0, 50))
 )
 def test_whatever_was_measured_fits_the_schema(series: tuple[list[Series], list[Series]]) -> None:
     environment = {
-        'date': '2026-01-01', 'cpu': 'c', 'cpus': 1, 'memory_gib': 1.0, 'governor': '', 'virtual': False, 'kernel': 'k', 'libc': '',
+        'date': '2026-01-01', 'cpu': 'c', 'cpus': 1, 'memory_gib': 1.0, 'governor': '',
+        'virtual': False, 'kernel': 'k', 'libc': '',
         'python': '3', 'ros_distro': '', 'packages': {}, 'load_average': [],
     }  # fmt: skip
     rows = rows_of([FLOOR, LINK], x=series[0], f=series[1])

@@ -42,7 +42,8 @@ USE = {
     'gil_wait_p99_us': 2500.0,
 }
 RUN: dict[str, Any] = {
-    'ran_s': 10.0, 'due': 600, 'published': 590, 'detections': 590, 'conversions': 0, 'latencies_us': [2000.0] * 590, 'use': USE,
+    'ran_s': 10.0, 'due': 600, 'published': 590, 'detections': 590, 'conversions': 0,
+    'latencies_us': [2000.0] * 590, 'use': USE,
     'drops': {'no_slot': 1, 'newest_wins': 2, 'device': 3, 'late': 4},
 }  # fmt: skip
 WHOLE = {**RUN, 'published': 600, 'drops': {}}

@@ -244,7 +244,8 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
     rows = {row['case']: row for row in document['rows']}
     assert set(rows) == {PUBLISHED, RECEIVED}
     figures = rows[PUBLISHED]['figures']
-    order = ['interpreter', 'imports', 'ros', 'camera', 'accelerator_asked', 'accelerator', 'nodes', 'ready', 'first_frame',
+    order = ['interpreter', 'imports', 'ros', 'camera', 'accelerator_asked', 'accelerator',
+             'nodes', 'ready', 'first_frame',
              'first_submitted', 'first_published']  # fmt: skip
     times = [figures[f'{name}_ms'] for name in order]
     # Frames may flow, and be detected on, before the thread that has started the last node says

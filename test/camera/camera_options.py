@@ -11,7 +11,8 @@ from zc_perception.memory.ledger import CopyLedger
 PARAMETERS: dict[str, Any] = {
     'width': 0, 'height': 0, 'framerate': 0.0, 'frame_id': 'cam', 'heap': 'auto', 'silent': 0.0,
     'device': '/dev/video0', 'input': -1, 'pixel_format': 'auto', 'memory': 'auto',
-    'video': '', 'loop': False, 'keep_all': True, 'replay_topic': '', 'replay_rate': 1.0, 'replay_start': 0.0, 'stamps': 'now',
+    'video': '', 'loop': False, 'keep_all': True, 'replay_topic': '', 'replay_rate': 1.0,
+    'replay_start': 0.0, 'stamps': 'now',
     'pipeline': '', 'pipeline_buffers': 8, 'assume_linear': False, 'require_dmabuf': False,
     'sensor_id': 0, 'sensor_mode': -1, 'libcamera_id': '',
 }  # fmt: skip

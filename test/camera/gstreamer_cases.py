@@ -69,17 +69,22 @@ def planes(camera: GStreamerCamera) -> list[tuple[int, int, int]]:
     ('options', 'expected', 'buffers'),
     [
         (TIGHT, [(0, 0, 64), (0, 3072, 64)], 1),
-        (f'frame-size=16384 caps-text={CAPS} strides=128,256 offsets=0,8192', [(0, 0, 128), (0, 8192, 256)], 1),
+        (f'frame-size=16384 caps-text={CAPS} strides=128,256 offsets=0,8192',
+         [(0, 0, 128), (0, 8192, 256)], 1),
         # Without GstVideoMeta: GStreamer's own defaults.
         (f'frame-size=4608 caps-text={CAPS}', [(0, 0, 64), (0, 3072, 64)], 1),
-        ('frame-size=4488 caps-text=video/x-raw,format=NV12,width=66,height=44', [(0, 0, 68), (0, 2992, 68)], 1),
+        ('frame-size=4488 caps-text=video/x-raw,format=NV12,width=66,height=44',
+         [(0, 0, 68), (0, 2992, 68)], 1),
         # NM12: a descriptor for each plane.
-        (f'memories=2 frame-size=6144 caps-text={CAPS} strides=64,64 offsets=0,3072', [(0, 0, 64), (1, 0, 64)], 2),
+        (f'memories=2 frame-size=6144 caps-text={CAPS} strides=64,64 offsets=0,3072',
+         [(0, 0, 64), (1, 0, 64)], 2),
         # Two memories in one dma-buf.
-        (f'memories=0 frame-size=8192 caps-text={CAPS} strides=64,64 offsets=0,4096', [(0, 0, 64), (0, 4096, 64)], 1),
+        (f'memories=0 frame-size=8192 caps-text={CAPS} strides=64,64 offsets=0,4096',
+         [(0, 0, 64), (0, 4096, 64)], 1),
         # The frame begins inside of its buffer.
         (f'start=4096 {TIGHT}', [(0, 4096, 64), (0, 7168, 64)], 1),
-        (f'start=4096 memories=2 frame-size=6144 caps-text={CAPS} strides=64,64 offsets=0,3072', [(0, 4096, 64), (1, 4096, 64)], 2),
+        (f'start=4096 memories=2 frame-size=6144 caps-text={CAPS} strides=64,64 offsets=0,3072',
+         [(0, 4096, 64), (1, 4096, 64)], 2),
         # A crop rectangle; the caps have its size.
         (
             f'crop=16,8,32,16 whole=64,48 {CROPPED}',
@@ -728,17 +733,25 @@ def test_another_rate_is_no_other_picture() -> None:
         ('videotestsrc nosuchproperty=1', ConfigError, 'nosuchproperty'),
         (('videotestsrc ! video/x-raw,format=NV12,width=64,height=48 ! appsink name=x ! '
           'fakesink'), ConfigError, 'pipeline'),
-        ('videotestsrc num-buffers=0 ! video/x-raw,format=NV12', CameraError, 'ended before its first frame'),
-        ('videotestsrc ! video/x-raw,format=NV12 ! video/x-raw,format=I420', ConfigError, 'pipeline'),
+        ('videotestsrc num-buffers=0 ! video/x-raw,format=NV12', CameraError,
+         'ended before its first frame'),
+        ('videotestsrc ! video/x-raw,format=NV12 ! video/x-raw,format=I420', ConfigError,
+         'pipeline'),
         ('v4l2src device=/dev/video99', CameraError, '/dev/video99'),
-        ('zcframes memory=system caps-text=audio/x-raw,rate=1,channels=1 frame-size=64', ConfigError, 'no raw video'),
+        ('zcframes memory=system caps-text=audio/x-raw,rate=1,channels=1 frame-size=64',
+         ConfigError, 'no raw video'),
         (('zcframes frame-size=4608 '
-          'caps-text="video/x-raw(memory:VASurface),format=NV12,width=64,height=48"'), ConfigError, 'VASurface'),
+          'caps-text="video/x-raw(memory:VASurface),format=NV12,width=64,height=48"'), ConfigError,
+          'VASurface'),
         (('zcframes frame-size=4608 '
-          'caps-text="video/x-raw(memory:NVMM),format=NV12,width=64,height=48"'), ConfigError, 'camera: argus'),
-        (f'zcframes frame-size=4608 caps-text={CAPS},interlace-mode=alternate', ConfigError, 'deinterlace'),
-        (f'zcframes frame-size=4600 caps-text={CAPS} strides=64,64 offsets=0,3072', CameraError, 'plane 1'),
-        (f'zcframes frame-size=4608 caps-text={CAPS} strides=64,64 offsets=0,9999', CameraError, 'offset 9999'),
+          'caps-text="video/x-raw(memory:NVMM),format=NV12,width=64,height=48"'), ConfigError,
+          'camera: argus'),
+        (f'zcframes frame-size=4608 caps-text={CAPS},interlace-mode=alternate', ConfigError,
+         'deinterlace'),
+        (f'zcframes frame-size=4600 caps-text={CAPS} strides=64,64 offsets=0,3072', CameraError,
+         'plane 1'),
+        (f'zcframes frame-size=4608 caps-text={CAPS} strides=64,64 offsets=0,9999', CameraError,
+         'offset 9999'),
         ('zcframes frame-size=4608 '
          'caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12:0x0100000000000002,width=64,'
          'height=48" memory=system', ConfigError, "can't be copied"),

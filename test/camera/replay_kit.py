@@ -43,7 +43,8 @@ def configure(camera: DrawnCamera, *, slots: int = 4, **constraints: Any) -> Non
 
 
 def replay(
-    path: object, *, ledger: CopyLedger | None = None, now: Callable[[], int] = lambda: NOW_NS, clock: StampClock | None = None,
+    path: object, *, ledger: CopyLedger | None = None, now: Callable[[], int] = lambda: NOW_NS,
+    clock: StampClock | None = None,
     **options: Any,
 ) -> ReplayCamera:  # fmt: skip
     """Return a camera over *path*, every frame once unless *options* say otherwise."""

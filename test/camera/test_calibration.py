@@ -59,7 +59,8 @@ def calibrator_text(
         'image_width: 640', 'image_height: 360', f'camera_name: {name}',
         'camera_matrix:', '  rows: 3', '  cols: 3', '  data: ' + matrix(k, 5),
         f'distortion_model: {model}',
-        'distortion_coefficients:', '  rows: 1', f'  cols: {len(d)}', '  data: [' + ', '.join(f'{value:8f}' for value in d) + ']',
+        'distortion_coefficients:', '  rows: 1', f'  cols: {len(d)}',
+        '  data: [' + ', '.join(f'{value:8f}' for value in d) + ']',
         'rectification_matrix:', '  rows: 3', '  cols: 3', '  data: ' + matrix(r, 8),
         'projection_matrix:', '  rows: 3', '  cols: 4', '  data: ' + matrix(p, 5), '',
     ])  # fmt: skip
@@ -155,7 +156,8 @@ def calibrations(draw: st.DrawFn) -> Calibration:
     name = draw(st.text(st.characters(exclude_categories=('Cs',)), max_size=20))
     return Calibration(
         draw(SIDE), draw(SIDE), name, model, d, k, r, p,
-        binning_x=draw(st.integers(0, 8)), binning_y=draw(st.integers(0, 8)), roi=draw(st.sampled_from((RegionOfInterest(), region))),
+        binning_x=draw(st.integers(0, 8)), binning_y=draw(st.integers(0, 8)),
+        roi=draw(st.sampled_from((RegionOfInterest(), region))),
     )  # fmt: skip
 
 
@@ -484,7 +486,8 @@ def info(**changes: object) -> SimpleNamespace:
     """Return a sensor_msgs/CameraInfo's attributes; arrays as rclpy has them."""
     roi = SimpleNamespace(x_offset=0, y_offset=0, width=0, height=0, do_rectify=False)
     values = {
-        'width': 640, 'height': 360, 'distortion_model': 'plumb_bob', 'd': list(D), 'k': np.array(K), 'r': np.array(IDENTITY),
+        'width': 640, 'height': 360, 'distortion_model': 'plumb_bob', 'd': list(D),
+        'k': np.array(K), 'r': np.array(IDENTITY),
         'p': np.array(P), 'binning_x': 0, 'binning_y': 0, 'roi': roi,
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})

@@ -31,7 +31,8 @@ from zc_perception.errors import ConfigError
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 GOOD = Calibration(
-    640, 360, 'front', 'plumb_bob', (0.1, 0.01, 0.0, 0.0, 0.0), (400.0, 0.0, 320.0, 0.0, 400.0, 180.0, 0.0, 0.0, 1.0), IDENTITY,
+    640, 360, 'front', 'plumb_bob', (0.1, 0.01, 0.0, 0.0, 0.0),
+    (400.0, 0.0, 320.0, 0.0, 400.0, 180.0, 0.0, 0.0, 1.0), IDENTITY,
     (400.0, 0.0, 320.0, 0.0, 0.0, 400.0, 180.0, 0.0, 0.0, 0.0, 1.0, 0.0),
 )  # fmt: skip
 HOME = {'HOME': '/h'}

@@ -194,7 +194,8 @@ def test_while_it_catches_up_it_says_how_far_ahead_it_is(clock: CaptureClock) ->
 @settings(max_examples=80)
 @given(
     st.lists(
-        st.tuples(st.integers(0, 100 * MS), st.integers(-10 * S, 10 * S), st.integers(-6 * S, 20 * S), st.booleans()),
+        st.tuples(st.integers(0, 100 * MS), st.integers(-10 * S, 10 * S),
+                  st.integers(-6 * S, 20 * S), st.booleans()),
         min_size=1, max_size=40,
     ),
     st.sampled_from((*KNOWN, CaptureClock.UNKNOWN)),

@@ -29,8 +29,10 @@ BITS = ControlInfo('bits', 'bitmask', 0, 0b1101)
 @pytest.mark.parametrize(
     ('info', 'value', 'number'),
     [
-        (INTEGER, -5, -5), (INTEGER, 20, 20), (INTEGER, 7, 7), (SWITCH, True, 1), (SWITCH, False, 0), (SWITCH, 1, 1), (MENU, 3, 3),
-        (MENU, '50 hz', 1), (BITS, 0b1001, 9), (BITS, 0, 0), (ControlInfo('go', 'button'), 'whatever', 0),
+        (INTEGER, -5, -5), (INTEGER, 20, 20), (INTEGER, 7, 7), (SWITCH, True, 1),
+        (SWITCH, False, 0), (SWITCH, 1, 1), (MENU, 3, 3),
+        (MENU, '50 hz', 1), (BITS, 0b1001, 9), (BITS, 0, 0),
+        (ControlInfo('go', 'button'), 'whatever', 0),
     ],
 )  # fmt: skip
 def test_what_it_takes(info: ControlInfo, value: int | bool | str, number: int) -> None:
@@ -125,7 +127,8 @@ def _driver() -> DriverDouble:
 @pytest.mark.parametrize(
     ('name', 'value', 'in_force'),
     [
-        ('brightness', 103, 100), ('power_line', 'auto', 3), ('link_rate', '-3', 1), ('pixel_rate', -(1 << 62), -(1 << 62)),
+        ('brightness', 103, 100), ('power_line', 'auto', 3), ('link_rate', '-3', 1),
+        ('pixel_rate', -(1 << 62), -(1 << 62)),
         ('mask', 0x80000001, 0x80000001), ('gain', 9, 9), ('reset', True, None),
     ],
 )  # fmt: skip

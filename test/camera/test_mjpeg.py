@@ -64,7 +64,8 @@ def allocated(camera: V4l2Camera, request: AllocationRequest) -> Allocation:
 
 @contextmanager
 def webcam(
-    *formats: str, contents: Sequence[bytes] = (GOOD,), due: int | None = 0, consumers: Sequence[BufferConstraints] = (READER,),
+    *formats: str, contents: Sequence[bytes] = (GOOD,), due: int | None = 0,
+    consumers: Sequence[BufferConstraints] = (READER,),
     rates: dict[str, int] | None = None, slots: int = 6, misfits: Set[str] = frozenset(),
     **options: Any,
 ) -> Iterator[tuple[DriverDouble, V4l2Camera]]:  # fmt: skip

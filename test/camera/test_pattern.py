@@ -108,12 +108,16 @@ def test_a_picture_that_was_damaged_says_the_truth_or_nothing(data: st.DataObjec
 #: Levels of 75 % bars as ITU-R BT.801 and SMPTE RP 219 print them (8 bits, limited range).
 PRINTED = {
     Matrix.BT601: {
-        'white': (180, 128, 128), 'yellow': (162, 44, 142), 'cyan': (131, 156, 44), 'green': (112, 72, 58),
-        'magenta': (84, 184, 198), 'red': (65, 100, 212), 'blue': (35, 212, 114), 'black': (16, 128, 128),
+        'white': (180, 128, 128), 'yellow': (162, 44, 142), 'cyan': (131, 156, 44),
+        'green': (112, 72, 58),
+        'magenta': (84, 184, 198), 'red': (65, 100, 212), 'blue': (35, 212, 114),
+        'black': (16, 128, 128),
     },
     Matrix.BT709: {
-        'white': (180, 128, 128), 'yellow': (168, 44, 136), 'cyan': (145, 147, 44), 'green': (133, 63, 52),
-        'magenta': (63, 193, 204), 'red': (51, 109, 212), 'blue': (28, 212, 120), 'black': (16, 128, 128),
+        'white': (180, 128, 128), 'yellow': (168, 44, 136), 'cyan': (145, 147, 44),
+        'green': (133, 63, 52),
+        'magenta': (63, 193, 204), 'red': (51, 109, 212), 'blue': (28, 212, 120),
+        'black': (16, 128, 128),
     },
 }  # fmt: skip
 

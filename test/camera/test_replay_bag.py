@@ -43,7 +43,8 @@ def stamp(index: int) -> int:
 
 def nv12_entries(topic: str = '/camera/image_raw', padding: int = 0) -> list[tuple[str, int, Any]]:
     return [
-        (topic, stamp(i) + LATENCY, image(stamp(i), nv12_rows(*planes), 'nv12', WIDTH, HEIGHT, padding=padding))
+        (topic, stamp(i) + LATENCY, image(stamp(i), nv12_rows(*planes), 'nv12', WIDTH, HEIGHT,
+                                          padding=padding))
         for i, planes in enumerate(PLANES)
     ]  # fmt: skip
 
@@ -335,7 +336,8 @@ def test_a_start_behind_the_end_is_named(tmp_path: Path) -> None:
 def test_a_clock_that_was_set_while_recording_does_not_hold_the_replay_up(tmp_path: Path) -> None:
     hour = 3600 * 1_000_000_000
     entries = [
-        ('/i', stamp(i), image(stamp(i) + (hour if i >= 2 else 0), nv12_rows(*planes), 'nv12', WIDTH, HEIGHT))
+        ('/i', stamp(i), image(stamp(i) + (hour if i >= 2 else 0), nv12_rows(*planes), 'nv12',
+                               WIDTH, HEIGHT))
         for i, planes in enumerate(PLANES)
     ]  # fmt: skip
     found = played(replay(write_bag(tmp_path / 'bag', entries)))

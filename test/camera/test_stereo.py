@@ -522,7 +522,8 @@ class TriggeredCamera(SyntheticCamera):
 
     def __init__(self, run: Run, side: Side) -> None:
         super().__init__(
-            *SIZE, 100.0, side.value, seed=0, pattern='bars', heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger()
+            *SIZE, 100.0, side.value, seed=0, pattern='bars', heap=SealedMemfd(),
+            now_ns=time.time_ns, ledger=CopyLedger()
         )  # fmt: skip
         self._run, self._side, self._last_tick = run, side, 0
 

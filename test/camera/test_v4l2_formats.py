@@ -27,9 +27,12 @@ from zc_perception.pixel.modifier import LINEAR
 # row per pixel of width, and the share of the rows; and whether each has a buffer.
 _HALF = Fraction(1, 2)
 PAGES = {
-    'NV12': (((1, 1), (1, 2)), False), 'NM12': (((1, 1), (1, 2)), True), 'NV16': (((1, 1), (1, 1)), False),
-    'NM16': (((1, 1), (1, 1)), True), 'NV24': (((1, 1), (2, 1)), False), 'YU12': (((1, 1), (_HALF, 2), (_HALF, 2)), False),
-    'YM12': (((1, 1), (_HALF, 2), (_HALF, 2)), True), 'YUYV': (((2, 1),), False), 'P010': (((2, 1), (2, 2)), False),
+    'NV12': (((1, 1), (1, 2)), False), 'NM12': (((1, 1), (1, 2)), True),
+    'NV16': (((1, 1), (1, 1)), False),
+    'NM16': (((1, 1), (1, 1)), True), 'NV24': (((1, 1), (2, 1)), False),
+    'YU12': (((1, 1), (_HALF, 2), (_HALF, 2)), False),
+    'YM12': (((1, 1), (_HALF, 2), (_HALF, 2)), True), 'YUYV': (((2, 1),), False),
+    'P010': (((2, 1), (2, 2)), False),
     'RGB3': (((3, 1),), False), 'GREY': (((1, 1),), False),
 }  # fmt: skip
 COLOURS = V4l2Colorimetry()

@@ -50,7 +50,8 @@ def outputs_of(random: np.random.Generator, kind: str) -> tuple[Head, list[RawTe
     boxes = random.uniform(8, 56, (6, 2)), random.uniform(4, 40, (6, 2))
     more = random.normal(0, 1, (6, MASKS))
     if kind == 'table':
-        table = np.concatenate((boxes[0] - boxes[1] / 2, boxes[0] + boxes[1] / 2, random.uniform(0.4, 1, (6, 1)),
+        table = np.concatenate((boxes[0] - boxes[1] / 2, boxes[0] + boxes[1] / 2,
+                                random.uniform(0.4, 1, (6, 1)),
                                 random.integers(0, CLASSES, (6, 1)), more), axis=1)  # fmt: skip
         head = make_head(HeadSpec('boxes', CLASSES, (SIDE, SIDE), masks=MASKS))
     else:

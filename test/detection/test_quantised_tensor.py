@@ -131,7 +131,8 @@ def test_every_byte_of_the_tensor_is_right_and_none_around_it_is_touched(
     gap=st.sampled_from([0, 1, 16]),
 )
 def test_geometry_and_quantisation_hold_for_any_model(
-    size: tuple[int, int], more: tuple[int, int], tall: bool, channels: int, padding: Padding, scale: float, zero_point: int,
+    size: tuple[int, int], more: tuple[int, int], tall: bool, channels: int, padding: Padding,
+    scale: float, zero_point: int,
     real: tuple[float, float], pad: int, gap: int,
 ) -> None:  # fmt: skip
     width, height = size[0] * 2, size[1] * 2

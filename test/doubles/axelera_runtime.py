@@ -38,10 +38,12 @@ from numpy.typing import NDArray
 
 LATE_CALLS = 2
 KEYS = {
-    'aipu_cores', 'num_sub_devices', 'input_dmabuf', 'output_dmabuf', 'double_buffer', 'elf_in_ddr', 'device_profiling', 'host_profiling',
+    'aipu_cores', 'num_sub_devices', 'input_dmabuf', 'output_dmabuf', 'double_buffer',
+    'elf_in_ddr', 'device_profiling', 'host_profiling',
 }  # fmt: skip
 ERRORS = (
-    'ConnectionError', 'DeviceInUse', 'IncompatibleDevice', 'InternalError', 'InvalidArgument', 'InvalidConfiguration', 'NotImplemented',
+    'ConnectionError', 'DeviceInUse', 'IncompatibleDevice', 'InternalError', 'InvalidArgument',
+    'InvalidConfiguration', 'NotImplemented',
     'Pending', 'UnknownError',
 )  # fmt: skip
 
@@ -273,9 +275,12 @@ class Context:
         double = self.module.double
         return [
             SimpleNamespace(
-                name=name, subdevice_count=4, max_memory=1 << 30, in_use=False, in_use_by='', board_type=BoardType.pcie,
-                firmware_version=double.firmware, board_revision=3, flashed_firmware_version=double.firmware,
-                board_controller_firmware_version=double.board_controller, board_controller_board_type='',
+                name=name, subdevice_count=4, max_memory=1 << 30, in_use=False, in_use_by='',
+                board_type=BoardType.pcie,
+                firmware_version=double.firmware, board_revision=3,
+                flashed_firmware_version=double.firmware,
+                board_controller_firmware_version=double.board_controller,
+                board_controller_board_type='',
             )
             for name in double.devices
         ]  # fmt: skip
@@ -383,9 +388,11 @@ def make_module() -> Any:
     module: Any = ModuleType('axelera.runtime')
     module.__version__ = '1.8.0'
     module.double = SimpleNamespace(
-        devices=['metis-0:1:0', 'metis-1:3:0'], firmware='1.8.0', board_controller='7.4', lock=threading.Lock(), run_s=0.0,
+        devices=['metis-0:1:0', 'metis-1:3:0'], firmware='1.8.0', board_controller='7.4',
+        lock=threading.Lock(), run_s=0.0,
         fail_from=0, fail_count=0, fail_with='UnknownError', refuse_output_dmabuf=False,
-        no_executor=False, old_model=False, runs=0, live=0, contexts=0, used_sub_devices=0, used_connections=set(), options=[],
+        no_executor=False, old_model=False, runs=0, live=0, contexts=0, used_sub_devices=0,
+        used_connections=set(), options=[],
         misuses=[],
     )  # fmt: skip
     for name in ERRORS:

@@ -26,9 +26,11 @@ _FIELD = re.compile(
     r'(?P<type>[\w ]+?)\s*(?P<pointer>\*?)\s*(?P<name>\w+)(?P<lengths>(?:\[[^\]]+\])*)'
 )
 _MACRO = re.compile(r'^#define[ \t]+(\w+)[ \t]+\S', re.MULTILINE)
-_INTEGERS = {'int': 'signed', 'int32_t': 'signed', 'size_t': 'unsigned', 'uint8_t': 'unsigned', 'uint32_t': 'unsigned',
+_INTEGERS = {'int': 'signed', 'int32_t': 'signed', 'size_t': 'unsigned', 'uint8_t': 'unsigned',
+             'uint32_t': 'unsigned',
              '__s32': 'signed', '__u32': 'unsigned', '__u64': 'unsigned',
-             'uint64_t': 'unsigned', 'double': 'float', '_Bool': 'bool', 'char': 'text', 'cudaStream_t': 'pointer'}  # fmt: skip
+             'uint64_t': 'unsigned', 'double': 'float', '_Bool': 'bool', 'char': 'text',
+             'cudaStream_t': 'pointer'}  # fmt: skip
 
 
 def _compiled(source: str, folder: Path, header: Path, options: Sequence[str]) -> str:

@@ -297,7 +297,8 @@ def make_module(generation: str) -> Any:
             return manager
 
     return SimpleNamespace(
-        generation=generation, manager=manager, allocated=[], CameraManager=CameraManager, FrameBufferAllocator=Allocator,
+        generation=generation, manager=manager, allocated=[], CameraManager=CameraManager,
+        FrameBufferAllocator=Allocator,
         PixelFormat=Named, Size=Size, StreamRole=SimpleNamespace(VideoRecording='video'),
         Request=SimpleNamespace(Status=Status), FrameMetadata=SimpleNamespace(Status=FrameStatus),
     )  # fmt: skip

@@ -172,12 +172,15 @@ def examples() -> dict[str, dict[str, bytes]]:
     }
     return {
         'wire': packets(),
-        'announcements': {'true': announcement, 'empty': b'{}', 'deep': b'[' * 3000, 'surrogate': b'"\\ud800"'},
-        'parameters': {**configurations, 'alias': b'/**:\n  ros__parameters:\n    a: &x 1\n    b: *x\n',
+        'announcements': {'true': announcement, 'empty': b'{}', 'deep': b'[' * 3000,
+                          'surrogate': b'"\\ud800"'},
+        'parameters': {**configurations,
+                       'alias': b'/**:\n  ros__parameters:\n    a: &x 1\n    b: *x\n',
                        'tag': b'/**:\n  ros__parameters: !!python/none ~\n'},
         'manifests': {**{name: (ROOT / 'zc_perception' / 'models' / name / 'model.yaml').read_bytes() for name in ('road', 'hog')},
                       'tag': b'!!python/object/apply:os.system [x]\n'},
-        'calibrations': {'uncalibrated': format_calibration(uncalibrated(64, 48)).encode(), 'opencv': b'%YAML:1.0\n---\nimage_width: 64\n'},
+        'calibrations': {'uncalibrated': format_calibration(uncalibrated(64, 48)).encode(),
+                         'opencv': b'%YAML:1.0\n---\nimage_width: 64\n'},
         'recordings': {'true': recording()},
         'bags_mcap': {'true': mcap},
         'bags_sqlite3': {'true': database},

@@ -28,8 +28,10 @@ _NUMBERS = (
     2**63,
     2**64 - 1,
 )
-_WORDS = (b'\0', b'\xff\xfe', b'\xed\xa0\x80', b'{', b'[', b'"', b"'", b': ', b'- ', b'&a ', b'*a', b'!!python/object/apply:os.system [x]',
-          b'\n', b'\t', b'null', b'NaN', b'1e999', b'-1', b'99999999999999999999', b'~', b'..', b'/', b'<<: ', b'%', b'\x80')  # fmt: skip
+_WORDS = (b'\0', b'\xff\xfe', b'\xed\xa0\x80', b'{', b'[', b'"', b"'", b': ', b'- ', b'&a ', b'*a',
+          b'!!python/object/apply:os.system [x]',
+          b'\n', b'\t', b'null', b'NaN', b'1e999', b'-1', b'99999999999999999999', b'~', b'..',
+          b'/', b'<<: ', b'%', b'\x80')  # fmt: skip
 
 
 def mutated(rng: random.Random, content: bytes, others: Sequence[bytes]) -> bytes:

@@ -411,7 +411,8 @@ class PoolModel(RuleBasedStateMachine):
         if not hasattr(self, 'pool'):
             return
         statistics = self.pool.statistics()
-        names = {'free': SlotState.FREE, 'filling': SlotState.FILLING, 'leased': SlotState.LEASED, 'waiting': SlotState.WAITING,
+        names = {'free': SlotState.FREE, 'filling': SlotState.FILLING, 'leased': SlotState.LEASED,
+                 'waiting': SlotState.WAITING,
                  'ended': SlotState.RETIRED}  # fmt: skip
         assert statistics.states == Counter(names[slot.state] for slot in self.current)
         assert statistics.slots == len(self.current)

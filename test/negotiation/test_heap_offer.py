@@ -66,14 +66,18 @@ def chosen(*participants: BufferConstraints) -> tuple[str, str]:
         ([camera(MEMFD, note='there is no /dev/udmabuf')], MEMFD, ('no other is on offer (camera: '
             'there is no /dev/udmabuf)')),
         (
-            [camera('v4l2/uvcvideo', note="the driver's own buffers are used"), metis(True, NO_GROUP)],
+            [camera('v4l2/uvcvideo', note="the driver's own buffers are used"),
+             metis(True, NO_GROUP)],
             'v4l2/uvcvideo',
             ("no other is on offer (camera: the driver's own buffers are used); only the "
              'import tells metis whether it is contiguous'),
         ),
-        ([camera(SYSTEM, CMA), parse_stand_in(f'isp: NV12; heap={CMA}')], CMA, f"isp can't use buffers of heap '{SYSTEM}', only of {CMA}"),
-        ([camera(SYSTEM, CMA), parse_stand_in('isp: NV12; contiguous')], CMA, f"isp needs contiguous memory, which heap '{SYSTEM}' is not"),
-        ([who('camera', 'NV12 linear'), who('npu', heaps=('dma_heap/', 'udmabuf'))], UDMABUF, 'no other is on offer'),
+        ([camera(SYSTEM, CMA), parse_stand_in(f'isp: NV12; heap={CMA}')], CMA,
+         f"isp can't use buffers of heap '{SYSTEM}', only of {CMA}"),
+        ([camera(SYSTEM, CMA), parse_stand_in('isp: NV12; contiguous')], CMA,
+         f"isp needs contiguous memory, which heap '{SYSTEM}' is not"),
+        ([who('camera', 'NV12 linear'), who('npu', heaps=('dma_heap/', 'udmabuf'))], UDMABUF,
+         'no other is on offer'),
     ],
 )  # fmt: skip
 def test_the_first_that_suits_everybody_is_chosen_and_the_reason_is_one_line(
@@ -86,21 +90,24 @@ def test_the_first_that_suits_everybody_is_chosen_and_the_reason_is_one_line(
     ('participants', 'objection'),
     [
         (
-            [camera(SYSTEM, UDMABUF, MEMFD, note='this machine has no CMA heap in /dev/dma_heap'), metis(True, NO_GROUP)],
+            [camera(SYSTEM, UDMABUF, MEMFD, note='this machine has no CMA heap in /dev/dma_heap'),
+             metis(True, NO_GROUP)],
             f"metis needs contiguous memory ({NO_GROUP}), which heaps '{SYSTEM}', '{UDMABUF}' "
             'are not; '
             f"metis can't use buffers of heap '{MEMFD}', only of dma_heap/, udmabuf, v4l2/ "
             "(camera: this machine has no CMA heap in /dev/dma_heap); set parameter 'heap'",
         ),
         (
-            [camera(SYSTEM, note=f"parameter 'heap' is '{SYSTEM}'"), parse_stand_in(f'isp: any; heap={CMA} | memfd')],
+            [camera(SYSTEM, note=f"parameter 'heap' is '{SYSTEM}'"),
+             parse_stand_in(f'isp: any; heap={CMA} | memfd')],
             f"isp can't use buffers of heap '{SYSTEM}', only of {CMA}, memfd "
             f"(camera: parameter 'heap' is '{SYSTEM}'); set parameter 'heap'",
         ),
         ([camera(MEMFD), who('npu', devices=(CARD,))], (f"{CARD} of npu can't attach to buffers "
             "of heap 'memfd'; set parameter 'heap'")),
         (
-            [who('camera', 'NV12 linear'), who('npu', heaps=('dma_heap/',)), who('isp', contiguous=True)],
+            [who('camera', 'NV12 linear'), who('npu', heaps=('dma_heap/',)),
+             who('isp', contiguous=True)],
             "npu, isp: wants certain memory, but no heap is offered; set parameter 'heap'",
         ),
     ],

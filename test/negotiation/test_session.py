@@ -146,14 +146,17 @@ def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_o
     [
         (lambda a: replace(a, layout=replace(a.layout, modifier=TILED)),
          'NV12 .LINEAR. 64x48, 2 slots; it chose modifier NVIDIA:0x00000000000010$'),
-        (lambda a: replace(a, layout=replace(a.layout, modifier=INVALID)), 'NV12 .LINEAR. 64x48, 2 slots; it chose modifier INVALID$'),
+        (lambda a: replace(a, layout=replace(a.layout, modifier=INVALID)),
+         'NV12 .LINEAR. 64x48, 2 slots; it chose modifier INVALID$'),
         (lambda a: replace(a, layout=replace(a.layout, fourcc=YUYV)),
          "asked for NV12 .*; it answered 'YUYV'; it may not vary the format"),
         (lambda a: replace(a, layout=replace(a.layout, width=32)),
          ('asked for NV12 .* 64x48, .*; it answered 32x48 pixels; padding belongs into '
           'strides, offsets and sizes')),
-        (lambda a: replace(a, layout=compute_layout(NV12, *SIZE, stride_align=4096)), r'plane 0: ends at byte \d+, its buffer 0 has'),
-        (lambda a: replace(a, layout=replace(a.layout, planes=a.layout.planes[:1])), 'NV12 LINEAR has 2 planes, the layout has 1'),
+        (lambda a: replace(a, layout=compute_layout(NV12, *SIZE, stride_align=4096)),
+         r'plane 0: ends at byte \d+, its buffer 0 has'),
+        (lambda a: replace(a, layout=replace(a.layout, planes=a.layout.planes[:1])),
+         'NV12 LINEAR has 2 planes, the layout has 1'),
         (lambda a: replace(a, buffers=a.buffers[:1]), ('the allocator gave 1 slots, '
                                                        'participants need 2')),
     ],

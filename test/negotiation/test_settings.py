@@ -59,7 +59,8 @@ def test_every_constraint_is_checked_against_the_buffers(
 
 def test_what_suits_is_not_complained_about() -> None:
     fields: dict[str, Any] = {
-        'formats': (f('YUYV linear'), f('NV12 linear')), 'stride_align': 128, 'offset_align': 4096, 'height_align': 32, 'max_stride': 640,
+        'formats': (f('YUYV linear'), f('NV12 linear')), 'stride_align': 128, 'offset_align': 4096,
+        'height_align': 32, 'max_stride': 640,
         'min_size': (640, 480), 'max_size': (640, 480), 'placement': Placement.ONE_BUFFER,
         'heaps': ('dma_heap/',), 'slots': 4, 'max_slots': 4, 'cpu_access': CpuAccess.READ,
     }  # fmt: skip
@@ -127,7 +128,8 @@ STEPS = st.sampled_from([1, 3, 16, 64, 100])
 )
 def test_joint_limits_keep_everybody_s(limits: list[tuple[int, int, int, int | None]]) -> None:
     joint = joint_limits([
-        BufferConstraints(f'p{number}', stride_align=stride, offset_align=offset, height_align=height, max_stride=most)
+        BufferConstraints(f'p{number}', stride_align=stride, offset_align=offset,
+                          height_align=height, max_stride=most)
         for number, (stride, offset, height, most) in enumerate(limits)
     ])  # fmt: skip
     for stride, offset, height, most in limits:

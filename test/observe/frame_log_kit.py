@@ -15,11 +15,16 @@ from typing import Any
 SIZE = 4096 + 28 * 1024 + 4096 * 192
 #: Name, offset in the record, struct letter.
 FIELDS = (
-    ('number', 0, 'Q'), ('kind', 8, 'I'), ('num_buffers', 12, 'I'), ('sequence', 16, 'Q'), ('generation', 24, 'Q'), ('buffer_uid', 32, 'Q'),
-    ('stamp_ns', 40, 'q'), ('captured_ns', 48, 'q'), ('published_ns', 56, 'q'), ('received_ns', 64, 'q'), ('submitted_ns', 72, 'q'),
-    ('signalled_ns', 80, 'q'), ('done_ns', 88, 'q'), ('decoded_ns', 96, 'q'), ('sent_ns', 104, 'q'), ('capture_cost_ns', 112, 'q'),
-    ('inode0', 120, 'Q'), ('inode1', 128, 'Q'), ('inode2', 136, 'Q'), ('inode3', 144, 'Q'), ('st_dev', 152, 'Q'),
-    ('device_handle', 160, 'I'), ('detections', 164, 'I'), ('device_seqno', 168, 'Q'), ('thread_id', 176, 'I'),
+    ('number', 0, 'Q'), ('kind', 8, 'I'), ('num_buffers', 12, 'I'), ('sequence', 16, 'Q'),
+    ('generation', 24, 'Q'), ('buffer_uid', 32, 'Q'),
+    ('stamp_ns', 40, 'q'), ('captured_ns', 48, 'q'), ('published_ns', 56, 'q'),
+    ('received_ns', 64, 'q'), ('submitted_ns', 72, 'q'),
+    ('signalled_ns', 80, 'q'), ('done_ns', 88, 'q'), ('decoded_ns', 96, 'q'),
+    ('sent_ns', 104, 'q'), ('capture_cost_ns', 112, 'q'),
+    ('inode0', 120, 'Q'), ('inode1', 128, 'Q'), ('inode2', 136, 'Q'), ('inode3', 144, 'Q'),
+    ('st_dev', 152, 'Q'),
+    ('device_handle', 160, 'I'), ('detections', 164, 'I'), ('device_seqno', 168, 'Q'),
+    ('thread_id', 176, 'I'),
     ('nothing', 180, 'I'), ('number_again', 184, 'Q'),
 )  # fmt: skip
 
@@ -34,13 +39,15 @@ def record_at(memory: bytes, index: int) -> dict[str, int]:
 
 
 def made_frame(
-    sequence: int = 0, *, inodes: tuple[int, ...] = (77,), generation: int = 1, buffer_uid: int = 9, stamp_ns: int = 5,
+    sequence: int = 0, *, inodes: tuple[int, ...] = (77,), generation: int = 1,
+    buffer_uid: int = 9, stamp_ns: int = 5,
     captured_ns: int = 6, published_ns: int = 7, cost_ns: int = 4, device: int = 3,
 ) -> Any:  # fmt: skip
     """Return what a log reads of a frame."""
     buffers = tuple(Made(identity=Made(device=device, inode=inode)) for inode in inodes)
     data = Made(
-        sequence=sequence, generation=generation, buffer_uid=buffer_uid, header=Made(stamp_ns=stamp_ns), captured_ns=captured_ns,
+        sequence=sequence, generation=generation, buffer_uid=buffer_uid,
+        header=Made(stamp_ns=stamp_ns), captured_ns=captured_ns,
         capture_cost_ns=cost_ns, buffers=buffers,
     )  # fmt: skip
     return Made(data=data, published_ns=published_ns)
@@ -56,7 +63,8 @@ def made_entry(
 ) -> Any:
     """Return what a log reads of a job."""
     return Made(
-        frame=frame, received_ns=received_ns, submitted_ns=submitted_ns, signalled_ns=signalled_ns, handle=Made(number=handle),
+        frame=frame, received_ns=received_ns, submitted_ns=submitted_ns, signalled_ns=signalled_ns,
+        handle=Made(number=handle),
         job=Made(**job),
     )  # fmt: skip
 

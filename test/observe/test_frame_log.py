@@ -63,7 +63,8 @@ def reader(log: FrameLog) -> Iterator[FrameLogReader]:
 
 
 @given(
-    inodes=st.lists(U64, min_size=1, max_size=4).map(tuple), times=st.lists(I64, min_size=9, max_size=9), small=st.tuples(U32, U32, U32),
+    inodes=st.lists(U64, min_size=1, max_size=4).map(tuple),
+    times=st.lists(I64, min_size=9, max_size=9), small=st.tuples(U32, U32, U32),
     large=st.lists(U64, min_size=4, max_size=4), device=U64, seqno=U64,
 )  # fmt: skip
 def test_every_value_comes_back_and_lies_where_the_layout_says(
@@ -77,7 +78,8 @@ def test_every_value_comes_back_and_lies_where_the_layout_says(
     handle, detections, _ = small
     sequence, generation, uid, _ = large
     frame = made_frame(
-        sequence, inodes=inodes, generation=generation, buffer_uid=uid, stamp_ns=times[0], captured_ns=times[1], published_ns=times[2],
+        sequence, inodes=inodes, generation=generation, buffer_uid=uid, stamp_ns=times[0],
+        captured_ns=times[1], published_ns=times[2],
         cost_ns=times[3], device=device,
     )  # fmt: skip
     with FrameLog('inference', '/n') as log:
@@ -93,11 +95,16 @@ def test_every_value_comes_back_and_lies_where_the_layout_says(
             (record,) = logs[0].read()
     lies = record_at(memory, 0)
     expected = {
-        'number': 1, 'kind': 2, 'num_buffers': len(inodes), 'sequence': sequence, 'generation': generation, 'buffer_uid': uid,
-        'stamp_ns': times[0], 'captured_ns': times[1], 'published_ns': times[2], 'received_ns': times[4], 'submitted_ns': times[5],
-        'signalled_ns': times[6], 'done_ns': times[7], 'decoded_ns': times[8], 'sent_ns': 1, 'capture_cost_ns': times[3],
-        'st_dev': device, 'device_handle': handle, 'detections': detections, 'device_seqno': seqno, 'thread_id': threading.get_native_id(),
-        'number_again': 1, **dict(zip(('inode0', 'inode1', 'inode2', 'inode3'), (*inodes, 0, 0, 0), strict=False)),
+        'number': 1, 'kind': 2, 'num_buffers': len(inodes), 'sequence': sequence,
+        'generation': generation, 'buffer_uid': uid,
+        'stamp_ns': times[0], 'captured_ns': times[1], 'published_ns': times[2],
+        'received_ns': times[4], 'submitted_ns': times[5],
+        'signalled_ns': times[6], 'done_ns': times[7], 'decoded_ns': times[8], 'sent_ns': 1,
+        'capture_cost_ns': times[3],
+        'st_dev': device, 'device_handle': handle, 'detections': detections, 'device_seqno': seqno,
+        'thread_id': threading.get_native_id(),
+        'number_again': 1, **dict(zip(('inode0', 'inode1', 'inode2', 'inode3'), (*inodes, 0, 0, 0),
+                                      strict=False)),
     }  # fmt: skip
     assert {name: lies[name] for name in expected} == expected
     assert record.inodes == inodes and record.kind is RecordKind.PROCESSED

@@ -76,7 +76,8 @@ def facts_with(log: FrameLogReader, enough: Callable[[dict[str, Any]], bool]) ->
 def test_what_nodes_write_while_frames_flow(free_domain: int, tmp_path: Path) -> None:
     with running(free_domain) as graph, logs_of_this_process() as logs:
         assert {(log.role, log.node, log.pid, log.alive) for log in logs} == {
-            ('capture', '/capture', os.getpid(), True), ('inference', '/inference', os.getpid(), True),
+            ('capture', '/capture', os.getpid(), True),
+            ('inference', '/inference', os.getpid(), True),
         }  # fmt: skip
         records = collect(
             logs, lambda found: len(found['inference']) >= 15 and len(found['capture']) >= 15

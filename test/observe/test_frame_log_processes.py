@@ -51,7 +51,8 @@ def writer(what: str, seconds: float = 0.0) -> Iterator[Writer]:
 def follows_from_its_number(record: FrameRecord) -> bool:
     n = record.number - 1
     return record[2:19] == (
-        n, 2 * n, 3 * n, 4 * n, 5 * n, 6 * n, 8 * n, 9 * n, 10 * n, 12 * n, 13 * n, 14 * n, 7 * n, (n + 1, n + 2), 3, n % 1000, n % 77,
+        n, 2 * n, 3 * n, 4 * n, 5 * n, 6 * n, 8 * n, 9 * n, 10 * n, 12 * n, 13 * n, 14 * n, 7 * n,
+        (n + 1, n + 2), 3, n % 1000, n % 77,
     ) and record.device_seqno == 11 * n  # fmt: skip
 
 

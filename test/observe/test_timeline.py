@@ -39,10 +39,14 @@ def test_each_stage_is_where_and_when_it_was() -> None:
     check_rules(trace)
     t = BASE + PERIOD
     expected = {
-        'capture': (t - 2 * MS, t + MS // 10, CAPTURE_PID), 'deliver': (t + MS // 10, t + MS // 2, CAPTURE_PID),
-        'link': (t + MS // 10, t + MS, INFERENCE_PID), 'import': (t + MS, t + 2 * MS, INFERENCE_PID),
-        'infer': (t + 2 * MS, t + 12 * MS, INFERENCE_PID), 'queue': (t + 12 * MS, t + 13 * MS, INFERENCE_PID),
-        'decode': (t + 13 * MS, t + 15 * MS, INFERENCE_PID), 'publish': (t + 15 * MS, t + 16 * MS, INFERENCE_PID),
+        'capture': (t - 2 * MS, t + MS // 10, CAPTURE_PID),
+        'deliver': (t + MS // 10, t + MS // 2, CAPTURE_PID),
+        'link': (t + MS // 10, t + MS, INFERENCE_PID), 'import': (t + MS, t + 2 * MS,
+                                                                  INFERENCE_PID),
+        'infer': (t + 2 * MS, t + 12 * MS, INFERENCE_PID),
+        'queue': (t + 12 * MS, t + 13 * MS, INFERENCE_PID),
+        'decode': (t + 13 * MS, t + 15 * MS, INFERENCE_PID),
+        'publish': (t + 15 * MS, t + 16 * MS, INFERENCE_PID),
     }  # fmt: skip
     for stage, (start_ns, end_ns, pid) in expected.items():
         _, second = slices(trace, stage)
@@ -221,12 +225,16 @@ def test_a_copy_is_joined_by_its_stamp() -> None:
 TIMES = st.one_of(st.just(0), st.integers(BASE - 50 * MS, BASE + 50 * MS))
 RECORDS = st.builds(
     lambda kind, sequence, uid, times, inodes, handle, seqno: published(
-        0, kind=kind, sequence=sequence, buffer_uid=uid, captured_ns=times[0], published_ns=times[1], received_ns=times[2],
-        submitted_ns=times[3], signalled_ns=times[4], done_ns=times[5], decoded_ns=times[6], sent_ns=times[7], inodes=inodes,
+        0, kind=kind, sequence=sequence, buffer_uid=uid, captured_ns=times[0],
+        published_ns=times[1], received_ns=times[2],
+        submitted_ns=times[3], signalled_ns=times[4], done_ns=times[5], decoded_ns=times[6],
+        sent_ns=times[7], inodes=inodes,
         device_handle=handle, device_seqno=seqno,
     ),
-    st.sampled_from(RecordKind), st.integers(0, 3), st.integers(0, 2), st.lists(TIMES, min_size=8, max_size=8),
-    st.lists(st.integers(1, 3), min_size=1, max_size=4).map(tuple), st.integers(0, 2), st.integers(0, 3),
+    st.sampled_from(RecordKind), st.integers(0, 3), st.integers(0, 2),
+    st.lists(TIMES, min_size=8, max_size=8),
+    st.lists(st.integers(1, 3), min_size=1, max_size=4).map(tuple), st.integers(0, 2),
+    st.integers(0, 3),
 )  # fmt: skip
 NAMES = st.sampled_from(
     [
@@ -240,8 +248,11 @@ NAMES = st.sampled_from(
     ]
 )
 EVENTS = st.builds(
-    lambda time_ns, name, tid, numbers: event(time_ns, name, tid, **dict(zip(('handle', 'ctx', 'seqno', 'inode'), numbers, strict=True))),
-    st.integers(BASE - 50 * MS, BASE + 50 * MS), NAMES, st.integers(1, 2), st.lists(st.integers(0, 3), min_size=4, max_size=4),
+    lambda time_ns, name, tid, numbers: event(time_ns, name, tid,
+                                              **dict(zip(('handle', 'ctx', 'seqno', 'inode'),
+                                                         numbers, strict=True))),
+    st.integers(BASE - 50 * MS, BASE + 50 * MS), NAMES, st.integers(1, 2),
+    st.lists(st.integers(0, 3), min_size=4, max_size=4),
 )  # fmt: skip
 
 

@@ -36,9 +36,12 @@ def published(n: int, **changes: Any) -> FrameRecord:
     """
     t = BASE + n * PERIOD
     record = FrameRecord(
-        number=n + 1, kind=RecordKind.PUBLISHED, sequence=n, generation=n // 4 + 1, buffer_uid=500 + n % 4, stamp_ns=10**18 + n * PERIOD,
-        captured_ns=t, published_ns=t + MS // 10, received_ns=0, submitted_ns=0, signalled_ns=0, done_ns=0, decoded_ns=0,
-        sent_ns=t + MS // 2, capture_cost_ns=2 * MS, inodes=(100 + n % 4,), st_dev=11, device_handle=0, detections=0, device_seqno=0,
+        number=n + 1, kind=RecordKind.PUBLISHED, sequence=n, generation=n // 4 + 1,
+        buffer_uid=500 + n % 4, stamp_ns=10**18 + n * PERIOD,
+        captured_ns=t, published_ns=t + MS // 10, received_ns=0, submitted_ns=0, signalled_ns=0,
+        done_ns=0, decoded_ns=0,
+        sent_ns=t + MS // 2, capture_cost_ns=2 * MS, inodes=(100 + n % 4,), st_dev=11,
+        device_handle=0, detections=0, device_seqno=0,
         thread_id=CAPTURE_THREAD,
     )  # fmt: skip
     return record._replace(**changes)
@@ -53,8 +56,10 @@ def processed(n: int, **changes: Any) -> FrameRecord:
     """
     t = BASE + n * PERIOD
     record = published(n)._replace(
-        kind=RecordKind.PROCESSED, received_ns=t + MS, submitted_ns=t + 2 * MS, signalled_ns=t + 12 * MS, done_ns=t + 13 * MS,
-        decoded_ns=t + 15 * MS, sent_ns=t + 16 * MS, device_handle=1 + n % 4, detections=3, device_seqno=n + 1,
+        kind=RecordKind.PROCESSED, received_ns=t + MS, submitted_ns=t + 2 * MS,
+        signalled_ns=t + 12 * MS, done_ns=t + 13 * MS,
+        decoded_ns=t + 15 * MS, sent_ns=t + 16 * MS, device_handle=1 + n % 4, detections=3,
+        device_seqno=n + 1,
         thread_id=INFERENCE_THREAD,
     )  # fmt: skip
     return record._replace(**changes)

@@ -179,7 +179,8 @@ def test_4_2_0_is_opencv_s_conversion_to_the_bit(name: str, code: int, width: in
     seed=st.integers(0, 1000),
 )
 def test_one_colour_is_that_colour_at_any_size_and_stride(
-    name: str, blocks: tuple[int, int], target: tuple[int, int] | None, colour: tuple[str, str], channels: int, bgr: bool, padding: int,
+    name: str, blocks: tuple[int, int], target: tuple[int, int] | None, colour: tuple[str, str],
+    channels: int, bgr: bool, padding: int,
     given_memory: bool, seed: int,
 ) -> None:  # fmt: skip
     """

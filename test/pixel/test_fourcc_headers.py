@@ -26,22 +26,34 @@ from zc_perception.pixel.fourcc import FORMATS, fourcc_code, PixelFormat
 
 # The macros' names after DRM_FORMAT_, written from the header.
 DRM_MACROS = {
-    'NV12': 'NV12', 'NV21': 'NV21', 'NV16': 'NV16', 'NV61': 'NV61', 'NV24': 'NV24', 'NV42': 'NV42', 'NV15': 'NV15', 'P010': 'P010',
-    'P012': 'P012', 'P016': 'P016', 'P210': 'P210', 'YUYV': 'YUYV', 'YVYU': 'YVYU', 'UYVY': 'UYVY', 'VYUY': 'VYUY', 'YU12': 'YUV420',
-    'YV12': 'YVU420', 'YU16': 'YUV422', 'YV16': 'YVU422', 'YU24': 'YUV444', 'YV24': 'YVU444', 'R8  ': 'R8', 'R16 ': 'R16',
-    'RG24': 'RGB888', 'BG24': 'BGR888', 'XR24': 'XRGB8888', 'AR24': 'ARGB8888', 'XB24': 'XBGR8888', 'AB24': 'ABGR8888',
-    'RX24': 'RGBX8888', 'RA24': 'RGBA8888', 'BX24': 'BGRX8888', 'BA24': 'BGRA8888', 'RG16': 'RGB565', 'BG16': 'BGR565',
+    'NV12': 'NV12', 'NV21': 'NV21', 'NV16': 'NV16', 'NV61': 'NV61', 'NV24': 'NV24', 'NV42': 'NV42',
+    'NV15': 'NV15', 'P010': 'P010',
+    'P012': 'P012', 'P016': 'P016', 'P210': 'P210', 'YUYV': 'YUYV', 'YVYU': 'YVYU', 'UYVY': 'UYVY',
+    'VYUY': 'VYUY', 'YU12': 'YUV420',
+    'YV12': 'YVU420', 'YU16': 'YUV422', 'YV16': 'YVU422', 'YU24': 'YUV444', 'YV24': 'YVU444',
+    'R8  ': 'R8', 'R16 ': 'R16',
+    'RG24': 'RGB888', 'BG24': 'BGR888', 'XR24': 'XRGB8888', 'AR24': 'ARGB8888', 'XB24': 'XBGR8888',
+    'AB24': 'ABGR8888',
+    'RX24': 'RGBX8888', 'RA24': 'RGBA8888', 'BX24': 'BGRX8888', 'BA24': 'BGRA8888',
+    'RG16': 'RGB565', 'BG16': 'BGR565',
 }  # fmt: skip
 # V4L2's macros for the same bytes in memory: all planes in one buffer, and a buffer for each
 # plane.
 V4L2_MACROS = {
-    'NV12': ('NV12', 'NV12M'), 'NV21': ('NV21', 'NV21M'), 'NV16': ('NV16', 'NV16M'), 'NV61': ('NV61', 'NV61M'), 'NV24': ('NV24', None),
-    'NV42': ('NV42', None), 'NV15': (None, None), 'P010': ('P010', None), 'P012': ('P012', 'P012M'), 'P016': (None, None),
-    'P210': (None, None), 'YUYV': ('YUYV', None), 'YVYU': ('YVYU', None), 'UYVY': ('UYVY', None), 'VYUY': ('VYUY', None),
-    'YU12': ('YUV420', 'YUV420M'), 'YV12': ('YVU420', 'YVU420M'), 'YU16': ('YUV422P', 'YUV422M'), 'YV16': (None, 'YVU422M'),
-    'YU24': (None, 'YUV444M'), 'YV24': (None, 'YVU444M'), 'R8  ': ('GREY', None), 'R16 ': ('Y16', None), 'RG24': ('BGR24', None),
-    'BG24': ('RGB24', None), 'XR24': ('XBGR32', None), 'AR24': ('ABGR32', None), 'XB24': ('RGBX32', None), 'AB24': ('RGBA32', None),
-    'RX24': ('BGRX32', None), 'RA24': ('BGRA32', None), 'BX24': ('XRGB32', None), 'BA24': ('ARGB32', None), 'RG16': ('RGB565', None),
+    'NV12': ('NV12', 'NV12M'), 'NV21': ('NV21', 'NV21M'), 'NV16': ('NV16', 'NV16M'),
+    'NV61': ('NV61', 'NV61M'), 'NV24': ('NV24', None),
+    'NV42': ('NV42', None), 'NV15': (None, None), 'P010': ('P010', None),
+    'P012': ('P012', 'P012M'), 'P016': (None, None),
+    'P210': (None, None), 'YUYV': ('YUYV', None), 'YVYU': ('YVYU', None), 'UYVY': ('UYVY', None),
+    'VYUY': ('VYUY', None),
+    'YU12': ('YUV420', 'YUV420M'), 'YV12': ('YVU420', 'YVU420M'), 'YU16': ('YUV422P', 'YUV422M'),
+    'YV16': (None, 'YVU422M'),
+    'YU24': (None, 'YUV444M'), 'YV24': (None, 'YVU444M'), 'R8  ': ('GREY', None),
+    'R16 ': ('Y16', None), 'RG24': ('BGR24', None),
+    'BG24': ('RGB24', None), 'XR24': ('XBGR32', None), 'AR24': ('ABGR32', None),
+    'XB24': ('RGBX32', None), 'AB24': ('RGBA32', None),
+    'RX24': ('BGRX32', None), 'RA24': ('BGRA32', None), 'BX24': ('XRGB32', None),
+    'BA24': ('ARGB32', None), 'RG16': ('RGB565', None),
     'BG16': (None, None),
 }  # fmt: skip
 V4L2_TILED_MACROS = {

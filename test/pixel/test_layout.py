@@ -56,7 +56,8 @@ def test_every_computed_layout_is_valid_and_has_the_alignments(
     fmt = FORMATS[fourcc]
     layout = compute_layout(
         fourcc, width * fmt.horizontal, height * fmt.vertical,
-        stride_align=stride_align, offset_align=offset_align, height_align=height_align, buffer_per_plane=buffer_per_plane,
+        stride_align=stride_align, offset_align=offset_align, height_align=height_align,
+        buffer_per_plane=buffer_per_plane,
     )  # fmt: skip
     validate_layout(layout, own_sizes(layout))
     assert layout.num_buffers == (len(fmt.planes) if buffer_per_plane else 1)
@@ -90,7 +91,8 @@ def test_no_sample_of_a_computed_layout_leaves_its_buffer_or_meets_another(
 ) -> None:
     layout = compute_layout(
         fourcc_code(name), 4 * width, 2 * height,
-        stride_align=stride_align, offset_align=offset_align, height_align=height_align, buffer_per_plane=buffer_per_plane,
+        stride_align=stride_align, offset_align=offset_align, height_align=height_align,
+        buffer_per_plane=buffer_per_plane,
     )  # fmt: skip
     assert is_safe(name, layout, own_sizes(layout))
 

@@ -51,14 +51,19 @@ def ten_bit(*planes: PlaneLayout) -> ImageLayout:
         (GOOD, [4608]),
         (nv12(LUMA, OWN_CHROMA), [3072, 1536]),
         (nv12(changed(LUMA, offset=4096), changed(CHROMA, offset=0)), [8192]),
-        (nv12(PlaneLayout(0, 100, 80, 80 * 47 + 64), PlaneLayout(0, 4000, 72, 72 * 23 + 64)), [4000 + 72 * 23 + 64]),
-        (ImageLayout(64, 48, YU12, LINEAR, (LUMA, PlaneLayout(1, 0, 32, 768), PlaneLayout(1, 768, 32, 768))), [3072, 1536]),
-        (ImageLayout(64, 48, YU12, LINEAR, (LUMA, PlaneLayout(1, 0, 32, 768), PlaneLayout(0, 3072, 32, 768))), [4096, 4096]),
-        (ImageLayout(1000, 1000, YUYV, LINEAR, (PlaneLayout(0, 0, 2048, 2048 * 1000),)), [2048 * 1000]),
+        (nv12(PlaneLayout(0, 100, 80, 80 * 47 + 64), PlaneLayout(0, 4000, 72, 72 * 23 + 64)),
+         [4000 + 72 * 23 + 64]),
+        (ImageLayout(64, 48, YU12, LINEAR, (LUMA, PlaneLayout(1, 0, 32, 768),
+                                            PlaneLayout(1, 768, 32, 768))), [3072, 1536]),
+        (ImageLayout(64, 48, YU12, LINEAR, (LUMA, PlaneLayout(1, 0, 32, 768),
+                                            PlaneLayout(0, 3072, 32, 768))), [4096, 4096]),
+        (ImageLayout(1000, 1000, YUYV, LINEAR, (PlaneLayout(0, 0, 2048, 2048 * 1000),)),
+         [2048 * 1000]),
         (ten_bit(PlaneLayout(0, 2, 14, 54), PlaneLayout(0, 56, 12, 24)), [80]),
         (ImageLayout(4, 1, fourcc_code('RG24'), LINEAR, (PlaneLayout(0, 1, 13, 12),)), [13]),
     ],
-    ids=['one buffer', 'a buffer per plane', 'chroma first', 'padding in x and y, last row cut', 'mixed buffers', 'back to a buffer',
+    ids=['one buffer', 'a buffer per plane', 'chroma first', 'padding in x and y, last row cut',
+         'mixed buffers', 'back to a buffer',
          '1000 in 1024', 'words in order', 'bytes need no alignment'],
 )  # fmt: skip
 def test_true_layouts_pass(layout: ImageLayout, sizes: list[int]) -> None:
@@ -135,7 +140,8 @@ TOP = (1 << 63) - 1
             f'{(1 << 64) - 1} is outside 1 .. {TOP}')),
         (nv12(LUMA, changed(CHROMA, offset=TOP)), [4608], (f'plane 1: ends at byte {TOP + 1536}, '
             f'above {TOP}, where any file ends')),
-        (nv12(LUMA, changed(CHROMA, offset=(1 << 64) - 1536)), [4608], f'plane 1: offset {(1 << 64) - 1536} is outside 0 .. {TOP}'),
+        (nv12(LUMA, changed(CHROMA, offset=(1 << 64) - 1536)), [4608],
+         f'plane 1: offset {(1 << 64) - 1536} is outside 0 .. {TOP}'),
         (nv12(LUMA, changed(CHROMA, offset=MANY)), [4608], ('plane 1: offset a number of 100000 '
             f'bits is outside 0 .. {TOP}')),
         (nv12(LUMA, changed(CHROMA, offset=3072.0)), [4608], ('plane 1: offset 3072.0 is not an '

@@ -31,7 +31,8 @@ NVIDIA_BLOCK = 3 << 56 | 0x10
 # Younger than the header of some distributions: the numbers are copied by hand from that of Linux
 # 6.15.
 YOUNG = {
-    'DRM_FORMAT_MOD_VENDOR_MTK': 0x0B, 'DRM_FORMAT_MOD_VENDOR_APPLE': 0x0C, 'DRM_FORMAT_MOD_MTK_16L_32S_TILE': 0x0B00000000000001,
+    'DRM_FORMAT_MOD_VENDOR_MTK': 0x0B, 'DRM_FORMAT_MOD_VENDOR_APPLE': 0x0C,
+    'DRM_FORMAT_MOD_MTK_16L_32S_TILE': 0x0B00000000000001,
 }  # fmt: skip
 
 

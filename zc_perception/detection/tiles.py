@@ -310,7 +310,7 @@ def _cut(boxes: NDArray[np.float64], tiles: NDArray[np.intp], box: Tiling) -> ND
 
 
 def _reached(boxes: NDArray[np.float64], box: Tiling) -> NDArray[np.intp]:
-    """Count the tiles that each box reaches into: one that lies in its own only is nobody else's."""
+    """Count the tiles that each box reaches into; a box in its own tile only has no rival."""
     regions = np.array(box.regions, np.float64).reshape(-1, 4)
     low, high = regions[:, :2], regions[:, :2] + regions[:, 2:]
     inside = (boxes[:, None, :2] < high) & (boxes[:, None, 2:] > low)

@@ -44,7 +44,8 @@ class Levels:
         for stride in STRIDES:
             n = SIDE // stride
             parts = [
-                random.normal(0, 1.5, (4 * bins, n, n)) if bins > 1 else random.uniform(0.2, 3, (4, n, n)),
+                random.normal(0, 1.5, (4 * bins, n, n)) if bins > 1 else random.uniform(0.2, 3,
+                                                                                        (4, n, n)),
                 random.normal(-1.5, 1.5, (CLASSES, n, n)),
                 random.normal(0, 1.0, (extra, n, n)),
             ]  # fmt: skip

@@ -87,7 +87,8 @@ def test_deltas_on_priors(
             expected.append(ssd_box(value, number, turned.tolist(), pixels, variances))
     head = make_head(
         HeadSpec(
-            'ssd', classes, INPUT, sigmoid=kind == 'sigmoid', softmax=kind == 'softmax', variances=variances, background=background,
+            'ssd', classes, INPUT, sigmoid=kind == 'sigmoid', softmax=kind == 'softmax',
+            variances=variances, background=background,
             priors=priors, box_order=order,
         )
     )  # fmt: skip

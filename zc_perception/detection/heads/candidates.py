@@ -129,8 +129,11 @@ def _compiled(
 
 
 class CompiledRows:
-    """From rows of centre, size and scores to detections in one compiled call, as the score filter, :func:`from_centres` and
-    :func:`detections` yield them. One thread.
+    """
+    From rows of centre, size and scores to detections in one compiled call.
+
+    The result is that of the score filter, :func:`from_centres` and :func:`detections`. One thread
+    uses it.
 
     :param tensor: with one scale for all.
     :param cells: how many rows there are.
@@ -153,7 +156,8 @@ class CompiledRows:
         limits: DecodeLimits,
         class_agnostic: bool,
     ) -> Detections | None:
-        """What stays; ``None``: the numbers lie in a way that is left to NumPy.
+        """
+        Return what stays; ``None``: NumPy has to do it, as the numbers lie otherwise.
 
         :param scores: (n, classes), probabilities.
         :param boxes: (n, 4), centre and size in input pixels.
@@ -165,7 +169,8 @@ class CompiledRows:
         sources, kept = np.empty((count, 4), np.float32), np.empty(count, np.float32)
         classes, cells = np.empty(count, np.intp), np.empty(count, np.intp)
         stay = compiled.decode(  # type: ignore[union-attr]
-            scores, boxes, numbers, box.numbers, class_agnostic, *self._room, sources, kept, classes, cells,
+            scores, boxes, numbers, box.numbers, class_agnostic, *self._room, sources,
+            kept, classes, cells,
         )  # fmt: skip
         return (
             None

@@ -266,7 +266,7 @@ class _Decoded:
     def detections(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections | None:
-        """All at once where that is compiled; else ``None``, as :meth:`candidates` has to be asked."""
+        """Decode all at once where that is compiled; else ``None``: ask :meth:`candidates`."""
         if self._whole is None:
             return None
         rows = self._rows(outputs[0].values)
