@@ -384,7 +384,9 @@ def _network(folder: Path, name: str, classes: int, export: dict[str, Any], pict
     network = (RTDETR if 'rtdetr' in name else YOLO)(str(path))
     if config['channels'] != 3:
         args = network.model.args
-        network.model = type(network.model)(config, ch=config['channels'], verbose=False)
+        network.model = type(network.model)(
+            config | {'yaml_file': str(path)}, ch=config['channels'], verbose=False
+        )
         network.model.args, network.model.task = args, network.task
     model = network.model.float()
     model.names = {i: f'class {i}' for i in range(classes)}
@@ -423,7 +425,7 @@ def _spread(model: Any, batch: Any) -> None:
         layers += [(level[-1], *distances) for level in getattr(head, f'{prefix}cv2', None) or ()]
         scores = getattr(head, f'{prefix}cv3', None) or ()
         if 'World' in type(head).__name__:  # scores are likenesses to texts there
-            scores = [[level] for level in head.cv4]
+            scores = [[level] for level in head.cv4] if not prefix else []
         layers += [(level[-1], None, 1.5) for level in scores]
     layers += [(level, None, 1.5) for level in list(getattr(head, 'dec_score_head', ()))[-1:]]
     seen: dict[Any, Any] = {}
@@ -587,7 +589,7 @@ def _made_by_transformers(
         model = transformers.YolosForObjectDetection(config)
     softmax, deploy = export.get('softmax'), export.get('deploy')
     words = ('class_embed', 'score_head', 'class_labels_classifier')
-    _lively(model, words, 0.5 if softmax else 0.3, 0 if softmax else -2.5)
+    _lively(model, words, 0.5 if softmax else 0.3, 0 if softmax else -1.5)
 
     class Deploy(torch.nn.Module):
         """As the networks' authors export: boxes in a size that is an input."""
@@ -646,18 +648,23 @@ def _made_by_torchvision(
     kind = name.split('/')[1]
     given = {'min_size': 320, 'max_size': 320} if kind != 'ssdlite' else {}
     model = makers[kind](weights=None, weights_backbone=None, num_classes=classes + 1, **given)
-    words = {
-        'ssdlite': r'classification_head.module_list.\d.1',
-        'retinanet': 'cls_logits',
-        'fasterrcnn': 'cls_score',
-    }
-    _lively(
-        model,
-        [words[kind]],
-        *{'ssdlite': (30.0, 0), 'retinanet': (3.0, -1), 'fasterrcnn': (1.0, 0)}[kind],
-    )
+    word, spread, place = {
+        'ssdlite': (r'classification_head.module_list.\d.1', 0.3, 0.0),
+        'retinanet': ('cls_logits', 3.0, -1.0),
+        'fasterrcnn': ('cls_score', 1.0, 0.0),
+    }[kind]
+    _lively(model, [word], spread, place)
     file = folder / 'model.onnx'
     pixels = cv2.resize(picture, (320, 320)).transpose(2, 0, 1)[None].astype(np.float32) / 255
+    if kind == 'ssdlite':  # as with Ultralytics' networks
+        for module in model.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.momentum = None
+        with torch.no_grad():
+            model.backbone.train()
+            model.head.train()
+            both = torch.from_numpy(np.concatenate((pixels, pixels[..., ::-1])) * 2 - 1)
+            model.head(list(model.backbone(both).values()))
     outputs = (
         ['boxes', 'labels', 'scores'] if kind == 'fasterrcnn' else ['boxes', 'scores', 'labels']
     )

@@ -287,7 +287,7 @@ CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | N
     ),
     'an angle that nobody told of': (
         {'output0': raw(3, extra=1).transpose(0, 2, 1)}, {}, {**THREE, 'head': 'yolov8'},
-        'one more in each row can be an angle: oriented: true',
+        r'one more in each row can be an angle \(oriented: true\)',
     ),
     'keypoints that nobody told of': (
         {'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 51))), 300)}, {}, {**TWO, 'head': 'boxes'},

@@ -46,7 +46,10 @@ def more_numbers(count: int) -> str:
     if count <= 0:
         return ''
     if count == 1:
-        return '; the one more in each row can be an angle: oriented: true'
+        return (
+            '; the one more in each row can be an angle (oriented: true), an objectness (head: '
+            'yolov5, yolox) or the number of the image (columns)'
+        )
     points = next((f' or keypoints: [{count // n}, {n}]' for n in (3, 2) if count % n == 0), '')
     return f'; the {count} more in each row can be masks: {count}{points}'
 
