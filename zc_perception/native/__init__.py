@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import sys
 import sysconfig
 from types import ModuleType
 
@@ -43,6 +44,8 @@ compiled, FORM = _load()
 def how_it_runs() -> str:
     """In words for people: which form runs, and how the interpreter was built."""
     options = str(sysconfig.get_config_var('CONFIG_ARGS') or '')
-    built = 'optimised' if '--enable-optimizations' in options else 'not optimised'
+    # Distributions optimise theirs, which Debian's doesn't say.
+    optimised = '--enable-optimizations' in options or sys.base_prefix == '/usr'
+    built = 'optimised' if optimised else 'not optimised'
     name = f'{platform.python_implementation()} {platform.python_version()}'
     return f'{FORM}, {name} ({built} when it was built)'
