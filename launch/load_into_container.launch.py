@@ -1,13 +1,15 @@
-"""The nodes, into a container that runs already: ``ros2 launch zc_perception load_into_container.launch.py container:=/my_container``.
+"""
+Loads the nodes into a container that runs already.
 
-The container has to be one of Python nodes, such as ``ros2 run zc_perception
-component_container``. The nodes stay in it when the launch ends.
+``ros2 launch zc_perception load_into_container.launch.py container:=/my_container``. The container
+has to be one of Python nodes, such as ``ros2 run zc_perception component_container``. The nodes
+stay in it when the launch ends.
 """
 
+from launch import Action, LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.launch_context import LaunchContext
 
-from launch import Action, LaunchDescription
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.launching import arguments, processes
 
@@ -15,7 +17,7 @@ KINDS = ('inference', 'overlay', 'capture')
 
 
 def start(context: LaunchContext) -> list[Action]:
-    """The loads, once the arguments are known."""
+    """Return the loads, once the arguments are known."""
     chosen = arguments.Chosen(context)
     file = chosen.params_file()
     wanted = chosen.names('nodes')
@@ -39,7 +41,7 @@ def start(context: LaunchContext) -> list[Action]:
 
 
 def generate_launch_description() -> LaunchDescription:
-    """Arguments and the loads."""
+    """Return the arguments and the loads."""
     return arguments.description(
         DeclareLaunchArgument(
             'container',

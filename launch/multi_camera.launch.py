@@ -1,15 +1,19 @@
-"""Several cameras, each in the namespace of its name: ``ros2 launch zc_perception multi_camera.launch.py cameras:=front,rear``."""
+"""
+Starts several cameras, each in the namespace of its name.
 
+``ros2 launch zc_perception multi_camera.launch.py cameras:=front,rear``.
+"""
+
+from launch import Action, LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.launch_context import LaunchContext
 
-from launch import Action, LaunchDescription
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.launching import arguments, processes
 
 
 def start(context: LaunchContext) -> list[Action]:
-    """The containers, once the arguments are known."""
+    """Return the containers, once the arguments are known."""
     chosen = arguments.Chosen(context)
     cameras = chosen.names('cameras')
     if not cameras:
@@ -31,7 +35,7 @@ def start(context: LaunchContext) -> list[Action]:
 
 
 def generate_launch_description() -> LaunchDescription:
-    """Arguments and the containers."""
+    """Return the arguments and the containers."""
     return arguments.description(
         DeclareLaunchArgument(
             'cameras',

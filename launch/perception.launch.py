@@ -1,19 +1,20 @@
-"""Camera, inference and overlay in one process: ``ros2 launch zc_perception perception.launch.py``.
+"""
+Camera, inference and overlay in one process: ``ros2 launch zc_perception perception.launch.py``.
 
 The nodes are components in a container; ``composition:=program`` runs the program ``perception``
 instead, which holds the same nodes.
 """
 
+from launch import Action, LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.launch_context import LaunchContext
 
-from launch import Action, LaunchDescription
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.launching import arguments, processes
 
 
 def start(context: LaunchContext) -> list[Action]:
-    """The process, once the arguments are known."""
+    """Return the process, once the arguments are known."""
     chosen = arguments.Chosen(context)
     cameras, stereo = chosen.names('cameras'), chosen.flag('stereo')
     if cameras and stereo:
@@ -37,7 +38,7 @@ def start(context: LaunchContext) -> list[Action]:
 
 
 def generate_launch_description() -> LaunchDescription:
-    """Arguments and the process."""
+    """Return the arguments and the process."""
     return arguments.description(
         arguments.params_file(),
         *arguments.camera(),

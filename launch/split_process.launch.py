@@ -1,14 +1,18 @@
-"""Capture and inference in processes of their own, which share frames: ``ros2 launch zc_perception split_process.launch.py``."""
+"""
+Starts capture and inference in processes of their own, which share frames.
 
+``ros2 launch zc_perception split_process.launch.py``.
+"""
+
+from launch import Action, LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.launch_context import LaunchContext
 
-from launch import Action, LaunchDescription
 from zc_perception.nodes.launching import arguments, processes
 
 
 def start(context: LaunchContext) -> list[Action]:
-    """The processes, once the arguments are known."""
+    """Return the processes, once the arguments are known."""
     chosen = arguments.Chosen(context)
     file = chosen.params_file()
     copy_free = (
@@ -24,7 +28,7 @@ def start(context: LaunchContext) -> list[Action]:
 
 
 def generate_launch_description() -> LaunchDescription:
-    """Arguments and the processes."""
+    """Return the arguments and the processes."""
     return arguments.description(
         arguments.params_file(),
         *arguments.camera(),

@@ -1,4 +1,7 @@
-"""Real exports, read by this package from the file alone and by other code from their raw outputs: a table of the differences.
+"""
+Real exports, read by this package and by other code: a table of the differences.
+
+This package reads them from the file alone, the other code from their raw outputs.
 
 An optional program, no part of package or tests: Ultralytics is AGPL-3.0 and heavy. It needs an
 environment of its own:
@@ -67,7 +70,8 @@ CASES: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ('yolov8n', 80, {}), ('yolov8n', 1, {}), ('yolov8n', 2, WIDE),
     ('yolov8n', 300, {'dynamic': True}), ('yolov8n', 80, {'nms': True}),
     ('yolov8n', 1, {**WIDE, 'nms': True}), ('yolov8n', 3, {'quantize': 16}),
-    ('yolov8n', 3, {'quantize': 8}), ('yolov8n', 3, {'all_int8': True}), ('yolov8n', 5, {'float16': True}),
+    ('yolov8n', 3, {'quantize': 8}), ('yolov8n', 3, {'all_int8': True}),
+    ('yolov8n', 5, {'float16': True}),
     ('yolov8n', 3, {'batch': 4}), ('yolov8n', 80, {'imgsz': (64, 64)}), ('yolov8n-p2', 2, {}),
     ('yolov8n-p6', 5, {}), ('yolov9t', 80, {}), ('yolov9t', 2, {**WIDE, 'dynamic': True}),
     ('yolov10n', 80, END), ('yolov10n', 1, {**END, **WIDE}),
@@ -106,7 +110,10 @@ HEADER = (
 
 @dataclass
 class Made:
-    """:param model: the file, or a manifest, as a user gives it.
+    """
+    What was made of a case.
+
+    :param model: the file, or a manifest, as a user gives it.
     :param boxes: from the session's outputs to what stands in them; ``None``: Ultralytics'.
     """
 
@@ -119,7 +126,12 @@ class Made:
 
 @dataclass
 class Reference:
-    """Corners (n, 4) in pixels of the input, scores, classes; and of some tasks keypoints, masks' coefficients, turned boxes."""
+    """
+    What other code finds.
+
+    Corners (n, 4) in pixels of the input, scores and classes; for some tasks also keypoints,
+    masks' coefficients and turned boxes.
+    """
 
     boxes: Any
     scores: Any
@@ -279,7 +291,7 @@ def _cells(name: str, classes: int, export: dict[str, Any]) -> str:
 
 
 def _ours(made: Made, picture: Any) -> tuple[str, Any, Callable[[float], Ours]]:
-    """The head, the tensor, and what is found with a threshold of overlaps."""
+    """Return the head, the tensor, and what is found with a threshold of overlaps."""
     manifest = load_manifest(str(made.model))
     engine, spec = OnnxEngine(manifest, 1), manifest.head
     check_head(manifest, engine.infer_blank())
@@ -304,7 +316,7 @@ def _ours(made: Made, picture: Any) -> tuple[str, Any, Callable[[float], Ours]]:
 
 
 def _outputs(file: Path, tensor: Any) -> dict[str, Any]:
-    """Of a session of ours: nothing of the package takes part."""
+    """Return of a session of ours: nothing of the package takes part."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(file), providers=['CPUExecutionProvider'])
@@ -454,7 +466,7 @@ def _spread(model: Any, batch: Any) -> None:
 
 
 def _clear_overlap(raw: Any, classes: int, task: str) -> float:
-    """A threshold that the overlap of no two boxes of a class is near."""
+    """Return a threshold that the overlap of no two boxes of a class is near."""
     import torch
     from torchvision.ops import box_iou
     from ultralytics.utils.metrics import batch_probiou
@@ -550,7 +562,8 @@ def _made_by_transformers(
 
     small = {
         'd_model': 64, 'encoder_hidden_dim': 64, 'encoder_ffn_dim': 128, 'decoder_ffn_dim': 128,
-        'num_queries': 60, 'decoder_layers': 2, 'encoder_attention_heads': 4, 'num_labels': classes,
+        'num_queries': 60, 'decoder_layers': 2, 'encoder_attention_heads': 4,
+        'num_labels': classes,
         'decoder_attention_heads': 4, 'eval_size': None, 'anchor_image_size': None,
     }  # fmt: skip
     stages = ['stage2', 'stage3', 'stage4']
@@ -574,11 +587,14 @@ def _made_by_transformers(
         model = transformers.DFineForObjectDetection(config)
     elif kind == 'detr':
         config = transformers.DetrConfig(
-            num_labels=classes, use_timm_backbone=False, use_pretrained_backbone=False, backbone=None,
+            num_labels=classes, use_timm_backbone=False, use_pretrained_backbone=False,
+            backbone=None,
             backbone_config=transformers.ResNetConfig(
-                embedding_size=16, hidden_sizes=[32, 48, 64, 96], depths=[1] * 4, layer_type='basic', out_features=['stage4'],
+                embedding_size=16, hidden_sizes=[32, 48, 64, 96], depths=[1] * 4,
+                layer_type='basic', out_features=['stage4'],
             ),
-            d_model=64, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=64, decoder_ffn_dim=64, num_queries=60,
+            d_model=64, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=64, decoder_ffn_dim=64,
+            num_queries=60,
         )  # fmt: skip
         model = transformers.DetrForObjectDetection(config)
     else:
@@ -711,7 +727,12 @@ MAKERS: dict[str, Callable[[Path, str, int, dict[str, Any], Any], Made]] = {
 
 
 def _compare(ours: Ours, theirs: Reference, raw: dict[str, Any], picture: Any, gaps: Gaps) -> str:
-    """How many there are. Boxes of no height, which random weights yield, are left out: whether these are boxes is a matter of rounding."""
+    """
+    Return how many there are.
+
+    Boxes of no height, which random weights yield, are left out: whether these are boxes is a
+    matter of rounding.
+    """
     height, width = picture.shape[:2]
     found, scale = ours.found, 2.0
     boxes = (theirs.boxes * scale).clip(0, (width, height, width, height))
@@ -759,7 +780,11 @@ def _thickness(boxes: Any) -> Any:
 def _compare_masks(
     labels: Any, grids: Any, weights: Any, boxes: Any, pairs: list[tuple[int, int]], gaps: Gaps
 ) -> None:
-    """Masks in PyTorch, each cut off where a pixel's centre is outside of its box; a better one hides others."""
+    """
+    Compare masks with PyTorch's.
+
+    Each is cut off where a pixel's centre is outside of its box; a better mask hides others.
+    """
     import torch
 
     own = np.zeros_like(labels)

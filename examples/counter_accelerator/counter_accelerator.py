@@ -1,4 +1,8 @@
-"""An accelerator for the inference node that finds bright objects. The package's metadata offers it as accelerator: counter."""
+"""
+An accelerator for the inference node that finds bright objects.
+
+The package's metadata offers it as accelerator: counter.
+"""
 
 import time
 
@@ -49,7 +53,7 @@ class CounterAccelerator(Accelerator):
         return BufferConstraints('counter', formats=((NV12, LINEAR),), cpu_access=CpuAccess.READ)
 
     def load(self, manifest):
-        """There is nothing to load: the engine has no file."""
+        """Do nothing: the engine has no file."""
 
     def submit(self, handle, frame):
         size = frame.data.width, frame.data.height
@@ -68,11 +72,11 @@ class CounterAccelerator(Accelerator):
         self._values = values
 
     def close(self):
-        """There is nothing to give back."""
+        """Do nothing: there is nothing to give back."""
 
 
 def bright(luma, least, area):
-    """A row x0, y0, x1, y1, score, class for each bright region."""
+    """Return a row x0, y0, x1, y1, score, class for each bright region."""
     _, _, regions, _ = cv2.connectedComponentsWithStats((luma >= least).astype(np.uint8))
     found = regions[1:][regions[1:, cv2.CC_STAT_AREA] >= area]  # the first is the background
     rows = np.zeros((len(found), 6), np.float32)
@@ -82,7 +86,7 @@ def bright(luma, least, area):
 
 
 def speed(system, needs):
-    """A check of zc_doctor."""
+    """Check the speed, for zc_doctor."""
     if needs.accelerator('counter') is Need.UNUSED:
         yield skip('the parameter file uses no accelerator counter')
         return

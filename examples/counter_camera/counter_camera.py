@@ -1,4 +1,8 @@
-"""A camera for the capture node that counts its frames. The package's metadata offers it as camera: counter."""
+"""
+A camera for the capture node that counts its frames.
+
+The package's metadata offers it as camera: counter.
+"""
 
 import numpy as np
 
@@ -10,7 +14,11 @@ BITS = 16
 
 
 def bars(system, needs):
-    """For zc_doctor: whether each bar gets a pixel. A check yields one finding or more, and may look at the machine by *system*."""
+    """
+    Check for zc_doctor that each bar gets a pixel.
+
+    A check yields one finding or more, and may look at the machine by *system*.
+    """
     for camera in needs.cameras_of('counter'):
         width = camera['width'] or CounterCamera.SIZE[0]
         if width < BITS:
@@ -21,7 +29,11 @@ def bars(system, needs):
 
 
 class CounterCamera(DrawnCamera):  # reads width, height, framerate, frame_id and heap by itself
-    """Shows the number of each frame as 16 upright bars: white is 1, black is 0, the highest bit is on the left."""
+    """
+    Shows the number of each frame as 16 upright bars.
+
+    White is 1, black is 0, the highest bit is on the left.
+    """
 
     SIZE, FRAMERATE = (640, 480), 30.0  # where the parameters are 0
     PARAMETERS = (

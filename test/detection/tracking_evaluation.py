@@ -1,10 +1,10 @@
-"""
+r"""
 How well objects keep their ids.
 
 IDF1 and MOTA against the synthetic scene's truth, at three densities, and what it costs.
 
     .venv/bin/python test/detection/tracking_evaluation.py
-    .venv/bin/python test/detection/tracking_evaluation.py docs/pictures/trails.jpg \\
+    .venv/bin/python test/detection/tracking_evaluation.py docs/pictures/trails.jpg \
         build/fixtures/vtest.avi
 
 The second one draws a picture with ids and trails: people in that video, found by HOG; without it,
