@@ -19,7 +19,7 @@ from zc_perception.detection.heads import HEADS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / 'docs'
-PAGES = [path for path in (*ROOT.glob('*.md'), *DOCS.glob('*.md')) if path.name != 'CHANGELOG.md']
+PAGES = [*ROOT.glob('*.md'), *DOCS.glob('*.md')]
 FOLDERS = ('.github', 'docs', 'examples', 'test', 'tools', 'zc_perception')
 # A link is another page under its old name.
 MARKDOWN = [
