@@ -1,4 +1,4 @@
-"""``zc_doctor``: looks at a vehicle before it drives, changes nothing, and says what to do.
+"""Run ``zc_doctor``: look at a vehicle before it drives, change nothing, and say what to do.
 
 Read in this order:
 

@@ -26,7 +26,9 @@ MESSAGES = (
 
 
 def try_model(text: str) -> dict[str, Any]:
-    """Whether the model loads, and on which accelerator. Reads the manifest, loads the engine, and gives everything back.
+    """Load the model, and say whether that works and on which accelerator.
+
+    Reads the manifest, loads the engine, and gives everything back.
 
     :param text: JSON: the inference node's parameters.
     """
@@ -68,7 +70,7 @@ def try_model(text: str) -> dict[str, Any]:
 
 
 def _middlewares() -> list[str]:
-    """Installed ones: those in the ament index, and those of wheels."""
+    """Return the middlewares that are installed: those in the ament index, and those of wheels."""
     found = set()
     for prefix in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep):
         folder = os.path.join(prefix, 'share/ament_index/resource_index/rmw_typesupport')
@@ -82,7 +84,10 @@ def _middlewares() -> list[str]:
 
 
 def _missing_middleware(installed: Sequence[str]) -> str:
-    """The middleware that the environment wants and that isn't there: rcl then ends the process that asks for it. Empty: none."""
+    """Return the middleware that the environment asks for and that is not installed.
+
+    rcl ends the process that asks for such a middleware. An empty text: nothing is missing.
+    """
     wanted = os.environ.get('RMW_IMPLEMENTATION', '')
     if not wanted or wanted in installed:
         return ''
@@ -112,8 +117,10 @@ def _version(*names: str) -> str:
 
 
 def describe_ros() -> dict[str, Any]:
-    """rclpy with its version and middleware, and what each package of messages says to being imported; ``missing``: the middleware that is
-    wanted but isn't there, without which nothing can be imported.
+    """Return rclpy's version, its middleware, and which packages of messages can be imported.
+
+    ``messages`` has the error of each package, or an empty text. ``missing`` is the middleware
+    that the environment asks for and that is not installed; without it nothing can be imported.
     """
     answer: dict[str, Any] = {
         'middlewares': _middlewares(),
@@ -141,11 +148,13 @@ def describe_ros() -> dict[str, Any]:
 
 
 def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dict[str, Any]:
-    """What the nodes would say to a parameter file: problems that end a node, and what it only warns of. Starts no node.
+    """Return what the nodes would say about a parameter file, without starting a node.
 
-    :param cameras: ``given`` if these are all cameras that there are going to be; ``named`` if
-        that follows from the file, so that others are possible.
-    :param namespaces: of the nodes that are going to have the file; an empty text is the root.
+    These are problems that end a node, and warnings.
+
+    :param cameras: ``given`` if *namespaces* are all cameras that there will be; ``named`` if they
+        come from the file, so that there may be others.
+    :param namespaces: of the nodes that will get the file; an empty text is the root.
     :returns: among others ``misses``: sections that the nodes refuse unless there are other
         cameras than the file names.
     """

@@ -1,13 +1,13 @@
-"""What ``zc_doctor`` does, see :mod:`~zc_perception.doctor.zc_doctor`: it runs the checks, reports, and writes the result.
+"""Run the checks of ``zc_doctor``, report, and write the result.
 
-Much of the report comes from outside: names of processes, nodes, cards and files, values of the
-parameter file. For people all of it is made printable here, whatever check it comes from; JSON
-escapes by itself. The JSON is ``doctor.schema.json``, version 1: ids and keys stay, new ones may
-come.
+:mod:`~zc_perception.doctor.zc_doctor` reads the options. Much of the report comes from outside:
+names of processes, nodes, cards and files, and values of the parameter file. This file makes all
+text for people printable, whichever check it comes from; JSON escapes by itself. The JSON follows
+``doctor.schema.json``, version 1: ids and keys stay, new ones may come.
 
-The groups of checks run side by side, the checks of a group one after the other, none longer than
-its time. A check that hangs in the kernel can't be ended: its thread is left behind, named after
-it, and ends with the process.
+The groups of checks run side by side. The checks of one group run one after the other, each within
+its time limit. A check that hangs in the kernel can't be ended: its thread is left behind, named
+after the check, and ends with the process.
 """
 
 from __future__ import annotations
@@ -47,14 +47,17 @@ _MARKS = {Status.OK: 'ok  ', Status.WARN: 'warn', Status.FAIL: 'FAIL', Status.SK
 
 @dataclass(frozen=True)
 class Result:
-    """A finding, and the check that it is of."""
+    """A finding, and the check that found it."""
 
     check: Check
     finding: Finding
 
 
 class _Memory:
-    """Remembers answers, which cost a process each: of several checks that ask the same at a time the first one asks."""
+    """Remember the answers to questions, because each answer costs a process.
+
+    If several checks ask the same question at a time, only the first one starts a process.
+    """
 
     def __init__(self, ask: Callable[..., dict[str, Any]]) -> None:
         self._ask = ask
@@ -82,7 +85,7 @@ def _not_checked(check: Check, why: str) -> list[Result]:
 
 
 def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
-    """Its findings; whatever goes wrong in it is one."""
+    """Run a check and return its findings; an error in the check becomes a finding."""
     found: list[Result] = []
     try:
         for finding in check.run(system, needs):
@@ -99,9 +102,11 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
 def run_checks(
     checks: Sequence[Check], system: System, needs: Needs, limit_s: float = CHECK_LIMIT_S
 ) -> Iterator[Result]:
-    """The findings, in the order of *checks*, each as soon as those before it are there.
+    """Run the checks, and yield the findings in the order of *checks*.
 
-    :param limit_s: of each check.
+    A finding is yielded as soon as it and all those before it are there.
+
+    :param limit_s: seconds for each check.
     """
     system = replace(system, ask=_Memory(system.ask))
     ended: queue.SimpleQueue[tuple[Check, list[Result]]] = queue.SimpleQueue()
@@ -145,12 +150,12 @@ def run_checks(
 
 
 def exit_code(results: Sequence[Result]) -> int:
-    """0 without a ``fail``, else 1."""
+    """Return 0 if no finding is a ``fail``, else 1."""
     return int(any(result.finding.status is Status.FAIL for result in results))
 
 
 def heading(system: System, needs: Needs) -> str:
-    """The report's first line."""
+    """Return the report's first line."""
     return printable(
         f'zc_doctor {zc_perception.__version__}: Linux {system.release or "?"} on '
         f'{system.machine}, {needs.summary()}'
@@ -158,7 +163,7 @@ def heading(system: System, needs: Needs) -> str:
 
 
 def lines_of(result: Result, verbose: bool) -> Iterator[str]:
-    """One finding as lines; nothing for what doesn't apply, unless *verbose*."""
+    """Yield the lines of one finding; none for what doesn't apply, unless *verbose*."""
     finding = result.finding
     if finding.status is Status.SKIP and not verbose:
         return
@@ -175,7 +180,7 @@ def lines_of(result: Result, verbose: bool) -> Iterator[str]:
 
 
 def summary_line(results: Sequence[Result], verbose: bool) -> str:
-    """The report's last line."""
+    """Return the report's last line."""
     counts = Counter(result.finding.status for result in results)
     hidden = ' (--verbose shows them)' if counts[Status.SKIP] and not verbose else ''
     return (
@@ -185,7 +190,7 @@ def summary_line(results: Sequence[Result], verbose: bool) -> str:
 
 
 def document(results: Sequence[Result], system: System, needs: Needs) -> dict[str, Any]:
-    """What ``--json`` writes."""
+    """Return what ``--json`` writes."""
     counts = Counter(result.finding.status for result in results)
     return {
         'version': VERSION,
@@ -222,7 +227,7 @@ _LONGEST_S = 3600.0
 
 
 def _write(path: Path, result: dict[str, Any]) -> None:
-    """Whole or not at all. Folders that are not there are made, and named.
+    """Write the result whole or not at all; make missing folders, and name them.
 
     :raises ConfigError: it can't be written.
     """
@@ -239,10 +244,10 @@ def _write(path: Path, result: dict[str, Any]) -> None:
 
 
 def _say(text: str) -> None:
-    """One line, or some.
+    """Write text to stdout.
 
-    :raises BrokenPipeError: nobody reads any more.
-    :raises ConfigError: what stdout leads to takes nothing more.
+    :raises BrokenPipeError: the reader has gone.
+    :raises ConfigError: stdout can't be written, for example because a disk is full.
     """
     error = put(text, sys.stdout)
     if isinstance(error, BrokenPipeError):
@@ -254,15 +259,15 @@ def _say(text: str) -> None:
 
 
 def _complain(text: str) -> None:
-    """On stderr, if that can be written."""
+    """Write to stderr, if that is possible."""
     put(printable(text), sys.stderr)
 
 
 def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
-    """Run the checks and report; the exit code.
+    """Run the checks, report, and return the exit code.
 
-    :param json_only: the result goes to standard output, and nothing else.
-    :raises ConfigError: the parameter file can't be read, or report or result not be written.
+    :param json_only: only the JSON goes to standard output.
+    :raises ConfigError: the parameter file can't be read, or report or result can't be written.
     """
     needs = read_needs(options.params_file, options.cameras)
     if not 0 < options.time_limit <= _LONGEST_S:
@@ -289,7 +294,10 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
 
 
 def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
-    """The whole command. 0: nothing failed, 1: something did, 2: wrong use, 128 + n: signal n."""
+    """Run the whole command.
+
+    0: nothing failed, 1: something did, 2: wrong use, 128 + n: signal n.
+    """
     with interruptions() as interruption:
         try:
             with interruption.allowed():

@@ -1,4 +1,4 @@
-"""The machine itself: the kernel, and the limits that the nodes have if they are started like this program.
+"""Check the machine: the kernel, and the limits of a program that is started like this one.
 
 Sources: ``DMA_BUF_IOCTL_EXPORT_SYNC_FILE`` came with Linux 6.0, dma-heaps with 5.6; getrlimit(2),
 proc(5) on ``limits``.
@@ -19,7 +19,7 @@ HEAPS_SINCE, FENCES_SINCE = (5, 6), (6, 0)
 
 
 def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
-    """Old enough kernels have no heaps."""
+    """Check that the kernel is new enough: old ones have no heaps."""
     release, version = system.release, system.kernel_version()
     figures = {'release': release, 'machine': system.machine, 'tegra': system.is_tegra}
     found = f'Linux {release} on {system.machine}{" (Jetson)" if system.is_tegra else ""}'
@@ -42,7 +42,7 @@ def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
-    """Asked of a real buffer where one can be had, else by the version."""
+    """Check for the sync-file ioctls: try a real buffer if there is one, else read the version."""
     with first_dmabuf(system) as buffer:
         if buffer is None:
             there = system.kernel_version() >= FENCES_SINCE
@@ -73,10 +73,13 @@ _PER_SLOT = 6
 
 
 def _limit(system: System, name: str, column: int = 0) -> float | None:
-    """A limit by its name in the file, the soft one first; infinite for ``unlimited``, ``None`` where it isn't shown."""
+    """Return a process's limit by its name in ``/proc/PID/limits``.
+
+    *column* 0 is the soft limit. Infinite for ``unlimited``; ``None`` where the limit isn't shown.
+    """
     for line in system.read('proc/self/limits').splitlines():
         if line.startswith(name):
-            words = line[len(name) :].split()
+            words = line.removeprefix(name).split()
             if len(words) > column:
                 word = words[column]
                 return math.inf if word == 'unlimited' else float(word) if word.isdigit() else None
@@ -99,7 +102,7 @@ def _nodes_of(needs: Needs) -> tuple[NodeNeed, ...]:
 
 
 def realtime(system: System, needs: Needs) -> Iterator[Finding]:
-    """For parameter realtime_priority."""
+    """Check the limit that parameter realtime_priority needs."""
     limit = _limit(system, 'Max realtime priority')
     wanted = max((node['realtime_priority'] for node in _nodes_of(needs)), default=0)
     capable = _capable(system, _CAP_SYS_NICE)
@@ -125,7 +128,7 @@ def realtime(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
-    """For parameter lock_memory."""
+    """Check the limit that parameter lock_memory needs."""
     limit = _limit(system, 'Max locked memory')
     wanted = any(node['lock_memory'] for node in _nodes_of(needs))
     if limit is None:
@@ -151,7 +154,10 @@ def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
-    """Each buffer is a descriptor, in every process that shares it, and each job in flight a fence."""
+    """Check the limit of descriptors.
+
+    Each process that shares a buffer has a descriptor of it; each job in flight has a fence.
+    """
     # The hard one: the programs raise the soft one to it themselves.
     limit = _limit(system, 'Max open files', 1)
     if limit is None:
@@ -174,7 +180,7 @@ def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def python(system: System, needs: Needs) -> Iterator[Finding]:
-    """Which form of the package runs."""
+    """Say which form of the package runs: with its compiled steps or without."""
     if compiled is not None:
         yield ok(how_it_runs())
     else:

@@ -1,4 +1,4 @@
-"""Memory: heaps and the contiguous pool, and real buffers of each heap, tried as the nodes use them.
+"""Check memory: heaps, the contiguous pool, and real buffers of each heap.
 
 Sources: ``Documentation/userspace-api/dma-buf-heaps``, proc(5) on ``CmaTotal``.
 """
@@ -30,9 +30,11 @@ from zc_perception.pixel.layout import compute_layout
 _MIB = 1 << 20
 # Names that stand for no node.
 _NO_NODE = ('auto', 'memfd', 'nvbufsurface')
-_OTHERWISE = ('frames then lie in memfds: cameras whose frames the CPU writes, such as '
-              'synthetic, links and accelerator onnx work; '
-              'accelerator axl and memory: import do not, because no device can import a memfd')  # fmt: skip
+_OTHERWISE = (
+    'frames then lie in memfds: cameras whose frames the CPU writes, such as '
+    'synthetic, links and accelerator onnx work; '
+    'accelerator axl and memory: import do not, because no device can import a memfd'
+)
 _ENABLE = ('boot a kernel with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM (or '
            'CONFIG_UDMABUF, modprobe udmabuf); '
            'give a container the nodes (--device /dev/dma_heap/system)')  # fmt: skip
@@ -55,7 +57,7 @@ def _rights(path: Path) -> dict[str, object]:
 
 
 def heaps(system: System, needs: Needs) -> Iterator[Finding]:
-    """Each heap that is there, each that is named and isn't, and whether there is one at all."""
+    """Report each heap that is there, each that is named but missing, and whether there is any."""
     nodes = heap_nodes(system)
     named = [name for name in needs.heaps if name not in _NO_NODE]
     usable = 0
@@ -118,7 +120,7 @@ def heaps(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def read_cma(system: System) -> tuple[int, int] | None:
-    """CmaTotal and CmaFree in bytes; ``None``: there is no such pool."""
+    """Return CmaTotal and CmaFree in bytes; ``None``: there is no contiguous pool."""
     found = {}
     for line in system.read('proc/meminfo').splitlines():
         name, _, value = line.partition(':')
@@ -129,7 +131,10 @@ def read_cma(system: System) -> tuple[int, int] | None:
 
 
 def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
-    """Pools in contiguous memory against what there is of it; other pools are named with the memory that they take."""
+    """Compare the pools in contiguous memory with what there is of it.
+
+    Other pools are named with the memory that they take.
+    """
     cma = read_cma(system)
     total, free = cma or (0, 0)
     there = (
@@ -198,9 +203,13 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
 
 def _figures(pool: PoolNeed) -> dict[str, object]:
     return {
-        'node': pool.camera.node, 'memory': pool.memory, 'contiguous': pool.contiguous, 'slots': pool.slots, 'slot_bytes': pool.slot_bytes,
+        'node': pool.camera.node,
+        'memory': pool.memory,
+        'contiguous': pool.contiguous,
+        'slots': pool.slots,
+        'slot_bytes': pool.slot_bytes,
         'bytes': pool.total,
-    }  # fmt: skip
+    }
 
 
 def _described(pool: PoolNeed) -> str:
@@ -221,7 +230,7 @@ def _heap_need(needs: Needs, name: str) -> Need:
 
 
 def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
-    """Allocate, map, SYNC, write, read back by a mapping made anew."""
+    """Allocate, map, SYNC, write, and read back through a new mapping."""
     for name in trial_heaps(system):
         try:
             with allocate(system, name, 4 * PAGE) as buffer:
@@ -258,19 +267,18 @@ def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _written_and_read(buffer: DmaBuf) -> bool:
-    where = (0, buffer.size - len(_PATTERN))
+    length = len(_PATTERN)
+    places = (slice(0, length), slice(buffer.size - length, buffer.size))
     with buffer.cpu_access(CpuAccess.WRITE) as mapping:
-        for offset in where:
-            mapping[offset : offset + len(_PATTERN)] = _PATTERN
+        for place in places:
+            mapping[place] = _PATTERN
     buffer.unmap()
     with buffer.cpu_access(CpuAccess.READ) as mapping:
-        return all(
-            mapping[offset : offset + len(_PATTERN)] == _PATTERN for offset in where
-        ) and not any(mapping[256:512])
+        return all(mapping[place] == _PATTERN for place in places) and not any(mapping[256:512])
 
 
 def fence_trials(system: System, needs: Needs) -> Iterator[Finding]:
-    """EXPORT_SYNC_FILE, wait, IMPORT_SYNC_FILE."""
+    """Try a fence: EXPORT_SYNC_FILE, wait, IMPORT_SYNC_FILE."""
     names = list(heap_nodes(system))
     if not names:
         yield skip('there is no heap for dma-bufs, and a memfd has no fences')

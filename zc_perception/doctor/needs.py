@@ -1,9 +1,9 @@
-"""What the parameter file asks of the machine (:mod:`~zc_perception.machine.checks`), which needs no ROS, and what its pools take.
+"""Work out, without ROS, what the parameter file asks of the machine, and what its pools take.
 
 For a pool the doctor makes the capture node's own
 :class:`~zc_perception.negotiation.session.BufferSession` of the same participants (camera,
 inference nodes of the same process, stand-ins of ``participants``), and asks it what it would
-allocate.
+allocate. The checks get the answer as :class:`~zc_perception.machine.checks.Needs`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from zc_perception.npu.selection import candidates
 
 
 def camera_class(camera: NodeNeed) -> type[Camera]:
-    """The class of a node's kind of camera; of one that can't be imported, what is known of all cameras."""
+    """Return the class of a node's kind of camera; the base class if that can't be imported."""
     try:
         return CAMERAS.load(camera.kind)
     except ConfigError:  # check cameras.configured tells
@@ -48,7 +48,10 @@ def camera_class(camera: NodeNeed) -> type[Camera]:
 
 
 def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
-    """What a node would have of *values*: each that it takes, and its defaults in place of the others, which check ``parameters.file`` tells.
+    """Return the values with which a node would run.
+
+    These are the valid ones of *values*, and the node's defaults in place of the others. Check
+    ``parameters.file`` reports the others.
 
     :param kind: ``capture`` or ``inference``.
     :param node: its full name.
@@ -73,7 +76,7 @@ def needs_for(
     *,
     cameras_given: bool = False,
 ) -> Needs:
-    """What these nodes ask.
+    """Return what these nodes ask for.
 
     :param path: of the parameter file.
     """
@@ -87,7 +90,7 @@ def needs_for(
 
 
 def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()) -> Needs:
-    """What the nodes would do with these sections.
+    """Return what the nodes would do with these sections.
 
     :param cameras: namespaces of the cameras, as ``perception --cameras`` takes them; empty: those
         that the file names, or else one.
@@ -103,7 +106,7 @@ def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()
 
 
 def read_needs(path: str, cameras: Sequence[str] = ()) -> Needs:
-    """What a parameter file asks.
+    """Return what a parameter file asks for.
 
     :param path: empty: there is none.
     :raises ConfigError: it can't be read, or ``perception`` would refuse the names of the cameras.
@@ -122,7 +125,10 @@ def _namespace(node: str) -> str:
 
 
 def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
-    """The inference nodes of the camera's namespace. One that is in no camera's stands for those that each camera is going to have."""
+    """Return the inference nodes in the camera's namespace.
+
+    If there is none: those in no camera's namespace, since each camera will get such a node.
+    """
     own = [
         inference
         for inference in needs.inferences
@@ -145,14 +151,21 @@ def _of_accelerator(system: System, inference: NodeNeed) -> BufferConstraints:
 
 
 def counting_only(constraints: BufferConstraints) -> BufferConstraints:
-    """What is left where formats and memory aren't known: slots, alignments and sizes."""
+    """Keep only slots, alignments and sizes, where formats and memory aren't known."""
     return replace(
-        constraints, formats=None, costs=None, placement=None, heaps=None, contiguous=False, devices=(), cpu_access=NO_CPU,
-    )  # fmt: skip
+        constraints,
+        formats=None,
+        costs=None,
+        placement=None,
+        heaps=None,
+        contiguous=False,
+        devices=(),
+        cpu_access=NO_CPU,
+    )
 
 
 def anywhere(constraints: BufferConstraints) -> BufferConstraints:
-    """Without its wishes for memory, where it isn't known which there will be."""
+    """Drop the wishes for memory, for a camera whose memory isn't known yet."""
     return replace(constraints, heaps=None, contiguous=False, devices=())
 
 
@@ -165,13 +178,13 @@ class PoolNeed:
     """One camera's pool.
 
     :param memory: the heap's name, or whose memory it is.
-    :param contiguous: whether that is the contiguous pool; ``None``: the driver's choice, which
+    :param contiguous: whether that is the contiguous pool; ``None``: the driver chooses, so it
         isn't known.
     :param buffers: bytes of each memory buffer of a slot, rounded up to pages; empty where the
         size isn't known.
-    :param problem: why it isn't.
+    :param problem: why the size isn't known.
     :param refusal: why there can't be such a pool, in the negotiation's words; empty: there can.
-    :param misfits: why each accelerator that such buffers don't suit can't use them.
+    :param misfits: for each accelerator that can't use such buffers: why.
     :param agreed: what the buffers are like; empty where only their number is known.
     """
 
@@ -188,7 +201,7 @@ class PoolNeed:
 
     @property
     def slot_bytes(self) -> int:
-        """Of each slot; 0 where the size isn't known."""
+        """Bytes of each slot; 0 where the size isn't known."""
         return sum(self.buffers)
 
     @property
@@ -197,22 +210,22 @@ class PoolNeed:
         return self.slots * self.slot_bytes
 
     def in_heap(self, name: str) -> PoolNeed:
-        """With its buffers in that heap."""
+        """Return this need with its buffers in that heap."""
         return replace(self, memory=name, contiguous=is_contiguous(name))
 
     def of(self, slots: int, buffers: Sequence[int]) -> PoolNeed:
-        """With so many slots of such buffers."""
+        """Return this need with this number of slots of such buffers."""
         return replace(
             self, slots=slots, buffers=tuple(-(-size // _PAGE) * _PAGE for size in buffers)
         )
 
 
 class _Consumers:
-    """Everybody who takes part in the negotiation, but the camera.
+    """All participants in the negotiation except the camera.
 
-    :param wanted: slots in all, if they don't need more.
-    :ivar known: what the camera has said of itself.
-    :ivar misfits: why each accelerator that is left out can't use what is agreed on.
+    :param wanted: slots in all, if the participants don't need more.
+    :ivar known: what the camera has said about itself.
+    :ivar misfits: for each accelerator that is left out: why it can't use what is agreed on.
     """
 
     def __init__(
@@ -228,11 +241,13 @@ class _Consumers:
         self.misfits: tuple[str, ...] = ()
 
     def agree(self, known: Known) -> BufferSettings:
-        """What the capture node's own session will ask the camera for. An accelerator that doesn't fit holds no slot.
+        """Return what the capture node's own session will ask the camera for.
+
+        An accelerator that doesn't fit holds no slot.
 
         :raises NegotiationError: nothing suits the camera and all stand-ins; or an accelerator
-            holds more frames, or wants other sizes, than there can be. Which formats and memory it
-            takes other checks try for real.
+            holds more frames, or wants other sizes, than there can be. Other checks try for real
+            which formats and memory an accelerator takes.
         """
         self.known = known
         session = BufferSession(
@@ -258,7 +273,7 @@ class _Consumers:
         return request.settings()
 
     def refusal(self, given: BufferSettings) -> str:
-        """Why frames of that layout don't suit a stand-in; empty: they suit all."""
+        """Say why frames of that layout don't suit a stand-in; empty: they suit all."""
         assert self.known is not None, 'it was agreed on'
         stand_ins = [_counting(one, self.known) for one in self._stand_ins]
         broken = [
@@ -269,9 +284,9 @@ class _Consumers:
         return f"the driver's frames do not suit {'; '.join(broken)}" if broken else ''
 
     def slots(self, held: int) -> int:
-        """How many there are going to be, whatever the frames look like.
+        """Return how many slots there will be, whatever the frames look like.
 
-        :param held: by the camera.
+        :param held: slots that the camera itself holds.
         """
         return slots_of(
             [BufferConstraints('camera', slots=held), *self._accelerators, *self._stand_ins],
@@ -280,14 +295,14 @@ class _Consumers:
 
 
 def _counting(consumer: BufferConstraints, known: Known) -> BufferConstraints:
-    """Its wishes for what is known of the camera."""
+    """Return the consumer's wishes about what is known of the camera."""
     if not known.formats:
         return counting_only(consumer)
     return consumer if known.memory else anywhere(consumer)
 
 
 def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
-    """What one camera's pool takes."""
+    """Work out what one camera's pool takes."""
     kind = camera_class(camera)
     declared = {spec.name for spec in kind.PARAMETERS}
     brought = camera['pipeline_buffers'] if 'pipeline_buffers' in declared else 0

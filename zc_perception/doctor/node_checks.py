@@ -1,7 +1,8 @@
-"""What the nodes of the parameter file are going to do: their parameters, cameras, calibrations, models and agreements on buffers.
+"""Check what the nodes of the parameter file will do.
 
-What a kind of camera needs its class declares. Models are loaded for real, in a process of their
-own. What runs is read from the nodes' frame logs, which needs no ROS.
+That is: their parameters, cameras, calibrations, models and agreements on buffers. The class of a
+camera declares what the camera needs. Models are loaded for real, in a process of their own. The
+nodes' frame logs tell what runs, which needs no ROS.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from zc_perception.shipped_files import shipped_file
 
 
 def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
-    """Every key and value, by the nodes' own rules, which need rclpy."""
+    """Check each key and value by the nodes' own rules, which need rclpy."""
     if not needs.known:
         yield skip('no parameter file was given (--params-file)')
         return
@@ -77,7 +78,7 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def configured_cameras(system: System, needs: Needs) -> Iterator[Finding]:
-    """Each camera of the parameter file, as its own class looks at it."""
+    """Let the class of each camera of the parameter file look at that camera."""
     if not needs.known:
         yield skip('no parameter file was given (--params-file), so no camera is configured')
     for camera in needs.cameras:
@@ -95,7 +96,7 @@ _UNCALIBRATED = (
 
 
 def _share_folder(system: System, package: str) -> str:
-    """As ament looks for it, which may not be there.
+    """Find a package's share folder as ament does; the folder may be missing.
 
     :raises LookupError: no such package in this environment.
     """
@@ -107,7 +108,7 @@ def _share_folder(system: System, package: str) -> str:
 
 
 def calibrations(system: System, needs: Needs) -> Iterator[Finding]:
-    """For each camera of the parameter file."""
+    """Check the calibration of each camera of the parameter file."""
     if not needs.known:
         yield skip('no parameter file was given (--params-file), so no camera is configured')
     for camera in needs.cameras:
@@ -168,7 +169,7 @@ def _calibration(system: System, camera: NodeNeed) -> Finding:
 
 
 def _inferences(needs: Needs) -> tuple[NodeNeed, ...]:
-    """Without a parameter file: what the inference node does by itself."""
+    """Return the inference nodes; without a parameter file: one with its defaults."""
     return needs.inferences or (node_need('inference', {}),)
 
 
@@ -177,7 +178,7 @@ def _question(inference: NodeNeed) -> str:
 
 
 def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
-    """Found, valid, with the files of its engines."""
+    """Check that the manifest is found and valid, and that the files of its engines are there."""
     for inference in _inferences(needs):
         answer = system.ask(answers.try_model, _question(inference))
         if answer.get('stage') == 'manifest':
@@ -195,7 +196,7 @@ def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def model_load(system: System, needs: Needs) -> Iterator[Finding]:
-    """On which accelerator, and why on none that is better."""
+    """Say on which accelerator the model loads, and why on no better one."""
     for inference in _inferences(needs):
         answer = system.ask(answers.try_model, _question(inference))
         if answer.get('stage') == 'manifest':
@@ -220,7 +221,7 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
-    """What each camera of the parameter file and its consumers would agree on."""
+    """Report what each camera of the parameter file and its consumers would agree on."""
     if not needs.cameras:
         yield skip('no parameter file was given (--params-file)')
     for camera in needs.cameras:
@@ -247,7 +248,10 @@ def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def running_agreements(system: System, needs: Needs) -> Iterator[Finding]:
-    """What each capture node that runs has agreed on with its consumers, what it could give, and whom it refuses."""
+    """Report what each running capture node has agreed on with its consumers.
+
+    Also what its camera could give, and which consumers it refuses.
+    """
     cameras = 0
     with find_frame_logs(system.proc) as logs:
         for log in logs:

@@ -1,10 +1,10 @@
-"""ROS 2: which ROS there is, what its middleware does to images, and the folder of the shared-memory links.
+"""Check ROS 2: which ROS there is, what its middleware does to images, and the links' folder.
 
 The folder is looked at, never made. Where it isn't there, the check tries to make one of another
 name beside it.
 
-Sources: REP 2000 (distributions); Fast DDS
-documentation on shared-memory transport and profile files; ``config/fastdds_images.xml``.
+Sources: REP 2000 (distributions); Fast DDS documentation on shared-memory transport and profile
+files; ``config/fastdds_images.xml``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NO_MIDDLEWARE = (
 
 
 def ros_distribution(system: System, needs: Needs) -> Iterator[Finding]:
-    """ROS_DISTRO, or what is installed."""
+    """Report ROS_DISTRO, or else which distributions are installed."""
     name = system.environment.get('ROS_DISTRO', '')
     installed = system.names('opt/ros')
     figures = {'name': name, 'installed': installed}
@@ -63,7 +63,7 @@ def ros_distribution(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
-    """Imported in a process of its own."""
+    """Import rclpy in a process of its own."""
     answer = system.ask(answers.describe_ros)
     figures = {'version': answer['rclpy_version']}
     if 'missing' in answer:
@@ -76,7 +76,7 @@ def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
-    """The one in use, and the ones that are there."""
+    """Report the middleware in use, and those that are installed."""
     answer = system.ask(answers.describe_ros)
     wanted, there = system.environment.get('RMW_IMPLEMENTATION', ''), answer['middlewares']
     figures = {'wanted': wanted, 'installed': there, 'used': answer.get('middleware', '')}
@@ -104,7 +104,7 @@ def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
-    """Packages that the nodes import."""
+    """Import the packages of messages that the nodes need."""
     answer = system.ask(answers.describe_ros)
     if 'missing' in answer or 'error' in answer:
         yield skip(
@@ -127,7 +127,7 @@ def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _segment(path: Path) -> int:
-    """The largest ``segment_size`` of a profile, 0 without one.
+    """Return the largest ``segment_size`` of a profile, 0 without one.
 
     :raises OSError: it can't be read.
     :raises ElementTree.ParseError: it is no XML.
@@ -142,13 +142,17 @@ def _segment(path: Path) -> int:
 
 
 def _image(system: System, needs: Needs) -> int:
-    """Bytes of the largest image as plain subscribers get it: rgb8."""
+    """Return the bytes of the largest image as plain subscribers get it: rgb8."""
     sizes = [camera_class(camera).picture_size(system, camera.values) for camera in needs.cameras]
     return max((w * h * 3 for w, h in sizes), default=0) or _USUAL_IMAGE
 
 
 def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
-    """Only for subscribers of plain images in other processes: frames between our own nodes don't go through the middleware."""
+    """Check whether whole images fit into the middleware's shared memory.
+
+    This matters only for subscribers of plain images in other processes: frames between our own
+    nodes don't go through the middleware.
+    """
     answer = system.ask(answers.describe_ros)
     if 'missing' in answer:
         yield skip(_NO_MIDDLEWARE, middleware=answer['missing'])
@@ -222,7 +226,7 @@ def _receive_buffer(system: System, image: int, only: str) -> Finding:
 
 
 def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
-    """As a publisher would find it."""
+    """Check the folder as a publisher would find it."""
     folder = default_folder(system.environment)
     figures: dict[str, object] = {'folder': str(folder), 'exists': folder.is_dir(), 'sockets': 0}
     groups = sorted(
@@ -280,7 +284,10 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _refusal(parent: os.PathLike[str]) -> str:
-    """Why no folder can be made there; empty: it can. Rights alone don't tell: file systems have a say too, and root has every right."""
+    """Say why no folder can be made there; empty: it can.
+
+    Rights alone don't tell: file systems may refuse too, and root has every right.
+    """
     try:
         os.rmdir(tempfile.mkdtemp(prefix='.zc_doctor-', dir=parent))
     except OSError as error:

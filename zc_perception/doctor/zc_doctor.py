@@ -1,7 +1,7 @@
-"""``zc_doctor``: preflight of a vehicle. Looks, tries real buffers, changes nothing. Needs neither ROS nor root.
+"""Run ``zc_doctor``: look at a vehicle before it drives, try real buffers, change nothing.
 
-:mod:`~zc_perception.doctor.command` is what it does; that is imported when a signal can't hurt any
-more.
+It needs neither ROS nor root. :mod:`~zc_perception.doctor.command` is what it does; that is
+imported when a signal can't hurt any more.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 import sys
 
+from zc_perception import TYPE_CHECKING
 from zc_perception.terminal import ending_quietly
 
-TYPE_CHECKING = False  # as in zc_perception/__init__.py
 if TYPE_CHECKING:
     import argparse
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from zc_perception.programs import OptionParser
 
 _STDOUT = '-'
-_WHAT = """Looks at everything that the camera-to-NPU path needs and says what to do. What the parameter file names has to work. What 'auto'
-may take is a warning. What the file doesn't use is left out. Without a file it says what each use needs."""
+_WHAT = """Looks at everything that the camera-to-NPU path needs and says what to do. What the
+parameter file names has to work. What 'auto' may take is a warning. What the file doesn't use is
+left out. Without a file it says what each use needs."""
 _EXAMPLES = (
     'zc_doctor',
     'zc_doctor --params-file my.yaml --verbose',
@@ -80,7 +81,10 @@ def _parser() -> OptionParser:
 
 
 def main(arguments: Sequence[str] | None = None, system: System | None = None) -> int:
-    """The console script. 0: nothing failed, 1: something did, 2: wrong use, 128 + n: signal n."""
+    """Run the console script.
+
+    0: nothing failed, 1: something did, 2: wrong use, 128 + n: signal n.
+    """
     with ending_quietly('zc_doctor'):
         from zc_perception.programs import start
 

@@ -2,8 +2,8 @@
 
 ``compiled`` is that module, or ``None``: then everything runs in Python, which says what the
 compiled steps have to yield, in every bit. ``decode.h`` says what the functions of boxes do; their
-users are ``detection/heads/score_filter.py`` and ``candidates.py``. ``masks.h`` is about masks; its
-user is ``detection/masks.py``. ``receiver.h`` is about frames of other processes; its user is
+users are ``detection/heads/score_filter.py`` and ``candidates.py``. ``masks.h`` is about masks;
+its user is ``detection/masks.py``. ``receiver.h`` is about frames of other processes; its user is
 ``link/shared_memory/remote_slots.py``. The wire it shares with ``client/``.
 """
 
@@ -42,7 +42,7 @@ compiled, FORM = _load()
 
 
 def how_it_runs() -> str:
-    """In words for people: which form runs, and how the interpreter was built."""
+    """Say in words for people which form runs, and how the interpreter was built."""
     options = str(sysconfig.get_config_var('CONFIG_ARGS') or '')
     # Distributions optimise theirs, which Debian's doesn't say.
     optimised = '--enable-optimizations' in options or sys.base_prefix == '/usr'

@@ -1,4 +1,6 @@
-"""``zc_verify``: measures from outside whether the running nodes keep the four invariants of zero copy. ``docs/verify.md`` states them.
+"""Measure from outside whether the running nodes keep the four invariants of zero copy.
+
+This is ``zc_verify``; ``docs/verify.md`` states the invariants.
 
 Read in this order:
 
@@ -7,10 +9,10 @@ Read in this order:
    answers with a :class:`~zc_perception.verify.invariants.Check`.
    :mod:`~zc_perception.verify.imports` follows the driver's imports for one of them.
 3. :mod:`~zc_perception.verify.measurement`: how the observation is made. It uses the readers of
-   :mod:`~zc_perception.verify.evidence`, and never anything of the nodes but their frame logs.
+   :mod:`~zc_perception.verify.evidence`; of the nodes it uses nothing but their frame logs.
 4. :mod:`~zc_perception.verify.workload`: which nodes are measured;
    :mod:`~zc_perception.verify.result`: what is written, with the same four by the letter of the
    zero-copy document; :mod:`~zc_perception.verify.verification`: the whole command.
 
-One thread does all of it.
+One thread does all this.
 """

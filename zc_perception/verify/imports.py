@@ -1,4 +1,4 @@
-"""Follows the driver's imports, releases and submits through a trace, and compares them with the frames of the nodes.
+"""Follow the driver's imports, releases and submits through a trace, and compare with the frames.
 
 Read :class:`ImportFollowing` first, at the end. It goes through the trace once, event by event:
 
@@ -48,7 +48,11 @@ class _Frames:
             self._of_job.setdefault((record.device_handle, record.device_seqno), []).append(record)
 
     def candidates(self, event: KernelEvent) -> list[FrameRecord]:
-        """Frames that may be this job's, which ran then: an open file counts anew. The first generation of drivers tells no numbers: 0."""
+        """Return frames that may be this job's: those that were in flight when it ran.
+
+        Each open file counts its jobs anew. The first generation of drivers tells no numbers: they
+        are 0.
+        """
         return [
             record
             for number in (event.number('seqno'), 0)
@@ -57,7 +61,7 @@ class _Frames:
         ]
 
     def until_use(self, event: KernelEvent) -> float:
-        """How long it is from an import to the nearest frame that was submitted by its handle."""
+        """Return the time from an import to the nearest frame that was submitted by its handle."""
         uses = (
             one
             for one in self.records
@@ -67,7 +71,9 @@ class _Frames:
 
 
 class JobOwners:
-    """Which node and which frame each job is, and which node an import; nodes by their place in *nodes*.
+    """Find the node and the frame of each job, and the node of each import.
+
+    A node is given by its place in *nodes*.
 
     :ivar unmatched: by node, the frames that are no job of the driver.
     """
@@ -112,19 +118,19 @@ class JobOwners:
 
     @property
     def pids(self) -> Collection[int]:
-        """Of the nodes."""
+        """Return the nodes' processes."""
         return self._of_pid
 
     def of_job(self, event: KernelEvent) -> tuple[int | None, FrameRecord | None]:
-        """The node and the frame of a submit."""
+        """Return the node and the frame of a submit."""
         return self._of_thread.get(event.tid), self._record_of.get(id(event))
 
     def uses(self, node: int, inode: int) -> bool:
-        """Whether a frame of this node lies in this buffer."""
+        """Say whether a frame of this node lies in this buffer."""
         return inode in self._frames[node].inodes
 
     def of_thread(self, pid: int, tid: int) -> Sequence[int]:
-        """The nodes that may have done what this thread did."""
+        """Return the nodes that may have done what this thread did."""
         if tid in self._of_thread:
             return [self._of_thread[tid]]
         nodes = self._of_pid.get(pid, [])
@@ -133,7 +139,11 @@ class JobOwners:
         ] or nodes
 
     def of_import(self, pid: int, event: KernelEvent) -> Sequence[int]:
-        """The nodes that may have made an import: by its thread and by whose frames lie there; first that whose handle it is soonest."""
+        """Return the nodes that may have made an import, the most likely one first.
+
+        They are found by the import's thread, and by the frames that lie in the buffer. The most
+        likely node is the one that uses the handle soonest.
+        """
         nodes = self.of_thread(pid, event.tid)
         nodes = [index for index in nodes if self.uses(index, event.inode)] or nodes
         return sorted(nodes, key=lambda index: self._frames[index].until_use(event))
@@ -143,9 +153,11 @@ class JobOwners:
         threads: Mapping[int, tuple[Sequence[int], Sequence[KernelEvent]]],
         imported: Mapping[int, Counter[int]],
     ) -> dict[int, int]:
-        """Give each thread the node whose jobs it submitted, the surest first. Threads that were busy at the same time are not of one node.
+        """Assign to each thread the node whose jobs it submitted, the surest first.
 
-        :param threads: the nodes that its process has, and its jobs.
+        Threads that were busy at the same time do not belong to one node.
+
+        :param threads: for each thread the nodes of its process, and its jobs.
         """
         owner = {tid: nodes[0] for tid, (nodes, _) in threads.items() if len(nodes) == 1}
         scores = [
@@ -168,7 +180,7 @@ class JobOwners:
     def _score(
         self, index: int, tid: int, jobs: Sequence[KernelEvent], imported: Counter[int]
     ) -> tuple[bool, int, int] | None:
-        """How well a node's frames fit to what a thread did; ``None``: not at all."""
+        """Rate how well a node's frames fit what a thread did; ``None``: not at all."""
         frames = self._frames[index]
         away = [
             min(abs(job.time_ns - one.submitted_ns) for one in found)
@@ -182,7 +194,7 @@ class JobOwners:
         return (same_thread, fitting, -sum(away)) if fitting or same_thread else None
 
     def _match(self, frames: _Frames, jobs: Sequence[KernelEvent]) -> list[FrameRecord]:
-        """Give each job of a node its frame, the nearest first; the frames that are left."""
+        """Assign each job of a node its frame, the nearest first; return the frames left over."""
         left = {id(record): record for record in frames.records}
         pairs = [
             (abs(job.time_ns - record.submitted_ns), id(job), id(record))
@@ -206,7 +218,7 @@ class FrameJob:
 
 @dataclass
 class FencePlaces:
-    """Where fences were seen; jobs by their place in the list.
+    """Where fences were seen; a job is given by its place in the list.
 
     :ivar own: jobs whose fence was in the buffers of their frame.
     :ivar elsewhere: jobs whose fence was not there, but in a buffer of no frame with this job's
@@ -218,10 +230,10 @@ class FencePlaces:
 
 
 def drivers_of(contexts: Collection[tuple[int, int]], events: Sequence[KernelEvent]) -> set[str]:
-    """The names that the kernel has for the drivers of these fences.
+    """Return the kernel's names of the drivers that these fences belong to.
 
     :param contexts: (context, seqno).
-    :param events: those of fences.
+    :param events: events of fences.
     """
     return {
         event.fields.get('driver', '')
@@ -231,17 +243,20 @@ def drivers_of(contexts: Collection[tuple[int, int]], events: Sequence[KernelEve
 
 
 def find_fences(
-    jobs: Sequence[FrameJob], users: Mapping[int, Collection[int]], strangers: Collection[int], looks: Sequence[Snapshot],
+    jobs: Sequence[FrameJob],
+    users: Mapping[int, Collection[int]],
+    strangers: Collection[int],
+    looks: Sequence[Snapshot],
     drivers: Collection[str],
-) -> FencePlaces:  # fmt: skip
+) -> FencePlaces:
     """Compare the last job of each buffer with the fences that lay there at each look.
 
     Several open files of the card may have a job of the same number, so a fence's number alone
-    says nothing of a buffer that another file's job with this number read.
+    says nothing about a buffer that a job of another file with the same number read.
 
     :param users: by job number, the buffers of all frames with this number.
-    :param strangers: numbers of jobs that are no node's frame; these are not judged.
-    :param drivers: whose fences count.
+    :param strangers: numbers of jobs that belong to no frame of a node; these are not judged.
+    :param drivers: the drivers whose fences count.
     """
     found = FencePlaces()
     waiting = sorted(range(len(jobs)), key=lambda index: jobs[index].time_ns, reverse=True)
@@ -269,12 +284,12 @@ def find_fences(
 class Import:
     """One import of one image, which may lie in several buffers.
 
-    :ivar begin_ns: of its event.
-    :ivar image: its buffers' inodes; of one from before the recording, those of the first frame
-        that was submitted by it.
+    :ivar begin_ns: time of its event.
+    :ivar image: its buffers' inodes; for an import from before the recording, those of the first
+        frame that was submitted by it.
     :ivar earlier: whether it was made before the recording began.
     :ivar left: buffers that were not given back.
-    :ivar released_ns: when the last one was; 0: never.
+    :ivar released_ns: when the last buffer was given back; 0: never.
     :ivar submits: jobs that read it.
     :ivar done_ns: when the node was done with the last frame that was submitted by it; 0: not yet,
         or it gave the frame up.
@@ -291,7 +306,7 @@ class Import:
     frames: Counter[frozenset[int]] = field(default_factory=Counter)
 
     def alive_at(self, time_ns: int) -> bool:
-        """Whether it was there."""
+        """Say whether it existed at that time."""
         return (self.earlier or self.begin_ns < time_ns) and (
             not self.released_ns or self.released_ns >= time_ns
         )
@@ -300,8 +315,8 @@ class Import:
 class ImportTable:
     """A node's imports, in the order of the trace.
 
-    :ivar imports: those that were recorded.
-    :ivar earlier: those that are known by their submits alone.
+    :ivar imports: the imports that were recorded.
+    :ivar earlier: imports that are known by their submits alone.
     :ivar clearings: each time when the node had several images and gave back all of them: the
         time, these images, and all images that it had used until then.
     :ivar last: the newest import, as long as its thread has done nothing else since: its job may
@@ -321,7 +336,7 @@ class ImportTable:
         self._given_back: set[frozenset[int]] = set()  # since the last import or submit
 
     def begin(self, event: KernelEvent) -> None:
-        """An import, or another buffer of the image that the same thread imports."""
+        """Note an import, or another buffer of the image that the same thread imports."""
         handle = event.number('handle')
         known, growing = self._growing.get(event.tid, (-1, None))
         if growing is None or known != handle or event.inode in growing.image:
@@ -336,7 +351,7 @@ class ImportTable:
         self._given_back.clear()
 
     def submit(self, event: KernelEvent, inodes: Sequence[int]) -> Import:
-        """The import that a job reads.
+        """Return the import that a job reads.
 
         :param inodes: of its frame; none: unknown.
         """
@@ -357,7 +372,7 @@ class ImportTable:
         return found
 
     def holds(self, event: KernelEvent, *, recorded: bool = False) -> bool:
-        """Whether a release can be one of this node's.
+        """Say whether a release can be one of this node's.
 
         :param recorded: whether only imports count that were seen.
         """
@@ -365,9 +380,10 @@ class ImportTable:
         return any(event.inode in one.left and not (recorded and one.earlier) for one in imports)
 
     def release(self, event: KernelEvent) -> None:
-        """The driver has given back one buffer, which this node :meth:`holds`. Of several imports by the same handle the oldest one ends:
-        the driver works on several threads, so the next import by a handle may be traced before
-        the release of the last one.
+        """Note that the driver has given back one buffer, which this node :meth:`holds`.
+
+        Of several imports by the same handle the oldest one ends: the driver works on several
+        threads, so the next import by a handle may be traced before the release of the last one.
         """
         self._growing.pop(event.tid, None)
         if event.tid == self._last_tid:
@@ -387,11 +403,11 @@ class ImportTable:
             )
 
     def cleared_ns(self, since_ns: int) -> int:
-        """The first time, after *since_ns*, when the node gave back everything and imported it again later; 0: there is none.
+        """Return the first time after *since_ns* when the node gave everything back.
 
-        It happens when the card is opened anew, or when the same frames come by a new link. A
-        cache that only gives back what it does not need any more never gives back everything at
-        once.
+        It imported everything again later. 0: there is no such time. This happens when the card is
+        opened anew, or when the same frames come by a new link. A cache that gives back only what
+        it no longer needs never gives back everything at once.
         """
         last_ns = {frozenset(one.image): one.begin_ns for one in self.imports}
         for time_ns, given_back, used in self.clearings:
@@ -405,8 +421,10 @@ class ImportTable:
 def _needed(
     cached: Sequence[Import], table: ImportTable, since_ns: int, attached: Collection[int]
 ) -> list[Import]:
-    """The imports that a cache needs: the first one of each image that the node did not have yet, and, if the node gave everything back,
-    the first one of each image after that.
+    """Return the imports that a cache needs.
+
+    These are the first import of each image that the node did not have yet, and, if the node gave
+    everything back, the first import of each image after that.
     """
     cleared_ns = table.cleared_ns(since_ns)
     made = {
@@ -424,7 +442,10 @@ def _needed(
 
 
 def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
-    """*unread* without the imports of frames that failed before the card had a job for them: the card refused the job, not the import."""
+    """Return *unread* without imports that were not read because the card refused the job.
+
+    Their frames failed before the card had a job for them; the imports themselves were fine.
+    """
     left = list(unread)
     for record in node.records:
         if record.kind == RecordKind.FAILED and not record.submitted_ns:
@@ -436,7 +457,10 @@ def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
 
 
 def _kept(node: NodeView, table: ImportTable) -> int:
-    """How many imports a node without a cache did not give back, though it was done with some frames more since."""
+    """Count the imports that a node without a cache did not give back in time.
+
+    The node had already been done with some later frames.
+    """
     done = sorted(record.done_ns for record in node.records if record.submitted_ns)
     if len(done) <= _GRACE_FRAMES:
         return 0
@@ -461,27 +485,29 @@ _SUBMITS_DIFFER = (
 
 
 class ImportFollowing:
-    """What came of the imports, releases and submits of a trace. It owns one :class:`ImportTable` for each node that imports frames, and
-    one for the imports of all other programs.
+    """What the imports, releases and submits of a trace amount to.
+
+    It owns one :class:`ImportTable` for each node that imports frames, and one for the imports of
+    all other programs.
 
     :param found: by inode, the attachments of the frames' buffers.
-    :ivar unreadable: why nothing could be followed; empty: it was.
+    :ivar unreadable: why nothing could be followed; empty: everything was.
     :ivar submitted: frames of the nodes' logs in the window.
-    :ivar kernel_submits: the driver's jobs in the window, of the nodes.
-    :ivar unknown_jobs: jobs that are no node's frame, of processes whose nodes lasted;
+    :ivar kernel_submits: the nodes' jobs in the window, as the driver counts them.
+    :ivar unknown_jobs: jobs that belong to no frame, of processes whose nodes lasted;
         *missing_jobs*: frames without a job.
     :ivar foreign: frames whose buffer was not imported, or whose handle is another buffer's.
     :ivar own_imports: frames that were submitted by an import of their own.
-    :ivar earlier_imports: frames that were submitted by an import from before the recording: what
-        its handle stands for is not known.
+    :ivar earlier_imports: frames that were submitted by an import from before the recording: it is
+        not known which buffer its handle stands for.
     :ivar shared_imports: frames of nodes without a cache that had no import of their own.
-    :ivar imports: in the window, of frame buffers; an image in several buffers is one.
+    :ivar imports: imports of frame buffers in the window; an image in several buffers counts once.
     :ivar new_buffers: of nodes with a cache: buffers that these imported for the first time.
     :ivar surplus: imports of nodes with a cache that were not needed.
-    :ivar unused: imports of nodes without one, that no job read; *kept*: that they did not give
-        back.
-    :ivar confirmed: frames whose job's fence was seen in their own buffers; *elsewhere*: in
-        another buffer instead.
+    :ivar unused: imports of nodes without a cache that no job read; *kept*: those that were not
+        given back.
+    :ivar confirmed: frames whose job's fence was seen in their own buffers; *elsewhere*: frames
+        whose fence was in another buffer instead.
     :ivar unsure_handles: handles from before the recording of which no frame was confirmed.
     :ivar unknown: (what is not known, what to do).
     """
@@ -537,7 +563,7 @@ class ImportFollowing:
         return ''
 
     def _follow(self, events: Sequence[KernelEvent]) -> None:
-        """All events, then what they sum up to."""
+        """Follow all events, then sum them up."""
         named = traced()
         for event in events:
             pid = self._seen.process_of.get(event.tid, -1)
@@ -585,7 +611,7 @@ class ImportFollowing:
         self.unknown_jobs += inside and pid not in self._cut
 
     def _judge(self, owner: int, record: FrameRecord, used: Import) -> None:
-        """One frame, at the moment of its submit."""
+        """Judge one frame, at the moment of its submit."""
         wanted = set(record.inodes)
         known = bool(wanted) and wanted <= used.left
         if used.earlier:
@@ -604,7 +630,11 @@ class ImportFollowing:
             self._shared[owner] += 1
 
     def _release(self, pid: int, event: KernelEvent) -> None:
-        """A buffer is given back. Often the driver does so on a thread of its own, after the last job that reads the buffer."""
+        """Note that a buffer is given back.
+
+        Often the driver does this on a thread of its own, after the last job that reads the
+        buffer.
+        """
         self.releases += self._seen.within(event.time_ns) and event.inode in self._frame_inodes
         last = self._completed.get(event.tid, -1)
         if pid in self._owners.pids:
@@ -632,7 +662,7 @@ class ImportFollowing:
             self._tables[owner].release(event)
 
     def _look_at_fences(self) -> None:
-        """Which buffers the jobs read."""
+        """Find out which buffers the jobs read."""
         users: defaultdict[int, set[int]] = defaultdict(set)
         for node in self._nodes:
             for record in node.records:
@@ -661,7 +691,7 @@ class ImportFollowing:
         )
 
     def _attached(self, node: NodeView) -> set[int]:
-        """Buffers that the card had of this node when the window began, as far as attachments tell."""
+        """Return the node's buffers that were attached to the card when the window began."""
         device = str(node.after['pci_address'])
         users = [
             one
@@ -676,7 +706,7 @@ class ImportFollowing:
         }
 
     def _weigh(self, index: int, node: NodeView) -> None:
-        """Judge a node's imports of the window; those of other buffers than frames' don't count."""
+        """Judge a node's imports in the window; only imports of frames' buffers count."""
         seen, table = self._seen, self._tables[index]
         self.submitted += sum(
             seen.within(record.submitted_ns) for record in node.records if record.submitted_ns
@@ -726,7 +756,7 @@ class ImportFollowing:
         self.unused += unused
 
     def problems(self) -> list[tuple[str, str]]:
-        """What speaks against the invariant, with its next step."""
+        """List what speaks against the invariant, with its next step."""
         drivers = traced().drivers
         steps = dict.fromkeys(drivers[node.accelerator].unimported for node in self._nodes)
         not_imported = '; '.join(steps)
@@ -735,24 +765,50 @@ class ImportFollowing:
             f'{self.missing_jobs} frames have no job'
         )
         found = [
-            (self.foreign, (f'{self.foreign} frames were submitted whose buffer was not '
-                            'imported'), not_imported),
-            (self.elsewhere, f'{self.elsewhere} frames were submitted, but the fence of their '
-                             'job lies in another buffer: the device read '
-             'that one', not_imported),
-            (self.kept, (f'{self.kept} imports were not given back after their frames, though '
-                         'the cache is off'), _IMPORTS_KEPT),
-            (self.surplus, (f'buffers were imported {self.surplus} times more often than the '
-                            'cache needs'), _IMPORTS_DIFFER),
-            (self.unused, f'{self.unused} imports were of no frame, though the cache is off', _IMPORTS_DIFFER),
-            (self.shared_imports, (f'{self.shared_imports} frames had no import of their own, '
-                                   'though the cache is off'), _IMPORTS_DIFFER),
+            (
+                self.foreign,
+                f'{self.foreign} frames were submitted whose buffer was not imported',
+                not_imported,
+            ),
+            (
+                self.elsewhere,
+                f'{self.elsewhere} frames were submitted, but the fence of their '
+                'job lies in another buffer: the device read '
+                'that one',
+                not_imported,
+            ),
+            (
+                self.kept,
+                (
+                    f'{self.kept} imports were not given back after their frames, though '
+                    'the cache is off'
+                ),
+                _IMPORTS_KEPT,
+            ),
+            (
+                self.surplus,
+                f'buffers were imported {self.surplus} times more often than the cache needs',
+                _IMPORTS_DIFFER,
+            ),
+            (
+                self.unused,
+                f'{self.unused} imports were of no frame, though the cache is off',
+                _IMPORTS_DIFFER,
+            ),
+            (
+                self.shared_imports,
+                (
+                    f'{self.shared_imports} frames had no import of their own, '
+                    'though the cache is off'
+                ),
+                _IMPORTS_DIFFER,
+            ),
             (self.unknown_jobs + self.missing_jobs, jobs, _SUBMITS_DIFFER),
-        ]  # fmt: skip
+        ]
         return [(reason, step) for count, reason, step in found if count]
 
     def figures(self) -> dict[str, Any]:
-        """For ``result.json``."""
+        """Return the figures for ``result.json``."""
         return {
             'frames': self.submitted,
             'kernel_submits': self.kernel_submits,
@@ -770,7 +826,7 @@ class ImportFollowing:
         }
 
     def _not_seen(self) -> list[str]:
-        """What no source tells, so that it cannot be judged."""
+        """List what no source tells, so that it cannot be judged."""
         told = [
             (
                 "where the planes begin in an import, and their strides: the driver's events do "

@@ -1,6 +1,7 @@
-"""The four invariants, as ``docs/verify.md`` states them: each a pure function of what was observed.
+"""The four invariants, as ``docs/verify.md`` states them.
 
-A check is false when something speaks against it, unknown when a source it rests on could not be
+Each is a pure function of what was observed.
+A check is false when something speaks against it, unknown when a source that it needs could not be
 read or nothing flowed, and true only when everything was measured.
 """
 
@@ -23,9 +24,17 @@ from zc_perception.verify.observation import CAPTURE, NodeView, Observation
 
 #: Memory that devices are known to share: Jetson's, the dma-heaps', V4L2's, and udmabuf.
 KNOWN_EXPORTERS = (
-    'nvmap', 'tegra-buf', 'system', 'linux,cma', 'reserved', 'default_cma_region', 'videobuf2_dma_contig', 'videobuf2_dma_sg',
-    'videobuf2_vmalloc', 'udmabuf',
-)  # fmt: skip
+    'nvmap',
+    'tegra-buf',
+    'system',
+    'linux,cma',
+    'reserved',
+    'default_cma_region',
+    'videobuf2_dma_contig',
+    'videobuf2_dma_sg',
+    'videobuf2_vmalloc',
+    'udmabuf',
+)
 _SHOWN = 20
 _NO_FRAMES = (
     'look at /diagnostics of the nodes: does the camera deliver, and does the inference node '
@@ -68,7 +77,7 @@ class Check:
         return self.holds is not None
 
     def as_json(self) -> dict[str, Any]:
-        """For ``result.json``."""
+        """Return it for ``result.json``."""
         own = {
             'holds': self.holds,
             'measured': self.measured,
@@ -81,25 +90,27 @@ class Check:
 
 @dataclass
 class Findings:
-    """What speaks against an invariant, and what is not known of it; a check is made of both.
+    """What speaks against an invariant, and what is not known about it.
 
-    :ivar broken: (reason, what to do then); one is enough for false.
-    :ivar unknown: the same; without anything broken, one is enough for "not known".
+    A check is made of both.
+
+    :ivar broken: (reason, what to do then); a single one makes the check false.
+    :ivar unknown: the same; if nothing is broken, a single one makes the check "not known".
     """
 
     broken: list[tuple[str, str]] = field(default_factory=list)
     unknown: list[tuple[str, str]] = field(default_factory=list)
 
     def breaks(self, reason: str, next_step: str) -> None:
-        """Something speaks against it."""
+        """Note that something speaks against the invariant."""
         self.broken.append((reason, next_step))
 
     def unsure(self, reason: str, next_step: str) -> None:
-        """Something is not known."""
+        """Note that something is not known."""
         self.unknown.append((reason, next_step))
 
     def conclude(self, name: str, title: str, source: str, figures: Mapping[str, Any]) -> Check:
-        """The verdict."""
+        """Return the verdict."""
         if self.broken:
             holds: bool | None = False
         else:
@@ -118,7 +129,10 @@ class Findings:
 
 
 def histories(seen: Observation) -> dict[int, History]:
-    """The attachments of each frame's buffer; from looks alone where the kernel's events can't be had."""
+    """Return the attachments of each frame's buffer.
+
+    They come from looks alone where the kernel's events can't be had.
+    """
     return {
         inode: event_history(inode, seen.snapshots, seen.trace.events)
         if seen.trace is not None and attachments_are_recorded(seen)
@@ -128,13 +142,16 @@ def histories(seen: Observation) -> dict[int, History]:
 
 
 def attachments_are_recorded(seen: Observation) -> bool:
-    """Whether every attachment of the window is known, with its buffer and device."""
+    """Say whether each attachment of the window is known, with its buffer and device."""
     known = all(seen.event_sources.get(event, FUNCTION) != FUNCTION for event in (ATTACH, DETACH))
     return known and seen.trace is not None and not seen.trace.gap
 
 
 def _frames(seen: Observation, findings: Findings) -> None:
-    """What every check needs: each inference node submitted frames in the window, and all of its frames were seen."""
+    """Check what every check needs from frames.
+
+    Each inference node submitted frames in the window, and all its frames were seen.
+    """
     nodes = seen.inference_nodes()
     idle = [str(node) for node in nodes if not seen.submitted(node)]
     if idle or not nodes:
@@ -162,7 +179,10 @@ def _unread(seen: Observation, findings: Findings, *topics: str) -> bool:
 
 
 def _counters(seen: Observation, findings: Findings) -> None:
-    """What every check needs that uses the nodes' own counters: they were written after the window's end."""
+    """Check that the counters of the nodes end with the window; checks that use counters need it.
+
+    The nodes wrote the counters after the window's end.
+    """
     stale = [str(node) for node in seen.nodes if not node.described and not node.ended_ns]
     if stale:
         step = (
@@ -173,7 +193,10 @@ def _counters(seen: Observation, findings: Findings) -> None:
 
 
 def _bystanders(seen: Observation, findings: Findings) -> None:
-    """Nodes whose accelerator reads frames through the CPU: nothing can be imported or attached there."""
+    """Report nodes whose accelerator reads frames through the CPU.
+
+    There nothing can be imported or attached.
+    """
     for node in seen.inference_nodes():
         if node.accelerator and not node.imports:
             reason = (
@@ -189,7 +212,7 @@ def _bystanders(seen: Observation, findings: Findings) -> None:
 
 
 def check_attached(seen: Observation) -> Check:
-    """I1: the NPU's device is attached to the buffers of every submitted frame, at the moment when it is submitted."""
+    """Check I1: the NPU's device is attached to each frame's buffers when it is submitted."""
     findings = Findings()
     found = histories(seen) if seen.snapshots else {}
     events = attachments_are_recorded(seen)
@@ -267,7 +290,7 @@ def _newer(seen: Observation) -> str:
 
 
 def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS) -> Check:
-    """I2: whoever allocated a frame's buffer is known."""
+    """Check I2: it is known who allocated each frame's buffer."""
     findings = Findings()
     _frames(seen, findings)
     memory = {inode for _, inode in seen.memfds} - seen.dmabufs
@@ -303,7 +326,10 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
 
 
 def check_imports(seen: Observation) -> Check:
-    """I3: every submitted buffer was imported before, as often as the cache says, and the driver's jobs are the node's frames."""
+    """Check I3: each submitted buffer was imported before, as often as the cache says.
+
+    And the driver's jobs are the node's frames.
+    """
     findings = Findings()
     _frames(seen, findings)
     following = None
@@ -338,7 +364,11 @@ def check_imports(seen: Observation) -> Check:
 
 
 def check_copies(seen: Observation) -> Check:
-    """I4: nobody maps a frame, no node copies as much as a frame or out of one, and the nodes themselves count no copy."""
+    """Check I4: no process maps a frame, and nothing copies one.
+
+    That is: no node copies as many bytes as a frame has, or out of a frame, and the nodes
+    themselves count no copy.
+    """
     findings = Findings()
     _frames(seen, findings)
     if seen.mappings:
@@ -391,7 +421,10 @@ def check_copies(seen: Observation) -> Check:
 
 
 def _unwatched(seen: Observation, findings: Findings) -> None:
-    """What may touch frames and was not looked at: nodes that make them, the memory below udmabuf, pages without a mapping."""
+    """Note what may touch frames and was not looked at.
+
+    That is: nodes that make frames, the memory below udmabuf, and pages without a mapping.
+    """
     unseen = seen.unseen_frames()
     if unseen and any(node.role == CAPTURE for node in seen.nodes):
         told = ', '.join(f'{count} frames of {node}' for node, count in unseen.items())
@@ -422,7 +455,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
 
 
 def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
-    """Of frames, in the window."""
+    """Judge the events of frames' mappings in the window."""
     if seen.trace is None:
         _unread(seen, findings, 'trace')
         findings.unsure('mappings that come and go were not recorded', as_root())
@@ -504,7 +537,7 @@ def _large_copies(seen: Observation, findings: Findings) -> None:
 
 
 def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, int]:
-    """By reason. Nodes of one process have one ledger."""
+    """Sum the booked copies by reason; nodes of one process share one ledger."""
     booked: dict[tuple[int, str], int] = {}
     for node in nodes:
         for reason, count in node.copies().items():
@@ -529,7 +562,7 @@ def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, i
 
 
 def all_checks(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS) -> list[Check]:
-    """I1 to I4."""
+    """Run the checks I1 to I4."""
     return [
         check_attached(seen),
         check_exporters(seen, known),

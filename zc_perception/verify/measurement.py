@@ -1,10 +1,10 @@
-"""Watches running nodes for a while, from outside: sets everything up, looks again and again, takes everything down.
+"""Watch running nodes for a while from outside: set up, look again and again, take down.
 
-Read :class:`Measurement` first, at the end. Above it stand one node while it is measured
-(:class:`WatchedNode`: its frames, what it says of itself at the window's ends, whether it lasted;
-:class:`NodeThreads`), and where the frames of the watched nodes lie (:class:`Cameras`,
-:func:`memory_of`). What a node says of itself must have a certain form (:func:`check_facts`): any
-user can leave a frame log with anything in it.
+Read :class:`Measurement` first, at the end of the file. Above it are: one node while it is
+measured (:class:`WatchedNode`: its frames, what it says about itself at both ends of the window,
+whether it lasted), the nodes' threads (:class:`NodeThreads`), and where the frames of the watched
+nodes lie (:class:`Cameras`, :func:`memory_of`). What a node says about itself must have a certain
+form (:func:`check_facts`), because any user can leave a frame log with anything in it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from zc_perception.verify.observation import (
 
 
 def _is_text(value: object) -> bool:
-    """That can be a path, and be written."""
+    """Say whether a value is a text that can be a path and be written."""
     return (
         isinstance(value, str)
         and '\0' not in value
@@ -110,7 +110,7 @@ _FORMS: dict[str, _Form] = {
 
 
 def check_facts(facts: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Those in their form, and a sentence for each that isn't."""
+    """Return the facts that have the right form, and a sentence for each that has not."""
     good = dict(facts)
     wrong = []
     for name, (fits, form) in _FORMS.items():
@@ -142,18 +142,18 @@ class WatchedNode(NodeView):
         self._wrong: dict[str, None] = {}
 
     def read(self) -> None:
-        """Its new records, and whether it is still there."""
+        """Read new records, and whether the node is still there."""
         self.records += self.log.read()
         self.lost = self.log.lost
         if not self.ended_ns and not self._kept and not self.log.alive:
             self.ended_ns = time.monotonic_ns()
 
     def begin(self) -> None:
-        """The window begins: its facts of now become :attr:`before`."""
+        """Begin the window: the node's facts of now become :attr:`before`."""
         self.before = self.facts()
 
     def facts(self) -> Mapping[str, Any]:
-        """The latest ones of the window, without those that are in a wrong form: see :attr:`unreadable`."""
+        """Return the window's latest facts; :attr:`unreadable` has those in a wrong form."""
         return self.after if self._kept else self._checked(self.log.facts())
 
     def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
@@ -162,36 +162,48 @@ class WatchedNode(NodeView):
         return good
 
     def expect_facts(self) -> None:
-        """The next facts that it writes are the ones that count."""
+        """Let the next facts that the node writes be the ones that count."""
         self._old, self._new, self._written = self.log.facts(), None, self.log.written
 
     @property
     def renewed(self) -> bool:
-        """Whether it has written facts since :meth:`expect_facts`. The first ones are kept, because later ones are of a later time."""
+        """Whether it has written facts since :meth:`expect_facts`.
+
+        The first ones are kept, because later ones describe a later time.
+        """
         if self._new is None and (facts := self.log.facts()) != self._old:
             self._new = facts
         return self._new is not None
 
     @property
     def idle(self) -> bool:
-        """Whether it has finished no frame since :meth:`expect_facts`. Then its facts may stay as they are."""
+        """Whether it has finished no frame since :meth:`expect_facts`.
+
+        Then it need not write new facts.
+        """
         return self.log.written == self._written
 
     def is_past(self, time_ns: int) -> bool:
-        """Whether all frames are known that it submitted before *time_ns*: it has finished one that it submitted later."""
+        """Say whether all frames are known that the node submitted before *time_ns*.
+
+        They are if it has finished one that it submitted later.
+        """
         if self.role != INFERENCE or not time_ns:
             return True
         return any(record.submitted_ns > time_ns for record in self.records[-_RECENT:])
 
     def keep_facts(self) -> None:
-        """Take the first facts since :meth:`expect_facts` as those of the window's end. Whatever the node does later does not count."""
+        """Take the first facts since :meth:`expect_facts` as those of the window's end.
+
+        What the node does later does not count.
+        """
         self.described = self.renewed or self.idle
         self.after = self._checked(self._old if self._new is None else self._new)
         self._kept = True
 
     @property
     def unreadable(self) -> list[Unreadable]:
-        """What it said in a wrong form so far."""
+        """Return what the node said in a wrong form until now."""
         source = f'frame log of {self.node} (process {self.pid})'
         step = (
             'end that program, or use its version of the package; or name the nodes to be '
@@ -201,7 +213,9 @@ class WatchedNode(NodeView):
 
 
 class NodeThreads:
-    """Which threads belong to the nodes: those that they have, and whoever those start, children included.
+    """Find the threads that belong to the nodes: their own, and those that these start.
+
+    Threads of child processes are included.
 
     :param pids: the nodes' processes.
     """
@@ -213,35 +227,38 @@ class NodeThreads:
             self.add(pid)
 
     def add(self, pid: int) -> None:
-        """A process, with the threads that it has now."""
+        """Add a process with the threads that it has now."""
         self._process_of[pid] = pid
         for tid in threads_of(pid, self._proc):
             self._process_of[tid] = pid
 
     def look(self) -> None:
-        """Again at all of them, for threads started since."""
+        """Look at all processes again, for threads started since."""
         for pid in set(self._process_of.values()):
             for tid in threads_of(pid, self._proc):
                 self._process_of[tid] = pid
 
     def follow(self, events: Iterable[KernelEvent]) -> None:
-        """Take in what ``sched_process_fork`` events tell: threads and children that may have ended before anybody looked."""
+        """Take in ``sched_process_fork`` events.
+
+        They tell of threads and children that may have ended before anyone looked.
+        """
         for event in events:
             if event.name == FORK and (parent := self._process_of.get(event.tid)) is not None:
                 self._process_of.setdefault(event.number('child_pid'), parent)
 
     def processes(self) -> dict[int, int]:
-        """By thread, the node's process."""
+        """Return the node's process of each thread."""
         return dict(self._process_of)
 
     @property
     def pids(self) -> Collection[int]:
-        """Of the nodes' processes."""
+        """Return the nodes' processes."""
         return sorted(set(self._process_of.values()))
 
 
 def identities_of(nodes: Iterable[WatchedNode]) -> set[tuple[int, int]]:
-    """(st_dev, inode) of the buffers in the nodes' pools and records."""
+    """Return (st_dev, inode) of the buffers in the nodes' pools and records."""
     found = set()
     for node in nodes:
         found |= {(record.st_dev, inode) for record in node.records for inode in record.inodes}
@@ -252,8 +269,10 @@ def identities_of(nodes: Iterable[WatchedNode]) -> set[tuple[int, int]]:
 
 
 class Cameras:
-    """The video devices of the watched capture nodes. A node names a path; in a container the same path may be another device, so it is
-    looked up below the node's own root.
+    """The video devices of the watched capture nodes.
+
+    A node names a path. In a container the same path may be another device, so it is looked up
+    below the node's own root.
 
     :ivar paths: names that their mappings have.
     :ivar numbers: device numbers, as the kernel has them within itself (12 bits major, 20 bits
@@ -268,11 +287,11 @@ class Cameras:
 
     @property
     def lost(self) -> frozenset[str]:
-        """Paths whose device was never found."""
+        """Return paths whose device was never found."""
         return frozenset(path for (_, path), found in self._found.items() if not found)
 
     def look(self, nodes: Iterable[WatchedNode]) -> None:
-        """Again: a camera may come and go."""
+        """Look for the devices again: a camera may come and go."""
         for node in nodes:
             if node.role != CAPTURE or not names_device(facts := node.facts()):
                 continue
@@ -293,12 +312,15 @@ class Cameras:
 
 
 def memory_of(
-    nodes: Iterable[WatchedNode], kinds: Mapping[tuple[int, int], str], cameras: Cameras, exporters: Mapping[int, str]
-) -> FrameMemory:  # fmt: skip
-    """What to look for in maps.
+    nodes: Iterable[WatchedNode],
+    kinds: Mapping[tuple[int, int], str],
+    cameras: Cameras,
+    exporters: Mapping[int, str],
+) -> FrameMemory:
+    """Return the memory to look for in maps.
 
-    :param kinds: of buffers, as far as known. A buffer that nobody holds any more may have been of
-        either kind: it is looked for as both.
+    :param kinds: of buffers, as far as known. A buffer that no process holds any more may have
+        been of either kind: it is looked for as both.
     :param exporters: by inode.
     """
     nodes = list(nodes)
@@ -333,7 +355,7 @@ Wait = Callable[[float], bool]
 
 @dataclass(frozen=True)
 class Roots:
-    """Where the trees are."""
+    """The roots of the trees that are read."""
 
     proc: Path = PROC
     tracing: Path = TRACING
@@ -350,9 +372,9 @@ class Ending(Enum):
 
 
 class Measurement:
-    """One measurement, as a context manager: at its end nothing of it is left in the system. Everything runs on the caller's thread.
+    """A measurement, as a context manager: at its end nothing of it is left in the system.
 
-    The order is this:
+    Everything runs on the caller's thread. The order is this:
 
     1. Entering removes what killed runs left behind, and starts the record of the kernel's events,
        before anything else is looked at.
@@ -365,8 +387,8 @@ class Measurement:
     3. :meth:`observation` turns what was collected into plain data.
     4. :meth:`close` takes everything down.
 
-    :param memmove_probe: whether the C library's copies are counted, which slows down whoever
-        calls ``memmove``.
+    :param memmove_probe: whether the C library's copies are counted; this slows down each process
+        that calls ``memmove``.
     :param sampling: whether the processors are sampled after the window.
     """
 
@@ -426,18 +448,23 @@ class Measurement:
             self.teardown += recording.close()
 
     def watch(
-        self, logs: Sequence[FrameLogReader], seconds: float, frames: int, wait: Wait, more: Callable[[], bool],
+        self,
+        logs: Sequence[FrameLogReader],
+        seconds: float,
+        frames: int,
+        wait: Wait,
+        more: Callable[[], bool],
         meanwhile: Callable[[], object] = lambda: None,
-    ) -> Ending:  # fmt: skip
-        """Measure; why it ended.
+    ) -> Ending:
+        """Measure, and return why it ended.
 
-        The window goes on a moment, until the first node has rewritten its facts: counters and
-        what is seen from outside end together.
+        The window goes on a moment longer, until the first node has rewritten its facts, so that
+        counters and what is seen from outside end together.
 
         :param logs: of all nodes of the pipeline.
-        :param seconds: so long, and up to a second more.
-        :param frames: until so many frames were processed; 0: no matter.
-        :param wait: waits so many seconds; true: somebody wants it to end.
+        :param seconds: how long to measure; it may take a second more.
+        :param frames: measure until this many frames were processed; 0: no matter.
+        :param wait: waits this many seconds; true: somebody wants it to end.
         :param more: whether the nodes are still there.
         :param meanwhile: called about once a second, and at both ends of the window.
         """
@@ -508,11 +535,13 @@ class Measurement:
 
     @property
     def _pids(self) -> list[int]:
-        """Of the nodes."""
+        """Return the nodes' processes."""
         return sorted({node.pid for node in self._nodes})
 
     def _sample(self, seconds: float, wait: Wait, more: Callable[[], bool]) -> None:
-        """After the window, without the probe. While the kernel handles a probe no sample can be taken; the timer then fires when
+        """Sample the processors after the window, without the probe.
+
+        While the kernel handles a probe no sample can be taken; the timer then fires when
         ``memmove`` goes on, which would count as time in ``memmove``.
         """
         if not self._with_sampling:
@@ -540,7 +569,7 @@ class Measurement:
         self._samples = sampler.stop()
 
     def _expect_facts(self) -> int:
-        """Ask all nodes for new facts; the time before any of them can be written."""
+        """Ask all nodes for new facts; return a time before any of these can be written."""
         now_ns = time.monotonic_ns()
         for node in self._nodes:
             node.expect_facts()
@@ -553,7 +582,9 @@ class Measurement:
         before_ns: int,
         past_ns: int = 0,
     ) -> int:
-        """Wait until *enough* nodes have rewritten their facts. A signal doesn't shorten it: the jobs in flight go on, too.
+        """Wait until *enough* nodes have rewritten their facts.
+
+        A signal doesn't shorten the wait, because the jobs in flight go on, too.
 
         :param enough: ``any`` or ``all``, of the nodes.
         :param before_ns: a time at which no node had new facts yet.
@@ -587,7 +618,7 @@ class Measurement:
             node.read()
 
     def _look(self, *, everything: bool = False) -> None:
-        """Read what is written all the time (frame logs, trace), and about once a second look at the rest (buffers, maps)."""
+        """Read frame logs and trace each time, and buffers and maps about once a second."""
         self._read_logs()
         if self._recording is not None:
             self._recording.drain()
@@ -613,7 +644,7 @@ class Measurement:
             self._look_at_descriptors()
 
     def _look_at_descriptors(self) -> None:
-        """Which of the nodes' buffers are dma-bufs, and whose."""
+        """Find out which of the nodes' buffers are dma-bufs, and who exports them."""
         holders = read_holders(self._pids, self.roots.proc)
         self._seen.tell('exporters', *holders.unreadable)
         self._identities |= {(one.device, one.inode): one.kind for one in holders.held}
@@ -623,8 +654,8 @@ class Measurement:
     def _look_at_maps(self, everybody: bool) -> None:
         """Look for mappings of frames.
 
-        At the window's ends the maps of all processes are read. In between only those of the
-        nodes, if the kernel's events tell of every new mapping.
+        At the window's ends the maps of all processes are read. In between only those of the nodes
+        are read, if the kernel's events tell of every new mapping.
         """
         recorded = (
             self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION
@@ -655,17 +686,20 @@ class Measurement:
             )
 
     def _look_at_pins(self) -> None:
-        """Look for pages that are held without a mapping. A pipe whose reader is only slow gets a moment to become empty."""
+        """Look for pages that are held without a mapping.
+
+        A pipe whose reader is only slow gets a moment to become empty.
+        """
         if find_pins(proc=self.roots.proc):
             time.sleep(_TICK_S)
             self._pins |= dict.fromkeys(find_pins(proc=self.roots.proc))
 
     def trace_text(self) -> str:
-        """The kernel's trace, as text; call it before :meth:`close`."""
+        """Return the kernel's trace as text; call it before :meth:`close`."""
         return self._recording.text() if self._recording is not None else ''
 
     def observation(self) -> Observation:
-        """What was seen."""
+        """Return what was seen."""
         seen = self._seen
         memory = memory_of(self._nodes, self._identities, self._cameras, seen.exporters)
         seen.dmabufs, seen.memfds, seen.any_camera = (

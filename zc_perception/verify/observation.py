@@ -1,5 +1,6 @@
-"""What was seen of a running system in one window of time: the input of the invariants, plain data.
+"""What was seen of a running system in one window of time.
 
+This is plain data and the input of the invariants.
 :class:`~zc_perception.verify.measurement.Measurement` fills it in; nothing else changes it.
 """
 
@@ -24,12 +25,12 @@ VIDEO_EXPORTER = 'videobuf2'
 
 
 def names_device(facts: Mapping[str, Any]) -> bool:
-    """Whether a capture node says which device its camera is: a pipeline or libcamera does not."""
+    """Say whether a capture node names its camera's device: a pipeline or libcamera does not."""
     return str(facts.get('device', '')).startswith('/dev/')
 
 
 def time_of(record: FrameRecord) -> int:
-    """The moment that decides whether a frame belongs to a window."""
+    """Return the moment that decides whether a frame belongs to a window."""
     return record.submitted_ns or record.published_ns or record.done_ns
 
 
@@ -37,13 +38,13 @@ def time_of(record: FrameRecord) -> int:
 class NodeView:
     """One node.
 
-    :ivar before: its facts at the window's begin; :ivar after: the first ones that it wrote when
-        the window had ended.
-    :ivar records: all that were read, also from before and after the window.
+    :ivar before: its facts at the window's begin.
+    :ivar after: the first facts that it wrote when the window had ended.
+    :ivar records: all records that were read, also from before and after the window.
     :ivar lost: records that were overwritten before they were read.
     :ivar ended_ns: when it was seen to have ended, before it had told what it did in the window;
         CLOCK_MONOTONIC, 0: it lasted.
-    :ivar described: whether *after* is from behind the window's end.
+    :ivar described: whether the node wrote *after* when the window had ended.
     """
 
     pid: int
@@ -61,17 +62,17 @@ class NodeView:
 
     @property
     def counted(self) -> bool:
-        """Whether its counters are those of the whole window."""
+        """Whether its counters cover the whole window."""
         return self.described and not self.ended_ns
 
     @property
     def accelerator(self) -> str:
-        """Of an inference node."""
+        """The accelerator of an inference node."""
         return str(self.after.get('accelerator', ''))
 
     @property
     def imports(self) -> bool:
-        """Whether its accelerator's driver imports frames and tells the kernel's trace of it."""
+        """Whether its accelerator's driver imports frames, and the kernel's trace shows it."""
         return self.accelerator in traced().drivers
 
     @property
@@ -80,11 +81,11 @@ class NodeView:
         return bool(self.after.get('import_cache', True))
 
     def grown(self, name: str) -> int:
-        """By how much a counter among the facts grew during the window."""
+        """Return by how much a counter among the facts grew during the window."""
         return int(self.after.get(name, 0)) - int(self.before.get(name, 0))
 
     def copies(self) -> dict[str, int]:
-        """Copies that the ledger counted between *before* and *after*, by reason."""
+        """Return copies that the ledger counted between *before* and *after*, by reason."""
         before, after = self.before.get('copies', {}), self.after.get('copies', {})
         grown = {
             reason: entry['count'] - before.get(reason, {}).get('count', 0)
@@ -103,7 +104,7 @@ class Observation:
     :ivar event_sources: by event, how it was recorded.
     :ivar process_of: by thread, the node's process.
     :ivar exporters: by inode, from whatever could be read.
-    :ivar dmabufs: inodes of frames that are dma-bufs; *memfds* (st_dev, inode) of those that are
+    :ivar dmabufs: inodes of frames that are dma-bufs; *memfds*: (st_dev, inode) of frames that are
         not.
     :ivar camera_rdevs: device numbers of the cameras.
     :ivar mappings: mappings of frames that were found, each once.
@@ -115,14 +116,14 @@ class Observation:
     :ivar copy_calls: calls of memmove and memcpy that the probes met, of any size and process.
     :ivar own_cpu_s: CPU time that watching took.
     :ivar lost_cameras: paths of cameras whose number could not be found.
-    :ivar backing: memfds that may be those that udmabuf's frames are made of, and who has them:
+    :ivar backing: memfds of which udmabuf's frames may be made, and the processes that have them:
         lines.
     :ivar looked_ns: when the first look at the maps of all processes began; 0: there was none
         before the window.
     :ivar pins: pipes and rings that may hold pages of frames without a mapping, at either end of
         the window: lines.
-    :ivar any_camera: whether frames lie in a video device's buffers, and nobody says which device
-        that is.
+    :ivar any_camera: whether frames lie in a video device's buffers of which no node says which
+        device that is.
     """
 
     start_ns: int = 0
@@ -155,15 +156,15 @@ class Observation:
         told += [one for one in unreadable if one not in told]
 
     def within(self, time_ns: int) -> bool:
-        """Whether a moment lies in the window."""
+        """Say whether a moment lies in the window."""
         return self.start_ns <= time_ns <= self.end_ns
 
     def inference_nodes(self) -> list[NodeView]:
-        """Those that submit frames to a device."""
+        """Return the nodes that submit frames to a device."""
         return [node for node in self.nodes if node.role == INFERENCE]
 
     def submitted(self, node: NodeView) -> list[FrameRecord]:
-        """Frames that a node submitted in the window, in order."""
+        """Return the frames that a node submitted in the window, in order."""
         wanted = (RecordKind.PROCESSED, RecordKind.FAILED)
         found = [
             record
@@ -173,16 +174,17 @@ class Observation:
         return sorted(found, key=lambda record: record.submitted_ns)
 
     def all_submitted(self) -> list[tuple[NodeView, FrameRecord]]:
-        """Of all nodes."""
+        """Return the frames that all nodes submitted."""
         return [
             (node, record) for node in self.inference_nodes() for record in self.submitted(node)
         ]
 
     def unseen_frames(self) -> dict[str, int]:
-        """How many frames each inference node has from cameras that are not watched, by the node's name.
+        """Return how many frames each inference node has from cameras that are not watched.
 
-        Such a frame's buffers are in no pool of a watched capture node, and in none of its
-        records. Frames that were published before the window don't count: their pool may be gone.
+        The counts are by the node's name. Such a frame's buffers are in no pool of a watched
+        capture node, and in none of its records. Frames that were published before the window
+        don't count: their pool may be gone.
         """
         captures = [node for node in self.nodes if node.role == CAPTURE]
         known = {
@@ -211,7 +213,7 @@ class Observation:
         return found
 
     def frame_inodes(self) -> set[int]:
-        """Of the frames that any node was done with in the window."""
+        """Return the inodes of the frames that any node was done with in the window."""
         return {
             inode
             for node in self.nodes
@@ -222,9 +224,9 @@ class Observation:
 
     @property
     def lost_records(self) -> int:
-        """Frames that nothing is known of."""
+        """Return the number of frames of which nothing is known."""
         return sum(node.lost for node in self.nodes)
 
     def why(self, *topics: str) -> list[Unreadable]:
-        """What could not be read of these topics."""
+        """Say what could not be read about these topics."""
         return [one for topic in topics for one in self.unreadable.get(topic, ())]

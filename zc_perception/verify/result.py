@@ -1,4 +1,6 @@
-"""``result.json``: what a verification found. Its form is fixed by ``result.schema.json``.
+"""Write ``result.json``: what a verification found.
+
+Its form is fixed by ``result.schema.json``.
 
 :func:`document_keys` gives the zero-copy document's own four keys, with their literal meaning, and
 its ``detail``. They are kept word for word, although two of them are too narrow: the first holds
@@ -35,7 +37,7 @@ KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_mem
 
 @dataclass(frozen=True)
 class DocumentKeys:
-    """What the document asks.
+    """The four answers that the zero-copy document asks for.
 
     :ivar keys: the four, by their names; ``None``: not known.
     """
@@ -50,10 +52,15 @@ class DocumentKeys:
 
 
 def document_keys(seen: Observation) -> DocumentKeys:
-    """Judge an observation by the letter."""
+    """Judge an observation by the letter of the document."""
     found = histories(seen) if seen.snapshots else {}
-    counts = {inode: max((sum(state.values()) for state in history.during(seen.start_ns, seen.end_ns)), default=0)
-              for inode, history in found.items()}  # fmt: skip
+    counts = {
+        inode: max(
+            (sum(state.values()) for state in history.during(seen.start_ns, seen.end_ns)),
+            default=0,
+        )
+        for inode, history in found.items()
+    }
     several = sorted(inode for inode, count in counts.items() if count >= 2)
     exact = (
         bool(found)
@@ -110,7 +117,7 @@ def document_keys(seen: Observation) -> DocumentKeys:
 
 
 def _hot(seen: Observation) -> bool | None:
-    """Whether no node spends more than one per cent of its own time in memcpy or memmove."""
+    """Say whether no node spends more than one per cent of its own time in memcpy or memmove."""
     shares = {share.pid: share for share in seen.shares or ()}
     if any(
         share.percent > HOT_PERCENT and share.samples >= MIN_SAMPLES for share in shares.values()
@@ -133,7 +140,7 @@ EXIT_PASS, EXIT_BROKEN, EXIT_USAGE, EXIT_NOT_MEASURED = 0, 1, 2, 3
 class Result:
     """The whole outcome.
 
-    :ivar files: what lies beside ``result.json``, by purpose.
+    :ivar files: the files beside ``result.json``, by purpose.
     """
 
     seen: Observation
@@ -150,13 +157,13 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """0: all hold; 3: not all were measured; 1: all were, and one does not hold."""
+        """0: all hold; 3: not all were measured; 1: all were measured, and one does not hold."""
         if not all(check.measured for check in self.checks):
             return EXIT_NOT_MEASURED
         return EXIT_PASS if self.passed else EXIT_BROKEN
 
     def as_json(self) -> dict[str, Any]:
-        """For ``result.json``."""
+        """Return it for ``result.json``."""
         seen = self.seen
         return {
             'version': VERSION,
@@ -167,16 +174,22 @@ class Result:
             'pass': self.passed,
             'environment': describe_environment(self.command),
             'frames': len(seen.all_submitted()),
-            'window': {'start_ns': seen.start_ns, 'end_ns': seen.end_ns, 'seconds': round((seen.end_ns - seen.start_ns) / 1e9, 3),
-                       'own_cpu_seconds': round(seen.own_cpu_s, 3)},
+            'window': {
+                'start_ns': seen.start_ns,
+                'end_ns': seen.end_ns,
+                'seconds': round((seen.end_ns - seen.start_ns) / 1e9, 3),
+                'own_cpu_seconds': round(seen.own_cpu_s, 3),
+            },
             'processes': [_node(node, seen) for node in seen.nodes],
             'event_sources': dict(seen.event_sources),
             'notes': list(self.notes),
             'unreadable': [
-                {'topic': topic, **one.as_json()} for topic, told in sorted(seen.unreadable.items()) for one in told
+                {'topic': topic, **one.as_json()}
+                for topic, told in sorted(seen.unreadable.items())
+                for one in told
             ],
             'files': dict(self.files),
-        }  # fmt: skip
+        }
 
 
 def _node(node: NodeView, seen: Observation) -> dict[str, Any]:
@@ -206,7 +219,7 @@ def _node(node: NodeView, seen: Observation) -> dict[str, Any]:
 
 
 def describe_environment(command: Sequence[str]) -> dict[str, Any]:
-    """When and on what it was measured. Names neither host nor user."""
+    """Say when and on what machine it was measured, without the names of host and user."""
     return {
         'date': datetime.now(timezone.utc).isoformat(timespec='seconds'),
         'kernel': platform.release(),
@@ -227,7 +240,7 @@ def write_result(result: Result, folder: Path) -> Path:
 
 
 def verdict(result: Result) -> list[str]:
-    """A few lines for a person: one per check, with the next step under those that do not hold."""
+    """Return lines for a person: one per check, and the next step under those that do not hold."""
     words = {True: 'holds', False: 'DOES NOT HOLD', None: 'not measured'}
     lines = [
         (
@@ -261,7 +274,10 @@ def verdict(result: Result) -> list[str]:
 
 
 def notes(seen: Observation) -> list[str]:
-    """What breaks no invariant but is worth knowing: nodes that ended, waits for fences that took long."""
+    """Return what breaks no invariant but is worth knowing.
+
+    That is: nodes that ended, and long waits for fences.
+    """
     started: dict[tuple[int, str, str], int] = {}
     slow = []
     for event in seen.trace.events if seen.trace is not None else ():
@@ -270,8 +286,11 @@ def notes(seen: Observation) -> list[str]:
             started[key] = event.time_ns
         elif event.name == 'dma_fence_wait_end' and key in started:
             slow.append((event.time_ns - started.pop(key)) / 1e6)
-    jobs = [(record.signalled_ns - record.submitted_ns) / 1e6 for node, record in seen.all_submitted()
-            if record.signalled_ns and node.imports]  # fmt: skip
+    jobs = [
+        (record.signalled_ns - record.submitted_ns) / 1e6
+        for node, record in seen.all_submitted()
+        if record.signalled_ns and node.imports
+    ]
     found = [
         (
             f'{node} ended {max(0, node.ended_ns - seen.start_ns) / 1e9:.1f} s after the window '

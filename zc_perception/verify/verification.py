@@ -1,6 +1,7 @@
-"""``zc_verify``: are the four invariants kept by the nodes that run, or by those that a command starts?
+"""Check whether nodes that run, or those that a command starts, keep the four invariants.
 
-:mod:`~zc_perception.verify.zc_verify` is where it begins. :func:`run` is the whole command.
+This is the command ``zc_verify``. It begins in :mod:`~zc_perception.verify.zc_verify`; :func:`run`
+is the whole command.
 """
 
 from __future__ import annotations
@@ -48,25 +49,26 @@ from zc_perception.whole_file import write_whole
 
 
 class Say:
-    """Prints each text as one line. Names come from other programs, so :func:`printable` escapes what would forge a line.
+    """Print each text as one line.
 
-    A reader that has gone away ends no measurement.
+    Names come from other programs, so :func:`printable` escapes what would forge a line. If the
+    reader goes away, the measurement goes on.
     """
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
 
     def __call__(self, text: str) -> None:
-        """A line that may be left out."""
+        """Print a line that ``--quiet`` leaves out."""
         if not self._quiet:
             self.verdict(text)
 
     def verdict(self, text: str) -> None:
-        """A line that is always said."""
+        """Print a line in any case."""
         put(printable(text), sys.stdout)
 
     def error(self, text: str) -> None:
-        """A line to standard error."""
+        """Print a line to standard error."""
         put(printable(f'zc_verify: {text}'), sys.stderr)
 
 
@@ -79,8 +81,9 @@ _EXAMPLES = (
     'zc_verify --seconds 10',
     'zc_verify --output build/verify -- ros2 launch zc_perception perception.launch.py',
 )
-_EPILOG = """exit status: 0 all four were measured and hold; 1 all were measured, and one does not hold; 3 not all could be measured, or
-zc_verify itself failed; 2 wrong use, or there is no node to measure; 128 + n: signal n came before anything was measured. Everything is
+_EPILOG = """exit status: 0 all four were measured and hold; 1 all were measured, and one does not
+hold; 3 not all could be measured, or zc_verify itself failed; 2 wrong use, or there is no node to
+measure; 128 + n: signal n came before anything was measured. Everything is
 measured only as root."""
 
 
@@ -89,7 +92,7 @@ def _as_root() -> str:
 
 
 def parser() -> OptionParser:
-    """The options."""
+    """Return the parser of the options."""
     made = OptionParser(
         'zc_verify', _WHAT, _EXAMPLES, usage='[options] [-- COMMAND ...]', after=_EPILOG
     )
@@ -123,8 +126,14 @@ def parser() -> OptionParser:
     main.add_argument(
         'command', nargs='*', help='start this, measure what it starts, end it (after --)'
     )
-    more.add_argument('--known-exporter', nargs='+', default=[], action='extend', metavar='NAME',
-                      help=f'an exporter that is fine, besides {", ".join(KNOWN_EXPORTERS)}')  # fmt: skip
+    more.add_argument(
+        '--known-exporter',
+        nargs='+',
+        default=[],
+        action='extend',
+        metavar='NAME',
+        help=f'an exporter that is fine, besides {", ".join(KNOWN_EXPORTERS)}',
+    )
     more.add_argument('--no-memmove-probe', action='store_true',
                       help="do not count the C library's copies, which slows memmove down; I4 "
                            'is then not measured')  # fmt: skip
@@ -158,15 +167,15 @@ def _workload(
 
 
 class _NotMeasured(ConfigError):
-    """There are processes that this user may not look into."""
+    """This user may not look into some processes."""
 
 
 def _unreadable(
     found: FoundFrameLogs, arguments: argparse.Namespace, command: Command | None
 ) -> list[Unreadable]:
-    """What may be a node and can't be read.
+    """List node logs that this user may not read.
 
-    :raises ConfigError: a process that was asked for is none, or there is nothing to measure.
+    :raises ConfigError: a process that was asked for has no node, or there is nothing to measure.
     """
     missing = absent(found, arguments.pid or ())
     if missing:
@@ -220,10 +229,10 @@ def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Res
                 newcomers.look,
             )
             seen = measurement.observation()
-            unread = [*hidden, *seen.why('frame log'), *newcomers.unreadable(seen.end_ns)]
-            for one in unread[len(hidden) :]:
+            unread = [*seen.why('frame log'), *newcomers.unreadable(seen.end_ns)]
+            for one in unread:
                 say(f'not measured: {one}')
-            seen.tell('frame log', *unread)
+            seen.tell('frame log', *hidden, *unread)
             told = [*_cut_short(ending, seen, arguments, stop, command), *notes(seen)]
             say(f'measured {len(seen.all_submitted())} frames')
         text = measurement.trace_text()
@@ -257,9 +266,13 @@ def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Res
 
 
 def _cut_short(
-    ending: Ending, seen: Observation, arguments: argparse.Namespace, stop: Interruption, command: Command | None
-) -> Iterator[str]:  # fmt: skip
-    """Why it was, if it was."""
+    ending: Ending,
+    seen: Observation,
+    arguments: argparse.Namespace,
+    stop: Interruption,
+    command: Command | None,
+) -> Iterator[str]:
+    """Say why the measurement was cut short, if it was."""
     after = f'after {(seen.end_ns - seen.start_ns) / 1e9:.1f} of {arguments.seconds:g} s'
     if ending is Ending.WANTED:
         yield (
@@ -277,7 +290,10 @@ def _cut_short(
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """:raises ConfigError: an option can't be used."""
+    """Check the options.
+
+    :raises ConfigError: an option can't be used.
+    """
     if not 0.1 <= arguments.seconds <= 86400:
         raise ConfigError(
             f'--seconds is {arguments.seconds:g}, outside of 0.1..86400; 10 is a good start'
@@ -293,7 +309,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _failed(error: Exception, folder: Path, say: Say) -> int:
-    """Tell of an error of ``zc_verify`` itself, which is no verdict; the exit status."""
+    """Report an error of ``zc_verify`` itself, which is no verdict; return the exit status."""
     path = folder / ERROR
     told = f'zc_verify itself failed, so nothing is measured: {type(error).__name__}: {error}'
     text = ''.join(traceback.format_exception(error))
@@ -307,7 +323,7 @@ def _failed(error: Exception, folder: Path, say: Say) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The whole command; its exit status."""
+    """Run the whole command; return its exit status."""
     say = Say(arguments.quiet)
     try:
         _check(arguments)

@@ -1,7 +1,8 @@
-"""The nodes that are to be measured: those that run, or those that a command starts; and nodes that begin meanwhile.
+"""Find the nodes to measure: those that run, or those that a command starts.
 
-A :class:`Command` knows what it has started by :class:`Descendants`. :class:`Newcomers` are nodes
-that begin while others are measured: nobody looked at them, so nothing is known of what they did.
+A :class:`Command` finds what it has started with :class:`Descendants`. :class:`Newcomers` are
+nodes that begin while others are measured: nothing looked at them, so nothing is known of what
+they did.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ _WALKS = 10
 
 
 class Descendants:
-    """Descendants of this process that began after this object was made, whatever sessions and environments they made for themselves.
+    """The descendants of this process that began after this object was made.
 
-    Until :meth:`close` this process is the "subreaper": if a descendant's parent ends, the
-    descendant becomes a child of this process, and so is still known as a descendant.
+    It finds them whatever sessions and environments they made for themselves. Until :meth:`close`
+    this process is the "subreaper": if a descendant's parent ends, the descendant becomes a child
+    of this process, and so is still known as a descendant.
     """
 
     def __init__(self) -> None:
@@ -54,7 +56,7 @@ class Descendants:
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def has(self, pid: int) -> bool:
-        """Whether a process is one of them."""
+        """Say whether a process is a descendant."""
         for _ in range(_WALKS):  # where a parent ends meanwhile, its child has another one by now
             found = self._walk(pid)
             if found is not None:
@@ -62,7 +64,7 @@ class Descendants:
         return False
 
     def _walk(self, pid: int) -> bool | None:
-        """From a process to its ancestors; ``None``: one of them ended meanwhile."""
+        """Return a process and its ancestors; ``None``: one of them ended meanwhile."""
         first, met = pid, set[int]()
         while pid > 1 and pid not in met:
             met.add(pid)
@@ -79,7 +81,7 @@ class Descendants:
     def reap(self, but: int) -> None:
         """Take the exit status of each orphan that has ended, so that no zombie stays.
 
-        :param but: a child whose status somebody else takes.
+        :param but: a child whose status is taken elsewhere.
         """
         own = os.getpid()
         for pid in all_pids():
@@ -95,7 +97,7 @@ class Descendants:
                     os.waitpid(pid, os.WNOHANG)
 
     def close(self) -> None:
-        """Orphans go where they went before."""
+        """Let orphans go to the same parent as before."""
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, self._was, 0, 0, 0)
 
 
@@ -112,10 +114,11 @@ _NAMED = 4
 
 
 class Command:
-    """A command that runs while its nodes are measured. :meth:`stop` ends it, and everything that it has started.
+    """A command that runs while its nodes are measured.
 
-    It runs in a session of its own, so that a Ctrl-C in the terminal reaches this program only,
-    which measures first.
+    :meth:`stop` ends it, and everything that it has started. It runs in a session of its own, so
+        that
+    a Ctrl-C in the terminal reaches only this program, which measures first.
     """
 
     def __init__(self, words: Sequence[str], output: Path) -> None:
@@ -139,22 +142,25 @@ class Command:
             ) from error
 
     def started(self, pid: int) -> bool:
-        """Whether a process is the command or was started by it, and has not ended."""
+        """Say whether a process is the command or was started by it, and has not ended."""
         state = process_state(pid)
         return state is not None and not state.ended and self._descendants.has(pid)
 
     @property
     def ended(self) -> bool:
-        """Whether it has."""
+        """Whether the command has ended."""
         return self.status is not None
 
     @property
     def status(self) -> int | None:
-        """Its exit status, minus the signal's number after one; ``None``: it runs."""
+        """Its exit status; after a signal minus the signal's number; ``None``: it runs."""
         return self._process.poll()
 
     def stop(self) -> None:
-        """End it as Ctrl-C would, then harder, then whatever it left, in its own session or in another one."""
+        """End the command as Ctrl-C would, then harder, then all processes that it left.
+
+        Those may be in its session or in another one.
+        """
         self._end(lambda: [] if self.ended else [self._process.pid])
         self._end(lambda: [pid for pid in all_pids() if self.started(pid)])
         self._descendants.reap(self._process.pid)
@@ -162,7 +168,7 @@ class Command:
         self._output.close()
 
     def _end(self, those: Callable[[], list[int]]) -> None:
-        """End these processes, as long as there are some."""
+        """End these processes, until none is left."""
         for number, patience in zip(_SIGNALS, _PATIENCE_S, strict=True):
             for pid in those():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -173,7 +179,7 @@ class Command:
 
 
 def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:
-    """The logs of the nodes that run and have not ended; of these processes, or of all."""
+    """Return the logs of running nodes; of these processes, or of all."""
     found = find_frame_logs(pids=pids)
     return FoundFrameLogs([log for log in found if log.alive], found.unreadable)
 
@@ -181,8 +187,9 @@ def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:
 def wait_for_frames(
     command: Command, seconds: float, wait: Callable[[float], bool]
 ) -> FoundFrameLogs:
-    """The nodes that a command started, once no more of them begin and frames flow through all that infer; after *seconds* those that
-    there are.
+    """Wait until all nodes of a command have begun and frames flow through each inference node.
+
+    After *seconds* return the nodes that there are.
     """
     known: dict[tuple[int, str, int], FrameLogReader] = {}
     unreadable: tuple[UnreadableProcess, ...] = ()
@@ -211,12 +218,12 @@ def wait_for_frames(
 
 
 def identity_of(log: FrameLogReader) -> tuple[int, str, int]:
-    """Tells the logs of a machine apart, also those that a node had one after the other."""
+    """Return what tells the logs of a machine apart, also successive logs of one node."""
     return log.pid, log.node, log.started_ns
 
 
 def absent(found: FoundFrameLogs, pids: Collection[int]) -> list[str]:
-    """Those of *pids* that are no process with a node, each with what to do: a line for each."""
+    """Return a line for each of *pids* that is no process with a node: what to do about it."""
     told = []
     seen = {log.pid for log in found}
     hidden = {one.pid: one for one in found.unreadable}
@@ -232,7 +239,7 @@ def absent(found: FoundFrameLogs, pids: Collection[int]) -> list[str]:
 
 
 def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[Unreadable]:
-    """What may be a node and can't be read. Many with one reason are one."""
+    """List node logs that this user may not read; many with the same reason are one line."""
     by_step: dict[str, list[UnreadableProcess]] = {}
     for one in unreadable:
         by_step.setdefault(one.next_step, []).append(one)
@@ -258,10 +265,12 @@ _REASON, _STEP = 'it began while others were measured, and was not looked at', '
 
 
 class Newcomers:
-    """Nodes that begin while others are measured. Each :meth:`look` finds those that run at that moment, and remembers them.
+    """Nodes that begin while others are measured.
 
-    :param found: the nodes that are measured, and the processes that can't be read: those are told
-        already.
+    Each :meth:`look` finds those that run at that moment, and remembers them.
+
+    :param found: the nodes that are measured, and the processes that can't be read: those are
+        reported already.
     :param pids: of these processes; ``None``: of all, or of those that the command started.
     """
 
@@ -275,7 +284,7 @@ class Newcomers:
         self._began: dict[tuple[int, str, int], tuple[int, str]] = {}
 
     def look(self) -> None:
-        """At all processes that count."""
+        """Look at all processes that count."""
         now_ns = time.monotonic_ns()
         with find_frame_logs(pids=self._pids) as logs:
             for log in logs:
@@ -296,7 +305,7 @@ class Newcomers:
         return self._command is None or self._command.started(pid)
 
     def unreadable(self, until_ns: int) -> list[Unreadable]:
-        """Those that began before a moment of CLOCK_MONOTONIC, and what may be one and can't be read."""
+        """Return newcomers that began before *until_ns* (CLOCK_MONOTONIC), and unreadable logs."""
         hidden = [one for began_ns, one in self._unreadable.values() if began_ns <= until_ns]
         lines = dict.fromkeys(
             line for began_ns, line in self._began.values() if began_ns <= until_ns

@@ -1,4 +1,6 @@
-"""``zc_verify``: are the four invariants kept by the nodes that run, or by those that a command starts? See
+"""Start ``zc_verify``: check whether running nodes keep the four invariants.
+
+The nodes run already, or a command starts them. See
 :mod:`~zc_perception.verify.verification`, which is imported when a signal can't hurt any more.
 """
 
@@ -11,7 +13,7 @@ from zc_perception.terminal import ending_quietly
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """``zc_verify``; its exit status."""
+    """Run ``zc_verify``; return its exit status."""
     with ending_quietly('zc_verify'):
         from zc_perception.programs import start
         from zc_perception.verify import verification

@@ -1,4 +1,6 @@
-"""What the kernel and ``/proc`` say of a running system, from outside. Nothing here knows the nodes' frame logs.
+"""Read what the kernel and ``/proc`` say about a running system, from outside.
+
+No file in this folder knows the nodes' frame logs.
 
 Each reader returns its figures, or an :class:`Unreadable`. All take the roots of their trees
 (``/proc``, debugfs, tracefs) as parameters, so that tests give them folders.
@@ -21,11 +23,13 @@ from zc_perception.observe.processes import as_root
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A source that could not be read. It is never taken for a good sign.
+    """A source that could not be read.
 
-    :param source: what: a file, an event, a tool.
+    The checks never take it for a good sign.
+
+    :param source: what could not be read: a file, an event, a tool.
     :param reason: why not.
-    :param next_step: what the person at the keyboard can do.
+    :param next_step: what the user can do.
     """
 
     source: str
@@ -36,14 +40,14 @@ class Unreadable:
         return f'{self.source}: {self.reason}; {self.next_step}'
 
     def as_json(self) -> dict[str, str]:
-        """For ``result.json``."""
+        """Return it for ``result.json``."""
         return {'source': self.source, 'reason': self.reason, 'next_step': self.next_step}
 
 
 def unreadable_file(path: Path, error: OSError, absent: str, source: str = '') -> Unreadable:
-    """A file that could not be opened or read.
+    """Describe a file that could not be opened or read.
 
-    :param absent: the next step where the file isn't there at all.
+    :param absent: the next step where the file doesn't exist at all.
     """
     number = error.errno or 0
     source = source or str(path)

@@ -1,8 +1,10 @@
-"""The dma-bufs and memfds of the system: which there are, what is attached to them, and who holds them. Two sources tell it.
+"""Find the system's dma-bufs and memfds, what is attached to them, and which process holds them.
+
+There are two sources.
 
 - debugfs ``dma_buf/bufinfo``: every dma-buf, and the only file that names the devices attached to
-  it, and the fences in its reservation object: also those of jobs that have ended, until the next
-  job replaces them. Sizes and inodes are decimal, padded with zeros. Sources:
+  it, and the fences in its reservation object. The fence of a job that has ended stays there until
+  the next job replaces it. Sizes and inodes are decimal, padded with zeros. Sources:
   drivers/dma-buf/dma-buf.c, ``dma_buf_debug_show``; dma-resv.c, ``dma_resv_describe``.
 - ``/proc/PID/fd`` and ``fdinfo``: who holds which buffer. Source:
   Documentation/filesystems/proc.rst, *DMA Buffer files*: ``size``, ``count``, ``ino``,
@@ -54,7 +56,7 @@ class BufferObject:
 
 
 def parse_bufinfo(text: str) -> dict[int, BufferObject] | None:
-    """By inode; ``None``: this is not a ``bufinfo``."""
+    """Return the dma-bufs by inode; ``None``: this is not a ``bufinfo``."""
     found: dict[int, BufferObject] = {}
     current: BufferObject | None = None
     listing = False
@@ -77,7 +79,7 @@ def parse_bufinfo(text: str) -> dict[int, BufferObject] | None:
 
 
 def read_bufinfo(debugfs: Path = DEBUGFS) -> Mapping[int, BufferObject] | Unreadable:
-    """All dma-bufs by inode, with their attachments."""
+    """Return all dma-bufs by inode, with their attachments."""
     path = debugfs / 'dma_buf' / 'bufinfo'
     try:
         text = path.read_text(encoding='utf-8', errors='replace')
@@ -108,7 +110,7 @@ class Snapshot:
     objects: Mapping[int, BufferObject]
 
     def attached(self, inode: int) -> Counter[str]:
-        """Devices and how often each is attached; nothing for a buffer that isn't there."""
+        """Return how often each device is attached; empty for an unknown buffer."""
         found = self.objects.get(inode)
         return Counter(found.attached) if found is not None else Counter()
 
@@ -117,8 +119,9 @@ class Snapshot:
 class History:
     """The attachments of one buffer.
 
-    :ivar times: from when each state holds; the first holds from before everything.
-    :ivar exact: whether events and looks fit together; else it is what was seen, at least.
+    :ivar times: when each state begins; the first state also holds for all time before.
+    :ivar exact: whether events and looks agree; else the states are only what was seen, and there
+        may have been more.
     """
 
     times: list[int] = field(default_factory=list)
@@ -126,19 +129,23 @@ class History:
     exact: bool = True
 
     def at(self, time_ns: int) -> Counter[str]:
-        """The devices at a moment. Two moments of one microsecond are one."""
+        """Return the devices at a moment.
+
+        Two moments within one microsecond are the same.
+        """
         return self.states[max(0, bisect_right(self.times, time_ns + _PRECISION_NS) - 1)]
 
     def during(self, start_ns: int, end_ns: int) -> list[Counter[str]]:
-        """All states of a span."""
+        """Return all states of a span of time."""
         first = max(0, bisect_right(self.times, start_ns) - 1)
-        return self.states[first : max(first + 1, bisect_right(self.times, end_ns))]
+        end = max(first + 1, bisect_right(self.times, end_ns))
+        return self.states[first:end]
 
 
 def event_history(
     inode: int, snapshots: Sequence[Snapshot], events: Iterable[KernelEvent]
 ) -> History:
-    """From looks and events, all of them since the recording began."""
+    """Make a history from looks and from all events since the recording began."""
     own = sorted(
         (
             event
@@ -171,7 +178,7 @@ def _is_quiet(look: Snapshot, own: Sequence[KernelEvent]) -> bool:
 
 
 def _step(state: Counter[str], event: KernelEvent, *, backwards: bool) -> bool:
-    """Apply one event; whether it was possible."""
+    """Apply one event, and say whether it was possible."""
     device = event.fields.get('dev_name', '')
     if (event.name == ATTACH) != backwards:
         state[device] += 1
@@ -186,7 +193,10 @@ def _step(state: Counter[str], event: KernelEvent, *, backwards: bool) -> bool:
 
 
 def polled_history(inode: int, snapshots: Sequence[Snapshot]) -> History:
-    """From looks alone: what was attached at each of them. Never exact."""
+    """Make a history from looks alone: what was attached at each of them.
+
+    It is never exact.
+    """
     history = History([0], [snapshots[0].attached(inode) if snapshots else Counter()], False)
     for look in snapshots:
         history.times.append(look.start_ns)
@@ -204,8 +214,8 @@ class HeldBuffer:
 
     :ivar kind: :data:`DMABUF` or :data:`MEMFD`.
     :ivar device: ``st_dev``.
-    :ivar exporter: of a dma-buf; empty where the process's fdinfo says none.
-    :ivar name: what its link in ``/proc/PID/fd`` says.
+    :ivar exporter: the dma-buf's exporter; empty where the process's fdinfo names none.
+    :ivar name: what the descriptor's link in ``/proc/PID/fd`` says.
     """
 
     pid: int
@@ -220,26 +230,26 @@ class HeldBuffer:
 
 @dataclass(frozen=True)
 class Holders:
-    """Descriptors of buffers in processes, and the processes whose descriptors may not be seen."""
+    """Descriptors of buffers in processes, and the processes that this user may not look into."""
 
     held: tuple[HeldBuffer, ...]
     unreadable: tuple[Unreadable, ...]
 
     def exporters(self) -> Mapping[int, str]:
-        """By inode of dma-bufs."""
+        """Return the exporters of dma-bufs by inode."""
         return {
             one.inode: one.exporter for one in self.held if one.kind == DMABUF and one.exporter
         }
 
 
 def parse_fdinfo(text: str) -> dict[str, str]:
-    """``key: value`` lines."""
+    """Parse ``key: value`` lines."""
     pairs = (line.partition(':') for line in text.splitlines())
     return {key.strip(): value.strip() for key, separator, value in pairs if separator}
 
 
 def buffers_of(pid: int, proc: Path = PROC) -> list[HeldBuffer] | Unreadable:
-    """The buffers that a process has open: dma-bufs and memfds."""
+    """Return the buffers that a process has open: dma-bufs and memfds."""
     try:
         folder, entries = open_files(pid, proc)
     except OSError as error:
@@ -273,7 +283,7 @@ def buffers_of(pid: int, proc: Path = PROC) -> list[HeldBuffer] | Unreadable:
 
 
 def read_holders(pids: Iterable[int], proc: Path = PROC) -> Holders:
-    """The buffers that these processes have open."""
+    """Return the buffers that these processes have open."""
     held: list[HeldBuffer] = []
     unreadable = []
     for pid in pids:

@@ -1,25 +1,25 @@
-"""What is copied by the CPU: every large copy of the nodes' C library, counted exactly, and how much of their time all copying takes.
+"""Count what the CPU copies: large copies of the nodes' C library, and the time of all copies.
 
-In this file, in this order: :class:`Sampler`, samples of ``perf_event_open``; where ``memmove``
-and ``memcpy`` of each process's C library are; :class:`MemmoveProbe`, which has the kernel record
-their calls, and :func:`copies_of`, which sorts them; where the kernel's own copy functions are;
-:func:`shares_of`, which sorts what a :class:`Sampler` met.
+In this file, in this order: :class:`Sampler` takes samples with ``perf_event_open``. Then: where
+``memmove`` and ``memcpy`` of each process's C library are. :class:`MemmoveProbe` lets the kernel
+record their calls, and :func:`copies_of` sorts these. Then: where the kernel's own copy functions
+are. :func:`shares_of` sorts the samples of a :class:`Sampler`.
 
-The dynamic linker chooses among variants of ``memmove`` for the CPU that it runs on. It is asked
-for its choice in this process, so only processes with the same library file can be watched. Where
-a function of a library without symbols ends, its unwind table tells, which lists functions in
-assembler too. The kernel's functions are in ``/proc/kallsyms``.
+The dynamic linker chooses among variants of ``memmove`` for the CPU that it runs on. This process
+asks its own linker for the choice, so only processes with the same library file can be watched. If
+a library has no symbols, its unwind table tells where a function ends; the table lists functions
+in assembler too. The kernel's functions are in ``/proc/kallsyms``.
 
 A probe on a library hits in every process of the machine that has it, and costs each call about a
-microsecond (twenty under emulation); the kernel keeps only those of :data:`LARGE` bytes and more,
-and those whose source lies in a frame. Copies by inlined instructions, and in loops of other
-libraries, are not seen: that nobody has a frame mapped is the stronger statement.
+microsecond (twenty under emulation). The kernel keeps only the calls that copy :data:`LARGE` bytes
+or more, and those whose source lies in a frame. Copies by inlined instructions, and in loops of
+other libraries, are not seen. The check that no process has a frame mapped covers these.
 
-Where the processors spend their time is sampled without the ``perf`` program and without debug
-symbols: without symbols of the C library ``perf`` names bare addresses, so a search for "memcpy"
-finds nothing, ever. Each CPU's clock is sampled with whatever runs there, and the samples are
-sorted by process. Events of single threads would follow them by rewriting the scheduler's code and
-need one descriptor for each thread and CPU.
+The processors are sampled without the ``perf`` program and without debug symbols: if the C library
+has no symbols, ``perf`` prints bare addresses, so a search for "memcpy" never finds anything. Each
+CPU's clock is sampled with whatever runs there, and the samples are sorted by process. Events for
+single threads would rewrite the scheduler's code to follow the threads, and need one descriptor
+for each thread and CPU.
 
 Sources: unwind.h of GCC; Documentation/trace/uprobetracer.rst; perf_event_open(2).
 """
@@ -63,7 +63,7 @@ _ENABLE, _DISABLE = 0x2400, 0x2401
 
 
 def parse_records(data: bytes) -> list[tuple[int, int]]:
-    """``(pid, address)`` of the samples in whole records of a ring."""
+    """Return ``(pid, address)`` of each sample in whole records of a ring."""
     samples = []
     place = 0
     while place + _RECORD.size <= len(data):
@@ -97,14 +97,10 @@ class _Ring:
         head, tail = struct.unpack_from('<QQ', self._memory, _HEAD)
         if head == tail:
             return b''
-        first, last = tail % self._size, head % self._size
-        if first < last:
-            data = self._memory[self._base + first : self._base + last]
-        else:
-            data = (
-                self._memory[self._base + first : self._base + self._size]
-                + self._memory[self._base : self._base + last]
-            )
+        begin, end = self._base, self._base + self._size
+        first, last = begin + tail % self._size, begin + head % self._size
+        spans = ((first, last),) if first < last else ((first, end), (begin, last))
+        data = b''.join(self._memory[start:stop] for start, stop in spans)
         struct.pack_into('<Q', self._memory, _TAIL, head)
         return data
 
@@ -114,30 +110,30 @@ class _Ring:
 
 
 class Sampler:
-    """Samples all CPUs while it is started. Made by :func:`open_sampler`."""
+    """Samples all CPUs between start and stop. :func:`open_sampler` makes it."""
 
     def __init__(self, rings: Sequence[_Ring], pids: Collection[int]) -> None:
         self._rings = list(rings)
         self._met: dict[int, Counter[int]] = {pid: Counter() for pid in pids}
 
     def start(self) -> None:
-        """Sample from now on."""
+        """Start sampling."""
         for ring in self._rings:
             ring.control(_ENABLE)
 
     def drain(self) -> None:
-        """Take the samples out of the rings, before they are full."""
+        """Take the samples out of the rings before these are full."""
         for ring in self._rings:
             for pid, address in parse_records(ring.take()):
                 if pid in self._met:
                     self._met[pid][address] += 1
 
     def kept(self, pid: int) -> int:
-        """Samples of a process so far."""
+        """Return the number of samples of a process until now."""
         return self._met[pid].total()
 
     def stop(self) -> dict[int, Counter[int]]:
-        """Sample no more; for each process, how often each address was met."""
+        """Stop sampling; return for each process how often each address was met."""
         for ring in self._rings:
             ring.control(_DISABLE)
         self.drain()
@@ -151,7 +147,7 @@ class Sampler:
 
 
 def parse_cpus(text: str) -> list[int]:
-    """A list such as ``0-3,6``."""
+    """Parse a list of CPUs such as ``0-3,6``."""
     cpus: list[int] = []
     for part in text.strip().split(','):
         first, _, last = part.partition('-')
@@ -160,7 +156,7 @@ def parse_cpus(text: str) -> list[int]:
 
 
 def open_sampler(pids: Collection[int]) -> Sampler | Unreadable:
-    """An event on each CPU, not started.
+    """Open an event on each CPU, not started yet.
 
     :param pids: the processes whose samples are kept.
     """
@@ -229,9 +225,9 @@ class CodeMapping(NamedTuple):
 class CopyFunction:
     """A function of one library file.
 
-    :ivar names: what it is called; often both names are one function.
-    :ivar file: a path that leads to the file from here.
-    :ivar offset: of its first instruction, in the file; *size*: its bytes.
+    :ivar names: its names; one function often has both.
+    :ivar file: a path by which this process can open the file.
+    :ivar offset: of its first instruction in the file; *size*: its bytes.
     :ivar pids: the processes that have this file.
     """
 
@@ -242,7 +238,7 @@ class CopyFunction:
     pids: tuple[int, ...]
 
     def ranges(self, code: Iterable[CodeMapping]) -> list[tuple[int, int]]:
-        """Its addresses in a process."""
+        """Return its ranges of addresses in a process."""
         code = list(code)
         path = libc_path(code)
         starts = [
@@ -255,13 +251,13 @@ class CopyFunction:
 
 
 def parse_code(text: str) -> list[CodeMapping]:
-    """The executable mappings of files in a ``maps``."""
+    """Return the executable mappings of files that a ``maps`` lists."""
     matches = (_CODE.match(line) for line in text.splitlines())
     return [CodeMapping(int(m[1], 16), int(m[2], 16), int(m[4], 16), m[5]) for m in matches if m]
 
 
 def code_of(pid: int | str, proc: Path = PROC) -> list[CodeMapping]:
-    """Of a process.
+    """Return the executable mappings of a process.
 
     :raises OSError: its maps can't be read.
     """
@@ -269,12 +265,15 @@ def code_of(pid: int | str, proc: Path = PROC) -> list[CodeMapping]:
 
 
 def libc_path(code: Iterable[CodeMapping]) -> str:
-    """The C library among them; empty: there is none, or it is linked in."""
+    """Return the path of the C library; empty: there is none, or it is linked in."""
     return next((part.path for part in code if _LIBC.match(os.path.basename(part.path))), '')
 
 
 def function_size(address: int) -> int:
-    """Of a function of this process, by the unwind table of its library; 2048 where that doesn't know it."""
+    """Return the size of a function of this process by its library's unwind table.
+
+    2048 where the table doesn't know the function.
+    """
     try:
         enclosing = ctypes.CDLL('libgcc_s.so.1')._Unwind_FindEnclosingFunction
     except (OSError, AttributeError):
@@ -291,9 +290,11 @@ def function_size(address: int) -> int:
 
 
 def own_functions(proc: Path = PROC) -> tuple[Path, dict[tuple[int, int], tuple[str, ...]]]:
-    """The C library of this process, and by offset and size what is called so there, as the linker chose.
+    """Return this process's C library, and its copy functions by offset and size.
 
-    :raises OSError: it can't be told.
+    These are the variants that the linker chose.
+
+    :raises OSError: they can't be found out.
     """
     library = ctypes.CDLL(None)
     code = code_of('self', proc)
@@ -318,7 +319,10 @@ def _identity(path: Path) -> tuple[int, int]:
 def find_copy_functions(
     pids: Iterable[int], proc: Path = PROC
 ) -> tuple[list[CopyFunction], list[Unreadable]]:
-    """The copy functions of the C libraries of these processes, and the processes of which they are not known."""
+    """Find the copy functions of these processes' C libraries.
+
+    :returns: these functions, and the processes whose functions are not known.
+    """
     unreadable: list[Unreadable] = []
     users: list[int] = []
     file = None
@@ -369,7 +373,7 @@ def find_copy_functions(
 
 
 def argument_registers(machine: str = '') -> tuple[str, str, str] | Unreadable:
-    """The registers of a function's first three arguments, in the probes' spelling."""
+    """Return the registers of a function's first three arguments, spelled as probes need it."""
     machine = machine or platform.machine()
     if machine in ('x86_64', 'AMD64'):
         return '%di', '%si', '%dx'
@@ -390,9 +394,10 @@ _MAX_RANGES = 24
 class MemmoveProbe:
     """Probes on the C libraries of the nodes.
 
-    :ivar functions: those that are watched.
-    :ivar unreadable: what can't be.
-    :ivar calls: of these functions, of any size, by anybody, while they were watched.
+    :ivar functions: the functions that are watched.
+    :ivar unreadable: what can't be watched.
+    :ivar calls: how often any process called these functions while they were watched, with any
+        size.
     """
 
     def __init__(self, instance: TraceInstance) -> None:
@@ -432,7 +437,7 @@ class MemmoveProbe:
                 f'p:{event} {function.file}:{function.offset:#x} dst={destination}:x64 '
                 f'src={origin}:x64 n={size}:u64'
             )
-            self._instance.filter(event, self._condition)
+            self._instance.keep_only(event, self._condition)
             self._instance.enable(event)
         except OSError as error:
             step = (
@@ -446,7 +451,10 @@ class MemmoveProbe:
         self.functions.append(function)
 
     def watch_sources(self, mappings: Iterable[MemoryMapping]) -> None:
-        """From now on also keep copies of any size out of these mappings. This rewrites no code."""
+        """Keep also copies of any size out of these mappings from now on.
+
+        This rewrites no code.
+        """
         ranges = self._ranges | {(mapping.start, mapping.end) for mapping in mappings}
         if ranges == self._ranges or len(ranges) > _MAX_RANGES:
             return
@@ -457,7 +465,7 @@ class MemmoveProbe:
         ]
         for event in self._events:
             try:
-                self._instance.filter(event, ' || '.join(parts))
+                self._instance.keep_only(event, ' || '.join(parts))
             except OSError as error:
                 self.unreadable.append(
                     Unreadable(
@@ -469,7 +477,7 @@ class MemmoveProbe:
                 return
 
     def end(self) -> None:
-        """Stop watching, before anything else goes on: the probes slow their processes down."""
+        """Stop watching; do this first, because the probes slow the processes down."""
         self.calls = self._instance.probe_hits()
         for event in self._events:
             try:
@@ -487,10 +495,10 @@ class MemmoveProbe:
 
 @dataclass(frozen=True)
 class LargeCopy:
-    """Copies that a node's C library made, of one size.
+    """Copies of one size that a node's C library made.
 
-    :ivar from_frame: whether they were made out of a frame; else they are of at least
-        :data:`LARGE` bytes.
+    :ivar from_frame: whether the source was a frame; else the size is at least :data:`LARGE`
+        bytes.
     """
 
     pid: int
@@ -506,7 +514,7 @@ def copies_of(
     start_ns: int,
     end_ns: int,
 ) -> list[LargeCopy]:
-    """The nodes' large copies, and those out of frames, in a window; the most frequent first."""
+    """Return a window's copies by nodes that are large or out of frames; most frequent first."""
     found: Counter[tuple[int, int, bool]] = Counter()
     for event in trace.events:
         pid = process_of.get(event.tid)
@@ -527,15 +535,16 @@ def copies_of(
 
 
 _SYMBOL = re.compile(
-    rb'^([0-9a-f]{8,16}) [tTwW] ((?:_*(?:memcpy|memmove)(?:_\w+)?|_*(?:arch_)?copy_(?:from|to|in)_user(?:_\w+)?|copy_user_generic\w*'
-    rb'|rep_movs_alternative))(?:\t[^\n]*)?\n(?=([0-9a-f]{8,16}) |)',
+    rb'^([0-9a-f]{8,16}) [tTwW] '
+    rb'((?:_*(?:memcpy|memmove)(?:_\w+)?|_*(?:arch_)?copy_(?:from|to|in)_user(?:_\w+)?'
+    rb'|copy_user_generic\w*|rep_movs_alternative))(?:\t[^\n]*)?\n(?=([0-9a-f]{8,16}) |)',
     re.MULTILINE,
 )
 _OTHERWISE = 4096
 
 
 def parse_kernel_copies(text: bytes) -> list[tuple[int, int, str]]:
-    """``(start, end, name)`` of the functions that copy."""
+    """Return ``(start, end, name)`` of each function that copies."""
     symbols = [
         (int(match[1], 16), int(match[3] or b'0', 16), match[2].decode())
         for match in _SYMBOL.finditer(text)
@@ -551,7 +560,7 @@ def parse_kernel_copies(text: bytes) -> list[tuple[int, int, str]]:
 
 
 def read_kernel_copies(proc: Path = PROC) -> list[tuple[int, int, str]] | Unreadable:
-    """Of the running kernel."""
+    """Return the copy functions of the running kernel."""
     path = proc / 'kallsyms'
     try:
         found = parse_kernel_copies(path.read_bytes())
@@ -567,7 +576,7 @@ def read_kernel_copies(proc: Path = PROC) -> list[tuple[int, int, str]] | Unread
 
 
 def name_at(symbols: Iterable[tuple[int, int, str]], address: int) -> str:
-    """The copy function at an address; empty: none."""
+    """Return the name of the copy function at an address; empty: none."""
     return next((name for start, end, name in symbols if start <= address < end), '')
 
 
@@ -578,8 +587,8 @@ _USER_END = 1 << 63
 class CopyShare:
     """A process's samples, taken just after the window.
 
-    :ivar copying: those in the C library's memcpy and memmove.
-    :ivar kernel: those in the kernel's copy functions, by function.
+    :ivar copying: samples in the C library's memcpy and memmove.
+    :ivar kernel: samples in the kernel's copy functions, by function.
     """
 
     pid: int
@@ -589,7 +598,10 @@ class CopyShare:
 
     @property
     def percent(self) -> float:
-        """Of its own time, in the function that it copied in most: the "self" of a profile is one function's."""
+        """Return the share of its time that the process spent in the function it copied in most.
+
+        One function's share is what a profiler calls "self".
+        """
         kernel = (
             count for name, count in self.kernel.items() if 'memcpy' in name or 'memmove' in name
         )
@@ -599,7 +611,7 @@ class CopyShare:
 def shares_of(
     samples: Mapping[int, Counter[int]], pids: Sequence[int], proc: Path = PROC
 ) -> tuple[list[CopyShare] | None, list[Unreadable]]:
-    """How much of each process's time went into copying; ``None``: it can't be told.
+    """Return how much of each process's time went into copying; ``None``: it isn't known.
 
     :param samples: for each process, how often each address was met.
     """

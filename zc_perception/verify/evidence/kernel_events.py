@@ -1,17 +1,17 @@
-"""The kernel's events: which are recorded, by the best means that this kernel has, and what its trace says of them.
+"""Record the kernel's events by the best means that this kernel has, and read the trace.
 
-What dma-buf does is known by its tracepoints (from about 7.0), else by probes that know the
-arguments' types (BTF, from about 6.5), else by the function tracer, which counts calls but tells
-no buffer. Everything has the names of the tracepoints. :class:`KernelRecording` owns the record;
-:func:`parse_trace` reads its text. It is made in an instance of tracefs of our own
-(:class:`TraceInstance`), so that nobody else's tracing is disturbed, and everything is taken down
-again.
+Tracepoints show what dma-buf does (from about 7.0). Without them, probes that know the arguments'
+types do (BTF, from about 6.5). Without these, the function tracer counts calls but tells no
+buffer. All events get the names of the tracepoints. :class:`KernelRecording` owns the record;
+:func:`parse_trace` reads its text. The record is made in an instance of tracefs of our own
+(:class:`TraceInstance`), so that it disturbs no other tracing. At the end everything is taken
+down.
 
-What is enabled or installed rewrites code of the running kernel. Each change is made once, and
-those that would rewrite the scheduler are avoided: ``record-cmd`` and ``record-tgid`` (so the
+What is enabled or installed rewrites code of the running kernel. So each change is made once, and
+changes that would rewrite the scheduler are avoided: ``record-cmd`` and ``record-tgid`` (so the
 trace has no names for threads; ``/proc`` does) and ``set_event_pid``. Under QEMU another CPU may
-still run the old code of what is changed; the hotter the function, the more likely a breakpoint
-that is not there any more.
+still run the old code of what is changed. The hotter the function, the more likely it is that the
+CPU hits a breakpoint that has been removed.
 
 Sources: include/trace/events/dma_buf.h; Documentation/trace/fprobetrace.rst and kprobetrace.rst;
 Documentation/trace/ftrace.rst (columns of the ``trace`` file; *Instances*), ring buffer's notes on
@@ -43,7 +43,11 @@ _REMOVAL_ATTEMPTS = 50
 
 
 def write_control(path: Path, text: str, *, append: bool = False) -> None:
-    """Write a control file once. ``open()`` with 'w' truncates, which some of them take for "clear", and with 'a' it seeks, which fails."""
+    """Write a control file once.
+
+    ``open()`` with 'w' truncates the file, which some control files take for "clear"; with 'a' it
+    seeks, which fails.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | (os.O_APPEND if append else 0))
     try:
         os.write(fd, text.encode())
@@ -52,12 +56,14 @@ def write_control(path: Path, text: str, *, append: bool = False) -> None:
 
 
 def own_name(pid: int | None = None) -> str:
-    """Of this process's instance, and of the group of its probes."""
+    """Return the name of this process's instance, and of the group of its probes."""
     return f'{_PREFIX}{os.getpid() if pid is None else pid}'
 
 
 class TraceInstance:
-    """A buffer, events and clock of our own. Make it by :func:`open_instance`; :meth:`close` leaves nothing behind.
+    """A buffer, events and clock of our own in tracefs.
+
+    Make it with :func:`open_instance`. :meth:`close` leaves nothing behind.
 
     :ivar group: name for the probes that are installed for it.
     """
@@ -80,21 +86,21 @@ class TraceInstance:
         write_control(self.path / 'buffer_size_kb', str(buffer_kb))
 
     def has(self, event: str) -> bool:
-        """Whether the kernel has an event, ``SYSTEM/NAME``."""
+        """Say whether the kernel has an event, ``SYSTEM/NAME``."""
         return os.path.isdir(self.path / 'events' / event)
 
     def enable(self, event: str) -> None:
         """Record an event, ``SYSTEM/NAME``.
 
-        :raises OSError: it is not there, or can't be.
+        :raises OSError: the kernel doesn't have it, or can't enable it.
         """
         write_control(self.path / 'events' / event / 'enable', '1')
 
     def disable(self, event: str) -> None:
-        """Stop recording it."""
+        """Stop recording an event."""
         write_control(self.path / 'events' / event / 'enable', '0')
 
-    def filter(self, event: str, condition: str) -> None:
+    def keep_only(self, event: str, condition: str) -> None:
         """Record an event only where *condition* is true. This rewrites no code."""
         write_control(self.path / 'events' / event / 'filter', condition)
 
@@ -106,9 +112,9 @@ class TraceInstance:
         write_control(self.tracing / 'dynamic_events', definition + '\n', append=True)
 
     def trace_functions(self, functions: list[str]) -> list[str]:
-        """Record calls of these functions by the function tracer; those that it knows.
+        """Record calls of those of these functions that the function tracer knows.
 
-        :raises OSError: it is not there, or knows none of them.
+        :raises OSError: there is no function tracer, or it knows none of them.
         """
         known = []
         for function in functions:
@@ -123,15 +129,15 @@ class TraceInstance:
         return known
 
     def start(self) -> None:
-        """Record from now on."""
+        """Start recording."""
         write_control(self.path / 'tracing_on', '1')
 
     def stop(self) -> None:
-        """Record no more; what was recorded can still be read."""
+        """Stop recording; what was recorded can still be read."""
         write_control(self.path / 'tracing_on', '0')
 
     def drain(self) -> bytes:
-        """What was recorded since the last call; never blocks."""
+        """Return what was recorded since the last call; never block."""
         if self._pipe < 0:
             self._pipe = os.open(
                 self.path / 'trace_pipe', os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -143,7 +149,7 @@ class TraceInstance:
         return b''.join(chunks)
 
     def probe_hits(self) -> int:
-        """How often our probes in user space were met so far, also where their filter dropped it."""
+        """Count the hits of our probes in user space, also those that their filter dropped."""
         try:
             lines = (self.tracing / 'uprobe_profile').read_text(errors='replace').splitlines()
         except OSError:
@@ -156,7 +162,7 @@ class TraceInstance:
         )
 
     def lost(self) -> int:
-        """Events that didn't fit into the buffer."""
+        """Return the number of events that didn't fit into the buffer."""
         total = 0
         for stats in self.path.glob('per_cpu/cpu*/stats'):
             for line in stats.read_text().splitlines():
@@ -169,7 +175,7 @@ class TraceInstance:
         return total
 
     def close(self) -> list[Unreadable]:
-        """Take everything down; what could not be."""
+        """Take everything down; return what could not be taken down."""
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
@@ -178,7 +184,7 @@ class TraceInstance:
 
 @contextlib.contextmanager
 def _without_names(tracing: Path) -> Iterator[None]:
-    """A new instance inherits ``record-cmd``, which it can't switch off by itself."""
+    """Switch ``record-cmd`` off meanwhile: a new instance inherits it and can't change it."""
     option = tracing / 'options' / 'record-cmd'
     try:
         before = option.read_text().strip()
@@ -197,7 +203,7 @@ def _without_names(tracing: Path) -> Iterator[None]:
 def open_instance(
     tracing: Path = TRACING, buffer_kb: int = 4096, name: str = ''
 ) -> TraceInstance | Unreadable:
-    """An instance that does not record yet.
+    """Open an instance that does not record yet.
 
     :param buffer_kb: per CPU.
     """
@@ -217,7 +223,7 @@ def open_instance(
 
 
 def probes_of(tracing: Path, group: str) -> list[str]:
-    """``GROUP/NAME`` of the probes that are installed under a group."""
+    """Return ``GROUP/NAME`` of the probes that are installed under a group."""
     try:
         lines = (tracing / 'dynamic_events').read_text(errors='replace').splitlines()
     except OSError:
@@ -227,7 +233,10 @@ def probes_of(tracing: Path, group: str) -> list[str]:
 
 
 def remove(tracing: Path, name: str) -> list[Unreadable]:
-    """Remove an instance and its probes; what could not be removed. What is not there needs no removal."""
+    """Remove an instance and its probes; return what could not be removed.
+
+    What is not there needs no removal.
+    """
     path = tracing / 'instances' / name
     left: list[Unreadable] = []
     if os.path.isdir(path):  # Path.is_dir() raises where a folder above may not be searched
@@ -273,7 +282,7 @@ def _removed(path: Path) -> list[Unreadable]:
 
 
 def remove_leftovers(tracing: Path = TRACING, proc: Path = PROC) -> list[str]:
-    """Remove what earlier runs left that were killed; their names."""
+    """Remove what earlier runs left that were killed; return its names."""
     try:
         names = {entry.name for entry in (tracing / 'instances').iterdir()}
         events = (tracing / 'dynamic_events').read_text(errors='replace').splitlines()
@@ -301,7 +310,8 @@ def _is_running(pid: str, proc: Path) -> bool:
 
 # In the function tracer's lines there is nothing behind the name but the caller's.
 _LINE = re.compile(
-    r'^\s*(?P<comm>.*?)-(?P<tid>\d+)\s+(?:\(\s*[-\d]+\)\s+)?\[(?P<cpu>\d+)\]\s+(?:\S+\s+)?(?P<seconds>\d+)\.(?P<fraction>\d{6,9}):\s+'
+    r'^\s*(?P<comm>.*?)-(?P<tid>\d+)\s+(?:\(\s*[-\d]+\)\s+)?\[(?P<cpu>\d+)\]\s+(?:\S+\s+)?'
+    r'(?P<seconds>\d+)\.(?P<fraction>\d{6,9}):\s+'
     r'(?P<name>\w+)(?::(?P<rest>.*)| <-\w+\s*)$'
 )
 _PLACE = re.compile(r'^ \([^()]*\)')
@@ -313,9 +323,9 @@ _LOST = re.compile(r'^CPU:(\d+) \[LOST (?:(\d+) )?EVENTS\]')
 class Trace:
     """What was recorded, in order of time.
 
-    :ivar lost: events that the kernel threw away, as far as it says; none of what depends on them
-        counts as measured.
-    :ivar damaged: lines that nothing here can read: events as well, of which nothing is known.
+    :ivar lost: how many events the kernel says it threw away; if there are any, nothing that
+        depends on them counts as measured.
+    :ivar damaged: lines that this reader can't read: they are events of which nothing is known.
     """
 
     events: list[KernelEvent] = field(default_factory=list)
@@ -324,18 +334,18 @@ class Trace:
 
     @property
     def gap(self) -> str:
-        """What is missing in it; empty: nothing."""
+        """Say what is missing in the trace; empty: nothing."""
         lost = [f'lost {self.lost} events'] if self.lost else []
         damaged = [f'has {self.damaged} lines that cannot be read'] if self.damaged else []
         return f"the kernel's trace {' and '.join(lost + damaged)}" if lost or damaged else ''
 
     def named(self, *names: str) -> list[KernelEvent]:
-        """Those of these names."""
+        """Return the events of these names."""
         return [event for event in self.events if event.name in names]
 
 
 def parse_event(line: str) -> KernelEvent | None:
-    """One line of the trace; ``None``: it is none."""
+    """Parse one line of the trace; ``None``: it is no event."""
     match = _LINE.match(line)
     if match is None:
         return None
@@ -350,7 +360,7 @@ def parse_event(line: str) -> KernelEvent | None:
 
 
 def parse_trace(lines: Iterable[str]) -> Trace:
-    """The text of ``trace`` or ``trace_pipe``, also from several CPUs."""
+    """Parse the text of ``trace`` or ``trace_pipe``, also from several CPUs."""
     trace = Trace()
     for line in lines:
         if not line.strip() or line.startswith('#'):
@@ -368,8 +378,12 @@ def parse_trace(lines: Iterable[str]) -> Trace:
 
 TRACEPOINT, PROBE, FUNCTION = 'tracepoint', 'probe', 'function tracer'
 ATTACH, DETACH, MMAP, EXPORT, VIDEO_MMAP = (
-    'dma_buf_dynamic_attach', 'dma_buf_detach', 'dma_buf_mmap_internal', 'dma_buf_export', 'vb2_mmap',
-)  # fmt: skip
+    'dma_buf_dynamic_attach',
+    'dma_buf_detach',
+    'dma_buf_mmap_internal',
+    'dma_buf_export',
+    'vb2_mmap',
+)
 FORK = 'sched_process_fork'
 FENCES = (
     'dma_fence_init',
@@ -399,8 +413,16 @@ _PROBES = {
 }
 _VIDEO_PROBE = f'{VIDEO_MMAP} rdev=vma->vm_file->f_inode->i_rdev:u32'
 _FUNCTIONS = (
-    'dma_buf_attach', ATTACH, DETACH, 'dma_buf_map_attachment', 'dma_buf_unmap_attachment', EXPORT, 'dma_buf_fd', MMAP, VIDEO_MMAP,
-)  # fmt: skip
+    'dma_buf_attach',
+    ATTACH,
+    DETACH,
+    'dma_buf_map_attachment',
+    'dma_buf_unmap_attachment',
+    EXPORT,
+    'dma_buf_fd',
+    MMAP,
+    VIDEO_MMAP,
+)
 _NEEDED = (ATTACH, DETACH, MMAP)
 _INITIAL_PID_NAMESPACE = 'pid:[4026531836]'
 _BUFFER_KB = 4096
@@ -410,11 +432,13 @@ _NEWER = (
 
 
 class KernelRecording:
-    """A running record of the kernel's events. It owns a :class:`TraceInstance`, and uses it in this order: :meth:`begin`, :meth:`drain`
-    again and again, :meth:`stop`, :meth:`trace`, :meth:`close`.
+    """A running record of the kernel's events.
 
-    :ivar instance: where it is.
-    :ivar sources: by event, how it is recorded; an event that is not in it can't be.
+    It owns a :class:`TraceInstance`, and uses it in this order: :meth:`begin`, :meth:`drain` again
+    and again, :meth:`stop`, :meth:`trace`, :meth:`close`.
+
+    :ivar instance: the instance that has the record.
+    :ivar sources: by event, how it is recorded; an event that is not in it can't be recorded.
     :ivar unreadable: what can't be recorded.
     """
 
@@ -429,7 +453,7 @@ class KernelRecording:
     def begin(self, video: bool = True) -> None:
         """Install and enable everything, each once, then record.
 
-        :param video: whether mappings of video devices matter: there are some.
+        :param video: whether there are video devices, so that their mappings matter.
         """
         drivers = [(driver.system, driver.names) for driver in traced().drivers.values()]
         for system, events in (*drivers, ('dma_fence', FENCES), ('sched', (FORK,))):
@@ -506,7 +530,7 @@ class KernelRecording:
             self._chunks.append(chunk)
 
     def stop(self) -> None:
-        """Record no more, and take the rest."""
+        """Stop recording, and take the rest."""
         try:
             self.instance.stop()
             self.drain()
@@ -522,18 +546,22 @@ class KernelRecording:
             self._lost += 1
 
     def text(self) -> str:
-        """The trace, as the kernel wrote it."""
+        """Return the trace as the kernel wrote it."""
         return b''.join(self._chunks).decode(errors='replace')
 
     def trace(self) -> Trace:
-        """The trace, in order. What the buffer lost counts as lost, and if it could not be read, something is."""
+        """Return the trace in order of time.
+
+        Events that the buffer lost count as lost. If the buffer could not be read, one event
+        counts as lost, too.
+        """
         # A thread's name may have any other separator of lines in it.
         trace = parse_trace(self.text().split('\n'))
         trace.lost = max(trace.lost, self._lost, 1 if self._failed is not None else 0)
         return trace
 
     def close(self) -> list[Unreadable]:
-        """Take everything down; what could not be."""
+        """Take everything down; return what could not be taken down."""
         return self.instance.close()
 
 
@@ -549,7 +577,7 @@ def _absent_events(system: str, events: list[str]) -> Unreadable:
 
 
 def open_recording(tracing: Path = TRACING, proc: Path = PROC) -> KernelRecording | Unreadable:
-    """A record that has not begun."""
+    """Open a record that has not begun."""
     try:
         # The trace has the numbers that threads have in the first namespace.
         namespace = (proc / 'self' / 'ns' / 'pid').readlink().name

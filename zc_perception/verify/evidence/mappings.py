@@ -1,5 +1,4 @@
-"""Who can touch a frame with the CPU: mappings (:func:`scan_maps`), memfds that frames of udmabuf may be made of (:func:`find_memfds`), and
-pages that are held without a mapping (:func:`find_pins`).
+"""Find what can touch a frame with the CPU: mappings, memfds, and pages held without a mapping.
 
 A dma-buf has no ``read()``: who has not mapped it can't copy from it in user space. A buffer of
 udmabuf is made of a memfd's pages, which any holder of that memfd can map. Nothing in the kernel
@@ -76,14 +75,14 @@ class MemoryMapping:
 
 @dataclass(frozen=True)
 class FrameMemory:
-    """What to look for.
+    """The memory to look for.
 
     :param dmabufs: inodes.
     :param memfds: (st_dev, inode).
     :param cameras: paths of video devices, such as ``/dev/video0``.
     :param camera_numbers: device numbers of these, as ``st_rdev``.
-    :param any_camera: whether frames lie in a video device's buffers, and nobody says which device
-        that is.
+    :param any_camera: whether frames lie in a video device's buffers of which no node says which
+        device that is.
     """
 
     dmabufs: frozenset[int] = frozenset()
@@ -93,7 +92,7 @@ class FrameMemory:
     any_camera: bool = False
 
     def matches(self, mapping: MemoryMapping) -> bool:
-        """Whether a mapping shows frames."""
+        """Say whether a mapping shows frames."""
         if mapping.name.startswith('/dev/'):
             return mapping.name.removesuffix(' (deleted)') in self.cameras
         if mapping.name.startswith('/memfd:'):
@@ -110,7 +109,7 @@ class MapsScan:
 
 
 def parse_maps(pid: int, text: bytes) -> list[MemoryMapping]:
-    """The lines that may show a frame's memory by their names: dma-bufs, memfds, devices."""
+    """Return the lines that may show a frame's memory by name: dma-bufs, memfds, devices."""
     return _parsed(pid, _NAMED, text) if any(word in text for word in _WORTH) else []
 
 
@@ -134,9 +133,9 @@ def _parsed(pid: int, pattern: re.Pattern[bytes], text: bytes) -> list[MemoryMap
 
 
 def read_maps(pid: int, proc: Path = PROC) -> bytes:
-    """A process's maps; empty: it has ended, or has no memory.
+    """Read a process's maps; empty: it has ended, or has no memory.
 
-    :raises OSError: they may not be read.
+    :raises OSError: this user may not read them.
     """
     for folder in folders_of(pid, proc):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -191,7 +190,7 @@ def scan_maps(
 
 
 def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
-    """Which device is mapped, by its number; 0: none, or the mapping is gone."""
+    """Return the number of the mapped device; 0: it is no device, or the mapping is gone."""
     file = _map_file(mapping, proc)
     try:
         return _number_of(os.stat(file))
@@ -243,12 +242,14 @@ def find_memfds(
     skip: Collection[int] = (),
     but: Collection[tuple[int, int]] = (),
 ) -> list[str]:
-    """Memfds that processes hold or map and of which udmabuf may have made a frame: a line for each process and memfd.
+    """Find memfds of processes of which udmabuf may have made a frame.
+
+    :returns: a line for each process and memfd that it holds or maps.
 
     :param least: the smallest frame's size in bytes. A memfd may have several frames in it.
     :param pids: look at these only.
     :param skip: processes not to look at.
-    :param but: (st_dev, inode) of memfds that are known for something else.
+    :param but: (st_dev, inode) of memfds that are known to be something else.
     """
     found: dict[tuple[int, int, int], str] = {}
     for pid in all_pids(proc) if pids is None else pids:
@@ -292,7 +293,7 @@ def _is_log(name: str, size: int) -> bool:
 
 
 def _may_be_sealed(link: Path) -> bool:
-    """Whether a memfd is sealed against shrinking, or that can't be seen."""
+    """Say whether a memfd is sealed against shrinking; also true if that can't be seen."""
     try:
         fd = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -310,7 +311,7 @@ def _map_file(mapping: MemoryMapping, proc: Path) -> Path:
 
 
 def _size(mapping: MemoryMapping, proc: Path) -> int:
-    """Of the whole file, where that may be seen."""
+    """Return the size of the whole file, where this user may see it."""
     try:
         return os.stat(_map_file(mapping, proc)).st_size
     except OSError:
@@ -322,7 +323,9 @@ _RING = 'anon_inode:[io_uring]'
 
 
 def find_pins(pids: Iterable[int] | None = None, proc: Path = PROC) -> list[str]:
-    """A line for each pipe and ring that may hold pages, with one of the processes that have it.
+    """Find pipes and rings that may hold pages.
+
+    :returns: a line for each, with one of the processes that have it.
 
     :param pids: look at these only.
     """
@@ -361,7 +364,7 @@ def find_pins(pids: Iterable[int] | None = None, proc: Path = PROC) -> list[str]
 
 
 def _unread(link: Path) -> int:
-    """Bytes in a pipe. Nothing is read out of it."""
+    """Return the number of bytes in a pipe, without reading them."""
     fd = os.open(link, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         count = array.array('i', [0])
