@@ -73,7 +73,7 @@ _PER_SLOT = 6
 
 
 def _limit(system: System, name: str, column: int = 0) -> float | None:
-    """Return a process's limit by its name in ``/proc/PID/limits``.
+    """Return this process's limit by its name in ``/proc/self/limits``.
 
     *column* 0 is the soft limit. Infinite for ``unlimited``; ``None`` where the limit isn't shown.
     """

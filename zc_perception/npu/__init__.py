@@ -1,12 +1,16 @@
-"""Accelerators behind one small interface, the models they load, and the scheduler that keeps them busy. No ROS.
+"""Accelerators behind one small interface, the models they load, and the scheduler.
+
+No ROS.
+
+No ROS.
 
 Read first:
 
 * :mod:`~zc_perception.npu.accelerator`: :class:`Accelerator` and :class:`Job`, what each device
   has to do.
 * :mod:`~zc_perception.npu.scheduler`: :class:`Scheduler`, the one thread that takes frames,
-  submits them and hands results over in order. :mod:`~zc_perception.npu.recovering_device` brings
-  a lost device back.
+  submits them and hands results over in order, so that the accelerator stays busy.
+  :mod:`~zc_perception.npu.recovering_device` brings a lost device back.
 * :mod:`~zc_perception.npu.manifest`: what ``model.yaml`` says of a model.
   :mod:`~zc_perception.npu.selection` chooses the accelerator.
 
@@ -14,6 +18,6 @@ The accelerators: :mod:`~zc_perception.npu.axl`, whose driver reads the camera's
 :mod:`~zc_perception.npu.axruntime`, through Axelera's Voyager runtime;
 :mod:`~zc_perception.npu.onnx`, with ONNX Runtime. Each begins with its ``kind``.
 :mod:`~zc_perception.npu.metis_card` reads what Linux shows of the cards that the last two use;
-:mod:`~zc_perception.npu.worked_job` is a frame on its way through a thread, of those without a
-driver that signals, and :mod:`~zc_perception.npu.engine_thread` such a thread.
+:mod:`~zc_perception.npu.worked_job` is a frame on its way through a thread, for accelerators
+    without a driver that signals, and :mod:`~zc_perception.npu.engine_thread` is such a thread.
 """

@@ -1,4 +1,4 @@
-"""The small interface that all accelerators share: read :class:`Accelerator`, then :class:`Job`."""
+"""The interface that all accelerators share: read :class:`Accelerator`, then :class:`Job`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Outputs = Sequence[RawTensor]
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an accelerator is.
+    """What an accelerator can do.
 
     :param copy_free: whether it reads the frame's memory itself, without any pass of the CPU over
         the pixels.
@@ -70,11 +70,16 @@ class Job(Protocol):
 
     @property
     def fence(self) -> Fence:
-        """Signals when the result is there, or failed. The job owns it."""
+        """Signals when the result is there, or when the job failed.
+
+        The job owns it.
+        """
 
     def outputs(self) -> Outputs:
-        """The raw result, once the fence signalled success: views that are valid until :meth:`close`. The CPU's access to the result's
-        memory (DMA_BUF_IOCTL_SYNC) begins here and ends with :meth:`close`.
+        """Return the raw result, once the fence has signalled success.
+
+        These are views that are valid until :meth:`close`. The CPU's access to the result's memory
+        (DMA_BUF_IOCTL_SYNC) begins here and ends with :meth:`close`.
 
         :raises AcceleratorError: the job failed.
         :raises DeviceLostError: the device failed, and every other job with it.
@@ -85,13 +90,13 @@ class Job(Protocol):
         """Geometry between the frame and the result's pixels."""
 
     def abandon(self) -> Fence:
-        """Give the job up instead of closing it: nobody wants its result any more.
+        """Give the job up instead of closing it: its result is no longer wanted.
 
         The fence that is returned belongs to the caller. It signals when the device no longer uses
         the frame. :attr:`fence` signals when the device has ended the job. Then the job's place on
         the device is free, and the accelerator has the result's memory again. The two may be the
-        same fence. Who wants to wait for :attr:`fence` afterwards duplicates its descriptor before
-        this call.
+        same fence. If you want to wait for :attr:`fence` afterwards, duplicate its descriptor
+        before this call.
         """
 
     def close(self) -> None:
@@ -99,31 +104,37 @@ class Job(Protocol):
 
 
 def reads_by_cpu(participant: str) -> BufferConstraints:
-    """What an accelerator states for which the CPU reads the pixels."""
+    """Return what an accelerator states if the CPU reads the pixels for it."""
     formats, costs = tuple((fourcc, LINEAR) for fourcc in READABLE), tuple(READABLE.values())
     return BufferConstraints(participant, formats=formats, costs=costs, cpu_access=CpuAccess.READ)
 
 
 def with_frames(constraints: BufferConstraints, in_flight: int, most: int) -> BufferConstraints:
-    """An accelerator's constraints with the slots that inference holds: the frames in flight, and the one that waits.
+    """Return an accelerator's constraints with the slots that inference holds.
 
-    :param in_flight: as parameter ``in_flight`` asks for.
+    These are the frames in flight, and the one that waits.
+
+    :param in_flight: the value of parameter ``in_flight``.
     :param most: jobs that the accelerator takes at the same time.
     """
     return replace(constraints, slots=min(in_flight, most) + 1)
 
 
 class Accelerator(ABC):
-    """One opened device. Derive from it, and register the class in :mod:`zc_perception.npu.kinds` or by an entry point.
+    """One opened device.
 
-    What it declares of itself stands first; nodes, launch files, ``--help``, the schemas,
-    ``zc_doctor`` and ``zc_verify`` read it. A new accelerator has to say :meth:`open`,
+    Derive from it, and register the class in :mod:`zc_perception.npu.kinds` or by an entry point.
+
+    The class first declares what others need to know; nodes, launch files, ``--help``, the
+    schemas,
+    ``zc_doctor`` and ``zc_verify`` read it. A new accelerator must define :meth:`open`,
     :meth:`capabilities`, :meth:`constraints`, :meth:`load`, :meth:`submit` and :meth:`close`. The
-    other methods have defaults that fit one which imports no buffers: the CPU reads the frames.
+    other methods have defaults that fit an accelerator which imports no buffers: the CPU reads the
+    frames.
 
-    *Who owns what.* The scheduler owns the accelerator while it runs, and whoever opened it closes
-    it afterwards. Each job belongs to the scheduler, which closes or abandons it. The frame stays
-    leased until the job's fence has signalled.
+    *Who owns what.* The scheduler owns the accelerator while it runs. Afterwards the code that
+    opened it closes it. Each job belongs to the scheduler, which closes or abandons it. The frame
+    stays leased until the job's fence has signalled.
 
     *Threads.* One thread uses it, the scheduler's. Any thread may call what only reads:
     :meth:`capabilities`, :meth:`notices`, :meth:`facts`, :meth:`hot_threads`, the counters.
@@ -133,46 +144,59 @@ class Accelerator(ABC):
     ``close``.
 
     A device that is gone or hangs raises :class:`DeviceLostError` from :meth:`import_frame` or
-    :meth:`submit`, or fails jobs with it. All that is left to do then is to abandon or close the
-    jobs and to :meth:`close` the accelerator: both work on a dead device. A new one is opened in
-    its place, which shares no import with it.
+    :meth:`submit`, or its jobs fail with that error. After that only two things are left to do:
+    abandon or close the jobs, and :meth:`close` the accelerator. Both work on a dead device. A new
+    accelerator is opened in its place, and shares no import with the old one.
     """
 
     ENGINES: ClassVar[Sequence[EngineRules]] = ()
     """What may stand in a manifest as ``engine`` for it, best first."""
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
-    """The inference node's parameters that it reads, besides :data:`FOR_ALL`. Their texts don't name the accelerator."""
+    """The inference node's parameters that it reads, besides :data:`FOR_ALL`.
+
+    Their texts don't name the accelerator."""
     CHECKS: ClassVar[Sequence[Check]] = ()
     """What ``zc_doctor`` looks at for it."""
     IMPORTS: ClassVar[bool] = False
     """Whether its device reads the frames' own memory, which has to be dma-bufs then."""
     EVENTS: ClassVar[DriverEvents | None] = None
-    """What its driver tells the kernel's trace of imports and jobs: what ``zc_verify`` measures of it."""
+    """What its driver tells the kernel's trace about imports and jobs, for ``zc_verify``."""
     AUTO: ClassVar[int | None] = None
-    """Its place in the order of ``accelerator: auto``, the lowest first; ``None``: only who names it gets it."""
+    """Its place in the order of ``accelerator: auto``, the lowest first.
+
+    ``None``: it runs only where the parameter names it."""
     DEVICE_FIRST: ClassVar[bool] = False
-    """Whether a device that can't be used is worth saying before a model that doesn't fit. Opening it must keep nobody else from it."""
+    """Whether a device that can't be used is reported before a model that doesn't fit.
+
+    If so, opening the device must keep no other program from using it."""
 
     @classmethod
     def own(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What it reads of the inference node's parameters, each by its name; the default for one that is not among *values*."""
+        """Return the inference node's parameters that this class reads, by name.
+
+        A parameter that is not among *values* has its default.
+        """
         specs = (*FOR_ALL, *cls.PARAMETERS)
         return {spec.name: values.get(spec.name, spec.default) for spec in specs}
 
     @classmethod
     def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints | None:
-        """What it would state of the frames and of how many it holds, as far as that is known without one: ``zc_doctor`` counts with it.
+        """Return the constraints that it would state, as far as they are known without a device.
 
-        :param values: as :meth:`own` has them.
+        They say which frames it takes and how many it holds. ``zc_doctor`` counts with them.
+
+        :param values: as :meth:`own` returns them.
         :returns: ``None``: it can't be used here.
         """
         return BufferConstraints('accelerator', slots=values['in_flight'] + 1)
 
     @classmethod
-    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:
-        """Open the device. No model is loaded yet.
+    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:  # noqa: A003
+        """Open the device.
 
-        :param values: as :meth:`own` has them; what changes later :meth:`tune` tells.
+        No model is loaded yet.
+
+        :param values: as :meth:`own` returns them; :meth:`tune` tells what changes later.
         :param ledger: books the passes of the CPU over pixels.
         :raises AcceleratorError: there is none, or it can't be used; the message says what works
             instead.
@@ -181,11 +205,11 @@ class Accelerator(ABC):
 
     @abstractmethod
     def capabilities(self) -> Capabilities:
-        """What it is."""
+        """Return what it can do."""
 
     @abstractmethod
     def constraints(self) -> BufferConstraints:
-        """Buffers that it can import."""
+        """Return the constraints of buffers that it can import."""
 
     @abstractmethod
     def load(self, manifest: ModelManifest) -> None:
@@ -209,9 +233,11 @@ class Accelerator(ABC):
     def trial_import(
         self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
     ) -> Callable[[], None] | None:
-        """Before the first frame: import one slot's buffers as :meth:`import_frame` will. Where imports are cached this one is kept.
+        """Import one slot's buffers before the first frame, as :meth:`import_frame` will.
 
-        :returns: how to give back an import that was kept, for when nothing comes of the buffers.
+        Where imports are cached this one is kept.
+
+        :returns: a call that gives back an import that was kept, in case the buffers are not used.
 
         :raises AcceleratorError: it can't import them.
         """
@@ -229,40 +255,59 @@ class Accelerator(ABC):
         """Undo :meth:`import_frame`."""
 
     def notices(self) -> Sequence[str]:
-        """Sentences that are worth saying once: what works less well than it could, and what to do about it. Known after :meth:`load`."""
+        """Return sentences to say once: what works less well than it could, and the remedy.
+
+        They are known after :meth:`load`.
+        """
         return ()
 
     def facts(self) -> Mapping[str, object]:
-        """What is worth showing in diagnostics: device, driver, link, counters. Cheap, from any thread, after :meth:`close` too."""
+        """Return what diagnostics show: device, driver, link, counters.
+
+        The call is cheap. Any thread may call it, after :meth:`close` too.
+        """
         return {}
 
     def hot_threads(self) -> Sequence[threading.Thread]:
-        """Its own threads that a frame waits for, for whoever sets their CPUs and priority; not those that compute: at a real-time priority
-        they would keep everything else from their CPUs for as long as the model takes. Cheap, from
-        any thread, after :meth:`close` too.
+        """Return its own threads that a frame waits for; their CPUs and priority may be set.
+
+        Threads that compute are not among them: at a real-time priority they would keep everything
+        else
+        from their CPUs for as long as the model takes. The call is cheap. Any thread may call it,
+        after
+        :meth:`close` too.
         """
         return ()
 
     def tidy(self) -> None:  # noqa: B027
-        """Let go of buffers whose owners have given them up since. Cheap; for when there is nothing else to do."""
+        """Let go of buffers whose owners have given them up since.
+
+        The call is cheap; the scheduler makes it when there is nothing else to do.
+        """
 
     def tune(self, values: Mapping[str, Any]) -> None:  # noqa: B027
-        """Take over, between two frames, the values of its parameters that may change while it runs.
+        """Take over, between two frames, values that may change while it runs.
 
-        :param values: as :meth:`own` has them.
+        :param values: as :meth:`own` returns them.
         """
 
     @property
     def keeps_imports(self) -> bool:
-        """Whether buffers that come again are not imported again."""
+        """Whether it keeps imports, so that a buffer that comes again is not imported again."""
         return True
 
     @property
     def imports(self) -> int:
-        """How many times buffers were really imported (cache hits don't count, nor do :attr:`trial_imports`)."""
+        """Return how many times buffers were really imported.
+
+        Neither cache hits nor :attr:`trial_imports` count.
+        """
         return 0
 
     @property
     def trial_imports(self) -> int:
-        """How many imports were only on trial and given back at once; 0 where the cache keeps them."""
+        """Return how many imports were made on trial and given back at once.
+
+        0 where the cache keeps them.
+        """
         return 0

@@ -1,8 +1,9 @@
-"""The tracepoints of drivers that import frames: what ``zc_verify`` measures of an accelerator, and ``zc_timeline`` shows.
+"""The tracepoints of drivers that import frames.
 
-An accelerator declares its driver's as ``EVENTS``. Their fields are those of ``axl_trace.h``:
-``handle`` and ``ino`` of an import and its release; ``handle``, ``ctx`` and ``seqno`` of a submit;
-``ctx`` and ``seqno`` of its end.
+``zc_verify`` measures an accelerator by them, and ``zc_timeline`` shows them. An accelerator
+declares its driver's as ``EVENTS``. Their fields are those of ``axl_trace.h``: ``handle`` and
+``ino`` of an import and its release; ``handle``, ``ctx`` and ``seqno`` of a submit; ``ctx`` and
+``seqno`` of its end.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from zc_perception.npu.kinds import ACCELERATORS
 
 @dataclass(frozen=True)
 class DriverEvents:
-    """Of one driver.
+    """The events of one driver.
 
     :param system: tracefs' folder of the events.
     :param absent: what to do where the kernel does not have them.
@@ -34,7 +35,7 @@ class DriverEvents:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them."""
+        """All names of events."""
         return self.imported, self.released, self.submitted, self.completed
 
 
@@ -54,6 +55,6 @@ class Traced:
 
 
 def traced() -> Traced:
-    """Of all accelerators that can be imported here."""
+    """Return the events of all accelerators whose package can be imported here."""
     kinds = ACCELERATORS.declared.classes
     return Traced({name: kind.EVENTS for name, kind in kinds.items() if kind.EVENTS is not None})

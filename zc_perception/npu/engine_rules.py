@@ -1,4 +1,7 @@
-"""What a manifest has to say for one engine. The accelerator that runs the engine declares it."""
+"""What a manifest has to say for one engine.
+
+The accelerator that runs the engine declares it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ Values = Mapping[str, Any]
 
 
 class EngineRules:
-    """An engine as it is: any input, any outputs, with or without a file. Derive from it for rules of its own.
+    """An engine without rules of its own: any input, any outputs, with or without a file.
+
+    Derive from it for an engine with rules.
 
     :param name: the value of key ``engine``.
     :param file: what key ``file`` names, in a few words.
@@ -38,9 +43,11 @@ class EngineRules:
         self.takes_frames, self.keys = takes_frames, keys or {}
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
-        """Width and height of the network's input, where something else than the manifest says them; ``None``: it has to.
+        """Return the input's width and height if something other than the manifest tells them.
 
-        :param given: the keys of ``input`` that are there, each checked for itself.
+        ``None``: the manifest has to say them.
+
+        :param given: the keys of ``input`` that are there, each checked by itself.
         :param file: the model's file, if it is there.
         :param place: of ``input``.
         :raises ConfigError: the engine takes no such input, or the file contradicts the manifest.
@@ -54,13 +61,15 @@ class EngineRules:
         return 0, 0
 
     def check_outputs(self, outputs: Sequence[Values] | None, place: Place) -> None:
-        """Look at the entries of ``outputs``, each checked for itself; ``None``: there are none.
+        """Check the entries of ``outputs``; ``None``: there are none.
+
+        Each entry has already been checked by itself.
 
         :raises ConfigError: something is missing that the engine needs.
         """
 
     def check_tensors(self, tensors: Sequence[Any], place: Place) -> None:
-        """Look at what became of the outputs.
+        """Check the tensors that the outputs became.
 
         :param tensors: each a :class:`~zc_perception.npu.manifest.TensorSpec`.
         :raises ConfigError: they can't be.

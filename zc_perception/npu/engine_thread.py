@@ -1,7 +1,7 @@
-"""A thread that runs an engine on one frame after the other: that of ``onnx``, and that of ``axruntime`` for an ``.axm``.
+"""A thread that runs an engine on one frame after the other.
 
-It reads the frame's buffer through the CPU mapping once per frame; that pass is booked as
-``tensor``.
+``onnx`` uses it, and ``axruntime`` for an ``.axm``. It reads the frame's buffer through the CPU
+mapping once per frame; that pass is booked as ``tensor``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,16 @@ EngineJob = WorkedJob[HostResult]
 
 
 class Engine(ABC):
-    """Something that turns the planes of a frame, or of a part of it, into raw outputs. One thread makes it, uses it and closes it."""
+    """Something that turns the planes of a frame, or of a part of it, into raw outputs.
+
+    One thread makes it, uses it and closes it.
+    """
 
     @abstractmethod
     def run(self, planes: Planes, layout: ImageLayout | Part, colorimetry: Colorimetry) -> Outputs:
-        """Blocking. The outputs are the caller's.
+        """Run the planes; block until the outputs are there.
+
+        These belong to the caller.
 
         :raises FormatError: a format or a colorimetry that has no conversion.
         :raises AcceleratorError: it failed.
@@ -46,14 +51,17 @@ class Engine(ABC):
 
     @abstractmethod
     def geometry(self, width: int, height: int) -> Letterbox:
-        """Between a frame of that size and the outputs. Any thread."""
+        """Return the geometry between a frame of that size and the outputs.
+
+        Any thread.
+        """
 
     def close(self) -> None:  # noqa: B027
         """Give back what it has."""
 
 
 class TensorEngine(Engine):
-    """One that takes a tensor as the manifest describes it."""
+    """An engine that takes a tensor as the manifest describes it."""
 
     def __init__(self, network: ModelInput) -> None:
         self._input = network
@@ -61,10 +69,13 @@ class TensorEngine(Engine):
 
     @abstractmethod
     def infer(self, tensor: NDArray[Any]) -> Outputs:
-        """See :meth:`run`."""
+        """Run the tensor.
+
+        See :meth:`run`.
+        """
 
     def infer_blank(self) -> Outputs:
-        """What the model yields for an input of zeros."""
+        """Return what the model yields for an input of zeros."""
         return self.infer(np.zeros(self._input.shape, self._input.dtype))
 
     def geometry(self, width: int, height: int) -> Letterbox:
@@ -78,8 +89,14 @@ class TensorEngine(Engine):
         if self._converter is None or self._converter[:2] != (layout, colorimetry):
             box, nhwc = self.geometry(layout.width, layout.height), network.layout == 'nhwc'
             converter = PlanesToTensor(
-                box, layout.fourcc, colorimetry, network.tables(), pad=network.pad, bgr=network.bgr, nhwc=nhwc
-            )  # fmt: skip
+                box,
+                layout.fourcc,
+                colorimetry,
+                network.tables(),
+                pad=network.pad,
+                bgr=network.bgr,
+                nhwc=nhwc,
+            )
             self._converter = layout, colorimetry, converter
         return self.infer(self._converter[2].convert(planes))
 
@@ -106,7 +123,7 @@ class EngineThread:
         self._began_ns = 0
 
     def load(self, make: Callable[[], Engine], timeout_s: float) -> None:
-        """Have the thread close the engine before, if there is one, and make another.
+        """Let the thread close the engine that it has, if there is one, and make another.
 
         :raises DeviceLostError: it is not there within *timeout_s*.
         """
@@ -148,11 +165,11 @@ class EngineThread:
 
     @property
     def threads(self) -> tuple[threading.Thread, ...]:
-        """It."""
+        """The thread."""
         return (self._thread,)
 
     def silent_s(self) -> float:
-        """For how long the engine has been running the frame that it has; 0 between frames."""
+        """Return how long the engine has been running its frame; 0 between frames."""
         began = self._began_ns
         return (time.monotonic_ns() - began) / 1e9 if began else 0.0
 
@@ -193,7 +210,7 @@ class EngineThread:
         job.finish(result, error if result is None else None)
 
     def _outputs(self, engine: Engine, planes: Planes, data: FrameData, box: Letterbox) -> Outputs:
-        """Of the frame, or of its parts one after the other."""
+        """Return the outputs of the frame, or of its parts one after the other."""
         if not isinstance(box, Tiling):
             self._ledger.book('tensor', sum(plane.nbytes for plane in planes))
             return engine.run(planes, data.layout, data.colorimetry)
@@ -206,9 +223,11 @@ class EngineThread:
         return outputs
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """End the thread, and the engine on it. A second call does nothing.
+        """End the thread, and the engine on it.
 
-        :returns: whether it has ended; what hangs keeps all that it has.
+        A second call does nothing.
+
+        :returns: whether it has ended; if it hangs, it keeps all that it has.
         """
         self._closing = True
         if self._thread.ident is None:

@@ -1,7 +1,7 @@
-"""Which accelerators there are: one line each.
+"""List the accelerators: one line each.
 
 Accelerators of other packages come by entry points of the group ``zc_perception.accelerators``:
-the name is the accelerator's, the value ``module:Class`` a class derived from
+the name is the accelerator's, the value ``module:Class`` is a class derived from
 :class:`~zc_perception.npu.accelerator.Accelerator`.
 """
 

@@ -3,10 +3,10 @@
 Read :class:`ModelManifest` first: it is what :func:`load_manifest` makes of a file. The file's
 keys stand in one table, :func:`manifest_table`, made of the rules of :mod:`zc_perception.rules`.
 The reader checks a file by this table, and ``models/model.schema.json``, which editors use, is
-written from it. What only one engine has or asks is said by the accelerator that runs it
-(:mod:`~zc_perception.npu.engine_rules`), what only one head has by the head. What depends on
-several keys at once is checked where a variant's values become a manifest (``_manifest``).
-:func:`check_head` tries, before the first frame, whether the head can read what the model yields.
+written from it. The accelerator that runs an engine declares the keys and rules of that engine
+alone (:mod:`~zc_perception.npu.engine_rules`). A head declares those of that head alone. Rules on
+several keys at once are checked where a variant's values become a manifest (``_manifest``).
+:func:`check_head` tries before the first frame whether the head can read what the model yields.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class ModelInput:
     :param high: real value of sample 255.
     :param resize: ``letterbox``, ``stretch`` or ``none``.
     :param pad: border of a letterbox, 0..255.
-    :param layout: ``nchw`` or ``nhwc``; where the file is a compiled model, this and what follows
-        are its own, not what stands here.
+    :param layout: ``nchw`` or ``nhwc``. If the file is a compiled model, the layout and the
+        parameters after it are the file's own, and these here don't count.
     :param dtype: float32, float16, uint8 or int8.
     :param scale: for whole numbers: real value = (raw - zero_point) · scale.
     :param grey: one channel, of luma, instead of three.
-    :param mean: is taken from the real values, one number or one for each channel; empty: none.
-    :param std: by which they are divided then.
+    :param mean: subtracted from the real values, one number or one for each channel; empty: none.
+    :param std: by which the result is divided.
     """
 
     width: int
@@ -103,18 +103,18 @@ class ModelInput:
 
     @property
     def channels(self) -> int:
-        """How many."""
+        """The number of channels."""
         return 1 if self.grey else 3
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the tensor."""
+        """The shape of the tensor."""
         if self.layout == 'nhwc':
             return 1, self.height, self.width, self.channels
         return 1, self.channels, self.height, self.width
 
     def tables(self) -> NDArray[Any]:
-        """(channels, 256): what is written for each sample, in the tensor's own type."""
+        """Return (channels, 256): what is written for each sample, in the tensor's own type."""
         samples = self.low + np.arange(256) * ((self.high - self.low) / 255)
         mean, std = (
             np.resize(given or one, (self.channels, 1))
@@ -132,8 +132,8 @@ class ModelInput:
 class TensorSpec:
     """A tensor in a device's memory: value = (raw − zero_point) · scale.
 
-    A manifest's outputs are such, and what the Voyager runtime says of its inputs and outputs.
-    Where the model has a file, the manifest says what that leaves open: an empty ``dtype`` or
+    The outputs of a manifest are such tensors, and the Voyager runtime's inputs and outputs. If
+    the model has a file, the manifest says only what the file leaves open: an empty ``dtype`` or
     ``shape`` is the file's.
 
     :param shape: C order, without padding.
@@ -154,7 +154,7 @@ class TensorSpec:
 
     @property
     def padded_shape(self) -> tuple[int, ...]:
-        """Shape as it lies in memory."""
+        """The shape as it lies in memory."""
         if not self.padding:
             return self.shape
         return tuple(
@@ -164,17 +164,20 @@ class TensorSpec:
 
     @property
     def num_bytes(self) -> int:
-        """Size in memory, padding included."""
+        """The size in memory, with padding."""
         return math.prod(self.padded_shape) * np.dtype(self.dtype).itemsize
 
     def whole(self, memory: Any) -> NDArray[Any]:
-        """The tensor in *memory*, with its padding; a view."""
+        """Return a view of the tensor in *memory*, with its padding."""
         return np.frombuffer(
             memory, self.dtype, math.prod(self.padded_shape), self.offset
         ).reshape(self.padded_shape)
 
     def view(self, memory: Any) -> RawTensor:
-        """The tensor in *memory*, without its padding, as heads take it; nothing is copied."""
+        """Return a view of the tensor in *memory*, without its padding, as heads take it.
+
+        Nothing is copied.
+        """
         values = self.whole(memory)
         if self.padding:
             values = values[
@@ -186,12 +189,12 @@ class TensorSpec:
         return self.raw(values)
 
     def raw(self, values: NDArray[Any]) -> RawTensor:
-        """*values*, without padding, as heads take them."""
+        """Return *values*, without padding, as heads take them."""
         scale = self.scale[0] if len(self.scale) == 1 else np.array(self.scale, np.float32)
         return RawTensor(values, scale, self.zero_point, self.layout, self.name)
 
     def blank(self) -> RawTensor:
-        """The tensor without what a device would write: real zeros."""
+        """Return the tensor with real zeros, as if a device had written them."""
         kind = np.dtype(self.dtype)
         zero = (
             0
@@ -231,16 +234,16 @@ class ModelManifest:
 
     @property
     def variants(self) -> tuple[ModelManifest, ...]:
-        """The same model for each engine that it can run on, this one first."""
+        """Return the same model for each engine that it can run on, this one first."""
         return (self, *self.alternatives)
 
     def for_engines(self, engines: Sequence[str]) -> ModelManifest | None:
-        """The first variant whose engine is one of *engines*."""
+        """Return the first variant whose engine is one of *engines*."""
         return next((variant for variant in self.variants if variant.engine in engines), None)
 
 
 def _engines(accelerators: Iterable[str]) -> Iterator[EngineRules]:
-    """Of these accelerators, but for those whose package is broken."""
+    """Return the engines of these accelerators, without those whose package is broken."""
     for name in accelerators:
         with contextlib.suppress(ConfigError):
             yield from ACCELERATORS.load(name).ENGINES
@@ -422,7 +425,7 @@ def _elsewhere() -> dict[str, str]:
 
 @functools.cache
 def variant_table() -> Table:
-    """The keys of one entry of ``variants``."""
+    """Return the keys of one entry of ``variants``."""
     engines = _shipped_engines()
     files = '; '.join(f'{name}: {engine.file}' for name, engine in engines.items() if engine.file)
     return Table(
@@ -444,7 +447,7 @@ def variant_table() -> Table:
 
 @functools.cache
 def manifest_table() -> Table:
-    """The keys of a manifest."""
+    """Return the keys of a manifest."""
     variant = variant_table()
     return Table(
         {
@@ -482,7 +485,7 @@ def _with_references(table: Table, names: Iterable[str]) -> Schema:
 
 
 def manifest_schema() -> Schema:
-    """``model.yaml`` as a JSON schema, draft 2020-12."""
+    """Return the JSON schema of ``model.yaml``, draft 2020-12."""
     schema = _with_references(manifest_table(), _SHARED)
     variants = schema['properties']['variants']
     schema['properties']['variants'] = {
@@ -502,17 +505,19 @@ def manifest_schema() -> Schema:
 
 
 def schema_text() -> str:
-    """Content of ``models/model.schema.json``."""
+    """Return the content of ``models/model.schema.json``."""
     return json.dumps(manifest_schema(), indent=1) + '\n'
 
 
 def shipped_models() -> list[str]:
-    """Names that ``model`` may have besides a path."""
+    """Return the names that ``model`` may have besides a path."""
     return sorted(p.parent.name for p in MODELS.glob('*/model.yaml'))
 
 
 def find_manifest(model: str) -> Path:
-    """The manifest, or the model's own file where it needs none, for a model's name, folder or path.
+    """Find the manifest of a model by its name, folder or path.
+
+    A model's own file is returned where it needs no manifest.
 
     :raises ConfigError: neither a shipped model nor anything that can be one.
     """
@@ -543,7 +548,7 @@ def find_manifest(model: str) -> Path:
 
 
 def _in_folder(folder: Path) -> Path:
-    """The manifest in a folder, or its only model.
+    """Find the manifest in a folder, or its only model.
 
     :raises ConfigError: there is none, or several.
     """
@@ -565,7 +570,7 @@ def _in_folder(folder: Path) -> Path:
 
 
 def _read(path: Path) -> Any:
-    """What stands in a manifest; or what a model's own file needs of one, which is its name."""
+    """Read a manifest, or take from a model's own file the name that a manifest would have."""
     if engine := _engine_of(path):
         name = path.parent.resolve().name if path.name == COMPILED else path.stem
         return {'name': name, 'engine': engine, 'file': path.name}
@@ -576,12 +581,12 @@ def _read(path: Path) -> Any:
 
 
 def load_manifest(model: str) -> ModelManifest:
-    """Find, read and validate a manifest; what it leaves out, the model's file says.
+    """Find, read and validate a manifest; the model's file says what it leaves out.
 
-    Without ``variants`` it is one model for one engine. With them, each is the top level's keys
-    with some replaced, but for ``file``, ``outputs`` and keys of its engine alone, which are each
-    variant's own; the top level is one itself if it has ``engine`` or ``file``. The file of one
-    variant may be missing where that of another is there.
+    Without ``variants`` it is one model for one engine. With them, each variant has the top
+    level's keys, with some replaced. The keys ``file``, ``outputs`` and those of its engine alone
+    are not inherited: they are each variant's own. The top level is a variant itself if it has
+    ``engine`` or ``file``. The file of one variant may be missing if that of another is there.
 
     :param model: a shipped model's name, or the path of a ``model.yaml``, of its folder, or of a
         model's own file.
@@ -614,8 +619,9 @@ def load_manifest(model: str) -> ModelManifest:
 
 
 def check_head(manifest: ModelManifest, outputs: Sequence[RawTensor]) -> None:
-    """Decode *outputs*, those of a blank picture, or blank ones. Heads whose grids have each frame's own size can't be checked before there
-    is one.
+    """Decode *outputs*, which are those of a blank picture, or blank ones.
+
+    If a head's grids depend on each frame's size, it can't be checked before there is a frame.
 
     :raises ConfigError: the head expects others, or their numbers can't be what it takes them for;
         names the file, both keys, the tensor, its shape and the one expected.
@@ -651,7 +657,11 @@ class _DuplicateKeyError(yaml.YAMLError):
 
 class _Loader(yaml.SafeLoader):
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Here and not where values are made: merged keys (``<<``) may stand again, and are no mistake."""
+        """Refuse a key that stands twice.
+
+        This is done here and not where values are made: merged keys (``<<``) may stand again, and
+        are no mistake.
+        """
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: dict[tuple[str, str], yaml.Node] = {}
         for key, _ in node.value:
@@ -670,7 +680,9 @@ _Loader.add_implicit_resolver('tag:yaml.org,2002:float', _FLOAT, list('-+.012345
 
 
 def parse_yaml(text: str) -> Any:
-    """The values of *text*. It is YAML but for two things: numbers with an exponent are numbers, as in YAML 1.2, and a key stands once.
+    """Return the values of *text*, which is YAML with two differences.
+
+    Numbers with an exponent are numbers, as in YAML 1.2, and a key must not stand twice.
 
     :raises yaml.YAMLError: it isn't YAML, or says something twice.
     """
@@ -678,7 +690,9 @@ def parse_yaml(text: str) -> Any:
 
 
 class _Part:
-    """One variant's values, checked already: its own, or else those of the top level. Knows where each stands.
+    """One variant's values, already checked: its own, or else those of the top level.
+
+    It knows where each value stands.
 
     :param index: which of the variants; ``None`` for the top level itself.
     """
@@ -698,7 +712,7 @@ class _Part:
         }
 
     def place(self, key: str) -> Place:
-        """Where *key* stands, or should."""
+        """Return where *key* stands, or should stand."""
         return (
             Place(self.path).at(key)
             if key in self.values and key not in self.own
@@ -706,7 +720,7 @@ class _Part:
         )
 
     def own_place(self, key: str) -> Place:
-        """Where *key* would stand in this variant itself."""
+        """Return where *key* would stand in this variant itself."""
         place = Place(self.path)
         return (
             place.at(key)
@@ -715,11 +729,11 @@ class _Part:
         )
 
     def get(self, key: str) -> Any:
-        """Its value, or its default."""
+        """Return the key's value, or its default."""
         return self.values.get(key, manifest_table().keys[key].default)
 
     def needed(self, key: str) -> Any:
-        """Its value.
+        """Return the key's value.
 
         :raises ConfigError: there is none.
         """
@@ -729,7 +743,7 @@ class _Part:
 
 
 def _file(part: _Part, engine: EngineRules) -> tuple[Path | None, str]:
-    """The model's file, and why it can't be used."""
+    """Return the model's file, and why it can't be used."""
     if engine.needs_file is False or (engine.needs_file is None and 'file' not in part.values):
         return None, ''
     name = part.needed('file')
@@ -772,8 +786,7 @@ def _classes(part: _Part) -> tuple[str, ...]:
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """
-    Return the classes of a file as people have them.
+    """Return the classes of a file as people have them.
 
     One a line, quoted or not, with its number before it or not; a list or a numbered mapping, in
     YAML or JSON; ``names`` of a ``data.yaml``.
@@ -899,7 +912,7 @@ def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
 def _complete(part: _Part, facts: ModelFacts) -> None:
     """Add what the manifest leaves out and the file says.
 
-    :raises ConfigError: they contradict each other; or the file leaves open how it is to be read.
+    :raises ConfigError: they contradict each other; or the file leaves open how to read it.
     """
     values, path = part.values, part.path
     if facts.task not in ('', *_TASKS):
@@ -955,7 +968,10 @@ def _input_of(facts: ModelFacts, own: Values) -> dict[str, Any]:
 
 
 def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part) -> None:
-    """:raises ConfigError: the file takes another tensor than the manifest says, or one that nothing here can fill."""
+    """Check that the file takes the input that the manifest says.
+
+    :raises ConfigError: it takes another tensor, or one that nothing here can fill.
+    """
     given, place, pictures = part.values['input'], part.place('input'), facts.pictures
     for side in ('width', 'height'):
         size, low = getattr(network, side), getattr(network, side) // facts.stride * facts.stride
@@ -1017,7 +1033,7 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
 
 
 def _settled(part: _Part, facts: ModelFacts, found: Recognised) -> Any:
-    """The head that the manifest says, with what it leaves open as the file tells it."""
+    """Return the manifest's head, with what it leaves open as the file tells it."""
     given, place = part.values.get('head'), part.place('head')
     told = found.head
     if given is None:

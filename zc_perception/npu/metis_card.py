@@ -87,7 +87,7 @@ class MetisCard:
 
     @property
     def place(self) -> Place | None:
-        """From the PCI address, or else from the name; ``None`` when neither tells."""
+        """The place, from the PCI address or else from the name; ``None``: neither tells it."""
         return place_of(self.pci_address) or place_of(self.name)
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ class MetisCard:
 
 
 def place_of(text: str) -> Place | None:
-    """Where a PCI address or a device's name says that it is; ``None``: it says nothing of the kind."""
+    """Return the place that a PCI address or a device's name means; ``None``: it is neither."""
     match = _PCI_ADDRESS.fullmatch(text)
     if match is not None:
         return int(match[1] or '0', 16), int(match[2], 16), int(match[3], 16), int(match[4])
@@ -104,7 +104,7 @@ def place_of(text: str) -> Place | None:
 
 
 def card_at(path: str, tree: HostTree = HOST) -> MetisCard:
-    """The card behind a device node, which need not exist."""
+    """Return the card behind a device node, which need not exist."""
     with suppress(OSError):
         status = os.stat(path)
         if stat.S_ISCHR(status.st_mode):
@@ -129,7 +129,10 @@ def _device_number(path: str) -> int:
 
 
 def find_cards(tree: HostTree = HOST) -> list[MetisCard]:
-    """All cards that have a device node, each once whatever the number of its names, by PCI address."""
+    """Return all cards that have a device node, by PCI address.
+
+    Each is listed once, however many names it has.
+    """
     found: dict[int, MetisCard] = {}
     for path in sorted(str(node) for pattern in _NODES for node in tree.dev.glob(pattern)):
         found.setdefault(_device_number(path), card_at(path, tree))
@@ -137,7 +140,7 @@ def find_cards(tree: HostTree = HOST) -> list[MetisCard]:
 
 
 def driver_version(tree: HostTree = HOST) -> str:
-    """Of the Metis driver, as it says itself; empty where it doesn't, or isn't loaded."""
+    """Return the Metis driver's version; empty where it doesn't tell, or isn't loaded."""
     with suppress(OSError):
         return (
             (tree.sysfs / 'class' / 'metis' / 'version')
@@ -148,7 +151,7 @@ def driver_version(tree: HostTree = HOST) -> str:
 
 
 def _on_pci(tree: HostTree) -> Iterator[tuple[str, str]]:
-    """PCI address and driver (empty: none) of everything of the vendor."""
+    """Return PCI address and driver (empty: none) of each device of the vendor."""
     with suppress(OSError):
         for device in sorted(tree.pci('').iterdir()):
             with suppress(OSError):
@@ -180,13 +183,13 @@ def _why_none(tree: HostTree) -> str:
 
 
 def found_cards(tree: HostTree = HOST) -> str:
-    """What was found, as the end of a sentence that says what was not."""
+    """Return what was found, as the end of a sentence that says what was not."""
     cards = find_cards(tree)
     return 'found ' + ', '.join(map(str, cards)) if cards else _why_none(tree)
 
 
 def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
-    """The card that a parameter means.
+    """Return the card that a parameter means.
 
     :param wanted: a device node (any path, taken as it is), a PCI address (``0000:01:00.0``,
         ``01:00.0``), a name (``metis-0:1:0``, ``metis-0-1-0``, ``0:1:0``, with leading zeros or
@@ -223,7 +226,10 @@ def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
 
 
 def card_is_gone(card: MetisCard, tree: HostTree = HOST) -> bool:
-    """Whether the card has left the machine: no node any more, no PCI device, or one that doesn't answer."""
+    """Say whether the card has left the machine.
+
+    It has no node any more, no PCI device, or the device doesn't answer.
+    """
     if not os.path.exists(card.path):
         return True
     if not card.pci_address:
@@ -242,7 +248,7 @@ class Iommu:
 
     :param translates: whether scattered pages are one range of addresses for the device; ``None``:
         it isn't known.
-    :param text: that as a part of a sentence.
+    :param text: the same as a part of a sentence.
     :param group: number of its IOMMU group; empty: it is in none.
     :param kind: type of the group's domain, such as ``DMA-FQ`` or ``identity``.
     :param unit: the IOMMU's own name.
@@ -256,12 +262,17 @@ class Iommu:
 
     @property
     def needs_contiguous(self) -> bool:
-        """Whether only physically contiguous buffers will do. Where nothing is known, the import of each buffer tells."""
+        """Whether only physically contiguous buffers will do.
+
+        Where nothing is known, the import of each buffer tells.
+        """
         return self.translates is False
 
 
 def read_iommu(address: str, tree: HostTree = HOST) -> Iommu:
-    """The IOMMU in front of a PCI device, as it is now. Never raises.
+    """Return the IOMMU in front of a PCI device, as it is now.
+
+    Never raises.
 
     :param address: ``0000:01:00.0``; empty when it isn't known.
     """
@@ -309,14 +320,14 @@ def read_iommu(address: str, tree: HostTree = HOST) -> Iommu:
 
 @dataclass(frozen=True)
 class LinkRate:
-    """Speed in GT/s and lanes; ``None`` what the kernel doesn't know."""
+    """Speed in GT/s and number of lanes; ``None``: the kernel doesn't know it."""
 
     gts: float | None = None
     width: int | None = None
 
     @property
     def known(self) -> bool:
-        """Whether both are."""
+        """Whether both are known."""
         return self.gts is not None and self.width is not None
 
     @property
@@ -355,7 +366,10 @@ class PcieLink:
         return f'unknown ({self.problem})' if self.problem else str(self.now)
 
     def diagnosis(self) -> str:
-        """One sentence, or nothing when the link is known to be good. What can't be read is never good."""
+        """Return one sentence, or nothing if the link is known to be good.
+
+        A link that can't be read is never good.
+        """
         if self.problem:
             return f"the card's PCIe link can't be read ({self.problem}); {CHECK}"
         if self.now.enough:
@@ -399,7 +413,9 @@ def _rate(device: Path, which: str) -> LinkRate:
 
 
 def read_link(address: str, tree: HostTree = HOST) -> PcieLink:
-    """The link of a PCI device. Never raises: what can't be read is in ``problem``.
+    """Return the link of a PCI device.
+
+    Never raises: what can't be read is in ``problem``.
 
     :param address: ``0000:01:00.0``; empty when it isn't known.
     """

@@ -1,4 +1,6 @@
-"""What ``zc_doctor`` looks at for accelerators that use a Metis card: on PCI, driver, node, rights, PCIe link, IOMMU.
+"""Check for ``zc_doctor`` what accelerators with a Metis card need.
+
+That is: the card on PCI, driver, node, rights, PCIe link, IOMMU.
 
 Sources: ``Documentation/ABI/testing/sysfs-bus-pci`` and ``sysfs-kernel-iommu_groups``; failure
 modes of the ZED X → Metis document.
@@ -35,12 +37,12 @@ _UDEV = 'KERNEL=="metis-*", GROUP="video", MODE="0660"'
 
 
 def _take_a_card() -> tuple[str, ...]:
-    """The accelerators that use a card."""
+    """Return the accelerators that use a card."""
     return tuple(ACCELERATORS.declared.readers[CARD.name])
 
 
 def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
-    """The cards that the inference nodes would take; all of them where nobody says."""
+    """Return the cards that the inference nodes would take; all cards if no node names one."""
     if not needs.known:
         return find_cards(tree)
     found = []
@@ -52,14 +54,17 @@ def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
 
 
 def card_need(needs: Needs) -> Need:
-    """Who needs a Metis card, whatever talks to it."""
+    """Say what needs a Metis card, whichever interface it uses."""
     return needs.accelerator(*_take_a_card())
 
 
 def of_each_card(
     look: Callable[[System, Needs, MetisCard], Finding],
 ) -> Callable[[System, Needs], Iterator[Finding]]:
-    """A check that looks at the cards one by one. Without a card it does not apply: only :func:`metis_cards` complains of that."""
+    """Make a check that looks at the cards one by one.
+
+    Without a card it does not apply: only :func:`metis_cards` complains about that.
+    """
 
     def check(system: System, needs: Needs) -> Iterator[Finding]:
         cards = [] if card_need(needs) is Need.UNUSED else wanted_cards(needs, system.host)
@@ -76,7 +81,7 @@ def of_each_card(
 
 
 def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
-    """Each card with a node, or why there is none; and the card that the parameter file names."""
+    """Report each card with a node, or why there is none; and the parameter file's card."""
     need, cards = card_need(needs), find_cards(system.host)
     if need is Need.UNUSED:
         yield skip(_UNUSED, nodes=[card.path for card in cards])
@@ -104,7 +109,7 @@ def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
 
 @of_each_card
 def metis_access(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """Opening a node for reading and writing."""
+    """Open a node for reading and writing."""
     shown, number = system.shown(card.path), system.open_node(card.path)
     figures = {'errno': number}
     if number == 0:
@@ -132,17 +137,16 @@ def metis_access(system: System, needs: Needs, card: MetisCard) -> Finding:
 
 @of_each_card
 def metis_driver(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """Name and version of the module behind the card, where it tells."""
+    """Report name and version of the module behind the card, where it tells them."""
     folder = system.host.pci(card.pci_address) / 'driver' if card.pci_address else Path('/nowhere')
     if not folder.exists():
         return skip('sysfs does not show its driver', card.name)
     driver, module = folder.resolve().name, folder / 'module'
     name = module.resolve().name if module.exists() else driver
     version = system.read('sys/module', name, 'version')
-    text = (
-        'driver '
-        f"'{driver}'{f', module {name}' if name != driver else ''}{f' {version}' if version else ', which tells no version'}"
-    )
+    text = f"driver '{driver}'"
+    text += f', module {name}' if name != driver else ''
+    text += f' {version}' if version else ', which tells no version'
     return ok(text, card.name, driver=driver, module=name, version=version)
 
 
@@ -152,7 +156,7 @@ def _rate(rate: LinkRate) -> dict[str, object]:
 
 @of_each_card
 def metis_link(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """8 GT/s x4, or what is wrong with it."""
+    """Report 8 GT/s x4, or what is wrong with the link."""
     link = read_link(card.pci_address, system.host)
     figures = {'now': _rate(link.now), 'card': _rate(link.card), 'port': _rate(link.port)}
     trouble = link.diagnosis()
@@ -166,7 +170,7 @@ def metis_link(system: System, needs: Needs, card: MetisCard) -> Finding:
 
 @of_each_card
 def metis_iommu(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """Behind an IOMMU scattered pages are one range of addresses for the card."""
+    """Check the IOMMU, behind which scattered pages are one range of addresses for the card."""
     iommu = read_iommu(card.pci_address, system.host)
     figures = {'group': iommu.group, 'type': iommu.kind, 'iommu': iommu.unit}
     if iommu.translates:
@@ -179,8 +183,11 @@ def metis_iommu(system: System, needs: Needs, card: MetisCard) -> Finding:
             card.name,
             **figures,
         )
-    enable = ('boot without iommu=pt (iommu.passthrough=0)' if iommu.group else
-              'enable the IOMMU (intel_iommu=on, amd_iommu=on, iommus in the device tree)')  # fmt: skip
+    enable = (
+        'boot without iommu=pt (iommu.passthrough=0)'
+        if iommu.group
+        else 'enable the IOMMU (intel_iommu=on, amd_iommu=on, iommus in the device tree)'
+    )
     advice = f'leave heap at auto, which takes a CMA heap then (see memory.heaps), or {enable}'
     return Finding(
         Status.WARN,

@@ -1,4 +1,6 @@
-"""What a model's file says of itself: :func:`facts_of`. Nothing is loaded, and ONNX Runtime isn't needed.
+"""Read what a model's file says about itself: :func:`facts_of`.
+
+It loads nothing and doesn't need ONNX Runtime.
 
 An ONNX file is read field by field after ``onnx.proto``; weights are passed over. Ultralytics
 writes names, size, stride and task as ``metadata_props`` there, and as ``metadata.yaml`` beside
@@ -19,7 +21,17 @@ import yaml
 from zc_perception.errors import ConfigError, message_of, shown
 
 # onnx.proto: TensorProto.DataType
-_TYPES = {1: 'float32', 2: 'uint8', 3: 'int8', 4: 'uint16', 5: 'int16', 6: 'int32', 7: 'int64', 10: 'float16', 11: 'float64'}  # fmt: skip
+_TYPES = {
+    1: 'float32',
+    2: 'uint8',
+    3: 'int8',
+    4: 'uint16',
+    5: 'int16',
+    6: 'int32',
+    7: 'int64',
+    10: 'float16',
+    11: 'float64',
+}
 # Inputs beside the picture by which exporters have boxes scaled: RT-DETR, D-FINE; PaddleDetection.
 BESIDES = ('orig_target_sizes', 'im_shape', 'scale_factor')
 AXES = {
@@ -42,7 +54,10 @@ _IMPOSTORS = (
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """An input or output: sizes that the file leaves open are ``None``."""
+    """An input or output.
+
+    A size that the file leaves open is ``None``.
+    """
 
     name: str
     dtype: str
@@ -54,9 +69,11 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """:param source: the file that says it.
+    """What a model's file says.
+
+    :param source: the file that says it.
     :param said: its metadata, each value parsed.
-    :param inputs: empty where nobody says them.
+    :param inputs: empty where they are unknown.
     """
 
     source: Path
@@ -66,7 +83,7 @@ class ModelFacts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the classes; one whose number has no name is called by its number."""
+        """Return the names of the classes; a class without a name is called by its number."""
         names = self.said.get('names', ())
         if isinstance(names, Mapping):
             numbered = {int(key): name for key, name in names.items() if str(key).isdecimal()}
@@ -77,12 +94,15 @@ class ModelFacts:
 
     @property
     def pictures(self) -> list[TensorFacts]:
-        """The inputs but for those that say sizes; one, if a model can be run here."""
+        """The inputs that are pictures, not sizes; one, if a model can be run here."""
         return [tensor for tensor in self.inputs if tensor.name not in BESIDES]
 
     @property
     def axes(self) -> dict[str, int | None]:
-        """Of the picture's tensor: its layout by where the channels are, and how long each is; empty where it can't be told."""
+        """Return the picture tensor's layout and the length of each axis.
+
+        The place of the channels tells the layout. Empty where it can't be told.
+        """
         shape = self.pictures[0].shape if self.pictures else ()
         if len(shape) != 4:
             return {}
@@ -101,7 +121,7 @@ class ModelFacts:
 
     @property
     def stride(self) -> int:
-        """Of which both sides have to be a multiple."""
+        """The number of which both sides have to be a multiple."""
         stride = self.said.get('stride')
         return (
             max(map(int, stride))
@@ -118,7 +138,7 @@ class ModelFacts:
 
 
 def facts_of(file: Path) -> ModelFacts:
-    """What *file*, and ``metadata.yaml`` beside it, say.
+    """Return what *file*, and ``metadata.yaml`` beside it, say.
 
     :raises ConfigError: it is no model; says what it is instead, and the next step.
     """
@@ -192,7 +212,7 @@ def _span(place: _Place) -> tuple[int, int]:
 
 
 def _fields(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, _Place]]:
-    """Number of each field of a message, and its value or where it lies."""
+    """Yield the number of each field of a message, and its value or where it lies."""
     while start < end:
         key, start = _varint(content, start)
         kind = key & 7
@@ -226,7 +246,7 @@ def _varint(content: mmap.mmap, start: int) -> tuple[int, int]:
 
 
 def _texts(content: mmap.mmap, place: _Place, only: int = 0) -> dict[int, str]:
-    """A message's texts by their numbers, or one alone."""
+    """Return a message's texts by their numbers, or one alone."""
     found = {}
     for number, part in _fields(content, *_span(place)):
         if not isinstance(part, int) and only in (0, number):
@@ -237,7 +257,7 @@ def _texts(content: mmap.mmap, place: _Place, only: int = 0) -> dict[int, str]:
 
 
 def _tensor(content: mmap.mmap, place: _Place) -> TensorFacts:
-    """``ValueInfoProto``: name, and type with element type and shape."""
+    """Read a ``ValueInfoProto``: name, and type with element type and shape."""
     name, kind, shape = '', 0, []
     for number, part in _fields(content, *_span(place)):
         if number == 1:
@@ -262,7 +282,7 @@ def _axis(content: mmap.mmap, place: _Place) -> int | None:
 
 
 def _parsed(text: str) -> Any:
-    """A value of the metadata, which is Python as text; anything else stays the text that it is."""
+    """Parse a value of the metadata, which is Python as text; other values stay texts."""
     if len(text) > _LARGEST_METADATA:
         return text
     try:
@@ -272,7 +292,7 @@ def _parsed(text: str) -> Any:
 
 
 def contradiction(key: str, given: object, source: Path, said: object, advice: str) -> str:
-    """The words for a manifest and a file that differ."""
+    """Return the words for a manifest and a file that differ."""
     return f"key '{key}' is {_short(given)}, but {source.name} says {_short(said)}; {advice}"
 
 

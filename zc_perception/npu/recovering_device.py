@@ -1,4 +1,4 @@
-"""An accelerator that is opened anew after it was lost, and when a device that is late counts as lost."""
+"""Open an accelerator anew after a loss, and decide when a late device counts as lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ Reopen = Callable[[], Accelerator]
 
 @dataclass(frozen=True)
 class DeviceState:
-    """Whether there is a device; replaced as a whole, so that any thread may read it.
+    """Whether there is a device.
+
+    It is replaced as a whole, so that any thread may read it.
 
     :param since_ns: CLOCK_MONOTONIC of the loss; 0 while the device works.
     :param attempt: attempts to open the device since it last yielded a result.
@@ -37,7 +39,10 @@ class DeviceState:
         return self.since_ns != 0
 
     def describe(self) -> str:
-        """``running``, or since when there is no device, how often it was tried, and why it is gone."""
+        """Return ``running``, or since when there is no device, and why.
+
+        Also how often opening it was tried.
+        """
         if not self.recovering:
             return 'running'
         seconds = (time.monotonic_ns() - self.since_ns) / 1e9
@@ -48,13 +53,15 @@ class DeviceState:
 
 
 class RecoveringDevice:
-    """An accelerator and its successors. The scheduler's thread uses it; any thread may read :attr:`state` and the counters.
+    """An accelerator and its successors.
+
+    The scheduler's thread uses it; any thread may read :attr:`state` and the counters.
 
     :meth:`lose` closes the accelerator at once. It is due again after 0.1 s. That time doubles, up
-    to 5 s, each time that opening it fails or that it is lost again before it has yielded a result
-    (:meth:`proved`).
+    to 5 s, each time that opening fails or that the device is lost again before it has yielded a
+    result (:meth:`proved`).
 
-    :param reopen: opens it, with its model; ``None``: nobody can, and it is never lost.
+    :param reopen: opens it, with its model; ``None``: it can't be opened again, and is never lost.
     """
 
     def __init__(self, accelerator: Accelerator, reopen: Reopen | None) -> None:
@@ -74,21 +81,21 @@ class RecoveringDevice:
 
     @property
     def due_ns(self) -> int:
-        """When a lost one may be opened anew, CLOCK_MONOTONIC."""
+        """When a lost device may be opened anew, CLOCK_MONOTONIC."""
         return round(self._retry.due * 1e9)
 
     @property
     def imports(self) -> int:
-        """Of all accelerators since the start, see :attr:`Accelerator.imports`."""
+        """Imports of all accelerators since the start, see :attr:`Accelerator.imports`."""
         return self._past_imports + self.accelerator.imports
 
     @property
     def trial_imports(self) -> int:
-        """Of all accelerators since the start, see :attr:`Accelerator.trial_imports`."""
+        """Trial imports of all accelerators, see :attr:`Accelerator.trial_imports`."""
         return self._past_trial_imports + self.accelerator.trial_imports
 
     def loss(self, error: Exception) -> str:
-        """Why the device is lost, if *error* says so and it can be opened anew; else nothing."""
+        """Return why the device is lost, if *error* says so and it can be opened anew."""
         return str(error) if isinstance(error, DeviceLostError) and self.replaceable else ''
 
     def guarded(self, function: Callable[..., object], *arguments: object) -> str:
@@ -103,14 +110,17 @@ class RecoveringDevice:
         return ''
 
     def lose(self, reason: str) -> None:
-        """Close it, and note when it is due again. Its jobs have been abandoned by now."""
+        """Close the device, and note when it is due again.
+
+        Its jobs have been abandoned by now.
+        """
         self.losses += 1
         self.state = DeviceState(time.monotonic_ns(), self.state.attempt, reason)
         self.close()
         self._retry.failed()
 
     def try_again(self) -> None:
-        """Open it anew; if that fails, it is due later."""
+        """Open the device anew; if that fails, it is due later."""
         assert self._reopen is not None
         self.state = replace(self.state, attempt=self.state.attempt + 1)
         try:
@@ -127,7 +137,7 @@ class RecoveringDevice:
         self.state = DeviceState(attempt=self.state.attempt)
 
     def proved(self) -> None:
-        """It has yielded a result: after the next loss the waiting times begin anew."""
+        """Note that it has yielded a result: after the next loss the waiting times begin anew."""
         if self.state.attempt:
             self._retry.start_over()
             self.state = DeviceState()
@@ -139,7 +149,9 @@ class RecoveringDevice:
 
 
 class HangWatch:
-    """Tells a device that hangs from one that is only late. The scheduler's thread uses it.
+    """Tells a device that hangs from one that is only late.
+
+    The scheduler's thread uses it.
 
     A device hangs after :data:`HANG_TIMEOUTS` timeouts without a result between them. Jobs that
     were in flight together are late together, and count as one timeout. While jobs that were given
@@ -156,15 +168,18 @@ class HangWatch:
         self._full_since_ns = 0
 
     def set_timeout(self, timeout_s: float) -> None:
-        """Of the jobs that come."""
+        """Set the timeout of the jobs that come."""
         self._timeout_s = timeout_s
 
     def start(self) -> None:
-        """A result came, or another device."""
+        """Begin anew: a result came, or another device."""
         self._in_a_row = self._full_since_ns = 0
 
     def timed_out(self, submitted_ns: int) -> str:
-        """A job that was submitted then had no result in time. What to say of a device that hangs, or nothing."""
+        """Note that a job that was submitted at that time had no result in time.
+
+        :returns: what to say about a device that hangs, or nothing.
+        """
         if submitted_ns >= self._last_ns:
             self._in_a_row += 1
             self._last_ns = time.monotonic_ns()
@@ -176,7 +191,10 @@ class HangWatch:
         )
 
     def full(self, is_full: bool, now_ns: int) -> str:
-        """Whether jobs that were given up have every place. What to say of a device that hangs, or nothing."""
+        """Note whether jobs that were given up take every place.
+
+        :returns: what to say about a device that hangs, or nothing.
+        """
         self._full_since_ns = (self._full_since_ns or now_ns) if is_full else 0
         if (
             not is_full

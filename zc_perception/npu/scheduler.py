@@ -1,4 +1,6 @@
-"""Keeps an accelerator busy: frames in, results out in frame order, a bounded number in flight; brings a lost device back.
+"""Keep an accelerator busy: frames in, results out in frame order; bring a lost device back.
+
+The number of frames in flight is bounded.
 
 Read :class:`Scheduler` first. The other classes here are its parts: :class:`InFlight` is a frame
 on the device, :class:`SchedulerStatistics` is what it counts, ``_LatePlaces`` remembers the jobs
@@ -38,7 +40,9 @@ T = TypeVar('T')
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """One submitted frame. Times are CLOCK_MONOTONIC nanoseconds; ``signalled_ns`` is 0 until its fence has been seen.
+    """One submitted frame.
+
+    Times are CLOCK_MONOTONIC nanoseconds; ``signalled_ns`` is 0 until its fence has been seen.
 
     :param submitted_ns: its buffers were imported, and the device was about to get the job.
     """
@@ -55,20 +59,21 @@ class InFlight:
 
 @dataclass
 class SchedulerStatistics:
-    """Frames that a scheduler has seen. Each ends once: taken = refused_disabled + refused_recovering + refused_device + submitted,
-    and submitted = completed + timed_out + failed + in_flight.
+    """Frames that a scheduler has seen.
+
+    Each frame ends once: taken = refused_disabled + refused_recovering + refused_device +
+    submitted, and submitted = completed + timed_out + failed + in_flight.
 
     :param taken: frames taken from the queue.
     :param dropped: frames that a newer one replaced in the queue before they were taken (newest
         wins); not among ``taken``.
-    :param refused_disabled: frames that nobody wanted (detection is switched off).
+    :param refused_disabled: frames that were not wanted (detection is switched off).
     :param refused_recovering: frames that came while there was no device.
     :param refused_device: frames that the device didn't import, or whose job it didn't take.
     :param submitted: jobs.
     :param completed: jobs whose result was handed over.
     :param timed_out: jobs that were given up.
-    :param failed: jobs with an error: the device's, a lost device's, or that of whoever took the
-        result.
+    :param failed: jobs with an error: the device's, a lost device's, or the callback's.
     :param in_flight: jobs submitted and not finished.
     :param losses: how often the device was lost.
     :param recovered: how often it was opened anew.
@@ -97,17 +102,17 @@ class SchedulerStatistics:
 
     @property
     def lost(self) -> int:
-        """Frames that were wanted and have no result, those aside that a newer one replaced."""
+        """Frames that were wanted and have no result, without those that a newer one replaced."""
         return self.refused_recovering + self.refused_device + self.timed_out + self.failed
 
     def utilisation_since(self, earlier: SchedulerStatistics) -> float:
-        """Share of the time since *earlier* in which the device had a job, 0..1."""
+        """Return the share of the time since *earlier* in which the device had a job, 0..1."""
         elapsed_ns = self.at_ns - earlier.at_ns
         return min(1.0, (self.busy_ns - earlier.busy_ns) / elapsed_ns) if elapsed_ns > 0 else 0.0
 
 
 class Scheduler:
-    """Takes frames from a queue, runs them on an accelerator, and hands the results over in frame order.
+    """Take frames from a queue, run them on an accelerator, and hand results over in frame order.
 
     *Threads.* One thread, ``inference``, does everything: it imports and submits, calls
     ``on_result`` and ``on_error``, closes jobs, releases frames, and opens a lost device again. It
@@ -116,15 +121,15 @@ class Scheduler:
     :meth:`stop`; what they want of the accelerator is done by that thread between two frames.
 
     *Who owns what.* The queue belongs to the subscription. A frame that was taken belongs to the
-    scheduler, which releases it right after ``on_result`` or ``on_error`` has returned. Whoever
-    made the accelerator closes :attr:`accelerator` after :meth:`stop`.
+    scheduler, which releases it right after ``on_result`` or ``on_error`` has returned. The code
+    that made the accelerator closes :attr:`accelerator` after :meth:`stop`.
 
     *What a failure costs.* A job that is late, fails, or whose callback raises costs that frame
     and never the thread. A job that was given up keeps its place on the device, and its fence
     keeps the frame's slot, until the device has ended it. A lost device (:class:`DeviceLostError`
-    from any call or job, or several timeouts one after the other) costs all jobs in flight: the
-    accelerator is closed, and *reopen* opens it anew after 0.1 s, 0.2 s … 5 s, until it yields
-    results again. Frames that come meanwhile are released and counted, or wait with *keep_all*.
+    from any call or job, or several timeouts in a row) costs all jobs in flight: the accelerator
+    is closed, and *reopen* opens it anew after 0.1 s, 0.2 s … 5 s, until it yields results again.
+    Frames that come meanwhile are released and counted, or wait with *keep_all*.
 
     :param queue: frames to run; newest wins when its depth is 1.
     :param in_flight: jobs submitted before the first is done, at most what the accelerator takes.
@@ -179,12 +184,12 @@ class Scheduler:
 
     @property
     def accelerator(self) -> Accelerator:
-        """The one in use; while the device is lost, the closed one that it was."""
+        """The accelerator in use; while the device is lost, the closed one that it was."""
         return self._device.accelerator
 
     @property
     def thread(self) -> threading.Thread:
-        """For whoever sets its priority."""
+        """The thread, so that its priority can be set."""
         return self._thread
 
     @property
@@ -194,29 +199,44 @@ class Scheduler:
 
     @property
     def in_flight(self) -> int:
-        """Frames taken from the queue and not finished. Who waits for all frames looks at the queue first and then here: a frame never goes
-        back.
+        """Return the number of frames taken from the queue and not finished.
+
+        To wait for all frames, look at the queue first and then here: a frame never goes back.
         """
         return len(self._jobs) + self._handling
 
     def statistics(self) -> SchedulerStatistics:
-        """A copy of the counters. Any thread."""
+        """Return a copy of the counters.
+
+        Any thread.
+        """
         now, busy_since, device = time.monotonic_ns(), self._busy_since_ns, self._device
         return replace(
-            self._counts, dropped=self._queue.dropped, in_flight=len(self._jobs), losses=device.losses, recovered=device.recovered,
-            imports=device.imports, trial_imports=device.trial_imports, at_ns=now,
+            self._counts,
+            dropped=self._queue.dropped,
+            in_flight=len(self._jobs),
+            losses=device.losses,
+            recovered=device.recovered,
+            imports=device.imports,
+            trial_imports=device.trial_imports,
+            at_ns=now,
             busy_ns=self._counts.busy_ns + (now - busy_since if busy_since else 0),
-        )  # fmt: skip
+        )
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def stop(self) -> bool:
-        """Stop it: jobs in flight are waited for, at most their timeout and one second; queued frames are their owner's. Idempotent.
+        """Stop the thread.
+
+        Idempotent.
+
+        Jobs in flight are waited for, at most their timeout and one second. Queued frames stay
+        with the queue's owner.
 
         :returns: whether the thread has ended. If a call of the accelerator never returned, the
-            accelerator can't be closed; the thread closes it should the call come back.
+            accelerator can't be closed; the thread closes it if the call comes back.
         """
         self._stop = True
         self._awake()
@@ -232,8 +252,10 @@ class Scheduler:
     def trial_import(
         self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
     ) -> Callable[[], None] | None:
-        """:meth:`Accelerator.trial_import`, asked for by another thread and done between two frames. While the device is lost nothing is
-        tried: the new device imports the buffers with their first frames.
+        """Let the scheduler's thread do :meth:`Accelerator.trial_import` between two frames.
+
+        Another thread calls this. While the device is lost nothing is tried: the new device
+        imports the buffers with their first frames.
 
         :raises AcceleratorError: the accelerator can't import them, or had no time for it.
         """
@@ -259,7 +281,9 @@ class Scheduler:
         return None if self._device.state.recovering else self._between_frames(attempt)
 
     def tune(self, values: Mapping[str, Any]) -> None:
-        """Change what may change while it runs, between two frames; jobs in flight keep their deadline.
+        """Change, between two frames, what may change while it runs.
+
+        Jobs in flight keep their deadline.
 
         :param values: of the parameters of the node.
 
@@ -346,7 +370,9 @@ class Scheduler:
             self._submit(frame)
 
     def _has_room(self) -> bool:
-        """Whether the device takes another job. A job that was given up keeps its place until the device has ended it. With *keep_all* no
+        """Return whether the device takes another job.
+
+        A job that was given up keeps its place until the device has ended it. With *keep_all* no
         frame is submitted behind such a job, as it would be late too.
         """
         taken = len(self._jobs) + len(self._late)
@@ -362,7 +388,7 @@ class Scheduler:
             self._lose(lost)
 
     def _wait(self, *, take: bool) -> None:
-        """Until a frame may be taken, a job is done or late, or the owner wants something."""
+        """Wait until a frame may be taken, a job is done or late, or the owner wants something."""
         poller = self._poller
         recovering = self.state.recovering
         # A closed queue polls readable for ever.
@@ -490,7 +516,11 @@ class Scheduler:
         return lost or closing or releasing
 
     def _give_up(self, entry: InFlight) -> str:
-        """No result came in time. The device may still read the frame, so the lease takes the fence: the slot is not reused before it."""
+        """Give up a job whose result did not come in time.
+
+        The device may still read the frame, so the lease takes the fence: the slot is not reused
+        before the fence signals.
+        """
         self._stop_waiting(entry)
         hanging = self._count_late(entry)
         why = (
@@ -505,7 +535,7 @@ class Scheduler:
         return lost or hanging
 
     def _count_late(self, entry: InFlight) -> str:
-        """Count a job without a result in time, whether the driver says so or this thread.
+        """Count a job without a result in time, whether the driver or this thread noticed it.
 
         :returns: why the device counts as lost, if it hangs; else nothing.
         """
@@ -540,7 +570,11 @@ class Scheduler:
         self.failing = None
 
     def _release(self, frame: Frame, fence: Fence | None = None) -> None:
-        """Release a frame. If a callback has kept a view of its pixels, that is refused, and the frame's finalizer takes it back later."""
+        """Release a frame.
+
+        If a callback has kept a view of its pixels, the release is refused, and the frame's
+        finalizer takes it back later.
+        """
         try:
             frame.release(fence)
         except (BufferError, ZcError):
@@ -549,13 +583,13 @@ class Scheduler:
 
 
 class _LatePlaces:
-    """Counts the places on the device that late jobs take: jobs that were given up, but that the device hasn't ended yet.
+    """Count the places on the device that late jobs take.
 
-    A place is free again when the job's fence has signalled. By then the frame's lease owns that
-    fence, and may close it at any time: so this class polls a duplicate of its descriptor. The
-    scheduler's thread uses it.
+    These jobs were given up, but the device hasn't ended them yet. A place is free again when the
+    job's fence has signalled. By then the frame's lease owns that fence, and may close it at any
+    time: so this class polls a duplicate of its descriptor. The scheduler's thread uses it.
 
-    :param poller: where the duplicates are registered; whoever polls it hands what comes to
+    :param poller: where the duplicates are registered; the thread that polls it hands events to
         :meth:`ended`.
     """
 
@@ -594,7 +628,7 @@ class _LatePlaces:
         return fence
 
     def ended(self, fd: int) -> bool:
-        """Whether *fd* is one of these; its place is free then."""
+        """Return whether *fd* is one of these; its place is free then."""
         place = self._fences.pop(fd, None)
         if place is None:
             return False
@@ -604,7 +638,7 @@ class _LatePlaces:
         return True
 
     def keep(self, fence: Fence) -> None:
-        """Own a fence that no lease wants. A fence that is closed before it has signalled never does."""
+        """Own a fence that no lease wants, because a fence that is closed early never signals."""
         self._kept.append(fence)
 
     def _close_kept(self, over: Callable[[Fence], bool]) -> None:
@@ -614,14 +648,14 @@ class _LatePlaces:
                 fence.close()
 
     def clear(self) -> None:
-        """Forget all: their device is gone, or nobody waits any more."""
+        """Forget all places: their device is gone, or they are no longer needed."""
         for fd in list(self._fences):
             self.ended(fd)
         self._close_kept(lambda fence: True)
 
 
 class _CallQueue:
-    """What other threads want to have done on the scheduler's thread, in the order in which they asked."""
+    """Calls that other threads want done on the scheduler's thread, in the order of asking."""
 
     def __init__(self) -> None:
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
@@ -632,7 +666,7 @@ class _CallQueue:
         return bool(self._calls)
 
     def run(self, function: Callable[[], T], wake: Callable[[], None], timeout_s: float) -> T:
-        """Have *function* run by the other thread, and wait for what it returns or raises.
+        """Let the other thread run *function*, and wait for what it returns or raises.
 
         :param wake: tells the other thread to look.
         :raises AcceleratorError: not within *timeout_s*, or there is no other thread any more.
@@ -649,7 +683,7 @@ class _CallQueue:
         return answer.result()
 
     def work_off(self) -> None:
-        """Run what is there."""
+        """Run the calls that wait."""
         while self._calls:
             with contextlib.suppress(IndexError):  # refused meanwhile
                 answer, function = self._calls.popleft()
@@ -660,7 +694,7 @@ class _CallQueue:
                         answer.set_exception(error)
 
     def refuse(self, reason: str) -> None:
-        """Refuse what is there and what comes."""
+        """Refuse the calls that wait and all later ones."""
         with self._lock:
             self._refusal = f'the accelerator is not available: {reason}'
         while self._calls:

@@ -1,6 +1,7 @@
-"""Which accelerator: the named one, or the first of ``auto``'s order that fits, with the reasons of the others.
+"""Choose the accelerator: the named one, or the first of ``auto``'s order that fits.
 
-Which there are is in :mod:`zc_perception.npu.kinds`; what each can do its class says.
+It also gives the reasons why the others don't. :mod:`zc_perception.npu.kinds` lists the
+accelerators; each class says what it can do.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ class Selection:
 
     :param manifest: the model's variant for this accelerator.
     :param reasons: one sentence for each better accelerator that didn't fit.
-    :param without_card: whether there is no card on this machine, so that those sentences tell of
+    :param without_card: whether this machine has no card at all, so that these sentences report
         nothing that is wrong.
-    :param reopen: opens the same accelerator anew and loads the model, for when the device was
-        lost.
+    :param reopen: opens the same accelerator anew and loads the model, for use after the device
+        was lost.
     """
 
     accelerator: Accelerator
@@ -38,7 +39,10 @@ class Selection:
 
 
 def auto_order() -> tuple[str, ...]:
-    """The accelerators that ``auto`` tries, as they say it themselves; those of broken packages aside."""
+    """Return the accelerators that ``auto`` tries, in the order that they declare.
+
+    Those of broken packages are left out.
+    """
     places: dict[str, int] = {}
     for name in ACCELERATORS.names:
         with suppress(ConfigError):
@@ -49,12 +53,12 @@ def auto_order() -> tuple[str, ...]:
 
 
 def candidates(name: str) -> tuple[str, ...]:
-    """The accelerators that a value of parameter ``accelerator`` stands for, the best first."""
+    """Return the accelerators that a value of parameter ``accelerator`` stands for, best first."""
     return auto_order() if name == AUTO else (name,)
 
 
 def engines_of(name: str) -> tuple[str, ...]:
-    """Engines of manifests that an accelerator runs, best first; ``auto``: all that it tries.
+    """Return the engines that an accelerator runs, best first; ``auto``: all that it tries.
 
     :raises ConfigError: there is none of that name, or its package is broken.
     """
@@ -64,7 +68,7 @@ def engines_of(name: str) -> tuple[str, ...]:
 
 
 def _variant(name: str, manifest: ModelManifest) -> ModelManifest:
-    """What *name* would run.
+    """Return the variant that *name* would run.
 
     :raises ConfigError: the manifest has nothing for it, or its file isn't there.
     """
@@ -114,7 +118,7 @@ def open_accelerator(
     """Open an accelerator and load the model's variant for it.
 
     :param name: ``auto``, or one of :data:`~zc_perception.npu.kinds.ACCELERATORS`.
-    :param values: of the inference node's parameters, as they are now, also when the device is
+    :param values: the inference node's parameters as they are now, also when the device is
         opened again; where one is missing, the accelerator's default counts.
     :raises ConfigError: the model can't run there, or nowhere; the message says why, and what
         could be chosen instead.

@@ -1,7 +1,8 @@
-"""What Voyager's compiler says of a model's input: ``model.json``, which the runtime loads, and ``manifest.json`` beside it.
+"""Read what Voyager's compiler says about a model's input.
 
-``model.json`` has the input as it lies in memory; only ``manifest.json`` tells what of that is
-padding. All else the runtime says itself when it has loaded the model.
+It is in ``model.json``, which the runtime loads, and ``manifest.json`` beside it. ``model.json``
+has the input as it lies in memory; only ``manifest.json`` tells which part of that is padding. The
+runtime says everything else itself when it has loaded the model.
 
 Source: files of SDK 1.3 to 1.6 (``model.json`` version 4.0, ``manifest.json`` version 1.1) and the
 SDK's own reader of them.
@@ -30,8 +31,8 @@ _PADDING = 'n_padded_ch_inputs'
 class CompiledInput:
     """A compiled model's first input.
 
-    :param shape: as it lies in memory, NHWC, padding included.
-    :param inner_shape: without padding; ``None`` where nobody says.
+    :param shape: as it lies in memory, NHWC, with padding.
+    :param inner_shape: without padding; ``None`` where it is unknown.
     :param preprocess_graph: an ONNX file that has to run on the host before the NPU; empty for
         none.
     """
@@ -63,7 +64,7 @@ def _wrong(path: Path, key: str, value: object, allowed: str) -> ConfigError:
 
 
 def _numbers(value: object, low: int) -> tuple[int, ...]:
-    """A list of whole numbers from *low* on; empty: it is none."""
+    """Return a list of whole numbers from *low* on; empty: it is no such list."""
     return (
         tuple(value)
         if isinstance(value, list) and all(type(n) is int and n >= low for n in value)
@@ -72,7 +73,10 @@ def _numbers(value: object, low: int) -> tuple[int, ...]:
 
 
 def _find_manifest(path: Path) -> Path | None:
-    """``manifest.json`` beside *path*, or in the folder above, where it names *path*'s own folder (``lib_export/model.json``)."""
+    """Find ``manifest.json`` beside *path*, or in the folder above.
+
+    There it counts only if it names *path*'s own folder (``lib_export/model.json``).
+    """
     beside, above = path.with_name('manifest.json'), path.parent.parent / 'manifest.json'
     if beside.is_file():
         return beside
@@ -85,14 +89,17 @@ def _find_manifest(path: Path) -> Path | None:
 
 
 def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """:param listed: the padding of each input, of which there may be none."""
+    """Return the shape without padding.
+
+    :param listed: the padding of each input, of which there may be none.
+    """
     if not listed:
         return None
     numbers = _numbers(listed[0], 0) if isinstance(listed, list) else ()
     if len(numbers) == 4:  # early SDKs: top, left, bottom, right
         top, left, bottom, right = numbers
         numbers = (0, 0, top, bottom, left, right)
-    around = [sum(numbers[2 * axis : 2 * axis + 2]) for axis in range(len(shape))]
+    around = [sum(numbers[slice(2 * axis, 2 * axis + 2)]) for axis in range(len(shape))]
     if not 0 < len(numbers) <= 2 * len(shape) or any(
         size <= both for size, both in zip(shape, around, strict=True)
     ):
@@ -109,7 +116,7 @@ def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tupl
 
 
 def read_compiled_input(path: Path) -> CompiledInput | None:
-    """What is known of a compiled model's input before it is loaded.
+    """Return what is known about a compiled model's input before it is loaded.
 
     :param path: ``model.json``.
     :returns: ``None`` for a file that only the runtime can read: not JSON by its name, or of a
@@ -153,10 +160,13 @@ def read_compiled_input(path: Path) -> CompiledInput | None:
 
 
 class VoyagerRules(EngineRules):
-    """Engine ``axruntime``: a compiled model, which says itself what its input is like in memory."""
+    """Engine ``axruntime``: a compiled model, which says itself how its input lies in memory."""
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
-        """See :class:`EngineRules`. Without the file nobody says, and nobody needs it."""
+        """Return the input's size, see :class:`EngineRules`.
+
+        Without the file it is unknown and unused.
+        """
         super().input_size(given, file, place)
         compiled = None if file is None else read_compiled_input(file)
         if compiled is None:

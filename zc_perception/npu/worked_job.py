@@ -1,4 +1,7 @@
-"""A job that a thread of the accelerator itself works on, as of ``onnx`` and ``axruntime``: shared by that thread and the job's owner."""
+"""A job that a thread of the accelerator itself works on, as for ``onnx`` and ``axruntime``.
+
+That thread and the job's owner share it.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +23,23 @@ class Result(Protocol):
 
     @property
     def raw(self) -> Outputs:
-        """Them, as heads take them."""
+        """Return the outputs as heads take them."""
 
     def begin_reading(self) -> None:
-        """The CPU is about to read them."""
+        """Begin the CPU's reading of them."""
 
     def end_reading(self) -> None:
-        """The CPU has read them."""
+        """End the CPU's reading of them."""
 
 
 @dataclass
 class HostResult:
-    """What an engine yielded: memory of the process, which nobody else writes."""
+    """What an engine yielded: memory of the process that nothing else writes."""
 
     raw: Outputs
 
     def begin_reading(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing: the memory can be read at any time."""
 
     end_reading = begin_reading
 
@@ -45,10 +48,11 @@ R = TypeVar('R', bound=Result)
 
 
 class WorkedJob(Generic[R]):
-    """One frame on its way through a thread. Its owner's side is :class:`zc_perception.npu.accelerator.Job`.
+    """One frame on its way through a thread.
 
-    It keeps the frame until its pixels were read, and the result from its arrival until the owner
-    ends the job. It is open until the thread and the owner are both done with it.
+    Its owner sees it as a :class:`zc_perception.npu.accelerator.Job`. It keeps the frame until its
+    pixels were read, and the result from its arrival until the owner ends the job. It is open
+    until the thread and the owner are both done with it.
 
     *In what order.* The thread calls :meth:`begin_reading`, :meth:`end_reading` and
     :meth:`finish`; the owner :meth:`close` or :meth:`abandon`, at any time.
@@ -78,13 +82,13 @@ class WorkedJob(Generic[R]):
         return not self._owner_done
 
     def begin_reading(self) -> Frame | None:
-        """The frame to read; ``None``: the job was ended meanwhile, and the frame is somebody else's again."""
+        """Return the frame to read; ``None``: the job was ended, so the frame is gone."""
         with self._lock:
             self._frame_is_read = self._frame is not None
             return self._frame
 
     def end_reading(self) -> None:
-        """The frame's pixels aren't needed any more."""
+        """Note that the frame's pixels aren't needed any more."""
         with self._lock:
             self._frame, self._frame_is_read = None, False
             let_go = self._let_go
@@ -92,7 +96,7 @@ class WorkedJob(Generic[R]):
             let_go.signal()
 
     def finish(self, result: R | None, error: AcceleratorError | None = None) -> None:
-        """The thread is done: here is the result, or there is none because of *error*."""
+        """Note that the thread is done: with *result*, or without because of *error*."""
         with self._lock:
             self._worker_done = True
             over = self._owner_done
@@ -119,7 +123,11 @@ class WorkedJob(Generic[R]):
         return result.raw
 
     def abandon(self) -> EventFence:
-        """See :class:`Job`. The frame is free as soon as nobody reads it, the place when the thread has come to the job."""
+        """Give the job up, see :class:`Job`.
+
+        The frame is free as soon as nothing reads it, the place when the thread has come to the
+        job.
+        """
         let_go = EventFence()
         self._end(let_go)
         return let_go

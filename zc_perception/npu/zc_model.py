@@ -1,4 +1,7 @@
-"""``zc_model``: what a model's file says of itself, how it is understood, whether it runs here; and a manifest to start from. No ROS."""
+"""``zc_model``: say what a model's file contains, how it is understood, and whether it runs here.
+
+It also writes a manifest to start from. No ROS.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Entry point; 0 if the model runs."""
+    """Run ``zc_model``; return 0 if the model runs."""
     with ending_quietly():
         from zc_perception.programs import start
 
@@ -75,7 +78,7 @@ def _say(text: str) -> None:
 
 
 def manifest_text(manifest: ModelManifest) -> str:
-    """A ``model.yaml`` that says the same as what was understood."""
+    """Return a ``model.yaml`` that says the same as what was understood."""
     import yaml
 
     network, head = manifest.input, manifest.head

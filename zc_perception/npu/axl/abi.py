@@ -1,8 +1,9 @@
-"""The kernel interface of an Axelera driver that imports dma-bufs: structs, flags, ioctl numbers. No I/O.
+"""The kernel interface of an Axelera driver that imports dma-bufs: structs, flags, ioctl numbers.
 
-Source: the UAPI header ``test/rig/module/axl_ioctl.h``, which says what every member means and
-which errno every mistake gets. ``test/npu/test_axl_abi.py`` has a C compiler compare the two, so
-that neither can change alone. Little-endian, natural alignment, 64-bit kernel.
+This file does no I/O. Source: the UAPI header ``test/rig/module/axl_ioctl.h``, which says what
+every member means and which errno every mistake gets. ``test/npu/test_axl_abi.py`` has a C
+compiler compare the two, so that neither can change alone. Little-endian, natural alignment,
+64-bit kernel.
 """
 
 from __future__ import annotations
@@ -117,7 +118,10 @@ class AxlFormat(ctypes.LittleEndianStructure):
 
 
 class AxlQuery(ctypes.LittleEndianStructure):
-    """``struct axl_query``: what the device can do; `formats_ptr` has room for `num_formats` `AxlFormat`."""
+    """``struct axl_query``: what the device can do.
+
+    `formats_ptr` has room for `num_formats` `AxlFormat`.
+    """
 
     _fields_ = (
         ('struct_size', ctypes.c_uint32),
@@ -166,12 +170,15 @@ class Requests:
 
 
 def ioc(direction: int, ioctl_type: str, number: int, size: int) -> int:
-    """Return what the kernel's ``_IOC()`` makes of these."""
+    """Return what the kernel's ``_IOC()`` makes of these arguments."""
     return direction << 30 | size << 16 | ord(ioctl_type) << 8 | number
 
 
 def requests(numbers: Mapping[str, int] | None = None) -> Requests:
-    """Return the request codes; `numbers` replaces some of `IOCTL_NUMBERS` for a driver that chose others."""
+    """Return the request codes.
+
+    `numbers` replaces some of `IOCTL_NUMBERS` for a driver that chose others.
+    """
     chosen = {**IOCTL_NUMBERS, **(numbers or {})}
     return Requests(
         **{
@@ -182,7 +189,7 @@ def requests(numbers: Mapping[str, int] | None = None) -> Requests:
 
 
 def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
-    """Numbers from texts such as ``submit=65`` or ``submit=0x41``.
+    """Parse numbers from texts such as ``submit=65`` or ``submit=0x41``.
 
     :raises ConfigError: names the parameter, the entry and what is allowed.
     """

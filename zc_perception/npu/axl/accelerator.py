@@ -1,21 +1,23 @@
-"""The ``axl`` accelerator: the Metis driver imports the camera's own buffer and reads it there. No pass of the CPU over pixels.
+"""The ``axl`` accelerator: the Metis driver imports the camera's own buffer and reads it there.
 
-Needs a driver with the ioctls of ``axl_ioctl.h``; the shipped one has none and answers ENOTTY,
-which the error says. Read :class:`AxlAccelerator` first, then :class:`AxlJob`; the memory of
-results is in :class:`ResultBuffers`.
+The CPU makes no pass over pixels.
+
+It needs a driver with the ioctls of ``axl_ioctl.h``. The shipped driver has none and answers
+ENOTTY, and the error says so. Read :class:`AxlAccelerator` first, then :class:`AxlJob`; the memory
+of results is in :class:`ResultBuffers`.
 
 :class:`ImportCache` remembers which buffers the device has imported, so that the steady state
 imports nothing. The key is (device-open epoch, direction, fourcc, modifier, width, height, per
-plane (st_dev, st_ino, offset, stride)). An entry owns duplicates of the descriptors: as long as it
-is a key, the kernel can't give its inode number to another buffer.
+plane (st_dev, st_ino, offset, stride)). An entry owns duplicates of the descriptors: as long as
+the entry exists, the kernel can't give the inode number to another buffer.
 
 A duplicate and an import keep the memory, too, so an entry has to go when the buffer's owner gives
-it up: a pool that retires or replaces a slot or is closed, a link whose producer is gone. All of
-them close their :class:`DmaBuf`, on whichever thread, and the buffer itself tells the cache
-(:meth:`DmaBuf.tell_end`): nobody has to remember to connect a pool with a cache. What was told
-waits in a queue for the cache's own thread.
+the buffer up: a pool that retires or replaces a slot or is closed, a link whose producer is gone.
+All these close their :class:`DmaBuf`, on any thread, and the buffer itself tells the cache
+(:meth:`DmaBuf.tell_end`). So no code has to connect a pool with a cache. These messages wait in a
+queue for the cache's own thread.
 
-An import that a job in flight reads is not taken away from it, whoever asks: :class:`ImportsInUse`
+An import that a job in flight reads is never taken away from that job: :class:`ImportsInUse`
 releases it after its last job.
 """
 
@@ -55,15 +57,15 @@ CacheKey = tuple[Hashable, ...]
 def import_key(
     epoch: int, direction: int, layout: ImageLayout, buffers: Sequence[DmaBuf]
 ) -> CacheKey:
-    """The key of one image."""
+    """Return the key of one image."""
     planes = tuple((buffers[p.buffer].identity, p.offset, p.stride) for p in layout.planes)
     return epoch, direction, layout.fourcc, layout.modifier, layout.width, layout.height, planes
 
 
 class ImportsInUse:
-    """Knows which jobs read which handle, and gives a handle back to the device after its last job. One thread uses it.
+    """Know which jobs read which handle, and give a handle back after its last job.
 
-    ``release_errors`` counts handles that the device refused to take back, and
+    One thread uses it. ``release_errors`` counts handles that the device refused to take back, and
     ``last_release_error`` says why. Nothing is raised, because no frame has a part in it.
     """
 
@@ -75,11 +77,11 @@ class ImportsInUse:
         self.last_release_error = ''
 
     def hold(self, handle: int) -> None:
-        """A job reads it from now on."""
+        """Note that a job reads the handle from now on."""
         self._jobs[handle] += 1
 
     def let_go(self, handle: int) -> None:
-        """That job has ended; after the last one what was to be released is."""
+        """Note that the job has ended; release the handle if it should be and no job is left."""
         self._jobs[handle] -= 1
         if self._jobs[handle] <= 0:
             del self._jobs[handle]
@@ -88,7 +90,7 @@ class ImportsInUse:
                 self._give_back(handle)
 
     def release(self, handle: int) -> None:
-        """Release it, now or after its last job."""
+        """Release the handle now, or after its last job."""
         if handle in self._jobs:
             self._waiting.add(handle)
         else:
@@ -114,9 +116,10 @@ class CachedImport:
 
 
 class ImportCache:
-    """Keeps a device's imports of buffers, so that each buffer is imported once and not with every frame.
+    """Keep a device's imports, so that each buffer is imported once and not with every frame.
 
-    With more than ``limit`` entries, the one that was unused for the longest time goes.
+    If there would be more than ``limit`` entries, the one that was unused for the longest time
+    goes.
 
     One thread uses it. A buffer may end on any thread: its identity is queued, and the next
     :meth:`get` gives its import back.
@@ -135,7 +138,10 @@ class ImportCache:
         return len(self._entries)
 
     def get(self, key: CacheKey, buffers: Sequence[DmaBuf], make: Callable[[], int]) -> int:
-        """The handle for *key*, imported by *make* at the first time. Forgets what has ended first."""
+        """Return the handle for *key*; *make* imports it at the first time.
+
+        Imports of buffers that have ended are released first.
+        """
         self.forget_ended()
         entry = self._entries.get(key)
         if entry is not None:
@@ -167,7 +173,10 @@ class ImportCache:
             self._drop(key)
 
     def forget_ended(self) -> None:
-        """Release the imports of all buffers that have ended since. Cheap when there are none."""
+        """Release the imports of all buffers that have ended since.
+
+        Cheap if there are none.
+        """
         while not self._ended.empty():
             self.forget(self._ended.get_nowait())
 
@@ -193,10 +202,10 @@ def _is_tight(layout: ImageLayout, num_buffers: int) -> bool:
 
 
 class AxlAccelerator(Axl):
-    """One card whose driver imports dma-bufs. It has no thread of its own: the driver signals each job's fence.
+    """One card whose driver imports dma-bufs.
 
-    It owns the open device node, the cache of imports and, while a model is loaded, one result
-    buffer for each job in flight.
+    It has no thread of its own: the driver signals each job's fence. It owns the open device node,
+    the cache of imports and, while a model is loaded, one result buffer for each job in flight.
 
     Without the cache every frame is imported and released, as the document's sample does.
 
@@ -437,10 +446,12 @@ class AxlAccelerator(Axl):
 
 
 def open_result_heap(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
-    """*count* result buffers from the best heap that has room for all of them: CMA, or else the system heap.
+    """Allocate *count* result buffers from the best heap that has room for all of them.
 
-    :returns: the heap, the buffers, and a sentence worth saying when it is no CMA heap.
-    :raises AllocationError: no heap has.
+    That is CMA, or else the system heap.
+
+    :returns: the heap, the buffers, and a sentence to report if it is no CMA heap.
+    :raises AllocationError: no heap has room.
     """
     heap, reasons = open_heap(use=HeapUse.NPU_RESULT)
     try:
@@ -462,7 +473,7 @@ def open_result_heap(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
 
 
 def allocate_results(heap: Heap, size: int, count: int) -> list[DmaBuf]:
-    """*count* buffers, or none and a closed heap.
+    """Allocate *count* buffers; if there is no room for all, free them and close the heap.
 
     :raises AllocationError: there is no room for all.
     """
@@ -479,7 +490,10 @@ def allocate_results(heap: Heap, size: int, count: int) -> list[DmaBuf]:
 
 
 class ResultBuffer:
-    """A result's memory; mapped at its first result and not again, as are the views of its tensors."""
+    """A result's memory.
+
+    It is mapped for its first result and not again. The views of its tensors are made once, too.
+    """
 
     def __init__(self, buffer: DmaBuf, specs: Sequence[TensorSpec]) -> None:
         self.buffer = buffer
@@ -487,21 +501,26 @@ class ResultBuffer:
         self._tensors: tuple[RawTensor, ...] = ()
 
     def tensors(self) -> tuple[RawTensor, ...]:
-        """Views of the mapping, the same at each call."""
+        """Return views of the mapping, the same ones at each call."""
         if not self._tensors:
             memory = self.buffer.memory()
             self._tensors = tuple(spec.view(memory) for spec in self._specs)
         return self._tensors
 
     def close(self) -> None:
-        """Unmap and close it; memory that somebody still looks at stays until he doesn't."""
+        """Unmap and close it.
+
+        Memory with a view that is still in use stays until that view ends.
+        """
         self._tensors = ()
         with contextlib.suppress(BufferError):
             self.buffer.close()
 
 
 class ResultBuffers:
-    """One buffer for each job in flight. Those of jobs that were given up come back once their fences have signalled.
+    """One buffer for each job in flight.
+
+    Buffers of jobs that were given up come back once their fences have signalled.
 
     :param jobs: told when a job that was given up doesn't read its import any more.
     """
@@ -522,16 +541,16 @@ class ResultBuffers:
 
     @property
     def busy(self) -> int:
-        """Buffers that jobs have."""
+        """Return how many buffers jobs have."""
         return len(self._all) - len(self._spare)
 
     @property
     def late(self) -> int:
-        """Of these, those of jobs that were given up."""
+        """Return how many of the busy buffers belong to jobs that were given up."""
         return len(self._late)
 
     def take(self) -> ResultBuffer:
-        """A buffer that no job writes.
+        """Return a buffer that no job writes.
 
         :raises AcceleratorError: there is none.
         """
@@ -544,7 +563,10 @@ class ResultBuffers:
         return self._spare.pop()
 
     def collect(self) -> None:
-        """Take back what jobs have ended with that were given up. Cheap when there are none."""
+        """Take back buffers of given-up jobs that have ended.
+
+        Cheap if there are none.
+        """
         for entry in self._late[:]:
             fence, ended = entry
             if fence.wait(0.0):
@@ -553,20 +575,23 @@ class ResultBuffers:
                 ended()
 
     def give_back(self, result: ResultBuffer, handle: int) -> None:
-        """A job is done with it, and with its import."""
+        """Take the buffer back from a job that is done with it, and with its import."""
         if not self._closed:
             self._spare.append(result)
             self._jobs.let_go(handle)
 
     def give_back_late(self, result: ResultBuffer, handle: int, fence: SyncFile) -> None:
-        """A job will be done with both when *fence*, owned from here on, has signalled."""
+        """Take both back when *fence* has signalled; the buffers own the fence from here on."""
         if self._closed:
             fence.close()
         else:
             self._late.append((fence, lambda: self.give_back(result, handle)))
 
     def close(self) -> None:
-        """Close all; the driver keeps what its jobs still write. A second call does nothing."""
+        """Close all buffers; the driver keeps those that its jobs still write.
+
+        Idempotent.
+        """
         self._closed = True
         for fence, _ in self._late:
             fence.close()
@@ -577,7 +602,11 @@ class ResultBuffers:
 
 
 class AxlJob:
-    """A submitted frame; holds its import and a result buffer until it is closed, or given up and ended."""
+    """A submitted frame.
+
+    It holds its import and a result buffer until it is closed, or until it was given up and has
+    ended.
+    """
 
     def __init__(
         self,
@@ -598,7 +627,9 @@ class AxlJob:
         self._ended = False
 
     def outputs(self) -> Outputs:
-        """See :class:`Job`: views of the result buffer, which the device may write again after :meth:`close`.
+        """Return views of the result buffer, see :class:`Job`.
+
+        The device may write the buffer again after :meth:`close`.
 
         :raises AcceleratorError: the fence has not signalled, or an error; see
             :meth:`JobFence.check`.
@@ -615,7 +646,7 @@ class AxlJob:
         return self._result.tensors()
 
     def _end(self) -> bool:
-        """Whether this is the first end; ends the CPU's access."""
+        """End the CPU's access; return whether this is the first end."""
         if self._ended:
             return False
         self._ended = True

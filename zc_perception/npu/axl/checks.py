@@ -1,4 +1,7 @@
-"""What ``zc_doctor`` looks at for accelerator axl: the driver's ioctls, and whether a real buffer of each heap can be imported."""
+"""Check for ``zc_doctor`` what accelerator axl needs.
+
+That is: the driver's ioctls, and whether the card can import a real buffer of each heap.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _OTHER_DRIVER = (
 
 
 def numbers_of(needs: Needs) -> Mapping[str, int]:
-    """The driver's ioctl numbers that the parameter file gives.
+    """Return the driver's ioctl numbers that the parameter file gives.
 
     :raises ConfigError: they can't be understood.
     """
@@ -39,7 +42,7 @@ def numbers_of(needs: Needs) -> Mapping[str, int]:
 
 
 def open_card(system: System, needs: Needs, card: MetisCard) -> AxlDevice:
-    """A card's node, with the ioctl numbers that the parameter file gives.
+    """Open a card's node with the ioctl numbers that the parameter file gives.
 
     :raises ZcError: it can't be opened.
     """
@@ -47,7 +50,7 @@ def open_card(system: System, needs: Needs, card: MetisCard) -> AxlDevice:
 
 
 def metis_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
-    """What QUERY says, or which generation the driver is of."""
+    """Report what QUERY says, or which generation the driver is of."""
     if needs.accelerator('axl') is Need.UNUSED and card_need(needs) is not Need.UNUSED:
         yield skip('the parameter file uses no accelerator axl')
     else:
@@ -65,9 +68,12 @@ def _ioctls(system: System, needs: Needs, card: MetisCard) -> Finding:
             need.missing, f'{card.name} does not answer: {error}', 'see metis.access', card.name
         )
     figures = {
-        'level': answer.level, 'max_in_flight': answer.max_in_flight, 'stride_align': answer.stride_align,
-        'offset_align': answer.offset_align, 'formats': len(answer.formats),
-    }  # fmt: skip
+        'level': answer.level,
+        'max_in_flight': answer.max_in_flight,
+        'stride_align': answer.stride_align,
+        'offset_align': answer.offset_align,
+        'formats': len(answer.formats),
+    }
     if answer.level >= 2:
         limits = f'{answer.max_in_flight} jobs in flight, strides of {answer.stride_align} bytes'
         return ok(
@@ -92,7 +98,7 @@ def _ioctls(system: System, needs: Needs, card: MetisCard) -> Finding:
 
 
 def import_trials(system: System, needs: Needs) -> Iterator[Finding]:
-    """Each heap's buffer into each card that can be opened."""
+    """Import a buffer of each heap into each card that can be opened."""
     cards, names = find_cards(system.host), list(heap_nodes(system))
     need = needs.accelerator('axl')
     if not cards or need is Need.UNUSED:
@@ -165,7 +171,7 @@ def _imports_into(
 
 
 def _import_need(needs: Needs, name: str) -> Need:
-    """A heap that the cameras don't use may be of no use to the card."""
+    """Return how bad it is if the card can't import from a heap; cameras may not use that heap."""
     return needs.accelerator('axl') if needs.heap(name) is Need.REQUIRED else Need.POSSIBLE
 
 
@@ -190,7 +196,10 @@ def _imported(
 def _attached(
     system: System, needs: Needs, card: MetisCard, buffer: DmaBuf, subject: str
 ) -> Finding:
-    """With the shipped driver, which can only say whether it could: a page, as a failed attach keeps the buffer for ever."""
+    """Ask the shipped driver, which can only say whether it could attach the buffer.
+
+    The buffer is one page, because a failed attach keeps the buffer for ever.
+    """
     if buffer.kind is not BufferKind.DMABUF:
         raise AcceleratorError(f'{buffer.heap} gave no dma-buf')
     answer = probe_shipped_attach(card.path, buffer, tree=system.host)

@@ -1,4 +1,7 @@
-"""An open ``/dev/metis-*``: one method per ioctl, errnos as exceptions that say what to do, nothing cached."""
+"""An open ``/dev/metis-*``: one method for each ioctl.
+
+Errnos become exceptions that say what to do. Nothing is cached.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ from zc_perception.pixel.modifier import LINEAR
 JOB = 'job'
 """The request that a fence's error names."""
 ENOTSUPP = 524
-"""The kernel's own number, which some exporters let out to user space; C libraries have no name for it."""
+"""The kernel's own number, which some exporters let out to user space.
+
+C libraries have no name for it."""
 _FORMATS = 64
 _MAX_FORMATS = 4096
 _ATTEMPTS = 100
@@ -106,21 +111,25 @@ ADVICE: Mapping[int, str] = {
     **NO_DESCRIPTOR,
     **{number: text for numbers, text in _ADVICE_BY_ERRNOS.items() for number in numbers},
 }
-"""What the driver's errnos mean and what to do about them. Source: the UAPI header ``axl_ioctl.h`` for the errnos, the failure modes of the
-ZED X → Metis document for the advice."""
+"""What the driver's errnos mean and what to do about them.
+
+Source: the UAPI header ``axl_ioctl.h`` for the errnos, the failure modes of the ZED X → Metis
+document for the advice."""
 
 
 def errno_name(number: int) -> str:
-    """``EINVAL`` and the like."""
+    """Return ``EINVAL`` and the like."""
     return 'ENOTSUPP' if number == ENOTSUPP else errno.errorcode.get(number, str(number))
 
 
 class AxlError(AcceleratorError):
-    """An axl ioctl failed, or a job. ``errno`` says how, the message also what to do about it.
+    """An axl ioctl failed, or a job.
+
+    ``errno`` is the kind of error, and the message also says what to do about it.
 
     :param request: which ioctl, or :data:`JOB`.
     :param number: the errno.
-    :param detail: what it was about.
+    :param detail: what the call was about.
     :param more: a further sentence of diagnosis.
     """
 
@@ -147,7 +156,7 @@ class AxlGoneError(AxlError, DeviceLostError):
 def axl_error(
     request: str, number: int, detail: str = '', *, gone: bool = False, more: str = ''
 ) -> AxlError:
-    """The exception for an errno.
+    """Return the exception for an errno.
 
     :param gone: the card doesn't answer any more, which makes an input/output error the loss of
         the device.
@@ -157,7 +166,7 @@ def axl_error(
 
 
 def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
-    """The exception for a device node that can't be opened.
+    """Return the exception for a device node that can't be opened.
 
     :param found: which cards there are, or why there are none.
     """
@@ -199,11 +208,14 @@ class AxlCapabilities:
 
     @property
     def jobs(self) -> int:
-        """That are submitted to it before the first has completed."""
+        """Jobs that the card takes before the first one has completed."""
         return min(self.max_in_flight, _MOST_IN_FLIGHT)
 
     def constraints(self, path: str, iommu: Iommu) -> BufferConstraints:
-        """Frames that the card at *path*, behind that IOMMU, can import."""
+        """Return the constraints of frames that the card at *path* can import.
+
+        *iommu* is the IOMMU in front of it.
+        """
         return BufferConstraints(
             f'axl {path}',
             formats=self.formats or ((NV12, LINEAR),),
@@ -219,9 +231,9 @@ class AxlCapabilities:
 class JobFence(SyncFile):
     """A job's fence: a sync_file of the driver, whose error is the driver's errno, explained.
 
-    :param explain: makes the exception for the errno that the job ended with; asked only when one
-        did.
-    :param seqno: the driver's number of the job; 0: it didn't say.
+    :param explain: makes the exception for the errno that the job ended with; called only after
+        an error.
+    :param seqno: the driver's number of the job; 0: the driver didn't say.
     """
 
     def __init__(self, fd: OwnedFd, explain: Callable[[int], AxlError], seqno: int = 0) -> None:
@@ -230,7 +242,7 @@ class JobFence(SyncFile):
         self._explain = explain
 
     def check(self) -> None:
-        """See :class:`Fence`.
+        """Raise what the job's fence says, see :class:`Fence`.
 
         :raises AcceleratorError: it has not signalled.
         :raises DeviceLostError: the card is gone.
@@ -248,7 +260,10 @@ class JobFence(SyncFile):
 def call_driver(
     fd: OwnedFd, request: int, argument: ctypes.Structure | ctypes.c_uint32 | ctypes.c_int
 ) -> OSError | None:
-    """``ioctl(2)``: why it failed, or ``None``. It is called again when a signal came and its handler ran: nothing was done then."""
+    """Call ``ioctl(2)``; return why it failed, or ``None``.
+
+    After a signal whose handler ran it is called again: the interrupted call did nothing.
+    """
     failure: OSError | None = None
     for _ in range(_ATTEMPTS):
         try:
@@ -318,11 +333,11 @@ class AxlDevice:
         return error
 
     def link(self) -> PcieLink:
-        """The card's PCIe link as it is now."""
+        """Return the card's PCIe link as it is now."""
         return read_link(self.card.pci_address, self._tree)
 
     def query(self) -> AxlCapabilities:
-        """QUERY, or what can be told without it.
+        """Ask the driver by QUERY; without it return what can be told otherwise.
 
         :raises AcceleratorError: the driver's answer makes no sense.
         """
@@ -361,7 +376,11 @@ class AxlDevice:
         return query, table
 
     def _has_first_generation(self) -> bool:
-        """A release of no handle answers ENOENT where the ioctl exists, and an import of no descriptor EBADF; neither changes anything."""
+        """Say whether the driver has the first generation of ioctls.
+
+        A release of no handle answers ENOENT where the ioctl exists, and an import of no
+        descriptor EBADF; neither call changes anything.
+        """
         nothing = axl_abi.AxlImportFd(
             fd=-1, width=2, height=2, pixfmt=NV12, flags=int(ImportFlags.TO_DEVICE)
         )
@@ -372,7 +391,7 @@ class AxlDevice:
     def _knows(
         self, name: str, argument: ctypes.Structure | ctypes.c_uint32, refusal: int
     ) -> bool:
-        """Whether the driver has an ioctl, which refuses this argument with *refusal*."""
+        """Say whether the driver has an ioctl, which refuses this argument with *refusal*."""
         try:
             self._ioctl(name, argument)
         except AxlError as error:
@@ -384,7 +403,7 @@ class AxlDevice:
     def import_fd(
         self, buffer: DmaBuf, width: int, height: int, fourcc: int, flags: ImportFlags
     ) -> int:
-        """IMPORT_FD: a tight LINEAR image in one buffer. The handle."""
+        """Import a tight LINEAR image in one buffer (IMPORT_FD); return the handle."""
         argument = axl_abi.AxlImportFd(
             fd=buffer.fileno(), width=width, height=height, pixfmt=fourcc, flags=int(flags)
         )
@@ -394,7 +413,7 @@ class AxlDevice:
     def import_planes(
         self, layout: ImageLayout, buffers: Sequence[DmaBuf], flags: ImportFlags
     ) -> int:
-        """IMPORT_PLANES: any layout. The handle."""
+        """Import an image of any layout (IMPORT_PLANES); return the handle."""
         argument = axl_abi.AxlImportPlanes(
             struct_size=ctypes.sizeof(axl_abi.AxlImportPlanes),
             flags=int(flags),
@@ -411,7 +430,7 @@ class AxlDevice:
         return int(argument.handle)
 
     def submit(self, handle: int, result: DmaBuf, model_id: int, timeout_us: int) -> JobFence:
-        """SUBMIT: the job's fence."""
+        """Submit a job (SUBMIT); return its fence."""
         argument = axl_abi.AxlSubmit(
             input_handle=handle,
             result_fd=result.fileno(),
@@ -429,7 +448,10 @@ class AxlDevice:
         timeout_us: int,
         in_fence: SyncFile | None,
     ) -> JobFence:
-        """SUBMIT2: like :meth:`submit`, after *in_fence*, which stays the caller's."""
+        """Submit a job that starts after *in_fence* (SUBMIT2).
+
+        The fence stays the caller's. The rest is as in :meth:`submit`.
+        """
         argument = axl_abi.AxlSubmit2(
             struct_size=ctypes.sizeof(axl_abi.AxlSubmit2),
             input_handle=handle,
@@ -445,12 +467,14 @@ class AxlDevice:
         return JobFence(OwnedFd(fd), partial(self._job_error, handle, timeout_us), seqno)
 
     def release_import(self, handle: int) -> None:
-        """RELEASE_IMPORT. A job that still runs keeps the buffer attached until its fence.
+        """Release an import (RELEASE_IMPORT).
+
+        A job that still runs keeps the buffer attached until its fence signals.
 
         :raises AxlError: ENOENT: this open file has no such handle.
         """
         self._ioctl('release_import', ctypes.c_uint32(handle), f'import {handle}')
 
     def close(self) -> None:
-        """Close it; the driver ends its jobs and releases every handle."""
+        """Close the file; the driver ends its jobs and releases every handle."""
         self._fd.close()

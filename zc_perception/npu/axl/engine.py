@@ -1,4 +1,7 @@
-"""Engine ``axl`` of a manifest: a model on the card, whose result is one buffer that only the manifest describes."""
+"""Engine ``axl`` of a manifest: a model on the card.
+
+Its result is one buffer that only the manifest describes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _LARGEST_TENSOR = 1 << 30
 
 
 class AxlRules(EngineRules):
-    """Its outputs have everything, and don't overlap."""
+    """Rules: each output says everything about itself, and the outputs don't overlap."""
 
     def check_outputs(self, outputs: Sequence[Values] | None, place: Place) -> None:
         if outputs is None:

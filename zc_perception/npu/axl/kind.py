@@ -1,4 +1,8 @@
-"""What accelerator axl declares. The accelerator itself is imported when it is opened: every node's start reads this."""
+"""Declare accelerator axl.
+
+The accelerator itself is imported when it is opened, because every node reads this file at its
+start.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,9 @@ from zc_perception.npu.metis_card import CARD, CARD_CHECKS, choose_card, read_io
 from zc_perception.parameters import ParameterSpec
 
 ENTRIES = 512
-"""Imports that the cache keeps: more than cameras have buffers. Each is a descriptor or more, and a range of device addresses."""
+"""Imports that the cache keeps: more than cameras have buffers.
+
+Each import takes a descriptor or more, and a range of device addresses."""
 
 
 def _numbers(entries: Sequence[str]) -> dict[str, int]:
@@ -82,7 +88,10 @@ class Axl(Accelerator):
 
     @classmethod
     def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints | None:
-        """See :class:`Accelerator`. ``None``: no card can be asked, or its driver has no ioctls for frames."""
+        """Return the constraints that are known without opening it, see :class:`Accelerator`.
+
+        ``None``: no card can be asked, or its driver has no ioctls for frames.
+        """
         from zc_perception.npu.axl.device import AxlDevice
 
         with suppress(ZcError):
@@ -98,8 +107,11 @@ class Axl(Accelerator):
         return None
 
     @classmethod
-    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:
-        """See :class:`Accelerator`. It books nothing: no CPU reads the pixels."""
+    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:  # noqa: A003
+        """Open the card, see :class:`Accelerator`.
+
+        The ledger books nothing: no CPU reads the pixels.
+        """
         module = importlib.import_module('zc_perception.npu.axl.accelerator')
         accelerator: Accelerator = module.AxlAccelerator(values)
         return accelerator

@@ -1,13 +1,14 @@
-"""Asks the driver that the Voyager SDK ships (metis-dkms) whether it can import a buffer: attach, detach, no inference.
+"""Ask the driver of the Voyager SDK (metis-dkms) whether it can import a buffer.
 
-That driver attaches one dma-buf to each open file: ``'U'`` 5 (``_IOWR``, argument: pointer to an
-int with the descriptor) attaches and maps it in both directions, ``'U'`` 6 takes it back, and so
-does closing the file. Read in the published source of driver 1.6.2 (``axl-aipu-ioctl.c``):
+The probe attaches and detaches; nothing runs on the card. That driver attaches one dma-buf to each
+open file: ``'U'`` 5 (``_IOWR``, argument: pointer to an int with the descriptor) attaches and maps
+it in both directions, ``'U'`` 6 takes it back, and so does closing the file. Read in the published
+source of driver 1.6.2 (``axl-aipu-ioctl.c``):
 
-- It doesn't check whether anything is attached before it detaches, so a detach is only sent after
-  an attach that succeeded.
-- An attach that fails keeps a reference to the buffer for ever: probe with a small one, a page is
-  enough to know what a heap is good for.
+- It doesn't check whether anything is attached before it detaches, so the probe detaches only
+  after an attach that succeeded.
+- An attach that fails keeps a reference to the buffer for ever: probe with a small one. A page is
+  enough to know whether the card can use a heap.
 - Success means that the kernel attached the buffer to the card and mapped its pages, not that
   these are one range of addresses.
 """
@@ -33,7 +34,10 @@ DMA_DETACH = ioc(3, IOCTL_TYPE, 6, _INT)
 
 
 class Importable(Enum):
-    """The answer. ``UNKNOWN``: the driver didn't come to it."""
+    """The answer.
+
+    ``UNKNOWN``: the driver failed before it tried.
+    """
 
     YES = 'yes'
     NO = 'no'
@@ -42,7 +46,7 @@ class Importable(Enum):
 
 @dataclass(frozen=True)
 class AttachProbe:
-    """What the driver said of a buffer.
+    """What the driver said about a buffer.
 
     :param number: the errno; 0 with :attr:`Importable.YES`.
     :param text: one sentence with what to do about it.
@@ -100,13 +104,15 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
 
 
 def _call(fd: OwnedFd, request: int, descriptor: int) -> int:
-    """The errno, 0 for success."""
+    """Call the ioctl; return the errno, 0 for success."""
     error = call_driver(fd, request, ctypes.c_int(descriptor))
     return 0 if error is None else error.errno or errno.EIO
 
 
 def probe_shipped_attach(path: str, buffer: DmaBuf, *, tree: HostTree = HOST) -> AttachProbe:
-    """Whether the shipped driver of a card can attach and map *buffer*. Leaves nothing attached; raises for nothing that a driver says.
+    """Say whether the shipped driver of a card can attach and map *buffer*.
+
+    Leaves nothing attached. Nothing that a driver says makes it raise.
 
     :param path: the card's device node.
     :param buffer: borrowed; a page of the heap in question, see above.

@@ -1,4 +1,6 @@
-"""Axelera's Voyager runtime: by the vendor's Python package where it can be imported, else by its C library.
+"""Axelera's Voyager runtime.
+
+The vendor's Python package is used where it can be imported, else the C library.
 
 Read ``accelerator`` first, then ``worker`` (the threads of one core). Below them are ``tensors``
 (memory, and how a frame becomes one) and ``runtime`` (what both interfaces have in common).

@@ -1,18 +1,18 @@
 """The ``axruntime`` accelerator: Metis cards through the shipped Voyager runtime.
 
 Its models take a letterboxed, quantised, padded int8 tensor and not NV12. So this way is not free
-of copies: each frame is read once and its tensor written once, straight into the dma-buf that the
-runtime imports, booked as ``tensor``. It needs only what today's driver has.
+of copies: each frame is read once, and its tensor is written once, straight into the dma-buf that
+the runtime imports. The ledger books this pass as ``tensor``. It needs only what today's driver
+has.
 
 The vendor's Python package ``axelera.runtime`` is preferred. The C library takes its place where
-the package can't be imported, and where a path of the library is given. Diagnostics say which is
-used (``interface``) and
-why not the package (``python_binding``).
+the package can't be imported, and where a path of the library is given. Diagnostics say which one
+is used (``interface``), and why the package is not (``python_binding``).
 
-Source: Voyager SDK, *API Reference* of ``axruntime.h`` and of ``axelera.runtime``. What stands
-between the lines there is in the modules that this one puts together: ``runtime``, ``binding``,
-``session``, ``tensors`` (memory, and how a frame becomes a tensor), ``worker`` (threads, which
-frame's result a call brings, dma-bufs or not).
+Source: Voyager SDK, *API Reference* of ``axruntime.h`` and of ``axelera.runtime``. What that
+reference only implies is said in the modules that this one puts together: ``runtime``,
+``binding``, ``session``, ``tensors`` (memory, and how a frame becomes a tensor), ``worker``
+(threads, which frame's result a call brings, dma-bufs or not).
 """
 
 from __future__ import annotations
@@ -64,15 +64,16 @@ _CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
 
 
 class AxRuntimeAccelerator(AxRuntime):
-    """A Metis card through the runtime. It owns the session with the runtime, and while a model is loaded one worker for each core.
+    """A Metis card through the runtime.
 
+    It owns the session with the runtime, and while a model is loaded one worker for each core.
     :meth:`submit` only queues a job, on the core with the fewest. The worker's two threads convert
     the frame, run the model and signal the job's fence.
 
-    Twice the timeout without an answer from the runtime, and the device counts as lost. With
-    double buffering transfers overlap with computing, for 10 to 40 % more frames per second by the
-    SDK's documentation; results come two frames late, and those of the last two when nothing
-    follows for *flush_after_s*.
+    If the runtime doesn't answer for twice the timeout, the device counts as lost. With double
+    buffering, transfers overlap with computing, which gives 10 to 40 % more frames per second by
+    the SDK's documentation. Results then come two frames late. The last two come after
+    *flush_after_s* if no further frame comes.
 
     :param ledger: books the pass over each frame's pixels.
     :param tensor_heap: where tensors live; ``None``: ``/dev/dma_heap/system`` if it works, host
@@ -126,7 +127,7 @@ class AxRuntimeAccelerator(AxRuntime):
             raise
 
     def _open_session(self) -> Session:
-        """The Python package, unless there is a reason for the library."""
+        """Open the Python package's session, unless there is a reason to use the library."""
         library, device = self._values['axruntime_library'], self._values['accelerator_device']
         if library:
             self._why_no_binding = 'axruntime_library names the C library'
@@ -168,11 +169,14 @@ class AxRuntimeAccelerator(AxRuntime):
         return jobs(self._values)
 
     def constraints(self) -> BufferConstraints:
-        """See :class:`Accelerator`. Where a VIC reads the frames it makes no difference how the CPU sees them."""
+        """Return the constraints, see :class:`Accelerator`.
+
+        Where a VIC reads the frames it makes no difference how the CPU sees them.
+        """
         return CONSTRAINTS
 
     def load(self, manifest: ModelManifest) -> None:
-        """See :class:`Accelerator`.
+        """Load a model, see :class:`Accelerator`.
 
         :raises ConfigError: the model can't run here: not compiled for the runtime, other sizes
             than in the manifest, options it refuses.
@@ -301,12 +305,16 @@ class AxRuntimeAccelerator(AxRuntime):
 
     @property
     def _silent_s(self) -> float:
-        """For how long the runtime has been in the longest of its calls."""
+        """Return for how long the runtime has been in its longest call."""
         axm = 0.0 if self._axm is None else self._axm.silent_s()
         return max(axm, *(worker.silent_s() for worker in self._workers), 0.0)
 
     def hot_threads(self) -> Sequence[threading.Thread]:
-        """See :class:`Accelerator`. Of each core one writes tensors, one waits for the runtime; the runtime's own threads are not known."""
+        """Return the threads that frames wait for, see :class:`Accelerator`.
+
+        For each core one thread writes tensors and one waits for the runtime. The runtime's own
+        threads are not known.
+        """
         if self._axm is not None:
             return self._axm.threads
         return tuple(thread for worker in self._running for thread in worker.threads)
@@ -369,7 +377,10 @@ class AxRuntimeAccelerator(AxRuntime):
         return facts
 
     def _worker_has_ended(self) -> None:
-        """On a worker's run thread, at its end. The last one closes the model."""
+        """Note that a worker has ended; the last one closes the model.
+
+        Runs on its run thread.
+        """
         with self._lock:
             self._running_workers -= 1
             last = not self._running_workers
@@ -404,11 +415,13 @@ class AxRuntimeAccelerator(AxRuntime):
             self._vic.close()
 
     def close(self) -> None:
-        """See :class:`Accelerator`. Jobs that were submitted run to their end.
+        """Close the device, see :class:`Accelerator`.
 
-        A call of the runtime that doesn't return within a second, or half of one if it has lasted
-        long already, is left alone: its thread, its tensors and the connection stay, because the
-        device might still write there, and a warning says so. Should it return later, all of that
+        Jobs that were submitted run to their end.
+
+        If a call of the runtime doesn't return within a second (half a second if it has already
+        lasted long), it is left alone: its thread, its tensors and the connection stay, because
+        the device might still write there. A warning says so. If the call returns later, all this
         is given back then.
         """
         if self._closed:

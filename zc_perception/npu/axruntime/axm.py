@@ -1,8 +1,9 @@
-"""An ``.axm``: a compiled model in one file, which the runtime runs from the float tensor to the outputs of the network as it was trained.
+"""An ``.axm``: a compiled model in one file, which takes a float tensor and gives raw outputs.
 
-It is what ``yolo export format=axelera`` writes. The runtime quantises, pads, runs, takes the
-padding off and dequantises, and runs the ONNX graphs before and behind the compiled part. So a
-frame is read once and its tensor written once by us, and once more by the runtime.
+``yolo export format=axelera`` writes such files. The runtime quantises, pads, runs, takes the
+padding off and dequantises, and runs the ONNX graphs before and behind the compiled part, so that
+the outputs are those of the network as it was trained. So we read a frame once and write its
+tensor once, and the runtime writes it once more.
 
 Source: Voyager SDK 1.9, pages ``axelera.runtime.op.inference`` and ``axelera.runtime.scheduler``
 of *Pipeline Builder*. A scheduler is bound to the thread that makes it, and reserves the whole
@@ -32,10 +33,12 @@ SUFFIX = '.axm'
 
 
 class AxmEngine(TensorEngine):
-    """One ``.axm`` on one core. Made, used and closed on one thread.
+    """One ``.axm`` on one core.
+
+    One thread makes, uses and closes it.
 
     :param device: the runtime's name of the card.
-    :param release: of the runtime; empty where nobody says.
+    :param release: of the runtime; empty where it is unknown.
     :raises ConfigError: this release can't load such files, or the file doesn't fit the manifest.
     :raises AcceleratorError: the card can't take it.
     """

@@ -1,8 +1,9 @@
-"""The runtime by the vendor's Python package ``axelera.runtime``, which is preferred where it can be imported.
+"""The runtime by the vendor's Python package ``axelera.runtime``.
 
-In the field it ran more frames per second than the public C interface. :class:`BindingSession`
-owns the package's context and what is made from it. An instance has no method that ends it: it
-ends when nothing refers to it any more, and has to go before its connection.
+It is preferred where it can be imported: in the field it ran more frames per second than the
+public C interface. :class:`BindingSession` owns the package's context and what is made from it. An
+instance has no method that ends it: it ends when nothing refers to it any more, and has to go
+before its connection.
 
 Source: Voyager SDK 1.8, ``docs/reference/apis/axruntime-py.md`` and the tutorials of
 ``axruntime-python``.
@@ -39,9 +40,9 @@ _CODES = {
 
 
 def import_binding() -> Any:
-    """The vendor's package.
+    """Import the vendor's package.
 
-    :raises AcceleratorError: it isn't installed, or importing it fails in whatever way; the
+    :raises AcceleratorError: it isn't installed, or importing it fails in any way; the
         message says how.
     """
     try:
@@ -66,12 +67,13 @@ def import_binding() -> Any:
 
 
 def binding_release(module: Any) -> str:
-    """Release of the package; empty where nobody says."""
+    """Return the package's release; empty where it is unknown."""
     return wheel_release() or str(getattr(module, '__version__', ''))
 
 
 def _tensor(info: Any) -> TensorSpec:
-    """
+    """Return the tensor that the package describes.
+
     :raises ConfigError: an element type or padding that can't be.
     """
     try:
@@ -118,7 +120,10 @@ class BindingSession(Session):
         super().__init__(device)
 
     def _failure(self, error: Exception, what: str, *, running: bool = False) -> ZcError:
-        """The exception for one of the package's own, see :func:`~zc_perception.npu.axruntime.library.explain`."""
+        """Return the exception for one of the package's own errors.
+
+        See :func:`~zc_perception.npu.axruntime.library.explain`.
+        """
         return explain(what, str(error), code_of(error), release=self.release, running=running)
 
     def _list_devices(self) -> Sequence[Device]:
@@ -174,7 +179,10 @@ class BindingSession(Session):
             ) from None
 
     def free(self, handle: Any) -> None:
-        """See :class:`Session`. Connections have a call for it; the others end with their last reference."""
+        """Free an object, see :class:`Session`.
+
+        Connections have a call for it; the others end with their last reference.
+        """
         if hasattr(handle, 'release'):
             handle.release()
 
@@ -185,7 +193,7 @@ class BindingSession(Session):
 
 
 def code_of(error: Exception) -> Result:
-    """The C library's code for one of the package's errors."""
+    """Return the C library's code for one of the package's errors."""
     return next(
         (_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES),
         Result.UNKNOWN_ERROR,
@@ -195,6 +203,10 @@ def code_of(error: Exception) -> Result:
 def _device(info: Any) -> Device:
     board = getattr(info.board_type, 'name', info.board_type)
     return Device(
-        str(info.name), int(info.subdevice_count), str(board), str(getattr(info, 'firmware_version', '')), info,
+        str(info.name),
+        int(info.subdevice_count),
+        str(board),
+        str(getattr(info, 'firmware_version', '')),
+        info,
         str(getattr(info, 'board_controller_firmware_version', '')),
-    )  # fmt: skip
+    )

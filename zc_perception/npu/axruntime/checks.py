@@ -1,4 +1,6 @@
-"""What ``zc_doctor`` looks at for accelerator axruntime: the Voyager SDK's runtime, its compiler, and the shipped driver's attach ioctl.
+"""Check for ``zc_doctor`` what accelerator axruntime needs.
+
+That is: the Voyager SDK's runtime, its compiler, and the shipped driver's attach ioctl.
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h`` and installation; ``docs/voyager.md``.
 """
@@ -31,7 +33,7 @@ _INSTALL = (
 
 
 def describe_voyager(library: str = '') -> dict[str, Any]:
-    """Load the runtime as accelerator axruntime does: which interface, file and release."""
+    """Load the runtime as accelerator axruntime does, and describe interface, file and release."""
     without_binding = 'a library is named'
     if not library:
         try:
@@ -65,7 +67,7 @@ def _installed(system: System) -> list[str]:
 
 
 def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
-    """Loaded as the accelerator loads it, with a driver that it takes and the programs that it calls."""
+    """Load the runtime as the accelerator does; check its driver and the programs it calls."""
     need = needs.accelerator('axruntime')
     if need is Need.UNUSED:
         yield skip('the parameter file uses no accelerator axruntime', releases=_installed(system))
@@ -112,7 +114,10 @@ def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
-    """Before release 1.8 the runtime compiles part of each model when it loads it."""
+    """Check the SDK's compiler.
+
+    Before release 1.8 the runtime compiles part of each model when it loads it.
+    """
     need = needs.accelerator('axruntime')
     if need is Need.REQUIRED:
         answers = [
@@ -148,7 +153,7 @@ def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
 
 @of_each_card
 def metis_attach(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """The shipped driver's attach ioctl, which accelerator axruntime's dma-buf tensors go through."""
+    """Try the shipped driver's attach ioctl, through which the dma-buf tensors go."""
     with first_dmabuf(system) as buffer:
         if buffer is None:
             return skip('there is no dma-buf to try it with; see memory.heaps', card.name)

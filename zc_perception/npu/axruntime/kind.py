@@ -1,4 +1,8 @@
-"""What accelerator axruntime declares. The accelerator itself is imported when it is opened: every node's start reads this."""
+"""Declare accelerator axruntime.
+
+The accelerator itself is imported when it is opened, because every node reads this file at its
+start.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ _JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
 
 
 def jobs(values: Mapping[str, Any]) -> int:
-    """How many it takes before the first has completed."""
+    """Return how many jobs it takes before the first has completed."""
     each = _JOBS_DOUBLE_BUFFERED if values['double_buffer'] else _JOBS
     cores: int = values['aipu_cores']
     return max(1, cores) * each
@@ -87,7 +91,7 @@ class AxRuntime(Accelerator):
         return with_frames(CONSTRAINTS, values['in_flight'], jobs(values))
 
     @classmethod
-    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:
+    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:  # noqa: A003
         module = importlib.import_module('zc_perception.npu.axruntime.accelerator')
         accelerator: Accelerator = module.AxRuntimeAccelerator(ledger, values)
         return accelerator

@@ -1,11 +1,11 @@
-"""``libaxruntime.so``: its structs, enums and functions, where it is found, and what its result codes mean for the user.
+"""``libaxruntime.so``: its structs, enums and functions, its places, and its result codes.
 
 Source: *API Reference* of ``axruntime.h`` in the Voyager SDK (``docs/reference/axruntime.md``,
 releases 1.2 to 1.6), the struct offsets that a C compiler makes of it
 (``test/npu/test_axruntime_abi.py``), and where its installers put the library: ``axelera/lib`` of
 a Python environment for the wheel ``axelera-runtime`` (from 1.6 on),
 ``/opt/axelera/runtime-<release>``, and the environment variable ``AXELERA_RUNTIME_DIR`` of an
-activated SDK. The library is bound by ctypes, because neither its header nor its licence travel
+activated SDK. The library is bound by ctypes, because neither its header nor its licence comes
 with this package.
 """
 
@@ -46,7 +46,7 @@ class Result(IntEnum):
 
 
 def known_result(code: int) -> Result:
-    """The result that a call returned; later releases may have others."""
+    """Return the result of a call; a number if a later release has added it."""
     return Result(code) if code in Result.__members__.values() else Result.UNKNOWN_ERROR
 
 
@@ -58,7 +58,7 @@ class BoardType(IntEnum):
 
 
 class TensorDataType(IntEnum):
-    """What an element of a tensor is; its size is in ``bits``."""
+    """The type of a tensor's elements; an element's size is in ``bits``."""
 
     UNSIGNED = 0
     SIGNED = 1
@@ -66,10 +66,11 @@ class TensorDataType(IntEnum):
 
 
 class Argument(ctypes.Structure):
-    """``axrArgument``: where a tensor is. Host memory: ``ptr``, and ``fd`` 0 or −1. dma-buf: ``fd``, and ``ptr`` NULL.
+    """``axrArgument``: where a tensor is.
 
-    ``offset`` must be 0, so that a tensor needs a buffer of its own; ``size`` is checked against
-    the tensor's unless it is 0.
+    Host memory: ``ptr``, and ``fd`` 0 or −1. dma-buf: ``fd``, and ``ptr`` NULL. ``offset`` must be
+    0, so that a tensor needs a buffer of its own; ``size`` is checked against the tensor's unless
+    it is 0.
     """
 
     _fields_ = (
@@ -81,7 +82,10 @@ class Argument(ctypes.Structure):
 
 
 class DeviceInfo(ctypes.Structure):
-    """``axrDeviceInfo`` as in the releases up to 1.6. Later ones may be longer: see :func:`device_stride`."""
+    """``axrDeviceInfo`` as in the releases up to 1.6.
+
+    Later ones may be longer: see :func:`device_stride`.
+    """
 
     _fields_ = (
         ('name', _NAME),
@@ -99,9 +103,10 @@ class DeviceInfo(ctypes.Structure):
 
 
 class TensorInfo(ctypes.Structure):
-    """``axrTensorInfo``: an input or output of a model. ``dims`` include ``padding``, (before, after) of each axis.
+    """``axrTensorInfo``: an input or output of a model.
 
-    Real value = (raw − zero_point) · scale.
+    ``dims`` include ``padding``, (before, after) of each axis. Real value = (raw − zero_point) ·
+    scale.
     """
 
     _fields_ = (
@@ -147,7 +152,9 @@ FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
         ),
     ),
 }
-"""Result and argument types of each function that is used; a library that lacks one is refused by name."""
+"""Result and argument types of each function that is used.
+
+A library that lacks one is refused; the message names the function."""
 
 OPTIONAL_FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     'axr_api_version': (ctypes.c_uint, ()),
@@ -193,11 +200,11 @@ _OLD_MODEL = re.compile(r'Unsupported model version: .*expected at least')
 
 
 def explain(what: str, text: str, code: Result, *, release: str, running: bool = False) -> ZcError:
-    """The exception for a call that the runtime refused.
+    """Return the exception for a call that the runtime refused.
 
-    :param what: what could not be done, the message's beginning.
+    :param what: what could not be done: the beginning of the message.
     :param text: the runtime's own words.
-    :param release: the runtime's; empty where nobody says.
+    :param release: the runtime's; empty where it is unknown.
     :param running: a job failed, not a set-up: codes that mean a dead device become
         :class:`DeviceLostError`.
     """
@@ -226,7 +233,10 @@ def explain(what: str, text: str, code: Result, *, release: str, running: bool =
 
 
 def _in_site_packages() -> list[str]:
-    """Where a wheel that this interpreter sees has put the library. Nothing of the wheel is imported."""
+    """Return where a wheel that this interpreter sees has put the library.
+
+    Nothing of the wheel is imported.
+    """
     with contextlib.suppress(ImportError, ValueError):
         package = importlib.util.find_spec('axelera')
         if package is not None:
@@ -238,8 +248,10 @@ def _in_site_packages() -> list[str]:
 
 
 def candidates(library: str = '') -> list[str]:
-    """Where to look for the library: only *library* if it is given; else as the loader does, then an activated SDK's, then that of a
-    wheel, then the newest release that is installed.
+    """Return the places where the library may be.
+
+    Only *library* if it is given; else the places in this order: where the loader looks, an
+    activated SDK, a wheel, the newest release that is installed.
     """
     if library:
         return [library]
@@ -306,12 +318,15 @@ class RuntimeLibrary:
         return function
 
     def has(self, function: str) -> bool:
-        """Whether the library has one of the functions that not every release has."""
+        """Say whether the library has a function that not every release has."""
         return hasattr(self.call, function)
 
     @property
     def api_version(self) -> str:
-        """Major.minor.patch as the library tells it, or ``unknown``. The packing (a byte each) is inferred, not documented."""
+        """Return major.minor.patch as the library tells it, or ``unknown``.
+
+        The packing (a byte each) is inferred, not documented.
+        """
         if not self.has('axr_api_version'):
             return 'unknown'
         version = int(self.call.axr_api_version())
@@ -319,7 +334,10 @@ class RuntimeLibrary:
 
     @property
     def release(self) -> str:
-        """Of the SDK that it belongs to: by the folder that it was installed in, or else as it tells itself; empty where nobody says."""
+        """Return the release of the SDK that the library belongs to; empty where it is unknown.
+
+        The folder that it was installed in tells it, or else the library itself.
+        """
         path = os.path.realpath(self.path)
         folder = re.search(r'runtime-(\d+\.\d+(?:\.\d+)?)', path)
         if folder is not None:
@@ -329,6 +347,6 @@ class RuntimeLibrary:
         return '' if self.api_version == 'unknown' else self.api_version
 
     def last_error(self, context: int | None) -> tuple[str, Result]:
-        """Text and code of the last error in *context*, of a call in this thread."""
+        """Return text and code of the last error in *context*, of a call in this thread."""
         code, text = self.call.axr_last_error(context), self.call.axr_last_error_string(context)
         return (text or b'').decode(errors='replace'), known_result(code)

@@ -1,7 +1,7 @@
-"""Which releases of the Voyager runtime, the Metis driver and the card's firmware go together, and which advice depends on them.
+"""Know which releases of Voyager runtime, Metis driver and card firmware go together.
 
-Source: Voyager SDK, ``RELEASE_COMPATIBILITY_MATRIX.md`` and ``RELEASE_NOTES.md`` of 1.6 to 1.8. A
-release that nobody tells is never called wrong.
+And which advice depends on them. Source: Voyager SDK, ``RELEASE_COMPATIBILITY_MATRIX.md`` and
+``RELEASE_NOTES.md`` of 1.6 to 1.8. If a release is unknown, it is never called wrong.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _WITHOUT_TOOLCHAIN = (1, 8, 0)
 
 
 def release_number(text: str) -> tuple[int, int, int] | None:
-    """The first release number in *text*; ``None``: there is none."""
+    """Return the first release number in *text*; ``None``: there is none."""
     match = _NUMBER.search(text)
     return None if match is None else (int(match[1]), int(match[2]), int(match[3] or 0))
 
 
 def wheel_release() -> str:
-    """Release of the runtime that is installed as a Python package; empty: none is."""
+    """Return the release of the runtime's Python package; empty: it isn't installed."""
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(package)
@@ -36,13 +36,16 @@ def wheel_release() -> str:
 
 
 def needs_toolchain(release: str) -> bool:
-    """Whether the runtime compiles a part of each model with the SDK's RISC-V compiler when it loads the model."""
+    """Say whether the runtime needs the SDK's RISC-V compiler to load a model.
+
+    Such a runtime compiles a part of each model then.
+    """
     number = release_number(release)
     return number is None or number < _WITHOUT_TOOLCHAIN
 
 
 def needed_driver(release: str) -> str:
-    """The oldest driver for a release of the runtime; empty where nobody says."""
+    """Return the oldest driver for a release of the runtime; empty where it is unknown."""
     number = release_number(release)
     return '' if number is None else _DRIVERS.get(number[:2], '')
 
@@ -50,9 +53,9 @@ def needed_driver(release: str) -> str:
 def mismatches(
     release: str, driver: str, firmware: str = '', board_controller: str = ''
 ) -> list[str]:
-    """One line for each part that is too old for the runtime, with what to do about it.
+    """Return one line for each part that is too old for the runtime, with what to do about it.
 
-    Of a release that is not known here there is none.
+    For a release that is not known here there are no lines.
 
     :param release: of the runtime.
     :param driver: its version, as ``/sys/class/metis/version`` has it.

@@ -1,13 +1,15 @@
-"""What both interfaces of the Voyager runtime have in common: the vendor's Python binding (``binding``) and its C library (``session``).
+"""What both interfaces of the Voyager runtime have in common.
+
+They are the vendor's Python binding (``binding``) and its C library (``session``).
 
 A session owns the runtime's context and the device that was chosen. A model that it opens has one
-connection to each core that the model shall run on, and each connection at most one instance, that
-is, the model on that core. One thread runs an instance, and no other thread uses its connection:
-cards were reported to hang when several threads shared one. A connection has one sub-device, as
-models take one frame at once: such a model on a connection of four leaves three cores with nothing
-to do.
+connection to each core that the model shall run on. Each connection has at most one instance,
+which is the model on that core. One thread runs an instance, and no other thread uses its
+connection: cards were reported to hang when several threads shared one. A connection has one
+sub-device, because models take one frame at once: such a model on a connection of four would leave
+three cores without work.
 
-Setting up and giving back may happen on the threads of several cores. They take the session's
+Setting up and giving back may happen on the threads of several cores. These take the session's
 lock, so that the context has one user.
 """
 
@@ -36,9 +38,11 @@ _LAST = (1 << 32, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Device:
-    """A card's chip, as the runtime names it: ``metis-0:1:0``, or ``metis-0-1-0`` with later drivers.
+    """A card's chip, as the runtime names it.
 
-    :param info: the runtime's own description of it, which it wants back to connect: an address in
+    That is ``metis-0:1:0``, or ``metis-0-1-0`` with later drivers.
+
+    :param info: the runtime's own description of it, which it needs to connect: an address in
         C, an object in Python.
     """
 
@@ -52,7 +56,7 @@ class Device:
 
 @dataclass(frozen=True)
 class InstanceOptions:
-    """How a model is to run on one connection, which is one core; the runtime's own names."""
+    """How a model shall run on one connection, which is one core; the runtime's own names."""
 
     input_dmabuf: bool = False
     output_dmabuf: bool = False
@@ -61,7 +65,7 @@ class InstanceOptions:
     num_sub_devices: int = 1
 
     def numbers(self) -> dict[str, int]:
-        """As both interfaces want them: 0 and 1 for booleans."""
+        """Return the options as both interfaces want them: 0 and 1 for booleans."""
         return {name: int(value) for name, value in vars(self).items()}
 
     def __str__(self) -> str:
@@ -73,7 +77,8 @@ class Connection:
 
     One thread runs the model. Loading it and giving it back takes the session's lock.
 
-    :param model: the interface's own, as *handle* is, which is the connection.
+    :param model: the interface's own object.
+    :param handle: the connection as the interface has it.
     """
 
     def __init__(self, session: Session, model: Any, handle: Any) -> None:
@@ -91,7 +96,9 @@ class Connection:
             self._instance = self._session.load_instance(self._handle, self._model, options)
 
     def run(self, inputs: Any, outputs: Any) -> None:
-        """One frame; blocks until the device has taken it and given a result. The arguments are what the session's ``pack`` made.
+        """Run one frame; block until the device has taken it and given a result.
+
+        The arguments are what the session's ``pack`` made.
 
         :raises DeviceLostError: the connection to the device is gone.
         :raises AcceleratorError: the run failed.
@@ -108,7 +115,10 @@ class Connection:
                 self._session.free(instance)
 
     def close(self) -> None:
-        """Close the instance, then the connection: its core is free for others. A second call does nothing."""
+        """Close the instance, then the connection: its core is free for others.
+
+        Idempotent.
+        """
         self.close_instance()
         handle, self._handle, self._model = self._handle, None, None
         if handle is not None:
@@ -119,11 +129,11 @@ class Connection:
 class OpenedModel:
     """A compiled model, and the connections that it will run on, one for each core.
 
-    :param handle: the interface's own.
+    :param handle: the interface's own object.
     :param inputs: as they lie in memory.
     :param outputs: the same.
-    :param properties: what the compiler says of the model, for diagnostics. Which keys there are
-        is subject to change.
+    :param properties: what the compiler says about the model, for diagnostics. The keys may
+        change.
     """
 
     handle: Any
@@ -134,17 +144,17 @@ class OpenedModel:
 
 
 class Session(ABC):
-    """One interface of the runtime, with a device. It owns the runtime's context and the model that is open.
+    """One interface of the runtime, with a device.
 
-    Derived classes make the context, then call this constructor, and say how each thing is done by
-    their interface.
+    It owns the runtime's context and the model that is open. A derived class makes the context,
+    calls this constructor, and implements each step for its interface.
 
     :ivar runtime: the package or library that is used.
-    :ivar api_version: what that says of itself, for diagnostics.
-    :ivar release: the runtime's release, such as ``1.8.0``; empty where nobody says.
+    :ivar api_version: what that says about itself, for diagnostics.
+    :ivar release: the runtime's release, such as ``1.8.0``; empty where it is unknown.
     :ivar devices: what the runtime lists.
     :ivar device: the one that was chosen, see :func:`choose_device`.
-    :ivar lock: taken by whoever sets something up or gives it back.
+    :ivar lock: held while anything is set up or given back.
     :raises AcceleratorError: no device, or not that one.
     """
 
@@ -173,7 +183,7 @@ class Session(ABC):
 
     @abstractmethod
     def _describe(self, model: OpenedModel) -> None:
-        """Fill in its tensors and properties."""
+        """Fill in the model's tensors and properties."""
 
     @abstractmethod
     def _connect(self) -> Any:
@@ -193,10 +203,13 @@ class Session(ABC):
 
     @abstractmethod
     def _close_context(self) -> None:
-        """A second call does nothing."""
+        """Close the context.
+
+        A second call does nothing.
+        """
 
     def open_model(self, file: Path, cores: int) -> OpenedModel:
-        """Load a compiled model and connect to *cores* cores; the one before is closed.
+        """Load a compiled model and connect to *cores* cores; close the one before.
 
         :raises ConfigError: the file isn't a compiled model, or its tensors can't be used.
         :raises AcceleratorError: the device is in use or doesn't answer.
@@ -231,7 +244,7 @@ class Session(ABC):
                 self.free(handle)
 
     def facts(self) -> Mapping[str, Any]:
-        """For diagnostics."""
+        """Return the facts for diagnostics."""
         return {
             'interface': self.interface,
             'runtime': self.runtime,
@@ -248,7 +261,7 @@ class Session(ABC):
         self._close_context()
 
     def _connect_failure(self, refusal: Exception, code: Result) -> Exception:
-        """*refusal*, or what to do about a device whose cores others have."""
+        """Return *refusal*, or what to do about a device whose cores other programs have."""
         if code is not Result.DEVICE_IN_USE:
             return refusal
         others = [other.name for other in self.devices if other is not self.device]
@@ -262,19 +275,18 @@ class Session(ABC):
 
 
 def choose_device(devices: Sequence[Device], wanted: str) -> Device:
-    """The device that a parameter means.
+    """Return the device that a parameter means.
 
-    :param wanted: a name as ``axdevice`` lists them, with dashes or colons, or what says the same
-        to the accelerator ``axl``: the card's device node, its PCI address, an index in the order
+    :param wanted: a name as ``axdevice`` lists them, with dashes or colons; or what the
+        accelerator ``axl`` takes: the card's device node, its PCI address, an index in the order
         of these; empty: the first that the runtime lists.
     :raises AcceleratorError: there is none such; the message says which there are.
     """
     if not wanted:
         return devices[0]
     if INDEX.fullmatch(wanted):
-        found = sorted(devices, key=lambda device: place_of(device.name) or _LAST)[int(wanted) :][
-            :1
-        ]
+        ordered, index = sorted(devices, key=lambda one: place_of(one.name) or _LAST), int(wanted)
+        found = ordered[index:][:1]
     else:
         name = os.path.basename(os.path.realpath(wanted)) if wanted.startswith('/') else wanted
         place = (card_at(wanted).place if wanted.startswith('/') else None) or place_of(name)
@@ -293,7 +305,7 @@ def choose_device(devices: Sequence[Device], wanted: str) -> Device:
 
 
 def no_device(text: str, release: str) -> AcceleratorError:
-    """The exception for a runtime that sees no card."""
+    """Return the exception for a runtime that sees no card."""
     lines = mismatches(release, driver_version())
     lines += [
         (

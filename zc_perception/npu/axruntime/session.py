@@ -56,10 +56,11 @@ _MODEL_PROPERTIES = ('input_tensor_layout', 'preamble_graph', 'postamble_graph')
 
 
 def device_stride(first: int, count: int) -> int:
-    """Distance in bytes between the entries of the library's device list.
+    """Return the distance in bytes between the entries of the library's device list.
 
-    Later releases have appended members. The second entry begins with a name, so that looking for
-    one from the shortest struct on ends at the right distance, and never reads behind the list.
+    Later releases have appended members. The second entry begins with a name. So a search for one,
+    which starts at the length of the shortest struct, ends at the right distance and never reads
+    behind the list.
 
     :param first: address of the first entry.
     :raises AcceleratorError: there is no second name where one could be.
@@ -76,7 +77,9 @@ def device_stride(first: int, count: int) -> int:
 
 
 class RuntimeSession(Session):
-    """The library's context, and the device that was chosen. Handles are addresses of the library's objects, each destroyed once.
+    """The library's context, and the device that was chosen.
+
+    Handles are addresses of the library's objects, each destroyed once.
 
     :param library: the library's path; empty: the system's.
     :param device: see :func:`~zc_perception.npu.axruntime.runtime.choose_device`.
@@ -102,7 +105,7 @@ class RuntimeSession(Session):
         super().__init__(device)
 
     def _failure(self, what: str) -> ZcError:
-        """The exception for the context's last error."""
+        """Return the exception for the context's last error."""
         return explain(what, *self.library.last_error(self._context), release=self.release)
 
     def _list_devices(self) -> tuple[Device, ...]:
@@ -189,7 +192,10 @@ class RuntimeSession(Session):
     def run(
         self, instance: int, inputs: ctypes.Array[Argument], outputs: ctypes.Array[Argument]
     ) -> None:
-        """See :class:`Session`. Other Python threads go on meanwhile."""
+        """Run one frame, see :class:`Session`.
+
+        Other Python threads go on meanwhile.
+        """
         code = self._call.axr_run_model_instance(
             instance, inputs, len(inputs), outputs, len(outputs)
         )

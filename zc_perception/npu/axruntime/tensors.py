@@ -1,7 +1,7 @@
-"""The runtime's tensors: what they are, the memory that they live in, and how a camera's frame becomes one.
+"""The runtime's tensors, their memory, and how a camera's frame becomes one.
 
-:func:`runtime_tensor` makes a :class:`TensorSpec` of what the runtime says of an input or output,
-:class:`InputSlot` and :class:`OutputSlot` are the memory of one frame's.
+:func:`runtime_tensor` makes a :class:`TensorSpec` of what the runtime says about an input or
+    output; :class:`InputSlot` and :class:`OutputSlot` are the memory for one frame.
 An argument's offset must be 0, so that each tensor has a buffer of its own: a dma-buf where there
 is a dma-heap, host memory elsewhere.
 
@@ -56,7 +56,7 @@ def runtime_tensor(
     scale: float,
     zero_point: int,
 ) -> TensorSpec:
-    """An input or output as the runtime describes it.
+    """Describe an input or output in the way the runtime does.
 
     :param shape: with padding.
     :raises ConfigError: padding that can't be.
@@ -76,7 +76,9 @@ def runtime_tensor(
 def named_outputs(
     tensors: Sequence[TensorSpec], named: Sequence[TensorSpec]
 ) -> tuple[TensorSpec, ...]:
-    """The runtime's outputs with what the manifest says of them, if it names any: the same ones, in the same order.
+    """Return the runtime's outputs with what the manifest says about them, if it names any.
+
+    They are the same outputs in the same order.
 
     :raises ConfigError: another number, shape or element type.
     """
@@ -105,7 +107,9 @@ def named_outputs(
 
 
 def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec:
-    """How frames become *tensor*: sizes, padding and quantisation are the runtime's, colours and letterbox the manifest's.
+    """Say how frames become *tensor*.
+
+    Sizes, padding and quantisation are the runtime's, colours and letterbox the manifest's.
 
     :raises ConfigError: the tensor isn't one int8 NHWC picture, or of another size than the
         manifest says.
@@ -166,18 +170,21 @@ class TensorBuffer:
 
     @property
     def place(self) -> int | NDArray[Any]:
-        """As the Python binding takes it: the dma-buf's descriptor, or the values in host memory."""
+        """Return it as the Python binding takes it.
+
+        That is the dma-buf's descriptor, or the values in host memory.
+        """
         return self.values if self._buffer is None else self._buffer.fileno()
 
     def argument(self) -> Argument:
-        """As the C library takes it."""
+        """Return it as the C library takes it."""
         if self._buffer is not None:
             return Argument(ptr=None, fd=self._buffer.fileno(), offset=0, size=self._size)
         return Argument(ptr=self.values.ctypes.data, fd=-1, offset=0, size=self._size)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[NDArray[Any]]:
-        """The whole tensor, padding included, between DMA_BUF_IOCTL_SYNC start and end.
+        """Give access to the whole tensor, with padding, between DMA_BUF_IOCTL_SYNC start and end.
 
         :raises AcceleratorError: a device doesn't finish with it.
         """
@@ -191,7 +198,7 @@ class TensorBuffer:
             self._buffer.end_cpu_access(CpuAccess.WRITE)
 
     def begin_reading(self) -> None:
-        """The CPU is about to read: DMA_BUF_IOCTL_SYNC start.
+        """Begin the CPU's reading: DMA_BUF_IOCTL_SYNC start.
 
         :raises AcceleratorError: a device doesn't finish with it.
         """
@@ -199,12 +206,15 @@ class TensorBuffer:
             self._buffer.begin_cpu_access(CpuAccess.READ)
 
     def end_reading(self) -> None:
-        """The CPU has read."""
+        """End the CPU's reading."""
         if self._buffer is not None:
             self._buffer.end_cpu_access(CpuAccess.READ)
 
     def close(self) -> None:
-        """Give it back. Memory under a view that somebody kept ends with that view."""
+        """Give it back.
+
+        If a view of its memory was kept, the memory ends with that view.
+        """
         del self.values
         with contextlib.suppress(BufferError):
             if self._buffer is not None:
@@ -214,17 +224,26 @@ class TensorBuffer:
 
 
 def c_arguments(buffers: Sequence[TensorBuffer]) -> ctypes.Array[Argument]:
-    """What the C library takes. See :data:`Pack`."""
+    """Return what the C library takes.
+
+    See :data:`Pack`.
+    """
     return (Argument * len(buffers))(*(buffer.argument() for buffer in buffers))
 
 
 def places(buffers: Sequence[TensorBuffer]) -> list[int | NDArray[Any]]:
-    """What the Python binding takes. See :data:`Pack`."""
+    """Return what the Python binding takes.
+
+    See :data:`Pack`.
+    """
     return [buffer.place for buffer in buffers]
 
 
 class InputSlot:
-    """The memory of one frame's tensor. ``prepared`` names who wrote its constant parts."""
+    """The memory of one frame's tensor.
+
+    ``prepared`` names the writer of its constant parts.
+    """
 
     def __init__(self, tensor: TensorSpec, heap: Heap | None, pack: Pack) -> None:
         self.buffer = TensorBuffer(tensor, heap)
@@ -258,7 +277,7 @@ class OutputSlot:
         )
 
     def begin_reading(self) -> None:
-        """See :class:`TensorBuffer`; all of them or none."""
+        """Begin to read all of its tensors, or none; see :class:`TensorBuffer`."""
         with contextlib.ExitStack() as undo:
             for buffer in self._buffers:
                 buffer.begin_reading()
@@ -307,13 +326,16 @@ class FrameToTensor:
         self.vic_refusal = ''
 
     def geometry(self, width: int, height: int) -> Letterbox:
-        """Between a frame of that size and the tensor."""
+        """Return the geometry between a frame of that size and the tensor."""
         return Letterbox.fit(
             width, height, self._spec.width, self._spec.height, stretch=self._stretch
         )
 
     def write(self, frame: Frame, slot: InputSlot) -> None:
-        """Fill *slot*: every byte that depends on the frame once, what never changes once per slot and geometry.
+        """Fill *slot*.
+
+        Each byte that depends on the frame is written once. What never changes is written once per
+        slot and geometry.
 
         :raises FormatError: a format or a colorimetry without a conversion, or the CPU has to read
             it, and it isn't LINEAR.
@@ -358,7 +380,10 @@ class FrameToTensor:
         return known
 
     def _write_by_vic(self, frame: Frame, converter: PlanesToQuantised, slot: InputSlot) -> bool:
-        """Whether the VIC did it. When it refuses once, it isn't asked again."""
+        """Let the VIC write the tensor; return whether it did.
+
+        After a refusal it isn't asked again.
+        """
         data = frame.data
         fence = data.acquire_fence
         if fence is not None:

@@ -1,16 +1,17 @@
-"""A model on the device, and the two threads that keep it busy: one writes tensors, one runs them.
+"""A model on the device, and the two threads that keep it busy.
 
-So the next frame is converted while one computes. Read :class:`AxRuntimeWorker` first. It owns a
+One thread writes tensors and one runs them, so the next frame is converted while one computes.
+Read :class:`AxRuntimeWorker` first. It owns a
 :class:`LoadedModel`: an instance with the memory of its tensors, put on the device by
 :func:`load_best`. :class:`RuntimeCalls` knows which frame's result a call brings. A frame on its
-way is a :class:`~zc_perception.npu.worked_job.WorkedJob`, shared by the worker and the frame's
+    way is a :class:`~zc_perception.npu.worked_job.WorkedJob`, shared by the worker and the frame's
 owner.
 
-With double buffering call n writes the result of call n - 2, and the first two calls write nothing
-that means anything. Source: Voyager SDK, *Double Buffering for Performance*; the same in
+With double buffering, call n writes the result of call n - 2; what the first two calls write has
+no meaning. Source: Voyager SDK, *Double Buffering for Performance*; the same in
 ``GstAxInference.cpp`` ("output for frame n is … frame n + 2").
 
-Which tensors can be dma-bufs is found out by trial runs before the first frame: sources disagree
+Which tensors can be dma-bufs is found out by trial runs before the first frame. Sources disagree
 on ``output_dmabuf`` (the SDK's documentation recommends it, others met errors with it), so it is
 tried, and left out where it fails.
 """
@@ -44,14 +45,19 @@ AxRuntimeJob = WorkedJob[OutputSlot]
 
 @dataclass
 class Call:
-    """A call whose result hasn't come. ``job`` is ``None`` for one that only moves the queue on."""
+    """A call whose result hasn't come.
+
+    ``job`` is ``None`` for a call that only moves the queue on.
+    """
 
     job: AxRuntimeJob | None
     slot: InputSlot
 
 
 class RuntimeCalls:
-    """The calls of one instance, in order. The result of a call comes *late* calls after it.
+    """The calls of one instance, in order.
+
+    The result of a call comes *late* calls after it.
 
     A device may read a call's input until its result comes. So each input slot counts its calls in
     ``users``, and is filled again only when there are none.
@@ -69,19 +75,22 @@ class RuntimeCalls:
 
     @property
     def wanted(self) -> bool:
-        """Whether a job waits for further calls, and its owner for it."""
+        """Whether a job whose owner waits for it needs further calls."""
         return any(call.job is not None and call.job.wanted for call in self._waiting)
 
     @property
     def holds_jobs(self) -> bool:
-        """Whether a job waits for further calls, be it one that was given up: it takes a place until they come."""
+        """Whether a job waits for further calls, even one that was given up.
+
+        It takes a place until these calls come.
+        """
         return any(call.job is not None for call in self._waiting)
 
     def run(self, job: AxRuntimeJob | None, slot: InputSlot, outputs: OutputSlot) -> Call | None:
-        """One call.
+        """Make one call.
 
-        :returns: the call whose result is in *outputs* now, its input not in use by it any more;
-            ``None``: nothing that means anything is.
+        :returns: the call whose result is in *outputs* now; it doesn't use its input any more.
+            ``None``: *outputs* has no result yet.
         :raises AcceleratorError: the call failed, and isn't part of the queue.
         """
         self._run(slot.arguments, outputs.arguments)
@@ -98,13 +107,13 @@ class RuntimeCalls:
         return call
 
     def clear(self) -> list[Call]:
-        """Forget what is waiting: the instance is gone, or nobody knows any more what it will answer."""
+        """Forget the calls that wait: the instance is gone, or its next answers are unknown."""
         self.last_input = None
         return [self._leave() for _ in range(len(self._waiting))]
 
 
 def why_no_heap(name: str, error: AllocationError) -> str:
-    """What to say of a dma-heap that can't be used: which node it is, and what it needs."""
+    """Say which node a dma-heap that can't be used has, and what it needs."""
     node = f'/dev/{name}'
     match error.__cause__:
         case FileNotFoundError():
@@ -148,7 +157,9 @@ class LoadPlan:
 
 
 class LoadedModel:
-    """An instance on the device, with the memory of its tensors: an input and an output slot for each job that may be open.
+    """An instance on the device, with the memory of its tensors.
+
+    There is an input and an output slot for each job that may be open.
 
     :raises ZcError: this way doesn't work.
     """
@@ -176,18 +187,18 @@ class LoadedModel:
             raise
 
     def _try(self) -> None:
-        """A run with an empty tensor, so that a way that doesn't work fails now."""
+        """Run an empty tensor, so that a way that doesn't work fails now."""
         self.calls.run(None, self.inputs[0], self.outputs[0])
 
     def reload(self) -> None:
-        """A new instance in place of one that nobody trusts any more.
+        """Load a new instance in place of one that can't be trusted any more.
 
         :raises ZcError: the device doesn't take it.
         """
         self._plan.connection.load_instance(self.options)
 
     def close(self, *, lent: Collection[OutputSlot | None] = ()) -> None:
-        """Take it off the device, then give its tensors' memory back, but for results that are *lent*."""
+        """Take it off the device, then give back its memory, except results that are *lent*."""
         self._plan.connection.close_instance()
         for filled in self.inputs:
             filled.close()
@@ -197,7 +208,7 @@ class LoadedModel:
 
 
 def load_best(plan: LoadPlan) -> LoadedModel:
-    """The first of the plan's attempts that works, with a notice for each better one that didn't.
+    """Load by the first of the plan's ways that works; return a notice for each better one.
 
     :raises ConfigError: the runtime refuses the model or an option.
     :raises AcceleratorError: the device can't take it.
@@ -235,7 +246,9 @@ def load_best(plan: LoadPlan) -> LoadedModel:
 
 
 class AxRuntimeWorker:
-    """Owns a model on one core and what makes tensors for it, and runs jobs there until :meth:`stop`. Each core in use has a worker.
+    """Own a model on one core, and run jobs there until :meth:`stop`.
+
+    It also owns what makes tensors for the model. Each core in use has a worker.
 
     The convert thread writes each frame into a tensor. The run thread makes every call of the
     runtime, from loading the model to destroying it. If a call never returns, the run thread is
@@ -243,7 +256,7 @@ class AxRuntimeWorker:
     all, the thread gives everything back.
 
     :param load: puts the model on the device; called on the run thread.
-    :param flush_after_s: when no frame comes for so long and results are still inside the runtime,
+    :param flush_after_s: if no frame comes for this time and results are still inside the runtime,
         the last input is run again until they are out.
     :param give_back: called on the run thread at its end, after the model is gone.
     """
@@ -286,12 +299,12 @@ class AxRuntimeWorker:
 
     @property
     def threads(self) -> tuple[threading.Thread, threading.Thread]:
-        """Both."""
+        """Both threads."""
         return self._convert_thread, self._run_thread
 
     @property
     def model(self) -> LoadedModel:
-        """What it has loaded."""
+        """The model that it has loaded."""
         assert self._model is not None
         return self._model
 
@@ -323,7 +336,12 @@ class AxRuntimeWorker:
         return job
 
     def _job_is_over(self, slot: OutputSlot | None) -> None:
-        """Its output slot, if it had one, is free again. Any thread. Results that outlive the model end here."""
+        """Free the output slot of a job that is over, if it had one.
+
+        Any thread calls it.
+
+        Results that outlive the model end here.
+        """
         with self._lock:
             self.open_jobs -= 1
             self._lent.discard(slot)
@@ -334,7 +352,7 @@ class AxRuntimeWorker:
             slot.close()
 
     def silent_s(self) -> float:
-        """For how long the runtime has been in the call that it is in; 0 between calls."""
+        """Return how long the runtime's current call has lasted; 0 between calls."""
         began = self._call_began_ns
         return (time.monotonic_ns() - began) / 1e9 if began else 0.0
 
@@ -347,7 +365,7 @@ class AxRuntimeWorker:
                 self._ready.put(None)
 
     def stop(self, timeout_s: float) -> None:
-        """See :meth:`end`, and wait for it, at most *timeout_s*."""
+        """End as :meth:`end` does, and wait for it, at most *timeout_s*."""
         deadline = time.monotonic() + timeout_s
         self.end()
         for thread in (self._convert_thread, self._run_thread):
@@ -471,8 +489,10 @@ class AxRuntimeWorker:
         slot: InputSlot,
         error: AcceleratorError,
     ) -> None:
-        """A call failed. Whether it took part in the runtime's own queue nobody knows: results that are still inside would come out
-        under wrong names, so that the instance is loaded anew.
+        """Load the instance anew after a call failed.
+
+        It is unknown whether the call took part in the runtime's own queue: results that are still
+        inside would come out under wrong names.
         """
         self._failures += 1
         text = str(error)

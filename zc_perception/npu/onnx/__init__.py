@@ -1,1 +1,1 @@
-"""Real detectors on real pixels: ONNX Runtime with any of its execution providers, and OpenCV's HOG."""
+"""Real detectors on real pixels: ONNX Runtime with any execution provider, and OpenCV's HOG."""

@@ -39,10 +39,10 @@ class HogEngine(Engine):
         return Letterbox.fit(width, height, width, height, stretch=True)
 
     def run(self, planes: Planes, layout: ImageLayout | Part, colorimetry: Colorimetry) -> Outputs:
-        """See :class:`Engine`. One output (n, 6): x0, y0, x1, y1, score, class.
+        """Run the detector, see :class:`Engine`.
 
-        The SVM's distance d > 0 has no upper bound; the score is 1 - exp(-d), so that it lies in
-        0..1 as subscribers expect.
+        One output (n, 6): x0, y0, x1, y1, score, class. The SVM's distance d > 0 has no upper
+        bound; the score is 1 - exp(-d), so that it lies in 0..1 as subscribers expect.
         """
         if self._converter is None or self._converter[:2] != (layout, colorimetry):
             self._converter = (

@@ -1,4 +1,8 @@
-"""What accelerator onnx declares. The accelerator itself is imported when it is opened: every node's start reads this."""
+"""Declare accelerator onnx.
+
+The accelerator itself is imported when it is opened, because every node reads this file at its
+start.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +44,9 @@ OPENCV_HOG = EngineRules('opencv_hog', needs_file=False)
 
 
 def parse_providers(entries: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
-    """Name and options of each entry of parameter ``providers``.
+    """Return name and options of each entry of parameter ``providers``.
 
-    :raises ConfigError: it isn't one.
+    :raises ConfigError: an entry can't be read.
     """
     parsed: list[tuple[str, dict[str, str]]] = []
     for entry in entries:
@@ -85,7 +89,7 @@ class Onnx(Accelerator):
         return with_frames(CONSTRAINTS, values['in_flight'], JOBS)
 
     @classmethod
-    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:
+    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:  # noqa: A003
         module = importlib.import_module('zc_perception.npu.onnx.accelerator')
         accelerator: Accelerator = module.OnnxAccelerator(ledger, values)
         return accelerator

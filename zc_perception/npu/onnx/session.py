@@ -1,4 +1,4 @@
-"""A model's file in ONNX Runtime: its execution providers, what the file takes and yields."""
+"""A model's file in ONNX Runtime: its execution providers, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _MEMORIES = {
 
 
 def _dtype(onnx: str) -> str:
-    """NumPy's name of an element type such as ``tensor(float)``."""
+    """Return NumPy's name of an element type such as ``tensor(float)``."""
     name = onnx.removeprefix('tensor(').removesuffix(')')
     return _NAMES.get(name, name)
 
@@ -60,9 +60,9 @@ class OnnxEngine(TensorEngine):
     """One model in ONNX Runtime.
 
     :param entries: parameter ``providers``.
-    :param threads: of the CPU; 0 for one per core.
-    :ivar provider: that runs most of the model's nodes.
-    :ivar nodes: how many each provider runs; empty where this ONNX Runtime doesn't tell.
+    :param threads: threads of the CPU; 0: one per core.
+    :ivar provider: the provider that runs most of the model's nodes.
+    :ivar nodes: how many nodes each provider runs; empty where this ONNX Runtime doesn't tell.
     :raises ConfigError: onnxruntime isn't installed, has no such provider, or the file isn't a
         model that fits its manifest.
     """
@@ -89,9 +89,12 @@ class OnnxEngine(TensorEngine):
             number = self._session.get_provider_options()[self.provider].get('device_id', '0')
             blank = np.zeros(self._input.shape, self._input.dtype)
             self._bound = _Bound(
-                onnxruntime.OrtValue, self._session, self._name, {self._name: blank, **self._besides},
+                onnxruntime.OrtValue,
+                self._session,
+                self._name,
+                {self._name: blank, **self._besides},
                 (_MEMORIES[self.provider], int(number)),
-            )  # fmt: skip
+            )
 
     def _open(
         self, onnxruntime: ModuleType, providers: list[tuple[str, dict[str, str]]], threads: int
@@ -152,7 +155,7 @@ class OnnxEngine(TensorEngine):
         return nodes
 
     def _inputs(self, network: ModelInput) -> tuple[str, dict[str, NDArray[Any]]]:
-        """The name of the picture's input, and what is given to the others."""
+        """Return the name of the picture's input, and what the other inputs are given."""
         inputs = {given.name: _dtype(given.type) for given in self._session.get_inputs()}
         besides = {
             name: np.array([_BESIDES[name](network)], inputs[name])
@@ -162,7 +165,7 @@ class OnnxEngine(TensorEngine):
         return next(name for name in inputs if name not in besides), besides
 
     def _specs(self, manifest: ModelManifest) -> list[TensorSpec | None]:
-        """What the manifest says of each output of the file."""
+        """Return what the manifest says about each output of the file."""
         outputs = {output.name: output for output in self._session.get_outputs()}
         names = list(outputs)
         for index, spec in enumerate(manifest.tensors):
@@ -196,7 +199,7 @@ class OnnxEngine(TensorEngine):
         return [given.get(name) for name in names]
 
     def infer_blank(self) -> Outputs:
-        """See :class:`TensorEngine`.
+        """Run an input of zeros, see :class:`TensorEngine`.
 
         :raises ConfigError: the model can't be run.
         """
@@ -217,14 +220,21 @@ class OnnxEngine(TensorEngine):
 
 
 class _Bound:
-    """A session whose input lies in a device's memory, allocated once. Results come back by one copy each.
+    """A session whose input lies in a device's memory, allocated once.
+
+    Results come back by one copy each.
 
     :param place: the memory's name, and the number of the device.
     """
 
     def __init__(
-        self, values: Any, session: Any, picture: str, inputs: Mapping[str, NDArray[Any]], place: tuple[str, int]
-    ) -> None:  # fmt: skip
+        self,
+        values: Any,
+        session: Any,
+        picture: str,
+        inputs: Mapping[str, NDArray[Any]],
+        place: tuple[str, int],
+    ) -> None:
         self._session, self._place = session, place
         self._binding = session.io_binding()
         self._inputs = {
@@ -236,7 +246,10 @@ class _Bound:
         self._outputs = [output.name for output in session.get_outputs()]
 
     def run(self, tensor: NDArray[Any]) -> Sequence[NDArray[Any]]:
-        """Blocking; the outputs are the caller's."""
+        """Run the tensor; block until the outputs are there.
+
+        These belong to the caller.
+        """
         self._picture.update_inplace(tensor)
         self._binding.clear_binding_outputs()  # those of the last run may have another size
         for name in self._outputs:
@@ -247,7 +260,7 @@ class _Bound:
 
 
 def _raw(values: NDArray[Any], spec: TensorSpec | None) -> RawTensor:
-    """An output as heads take it; other types of number become float32."""
+    """Return an output as heads take it; other types of number become float32."""
     if values.dtype not in DTYPES:
         values = values.astype(np.float32)
     return RawTensor(values) if spec is None else spec.raw(values)
