@@ -71,7 +71,7 @@ def test_a_change_of_the_rate_counts_at_once() -> None:
     now = [10**9]
     pace = Pace(1.0, lambda: now[0])
     assert pace.accepts() and not pace.accepts()
-    pace.set(0.0)
+    pace.set_rate(0.0)
     assert pace.accepts() and pace.accepts()
 
 

@@ -6,15 +6,15 @@ Read in this order:
    a node lives through.
 2. :mod:`~zc_perception.nodes.capture` and :mod:`~zc_perception.nodes.inference`: a camera's node
    and an accelerator's. Each has its parameters at the top.
-3. :mod:`~zc_perception.nodes.perception`: both with an overlay in one process, for one camera,
-   several, or a pair.
+3. :mod:`~zc_perception.nodes.perception`: both nodes with an overlay in one process, for one
+   camera, several, or a pair.
 4. :mod:`~zc_perception.nodes.main`: the console scripts. Their options are in
    :mod:`~zc_perception.nodes.command_lines`, what runs nodes is in
    :mod:`~zc_perception.nodes.process`.
 
 Folders: ``params/`` has everything about parameters, ``launching/`` what launch files share.
-:data:`STARTUP` says when a program has reached each stage of its start. This file imports next to
-nothing.
+:data:`STARTUP` says when a program has reached each stage of its start. This file imports almost
+    nothing.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ import time
 
 
 class Startup:
-    """When each stage was reached for the first time, CLOCK_MONOTONIC ns: what happens again later isn't the start."""
+    """When each stage was reached for the first time, CLOCK_MONOTONIC ns.
+
+    What happens again later isn't the start.
+    """
 
     def __init__(self) -> None:
         self._reached: dict[str, int] = {}
 
     def reached(self, stage: str) -> None:
-        """Now."""
+        """Note that a stage is reached now."""
         self._reached.setdefault(stage, time.monotonic_ns())
 
     def facts(self) -> dict[str, int]:
-        """Stages in the order in which they were reached; empty in programs of other make."""
+        """Return the stages in the order of reaching them; empty in programs of other make."""
         return dict(self._reached)
 
 

@@ -1,4 +1,7 @@
-"""The inference node's ``detections/annotations``: boxes, turned ones too, names and keypoints as Foxglove draws them over a picture."""
+"""The inference node's ``detections/annotations``, which Foxglove draws over a picture.
+
+They are boxes, turned ones too, names and keypoints.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ _LINE, _POINT, _FONT = 2.0, 6.0, 14.0
 
 
 class AnnotationTopic:
-    """On the scheduler's thread, after the detections went out; nothing is computed while nobody subscribes.
+    """Publish annotations on the scheduler's thread, after the detections went out.
+
+    Nothing is computed while there is no subscriber.
 
     :param names: of the classes.
     :param shape: of keypoints of each row: how many, and their numbers; empty: the model has none.
@@ -80,7 +85,10 @@ class AnnotationTopic:
     def _keypoints(
         box: PointsAnnotation, rows: Sequence[Sequence[float]]
     ) -> list[PointsAnnotation]:
-        """All keypoints in the model's order, each with a colour whose alpha is its score; and lines between those of people."""
+        """Return all keypoints in the model's order, and lines between those of people.
+
+        Each point has a colour whose alpha is its score.
+        """
         colour = box.outline_color
         dots = PointsAnnotation(
             timestamp=box.timestamp, type=PointsAnnotation.POINTS, thickness=_POINT
@@ -106,7 +114,7 @@ class AnnotationTopic:
 
 
 def outline(found: Detections, index: int) -> list[tuple[float, float]]:
-    """The corners of a box, turned or not, in the frame's pixels."""
+    """Return the corners of a box, turned or not, in the frame's pixels."""
     left, top, right, bottom = found.boxes[index].tolist()
     theta = 0.0
     if found.turned is not None:

@@ -1,4 +1,4 @@
-"""Service ``~/trigger``: what the black box has kept goes to the disk, while it keeps on."""
+"""Service ``~/trigger``: write to the disk what the black box has kept, while it keeps on."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _REQUESTS = QoSProfile(depth=200)
 
 
 class TriggerService:
-    """Answers from a thread of its own, which lives while the black box does: triggers are written
-    one after the other, each with what came until it was called.
+    """Answers from a thread of its own, which lives as long as the black box.
+
+    Triggers are written one after the other, each with what came until it was called.
     """
 
     def __init__(self, node: Node, box: BlackBox, folder: Path, floor_bytes: int) -> None:
@@ -45,7 +46,7 @@ class TriggerService:
         self._thread.start()
 
     def _on_request(self, response: Any, send: ResponseSender) -> None:
-        """On the executor."""
+        """Take a request; runs on the executor."""
         if self._requests.qsize() < _MOST_WAITING:
             now_ns = time.time_ns()
             self._requests.put((response, send, self._box.last(now_ns), now_ns))
@@ -71,7 +72,7 @@ class TriggerService:
                 send(response)
 
     def close(self) -> None:
-        """Write what was asked for, and offer the service no longer."""
+        """Write what was asked for, and stop offering the service."""
         self._node.destroy_service(self._service)
         self._requests.put(None)
         self._thread.join(_JOIN_S)

@@ -1,4 +1,7 @@
-"""A camera's own controls (brightness, exposure, ...) as parameters ``controls.NAME``, with the driver's ranges."""
+"""A camera's own controls (brightness, exposure, ...) as parameters ``controls.NAME``.
+
+Their ranges are the driver's.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,16 @@ _AS_PARAMETERS = ('integer', 'integer64', 'boolean', 'menu', 'integer_menu', 'bi
 
 
 class _Telling(threading.local):
-    """Whether this thread tells ROS a value that the camera has already."""
+    """Whether this thread is telling ROS a value that the camera already has."""
 
     on = False
 
 
 class CameraControls:
-    """Declares a parameter for each control when a camera comes, sets what the user set, and again when it comes back."""
+    """Declare a parameter for each control of a camera that comes, and set what the user set.
+
+    When the camera comes back, the values are set again.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -50,7 +56,7 @@ class CameraControls:
         self._attached_before = False
         self._known: dict[str, ControlInfo] = {}
         self._wanted: dict[str, Any] = {
-            name[len(PREFIX) :]: override.value
+            name.removeprefix(PREFIX): override.value
             for name, override in parameter_overrides(node).items()
             if name.startswith(PREFIX)
         }
@@ -60,10 +66,11 @@ class CameraControls:
         node.add_on_set_parameters_callback(self._on_set)
 
     def attach(self, camera: Camera) -> None:
-        """Set what is wanted, then declare all, or show what they are now. A control that the camera doesn't have, and what the driver
-        refuses, is a warning.
+        """Set what is wanted, then declare all controls, or show their values of now.
 
-        :raises ConfigError: a value that a control doesn't take; not of a camera that is back.
+        If the camera doesn't have a control, or the driver refuses a value, that is a warning.
+
+        :raises ConfigError: a value that a control doesn't take; not for a camera that came back.
         :raises CameraLostError: it went away meanwhile.
         """
         refused = _set_all(camera, self._wanted)
@@ -95,12 +102,19 @@ class CameraControls:
             )
 
     def detach(self) -> None:
-        """The camera goes. Nobody uses it from here on; until it is back, setting a control is refused."""
+        """Note that the camera goes: from here on nothing uses it.
+
+        Until it is back, setting a control is refused.
+        """
         with self._using:
             self._camera = None
 
     def _on_set(self, parameters: list[Parameter]) -> SetParametersResult:
-        wanted = {p.name[len(PREFIX) :]: p.value for p in parameters if p.name.startswith(PREFIX)}
+        wanted = {
+            one.name.removeprefix(PREFIX): one.value
+            for one in parameters
+            if one.name.startswith(PREFIX)
+        }
         if wanted and not self._telling.on:
             try:
                 with self._using:
@@ -110,7 +124,11 @@ class CameraControls:
         return SetParametersResult(successful=True)
 
     def _set(self, wanted: Mapping[str, Any]) -> None:
-        """Set all of them, or none. Asks the driver even for a value that was set before: another program may have changed it since."""
+        """Set all values, or none.
+
+        The driver is asked even for a value that was set before: another program may have changed
+        it.
+        """
         camera = self._camera
         if camera is None:
             raise CameraError(
@@ -142,7 +160,10 @@ class CameraControls:
                 call_soon(self._node.executor, lambda name=name: self._show(name))
 
     def _show(self, name: str) -> None:
-        """Make the parameter say what is in force. ROS doesn't let those that are read-only change; :meth:`values` has them."""
+        """Make the parameter say what is in force.
+
+        ROS doesn't let read-only parameters change; :meth:`values` has them.
+        """
         if self._node.get_parameter(PREFIX + name).value == self._in_force[name]:
             return
         with self._tell():
@@ -157,11 +178,11 @@ class CameraControls:
             self._telling.on = False
 
     def values(self) -> Mapping[str, Any]:
-        """Values in force."""
+        """Return the values in force."""
         return dict(self._in_force)
 
     def status(self) -> Status:
-        """For diagnostics: what is in force, and what the driver refused when the camera was opened."""
+        """Return what is in force, and what the driver refused at the camera's opening."""
         values: dict[str, object] = dict(sorted(self._in_force.copy().items()))
         refused = self._refused.copy()
         return CONTROLS.status(
@@ -173,10 +194,10 @@ class CameraControls:
 
 
 def _set_all(camera: Camera, wanted: Mapping[str, Any]) -> dict[str, ZcError]:
-    """Set them in whatever order the driver takes them; why it refused the others.
+    """Set values in any order that the driver takes; return why it refused the others.
 
-    What one may be depends on how another stands: no exposure time under automatic exposure. Hence
-    as often as it helps.
+    Whether one value may be set depends on others: no exposure time under automatic exposure. So
+    the refused ones are tried again as long as that helps.
     """
     left = dict(wanted)
     refused: dict[str, ZcError] = {}

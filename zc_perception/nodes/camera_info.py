@@ -50,7 +50,7 @@ def _package_folder(name: str) -> str:
 
 
 def calibration_store(values: Mapping[str, Any], node: str) -> CameraInfoStore:
-    """Where the parameters say that the calibration is.
+    """Return the place of the calibration that the parameters name.
 
     :param values: of the capture node.
     :param node: the full name of the camera's node.
@@ -67,7 +67,7 @@ def calibration_store(values: Mapping[str, Any], node: str) -> CameraInfoStore:
 
 
 class CameraInfoPublisher:
-    """Publishes the calibration with each frame's own header, while somebody listens."""
+    """Publishes the calibration with each frame's own header, while there is a subscriber."""
 
     def __init__(self, node: PerceptionNode, parameters: NodeParameters) -> None:
         self._node = node
@@ -80,7 +80,7 @@ class CameraInfoPublisher:
         self._service = node.create_service(SetCameraInfo, 'set_camera_info', self._on_set)
 
     def reload(self, parameters: NodeParameters) -> None:
-        """Take the calibration from where the parameters say now."""
+        """Read the calibration from the place that the parameters name now."""
         store = calibration_store(parameters, self._node.get_fully_qualified_name())
         with self._lock:
             self._store = store
@@ -100,7 +100,7 @@ class CameraInfoPublisher:
         self._message = message
 
     def publish(self, header: Header) -> None:
-        """For the frame with that header."""
+        """Publish for the frame with that header."""
         if subscription_count(self._publisher):
             with self._lock:
                 stamp_to_message(header, self._message)
@@ -120,7 +120,7 @@ class CameraInfoPublisher:
         return response
 
     def status(self) -> Status:
-        """For diagnostics."""
+        """Return the status for diagnostics."""
         with self._lock:
             store = self._store
             troubles, published = store.troubles, store.current

@@ -70,7 +70,10 @@ def _check_frame_id(frame_id: str) -> None:
 
 
 def _check_room(qos: QoSProfile, slots: int) -> None:
-    """Whether what ``image_raw`` keeps for late readers leaves the camera enough of its *slots*."""
+    """Check that late readers leave the camera enough slots.
+
+    ``image_raw`` may keep frames for late readers, and each takes one of the camera's *slots*.
+    """
     room = slots - _CAMERA_SLOTS
     if qos.durability == DurabilityPolicy.TRANSIENT_LOCAL and qos.depth > room:
         raise ConfigError(
@@ -81,10 +84,10 @@ def _check_room(qos: QoSProfile, slots: int) -> None:
 
 
 class CameraFactory:
-    """Opens the camera that the parameters describe, as often as it takes.
+    """Opens the camera that the parameters describe, as often as needed.
 
-    :param options: with the node's parameters. Their clock makes all stamps, which so increase
-        over a loss.
+    :param options: with the node's parameters. Their clock makes all stamps, so that these go on
+        increasing over a loss.
     :param consumers: what is known of the frames' consumers now; a pipeline is asked for a format
         that they accept.
     """
@@ -101,11 +104,14 @@ class CameraFactory:
 
     @property
     def slow(self) -> bool:
-        """Whether opening takes so long that nobody should wait for it; :meth:`check` says meanwhile what can't be at all."""
+        """Whether opening takes so long that no caller should wait for it.
+
+        :meth:`check` says meanwhile what can't work at all.
+        """
         return self._kind().SLOW
 
     def check(self) -> None:
-        """Look at what can be known without opening anything.
+        """Check what can be known without opening anything.
 
         :raises ConfigError: the parameters don't go together, or name a pipeline that can't be
             made.
@@ -114,11 +120,11 @@ class CameraFactory:
         kind.check(self._options.parameters)
         kind.try_out(self._options)
 
-    def open(self, identity: str) -> Camera:
-        """Open it.
+    def open(self, identity: str) -> Camera:  # noqa: A003
+        """Open the camera.
 
-        :param identity: that of the camera which was lost, to look for where it is now; empty:
-            whatever the parameters name.
+        :param identity: that of the camera which was lost, to find where it is now; empty: the
+            camera that the parameters name.
         :raises ConfigError: the parameters don't go together.
         :raises CameraError: it can't be opened now.
         """
@@ -132,7 +138,7 @@ class CameraFactory:
         return self._before
 
     def close(self) -> None:
-        """No camera is opened any more, or not soon: end what waits for the next one."""
+        """End what waits for the next camera: none is opened any more, or not soon."""
         before, self._before = self._before, None
         if before is not None:
             before.close_rest()
@@ -141,20 +147,24 @@ class CameraFactory:
 class CaptureNode(PerceptionNode):
     """Publishes ``image_raw`` (type-adapted) and ``camera_info``.
 
-    A camera that can't be opened yet, or goes away, is waited for; diagnostics say what is wrong.
-    What no waiting mends is an error at once.
+    If a camera can't be opened yet, or goes away, the node waits for it; diagnostics say what is
+    wrong. What waiting can't mend is an error at once.
 
     :param camera_factory: opens a camera, by the identity of the one that was lost, in place of
-        that which the parameters describe.
+        the camera that the parameters describe.
     :param stereo: which side of a pair it is; only frames with a counterpart are published then.
     """
 
     SPECS = NODES['capture']
     PREFIXES = (PREFIX,)
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {
-        'frame_id': _check_frame_id, 'participants': parse_stand_ins, 'shared_memory_group': group_ids, 'cpu_affinity': parse_cpus,
-        'snapshot_folder': snapshot_folder, 'unixfd': socket_path,
-    }  # fmt: skip
+        'frame_id': _check_frame_id,
+        'participants': parse_stand_ins,
+        'shared_memory_group': group_ids,
+        'cpu_affinity': parse_cpus,
+        'snapshot_folder': snapshot_folder,
+        'unixfd': socket_path,
+    }
     ENDPOINTS = (
         _FRAMES,
         Endpoint('image_raw/compressed', 'publisher'),
@@ -212,7 +222,7 @@ class CaptureNode(PerceptionNode):
         return CameraFactory(options, self._known_consumers)
 
     def _known_consumers(self) -> list[BufferConstraints]:
-        """Stand-ins, and the consumers that are there."""
+        """Return the stand-ins, and the consumers that are there."""
         here = [] if self._offer is None else self._offer.consumers()
         names = {constraints.participant.partition(' (pid ')[0] for constraints in here}
         return [*(one for one in self._stand_ins if one.participant not in names), *here]
@@ -231,7 +241,7 @@ class CaptureNode(PerceptionNode):
         )
 
     def _open(self) -> None:
-        """Camera, publisher and socket."""
+        """Open camera, publisher and socket."""
         self._stand_ins = parse_stand_ins(self.parameters['participants'])
         self._factory = self._new_factory()
         if self._stereo is not None:
@@ -273,7 +283,7 @@ class CaptureNode(PerceptionNode):
         return 0.0 if camera is None else camera.framerate
 
     def _agree(self) -> None:
-        """On buffers, with everybody who is there; or later, when the camera is."""
+        """Negotiate buffers now, or when the camera opens."""
         assert self._offer is not None
         self._offer.open()
         self.supervisor.prepare_now()
@@ -287,7 +297,7 @@ class CaptureNode(PerceptionNode):
         self._realtime.activate()
 
     def _deactivate(self) -> None:
-        """Sensor off, buffers given back: the driver has them again, and others may open the camera."""
+        """Switch the sensor off and give the buffers back, so that others may open the camera."""
         if self.supervisor.started:
             self.supervisor.stop()
             if self._unixfd is not None:
@@ -324,7 +334,7 @@ class CaptureNode(PerceptionNode):
 
     @property
     def publisher(self) -> AdaptedPublisher[Frame]:
-        """Of ``image_raw``, while the node is configured."""
+        """The publisher of ``image_raw``, while the node is configured."""
         if self._publisher is None:
             raise self.lacks('publisher of image_raw')
         return self._publisher
@@ -352,7 +362,7 @@ class CaptureNode(PerceptionNode):
 
     @property
     def _kind(self) -> type[Camera]:
-        """The class of camera that the parameters name."""
+        """Return the class of camera that the parameters name."""
         return CAMERAS.load(self.parameters['camera'])
 
     @property
@@ -385,7 +395,10 @@ class CaptureNode(PerceptionNode):
         )
 
     def now_ns(self) -> int:
-        """The ROS clock, in ns. Unless a simulation drives it, that is the system's, which costs less to read."""
+        """Return the ROS clock in ns.
+
+        Unless a simulation drives it, that is the system's clock, which costs less to read.
+        """
         clock = self._node_clock
         return int(clock.now().nanoseconds) if clock.ros_time_is_active else time.time_ns()
 
@@ -404,7 +417,10 @@ class CaptureNode(PerceptionNode):
         return camera
 
     def _renew(self) -> Renewal:
-        """Whether to agree on other buffers now. On the camera's thread, between two frames."""
+        """Return whether to agree on other buffers now.
+
+        On the camera's thread, between two frames.
+        """
         offer, camera = self._offer, self.supervisor.camera
         if offer is None or camera is None or time.monotonic() < offer.due:
             return Renewal.NONE
@@ -467,7 +483,10 @@ class CaptureNode(PerceptionNode):
             self.frame_log.describe(lambda: self._facts(server.peers()))
 
     def _facts(self, peers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """For the frame log: camera, pool and consumers. Without a camera, what is known without one."""
+        """Return the facts for the frame log: camera, pool and consumers.
+
+        Without a camera, they are what is known without one.
+        """
         camera = self.supervisor.camera
         link = self.publisher.statistics()
         session = self.session
@@ -516,7 +535,7 @@ class CaptureNode(PerceptionNode):
         return facts
 
     def _on_condition(self, condition: CameraCondition) -> None:
-        """On the camera's thread, or that which opens it first."""
+        """Note the camera's condition, on its thread or on the one that opens it first."""
         self.stir()
         if condition.state is CameraState.LOST:
             if self._paused_ns and self._offer is not None:
@@ -554,7 +573,7 @@ class CaptureNode(PerceptionNode):
         self._snapshots.offer(frame)
 
     def _end_pause(self, now_ns: int) -> None:
-        """The first frame after another agreement."""
+        """End the pause: this is the first frame after another agreement."""
         self.pause_s, self._paused_ns = (now_ns - self._paused_ns) / 1e9, 0
         self.get_logger().info(
             f'the other buffers are there; the camera paused for {self.pause_s:.2f} s'
@@ -566,7 +585,10 @@ class CaptureNode(PerceptionNode):
         return self.supervisor.finished
 
     def progress(self) -> int | None:
-        """Frames that the camera has had, whatever became of them; ``None`` while it is waited for. Recordings have pauses."""
+        """Frames that the camera has had, whatever became of them.
+
+        ``None`` while the node waits for the camera, because recordings have pauses.
+        """
         camera = self.supervisor.camera
         if (
             not self._flowing
@@ -583,7 +605,7 @@ class CaptureNode(PerceptionNode):
         )
 
     def given_up(self) -> str:
-        """See :class:`PerceptionNode`: no waiting brings the camera back."""
+        """Why waiting can't bring the camera back, see :class:`PerceptionNode`."""
         condition = self.supervisor.condition
         return condition.reason if self._flowing and condition.state is CameraState.FAILED else ''
 
@@ -600,7 +622,11 @@ class CaptureNode(PerceptionNode):
         )  # fmt: skip
 
     def collect_diagnostics(self) -> list[Status]:
-        """State, camera, pool, clock, link, copies, latencies, calibration, negotiation, controls and, of a side, the pairs."""
+        """Return the parts of the diagnostics.
+
+        They are state, camera, pool, clock, link, copies, latencies, calibration, negotiation and
+        controls; for a side of a pair also the pairs.
+        """
         camera, server, session = self.supervisor.camera, self._server, self.session
         if camera is not None and session is not None:
             self.warn_once(camera.notices())

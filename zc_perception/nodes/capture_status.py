@@ -1,4 +1,4 @@
-"""What diagnostics say of a camera, its pool, its clock and the copies of its process."""
+"""What diagnostics say about a camera, its pool, its clock and the copies of its process."""
 
 from __future__ import annotations
 
@@ -24,52 +24,142 @@ _IF_BAD = 'look at its cable, power and bandwidth; of a video the log names them
 _IF_NO_SLOT = "raise parameter 'slots', or release frames sooner: part 'pool' names the holders"
 CAMERA = Part(
     'camera',
-    Row(lambda s: s.state is CameraState.LOST, ERROR, '{reason}',
-        ('the node tries again until it works; check its cable and power, and whether another '
-         'program uses it'),
-        'the reason why it was lost'),
-    Row(lambda s: s.state is CameraState.FAILED, ERROR, '{reason}', 'restart the node', 'the reason why no waiting helps'),
+    Row(
+        lambda s: s.state is CameraState.LOST,
+        ERROR,
+        '{reason}',
+        (
+            'the node tries again until it works; check its cable and power, and whether another '
+            'program uses it'
+        ),
+        'the reason why it was lost',
+    ),
+    Row(
+        lambda s: s.state is CameraState.FAILED,
+        ERROR,
+        '{reason}',
+        'restart the node',
+        'the reason why no waiting helps',
+    ),
     Row(lambda s: s.state is CameraState.ENDED, OK, 'ended'),
     Row(lambda s: not s.started, WARN, 'not started', 'start or activate the node'),
-    Row(lambda s: s.state is CameraState.CLOSED, WARN, 'waits for the first frame', 'if none comes, look at its cable and power'),
-    Row(lambda s: s.bad and (not s.captured or s.percent == 0), ERROR, ('no good frame comes any '
-        'more, {bad} bad ones came lately'), _IF_BAD),
-    Row(lambda s: s.percent == 0 and s.no_slot, ERROR, ('no frame comes out: no slot is free, '
-        '{no_slot} were left out lately'), _IF_NO_SLOT),
-    Row(lambda s: s.percent == 0, ERROR, 'no frame comes', ('check its cable and power, and which '
-        'consumer holds its buffers (part pool)')),
-    Row(lambda s: s.percent is not None and s.percent < 100 * _FAR_BELOW, WARN, 'only {percent:.0f} % of its framerate comes',
-        ('in the dark a long exposure causes this; otherwise look at the counters of frames '
-         'left out'), joins=True),
-    Row(lambda s: s.bad, WARN, 'frames left out lately: {bad} bad', _IF_BAD, see='see [videos](videos.md#damaged-and-cut-files)', joins=True),
-    Row(lambda s: s.lost, WARN, 'frames left out lately: {lost} lost by the driver', 'lower its rate or size, or raise what its bus may carry',
-        joins=True),
-    Row(lambda s: s.no_slot, WARN, 'frames left out lately: {no_slot} without a free slot', _IF_NO_SLOT, joins=True),
-    Row(lambda s: s.copy_reason, WARN, 'every frame is copied by the CPU: {copy_reason}', 'let the pipeline end in dma-bufs',
-        see='see [cameras](cameras.md)', joins=True),
-    Row(lambda s: s.stamp_trouble, WARN, '{stamp_trouble}', ("set 'stamps' to now if nothing else "
-        'of the recording is compared with them'),
-        'recorded stamps are 0 or repeat', 'see [recordings](cameras.md#recordings-replay)', joins=True),
+    Row(
+        lambda s: s.state is CameraState.CLOSED,
+        WARN,
+        'waits for the first frame',
+        'if none comes, look at its cable and power',
+    ),
+    Row(
+        lambda s: s.bad and (not s.captured or s.percent == 0),
+        ERROR,
+        'no good frame comes any more, {bad} bad ones came lately',
+        _IF_BAD,
+    ),
+    Row(
+        lambda s: s.percent == 0 and s.no_slot,
+        ERROR,
+        'no frame comes out: no slot is free, {no_slot} were left out lately',
+        _IF_NO_SLOT,
+    ),
+    Row(
+        lambda s: s.percent == 0,
+        ERROR,
+        'no frame comes',
+        'check its cable and power, and which consumer holds its buffers (part pool)',
+    ),
+    Row(
+        lambda s: s.percent is not None and s.percent < 100 * _FAR_BELOW,
+        WARN,
+        'only {percent:.0f} % of its framerate comes',
+        (
+            'in the dark a long exposure causes this; otherwise look at the counters of frames '
+            'left out'
+        ),
+        joins=True,
+    ),
+    Row(
+        lambda s: s.bad,
+        WARN,
+        'frames left out lately: {bad} bad',
+        _IF_BAD,
+        see='see [videos](videos.md#damaged-and-cut-files)',
+        joins=True,
+    ),
+    Row(
+        lambda s: s.lost,
+        WARN,
+        'frames left out lately: {lost} lost by the driver',
+        'lower its rate or size, or raise what its bus may carry',
+        joins=True,
+    ),
+    Row(
+        lambda s: s.no_slot,
+        WARN,
+        'frames left out lately: {no_slot} without a free slot',
+        _IF_NO_SLOT,
+        joins=True,
+    ),
+    Row(
+        lambda s: s.copy_reason,
+        WARN,
+        'every frame is copied by the CPU: {copy_reason}',
+        'let the pipeline end in dma-bufs',
+        see='see [cameras](cameras.md)',
+        joins=True,
+    ),
+    Row(
+        lambda s: s.stamp_trouble,
+        WARN,
+        '{stamp_trouble}',
+        "set 'stamps' to now if nothing else of the recording is compared with them",
+        'recorded stamps are 0 or repeat',
+        'see [recordings](cameras.md#recordings-replay)',
+        joins=True,
+    ),
     well='streaming',
-)  # fmt: skip
+)
 POOL = Part(
     'pool',
-    Row(lambda s: s.absent, WARN, 'not configured', ('it is once the camera is there; see part '
-                                                     'camera')),
-    Row(lambda s: s.exhausted, WARN, 'no slot was free for {exhausted} frame(s) lately: {holders}',
-        ('let that consumer release frames sooner (frame.release(), or with), or raise '
-         "parameter 'slots'")),
-    Row(lambda s: s.retired or s.fence_errors, WARN, ('{retired} slot(s) retired and '
-                                                      '{fence_errors} release fence(s) failed '
-                                                      'lately'),
-        'a device does not finish with its frames: look at the accelerator and at dmesg'),
-    Row(lambda s: s.failures, WARN, ('a slot could not be replaced or given back: '
-                                     '{last_failure}'), 'free memory of that heap'),
-    Row(lambda s: s.abandoned, WARN, '{abandoned} frame(s) were forgotten lately, not released', 'call release(), or use with'),
-    Row(lambda s: s.heap == 'memfd', OK, ("memfd: ordinary memory, no dma-buf; devices can't "
-                                          'import it')),
+    Row(
+        lambda s: s.absent,
+        WARN,
+        'not configured',
+        'it is once the camera is there; see part camera',
+    ),
+    Row(
+        lambda s: s.exhausted,
+        WARN,
+        'no slot was free for {exhausted} frame(s) lately: {holders}',
+        (
+            'let that consumer release frames sooner (frame.release(), or with), or raise '
+            "parameter 'slots'"
+        ),
+    ),
+    Row(
+        lambda s: s.retired or s.fence_errors,
+        WARN,
+        '{retired} slot(s) retired and {fence_errors} release fence(s) failed lately',
+        'a device does not finish with its frames: look at the accelerator and at dmesg',
+    ),
+    Row(
+        lambda s: s.failures,
+        WARN,
+        'a slot could not be replaced or given back: {last_failure}',
+        'free memory of that heap',
+    ),
+    Row(
+        lambda s: s.abandoned,
+        WARN,
+        '{abandoned} frame(s) were forgotten lately, not released',
+        'call release(), or use with',
+    ),
+    Row(
+        lambda s: s.heap == 'memfd',
+        OK,
+        "memfd: ordinary memory, no dma-buf; devices can't import it",
+    ),
     well='dma-bufs',
-)  # fmt: skip
+)
 CLOCK = Part(
     'clock',
     Row(lambda s: s.camera is None, OK, 'no camera is open'),
@@ -88,25 +178,38 @@ CLOCK = Part(
 )  # fmt: skip
 NEGOTIATION = Part(
     'negotiation',
-    Row(lambda s: s.disagreement, ERROR, '{disagreement}', ('change what the message names, then '
-        '{again}'),
-        'nothing suits everybody', 'it names participant, format, heap or size'),
-    Row(lambda s: not s.settled and s.waits, WARN, 'waits for the camera', 'part camera says what it waits for'),
+    Row(
+        lambda s: s.disagreement,
+        ERROR,
+        '{disagreement}',
+        'change what the message names, then {again}',
+        'nothing suits everybody',
+        'it names participant, format, heap or size',
+    ),
+    Row(
+        lambda s: not s.settled and s.waits,
+        WARN,
+        'waits for the camera',
+        'part camera says what it waits for',
+    ),
     Row(lambda s: not s.settled, OK, 'nothing to agree on: the node is {state}'),
-    Row(lambda s: s.lost, WARN, ('{lost}: frames reach them as messages, which are copies, or '
-                                 'not at all'),
-        'change what the message names, or start them before the camera'),
+    Row(
+        lambda s: s.lost,
+        WARN,
+        '{lost}: frames reach them as messages, which are copies, or not at all',
+        'change what the message names, or start them before the camera',
+    ),
     well='{settings}',
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
 class CaptureInterval:
-    """What came lately, within the last seconds.
+    """What came within the last seconds.
 
     :param rate: good frames per second; the counts are those of :class:`CameraStatistics`.
-    :param pace: of the target rate, over a stretch of streaming that is long enough to judge;
-        ``None``: it isn't yet.
+    :param pace: share of the target rate, over a stretch of streaming that is long enough to
+        judge; ``None``: it isn't yet.
     """
 
     rate: float
@@ -118,7 +221,7 @@ class CaptureInterval:
 
 
 class CaptureCounters:
-    """Sums a camera's counters over its openings, and says what they did lately."""
+    """Sums a camera's counters over its openings, and says how they changed lately."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.openings = 0
@@ -137,13 +240,13 @@ class CaptureCounters:
         self._before = CameraStatistics(0, 0, 0)
 
     def begin(self, camera: Camera) -> None:
-        """A camera was opened, maybe anew."""
+        """Note that a camera was opened, perhaps again."""
         self._before = self.total()
         self._camera = camera
         self.openings += 1
 
     def total(self) -> CameraStatistics:
-        """Since start."""
+        """Return the counters since the start."""
         if self._camera is None:
             return self._before
         now = self._camera.statistics()
@@ -155,7 +258,7 @@ class CaptureCounters:
         )
 
     def look(self, target: float) -> CaptureInterval:
-        """What came lately.
+        """Return what came lately.
 
         :param target: frames per second that a streaming camera should give; 0: there is none, or
             it doesn't stream.
@@ -183,9 +286,9 @@ def camera_status(
     started: bool,
     paced: bool = True,
 ) -> Status:
-    """Whether it streams at its rate, and what was lost lately.
+    """Say whether it streams at its rate, and what was lost lately.
 
-    :param paced: whether it should keep its rate; else its consumers make the pace.
+    :param paced: whether it should keep its rate; else its consumers set the pace.
     """
     streaming = condition.state is CameraState.STREAMING
     interval = counters.look(
@@ -250,10 +353,10 @@ def negotiation_status(
     renewals: int = 0,
     pause_s: float = 0.0,
 ) -> Status:
-    """What was agreed on, why, and what became of each participant.
+    """Say what was agreed on, why, and what became of each participant.
 
-    :param disagreement: why nothing was; empty: nobody has tried.
-    :param waits: whether a camera is to come, of which part ``camera`` tells.
+    :param disagreement: why there is no agreement; empty: it was not tried yet.
+    :param waits: whether a camera is still to come, of which part ``camera`` tells.
     :param renewals: how often the buffers were agreed on anew.
     :param pause_s: how long the camera paused for the latest of these, in seconds.
     """
@@ -278,7 +381,7 @@ def negotiation_status(
 
 
 def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
-    """Slots, who holds them and for how long, and what went wrong with them lately."""
+    """Report slots, which consumer holds them and for how long, and what went wrong lately."""
     pool, found = (None, None) if camera is None else (camera.pool, camera.pool_statistics())
     if camera is None or pool is None or found is None:
         return POOL.status(absent=True)
@@ -298,7 +401,7 @@ def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
 
 
 def _holders(pool: BufferPool) -> str:
-    """Who holds how many slots, the one with the most first."""
+    """Say how many slots each consumer holds, the one with the most first."""
     slots: dict[str, set[int]] = {}
     longest: dict[str, float] = {}
     for holding in pool.holdings():
@@ -339,9 +442,9 @@ def _pool_values(found: PoolStatistics, pool: BufferPool, heap: str) -> dict[str
 
 
 def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: int) -> Status:
-    """The driver's clock against the ROS clock.
+    """Compare the driver's clock with the ROS clock.
 
-    :param ros_now_ns: the ROS clock's time; 0 of a simulation that has never told it.
+    :param ros_now_ns: the ROS clock's time; 0 if a simulation drives it and has never told it.
     """
     if camera is None:
         return CLOCK.status(camera=None)
@@ -375,14 +478,22 @@ def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: i
 
 
 def copies_status(ledger: CopyLedger) -> Status:
-    """The ledger, with what components of one's own asked frames for."""
-    return Status('copies', OK, 'passes of the CPU over pixels in this process', Figures(lambda: {
-        reason: f'{entry.count} ({entry.bytes} bytes)' for reason, entry in (ledger.entries() | FRAME_COPIES.entries()).items()
-    }))  # fmt: skip
+    """Report the ledger, with what our own components asked frames for."""
+    return Status(
+        'copies',
+        OK,
+        'passes of the CPU over pixels in this process',
+        Figures(
+            lambda: {
+                reason: f'{entry.count} ({entry.bytes} bytes)'
+                for reason, entry in (ledger.entries() | FRAME_COPIES.entries()).items()
+            }
+        ),
+    )
 
 
 def copy_facts(ledger: CopyLedger) -> dict[str, dict[str, int]]:
-    """For a frame log: how often and how much the CPU copied, by reason."""
+    """Return for a frame log how often and how much the CPU copied, by reason."""
     return {
         reason: {'count': entry.count, 'bytes': entry.bytes}
         for reason, entry in ledger.entries().items()
@@ -390,7 +501,7 @@ def copy_facts(ledger: CopyLedger) -> dict[str, dict[str, int]]:
 
 
 def latency_status(latencies: StageLatencies) -> Status:
-    """Per stage."""
+    """Report the latency of each stage."""
     values = Figures(
         lambda: {
             f'{stage}_ms': f'p50 {p.p50:.3f}, p99 {p.p99:.3f}'

@@ -1,4 +1,7 @@
-"""The options of the programs that run nodes, and what ``--help`` says of them. Imports no ROS: ``--help`` must not need it."""
+"""The options of the programs that run nodes, and what ``--help`` says about them.
+
+It imports no ROS, because ``--help`` must not need it.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +127,7 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
 
 
 def options_of(program: str) -> NodeOptionParser:
-    """The options of a program."""
+    """Return the options of a program."""
     parser = NodeOptionParser(program, *PROGRAMS[program], _KINDS.get(program, {}))
     if program == 'perception':
         which = parser.main.add_mutually_exclusive_group()
@@ -160,7 +163,7 @@ _NAMESPACE = re.compile(f'{_PART}(/{_PART})*')
 def check_namespace(name: str, where: str) -> None:
     """Refuse what can't be a namespace.
 
-    :param name: relative, without a slash in front or behind.
+    :param name: relative, without a slash at its begin or end.
     """
     if not _NAMESPACE.fullmatch(name):
         allowed = "letters, digits and underscores, no digit first, and one '/' between parts"

@@ -1,10 +1,10 @@
-"""The nodes as components: what a container of any make builds with ``rclpy.node.Node``'s own arguments and spins.
+"""The nodes as components, which any container can build and spin.
 
-Each starts by itself as soon as an executor spins it (parameter ``autostart``). Nothing has to
-wire them: a consumer and the camera of its topic meet in the process
-(:mod:`~zc_perception.link.bus`), whichever was loaded first, and whenever one of them is unloaded
-the other goes on. What is wrong with a parameter, file or device ends the constructor, hence is
-the answer to the load request.
+A container builds them with ``rclpy.node.Node``'s own arguments. Each starts by itself as soon as
+an executor spins it (parameter ``autostart``). Nothing has to wire them: a consumer and the camera
+of its topic meet in the process (:mod:`~zc_perception.link.bus`), whichever was loaded first. If
+one is unloaded, the other goes on. If something is wrong with a parameter, file or device, the
+constructor raises, and this error is the answer to the load request.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SOON_S = 0.001
 
 
 class SelfStarting(PerceptionNode):
-    """Starts when it is spun, on a thread of its own: others aren't kept waiting.
+    """Starts when it is spun, on a thread of its own, so that other components need not wait.
 
     Parameters that no node of the package has are a warning here: a launch file's global
-    parameters, and a file's section for all nodes (``/**``), reach every component, whichever of
-    them they are for.
+    parameters, and a file's section for all nodes (``/**``), reach every component, also those
+    that they are not meant for.
     """
 
     def __init__(self, **node_options: Any) -> None:

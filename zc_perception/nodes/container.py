@@ -1,10 +1,11 @@
-"""``component_container`` and ``component_container_mt``: load, unload and list Python components, as rclcpp's container does C++ ones.
+"""Load, unload and list Python components, as rclcpp's container does C++ ones.
 
-:func:`run` is the program. :class:`ComponentManager` answers ``ros2 component`` and launch files.
-:class:`ContainerExecutor` outlives what callbacks raise, and a node can leave it while it spins:
-rclpy's own executors end with the first exception, don't say whose it was, and keep the
-interpreter from ending while a callback hangs. It needs of rclpy only what its documentation
-offers to custom executors.
+The programs are ``component_container`` and ``component_container_mt``; :func:`run` runs them.
+:class:`ComponentManager` answers ``ros2 component`` and launch files.
+:class:`ContainerExecutor` goes on after a callback raises, and a node can leave it while it spins.
+    rclpy's own executors end with the first exception, don't say which node raised it, and keep
+    the interpreter from ending while a callback hangs. The class uses only what rclpy's
+    documentation offers to custom executors.
 """
 
 from __future__ import annotations
@@ -85,12 +86,14 @@ _EXTRAS: dict[str, str | tuple[bool, str]] = {
     'forward_global_arguments': 'use_global_arguments',
     'enable_rosout': 'enable_rosout',
     'start_parameter_services': 'start_parameter_services',
-    'enable_logger_service': 'enable_logger_service' if has_logger_service() else (False, 'this rclpy has no logger service'),
+    'enable_logger_service': 'enable_logger_service'
+    if has_logger_service()
+    else (False, 'this rclpy has no logger service'),
     'enable_topic_statistics': (False, 'rclpy has no topic statistics'),
     'start_parameter_event_publisher': (True, 'nodes of rclpy always publish parameter events'),
     'use_clock_thread': (False, 'rclpy reads /clock on the executor'),
     _IN_PROCESS: _IN_PROCESS,
-}  # fmt: skip
+}
 _CALLBACKS_END_S = 1.0
 _POLL_S = 0.02
 _M_ARENA_MAX = -8  # <malloc.h>
@@ -100,7 +103,7 @@ _PAUSE_S = 0.05
 
 
 class ContainerExecutor(Executor):
-    """Spins nodes on its own daemon threads; one of them waits for work at a time, and then does it.
+    """Spins nodes on its own daemon threads.
 
     :param name: its threads' name, with a number behind.
     :param on_error: a callback of this node has raised (``None``: a task, which is nobody's); on
@@ -198,14 +201,17 @@ class ContainerExecutor(Executor):
         return bool(super().add_node(node))
 
     def leave(self, node: Node, timeout_s: float) -> bool:
-        """Remove *node*, and wait for its callbacks that run; whether none is left. Not from one of them."""
+        """Remove *node*, and wait for its callbacks that run; return whether none is left.
+
+        None of these callbacks may call this.
+        """
         self.remove_node(node)
         with self._changed:
             self._left.add(node)
             return self._changed.wait_for(lambda: node not in self._in_work.values(), timeout_s)
 
     def stop(self, timeout_s: float) -> bool:
-        """End within *timeout_s*; whether every callback has ended."""
+        """End within *timeout_s*; return whether every callback has ended."""
         self._ending = True
         deadline = time.monotonic() + timeout_s
         self.wake()
@@ -219,9 +225,12 @@ class ContainerExecutor(Executor):
 
 
 class LoadError(ZcError):
-    """A component can't be loaded. The message is the answer to the client, in rclcpp's words where it has some: clients may compare.
+    """A component can't be loaded.
 
-    :param detail: what the container's log says on top; empty: nothing.
+    The message is the answer to the client, in rclcpp's words where rclcpp has some: clients may
+    compare.
+
+    :param detail: what the container's log says in addition; empty: nothing.
     """
 
     def __init__(self, answer: str, detail: str = '') -> None:
@@ -230,7 +239,7 @@ class LoadError(ZcError):
 
 
 def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> EntryPoint:
-    """The entry point for *plugin* of *package*.
+    """Return the entry point for *plugin* of *package*.
 
     :param entries: those of :data:`GROUP`; of several with one name the first counts, as it is the
         first on the path.
@@ -263,7 +272,9 @@ def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> Ent
 
 
 def load_class(package: str, plugin: str) -> type[Node]:
-    """The component's class. Its module is imported now.
+    """Return the component's class.
+
+    Its module is imported now.
 
     :raises LoadError: there is none of that name, or it can't be imported.
     """
@@ -286,11 +297,13 @@ def construct(
     context: rclpy.Context,
     warn: Callable[[str], object],
 ) -> Node:
-    """Make the component as *request* asks. What a constructor that fails has made of the node leaves the graph.
+    """Make the component as *request* asks.
 
-    :param warn: told of what is passed over.
-    :raises LoadError: what can't be had; or its constructor has raised, with the exception as the
-        cause.
+    If its constructor fails, the node that it has begun leaves the graph.
+
+    :param warn: told what is ignored.
+    :raises LoadError: what can't be had; or the component's constructor has raised, with the
+        exception as the cause.
     """
     arguments: dict[str, Any] = {'use_global_arguments': False, _IN_PROCESS: True}
     for extra in _parameters(request.extra_arguments):
@@ -378,11 +391,13 @@ class _Loaded:
 
 
 class ComponentManager(Node):
-    """The container's node. It owns the components, from their load until their unload.
+    """The container's node.
 
-    **Threads.** The services run on an executor of their own: a constructor may keep a thread of
-    it busy for minutes, and a component's callback never does. Loads are done one after the other,
-    in the order in which they came, and so are unloads. ``list_nodes`` waits for neither.
+    It owns the components, from their load until their unload.
+
+    **Threads.** The services run on an executor of their own, because a constructor may keep a
+    thread busy for minutes; callbacks of components never run on it. Loads are done one after the
+    other, in the order in which they came, and so are unloads. ``list_nodes`` waits for neither.
 
     **Order of an end.** Lifecycle transitions down to unconfigured, out of the executor (running
     callbacks have a second to return), ``stop()`` if the class has one, ``destroy_node()``. A step
@@ -391,7 +406,7 @@ class ComponentManager(Node):
     **Foreign code.** Whatever a module, a constructor or an end raises becomes the answer to the
     client and a line of the log. The container goes on.
 
-    :param on_end: components can't be spun any more.
+    :param on_end: called when components can't be spun any more.
     """
 
     def __init__(
@@ -487,7 +502,7 @@ class ComponentManager(Node):
             return [self._loaded[unique_id] for unique_id in sorted(self._loaded)]
 
     def workers(self) -> list[PerceptionNode]:
-        """The components of this package, which can say whether they get on."""
+        """Return the components of this package, which can say whether they make progress."""
         return [one.node for one in self._present() if isinstance(one.node, PerceptionNode)]
 
     def _on_unload(self, request: Any, response: Any) -> Any:
@@ -499,7 +514,7 @@ class ComponentManager(Node):
         return response
 
     def _unload(self, loaded: _Loaded) -> bool:
-        """End a component; whether nobody else does so already."""
+        """End a component; return whether this call is the one that does it."""
         with self._lock:
             if loaded.ending or loaded.node is None:
                 return False
@@ -514,7 +529,10 @@ class ComponentManager(Node):
         return True
 
     def _end(self, node: Node, name: str) -> None:
-        """The steps of an end, see the class. None of them keeps the later ones from being done."""
+        """Do the steps of an end, see the class.
+
+        A step that fails doesn't stop the later ones.
+        """
 
         def leave() -> None:
             if not self.components.leave(node, _CALLBACKS_END_S):
@@ -556,9 +574,9 @@ class ComponentManager(Node):
         return response
 
     def on_callback_error(self, node: Node | None, error: BaseException) -> None:
-        """A component's callback has raised. The same one again is said only now and then.
+        """Report that a component's callback has raised; repeat the same error only now and then.
 
-        :param node: the component; ``None`` for a task of the executor, which is nobody's.
+        :param node: the component; ``None`` for a task of the executor, which belongs to no node.
         """
         names = [
             f"'{one.name}'" for one in self._present() if node is not None and one.node is node
@@ -575,7 +593,9 @@ class ComponentManager(Node):
         )
 
     def close(self, timeout_s: float) -> bool:
-        """Unload everything within *timeout_s*, last loaded first, none waiting for another; whether all have ended. Loads that come now are
+        """Unload everything within *timeout_s*; return whether all have ended.
+
+        The last loaded component goes first; none waits for another. Loads that come now are
         refused.
         """
         deadline = time.monotonic() + timeout_s
@@ -594,7 +614,7 @@ class ComponentManager(Node):
 
 
 def _end_lifecycle(node: Any) -> None:
-    """A managed node's own steps down, as far as it is from the ground."""
+    """Take a managed node down step by step, as far as it is from the ground state."""
     if hasattr(node, 'trigger_deactivate') and hasattr(node, 'trigger_cleanup'):
         for state, step in (
             ('active', node.trigger_deactivate),
@@ -621,17 +641,19 @@ def _destroy(node: Node) -> None:
 
 
 def limit_heaps() -> None:
-    """At the program's start. What the environment says of it (``MALLOC_ARENA_MAX``) stays."""
+    """Limit the number of heaps at the program's start, unless ``MALLOC_ARENA_MAX`` is set."""
     if 'MALLOC_ARENA_MAX' not in os.environ:
         with contextlib.suppress(AttributeError, OSError):  # another C library
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _HEAPS)
 
 
 def _return_memory() -> None:
-    """Free what nothing refers to any more, and give unused memory back to the system. Takes some 50 ms.
+    """Free what nothing refers to any more, and give unused memory back to the system.
 
-    Nodes of rclpy are cycles: they, and the models that they hold, would stay until the
-    collector's own time.
+    It takes about 50 ms.
+
+    Nodes of rclpy are cycles: they, and the models that they hold, would stay until the collector
+    runs by itself.
     """
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):
@@ -639,7 +661,7 @@ def _return_memory() -> None:
 
 
 def _loggable(text: str) -> str:
-    """Names of files may have lone surrogates, which rcutils takes no more than a NUL."""
+    """Make text loggable: rcutils refuses lone surrogates and NULs, which file names may have."""
     return text.encode(errors='backslashreplace').decode().replace('\0', '')
 
 
@@ -650,7 +672,11 @@ _EXECUTOR_ENDS_S = 0.2
 
 
 def run(program: str, *, multi_threaded: bool) -> int:
-    """Run until a signal; the exit code: 0 then, :data:`EXIT_USAGE` with one line for a ROS argument that is wrong, 1 for a bug."""
+    """Run until a signal; return the exit code.
+
+    0 after a signal, :data:`EXIT_USAGE` with one line for a ROS argument that is wrong, 1 for a
+    bug.
+    """
     limit_heaps()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Components print, and a launch file shows it when it is written.

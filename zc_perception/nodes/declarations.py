@@ -1,7 +1,7 @@
-"""The parameters of every node, but those of the kinds that it chooses among: they stand in the kinds' own classes. Needs no ROS.
+"""The parameters of every node, except those of the kinds that it chooses among.
 
-Values that a declaration allows but that can't be are refused by the ``CHECKS`` and
-``check_together`` of the node's class.
+The kinds' own classes declare these. This file needs no ROS. Values that a declaration allows but
+that can't work are refused by the ``CHECKS`` and ``check_together`` of the node's class.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from zc_perception.pixel.image_encodings import OUTPUT_ENCODINGS
 
 
 class NodeSpecs:
-    """Iterate over it: each parameter once, the node's own first. The kinds are imported by that, not before.
+    """Iterate over it to get each parameter once, the node's own first.
+
+    Iterating imports the kinds; nothing does so before.
 
     :param own: the node's own.
     :param chooses: the one of these that chooses a kind.
@@ -36,7 +38,8 @@ class NodeSpecs:
         self.kinds = kinds
 
     def __iter__(self) -> Iterator[ParameterSpec]:
-        """
+        """Yield each parameter once.
+
         :raises ConfigError: a kind's parameter has the name of one of the node's own, or of
             another kind's that is not the same.
         """
@@ -55,11 +58,14 @@ class NodeSpecs:
 
     @property
     def broken(self) -> Sequence[str]:
-        """A sentence for each kind that can't be imported."""
+        """Return a sentence for each kind that can't be imported."""
         return () if self.kinds is None else self.kinds.declared.broken
 
     def unread(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """The parameters among *values* that the chosen kind doesn't read and that aren't at their default, with a sentence for each.
+        """Return parameters that have no effect, with a sentence for each.
+
+        These are parameters among *values* that the chosen kind doesn't read and that aren't at
+        their default.
 
         :param values: as they were given, by parameter.
         """
@@ -119,102 +125,259 @@ _SUBSCRIPTION = (
 )  # fmt: skip
 NODES: Mapping[str, NodeSpecs] = {
     'capture': NodeSpecs(
-        ParameterSpec('camera', 'synthetic', 'Kind of camera.', choices=tuple(CAMERAS.built_in),
-                      other_choices=lambda: CAMERAS.others),
+        ParameterSpec(
+            'camera',
+            'synthetic',
+            'Kind of camera.',
+            choices=tuple(CAMERAS.built_in),
+            other_choices=lambda: CAMERAS.others,
+        ),
         ParameterSpec('width', 0, "Picture width. 0: the camera's own.", 'px', 0, 8192, even=True),
-        ParameterSpec('height', 0, "Picture height. 0: the camera's own.", 'px', 0, 8192, even=True),
-        ParameterSpec('framerate', 0.0, "Frames per second. 0: the camera's own.", 'Hz', 0.0, 1000.0),
+        ParameterSpec(
+            'height', 0, "Picture height. 0: the camera's own.", 'px', 0, 8192, even=True
+        ),
+        ParameterSpec(
+            'framerate', 0.0, "Frames per second. 0: the camera's own.", 'Hz', 0.0, 1000.0
+        ),
         ParameterSpec('frame_id', 'camera_optical_frame', 'The frame_id of every message header.'),
-        ParameterSpec('silent', 0.0, 'A camera counts as lost after this time without a good '
-                                     'frame. 0: the time of 10 frames, at least 2 s, or 5 s '
-                      'for a kind that is slow to start.', 's', 0.0, 3600.0),
-        ParameterSpec('heap', 'auto', 'Where buffers come from: auto, dma_heap/NAME, udmabuf '
-                                      'or memfd. auto: the first that works here and '
-                      'suits all.'),
-        ParameterSpec('camera_name', '', ('Name in calibrations and in their file names. '
-                                          "Empty: the node's name with its namespace.")),
-        ParameterSpec('camera_info_url', '', 'Calibration file, as a file:// or package:// '
-                                             'URL; ${NAME} and ${ROS_HOME} are replaced. '
-                      'Empty: file://${ROS_HOME}/camera_info/${NAME}.yaml.'),
-        ParameterSpec('rescale_camera_info', False, 'Whether a calibration for another picture '
-                                                    'size '
-                      'of the same shape is scaled to that of the pictures. Set it only if '
-                      'both show '
-                      'the same.'),
-        ParameterSpec('stereo_tolerance', 0.005, 'perception --stereo: two frames are a pair '
-                                                 'if their times differ by at most this. Set '
-                                                 'the '
-                      'same value on both sides.', 's', 0.0001, 1.0),
-        ParameterSpec('start_delay', 0.0, ('Wait before the first frame, for subscribers to '
-                                           'connect. keep_all: at least 1 s.'), 's', 0.0, 60.0),
-        ParameterSpec('slots', 8, ('Buffers in the pool. The pool gets more if its '
-                                   'participants hold more together.'), '', 3, 64),
-        ParameterSpec('participants', [], 'Constraints of consumers that join later. They '
-                                          'count when buffers are allocated. '
-                      f"Each is '{SYNTAX}'."),
-        ParameterSpec('renegotiate', True, 'Agree on other buffers when a consumer comes that '
-                                           "can't use these, if other ones suit everybody: "
-                      'at most once in 10 s, and the camera pauses.'),
-        ParameterSpec('image_encoding', 'rgb8', 'Encoding of image_raw for plain subscribers. '
-                                                "native: the frame's own bytes, where an "
-                      'encoding means the same, else rgb8.', choices=OUTPUT_ENCODINGS, dynamic=True),
-        ParameterSpec('jpeg_quality', 0, ('JPEG quality of image_raw/compressed. 0: the topic '
-                                          'is not offered.'), '', 0, 100, dynamic=True),
+        ParameterSpec(
+            'silent',
+            0.0,
+            'A camera counts as lost after this time without a good '
+            'frame. 0: the time of 10 frames, at least 2 s, or 5 s '
+            'for a kind that is slow to start.',
+            's',
+            0.0,
+            3600.0,
+        ),
+        ParameterSpec(
+            'heap',
+            'auto',
+            'Where buffers come from: auto, dma_heap/NAME, udmabuf '
+            'or memfd. auto: the first that works here and '
+            'suits all.',
+        ),
+        ParameterSpec(
+            'camera_name',
+            '',
+            (
+                'Name in calibrations and in their file names. '
+                "Empty: the node's name with its namespace."
+            ),
+        ),
+        ParameterSpec(
+            'camera_info_url',
+            '',
+            'Calibration file, as a file:// or package:// '
+            'URL; ${NAME} and ${ROS_HOME} are replaced. '
+            'Empty: file://${ROS_HOME}/camera_info/${NAME}.yaml.',
+        ),
+        ParameterSpec(
+            'rescale_camera_info',
+            False,
+            'Whether a calibration for another picture '
+            'size '
+            'of the same shape is scaled to that of the pictures. Set it only if '
+            'both show '
+            'the same.',
+        ),
+        ParameterSpec(
+            'stereo_tolerance',
+            0.005,
+            'perception --stereo: two frames are a pair '
+            'if their times differ by at most this. Set '
+            'the '
+            'same value on both sides.',
+            's',
+            0.0001,
+            1.0,
+        ),
+        ParameterSpec(
+            'start_delay',
+            0.0,
+            'Wait before the first frame, for subscribers to connect. keep_all: at least 1 s.',
+            's',
+            0.0,
+            60.0,
+        ),
+        ParameterSpec(
+            'slots',
+            8,
+            'Buffers in the pool. The pool gets more if its participants hold more together.',
+            '',
+            3,
+            64,
+        ),
+        ParameterSpec(
+            'participants',
+            [],
+            'Constraints of consumers that join later. They '
+            'count when buffers are allocated. '
+            f"Each is '{SYNTAX}'.",
+        ),
+        ParameterSpec(
+            'renegotiate',
+            True,
+            'Agree on other buffers when a consumer comes that '
+            "can't use these, if other ones suit everybody: "
+            'at most once in 10 s, and the camera pauses.',
+        ),
+        ParameterSpec(
+            'image_encoding',
+            'rgb8',
+            'Encoding of image_raw for plain subscribers. '
+            "native: the frame's own bytes, where an "
+            'encoding means the same, else rgb8.',
+            choices=OUTPUT_ENCODINGS,
+            dynamic=True,
+        ),
+        ParameterSpec(
+            'jpeg_quality',
+            0,
+            'JPEG quality of image_raw/compressed. 0: the topic is not offered.',
+            '',
+            0,
+            100,
+            dynamic=True,
+        ),
         *_PUBLISHER,
-        ParameterSpec('unixfd', '', "Path of a socket from which GStreamer's own unixfdsrc "
-                                    'reads the frames without a copy. Its folder must '
-                      'be this user\'s, and writable by nobody else. Empty: none.'),
-        ParameterSpec('unixfd_window', 4, ('Frames that each reader of that socket may hold at '
-                                           'the same time.'), '', 1, 32),
-        ParameterSpec('unixfd_caps', 'raw', 'Caps of linear frames there: raw is video/x-raw, '
-                                            'drm-format is the form for elements that '
-                      'import dma-bufs only. Other layouts always have a drm-format.', choices=('raw', 'drm-format')),
-        ParameterSpec('snapshot_folder', '', 'Folder for ~/snapshot. ~user and $NAME are '
-                                             'replaced. A relative path begins in the '
-                      'working folder of the node. Empty: $ROS_HOME/zc_perception/snapshots, '
-                      'where ROS_HOME is ~/.ros by default.',
-                      dynamic=True),
+        ParameterSpec(
+            'unixfd',
+            '',
+            "Path of a socket from which GStreamer's own unixfdsrc "
+            'reads the frames without a copy. Its folder must '
+            "be this user's, and writable by nobody else. Empty: none.",
+        ),
+        ParameterSpec(
+            'unixfd_window',
+            4,
+            'Frames that each reader of that socket may hold at the same time.',
+            '',
+            1,
+            32,
+        ),
+        ParameterSpec(
+            'unixfd_caps',
+            'raw',
+            'Caps of linear frames there: raw is video/x-raw, '
+            'drm-format is the form for elements that '
+            'import dma-bufs only. Other layouts always have a drm-format.',
+            choices=('raw', 'drm-format'),
+        ),
+        ParameterSpec(
+            'snapshot_folder',
+            '',
+            'Folder for ~/snapshot. ~user and $NAME are '
+            'replaced. A relative path begins in the '
+            'working folder of the node. Empty: $ROS_HOME/zc_perception/snapshots, '
+            'where ROS_HOME is ~/.ros by default.',
+            dynamic=True,
+        ),
         *_LIFECYCLE,
         *_REALTIME,
-        chooses='camera', kinds=CAMERAS,
+        chooses='camera',
+        kinds=CAMERAS,
     ),
     'inference': NodeSpecs(
-        ParameterSpec('accelerator', AUTO, 'Where the model runs. auto: the first that fits, '
-                                           'best first; /diagnostics says why each before '
-                      'it did not fit.', choices=(AUTO, *ACCELERATORS.built_in), other_choices=lambda: ACCELERATORS.others,
-                      renamed={'cpu': 'onnx'}),
-        ParameterSpec('model', 'road', ('Shipped model (road, hog), or path of an ONNX file, '
-                                        "an export's folder or a model.yaml.")),
-        ParameterSpec('score_threshold', _OWN, ('Detections with a lower score are dropped. '
-                                                "-1: the model's own value."), '', 0.0, 1.0, _OWN,
-                      dynamic=True),
-        ParameterSpec('nms_threshold', _OWN, ('Boxes of one class that overlap more than this '
-                                              "become one. -1: the model's own value."), 'IoU',
-                      0.0, 1.0, _OWN, dynamic=True),
-        ParameterSpec('max_detections', 0, ("Most detections per frame. 0: the model's own "
-                                            'value.'), '', 0, 10000, dynamic=True),
-        ParameterSpec('enabled', True, 'Whether frames are run. Service ~/enable sets it too.', dynamic=True),
-        ParameterSpec('classes', [], ('Names or indices of the classes that are published. '
-                                      'Empty: all.'), whole_numbers=True, dynamic=True),
-        ParameterSpec('max_rate', 0.0, ('Most frames that are run per second, each time the '
-                                        'newest. 0: no limit.'), 'Hz', 0.0, 1000.0,
-                      dynamic=True),
-        ParameterSpec('deadline', 0.0, 'A frame should take no longer from the camera to its '
-                                       'sent detections. /diagnostics counts those that '
-                      'do, and names the stage that broke it. 0: nobody looks.', 's', 0.0, 60.0, dynamic=True),
-        ParameterSpec('keep_all', False, ('Run every frame instead of the newest. For '
-                                          'recordings only.')),
-        ParameterSpec('annotations', False, 'Boxes and names also as '
-                                            'foxglove_msgs/ImageAnnotations, on '
-                                            'detections/annotations. Models with '
-                      'keypoints publish them in any case.'),
+        ParameterSpec(
+            'accelerator',
+            AUTO,
+            'Where the model runs. auto: the first that fits, '
+            'best first; /diagnostics says why each before '
+            'it did not fit.',
+            choices=(AUTO, *ACCELERATORS.built_in),
+            other_choices=lambda: ACCELERATORS.others,
+            renamed={'cpu': 'onnx'},
+        ),
+        ParameterSpec(
+            'model',
+            'road',
+            (
+                'Shipped model (road, hog), or path of an ONNX file, '
+                "an export's folder or a model.yaml."
+            ),
+        ),
+        ParameterSpec(
+            'score_threshold',
+            _OWN,
+            "Detections with a lower score are dropped. -1: the model's own value.",
+            '',
+            0.0,
+            1.0,
+            _OWN,
+            dynamic=True,
+        ),
+        ParameterSpec(
+            'nms_threshold',
+            _OWN,
+            (
+                'Boxes of one class that overlap more than this '
+                "become one. -1: the model's own value."
+            ),
+            'IoU',
+            0.0,
+            1.0,
+            _OWN,
+            dynamic=True,
+        ),
+        ParameterSpec(
+            'max_detections',
+            0,
+            "Most detections per frame. 0: the model's own value.",
+            '',
+            0,
+            10000,
+            dynamic=True,
+        ),
+        ParameterSpec(
+            'enabled', True, 'Whether frames are run. Service ~/enable sets it too.', dynamic=True
+        ),
+        ParameterSpec(
+            'classes',
+            [],
+            'Names or indices of the classes that are published. Empty: all.',
+            whole_numbers=True,
+            dynamic=True,
+        ),
+        ParameterSpec(
+            'max_rate',
+            0.0,
+            'Most frames that are run per second, each time the newest. 0: no limit.',
+            'Hz',
+            0.0,
+            1000.0,
+            dynamic=True,
+        ),
+        ParameterSpec(
+            'deadline',
+            0.0,
+            'A frame should take no longer from the camera to its '
+            'sent detections. /diagnostics counts those that '
+            'do, and names the stage that broke it. 0: nobody looks.',
+            's',
+            0.0,
+            60.0,
+            dynamic=True,
+        ),
+        ParameterSpec(
+            'keep_all', False, ('Run every frame instead of the newest. For recordings only.')
+        ),
+        ParameterSpec(
+            'annotations',
+            False,
+            'Boxes and names also as '
+            'foxglove_msgs/ImageAnnotations, on '
+            'detections/annotations. Models with '
+            'keypoints publish them in any case.',
+        ),
         *TRACKING,
         *SPACE,
         *FOR_ALL,
         *_SUBSCRIPTION,
         *_LIFECYCLE,
         *_REALTIME,
-        chooses='accelerator', kinds=ACCELERATORS,
+        chooses='accelerator',
+        kinds=ACCELERATORS,
     ),
     'overlay': NodeSpecs(
         ParameterSpec(
@@ -229,8 +392,10 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'history',
             32,
-            ('Most pictures that wait for their detections. They need memory only while '
-             'somebody looks.'),
+            (
+                'Most pictures that wait for their detections. They need memory only while '
+                'somebody looks.'
+            ),
             '',
             1,
             256,
@@ -248,43 +413,120 @@ NODES: Mapping[str, NodeSpecs] = {
         *_LIFECYCLE,
     ),
     'recorder': NodeSpecs(
-        ParameterSpec('path', '', ('The folder, as of ros2 bag record. A recording that is '
-                                   'there goes on with its next file.')),
-        ParameterSpec('frames', True, ('Record the frames of image_raw as they are. false: '
-                                       'only the topics.')),
-        ParameterSpec('topics', ['camera_info', 'detections', 'label_info', 'image_raw/foxglove', '/tf_static', '/diagnostics'],
-                      ('Topics that are recorded too, when somebody publishes them. * stands '
-                       'for any part of a name.')),
-        ParameterSpec('black_box', 0.0, 'Instead of recording, keep this much time of the '
-                                        'topics in memory (at most buffer), and '
-                      'write it when ~/trigger is called. 0: record.', 's', 0.0, 600.0),
-        ParameterSpec('split_size', 2048, ('A new file begins when one is this large. 0: no '
-                                           'limit.'), 'MiB', 0, 2**31 - 1),
-        ParameterSpec('split_duration', 0.0, 'A new file begins after this time. 0: no limit.', 's', 0.0, 1e6),
-        ParameterSpec('disk_floor', 1024, ('Recording ends when the disk has less than this '
-                                           'free. 0: when it is full.'), 'MiB', 0, 2**31 - 1),
+        ParameterSpec(
+            'path',
+            '',
+            (
+                'The folder, as of ros2 bag record. A recording that is '
+                'there goes on with its next file.'
+            ),
+        ),
+        ParameterSpec(
+            'frames', True, ('Record the frames of image_raw as they are. false: only the topics.')
+        ),
+        ParameterSpec(
+            'topics',
+            [
+                'camera_info',
+                'detections',
+                'label_info',
+                'image_raw/foxglove',
+                '/tf_static',
+                '/diagnostics',
+            ],
+            (
+                'Topics that are recorded too, when somebody publishes them. * stands '
+                'for any part of a name.'
+            ),
+        ),
+        ParameterSpec(
+            'black_box',
+            0.0,
+            'Instead of recording, keep this much time of the '
+            'topics in memory (at most buffer), and '
+            'write it when ~/trigger is called. 0: record.',
+            's',
+            0.0,
+            600.0,
+        ),
+        ParameterSpec(
+            'split_size',
+            2048,
+            'A new file begins when one is this large. 0: no limit.',
+            'MiB',
+            0,
+            2**31 - 1,
+        ),
+        ParameterSpec(
+            'split_duration', 0.0, 'A new file begins after this time. 0: no limit.', 's', 0.0, 1e6
+        ),
+        ParameterSpec(
+            'disk_floor',
+            1024,
+            'Recording ends when the disk has less than this free. 0: when it is full.',
+            'MiB',
+            0,
+            2**31 - 1,
+        ),
         ParameterSpec('buffer', 256, 'Most memory for what waits for the disk.', 'MiB', 1, 65536),
-        ParameterSpec('max_frames', 0, 'Recording ends after this many frames. 0: no limit.', '', 0, 2**31 - 1),
-        ParameterSpec('max_duration', 0.0, ('Recording ends this long after the first frame. '
-                                            '0: no limit.'), 's', 0.0, 1e6),
+        ParameterSpec(
+            'max_frames',
+            0,
+            'Recording ends after this many frames. 0: no limit.',
+            '',
+            0,
+            2**31 - 1,
+        ),
+        ParameterSpec(
+            'max_duration',
+            0.0,
+            'Recording ends this long after the first frame. 0: no limit.',
+            's',
+            0.0,
+            1e6,
+        ),
         *_SUBSCRIPTION,
         *_LIFECYCLE,
     ),
     'gstreamer': NodeSpecs(
-        ParameterSpec('pipeline', '', 'The pipeline as for gst-launch-1.0, without what is in '
-                                      'front of the frames. What it ends in '
-                      'appsink name=zc_sink becomes topics. Empty: as encoder says.'),
-        ParameterSpec('encoder', 'auto', ('Where pipeline is empty, which encoder makes H.264 '
-                                          'topics. auto: x264enc, else openh264enc.'),
-                      choices=('auto', 'x264enc', 'openh264enc')),
+        ParameterSpec(
+            'pipeline',
+            '',
+            'The pipeline as for gst-launch-1.0, without what is in '
+            'front of the frames. What it ends in '
+            'appsink name=zc_sink becomes topics. Empty: as encoder says.',
+        ),
+        ParameterSpec(
+            'encoder',
+            'auto',
+            (
+                'Where pipeline is empty, which encoder makes H.264 '
+                'topics. auto: x264enc, else openh264enc.'
+            ),
+            choices=('auto', 'x264enc', 'openh264enc'),
+        ),
         ParameterSpec('bit_rate', 4000, 'Of that encoder.', 'kbit/s', 10, 1000000),
-        ParameterSpec('gop_size', 30, ('Of that encoder: at least each so manieth picture is a '
-                                       'key frame.'), '', 1, 1000),
-        ParameterSpec('window', 4, ('Frames that the pipeline may hold at the same time. While '
-                                    'it holds so many, newer ones are skipped.'),
-                      '', 1, 32),
+        ParameterSpec(
+            'gop_size',
+            30,
+            'Of that encoder: at least each so manieth picture is a key frame.',
+            '',
+            1,
+            1000,
+        ),
+        ParameterSpec(
+            'window',
+            4,
+            (
+                'Frames that the pipeline may hold at the same time. While '
+                'it holds so many, newer ones are skipped.'
+            ),
+            '',
+            1,
+            32,
+        ),
         *_SUBSCRIPTION,
         *_LIFECYCLE,
     ),
-}  # fmt: skip
+}
 """By the node's name."""

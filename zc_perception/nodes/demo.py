@@ -1,4 +1,7 @@
-"""``zc_demo``: its options, and what can be known to go wrong before it starts. :mod:`~zc_perception.nodes.demo_run` is what it does."""
+"""``zc_demo``: its options, and checks of what would go wrong later.
+
+:mod:`~zc_perception.nodes.demo_run` is what it does.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _SYNTHETIC_ONLY = ('seed',)
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Entry point; 0 after a whole run or a signal."""
+    """Run ``zc_demo``; return 0 after a whole run or a signal."""
     with ending_quietly():
         from zc_perception.programs import start
 
@@ -33,7 +36,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def option_parser() -> OptionParser:
-    """Of ``zc_demo``."""
+    """Return the parser of ``zc_demo``."""
     from pathlib import Path
 
     from zc_perception.programs import OptionParser
@@ -109,7 +112,7 @@ def option_parser() -> OptionParser:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Refuse what can't be meant, and fill in what depends on other options.
+    """Refuse options that can't be meant, and fill in those that depend on others.
 
     :raises ConfigError: an option can't be used, or has no effect.
     """

@@ -1,5 +1,6 @@
-"""What ``zc_demo`` does, see :mod:`~zc_perception.nodes.demo`: runs the whole graph for a while, watches its topics as a plain subscriber
-would, and writes what it saw.
+"""Run the whole graph for a while, watch its topics as a plain subscriber would, and report.
+
+This is what ``zc_demo`` does, see :mod:`~zc_perception.nodes.demo`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _REMEMBERED = 64
 
 
 def _check_folder(folder: Path) -> None:
-    """Make the folder for the results, and make sure that they can be written there."""
+    """Make the folder for the results, and check that they can be written there."""
     try:
         if os.path.lexists(folder) and not folder.is_dir():
             raise ConfigError(f"--out '{folder}' is not a folder; name another folder")
@@ -59,7 +60,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def overrides_from(options: argparse.Namespace) -> Overrides:
-    """The nodes' parameters that the command line sets."""
+    """Return the nodes' parameters that the command line sets."""
     capture = {
         'camera': options.camera,
         'width': options.width,
@@ -90,7 +91,7 @@ class Truth:
         self._lock = threading.Lock()
 
     def observe(self, entry: InFlight, found: Detections) -> None:
-        """Called for each frame that was detected on."""
+        """Remember what was found; called for each frame that was detected on."""
         data = entry.frame.data
         with self._lock:
             self._recent[data.header.stamp_ns] = data.sequence, found
@@ -98,7 +99,10 @@ class Truth:
                 self._recent.popitem(last=False)
 
     def boxes_iou_min(self, stamp: int) -> float | None:
-        """The smallest IoU between a box of that frame and the true object of its class that it fits best; ``None`` without truth."""
+        """Return the smallest IoU between a box of that frame and its best true object.
+
+        Only objects of the box's class count; ``None`` without truth.
+        """
         with self._lock:
             entry = self._recent.get(stamp)
         if self._scene is None or entry is None or not len(entry[1]):
@@ -116,11 +120,11 @@ class Truth:
 
 
 class Watcher(Node):
-    """A plain subscriber: knows only standard messages.
+    """A plain subscriber: it knows only standard messages.
 
-    Of the annotated pictures it keeps the one on which the detector was surest: at least
-    :data:`_ENOUGH_BOXES` boxes if there is such a picture, then the highest of their lowest
-    scores. The truth has no say in it.
+    It keeps the annotated picture on which the detector was surest. If there are pictures with at
+    least :data:`_ENOUGH_BOXES` boxes, only these count; among them the one whose lowest score is
+    the highest. The truth plays no part in the choice.
     """
 
     def __init__(self, context: rclpy.Context, truth: Truth) -> None:
@@ -172,7 +176,7 @@ class Watcher(Node):
 
 
 def latencies_of(graph: PerceptionGraph) -> dict[str, dict[str, float]]:
-    """Milliseconds by stage, of both nodes."""
+    """Return milliseconds by stage, of both nodes."""
     found: dict[str, dict[str, float]] = {}
     for latencies in (graph.capture.latencies, graph.inference.latencies):
         for stage, percentiles in latencies.summary().items():
@@ -181,7 +185,7 @@ def latencies_of(graph: PerceptionGraph) -> dict[str, dict[str, float]]:
 
 
 def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dict[str, Any]:
-    """The content of ``summary.json``; its keys are pinned."""
+    """Return the content of ``summary.json``; its keys are pinned."""
     camera = graph.capture.camera.statistics()
     link = graph.inference.subscription.statistics()
     processed = graph.inference.processed
@@ -209,14 +213,14 @@ def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dic
 
 
 class Progress:
-    """A live line: rewritten in place on a terminal, a new line every other second elsewhere."""
+    """A live line: rewritten in place on a terminal, a new line every two seconds elsewhere."""
 
     def __init__(self) -> None:
         self._live = sys.stdout.isatty()
         self._last = 0.0
 
     def show(self, text: str) -> None:
-        """Show *text* if it is time to."""
+        """Show *text* if it is time."""
         now = time.monotonic()
         if now - self._last >= (_PROGRESS_S if self._live else 4 * _PROGRESS_S):
             self._last = now
@@ -239,7 +243,7 @@ def _run(
     group: NodeGroup,
     stop: Interruption,
 ) -> float:
-    """Run until the end, a signal, or the limit; the seconds from the first to the last frame."""
+    """Run until the end, a signal, or the limit; return the seconds from first to last frame."""
     progress = Progress()
     started = time.monotonic()
     first = last = 0.0
@@ -302,7 +306,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """The whole program; 0 after a whole run or a signal."""
+    """Run the whole program; return 0 after a whole run or a signal."""
     _check_folder(options.out)
     # A demo on a laptop has no business on the network, unless its user says so.
     os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
@@ -346,7 +350,7 @@ def _nothing_written() -> int:
 
 
 def _write_results(folder: Path, summary: dict[str, Any], watcher: Watcher) -> str:
-    """What to tell of it."""
+    """Write the results; return what to tell about them."""
     summary_path, picture_path = folder / _SUMMARY, folder / _PICTURE
     write_whole(summary_path, json.dumps(summary, indent=2) + '\n')
     if watcher.picture is not None:

@@ -1,4 +1,7 @@
-"""How the nodes use the links: the parameters that say what is allowed, the publisher's server, what diagnostics show."""
+"""How the nodes use the links.
+
+That is: parameters that say what is allowed, the publisher's server, and what diagnostics show.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +120,8 @@ PUBLISHER_LINK = Part(
     'link',
     *(
         Row(lambda s, reason=reason: s.refused[reason], WARN,
-            f'{{refused[{reason}]}} time(s) a consumer was refused lately: {{why[{reason}]}}', advice, see=f'key `refused_{reason}`')
+            f'{{refused[{reason}]}} time(s) a consumer was refused lately: {{why[{reason}]}}',
+            advice, see=f'key `refused_{reason}`')
         for reason, advice in _REFUSALS.items()
     ),
     Row(lambda s: s.internal, WARN, ('a consumer lost its connection to a fault of this '
@@ -142,7 +146,7 @@ PUBLISHER_LINK = Part(
 
 
 def cpu_reader(name: str) -> BufferConstraints:
-    """What a node called *name* needs of buffers whose pixels its CPU reads."""
+    """Return what a node called *name* needs of buffers whose pixels its CPU reads."""
     formats, costs = tuple((fourcc, LINEAR) for fourcc in READABLE), tuple(READABLE.values())
     return BufferConstraints(name, formats=formats, costs=costs, cpu_access=CpuAccess.READ)
 
@@ -157,10 +161,10 @@ def subscribe_frames(
     constraints: BufferConstraints | None = None,
     slow: TooSlow | None = None,
 ) -> AdaptedSubscription[Frame]:
-    """A subscription of ``image_raw`` as the node's parameters allow.
+    """Make a subscription of ``image_raw`` as the node's parameters allow.
 
     :param held: frames that the node holds at the same time.
-    :param constraints: what the node needs of the buffers; ``None``: whoever calls says it later,
+    :param constraints: what the node needs of the buffers; ``None``: the caller says it later,
         by ``take_part``.
     :param slow: what is too slow if the node holds as many as it may.
     :raises ConfigError: a user that doesn't exist.
@@ -187,7 +191,7 @@ def subscribe_frames(
 def subscription_status(
     subscription: AdaptedSubscription[Frame], errors: RecentCount, untaken: str = ''
 ) -> Status:
-    """Which rung, why, and what it cost.
+    """Report the rung, why it was chosen, and what it cost.
 
     :param errors: remembers, from look to look, messages that could not be converted.
     :param untaken: why the accelerator takes none of the frames; empty: it takes them.
@@ -229,7 +233,7 @@ def subscription_status(
 
 
 def group_ids(name: str) -> list[int]:
-    """The number of a group, given by name or number; none for an empty name."""
+    """Return the number of a group, given by name or number; none for an empty name."""
     if not name:
         return []
     try:
@@ -242,7 +246,7 @@ def group_ids(name: str) -> list[int]:
 
 
 def user_ids(names: Sequence[str]) -> list[int]:
-    """Numbers of users, given by name or number."""
+    """Return the numbers of users, given by name or number."""
     ids = []
     for name in names:
         try:
@@ -256,7 +260,9 @@ def user_ids(names: Sequence[str]) -> list[int]:
 
 
 class FrameServer:
-    """A publisher's end of the links to other processes, as the node's parameters allow. ``server`` is ``None`` where they don't.
+    """A publisher's end of the links to other processes, as the node's parameters allow.
+
+    ``server`` is ``None`` where they allow none.
 
     :raises ConfigError: a group that doesn't exist, or a folder for the socket that can't be used.
     """
@@ -279,7 +285,7 @@ class FrameServer:
             )
 
     def peers(self) -> list[dict[str, Any]]:
-        """Consumers in other processes, for the frame log."""
+        """Return the consumers in other processes, for the frame log."""
         consumers = () if self.server is None else self.server.statistics().consumers
         return [
             {'name': consumer.name, 'pid': consumer.pid, 'rung': SHARED_MEMORY}
@@ -288,7 +294,7 @@ class FrameServer:
 
     @property
     def troubles(self) -> tuple[object, ...]:
-        """Changes with what :meth:`status` warns of, but for other publishers."""
+        """A value that changes with what :meth:`status` warns of, except other publishers."""
         publisher, counters = self._publisher, self.server and self.server.counters
         return (
             publisher.messages.errors,
@@ -298,7 +304,7 @@ class FrameServer:
         )
 
     def status(self) -> Status:
-        """Who gets frames how, and who lately didn't."""
+        """Report which consumer gets frames by which link, and which lately got none."""
         link = self._publisher.statistics()
         server = None if self.server is None else self.server.statistics()
         here = self._publisher.in_process_peers()
@@ -386,7 +392,7 @@ class FrameServer:
 
 
 def _holds(held: int, in_hand: Sequence[tuple[int, float]], window: int, asked: int) -> str:
-    """How many frames a consumer holds of how many, and which."""
+    """Say how many frames a consumer holds, how many it may hold, and which."""
     if not window:
         return ''
     which = f' ({describe_in_hand(in_hand)})' if full_s(window, in_hand) >= STALLED_S else ''

@@ -1,4 +1,7 @@
-"""``gstreamer_node``: a GStreamer pipeline over the camera's frames, and the H.264 that comes out of it as topics."""
+"""``gstreamer_node``: a GStreamer pipeline over the camera's frames.
+
+H.264 that comes out of the pipeline goes to topics.
+"""
 
 from __future__ import annotations
 
@@ -82,11 +85,11 @@ GSTREAMER = Part(
 
 
 class GStreamerNode(PerceptionNode):
-    """Subscribes to ``image_raw`` (type-adapted) and hands each frame to a pipeline, in its own memory.
+    """Subscribes to ``image_raw`` and hands each frame to a pipeline, in its own memory.
 
     If the pipeline ends in an appsink called ``zc_sink``, its H.264 goes out on
-    ``image_raw/foxglove`` and ``image_raw/ffmpeg``. Then frames go in only while somebody
-    subscribes.
+    ``image_raw/foxglove`` and ``image_raw/ffmpeg``. Frames then go in only while there is a
+    subscriber.
     """
 
     SPECS = NODES['gstreamer']
@@ -112,12 +115,16 @@ class GStreamerNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """The pipeline can be made, and says what it takes."""
+        """Check that the pipeline can be made, and ask what it takes."""
         text = self._text()
         feed = self._feed = FrameFeed(
-            text, name=self.get_name(), ledger=self.ledger, listeners=self._listeners, take=self._publish,
+            text,
+            name=self.get_name(),
+            ledger=self.ledger,
+            listeners=self._listeners,
+            take=self._publish,
             warn=lambda text: self.get_logger().error(text),
-        )  # fmt: skip
+        )
         if feed.has_sink:
             self._offer_topics()
         needs = BufferConstraints(
@@ -126,8 +133,14 @@ class GStreamerNode(PerceptionNode):
             cpu_access=CpuAccess.READ if self._encodes else CpuAccess(0),
         )
         self._subscription = subscribe_frames(
-            self, self.parameters, self.ledger, QoSProfile(depth=2), held=self.parameters['window'], constraints=needs, slow=_SLOW
-        )  # fmt: skip
+            self,
+            self.parameters,
+            self.ledger,
+            QoSProfile(depth=2),
+            held=self.parameters['window'],
+            constraints=needs,
+            slow=_SLOW,
+        )
         self._subscription.pause()
 
     @property
@@ -135,7 +148,7 @@ class GStreamerNode(PerceptionNode):
         return not self.parameters['pipeline'].strip()
 
     def _text(self) -> str:
-        """The parameter, or the pipeline of parameter ``encoder``."""
+        """Return the parameter ``pipeline``, or the pipeline of parameter ``encoder``."""
         if not self._encodes:
             return str(self.parameters['pipeline'])
         wanted, gst = self.parameters['encoder'], load_gstreamer()
@@ -176,13 +189,13 @@ class GStreamerNode(PerceptionNode):
             self.get_logger().info(f'not installed, so not published: {", ".join(missing)}')
 
     def _listeners(self) -> int:
-        """For the feed's thread."""
+        """Count the subscribers, for the feed's thread."""
         if not self._topics:
             return 1
         return sum(subscription_count(publisher) for publisher, _ in self._topics.values())
 
     def _publish(self, unit: AccessUnit) -> None:
-        """On the thread that takes H.264."""
+        """Publish H.264; runs on the thread that takes it."""
         seconds, nanoseconds = divmod(unit.header.stamp_ns, 1_000_000_000)
         stamp = Time(sec=seconds, nanosec=nanoseconds)
         header = HeaderMessage(stamp=stamp, frame_id=unit.header.frame_id)
@@ -195,8 +208,13 @@ class GStreamerNode(PerceptionNode):
                 message = kind(timestamp=header.stamp, frame_id=header.frame_id, format='h264')
             else:
                 message = kind(
-                    header=header, width=unit.width, height=unit.height, encoding='h264', pts=self._pts, flags=_KEY if unit.key else 0
-                )  # fmt: skip
+                    header=header,
+                    width=unit.width,
+                    height=unit.height,
+                    encoding='h264',
+                    pts=self._pts,
+                    flags=_KEY if unit.key else 0,
+                )
             message.data = data
             publish(publisher, message)
 
@@ -231,7 +249,7 @@ class GStreamerNode(PerceptionNode):
             self.destroy_publisher(publisher)
 
     def collect_diagnostics(self) -> list[Status]:
-        """How the pipeline does, and by which link its frames come."""
+        """Report how the pipeline does, and by which link its frames come."""
         found = [self.lifecycle_status()]
         feed, subscription = self._feed, self._subscription
         if feed is not None and subscription is not None:
@@ -255,15 +273,24 @@ class GStreamerNode(PerceptionNode):
         self.warn_once(seen.warnings)
         booked = self.ledger.entries().get(COPIED)
         values = {
-            'frames': seen.frames, 'held': seen.held, 'lost': seen.lost, 'caps': seen.caps, 'runs_failed': seen.failed, 'stuck': seen.stuck,
-            'read_by_cpu': seen.mapped, 'read_frames': 0 if booked is None else booked.count,
+            'frames': seen.frames,
+            'held': seen.held,
+            'lost': seen.lost,
+            'caps': seen.caps,
+            'runs_failed': seen.failed,
+            'stuck': seen.stuck,
+            'read_by_cpu': seen.mapped,
+            'read_frames': 0 if booked is None else booked.count,
             'read_bytes': 0 if booked is None else booked.bytes,
-        }  # fmt: skip
+        }
         if feed.has_sink:
             values |= {
-                'pictures': seen.units, 'without_frame': seen.unknown, 'reordered': seen.reordered, 'key_frames_bare': seen.bare,
+                'pictures': seen.units,
+                'without_frame': seen.unknown,
+                'reordered': seen.reordered,
+                'key_frames_bare': seen.bare,
                 'listeners': self._listeners(),
-            }  # fmt: skip
+            }
         return GSTREAMER.status(
             Figures(lambda: values),
             seen=seen,

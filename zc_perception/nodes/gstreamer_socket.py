@@ -1,4 +1,4 @@
-"""Parameter ``unixfd`` of capture: the camera as a socket that GStreamer's own ``unixfdsrc`` opens."""
+"""Parameter ``unixfd`` of capture: the camera as a socket for GStreamer's own ``unixfdsrc``."""
 
 from __future__ import annotations
 
@@ -21,18 +21,30 @@ from zc_perception.observe.metrics import RecentCount
 _PEERS = ('command', 'release', 'stopped', 'internal', 'not_allowed', 'readers')
 UNIXFD = Part(
     'unixfd',
-    Row(lambda s: s.unfit, WARN, 'GStreamer can have no frames: {unfit}', "change the camera's pixel_format or heap"),
-    Row(lambda s: s.slots, WARN, ('{slots} time(s) a reader was turned away lately, for which '
-                                  'no slot is left'),
-        "raise 'slots', or lower 'unixfd_window'"),
-    Row(lambda s: s.broken, WARN, '{broken} time(s) a reader was disconnected lately: {last}',
-        'see who opens that socket: only unixfdsrc of GStreamer 1.24 or newer should'),
+    Row(
+        lambda s: s.unfit,
+        WARN,
+        'GStreamer can have no frames: {unfit}',
+        "change the camera's pixel_format or heap",
+    ),
+    Row(
+        lambda s: s.slots,
+        WARN,
+        '{slots} time(s) a reader was turned away lately, for which no slot is left',
+        "raise 'slots', or lower 'unixfd_window'",
+    ),
+    Row(
+        lambda s: s.broken,
+        WARN,
+        '{broken} time(s) a reader was disconnected lately: {last}',
+        'see who opens that socket: only unixfdsrc of GStreamer 1.24 or newer should',
+    ),
     well='{readers} reader(s) at {path}',
-)  # fmt: skip
+)
 
 
 def socket_path(named: str) -> Path | None:
-    """Where parameter ``unixfd`` puts the socket; ``None``: nowhere.
+    """Return the path that parameter ``unixfd`` gives the socket; ``None``: there is none.
 
     :raises ConfigError: it names a variable or a user that isn't known here, or isn't a whole
         path.
@@ -49,7 +61,9 @@ def socket_path(named: str) -> Path | None:
 
 
 class GStreamerSocket:
-    """One camera's socket for ``unixfdsrc``, as the node's parameters say; it takes part in the agreement on buffers with one window.
+    """One camera's socket for ``unixfdsrc``, as the node's parameters say.
+
+    It takes part in the agreement on buffers with one window.
 
     :param key: of the camera's frames on the bus.
     :param framerate: the camera's; 0: unknown.
@@ -69,15 +83,22 @@ class GStreamerSocket:
         self._recent = {name: RecentCount() for name in ('slots', 'broken')}
         logger = node.get_logger()
         self.server = UnixfdServer(
-            key, path, name=node.get_fully_qualified_name(), window=parameters['unixfd_window'], ledger=ledger,
-            drm=parameters['unixfd_caps'] == 'drm-format', framerate=framerate, quarantine_s=parameters['quarantine'],
-            report=lambda text: logger.info(text), warn=lambda text: logger.warning(text),
-        )  # fmt: skip
+            key,
+            path,
+            name=node.get_fully_qualified_name(),
+            window=parameters['unixfd_window'],
+            ledger=ledger,
+            drm=parameters['unixfd_caps'] == 'drm-format',
+            framerate=framerate,
+            quarantine_s=parameters['quarantine'],
+            report=lambda text: logger.info(text),
+            warn=lambda text: logger.warning(text),
+        )
         self._consumer = Consumer(BufferConstraints('unixfd', slots=parameters['unixfd_window']))
         MEETING.add_consumer(key, self._consumer)
 
     def status(self) -> Status:
-        """Who reads, and who was turned away lately."""
+        """Report the readers, and those that were turned away lately."""
         seen = self.server.statistics()
         values: dict[str, object] = {
             'path': self.server.path,

@@ -66,7 +66,7 @@ def select_accelerator(
 ) -> Selection:
     """Open the accelerator that the parameters name, or *factory*'s, with the model loaded.
 
-    :param values: as they are now, also when the accelerator is opened again.
+    :param values: the values of now, also when the accelerator is opened again.
     :raises ZcError: model or accelerator can't be used.
     """
     manifest = load_manifest(values['model'])
@@ -99,13 +99,18 @@ class InferenceStream:
         self.to_message = detections_writer(len(self.manifest.classes))
 
     def hot_threads(self) -> Sequence[threading.Thread]:
-        """Those that frames go through. The scheduler's thread opens an accelerator that was lost: its new threads inherit CPUs and
+        """Return the threads that frames go through.
+
+        The scheduler's thread opens an accelerator that was lost: its new threads inherit CPUs and
         priority, as every thread does from the one that starts it.
         """
         return [self.scheduler.thread, *self.scheduler.accelerator.hot_threads()]
 
     def close(self) -> None:
-        """End it. A call of the accelerator that never returns keeps the accelerator, and nothing else."""
+        """End it.
+
+        If a call of the accelerator never returns, only the accelerator stays.
+        """
         ended = self.scheduler.stop()
         self.subscription.destroy()
         if ended:
@@ -113,7 +118,10 @@ class InferenceStream:
 
 
 class Pace:
-    """Lets so many frames a second through, the newest at each time. One thread asks."""
+    """Lets a number of frames per second through, always the newest.
+
+    One thread asks.
+    """
 
     def __init__(
         self, max_rate: float, monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -127,7 +135,7 @@ class Pace:
         self._period_ns = round(1e9 / max_rate) if max_rate else 0
 
     def accepts(self) -> bool:
-        """Whether the frame that is there may go."""
+        """Say whether the newest frame may go."""
         period = self._period_ns
         if not period:
             return True
@@ -140,7 +148,7 @@ class Pace:
 
 
 class ClassFilter:
-    """Which classes are published.
+    """The classes that are published.
 
     :param wanted: names or indices; none: all.
     :raises ConfigError: one that the model doesn't have.
@@ -165,7 +173,7 @@ class ClassFilter:
         self._mask = mask
 
     def __call__(self, found: Detections) -> Detections:
-        """Those that are wanted."""
+        """Return the detections of these classes."""
         mask = self._mask
         if mask is None or not len(found):
             return found
@@ -174,7 +182,10 @@ class ClassFilter:
 
 
 def check_classes(values: Mapping[str, Any]) -> None:
-    """Whether the model is there, has the classes that are wanted on an accelerator that may run it, and can run in tiles if it shall."""
+    """Check that the model exists and can do what the parameters ask.
+
+    It has the wanted classes on an accelerator that may run it, and can run in tiles if it shall.
+    """
     manifest = load_manifest(values['model'])
     engines = engines_of(values['accelerator'])
     variants = [variant for variant in manifest.variants if variant.engine in engines]
@@ -214,43 +225,86 @@ _IF_LATE = "raise parameter 'timeout' ({timeout:g} s), or give the device less t
 _GIVES = 'only {done:.1f} of {target:.1f} frames per second give results, {failing:.1f} fail'
 ACCELERATOR = Part(
     'accelerator',
-    Row(lambda s: s.state.recovering, ERROR, ('{device}; frames are dropped until the device '
-                                              'is back'),
-        'look at the card: lspci -d 1f9d:, dmesg | grep -i metis', 'recovering since …', 'see [accelerators](accelerators.md)'),
-    Row(lambda s: s.lost and s.in_a_row >= _ALL_LOST and s.too_late, ERROR,
-        'every frame is lost, {in_a_row} since the last result: {last_error}', _IF_LATE),
-    Row(lambda s: s.lost and s.in_a_row >= _ALL_LOST, ERROR,
-        'every frame is lost, {in_a_row} since the last result: {last_error}', _IF_REFUSED),
-    Row(lambda s: s.too_late, WARN, ('{lost} frame(s) lost lately, most of them too late: '
-                                     '{last_error}'), _IF_LATE),
+    Row(
+        lambda s: s.state.recovering,
+        ERROR,
+        '{device}; frames are dropped until the device is back',
+        'look at the card: lspci -d 1f9d:, dmesg | grep -i metis',
+        'recovering since …',
+        'see [accelerators](accelerators.md)',
+    ),
+    Row(
+        lambda s: s.lost and s.in_a_row >= _ALL_LOST and s.too_late,
+        ERROR,
+        'every frame is lost, {in_a_row} since the last result: {last_error}',
+        _IF_LATE,
+    ),
+    Row(
+        lambda s: s.lost and s.in_a_row >= _ALL_LOST,
+        ERROR,
+        'every frame is lost, {in_a_row} since the last result: {last_error}',
+        _IF_REFUSED,
+    ),
+    Row(
+        lambda s: s.too_late,
+        WARN,
+        '{lost} frame(s) lost lately, most of them too late: {last_error}',
+        _IF_LATE,
+    ),
     Row(lambda s: s.lost, WARN, '{lost} frame(s) lost lately, last: {last_error}', _IF_REFUSED),
-    Row(lambda s: s.cached and s.submitted >= _IMPORTS_FROM and s.imports * 2 >= s.submitted, WARN,
+    Row(
+        lambda s: s.cached and s.submitted >= _IMPORTS_FROM and s.imports * 2 >= s.submitted,
+        WARN,
         'the import cache is of no use: {imports} imports for {submitted} frames lately',
-        ('the publisher gives new buffers all the time: let it reuse a fixed number of them, '
-         'as a pool does')),
+        (
+            'the publisher gives new buffers all the time: let it reuse a fixed number of them, '
+            'as a pool does'
+        ),
+    ),
     well='running',
-)  # fmt: skip
+)
 DETECTIONS = Part(
     'detections',
     Row(lambda s: not s.active, OK, 'the node is not active'),
     Row(lambda s: not s.enabled, OK, 'switched off'),
     Row(lambda s: s.alone, OK, 'waits for a publisher'),
-    Row(lambda s: s.unconverted and (s.silent_s or s.nothing), ERROR, ('no frame could be '
-        'converted lately, of {unconverted} message(s)'),
-        f'see part link: {CONVERTIBLE}'),
-    Row(lambda s: s.silent_s, WARN, 'no frame comes any more, for {silent_s:.0f} s now',
-        ("look at the camera in the publisher's diagnostics; if its recording has ended, all "
-         'is well')),
+    Row(
+        lambda s: s.unconverted and (s.silent_s or s.nothing),
+        ERROR,
+        'no frame could be converted lately, of {unconverted} message(s)',
+        f'see part link: {CONVERTIBLE}',
+    ),
+    Row(
+        lambda s: s.silent_s,
+        WARN,
+        'no frame comes any more, for {silent_s:.0f} s now',
+        (
+            "look at the camera in the publisher's diagnostics; if its recording has ended, all "
+            'is well'
+        ),
+    ),
     Row(lambda s: not s.judged and s.nothing, OK, 'waits for frames'),
     Row(lambda s: not s.judged, OK, 'frames come, not for long enough yet to judge their rate'),
-    Row(lambda s: s.too_few and s.failed and not s.done, ERROR, _GIVES, 'see part accelerator, which has the last error'),
-    Row(lambda s: s.too_few and s.failed, WARN, _GIVES, ('see part accelerator, which has the '
-        'last error')),
-    Row(lambda s: s.too_few, WARN, (f'{_SLOW_MODEL.what}: only {{done:.1f}} of {{target:.1f}} '
-                                    'frames per second are run'),
-        _SLOW_MODEL.advice),
+    Row(
+        lambda s: s.too_few and s.failed and not s.done,
+        ERROR,
+        _GIVES,
+        'see part accelerator, which has the last error',
+    ),
+    Row(
+        lambda s: s.too_few and s.failed,
+        WARN,
+        _GIVES,
+        'see part accelerator, which has the last error',
+    ),
+    Row(
+        lambda s: s.too_few,
+        WARN,
+        f'{_SLOW_MODEL.what}: only {{done:.1f}} of {{target:.1f}} frames per second are run',
+        _SLOW_MODEL.advice,
+    ),
     well='{done:.1f} of {coming:.1f} frames per second',
-)  # fmt: skip
+)
 # What to do about the stage that broke a deadline, by its name.
 _TOO_LONG = {
     'capture': (
@@ -287,17 +341,22 @@ Observer = Callable[[InFlight, Detections], None]
 
 
 class Stage(Protocol):
-    """What the node makes of boxes besides ``detections``."""
+    """A stage that makes something else of boxes than ``detections``."""
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """Take what was found in a frame, after it was published. On the hot path."""
+        """Take what was found in a frame, after it was published.
+
+        On the hot path.
+        """
 
     def close(self) -> None:
-        """End everything of it."""
+        """End everything that belongs to it."""
 
 
 class InferenceNode(PerceptionNode):
-    """Subscribes to ``image_raw`` (type-adapted), publishes ``detections`` and the latched ``label_info``; service ``~/enable``.
+    """Subscribes to ``image_raw`` (type-adapted), publishes ``detections`` and ``label_info``.
+
+    ``label_info`` is latched; service ``~/enable`` switches detection on and off.
 
     :param accelerator_factory: opens the accelerator, at the start and after each loss of the
         device, in place of the one that parameter ``accelerator`` names.
@@ -305,13 +364,20 @@ class InferenceNode(PerceptionNode):
 
     SPECS = NODES['inference']
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {
-        'cpu_affinity': parse_cpus, 'shared_memory_users': user_ids, 'roi': parse_roi, 'tiles': parse_tiles,
-    }  # fmt: skip
+        'cpu_affinity': parse_cpus,
+        'shared_memory_users': user_ids,
+        'roi': parse_roi,
+        'tiles': parse_tiles,
+    }
     ENDPOINTS = (
-        Endpoint('detections', 'publisher'), Endpoint('label_info', 'publisher'), Endpoint('image_raw', 'subscription', adapted=True),
-        Endpoint('detections/masks', 'publisher'), Endpoint('detections/annotations', 'publisher'),
-        Endpoint('detections_3d', 'publisher'), Endpoint('detections_3d/markers', 'publisher'),
-    )  # fmt: skip
+        Endpoint('detections', 'publisher'),
+        Endpoint('label_info', 'publisher'),
+        Endpoint('image_raw', 'subscription', adapted=True),
+        Endpoint('detections/masks', 'publisher'),
+        Endpoint('detections/annotations', 'publisher'),
+        Endpoint('detections_3d', 'publisher'),
+        Endpoint('detections_3d/markers', 'publisher'),
+    )
 
     def __init__(
         self, *, accelerator_factory: Callable[[], Accelerator] | None = None, **node_options: Any
@@ -354,7 +420,10 @@ class InferenceNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """Accelerator and model; and the subscription, which takes nothing before the node is active."""
+        """Open accelerator and model, and make the subscription.
+
+        The subscription takes nothing before the node is active.
+        """
         STARTUP.reached('accelerator_asked')
         selected = select_accelerator(self.parameters, self.ledger, self._factory)
         STARTUP.reached('accelerator')
@@ -387,7 +456,10 @@ class InferenceNode(PerceptionNode):
         subscription.take_part(self._consumer())
 
     def _open_stages(self, stream: InferenceStream) -> None:
-        """What stands on boxes: imported where it is wanted, as its messages cost time at each start."""
+        """Open the stages that use boxes.
+
+        Each is imported only where it is wanted, as its messages cost time at each start.
+        """
         head = stream.manifest.head.options
         if self.parameters['depth_topic']:
             from zc_perception.nodes.space import BoxesInSpace
@@ -453,7 +525,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def subscription(self) -> AdaptedSubscription[Frame]:
-        """Of ``image_raw``, while the node is configured."""
+        """The subscription of ``image_raw``, while the node is configured."""
         return self._configured().subscription
 
     @property
@@ -468,7 +540,10 @@ class InferenceNode(PerceptionNode):
 
     @property
     def accelerator(self) -> Accelerator:
-        """The one in use. Another one after the device was lost."""
+        """The accelerator in use.
+
+        It is another one after the device was lost.
+        """
         return self.scheduler.accelerator
 
     def _publish_labels(self) -> None:
@@ -547,7 +622,10 @@ class InferenceNode(PerceptionNode):
         )
 
     def _consumer(self) -> Consumer:
-        """The accelerator as a participant in the camera's buffers: it holds the frames in flight and the one that waits."""
+        """Return the accelerator as a participant in the camera's buffers.
+
+        It holds the frames in flight and the one that waits.
+        """
         stream = self._configured()
         most = self.accelerator.capabilities().max_in_flight
         return Consumer(
@@ -557,7 +635,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def score_threshold(self) -> float:
-        """The one in force."""
+        """The score threshold in force."""
         return float(self._own('score_threshold', self.manifest.score_threshold))
 
     def _own(self, name: str, models: float) -> float:
@@ -569,7 +647,7 @@ class InferenceNode(PerceptionNode):
             self.frame_log.describe(self._facts)
 
     def _facts(self) -> dict[str, Any]:
-        """For the frame log: accelerator, link and counters."""
+        """Return the facts for the frame log: accelerator, link and counters."""
         accelerator, statistics, link = (
             self.accelerator,
             self.scheduler.statistics(),
@@ -629,15 +707,24 @@ class InferenceNode(PerceptionNode):
             self.get_logger().info(first_found(found, stream.manifest.classes))
         received_ns = entry.received_ns
         self.latencies.record_frame(
-            received_ns - entry.frame.published_ns, done_ns - received_ns, decoded_ns - done_ns, published_ns - decoded_ns,
+            received_ns - entry.frame.published_ns,
+            done_ns - received_ns,
+            decoded_ns - done_ns,
+            published_ns - decoded_ns,
             published_ns - data.captured_ns,
-        )  # fmt: skip
+        )
         budget = self.budget
         if budget.deadline_ns:
             budget.judge(
-                data.captured_ns, entry.frame.published_ns, received_ns, entry.submitted_ns, entry.signalled_ns, done_ns, decoded_ns,
+                data.captured_ns,
+                entry.frame.published_ns,
+                received_ns,
+                entry.submitted_ns,
+                entry.signalled_ns,
+                done_ns,
+                decoded_ns,
                 published_ns,
-            )  # fmt: skip
+            )
         for observer in self.observers:
             observer(entry, found)
 
@@ -653,7 +740,7 @@ class InferenceNode(PerceptionNode):
         return len(self.subscription.queue) == 0 and self.scheduler.in_flight == 0
 
     def progress(self) -> int | None:
-        """Frames that are done with; ``None`` while none is in work, or the device is lost."""
+        """Frames that are done; ``None`` while none is in work, or the device is lost."""
         stream = self._stream
         if (
             not self._flowing
@@ -666,7 +753,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def patience_s(self) -> float:
-        """A frame may take its timeout, and a device its second one."""
+        """Seconds until no progress is a fault: a frame's timeout, or two for a device."""
         return PATIENCE_S + 2.0 * float(self.parameters['timeout'])
 
     def signs(self) -> object:
@@ -685,7 +772,7 @@ class InferenceNode(PerceptionNode):
         )
 
     def collect_diagnostics(self) -> list[Status]:
-        """The state of the node, and what :class:`InferenceStatus` says."""
+        """Return the state of the node, and what :class:`InferenceStatus` reports."""
         space = self._space
         return [
             self.lifecycle_status(),
@@ -696,7 +783,9 @@ class InferenceNode(PerceptionNode):
 
 
 class InferenceStatus:
-    """What diagnostics say of an inference node: its link, its accelerator, the rate of its detections, latencies, copies.
+    """What diagnostics say about an inference node.
+
+    That is: its link, its accelerator, the rate of its detections, latencies, copies.
 
     The node owns it. Its executor's thread collects several times a second, and what was seen is
     remembered from one time to the next. The scheduler's thread calls :meth:`lost`.
@@ -723,7 +812,10 @@ class InferenceStatus:
         self._worst: Late | None = None
 
     def lost(self, error: Exception) -> None:
-        """A frame has no result. Any thread."""
+        """Note that a frame has no result.
+
+        Any thread.
+        """
         self._last_error = str(error)
         self._lost += 1
 
@@ -733,7 +825,10 @@ class InferenceStatus:
         self._node.warn_once([] if stream is None else stream.scheduler.accelerator.notices())
 
     def collect(self) -> list[Status]:
-        """Link, accelerator, detections, latencies, copies; the first three while there are an accelerator and a subscription."""
+        """Return link, accelerator, detections, latencies and copies.
+
+        The first three only while there are an accelerator and a subscription.
+        """
         node, stream = self._node, self._node.stream
         found = [latency_status(node.latencies), copies_status(node.ledger)]
         if stream is None:
@@ -757,7 +852,7 @@ class InferenceStatus:
         ]
 
     def _budget_status(self) -> list[Status]:
-        """What became of the deadline, if there is one."""
+        """Report what became of the deadline, if there is one."""
         budget = self._node.budget
         if budget is not self._budget:
             self._budget, self._late, self._worst = budget, RecentCount(), None
@@ -782,7 +877,7 @@ class InferenceStatus:
         ]
 
     def _since_result(self, statistics: SchedulerStatistics, *counters: str) -> int:
-        """How much these counters have grown since the last result was seen, or since the start."""
+        """Return how much these counters have grown since the last result, or since the start."""
         return sum(getattr(statistics, name) - getattr(self._at_result, name) for name in counters)
 
     def _accelerator_status(
@@ -862,7 +957,7 @@ class InferenceStatus:
     def _rate_status(
         self, stream: InferenceStream, statistics: SchedulerStatistics, state: DeviceState
     ) -> Status:
-        """Results per second against the frames that come."""
+        """Compare results per second with the frames that come."""
         node = self._node
         enabled = bool(node.parameters['enabled']) and node.flowing
         if enabled is not self._enabled:
@@ -936,7 +1031,10 @@ class InferenceStatus:
 
 
 def first_found(found: Detections, names: Sequence[str]) -> str:
-    """What the first boxes show, for a person who has just started it: classes are numbers in the message."""
+    """Return what the first boxes show, in words for a person who has just started it.
+
+    In the message classes are numbers.
+    """
     kinds, counts = np.unique(found.classes, return_counts=True)
     seen = ', '.join(
         f'{count} {names[kind]} (class_id {kind})'

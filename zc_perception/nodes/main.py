@@ -1,4 +1,7 @@
-"""The console scripts that run nodes. They import what they need when a signal can't hurt any more, and ``--help`` needs no ROS."""
+"""The console scripts that run nodes.
+
+They import what they need when a signal can't hurt any more, and ``--help`` needs no ROS.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def _perception(program: str, options: argparse.Namespace) -> int:
 
 
 def _record(program: str, options: argparse.Namespace) -> int:
-    """Until SIGINT, ``max_frames`` or ``max_duration``; 1 when the disk failed."""
+    """Record until SIGINT, ``max_frames`` or ``max_duration``; return 1 if the disk failed."""
     if options.repair is not None:
         return _repair(options.repair)
     from zc_perception.errors import EXIT_FAILURE

@@ -1,4 +1,7 @@
-"""The inference node's ``detections/masks``: which pixel belongs to which detection, while somebody subscribes."""
+"""The inference node's ``detections/masks``: which pixel belongs to which detection.
+
+They are published while there is a subscriber.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ TOPIC = 'detections/masks'
 
 
 class MaskTopic:
-    """Paints into one message again and again. On the scheduler's thread, after the detections went out.
+    """Paint into one message again and again.
+
+    This runs on the scheduler's thread, after the detections went out.
 
     :param masks: coefficients of each row.
     """

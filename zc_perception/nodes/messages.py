@@ -1,7 +1,7 @@
 """Detections as ``vision_msgs``: as a message, or as the bytes of one, without a message object.
 
-Most fields of a message never change. :class:`DetectionsCdr` lays everything that doesn't change
-out once, and puts six numbers per detection in between, see :mod:`~zc_perception.link.cdr`.
+Most fields of a message never change. :class:`DetectionsCdr` lays out once everything that doesn't
+change, and puts six numbers per detection in between, see :mod:`~zc_perception.link.cdr`.
 
 Source: ``vision_msgs`` 4.
 """
@@ -38,7 +38,10 @@ _NO_ID = _ONE + b'\0'
 
 
 class DetectionsWriter:
-    """Fills one message again and again: building the nested Python objects anew costs more than everything else of publishing."""
+    """Fills one message again and again.
+
+    Building the nested Python objects anew would cost more than everything else in publishing.
+    """
 
     def __init__(self, num_classes: int) -> None:
         self._ids = [str(index) for index in range(num_classes)]
@@ -53,10 +56,10 @@ class DetectionsWriter:
         return self._spare[index]
 
     def write(self, header: Header, detections: Detections) -> Detection2DArray:
-        """The message, valid until the next call.
+        """Return the message, valid until the next call.
 
-        It has the frame's header, whole; boxes as centre, angle and size in source-image pixels;
-        ``class_id`` a decimal string.
+        It has the whole header of the frame. Boxes are centre, angle and size in source-image
+        pixels; ``class_id`` is a decimal string.
         """
         message = self._message
         stamp_to_message(header, message)
@@ -85,7 +88,7 @@ class DetectionsWriter:
 
 
 def _places(detections: Detections) -> list[Sequence[float]]:
-    """Centre, theta and size of each."""
+    """Return centre, theta and size of each box."""
     if detections.turned is None:
         return [
             ((x0 + x1) / 2, (y0 + y1) / 2, 0.0, x1 - x0, y1 - y0)
@@ -96,7 +99,7 @@ def _places(detections: Detections) -> list[Sequence[float]]:
 
 
 def _texts(detections: Detections) -> list[str]:
-    """Their ids as ``Detection2D`` has them: empty without a track."""
+    """Return the ids as ``Detection2D`` has them: empty without a track."""
     ids = detections.ids
     return [''] * len(detections) if ids is None else [str(i) if i else '' for i in ids.tolist()]
 
@@ -109,7 +112,10 @@ class DetectionsCdr:
         self._use_frame('')
 
     def _use_frame(self, frame_id: str) -> None:
-        """What is between a header and the numbers depends on the header's length, by its alignment alone."""
+        """Lay out what is between a header and the numbers.
+
+        It depends on the length of the header's frame id, but only by its alignment.
+        """
         text = cdr_string(frame_id)
         # A number of 4 bytes follows.
         self._frame, self._frame_id = text + bytes(-len(text) % 4), frame_id
@@ -121,12 +127,12 @@ class DetectionsCdr:
 
     @staticmethod
     def _result(begin: int, index: int) -> bytes:
-        """That there is one result, and its class id: from *begin* on, up to the score."""
+        """Write that there is one result, and its class id, from *begin* up to the score."""
         text = _ONE + cdr_string(str(index))
         return text + bytes(-(begin + len(text)) % 8)
 
     def write(self, header: Header, detections: Detections) -> bytes:
-        """The same message as :meth:`DetectionsWriter.write`'s, serialised.
+        """Serialise the same message as :meth:`DetectionsWriter.write` makes.
 
         :raises struct.error: the stamp is beyond what ``builtin_interfaces/Time`` can say.
         """
@@ -161,7 +167,11 @@ class DetectionsCdr:
 
 
 def _samples() -> list[tuple[Header, Detections]]:
-    """Every remainder of 8 in the length of the frame id, class ids and ids of all lengths that alignment tells apart; no detections."""
+    """Yield messages for the test of the bytes.
+
+    They have every remainder of 8 in the length of the frame id, class ids and ids of all lengths
+    that alignment tells apart, and also no detections.
+    """
     samples = []
     for count in (0, 3):
         corners = np.arange(count, dtype=np.float32)[:, None] * 20 + np.array(
@@ -176,8 +186,12 @@ def _samples() -> list[tuple[Header, Detections]]:
             )
             turned = np.concatenate((corners, corners[:, :1] / 7), axis=1) if length % 2 else None
             found = Detections(
-                corners, np.linspace(0.75, 0.25, count, dtype=np.float32), classes, ids=ids, turned=turned,
-            )  # fmt: skip
+                corners,
+                np.linspace(0.75, 0.25, count, dtype=np.float32),
+                classes,
+                ids=ids,
+                turned=turned,
+            )
             samples.append(
                 (Header(1_700_000_000_000_000_005 + length, 'öptical_'[:length]), found)
             )
@@ -185,7 +199,9 @@ def _samples() -> list[tuple[Header, Detections]]:
 
 
 def cdr_is_understood(write: Write) -> bool:
-    """Whether the middleware reads the bytes as the very message that *write* makes: not with another version of ``vision_msgs``.
+    """Say whether the middleware reads the bytes as exactly the message that *write* makes.
+
+    It doesn't with another version of ``vision_msgs``.
 
     :param write: makes a message of the same; valid until it is called again.
     """
@@ -195,15 +211,17 @@ def cdr_is_understood(write: Write) -> bool:
 def detections_writer(
     num_classes: int,
 ) -> Callable[[Header, Detections], Detection2DArray | bytes]:
-    """What makes of a frame's detections what ``Publisher.publish`` takes: serialised bytes where the middleware understands them as they
-    are meant, else a message, valid until the next call.
+    """Return the function that turns a frame's detections into what ``Publisher.publish`` takes.
+
+    These are serialised bytes where the middleware understands them correctly, else a message that
+    is valid until the next call.
     """
     fallback = DetectionsWriter(num_classes).write
     return DetectionsCdr(num_classes).write if cdr_is_understood(fallback) else fallback
 
 
 def label_message(classes: Sequence[str], threshold: float) -> LabelInfo:
-    """Names of the class ids, and the score below which nothing is published."""
+    """Return the names of the class ids, and the score below which nothing is published."""
     return LabelInfo(
         class_map=[VisionClass(class_id=i, class_name=name) for i, name in enumerate(classes)],
         threshold=threshold,

@@ -1,4 +1,4 @@
-"""``overlay_node``: the frame with its boxes drawn in, only while somebody looks."""
+"""``overlay_node``: the frame with its boxes drawn in, only while there is a subscriber."""
 
 from __future__ import annotations
 
@@ -82,13 +82,15 @@ OVERLAY = Part(
 
 
 class OverlayNode(PerceptionNode):
-    """Subscribes to ``image_raw`` (type-adapted), ``detections`` and ``label_info``; publishes ``detections/image`` as bgr8, and
-    ``detections/image/compressed``.
+    """Subscribes to frames and detections; publishes ``detections/image`` with the boxes drawn in.
 
-    While neither has a subscriber it holds no subscription of its own on frames or detections, and
-    no thread. Otherwise a thread of lower priority than the others reduces each frame and draws
-    what was found in it: in the frame of that very stamp. When it can't keep up it draws the
-    newest, and nobody waits for it.
+    It reads ``image_raw`` (type-adapted), ``detections`` and ``label_info``; it publishes
+    ``detections/image`` as bgr8, and ``detections/image/compressed``.
+
+    While neither has a subscriber, it holds no subscription of its own on frames or detections,
+    and no thread. Otherwise a thread of lower priority than the others reduces each frame and
+    draws what was found in it, in the frame of exactly that stamp. If it can't keep up, it draws
+    the newest, and nothing waits for it.
     """
 
     SPECS = NODES['overlay']
@@ -179,7 +181,7 @@ class OverlayNode(PerceptionNode):
             self._history.scale = value
 
     def update_demand(self) -> None:
-        """Subscribe while somebody looks and the node is active, unsubscribe when nobody does."""
+        """Subscribe while there is a viewer and the node is active; else unsubscribe."""
         with self._demand_lock:
             if not self._wanted():
                 self._unsubscribe()
@@ -316,13 +318,16 @@ class OverlayNode(PerceptionNode):
         self.ledger.book('overlay', num_bytes)
 
     def _fail(self, error: Exception) -> None:
-        """It costs that picture, never the thread."""
+        """Count an error: it costs that picture, never the thread."""
         text = message_of(error)
         self._last_error = f'{type(error).__name__}: {text}'.encode(errors='replace').decode()
         self.failed += 1
 
     def _draw_newest(self, history: PictureHistory, detections: deque[Detection2DArray]) -> None:
-        """Draw the newest detections whose picture is here; older ones are out of date, newer ones wait for theirs."""
+        """Draw the newest detections whose picture is here.
+
+        Older ones are out of date, newer ones wait for their picture.
+        """
         waiting: list[Detection2DArray] = []
         newest: Detection2DArray | None = None
         while detections:
@@ -419,11 +424,18 @@ class OverlayNode(PerceptionNode):
         lives = thread is None or thread.is_alive()
         silent = self._quiet.see(self.drawn) > 0.0
         return (
-            self._stirred, link, lives, silent, self.failed, self.left_out, self.unmatched, self._unfit,
-        )  # fmt: skip
+            self._stirred,
+            link,
+            lives,
+            silent,
+            self.failed,
+            self.left_out,
+            self.unmatched,
+            self._unfit,
+        )
 
     def collect_diagnostics(self) -> list[Status]:
-        """Whether anybody looks, and whether pictures find their detections."""
+        """Report whether there is a viewer, and whether pictures find their detections."""
         subscription = self._frame_subscription
         links = (
             []

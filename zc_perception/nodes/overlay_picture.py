@@ -1,4 +1,4 @@
-"""Pictures with boxes: reduced copies of frames that wait for their detections, and what is drawn into them."""
+"""Reduced copies of frames that wait for their detections, and the drawing of boxes."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ class ReducedPicture:
 
 
 class PictureHistory:
-    """Reduced copies of the last frames. Copies, because a viewer must not pin the camera's slots while a slow model thinks.
+    """Reduced copies of the last frames.
 
+    They are copies, because a viewer must not hold the camera's slots while a slow model computes.
     One thread keeps and takes; :attr:`scale` may be set by any, for frames that come from then on.
 
     :param limit: pictures kept; the oldest goes first, its memory is used again.
@@ -79,7 +80,7 @@ class PictureHistory:
         return len(self._pictures)
 
     def keep(self, frame: Frame) -> int:
-        """Copy *frame*, reduced; the bytes that were read.
+        """Copy *frame*, reduced; return the number of bytes that were read.
 
         :raises FormatError: its format or its colorimetry has no conversion.
         :raises ZcError: it can't be mapped.
@@ -124,7 +125,10 @@ class PictureHistory:
         return stamp in self._pictures
 
     def take(self, stamp: int) -> ReducedPicture | None:
-        """The picture of that frame, valid until the next :meth:`keep`; it and everything older is forgotten."""
+        """Return the picture of that frame, valid until the next :meth:`keep`.
+
+        It and everything older is forgotten.
+        """
         with self._lock:
             if stamp not in self._pictures:
                 return None
@@ -144,8 +148,10 @@ class PictureHistory:
 
 @dataclass(frozen=True)
 class LabelledBox:
-    """A box in pixels of the frame, with its class, its score, its track's id if it has one, and the angle by which it is turned about its
-    centre. Wherever it is, it can be drawn if all its numbers are finite.
+    """A box in pixels of the frame.
+
+    It has its class, its score, its track's id if there is one, and the angle by which it is
+    turned about its centre. If all its numbers are finite, it can be drawn wherever it is.
     """
 
     left: float
@@ -155,7 +161,7 @@ class LabelledBox:
     class_id: str
     name: str
     score: float
-    id: str = ''
+    track_id: str = ''
     theta: float = 0.0
 
     @property
@@ -165,7 +171,7 @@ class LabelledBox:
         return all(map(math.isfinite, numbers))
 
     def corners(self) -> list[tuple[float, float]]:
-        """All four, in pixels of the frame."""
+        """Return all four corners, in pixels of the frame."""
         x, y = (self.left + self.right) / 2, (self.top + self.bottom) / 2
         cos, sin = math.cos(self.theta) / 2, math.sin(self.theta) / 2
         width, height = self.right - self.left, self.bottom - self.top
@@ -175,17 +181,17 @@ class LabelledBox:
         ]
 
     def outline(self, scale: tuple[float, float]) -> list[tuple[int, int]]:
-        """The same in a picture of that scale."""
+        """Return the same in a picture of that scale."""
         return [(pixel(x * scale[0]), pixel(y * scale[1])) for x, y in self.corners()]
 
 
 def pixel(value: float) -> int:
-    """A coordinate as OpenCV takes it, however large it is."""
+    """Return a coordinate as OpenCV takes it, however large it is."""
     return round(min(max(value, -_FARTHEST), _FARTHEST))
 
 
 def class_colour(class_id: str) -> Colour:
-    """The colour of a class, B, G, R: the same in each picture and each run; neighbours differ."""
+    """Return a class's colour, B, G, R: the same in each picture and run; neighbours differ."""
     is_number = class_id.isascii() and class_id.isdigit() and len(class_id) <= _MOST_DIGITS
     number = int(class_id) if is_number else zlib.crc32(class_id.encode(errors='replace'))
     if number < len(_COLOURS):
@@ -233,13 +239,13 @@ class Painter:
                 cv2.rectangle(picture, (left, top), (right, bottom), colour, self.line)
         for box, corner in zip(shown, corners, strict=True):
             text = f'{box.name[:_LONGEST_NAME]} {box.score:.2f}'
-            if box.id:
-                text += f' #{box.id[:_LONGEST_NAME]}'
+            if box.track_id:
+                text += f' #{box.track_id[:_LONGEST_NAME]}'
             self._label(picture, text, corner, class_colour(box.class_id))
 
     @staticmethod
     def _corners(box: LabelledBox, scale: tuple[float, float]) -> tuple[int, int, int, int]:
-        """Of the upright box around it."""
+        """Return the corners of the upright box around it."""
         if box.theta:
             xs, ys = zip(*box.outline(scale), strict=True)
             return min(xs), min(ys), max(xs), max(ys)
@@ -251,7 +257,7 @@ class Painter:
         )
 
     def _size(self, text: str) -> tuple[int, int]:
-        """Width and height of the text's field."""
+        """Return width and height of the text's field."""
         (width, height), below = cv2.getTextSize(text, _FONT, self.text_scale, self.text_line)
         return width + 2, height + below + 1
 
@@ -262,8 +268,10 @@ class Painter:
         corner: tuple[int, int, int, int],
         colour: Colour,
     ) -> None:
-        """Above the box, or where there is room: below its upper edge, below the box. Where there is none it is left out: it would hide
-        another one that is more certain.
+        """Write a box's label above the box, or where there is room.
+
+        That is below its upper edge, or below the box. Where there is no room it is left out,
+        because it would hide another label that is more certain.
         """
         text = text.encode('ascii', 'replace').decode()  # the font has nothing else
         left, top, _, bottom = corner

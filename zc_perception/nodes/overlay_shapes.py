@@ -1,4 +1,7 @@
-"""The overlay's layers of masks and of keypoints: drawn where their topics have something for the very frame."""
+"""The overlay's layers of masks and of keypoints.
+
+They are drawn where their topics have a message for exactly that frame.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ Scale = tuple[float, float]
 class Layer(ABC):
     """Keeps the last messages of a topic that is published beside the detections.
 
-    :param came: called when one came.
+    :param came: called when a message came.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class Layer(ABC):
         self._came()
 
     def waits(self, stamp: int) -> bool:
-        """Whether that of a frame is still to come: where others came lately, it will."""
+        """Say whether a frame's message is still to come: it will if others came lately."""
         return self._newest < stamp < self._newest + _PATIENCE_NS
 
     def paint(
@@ -65,7 +68,7 @@ class Layer(ABC):
     @staticmethod
     @abstractmethod
     def _stamp(message: Any) -> int:
-        """Of the frame, in ns."""
+        """Return the stamp of the frame, in ns."""
 
     @abstractmethod
     def _draw(
@@ -103,7 +106,8 @@ class MaskLayer(Layer):
         rows = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)
         labels = rows[:, : message.width * 2].view(order).astype(np.uint16, copy=False)
         height, width = picture.shape[:2]
-        labels = cv2.resize(labels, (width, height), interpolation=cv2.INTER_NEAREST)  # type: ignore[assignment]
+        size, nearest = (width, height), cv2.INTER_NEAREST
+        labels = cv2.resize(labels, size, interpolation=nearest)  # type: ignore[assignment]
         colours = np.zeros((1 << 16, 3), np.uint8)
         for index, detection in enumerate(found.detections[: len(colours) - 1]):
             if detection.results:
@@ -113,7 +117,7 @@ class MaskLayer(Layer):
 
 
 class KeypointLayer(Layer):
-    """Draws the points and the lines between them; boxes are the overlay's own."""
+    """Draws the points and the lines between them; the overlay itself draws boxes."""
 
     def __init__(self, node: Node, qos: QoSProfile, came: Callable[[], None]) -> None:
         from foxglove_msgs.msg import ImageAnnotations, PointsAnnotation

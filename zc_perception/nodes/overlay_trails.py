@@ -1,4 +1,4 @@
-"""The overlay's layer of tracks: where objects with an id came from."""
+"""The overlay's layer of tracks: the way that objects with an id took."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _MOST = 512
 
 
 class Trails:
-    """Remembers the centres of boxes with an id for two seconds, and draws them as lines. One thread."""
+    """Remember the centres of boxes with an id for two seconds, and draw them as lines.
+
+    One thread uses it.
+    """
 
     def __init__(self) -> None:
         self._trails: dict[str, deque[tuple[int, float, float]]] = {}
@@ -40,8 +43,8 @@ class Trails:
             self._trails.clear()
         self._last_ns = stamp_ns
         for box in boxes:
-            if box.id and (box.id in self._trails or len(self._trails) < _MOST):
-                trail = self._trails.setdefault(box.id, deque(maxlen=_POINTS))
+            if box.track_id and (box.track_id in self._trails or len(self._trails) < _MOST):
+                trail = self._trails.setdefault(box.track_id, deque(maxlen=_POINTS))
                 trail.append((stamp_ns, (box.left + box.right) / 2, (box.top + box.bottom) / 2))
         for name, trail in [*self._trails.items()]:
             while trail and stamp_ns - trail[0][0] > _NS:

@@ -28,8 +28,8 @@ class PerceptionGraph:
     :param overrides: start-up parameters by node name (``capture``, ``inference``, ``overlay``),
         besides those of the command line.
     :param camera: the camera's name, which is its nodes' namespace; empty for the only one.
-    :param stereo: the side of a pair that it is; *camera* then is its namespace in full, whatever
-        the command line says of namespaces.
+    :param stereo: the side of a pair that it is; *camera* is then its whole namespace, whatever
+        the command line says about namespaces.
     :raises ZcError: a parameter, file or model can't be used; nothing stays behind.
     """
 
@@ -80,21 +80,23 @@ class PerceptionGraph:
 
     @property
     def nodes(self) -> Sequence[PerceptionNode]:
-        """Producers first."""
+        """The nodes, producers first."""
         return tuple(self._nodes)
 
     @property
     def drained(self) -> bool:
-        """Whether the camera has ended and everything it produced has been through."""
+        """Whether the camera has ended and all its frames have been through."""
         return bool(self.capture.finished and self.inference.idle)
 
 
 def perception_nodes(
     context: rclpy.Context, cameras: Sequence[str], check: Callable[[], None]
 ) -> Sequence[PerceptionNode]:
-    """The nodes of several cameras in one process, each camera in the namespace of its name, or those of the only one.
+    """Make the nodes of several cameras in one process, or those of the only one.
 
-    :param check: called before each camera; what it raises takes those before it down.
+    Each camera is in the namespace of its name.
+
+    :param check: called before each camera; if it raises, the cameras before it are taken down.
     :raises ConfigError: a name that can't be a namespace, or is there twice.
     """
     check_cameras(cameras, '--cameras')
@@ -104,7 +106,7 @@ def perception_nodes(
 
 
 def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[PerceptionNode]:
-    """The nodes of two cameras whose frames are pairs.
+    """Make the nodes of two cameras whose frames are pairs.
 
     Their namespaces are ``left`` and ``right``, below the program's own if it has one.
 
@@ -123,7 +125,10 @@ def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[
 
 
 def _program_namespace(context: rclpy.Context) -> str:
-    """That which the command line gives to all nodes; only a node knows. What else is given is left to the nodes that it is for."""
+    """Return the namespace that the command line gives to all nodes; only a node knows it.
+
+    Other arguments are left to the nodes that they are for.
+    """
     own = [Parameter(spec.name, value=False) for spec in EVERY_NODE_SPECS]
     node = rclpy.create_node(
         'zc_stereo',

@@ -1,9 +1,9 @@
 """What the package's nodes have in common: parameters, and a life in the states of a managed node.
 
 Transitions that others ask for (``ros2 lifecycle``, a manager) run on a thread of their own, one
-at a time: to open a camera, load a model or wait for a thread's end takes up to seconds, in which
-the other nodes of the executor have to be served, and ``get_state`` too. Those that the program
-itself makes run in its own thread, so that a mistake ends it with one line.
+at a time: to open a camera, load a model or wait for a thread's end takes up to seconds. Meanwhile
+the other nodes of the executor have to be served, and ``get_state`` too. Transitions that the
+program itself makes run in its own thread, so that a mistake ends it with one line.
 """
 
 from __future__ import annotations
@@ -44,25 +44,39 @@ from zc_perception.observe.diagnostics import (
 )
 
 PATIENCE_S = 15.0
-"""An executor, and a node that has nothing slower to wait for, may take so long; see :mod:`zc_perception.nodes.process`."""
+"""How long an executor may take, and a node that has nothing slower to wait for.
+
+See :mod:`zc_perception.nodes.process`."""
 UNCONFIGURED, INACTIVE, ACTIVE, FINALIZED = 'unconfigured', 'inactive', 'active', 'finalized'
 LIFECYCLE = Part(
     'lifecycle',
     Row(lambda s: s.state == ACTIVE, OK, 'active'),
-    Row(lambda s: s.failure, ERROR, '{state}: {failure}', ('correct that, then: ros2 lifecycle '
-        'set {node} configure'),
-        'the state, and which transition failed why', ('see '
-                                                       '[launch_and_lifecycle](launch_and_lifecycle.md)')),
+    Row(
+        lambda s: s.failure,
+        ERROR,
+        '{state}: {failure}',
+        'correct that, then: ros2 lifecycle set {node} configure',
+        'the state, and which transition failed why',
+        'see [launch_and_lifecycle](launch_and_lifecycle.md)',
+    ),
     Row(lambda s: s.stopped, OK, 'it has ended'),
     Row(lambda s: s.state == FINALIZED, WARN, 'it was shut down', '{step}', see='restart it'),
-    Row(lambda s: True, WARN, '{state}: no frames flow', '{step}', see=('`ros2 lifecycle set '
-        'NODE` with the transition that it needs')),
+    Row(
+        lambda s: True,
+        WARN,
+        '{state}: no frames flow',
+        '{step}',
+        see=('`ros2 lifecycle set NODE` with the transition that it needs'),
+    ),
     well='',
-)  # fmt: skip
+)
 
 
 class _WholeOrNothing(type):
-    """A node whose constructor fails leaves nothing in the ROS graph, neither endpoints nor the middleware's participant."""
+    """Let a node whose constructor fails leave nothing in the ROS graph.
+
+    Neither endpoints nor the middleware's participant stay.
+    """
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         node = cls.__new__(cls)
@@ -86,7 +100,10 @@ _LEDGERS_LOCK = threading.Lock()
 
 
 def process_ledger(context: Context) -> CopyLedger:
-    """What the CPU did to pixels in this process, in one ledger for all nodes, however they were made; a program has one context."""
+    """Return the ledger of what the CPU did to pixels in this process.
+
+    It is one for all nodes, however they were made; a program has one context.
+    """
     with _LEDGERS_LOCK:
         ledger = _LEDGERS.get(context)
         if ledger is None:
@@ -95,22 +112,26 @@ def process_ledger(context: Context) -> CopyLedger:
 
 
 class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
-    """A managed node with declared parameters. All other keyword arguments go to ``rclpy.node.Node``.
+    """A managed node with declared parameters.
 
-    A subclass says what is done in each step by overriding :meth:`_open`, :meth:`_agree`,
+    All other keyword arguments go to ``rclpy.node.Node``.
+
+    A subclass defines each step by overriding :meth:`_open`, :meth:`_agree`,
     :meth:`_activate`, :meth:`_deactivate` and :meth:`_cleanup`, and calls :meth:`_begin` at the
-    end of its constructor. Endpoints that cost nothing while nothing flows may live as long as the
-    node. What has to be closed once it has stopped, or if its constructor fails, is put on
+    end of its constructor. Endpoints that cost nothing while no frames flow may live as long as
+    the node. What has to be closed after the stop, or if the constructor fails, is put on
     :attr:`_ends`.
 
-    :param ledger: what the CPU does to pixels is booked there; ``None``: the process's.
+    :param ledger: where passes of the CPU over pixels are booked; ``None``: the process's.
     """
 
     SPECS: NodeSpecs = NodeSpecs()
     PREFIXES: Sequence[str] = ()
     """Of parameters that are declared later, when they are known; each ends in a dot."""
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {}
-    """What raises ConfigError for a parameter's value that its declaration allows; needs no device."""
+    """What raises ConfigError for a parameter's value that its declaration allows.
+
+    It needs no device."""
     ENDPOINTS: Sequence[Endpoint] = ()
     """Those whose QoS can be overridden."""
 
@@ -148,29 +169,41 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
-        """Refuse values that each are allowed but don't go together, or name what isn't there, as :meth:`_open` does; opens no device.
+        """Refuse values that are allowed alone but don't go together, or name what isn't there.
+
+        :meth:`_open` refuses the same. This opens no device.
 
         :param values: of all parameters; a file's ``qos_overrides`` too.
-        :param node: the full name of the node that is going to have them.
+        :param node: the full name of the node that will have them.
         """
 
     def _open(self) -> None:
-        """First part of configuring: open what the parameters name. At autostart the constructor does this: mistakes end it then.
+        """Open what the parameters name: the first part of configuring.
+
+        At autostart the constructor does this, so that mistakes end it.
 
         :raises ZcError: a parameter, file or device can't be used; :meth:`_cleanup` follows.
         """
 
     def _agree(self) -> None:
-        """Second part of configuring: agree with others."""
+        """Agree with others: the second part of configuring."""
 
     def _activate(self) -> None:
         """Let frames flow. Afterwards :attr:`flowing` is true."""
 
     def _deactivate(self) -> None:
-        """End that and give buffers back. :attr:`flowing` is false already: what is still in work is dropped silently. Idempotent."""
+        """Stop the flow and give buffers back.
+
+        Idempotent.
+
+        :attr:`flowing` is already false: frames still in work are dropped silently.
+        """
 
     def _cleanup(self) -> None:
-        """Free everything that :meth:`_open` and :meth:`_agree` have got, as far as they have got. Idempotent, never raises on purpose."""
+        """Free everything that :meth:`_open` and :meth:`_agree` have got so far.
+
+        Idempotent; it never raises on purpose.
+        """
 
     def _check_parameter(self, name: str, value: Any) -> None:
         """Refuse a new value of a parameter that its declaration allows."""
@@ -178,26 +211,32 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             self.CHECKS[name](value)
 
     def _on_parameter(self, name: str, value: Any) -> None:
-        """A parameter has changed."""
+        """React to a parameter that has changed."""
 
     def _on_parameter_stirred(self, name: str, value: Any) -> None:
         self._on_parameter(name, value)
         self.stir()
 
     def collect_diagnostics(self) -> Sequence[Status]:
-        """The node's parts."""
+        """Return the node's parts of the diagnostics."""
         return [self.lifecycle_status()]
 
     def signs(self) -> object:
-        """See :class:`DiagnosticsPublisher`. By default its own: levels are looked at each time."""
+        """Return what a level may depend on, see :class:`DiagnosticsPublisher`.
+
+        By default it changes each time, so that levels are looked at each time.
+        """
         return object()
 
     def stir(self) -> None:
-        """Something has happened that a level may depend on. Any thread."""
+        """Note that something has happened that a level may depend on.
+
+        Any thread.
+        """
         self._stirred += 1
 
     def _describe(self) -> None:
-        """Once a second, before diagnostics are published."""
+        """Refresh facts once a second, before diagnostics are published."""
 
     # For the owner.
 
@@ -208,7 +247,10 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     @property
     def flowing(self) -> bool:
-        """Whether frames may be handed on. For every frame, hence cheap."""
+        """Whether frames may be handed on.
+
+        It is asked for every frame, so it is cheap.
+        """
         return self._flowing
 
     @property
@@ -217,7 +259,10 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return False
 
     def progress(self) -> int | None:
-        """A number that grows while work gets done; ``None`` while there is none, or the node knows why there is no progress."""
+        """Return a number that grows while work gets done.
+
+        ``None`` while there is no work, or the node knows why there is no progress.
+        """
         return None
 
     def given_up(self) -> str:
@@ -226,17 +271,19 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     @property
     def patience_s(self) -> float:
-        """So long it may take until :meth:`progress` changes."""
+        """Seconds that :meth:`progress` may take to change."""
         return PATIENCE_S
 
     def lacks(self, what: str) -> AttributeError:
-        """The error of who asks for *what*, which the node has while it is configured."""
+        """Return the error for a caller that asks for *what* while the node isn't configured."""
         return AttributeError(
             f"node '{self.get_name()}' is {self.state}: it has no {what}; configure it"
         )
 
     def start(self) -> None:
-        """Configure and activate, as far as that isn't done; nothing without ``autostart``, where a manager does it.
+        """Configure and activate, as far as that isn't done.
+
+        Without ``autostart`` this does nothing, because a manager does it.
 
         :raises ZcError: why it can't; the node is unconfigured then.
         """
@@ -248,7 +295,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
                 self._pass(self.trigger_activate)
 
     def configure_now(self) -> None:
-        """Configure in the calling thread, if it isn't done."""
+        """Configure in the calling thread, if that isn't done."""
         with self._transitions:
             if self.state == UNCONFIGURED and not self._stopped:
                 self._pass(self.trigger_configure)
@@ -261,7 +308,12 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             )
 
     def stop(self) -> None:
-        """End work within a second or two and give everything back. Idempotent; the node itself is destroyed by its owner."""
+        """End work within a second or two and give everything back.
+
+        Idempotent.
+
+        The node's owner destroys the node itself.
+        """
         try:
             with self._transitions:
                 if self._stopped:
@@ -285,7 +337,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     # Between rclpy and the subclass.
 
     def _begin(self) -> None:
-        """At the end of the constructor: what is wrong with the parameters ends it. Diagnostics begin when all is there."""
+        """End the constructor: raise if parameters are wrong, and begin diagnostics."""
         if self.parameters['autostart']:
             self._open_once()
         self._diagnostics = DiagnosticsPublisher(
@@ -316,7 +368,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._cleanup()
 
     def _end(self) -> None:
-        """From any state to one in which nothing is held."""
+        """Go from any state to one in which the node holds nothing."""
         self._flowing = False
         try:
             self._deactivate()
@@ -324,7 +376,10 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             self._free()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """For rclpy. What the user can mend leaves the node unconfigured; anything else is an error."""
+        """Configure for rclpy.
+
+        What the user can mend leaves the node unconfigured; anything else is an error.
+        """
         try:
             self._open_once()
             self._agree()
@@ -341,7 +396,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return TransitionCallbackReturn.SUCCESS
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """For rclpy."""
+        """Activate for rclpy."""
         return self._step('activate', self._flow)
 
     def _flow(self) -> None:
@@ -349,20 +404,20 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._flowing = True
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """For rclpy."""
+        """Deactivate for rclpy."""
         self._flowing = False
         return self._step('deactivate', self._deactivate)
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """For rclpy."""
+        """Clean up for rclpy."""
         return self._step('clean up', self._free)
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """For rclpy."""
+        """Shut down for rclpy."""
         return self._step('shut down', self._end)
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """For rclpy: everything is given back, and the node may be configured again."""
+        """Handle an error for rclpy: give everything back; the node may be configured again."""
         try:
             self._end()
         except Exception as error:
@@ -389,7 +444,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self.get_logger().error(f'the node is {self.state}: {why or self._failure}')
 
     def warn_once(self, sentences: Iterable[str], *, error: bool = False) -> None:
-        """Each once in the life of the node, however often it is found.
+        """Log each sentence once in the life of the node, however often it is found.
 
         :param error: whether they are errors.
         """
@@ -397,7 +452,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             (self._err_once if error else self._warn_once)(sentence)
 
     def lifecycle_status(self) -> Status:
-        """For diagnostics: the state, and why it isn't the one that somebody wanted."""
+        """Report the state, and why it isn't the one that was wanted."""
         state = self.state
         values = {
             'state': state,
@@ -414,7 +469,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         )
 
     def next_step(self) -> str:
-        """What brings a node that isn't active there."""
+        """Return what makes a node active that isn't."""
         state = self.state
         if self._stopped or state == FINALIZED:
             return 'only a restart brings it back'
@@ -426,7 +481,10 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         )
 
     def _not_changeable(self) -> str:
-        """Why parameters that aren't dynamic can't be set now; empty: they can, the next configure takes them."""
+        """Say why parameters that aren't dynamic can't be set now.
+
+        Empty: they can be set, and the next configure takes them.
+        """
         state = self.state
         if self._stopped or state == FINALIZED:
             return f'the node is {FINALIZED}: restart it with that value'
@@ -441,13 +499,18 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return f'the node is {now}: set it while unconfigured ({way}), or restart with it'
 
     def set_parameters(self, parameter_list: list[Parameter]) -> list[SetParametersResult]:
-        """See rclpy. Every reason against a value is said."""
+        """Set parameters, see rclpy.
+
+        Every reason against a value is reported.
+        """
         return [self.set_parameters_atomically([parameter]) for parameter in parameter_list]
 
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
-        """See rclpy, which itself says only the first reason against them; here they are all told, and none is set. An integer for a number
-        is one, as at the start. Raises for nothing that a client can send: that would end the
-        executor.
+        """Set all parameters or none, see rclpy.
+
+        rclpy itself reports only the first reason against them; here all are reported. An integer
+        is taken for a number, as at the start. Nothing that a client can send makes this raise,
+        because that would end the executor.
         """
         parameters = getattr(self, 'parameters', None)
         if parameters is None:  # rclpy's own, before ours are there
@@ -465,7 +528,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
 @contextlib.contextmanager
 def all_or_none(nodes: Sequence[PerceptionNode]) -> Iterator[None]:
-    """What is raised within takes *nodes* down, those too that were added to it meanwhile."""
+    """Take *nodes* down if the block raises, also those that were added to it meanwhile."""
     try:
         yield
     except BaseException:

@@ -1,10 +1,10 @@
-"""Runs nodes as a program: ROS context, executor, signals, one-line errors, an orderly end; and tells systemd how it is (:func:`serve`).
+"""Run nodes as a program: ROS context, executor, signals, one-line errors, an orderly end.
 
-The watchdog has to notice a program that hangs, not a camera that is unplugged: restarting would
-bring nothing, and would take the diagnostics away that say so. So it is fed while the nodes get on
-with their work, and while they know why they don't: a camera that is unplugged, a card that
-recovers, a node that nobody has activated. A worry is what nobody would say otherwise: a thread or
-an executor that hangs.
+It also tells systemd how it is (:func:`serve`). The watchdog has to notice a program that hangs,
+not a camera that is unplugged: a restart would not help, and would remove the diagnostics that say
+what is wrong. So the watchdog is fed while the nodes make progress, and while they know why they
+don't: a camera that is unplugged, a card that recovers, a node that has not been activated. A
+worry is what nothing else would report: a thread or an executor that hangs.
 """
 
 from __future__ import annotations
@@ -51,10 +51,13 @@ _SWITCH_S = 0.0005
 
 
 class _Executor(SingleThreadedExecutor):
-    """Waits again where another thread, such as a transition's, destroys an entity while it is looked at: rclpy's own ends with that."""
+    """Wait again if another thread destroys an entity while it is looked at.
+
+    Such a thread may be a transition's. rclpy's own executor ends with that error.
+    """
 
     def wait_for_ready_callbacks(self, *arguments: Any, **options: Any) -> Any:
-        """See rclpy."""
+        """Wait as rclpy does."""
         for _ in range(_MAX_WAITS_IN_VAIN):
             with contextlib.suppress(InvalidHandle):
                 return super().wait_for_ready_callbacks(*arguments, **options)
@@ -63,11 +66,11 @@ class _Executor(SingleThreadedExecutor):
 
 
 class ExecutorThread:
-    """Spins a SingleThreadedExecutor on a thread of its own, so that the main thread is free for signals.
+    """Spins a SingleThreadedExecutor on a thread of its own; the main thread is free for signals.
 
     rclpy's ``shutdown`` does not wait for the thread that spins, although it says so: it takes the
-    guard conditions away at once, and the thread may meet the gap. Hence the thread is ended
-    first, and the executor is shut down when nobody spins it any more.
+    guard conditions away at once, and the thread may use one that is gone. So the thread is ended
+    first, and the executor is shut down when nothing spins it any more.
     """
 
     def __init__(self, context: rclpy.Context, on_failure: Callable[[], None]) -> None:
@@ -114,7 +117,7 @@ class ExecutorThread:
 def ros_context(
     args: Sequence[str] | None, context: rclpy.Context | None = None, *, tolerant: bool = False
 ) -> Iterator[rclpy.Context]:
-    """An initialised context: *context*, or one of its own.
+    """Return an initialised context: *context*, or one of its own.
 
     :param tolerant: a bare ``-p`` that none of the package's nodes has is a warning.
     :raises ConfigError: the command line's ROS arguments or a parameter file can't be used.
@@ -139,10 +142,10 @@ def ros_context(
 
 
 def _raise_descriptor_limit() -> str:
-    """Raise the soft limit to the hard one; what a log may say of it.
+    """Raise the soft limit to the hard one; return what a log may say about it.
 
-    Every buffer of every camera and every fence is a descriptor, and the usual soft limit of 1,024
-    is there for programs that call ``select()``, which nothing here does.
+    Every buffer of every camera and every fence is a descriptor. The usual soft limit of 1,024
+    exists for programs that call ``select()``, which nothing here does.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -150,7 +153,7 @@ def _raise_descriptor_limit() -> str:
 
 
 class NodeGroup:
-    """Some nodes on one executor. Use as a context manager; leaving it stops and destroys the nodes.
+    """Some nodes on one executor, as a context manager; leaving it stops and destroys the nodes.
 
     :param nodes: producers first.
     :param on_failure: called on the executor's thread when a callback's exception has ended it.
@@ -172,7 +175,9 @@ class NodeGroup:
         return self
 
     def start(self, check: Callable[[], None] = lambda: None) -> None:
-        """Start the nodes, consumers first, so that no frame is lost between them, and all cameras at once: they are open by then.
+        """Start the nodes, consumers first, so that no frame is lost between them.
+
+        All cameras start at once: they are open by then.
 
         :param check: called before each; what it raises ends the start.
         """
@@ -190,7 +195,7 @@ class NodeGroup:
         return self._spinner.failure
 
     def liveness(self) -> Liveness:
-        """Whether the nodes and their executor get on."""
+        """Return what says whether the nodes and their executor make progress."""
         return Liveness(lambda: self.nodes, {'the executor': self.soon})
 
     def soon(self, function: Callable[[], object]) -> None:
@@ -219,12 +224,12 @@ def serve(
     worry: Callable[[], str],
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Wait for the end; meanwhile a service manager, where one has started us, hears that we are ready and live.
+    """Wait for the end; meanwhile tell a service manager that we are ready and live.
 
-    Whoever has been given ``$WATCHDOG_USEC`` feeds the watchdog, whatever ``$WATCHDOG_PID`` is: a
+    A process that has ``$WATCHDOG_USEC`` feeds the watchdog, whatever ``$WATCHDOG_PID`` is: a
     service's main process may be ``ros2 launch``, which speaks no sd_notify.
 
-    :param wait: whether the end was asked for, within so many seconds (``None``: whenever).
+    :param wait: waits this many seconds (``None``: without limit); true: the end was asked for.
     :param worry: why the program can't be said to live, see :meth:`Liveness.worry`; empty: it
         lives.
     """
@@ -248,7 +253,7 @@ def serve(
 
 
 def notify(message: str) -> None:
-    """Send one message to the service manager. Where none has started us, is there, or reads, do nothing."""
+    """Send one message to the service manager; do nothing if there is none, or it doesn't read."""
     address = os.environ.get('NOTIFY_SOCKET', '')
     if address.startswith(('/', '@')):
         with (
@@ -260,8 +265,9 @@ def notify(message: str) -> None:
 
 
 class Liveness:
-    """Whether the nodes of a process and their executors get on. It looks each time it is asked, and takes no lock of theirs: it must not
-    hang with them.
+    """Whether the nodes of a process and their executors make progress.
+
+    It looks each time it is asked, and takes no lock of theirs: it must not hang with them.
 
     :param nodes: those that there are now.
     :param executors: each runs a function soon, on its own thread; by names.
@@ -315,13 +321,14 @@ def run_program(
     build: Callable[[rclpy.Context, Callable[[], None]], Sequence[PerceptionNode]],
     options: argparse.Namespace,
 ) -> int:
-    """Run until a signal; the exit code.
+    """Run until a signal; return the exit code.
+
+    0 after SIGINT, SIGTERM or SIGHUP, :data:`EXIT_USAGE` with one line on stderr for anything the
+    user can mend, 1 for a bug.
 
     :param build: makes the nodes, and calls its second argument between those that take long; what
         that raises, it passes on.
     :param options: ``unknown_parameters`` counts here.
-    0 after SIGINT, SIGTERM or SIGHUP, :data:`EXIT_USAGE` with one line on stderr for anything the
-    user can mend, 1 for a bug.
     """
     STARTUP.reached('imports')
     with interruptions(for_good=True) as stop:

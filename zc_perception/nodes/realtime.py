@@ -1,23 +1,24 @@
-"""Real-time knobs: on which CPUs a node's hot-path threads run, with which priority, with memory that isn't paged out, without the
-garbage collector's longest pauses.
+"""Real-time knobs of a node's hot-path threads: their CPUs and priority, and the process's memory.
+
+Memory can be locked, so that it isn't paged out, and kept from the garbage collector's longest
+pauses.
 
 All of them are off by default. What the system refuses is one warning that says what to grant; the
 node runs on without it.
 
 Hot-path threads are the camera's (which also sends frames to other processes), the one that
 decodes a webcam's JPEGs, the scheduler's (which receives frames, decodes and publishes) and the
-two of ``axruntime``: no frame waits for another one, on either copy-free rung. Left out are the
-executor's, which is all nodes' of the process; the ``onnx`` accelerator's, which compute for so
-long that at a real-time priority they would stop everything else; and those that libraries start
-by themselves (GStreamer, ONNX Runtime, the middleware). Who holds the interpreter's lock is not
-lifted to the priority of who waits for it.
+two of ``axruntime``: no frame waits for another thread, on either copy-free rung. Three kinds are
+left out: the executor's, which serves all nodes of the process; the ``onnx`` accelerator's, which
+compute for so long that at a real-time priority they would stop everything else; and those that
+libraries start by themselves (GStreamer, ONNX Runtime, the middleware). A thread that holds the
+interpreter's lock does not get the priority of a thread that waits for the lock.
 
 A real-time thread that never sleeps would own its CPU. The kernel's guard is
-``kernel.sched_rt_runtime_us`` of every ``sched_rt_period_us`` (95 %; -1 turns it off), a process's
-own is RLIMIT_RTTIME (LimitRTTIME= of systemd): real-time CPU time without a blocking call, after
-which it gets SIGXCPU, and at the hard limit SIGKILL.
-Sources: sched_setscheduler(2), sched(7), getrlimit(2), mlockall(2), limits.conf(5),
-systemd.exec(5).
+``kernel.sched_rt_runtime_us`` of every ``sched_rt_period_us`` (95 %; -1 turns it off). A process's
+own guard is RLIMIT_RTTIME (LimitRTTIME= of systemd): real-time CPU time without a blocking call,
+after which it gets SIGXCPU, and at the hard limit SIGKILL. Sources: sched_setscheduler(2),
+sched(7), getrlimit(2), mlockall(2), limits.conf(5), systemd.exec(5).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from zc_perception.shipped_files import shipped_file
 REALTIME = Part(
     'realtime',
     Row(lambda s: s.refused, WARN, '{refused}', 'see {page}, real-time knobs',
-        'the parameter that the system refused, and what to grant', ('see [real-time '
-            'knobs](vehicle.md#real-time-knobs)')),
+        'the parameter that the system refused, and what to grant',
+        'see [real-time knobs](vehicle.md#real-time-knobs)'),
     well='',
 )  # fmt: skip
 _MCL_CURRENT, _MCL_FUTURE = 1, 2
@@ -49,7 +50,7 @@ _THREADS_OF = {'cpu_affinity', 'realtime_priority'}
 
 
 def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
-    """Numbers of CPUs from texts such as ``2``, ``4-7``; empty for none.
+    """Return the numbers of CPUs from texts such as ``2``, ``4-7``; empty for none.
 
     :raises ConfigError: one that isn't a CPU of this machine, or not of this process.
     """
@@ -77,7 +78,10 @@ _given = frozenset(os.sched_getaffinity(0))
 
 
 class _Process:
-    """What is the process's, not one node's: counted, so that one node's end doesn't undo what another wants."""
+    """Knobs of the process, not of one node.
+
+    They are counted, so that one node's end doesn't undo what another node wants.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -85,21 +89,24 @@ class _Process:
         self._frozen: set[object] = set()
 
     def lock_memory(self, who: object) -> None:
-        """:raises OSError: the system refuses."""
+        """Lock the process's memory for *who*.
+
+        :raises OSError: the system refuses.
+        """
         with self._lock:
             if not self._locked:
                 _libc_call('mlockall', _MCL_CURRENT | _MCL_FUTURE)
             self._locked.add(who)
 
     def freeze(self, who: object) -> None:
-        """What lives now is never looked at again by the collector."""
+        """Exempt for *who* all objects that live now from the garbage collector."""
         with self._lock:
             gc.collect()
             gc.freeze()
             self._frozen.add(who)
 
     def undo(self, who: object) -> None:
-        """*who* wants nothing any more."""
+        """Undo what only *who* wanted."""
         with self._lock:
             if who in self._locked:
                 self._locked.discard(who)
@@ -126,7 +133,7 @@ class Realtime:
     """One node's knobs.
 
     :param parameters: of a node that has these threads.
-    :param threads: whose threads they are: asked each time, since cameras and devices come again
+    :param threads: returns the threads; asked each time, since cameras and devices come again
         with new ones.
     """
 
@@ -144,7 +151,7 @@ class Realtime:
         self._on = False
 
     def configure(self) -> None:
-        """At the end of configuring: everything that stays is there."""
+        """Apply the process's knobs at the end of configuring: everything that stays is there."""
         if self._parameters['lock_memory']:
             self._try(
                 'lock_memory',
@@ -156,12 +163,12 @@ class Realtime:
             _PROCESS.freeze(self)
 
     def activate(self) -> None:
-        """The threads run, or are about to."""
+        """Apply the threads' knobs: the threads run, or are about to."""
         self._on = True
         self.apply()
 
     def apply(self) -> None:
-        """To all threads that there are, also those that have come since."""
+        """Apply to all current threads, new ones included."""
         for thread in self._threads():
             if thread.native_id is not None and thread.is_alive():
                 self._apply(thread.native_id)
@@ -211,19 +218,19 @@ class Realtime:
             self._refused.pop(knob, None)
 
     def changed(self, name: str) -> None:
-        """A parameter has."""
+        """React to a parameter that has changed."""
         if name in _THREADS_OF and self._on:
             self.apply()
 
     def cleanup(self) -> None:
-        """Threads have ended; what is the process's is given back."""
+        """Give back what belongs to the process: the threads have ended."""
         self._on = False
         self._changed = False
         self._refused.clear()
         _PROCESS.undo(self)
 
     def statuses(self) -> list[Status]:
-        """What the system refused; none where it refused nothing."""
+        """Report what the system refused; nothing if it refused nothing."""
         refused = '; '.join(self._refused.copy().values())
         if not refused:
             return []

@@ -1,4 +1,4 @@
-"""The plain topics that a recorder takes: found in the graph by name, of whatever type, as bytes."""
+"""The plain topics that a recorder takes: found in the graph by name, of any type, as bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def message_class(msgtype: str) -> type[Any]:
 def definition_of(kind: type[Any]) -> str:
     """Return a message type's fields and those of the types in it, as ``.msg`` files have them.
 
-    By the Python class, since not every installation has the files.
+    They come from the Python class, since not every installation has the files.
     """
     texts, waiting, known = [], [kind], {kind}
     while waiting:
@@ -65,7 +65,7 @@ def definition_of(kind: type[Any]) -> str:
 
 
 def offered_qos(profiles: Sequence[QoSProfile]) -> str:
-    """Return the QoS that publishers offer, as rosbag2 keeps it: it plays the topic with it."""
+    """Return the QoS that publishers offer, in rosbag2's form: it plays the topic with it."""
     found = [
         {
             'history': int(profile.history),

@@ -1,4 +1,7 @@
-"""The node of ``zc_record``: records a camera's frames bit by bit, and other topics, without slowing the camera down."""
+"""The node of ``zc_record``: records frames bit by bit, and other topics.
+
+It does not slow the camera down.
+"""
 
 from __future__ import annotations
 
@@ -36,33 +39,58 @@ _HELD = 2
 _DEPTH = 16
 RECORDING = Part(
     'recording',
-    Row(lambda s: s.failure, ERROR, '{failure}', 'make room, then start a new recording', 'the disk is full or gone'),
-    Row(lambda s: s.left_out, WARN, 'frames or messages were left out lately: {reason}', 'the figures say how many',
-        see="raise `buffer`, or record fewer pixels"),
-    Row(lambda s: s.rung == ROS_MESSAGE, WARN, ('frames come as messages, converted: the '
-                                                'recording is not what the camera gave'),
-        "record on the camera's host, and let nobody else publish there"),
+    Row(
+        lambda s: s.failure,
+        ERROR,
+        '{failure}',
+        'make room, then start a new recording',
+        'the disk is full or gone',
+    ),
+    Row(
+        lambda s: s.left_out,
+        WARN,
+        'frames or messages were left out lately: {reason}',
+        'the figures say how many',
+        see='raise `buffer`, or record fewer pixels',
+    ),
+    Row(
+        lambda s: s.rung == ROS_MESSAGE,
+        WARN,
+        'frames come as messages, converted: the recording is not what the camera gave',
+        "record on the camera's host, and let nobody else publish there",
+    ),
     Row(lambda s: s.finished, OK, 'finished'),
     well='recording',
-)  # fmt: skip
+)
 
 
 BLACK_BOX = Part(
     'black box',
-    Row(lambda s: s.failure, WARN, 'the last trigger failed: {failure}', 'make room, or call ~/trigger again',
-        'it says what stood against it'),
-    Row(lambda s: not s.videos, WARN, ('nothing is kept: no encoder publishes one of its '
-                                       'topics as foxglove_msgs/CompressedVideo'),
-        'start an encoder for the cameras, and name its topics in parameter topics'),
+    Row(
+        lambda s: s.failure,
+        WARN,
+        'the last trigger failed: {failure}',
+        'make room, or call ~/trigger again',
+        'it says what stood against it',
+    ),
+    Row(
+        lambda s: not s.videos,
+        WARN,
+        (
+            'nothing is kept: no encoder publishes one of its '
+            'topics as foxglove_msgs/CompressedVideo'
+        ),
+        'start an encoder for the cameras, and name its topics in parameter topics',
+    ),
     well='{kept_s:.0f} s are kept',
-)  # fmt: skip
+)
 
 
 class RecorderNode(PerceptionNode):
     """Subscribes to ``image_raw`` (type-adapted) and to plain topics, and records them.
 
-    :param on_finished: called once, on the recorder's thread, when it has all frames that it was
-        to record, or the disk has failed.
+    :param on_finished: called once, on the recorder's thread, when it has all frames that it had
+        to record, or when the disk has failed.
     """
 
     SPECS = NODES['recorder']
@@ -91,7 +119,7 @@ class RecorderNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """The folder, and the subscription, which takes nothing before the node is active."""
+        """Open the folder, and make the subscription, which takes nothing before activation."""
         path = self.parameters['path']
         if not path:
             raise ConfigError("parameter 'path' is empty; set it to the folder to write")
@@ -133,7 +161,7 @@ class RecorderNode(PerceptionNode):
 
     @property
     def subscription(self) -> AdaptedSubscription[Frame]:
-        """Of ``image_raw``, while the node is configured."""
+        """The subscription of ``image_raw``, while the node is configured."""
         if self._subscription is None:
             raise self.lacks('subscription')
         return self._subscription
@@ -169,7 +197,7 @@ class RecorderNode(PerceptionNode):
             self._on_finished()
 
     def _take(self, topic: Topic, content: bytes, log_ns: int, latched: bool) -> None:
-        """A message, on the executor's thread."""
+        """Take a message, on the executor's thread."""
         if self._box is not None:
             self._box.take(topic, content, log_ns, latched)
         elif self._flowing:
@@ -201,11 +229,11 @@ class RecorderNode(PerceptionNode):
 
     @property
     def failed(self) -> bool:
-        """Whether the disk failed, of the last recording that there was."""
+        """Whether the disk failed during the last recording."""
         return self._recorder is not None and self._recorder.failed
 
     def collect_diagnostics(self) -> list[Status]:
-        """The state, what was written and lost, and by which link."""
+        """Report the state, what was written and lost, and by which link."""
         found = [self.lifecycle_status()]
         if self._box is not None:
             found.append(self._box_status(self._box))
@@ -249,7 +277,10 @@ class RecorderNode(PerceptionNode):
         )
 
     def _deactivate(self) -> None:
-        """What was taken is copied already, and goes to the disk by itself; the file stays open for more."""
+        """Keep the file open for more.
+
+        What was taken is already copied, and goes to the disk by itself.
+        """
         if self._topics is not None:
             self._topics.close()
             self._topics = None
@@ -261,7 +292,7 @@ class RecorderNode(PerceptionNode):
         self._thread = None
 
     def _cleanup(self) -> None:
-        """What was copied is written as long as the disk goes on; one that is stuck is given up."""
+        """Write what was copied as long as the disk works; give up one that is stuck."""
         if self._subscription is not None:
             self._subscription.destroy()
             self._subscription = None

@@ -1,4 +1,4 @@
-"""Service ``~/snapshot``: one frame of a running camera on disk, as a picture and as it is."""
+"""Service ``~/snapshot``: put one frame of a running camera on disk, as a picture and as it is."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ _REQUESTS = QoSProfile(depth=200)
 
 
 def snapshot_folder(named: str) -> Path:
-    """The folder that parameter ``snapshot_folder`` means, absolute: answers name it to who is elsewhere.
+    """Return the absolute folder that parameter ``snapshot_folder`` means.
+
+    Answers name it to clients that are elsewhere.
 
     :raises ConfigError: it has a variable or a user that isn't known here, which would become the
         name of a folder.
@@ -51,13 +53,13 @@ def snapshot_folder(named: str) -> Path:
 
 
 class SnapshotService:
-    """Answers from a thread of its own: neither the camera's nor the executor's waits for a frame, a conversion or the disk.
+    """Answers from a thread of its own.
 
+    So neither the camera's thread nor the executor's waits for a frame, a conversion or the disk.
     That thread begins with the first call. The frame's slot is free again after one copy, booked
     under ``snapshot``.
 
-    :param supervisor: of the camera, whichever it is now: says why no frame comes, and how many
-        come a second.
+    :param supervisor: of the current camera: says why no frame comes, and how many come a second.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class SnapshotService:
         answer_later(self._service, self._on_request)
 
     def offer(self, frame: Frame) -> None:
-        """For each frame that is published, on the camera's thread; takes a lease of the one that is wanted."""
+        """Take a lease of a published frame if one is wanted; runs on the camera's thread."""
         if not self._wanted:
             return
         delivery = frame.deliver(self._holder)
@@ -94,7 +96,10 @@ class SnapshotService:
             self._frames.put(delivery)
 
     def _on_request(self, response: Any, send: ResponseSender) -> None:
-        """On the executor: *send* is called later, from the thread."""
+        """Take a request; runs on the executor.
+
+        The thread calls *send* later.
+        """
         with self._lock:
             refusal = self._refusal()
             if not refusal:
@@ -109,7 +114,7 @@ class SnapshotService:
         send(response)
 
     def _refusal(self) -> str:
-        """Why none can be taken; empty: one may be."""
+        """Say why no snapshot can be taken; empty: one can."""
         if self._stop.is_set():
             return 'the node is ending'
         if not self._node.flowing:
@@ -132,7 +137,7 @@ class SnapshotService:
                 send(response)
 
     def _take(self) -> str:
-        """What was written; one line.
+        """Take the snapshot; return one line about what was written.
 
         :raises ZcError: why nothing was.
         """
@@ -177,7 +182,12 @@ class SnapshotService:
             self._wanted = False
 
     def close(self) -> None:
-        """End the thread; what is being written may end. Calls are refused from here on. Idempotent."""
+        """End the thread, after what is being written.
+
+        Idempotent.
+
+        Calls are refused from here on.
+        """
         with self._lock:
             self._stop.set()
             thread, self._thread = self._thread, None

@@ -1,4 +1,7 @@
-"""The inference node's boxes in space: ``detections_3d`` and ``detections_3d/markers``, while there is a depth topic."""
+"""The inference node's boxes in space: ``detections_3d`` and ``detections_3d/markers``.
+
+They are published while there is a depth topic.
+"""
 
 from __future__ import annotations
 
@@ -33,22 +36,38 @@ _DETECTIONS, _DEPTHS = 32, 8
 _FLAT = 0.01
 SPACE = Part(
     'space',
-    Row(lambda s: s.refused, WARN, 'no boxes in space: {unfit}', ('take depth pictures that are '
-        "registered to the camera's, in 16UC1 or 32FC1"),
-        see='see [boxes in space](boxes_in_space.md)'),
-    Row(lambda s: not s.lens, WARN, 'no boxes in space: no calibration came on {info}',
-        'calibrate the camera, or remap camera_info to where its calibration is published'),
-    Row(lambda s: s.seen and not s.depths, WARN, 'no depth picture came lately on {topic}', 'look at its name: ros2 topic info {topic}'),
+    Row(
+        lambda s: s.refused,
+        WARN,
+        'no boxes in space: {unfit}',
+        "take depth pictures that are registered to the camera's, in 16UC1 or 32FC1",
+        see='see [boxes in space](boxes_in_space.md)',
+    ),
+    Row(
+        lambda s: not s.lens,
+        WARN,
+        'no boxes in space: no calibration came on {info}',
+        'calibrate the camera, or remap camera_info to where its calibration is published',
+    ),
+    Row(
+        lambda s: s.seen and not s.depths,
+        WARN,
+        'no depth picture came lately on {topic}',
+        'look at its name: ros2 topic info {topic}',
+    ),
     # Where most depth pictures have their frame these only come more seldom than frames do.
-    Row(lambda s: s.alone > s.placed and s.depths > 2 * s.placed, WARN, ('{alone} frames lately had no depth picture of '
-                                             'their very stamp'),
-        'take depth and colour from one device, or from a driver that gives both the same stamp'),
+    Row(
+        lambda s: s.alone > s.placed and s.depths > 2 * s.placed,
+        WARN,
+        '{alone} frames lately had no depth picture of their very stamp',
+        'take depth and colour from one device, or from a driver that gives both the same stamp',
+    ),
     well='{placed} frames lately with boxes in space',
-)  # fmt: skip
+)
 
 
 class BoxesInSpace:
-    """Joins detections and depth pictures of the very same stamp; what is computed is computed on the executor's thread.
+    """Joins detections and depth pictures of exactly the same stamp, on the executor's thread.
 
     :param topic: of the depth pictures.
     """
@@ -84,7 +103,10 @@ class BoxesInSpace:
             self._node.destroy_publisher(publisher)
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """Take what was found in a frame. On the hot path: the rest is done elsewhere."""
+        """Take what was found in a frame; the executor's thread does the rest.
+
+        On the hot path.
+        """
         data = entry.frame.data
         with self._lock:
             self._counts['seen'] += 1
@@ -133,7 +155,7 @@ class BoxesInSpace:
             self._publish(header, found, placed)
 
     def _depth(self, message: Image, header: Header) -> tuple[NDArray[Any], float] | None:
-        """The picture's numbers and their unit, or none and why."""
+        """Return the picture's numbers and their unit, or none and why."""
         kind = _ENCODINGS.get(message.encoding)
         if kind is None:
             self._unfit = (
@@ -193,7 +215,7 @@ class BoxesInSpace:
             self._markers.publish(MarkerArray(markers=markers))
 
     def status(self) -> Status:
-        """Whether frames find their depth."""
+        """Report whether frames find their depth."""
         with self._lock:
             counts = dict(self._counts)
         recent = {name: self._recent[name].see(count) for name, count in counts.items()}

@@ -1,4 +1,7 @@
-"""What a capture node that is one side of a stereo pair has besides: the rule of its parameters, and what becomes of its frames."""
+"""What a capture node has in addition as one side of a stereo pair.
+
+That is: the rule of its parameters, and what becomes of its frames.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ STEREO = Part(
 
 
 class StereoRig:
-    """The pairing of two capture nodes; how they pair, the first one's parameters say, and the second one's must say the same."""
+    """The pairing of two capture nodes.
+
+    The first one's parameters say how they pair, and the second one's must say the same.
+    """
 
     def __init__(self) -> None:
         self._sides: StereoSides | None = None
@@ -34,15 +40,15 @@ class StereoRig:
 
     @property
     def sides(self) -> StereoSides:
-        """Who pairs, once a side has begun."""
+        """Return what pairs the frames, once a side has begun."""
         if self._sides is None:
             raise ConfigError('stereo: no side has begun')
         return self._sides
 
     def settle(self, side: Side, rule: PairingRule) -> None:
-        """A side wants to pair by *rule*.
+        """Note that a side wants to pair by *rule*.
 
-        :raises ConfigError: the other side wants something else.
+        :raises ConfigError: the other side wants another rule.
         """
         if self._sides is None:
             self._sides = StereoSides(rule)
@@ -50,14 +56,17 @@ class StereoRig:
         self._begun.add(side)
 
     def end(self, side: Side) -> None:
-        """A side has ended; after both the rule may be another one. Idempotent."""
+        """Note that a side has ended; after both the rule may change.
+
+        Idempotent.
+        """
         self._begun.discard(side)
         if not self._begun:
             self._sides = None
 
 
 class StereoSide:
-    """One capture node's part."""
+    """One capture node's part in a pair."""
 
     def __init__(self, rig: StereoRig, side: Side) -> None:
         self._rig = rig
@@ -85,17 +94,20 @@ class StereoSide:
             raise ConfigError(f"node '{node}': {error}") from None
 
     def end(self) -> None:
-        """The node is cleaned up. Idempotent."""
+        """End the side's part: the node is cleaned up.
+
+        Idempotent.
+        """
         self._rig.end(self.side)
         self._seen = (0, 0)
         self._paired = True
 
     def join(self, camera: Camera) -> SideCamera:
-        """The camera, of which only frames come out that have a counterpart."""
+        """Return a camera that gives only frames with a counterpart."""
         return self._rig.sides.join(self.side, camera)
 
     def status(self) -> Status:
-        """Pairs and what had no counterpart, of both sides; whether pairs come."""
+        """Report pairs and frames without a counterpart, of both sides, and whether pairs come."""
         sides, other = self._rig.sides, self.side.other.value
         found = sides.statistics()
         alone = dict(found.alone)

@@ -1,1 +1,4 @@
-"""What the launch files share: arguments; processes and components, whose parameter file is checked before anything starts."""
+"""What the launch files share: arguments, processes and components.
+
+A parameter file is checked before anything starts.
+"""

@@ -1,4 +1,4 @@
-"""Launch arguments that several launch files have, and what was chosen."""
+"""Launch arguments that several launch files have, and the values that were chosen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from zc_perception.npu.kinds import ACCELERATORS, AUTO
 FROM_FILE = 'from_file'
 _ON = ['true', 'True', 'TRUE', '1']
 SWITCH = [*_ON, 'false', 'False', 'FALSE', '0']
-"""Choices of an argument that is true or false: launch's own conditions take these, and front ends in Python and YAML write them."""
+"""Choices of an argument that is true or false.
+
+launch's own conditions take these, and front ends in Python and YAML write them."""
 # What launch and launch_ros read without declaring it.
 _OF_LAUNCH = (
     'launch-prefix',
@@ -38,7 +40,10 @@ _OF_LAUNCH = (
 
 
 def description(*entities: Action) -> LaunchDescription:
-    """A launch file's content, which begins with a look at the command line: launch itself passes over arguments that nobody declares."""
+    """Return a launch file's content, which begins with a check of the command line.
+
+    launch itself ignores arguments that no launch file declares.
+    """
     known = [entity.name for entity in entities if isinstance(entity, DeclareLaunchArgument)]
 
     def check(context: LaunchContext) -> list[Action]:
@@ -49,7 +54,10 @@ def description(*entities: Action) -> LaunchDescription:
 
 
 def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse arguments of the command line that a launch file of ours doesn't have. Those of a file that includes ours are its own."""
+    """Refuse arguments of the command line that a launch file of ours doesn't have.
+
+    If another file includes ours, its arguments are its own matter.
+    """
     names = dict.fromkeys(argument.partition(':=')[0] for argument in given)
     unknown = [name for name in names if name not in known and name not in _OF_LAUNCH]
     if unknown and _launched_by_itself():
@@ -63,7 +71,7 @@ def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
 
 
 def _launched_by_itself() -> bool:
-    """Whether the command line names a launch file of ours, as package and name or as a path."""
+    """Say whether the command line names a launch file of ours, by package or by path."""
     folder = Path(get_package_share_directory('zc_perception'), 'launch')
     ours = [path for path in folder.iterdir() if path.is_file()]
     for before, word in zip(sys.argv, sys.argv[1:], strict=False):
@@ -75,12 +83,12 @@ def _launched_by_itself() -> bool:
 
 
 def config_file(name: str) -> str:
-    """Path of an installed parameter file."""
+    """Return the path of an installed parameter file."""
     return os.path.join(get_package_share_directory('zc_perception'), 'config', name)
 
 
 def params_file(default: str = 'perception.yaml') -> DeclareLaunchArgument:
-    """Which file, among the installed ones by default."""
+    """Declare which parameter file to use, an installed one by default."""
     return DeclareLaunchArgument(
         'params_file',
         default_value=config_file(default),
@@ -93,7 +101,7 @@ def params_file(default: str = 'perception.yaml') -> DeclareLaunchArgument:
 
 
 def _installed() -> list[str]:
-    """Names of the installed parameter files of our nodes; the folder has others too."""
+    """Return the names of our nodes' installed parameter files; the folder has others too."""
     folder = Path(config_file(''))
     return sorted(
         path.name
@@ -103,7 +111,7 @@ def _installed() -> list[str]:
 
 
 def common(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
-    """What all launch files have.
+    """Return the arguments that all launch files have.
 
     :param overlay: whether it can be left out.
     """
@@ -147,7 +155,7 @@ def common(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
 
 
 def processes() -> list[DeclareLaunchArgument]:
-    """What launch files have that start processes."""
+    """Return the arguments of launch files that start processes."""
     return [
         DeclareLaunchArgument(
             'on_exit',
@@ -172,7 +180,7 @@ def processes() -> list[DeclareLaunchArgument]:
 
 
 def camera() -> list[DeclareLaunchArgument]:
-    """The kind of camera, where all cameras are of one kind."""
+    """Return the argument for the kind of camera, where all cameras are of one kind."""
     return [
         DeclareLaunchArgument(
             'camera',
@@ -197,7 +205,7 @@ def camera() -> list[DeclareLaunchArgument]:
 
 
 def container() -> list[DeclareLaunchArgument]:
-    """The container that the nodes are loaded into."""
+    """Return the argument for the container that the nodes are loaded into."""
     return [
         DeclareLaunchArgument(
             'container',
@@ -216,7 +224,7 @@ def container() -> list[DeclareLaunchArgument]:
 
 
 class Chosen:
-    """What the arguments say.
+    """The values that the arguments have.
 
     :raises ConfigError: from the methods, for a value that isn't allowed.
     """
@@ -228,11 +236,11 @@ class Chosen:
         return str(LaunchConfiguration(name).perform(self._context)).strip()
 
     def flag(self, name: str) -> bool:
-        """Of an argument that is true or false."""
+        """Return the value of an argument that is true or false."""
         return self[name] in _ON
 
     def number(self, name: str) -> float:
-        """Of an argument that is a number of seconds."""
+        """Return the value of an argument that is a number of seconds."""
         try:
             value = float(self[name])
         except ValueError:
@@ -245,7 +253,7 @@ class Chosen:
         return value
 
     def params_file(self) -> ParameterYaml:
-        """The parameter file, not checked yet.
+        """Return the parameter file, not checked yet.
 
         :raises ConfigError: it isn't there, can't be read, or is no parameter file.
         """
@@ -266,11 +274,14 @@ class Chosen:
         return read_parameter_yaml(path, 'params_file')
 
     def names(self, name: str) -> list[str]:
-        """Of an argument that is a list, with commas or spaces between."""
+        """Return the value of an argument that is a list, with commas or spaces between."""
         return self[name].replace(',', ' ').split()
 
     def namespace(self, camera_name: str = '') -> str:
-        """In full, with a slash in front; below that which a group of the including launch file pushes."""
+        """Return the whole namespace, with a slash in front.
+
+        It is below the namespace that a group of the including launch file pushes.
+        """
         pushed = str(self._context.launch_configurations.get('ros_namespace', ''))
         own = self['namespace']
         if own.strip('/'):
@@ -279,11 +290,14 @@ class Chosen:
         return '/' + '/'.join(part.strip('/') for part in (*parts, camera_name) if part.strip('/'))
 
     def kinds(self) -> Sequence[str]:
-        """The nodes of one camera, in the order in which they should start: consumers first, so that they take part in the negotiation."""
+        """Return the nodes of one camera, in the order in which they should start.
+
+        Consumers come first, so that they take part in the negotiation.
+        """
         return ('inference', *(['overlay'] if self.flag('overlay') else []), 'capture')
 
     def overrides(self, kind: str) -> dict[str, Any]:
-        """Parameters of a node that the arguments set, on top of the file's."""
+        """Return a node's parameters that the arguments set; they win over the file's."""
         values: dict[str, Any] = {}
         given = self._context.launch_configurations
         if kind == 'capture':

@@ -1,9 +1,9 @@
-"""Processes and components that launch files start, and what happens when one of them ends or can't be started.
+"""Start processes and components from launch files, and handle those that end or can't start.
 
-Programs leave their parameter files to rcl. Components get values instead, which somebody has to
-pick from the file: launch_ros does so by rules of its own, which differ between distributions, and
-a component that is refused leaves the launch running without it. So a file is read by rcl's rules
-and judged (:mod:`~zc_perception.nodes.params.verdict`) before anything starts. What that needs is
+Programs leave their parameter files to rcl. Components get values instead, which have to be picked
+from the file. launch_ros picks them by rules of its own, which differ between distributions, and
+if a component is refused, it goes on without that component. So a file is read by rcl's rules and
+judged (:mod:`~zc_perception.nodes.params.verdict`) before anything starts. What that needs is
 imported then: to show a launch file's arguments needs no OpenCV.
 """
 
@@ -45,7 +45,10 @@ _LOGGER = get_logger('launch')
 
 
 class LaunchFailedError(ZcError):
-    """Something that the launch can't do without has ended or couldn't be started. It ends the launch with exit code 1."""
+    """Something that the launch can't do without has ended or couldn't be started.
+
+    The launch ends with exit code 1.
+    """
 
 
 def program(
@@ -56,7 +59,7 @@ def program(
     namespace: str,
     arguments: Sequence[str] = (),
 ) -> list[Action]:
-    """One of the package's programs in a process of its own."""
+    """Return one of the package's programs in a process of its own."""
     process = Node(
         package=PACKAGE,
         executable=executable,
@@ -81,7 +84,10 @@ def program(
 def perception_program(
     chosen: Chosen, file: ParameterYaml, cameras: Sequence[str] = (), stereo: bool = False
 ) -> list[Action]:
-    """The program ``perception``, with the nodes of one camera, several, or a pair; its file is checked."""
+    """Return the program ``perception``, with the nodes of one camera, several, or a pair.
+
+    Its file is checked.
+    """
     names = [side.value for side in Side] if stereo else cameras
     _judge(chosen, file, names or [''], PLUGINS)  # the program says what is worth a warning
     namespace = chosen.namespace()
@@ -99,7 +105,11 @@ def perception_program(
 def container(
     chosen: Chosen, components: Sequence[ComposableNode], *, name: str, namespace: str
 ) -> list[Action]:
-    """A container with components. What can't be loaded ends the launch, unless it is to go on without whatever ends."""
+    """Return a container with components.
+
+    A component that can't be loaded ends the launch, unless the launch shall go on without nodes
+    that end.
+    """
     process = ComposableNodeContainer(
         package=PACKAGE,
         executable=_CONTAINERS[chosen['executor']],
@@ -146,7 +156,7 @@ def _when_it_ends(chosen: Chosen, process: Action, what: str) -> list[Action]:
 def components(
     chosen: Chosen, cameras: Sequence[str], file: ParameterYaml, kinds: Sequence[str] | None = None
 ) -> dict[str, list[ComposableNode]]:
-    """The nodes of each camera, with their parameters, once the file was checked.
+    """Return the nodes of each camera, with their parameters, once the file was checked.
 
     :param cameras: names, which become namespaces; an empty one for the only camera.
     """
@@ -178,9 +188,10 @@ def node_values(
     cameras: Sequence[str] = ('',),
     kinds: Sequence[str] | None = None,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """What the nodes of each camera get from the file and the launch arguments instead of the file, by camera and kind.
+    """Return the values that each node gets in place of the parameter file, by camera and kind.
 
-    Says what is worth a warning: nodes that get values can't.
+    They come from the file and the launch arguments. This also logs warnings, because nodes that
+    get values can't.
     """
     from zc_perception.nodes.params.verdict import component_values
 
@@ -199,7 +210,10 @@ def node_values(
 def _judge(
     chosen: Chosen, file: ParameterYaml, cameras: Sequence[str], kinds: Iterable[str]
 ) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """The full names of the nodes, by camera and kind, and what they would warn of; what they would refuse is refused."""
+    """Return the nodes' full names, by camera and kind, and what they would warn of.
+
+    What they would refuse is refused here.
+    """
     from zc_perception.nodes.params.verdict import check_file
 
     check_cameras([name for name in cameras if name], "launch argument 'cameras'")
@@ -218,14 +232,14 @@ def _judge(
 
 
 class LoadComponents(LoadComposableNodes):
-    """Loads components into a container, as launch_ros does, but what fails is not passed over.
+    """Loads components into a container, as launch_ros does, but doesn't ignore failures.
 
-    Before each load the container has to answer: a request that was sent to one that has just
+    Before each load the container has to answer, because a request to a container that has just
     ended would wait for ever.
 
     :param required: whether a component that can't be loaded ends the launch.
-    :param timeout_s: so long the container may take to answer; ``None``: as long as it takes, for
-        one that was just started.
+    :param timeout_s: how long the container may take to answer; ``None``: no limit, for one that
+        was just started.
     """
 
     def __init__(
@@ -250,7 +264,7 @@ class LoadComponents(LoadComposableNodes):
         return actions
 
     def load_again(self, context: LaunchContext) -> None:
-        """The container was started; from the second time on its components have to be loaded anew."""
+        """Load the components again when the container has been started another time."""
         self._starts += 1
         if self._starts > 1:
             load, requests = self._load_in_sequence, self._requests
@@ -261,7 +275,7 @@ class LoadComponents(LoadComposableNodes):
     def _load_in_sequence(
         self, load_node_requests: Sequence[LoadNode.Request], context: LaunchContext
     ) -> None:
-        """On a thread of launch's, until one fails, the container starts again, or the launch ends."""
+        """Load on a thread of launch's, until one fails, the container restarts, or all ends."""
         try:
             self._load_all(load_node_requests, context)
         except InvalidHandle:  # launch gives its node up at its end, whoever uses it just then
@@ -320,7 +334,10 @@ class LoadComponents(LoadComposableNodes):
 
 
 def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float = 0.0) -> Any:
-    """The answer; ``None`` when there was none within *timeout_s* (0: it may take as long as it likes), or it is *over*."""
+    """Return the answer; ``None`` if none came within *timeout_s*, or if it is *over*.
+
+    0: it may take any time.
+    """
     done = threading.Event()
     future = client.call_async(request)
     future.add_done_callback(lambda _: done.set())
@@ -332,7 +349,7 @@ def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float 
 
 
 def _containers(context: LaunchContext) -> str:
-    """Which there are."""
+    """Return the containers that there are."""
     suffix, node = '/_container/load_node', get_ros_node(context)
     # Of each node: the services of the graph as a whole have our own clients among them.
     names = {

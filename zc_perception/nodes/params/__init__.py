@@ -2,9 +2,9 @@
 
 Why is a parameter refused? A message with "it must be" comes from
 :mod:`~zc_perception.parameters`, and the declaration of that parameter stands at the top of the
-node's own module. Everything else is said by :mod:`~zc_perception.nodes.params.verdict` of a file
-before a start, and by :mod:`~zc_perception.nodes.params.node_parameters` of a node's keys at its
-start and of ``ros2 param set``.
+node's own module. All other messages about a file, before a start, come from
+:mod:`~zc_perception.nodes.params.verdict`. Those about a node's keys at its start, and about
+``ros2 param set``, come from :mod:`~zc_perception.nodes.params.node_parameters`.
 
 Read in this order:
 

@@ -1,7 +1,6 @@
 """The package's nodes by name, and which of them has a parameter.
 
-Node classes are imported when somebody asks: a program that runs one node needs none of the
-others.
+Node classes are imported on demand: a program that runs one node needs none of the others.
 """
 
 from __future__ import annotations
@@ -28,7 +27,10 @@ NAMES = tuple(_CLASSES)
 
 
 class NodeKind(Protocol):
-    """What a node class declares; see :class:`~zc_perception.nodes.perception_node.PerceptionNode`."""
+    """What a node class declares.
+
+    See :class:`~zc_perception.nodes.perception_node.PerceptionNode`.
+    """
 
     SPECS: NodeSpecs
     PREFIXES: Sequence[str]
@@ -41,7 +43,7 @@ class NodeKind(Protocol):
 
 @functools.cache
 def node_kind(name: str) -> NodeKind:
-    """The class of the node of that name."""
+    """Return the class of the node of that name."""
     kind: NodeKind = getattr(
         importlib.import_module(f'zc_perception.nodes.{name}'), _CLASSES[name]
     )
@@ -49,13 +51,15 @@ def node_kind(name: str) -> NodeKind:
 
 
 def node_kinds() -> dict[str, NodeKind]:
-    """All of them."""
+    """Return the classes of all nodes."""
     return {name: node_kind(name) for name in _CLASSES}
 
 
 def declares(kind: NodeKind, parameter: str) -> bool:
-    """Whether such a node has a parameter. Of parameters that it declares later only the prefix is known. A parameter of a topic's QoS
-    counts as the node's unless it is known as another node's: the topic may be a remapped one.
+    """Say whether such a node has a parameter.
+
+    Of parameters that the node declares later only the prefix is known. A parameter of a topic's
+    QoS counts as the node's unless it is known as another node's: the topic may be a remapped one.
     """
     if parameter.startswith(qos_overrides.PREFIX):
         known = qos_overrides.known_in_any_namespace
@@ -70,7 +74,7 @@ def declares(kind: NodeKind, parameter: str) -> bool:
 
 
 def owners(parameter: str) -> list[str]:
-    """Names of the nodes that have a parameter of their own of that name."""
+    """Return the names of the nodes that have a parameter of their own of that name."""
     return [
         name
         for name, kind in node_kinds().items()
@@ -80,8 +84,10 @@ def owners(parameter: str) -> list[str]:
 
 
 def belongs_elsewhere(parameter: str) -> str:
-    """The rest of a sentence that a node doesn't know a parameter: which of the package's nodes has it, or is meant by ``NODE.NAME``;
-    empty: none of them.
+    """Return the rest of a sentence that a node doesn't know a parameter.
+
+    It says which of the package's nodes has the parameter, or is meant by ``NODE.NAME``; empty:
+    none.
     """
     names = [f"'{name}'" for name in owners(parameter)]
     if names:
@@ -96,7 +102,7 @@ def belongs_elsewhere(parameter: str) -> str:
 
 
 def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
-    """The rest of a sentence that such a node doesn't know a parameter: whose it is, or which one was meant."""
+    """Return the rest of such a sentence: which node has the parameter, or which one was meant."""
     names = [
         *(spec.name for spec in kind.SPECS),
         *EVERY_NODE,
@@ -106,13 +112,16 @@ def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
 
 
 def names_of(kinds: Iterable[NodeKind]) -> tuple[str, ...]:
-    """Names, and prefixes that end in a dot, of these nodes."""
+    """Return the names, and the prefixes that end in a dot, of these nodes' parameters."""
     kinds = list(kinds)
     specs = (spec.name for kind in kinds for spec in kind.SPECS)
     return tuple(dict.fromkeys((*specs, *(prefix for kind in kinds for prefix in kind.PREFIXES))))
 
 
 def somebody_has(parameter: str) -> bool:
-    """Whether a node of the package has it, or would have it for its topics' QoS in another namespace."""
+    """Say whether any node of the package has the parameter.
+
+    Also whether it would have it for its topics' QoS in another namespace.
+    """
     endpoints = [endpoint for kind in node_kinds().values() for endpoint in kind.ENDPOINTS]
     return bool(owners(parameter)) or qos_overrides.known_in_any_namespace(parameter, endpoints)

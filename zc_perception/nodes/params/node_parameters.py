@@ -75,7 +75,7 @@ def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor
 
 
 def begin_node(node: Node, name: str, **node_options: Any) -> None:
-    """rclpy's own constructor of *node*.
+    """Call rclpy's own constructor of *node*.
 
     :raises ConfigError: a name or namespace that can't be, or one of :data:`EVERY_NODE_SPECS` has
         another type. rclpy has exceptions of its own for these.
@@ -132,7 +132,7 @@ class NodeParameters(Mapping[str, Any]):
         self._node = node
         self._node_name = node.get_name()
         self.endpoints_declared = False
-        """Set by the owner when all endpoints are there: then a key for another one is a typing error."""
+        """Set by the owner when all endpoints are there: another's key is a mistake then."""
         wrong = []
         for spec in self._specs.values():
             override = self._overrides.get(spec.name)
@@ -156,9 +156,10 @@ class NodeParameters(Mapping[str, Any]):
         node.add_on_set_parameters_callback(self._on_set)
 
     def judged(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[str]]:
-        """*parameters* in the types in which they are declared, as ROS itself takes no integer for a number; and why they can't be set now:
-        all reasons, not only the first. What others have declared, such as a topic's QoS, rclpy
-        judges.
+        """Return *parameters* in their declared types, and all reasons why they can't be set now.
+
+        ROS itself takes no integer for a number. Parameters that others have declared, such as a
+        topic's QoS, are left to rclpy.
         """
         accepted, reasons = self._judge(parameters)
         own = dict(accepted)
@@ -174,7 +175,7 @@ class NodeParameters(Mapping[str, Any]):
         return converted, [*reasons, *unknown]
 
     def _judge(self, parameters: Sequence[Parameter]) -> tuple[list[tuple[str, Any]], list[str]]:
-        """New values in the parameters' own types, and what speaks against others."""
+        """Return new values in the parameters' own types, and what speaks against others."""
         accepted, reasons = [], []
         for parameter in parameters:
             spec = self._specs.get(parameter.name)
@@ -242,11 +243,11 @@ class NodeParameters(Mapping[str, Any]):
         return len(self._values)
 
     def given(self) -> list[str]:
-        """Declared parameters that the start gave a value."""
+        """Return declared parameters to which the start gave a value."""
         return [name for name in self._overrides if name in self._specs]
 
     def unclaimed(self) -> list[str]:
-        """Start-up keys that this node doesn't have."""
+        """Return start-up keys that this node doesn't have."""
         foreign, judged = self._foreign_prefixes, self.qos_overrides()
         return [
             name
@@ -258,7 +259,7 @@ class NodeParameters(Mapping[str, Any]):
         ]
 
     def qos_overrides(self) -> list[str]:
-        """Names of the parameters that endpoints have declared."""
+        """Return the names of the parameters that endpoints have declared."""
         return [
             parameter.name
             for parameter in self._node.get_parameters_by_prefix(_QOS.rstrip('.')).values()
@@ -268,9 +269,9 @@ class NodeParameters(Mapping[str, Any]):
         return '' if name.startswith(self._foreign_prefixes) else belongs_elsewhere(name)
 
     def unknown(self, name: str, others: Iterable[str] = ()) -> str:
-        """A sentence about a key that this node doesn't have, with the nearest that there is.
+        """Return a sentence about a key that this node doesn't have, with the nearest key.
 
-        :param others: may be meant too, besides the declarations here.
+        :param others: other keys that may be meant, besides the declarations here.
         """
         others = [*others, *self.qos_overrides()]
         # One of this node is meant rather than a nearer one of another node.

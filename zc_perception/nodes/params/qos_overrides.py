@@ -1,4 +1,7 @@
-"""QoS of the package's topics, which ``qos_overrides.TOPIC.publisher.*`` and ``….subscription.*`` change at the start."""
+"""QoS of the package's topics, which parameters change at the start.
+
+The parameters are ``qos_overrides.TOPIC.publisher.*`` and ``….subscription.*``.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +50,15 @@ class Endpoint:
     adapted: bool = False
 
     def prefix(self, namespace: str) -> str:
-        """Of the names of its parameters, where nothing is remapped."""
+        """Return the prefix of its parameters' names, where nothing is remapped."""
         return f'{PREFIX}{namespace.rstrip("/")}/{self.topic}.{self.direction}.'
 
 
 def _check_policy(name: str, value: Any) -> None:
-    """:raises ConfigError: no such policy has that value."""
+    """Check one policy.
+
+    :raises ConfigError: no such policy has that value.
+    """
     policy = name.rpartition('.')[2]
     if policy == 'depth':
         good = type(value) is int and 0 <= value <= _DEEPEST
@@ -68,7 +74,7 @@ def _check_policy(name: str, value: Any) -> None:
 
 
 def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) -> QoSProfile:
-    """The QoS of an endpoint by a node's parameters, where nothing is remapped.
+    """Return the QoS of an endpoint by a node's parameters, where nothing is remapped.
 
     :raises ConfigError: no policy has a value.
     """
@@ -84,7 +90,10 @@ def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) ->
 def qos_problems(
     endpoints: Iterable[Endpoint], namespace: str, values: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Why a node's endpoints can't be made with these parameters; a sentence for each. What is remapped only the node itself judges."""
+    """Return a sentence for each reason why endpoints can't be made with these parameters.
+
+    If something is remapped, only the node itself can judge it.
+    """
     for endpoint in endpoints:
         try:
             qos = overridden(endpoint, namespace, values)
@@ -106,7 +115,7 @@ def qos_problems(
 
 
 def known_in_any_namespace(name: str, endpoints: Iterable[Endpoint]) -> bool:
-    """Whether a parameter is for one of *endpoints*, in whatever namespace its node may be."""
+    """Say whether a parameter is for one of *endpoints*, in any namespace of its node."""
     found = _KEY.fullmatch(name)
     return found is not None and any(
         f'{found[1]}.{found[2]}'.endswith(f'/{endpoint.topic}.{endpoint.direction}')
@@ -116,17 +125,17 @@ def known_in_any_namespace(name: str, endpoints: Iterable[Endpoint]) -> bool:
 
 
 def override_names(endpoints: Iterable[Endpoint], namespace: str) -> list[str]:
-    """All that a node has of them, where nothing is remapped."""
+    """Return the names of all these parameters of a node, where nothing is remapped."""
     return [endpoint.prefix(namespace) + policy for endpoint in endpoints for policy in _USUAL]
 
 
 def publisher_qos(node: Node, topic: str, qos: QoSProfile) -> QoSProfile:
-    """*qos* with what the user overrides for a publisher of *topic*."""
+    """Return *qos* with the user's overrides for a publisher of *topic*."""
     return _overridden(node, Publisher, topic, qos)
 
 
 def subscription_qos(node: Node, topic: str, qos: QoSProfile) -> QoSProfile:
-    """Likewise for a subscription."""
+    """Return *qos* with the user's overrides for a subscription of *topic*."""
     return _overridden(node, Subscription, topic, qos)
 
 

@@ -1,9 +1,10 @@
-"""What a command line's ROS arguments set, and for which nodes; in plain words what is wrong with them.
+"""What a command line's ROS arguments set, and for which nodes; and what is wrong with them.
 
-Only the command line says for whom a key was meant. A key that none of our nodes has is refused
-where it was meant for one of them, by name or by a bare ``-p``. In a section for nodes of any name
-it may be another package's: there it is a warning. So it is by a bare ``-p`` from a launch file,
-whose ``SetParameter`` reaches the programs of all packages that way.
+Only the command line tells for which node a key was meant. If none of our nodes has a key, it is
+refused if it was meant for one of them, by the node's name or by a bare ``-p``. In a section for
+nodes of any name the key may be another package's, so there it is a warning. A bare ``-p`` from a
+launch file is a warning too, because ``SetParameter`` reaches the programs of all packages that
+way.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ _FORMS = {'parameter override': '-p NAME:=VALUE, or -p NODE:NAME:=VALUE', 'remap
 
 
 def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigError:
-    """The error to raise for what rclpy said of a command line: rcl's own message names lines of its C source.
+    """Return the error to raise for what rclpy said about a command line, in plain words.
+
+    rcl's own message names lines of its C source.
 
     :param error: rclpy has several classes for this, which differ between its versions.
     """
@@ -58,7 +61,7 @@ def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigE
 
 
 class MeantFor(Enum):
-    """For whom the command line sets a key that a node gets."""
+    """The nodes for which the command line sets a key."""
 
     ANY_NODE = 'any node, by a section such as /**'
     THIS_PROCESS = 'all nodes of the process, by a bare -p'
@@ -66,7 +69,9 @@ class MeantFor(Enum):
 
 
 class CommandLine:
-    """A command line's parameters. Its files are read once, when somebody asks; rcl has parsed them before, so that they are valid.
+    """A command line's parameters.
+
+    Its files are read once, on demand. rcl has parsed them before, so they are valid.
 
     :param words: the command line, ROS arguments included.
     :param tolerant: a bare ``-p`` that none of the package's nodes has is a warning.
@@ -87,7 +92,10 @@ class CommandLine:
         ]
 
     def keys(self, node: str) -> dict[str, MeantFor]:
-        """The keys that a node gets, and for whom each was meant; what was meant for this node counts most."""
+        """Return the keys that a node gets, and for which nodes each was meant.
+
+        If a key was meant for this node, that counts most.
+        """
         of_any: set[str] = set()
         bare: set[str] = set()
         named: set[str] = set()
@@ -108,7 +116,10 @@ class CommandLine:
         )
 
     def place(self, node: str, key: str) -> str:
-        """The file, section and line that a node has a key from, in brackets; empty: it is none of a file, or an argument is on top of it."""
+        """Return the file, section and line that a node has a key from, in brackets.
+
+        Empty: the key is in no file, or an argument wins over it.
+        """
         if any(text.partition(':=')[0].rpartition(':')[2] == key for _, text in self._arguments):
             return ''
         for file in reversed(self._files):
@@ -119,7 +130,7 @@ class CommandLine:
         return ''
 
     def check(self, nodes: Sequence[Node]) -> None:
-        """Refuse parameters that miss the node that they were meant for.
+        """Refuse parameters that miss the node for which they were meant.
 
         :param nodes: this process's nodes.
         :raises ConfigError: names the file or argument, the section, and the node.
@@ -137,7 +148,10 @@ class CommandLine:
 
 
 def _check_argument(name: str, where: str, nodes: Sequence[Node]) -> None:
-    """:raises ConfigError: what an argument sets for a node by its name reaches none."""
+    """Check what an argument sets for a node by its name.
+
+    :raises ConfigError: it reaches no node.
+    """
     own = last_name('/' + name)
     if '*' in own or any(section_matches('/' + name, node) for node, _ in nodes):
         return
@@ -158,25 +172,27 @@ _LINES: weakref.WeakKeyDictionary[Context, CommandLine] = weakref.WeakKeyDiction
 
 
 def remember_command_line(context: Context, line: CommandLine) -> None:
-    """What *context* was initialised with."""
+    """Remember what *context* was initialised with."""
     _LINES[context] = line
 
 
 def command_line(context: Context) -> CommandLine:
-    """What a context was initialised with; nothing, where that wasn't said."""
+    """Return what a context was initialised with; nothing, where that wasn't said."""
     return _LINES.get(context) or CommandLine()
 
 
 def check_start(
     nodes: Sequence[PerceptionNode], line: CommandLine, *, component: bool = False
 ) -> None:
-    """Refuse what the command line means for one of *nodes* and none of them has: a typing error must not pass in silence. What may be meant
-    for other packages' nodes is warned of, see above. A key that another of our nodes has is
-    passed over, unless it was set for this one by its name.
+    """Refuse keys that the command line means for one of *nodes* and that none of them has.
+
+    A typing error must not go unnoticed. Keys that may be meant for other packages' nodes are a
+    warning, see above. A key that another of our nodes has is ignored, unless it was set for this
+    one by its name.
 
     :param nodes: all of this process.
-    :param component: there is one, which somebody loads: who gave it a key, and for whom that was
-        meant, isn't known.
+    :param component: the one component that a container loads: it isn't known who gave it a key,
+        or for which node that was meant.
     :raises ConfigError: names the file or the node, and each section or key, with what is right in
         its place.
     """

@@ -1,8 +1,8 @@
-"""The JSON schema of parameter files, made from the nodes' own declarations: editors complete and check a YAML by it.
+"""The JSON schema of parameter files, by which editors complete and check a YAML.
 
-``python -m zc_perception.nodes.params.schema config/perception.schema.json`` writes it anew; a
-test compares. A file names it in its first line: ``# yaml-language-server:
-$schema=perception.schema.json``.
+It is made from the nodes' own declarations. ``python -m zc_perception.nodes.params.schema
+config/perception.schema.json`` writes it anew; a test compares. A file names it in its first line:
+``# yaml-language-server: $schema=perception.schema.json``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPEN_ENDED = {
 
 
 def parameter_schema(spec: ParameterSpec) -> dict[str, Any]:
-    """What one parameter may be."""
+    """Return what one parameter may be."""
     when = ' Can change while the node runs.' if spec.dynamic else ''
     unit = f' [{spec.unit}]' if spec.unit else ''
     return {
@@ -85,7 +85,10 @@ def _section(parameters: str) -> dict[str, Any]:
 
 
 def file_schema() -> dict[str, Any]:
-    """What a parameter file may be. Sections of other packages' nodes are passed over, and so is what ``/**`` has for them."""
+    """Return what a parameter file may be.
+
+    Sections of other packages' nodes are ignored, and so is what ``/**`` has for them.
+    """
     definitions: dict[str, Any] = {}
     everywhere: dict[str, Any] = {}
     for name, node in node_kinds().items():
@@ -134,7 +137,7 @@ def file_schema() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The schema's file."""
+    """Return the schema as text."""
     return json.dumps(file_schema(), indent=2, ensure_ascii=False) + '\n'
 
 

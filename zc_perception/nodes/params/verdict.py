@@ -1,19 +1,19 @@
-"""Would these nodes take this parameter file? :func:`judge` answers, before anything runs, with what speaks against it.
+"""Judge, before anything runs, whether nodes would take a parameter file: :func:`judge`.
 
-It asks three things, and the nodes at their start go by the same rules:
+It asks three questions, and the nodes at their start go by the same rules:
 
 1. Does each section reach the node that it was meant for (:func:`judge_sections`)? rcl applies a
-   section to the nodes whose full name it matches, and says nothing when it matches none: a
-   vehicle then drives with defaults. Sections for other packages' nodes are fine, a file may serve
-   many, and so are those of cameras that aren't run here. Refused is a section that was clearly
-   meant for one of the nodes and misses it.
+   section to the nodes whose full name it matches, and says nothing if it matches none: a
+   vehicle then drives with defaults. Sections for other packages' nodes are allowed, since a file
+   may serve many nodes, and so are those of cameras that aren't run here. A section is refused if
+   it was clearly meant for one of the nodes and misses it.
 2. Does the node have each key? In a section that names the node, an unknown key is refused. In a
    section for nodes of any name (``/**``, ``/front/*``) it may be another package's: there it is a
    warning, if none of our nodes has it.
-3. Does the node take the values (:func:`value_problems`)? Each alone, by its declaration
-   (``SPECS``) and the node's ``CHECKS``; the QoS of its ``ENDPOINTS``; and, if no value is refused
-   so far, all together, by
-   :meth:`~zc_perception.nodes.perception_node.PerceptionNode.check_together`. Whatever needs a
+3. Does the node take the values (:func:`value_problems`)? They are checked one by one, by the
+   declaration (``SPECS``) and the node's ``CHECKS``. Then comes the QoS of its ``ENDPOINTS``. If
+   no value is refused so far, all values are checked together, by
+   :meth:`~zc_perception.nodes.perception_node.PerceptionNode.check_together`. What needs a
    device, a driver or a pipeline is left to the start.
 """
 
@@ -89,11 +89,11 @@ def judge(
     nodes: Mapping[str, str],
     on_top: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Verdict:
-    """What the nodes would say to a file.
+    """Return what the nodes would say about a file.
 
-    :param nodes: the nodes that are going to have it: kinds (``capture``, ``inference`` …) by full
+    :param nodes: the nodes that will get it: kinds (``capture``, ``inference`` …) by full
         names.
-    :param on_top: values by kind that stand on top of the file's, such as those of launch
+    :param on_top: values by kind that win over the file's, such as those of launch
         arguments.
     """
     verdict = Verdict()
@@ -141,7 +141,9 @@ def check_file(
     nodes: Mapping[str, str],
     on_top: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[str]:
-    """Refuse what the nodes would refuse, as far as that can be known without opening a device; see :func:`judge`.
+    """Refuse what the nodes would refuse, as far as that can be known without opening a device.
+
+    See :func:`judge`.
 
     :returns: what they would only warn of, each once.
     """
@@ -161,9 +163,11 @@ def check_file(
 def component_values(
     file: ParameterYaml, node: str, kind: str, on_top: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a component is given that doesn't get the file itself: the file's values for it, without those of a section for all nodes that
-    are meant for others, and *on_top*. An empty list has no type in ROS, so it goes as one empty
-    string, which doesn't count.
+    """Return the values for a component that doesn't get the file itself.
+
+    They are the file's values for it, and *on_top*. What a section for all nodes has for other
+    nodes is left out. An empty list has no type in ROS, so it goes as one empty string, which
+    doesn't count.
     """
     others = {name for name in file.keys_for_any_name(node) if not declares(node_kind(kind), name)}
     values = {
@@ -175,9 +179,11 @@ def component_values(
 def expected_nodes(
     sections: Sequence[Section], namespaces: Sequence[str] | None
 ) -> dict[str, str]:
-    """The nodes that are going to have a file, for :func:`judge`: those of some namespaces, or those that the file names, or one of each
-    kind. A recorder or a pipeline only where a section is for it: none of the programs for cameras
-    starts one.
+    """Return the nodes that will get a file, for :func:`judge`.
+
+    They are those of some namespaces, or those that the file names, or one of each kind. A
+    recorder or a pipeline is among them only where a section is for it: none of the programs for
+    cameras starts one.
 
     :param namespaces: of all cameras; ``None``: as the file says.
     """
@@ -208,8 +214,10 @@ def expected_nodes(
 
 
 def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Why a node would not start with *values*: parameter and sentence for each reason; the parameter is empty where it is about several.
-    Keys that the node doesn't have are passed over.
+    """Return why a node would not start with *values*: parameter and sentence for each reason.
+
+    The parameter is empty where the reason is about several. Keys that the node doesn't have are
+    ignored.
 
     :param values: start-up values by parameter; what is left out has its default.
     """
@@ -234,7 +242,10 @@ def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list
 
 
 def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
-    """Of the keys for nodes of any name that reach one of *nodes*, those that no node of the package has; a sentence for each."""
+    """Return a sentence for each key that no node of the package has.
+
+    The keys are those for nodes of any name that reach one of *nodes*.
+    """
     sentences, known = [], names_of(node_kinds().values())
     for key in dict.fromkeys(
         key for node in nodes for key in sorted(file.keys_for_any_name(node))
@@ -260,9 +271,9 @@ def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
 def judge_sections(
     file: ParameterYaml, nodes: Sequence[Node], among: Sequence[str] = ()
 ) -> list[Problem]:
-    """What is to be refused of a file's sections.
+    """Return what is to be refused in a file's sections.
 
-    :param nodes: those that are going to have them.
+    :param nodes: those that will have them.
     :param among: the sections of all files, where there are others.
     """
     among = among or [section for section, _ in file.sections]
@@ -291,7 +302,10 @@ def judge_sections(
 
 
 def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
-    """Whether a section for *name* may be for a node: a renamed one that has a section leaves those of its kind to others."""
+    """Say whether a section for *name* may be for a node.
+
+    If a renamed node has a section, it leaves sections with the names of its kind to others.
+    """
     own = last_name(node)
     return name == own or (
         name == kind and not any(last_name(s) == own and section_matches(s, node) for s in among)
@@ -299,7 +313,10 @@ def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
 
 
 def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
-    """Whether one looks like the other with a typing error. Names that differ in a number or in a whole word are different cameras'."""
+    """Say whether one name looks like the other with a typing error.
+
+    Names that differ in a number or in a whole word belong to different cameras.
+    """
     one, other = '_'.join(written), '_'.join(meant)
     pairs = list(zip(one.split('_'), other.split('_'), strict=False))
     if one.replace('_', '') == other.replace('_', ''):
@@ -311,7 +328,10 @@ def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
 
 
 def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
-    """Why a section that matches none of *nodes*, all of its node's kind, was meant for one of them; empty: it may be another camera's."""
+    """Return why a section that matches none of *nodes* was meant for one of them.
+
+    All of *nodes* are of its node's kind. Empty: it may be another camera's section.
+    """
     shown = section.lstrip('/')
     literal = [space for space in section.split('/')[1:-1] if space not in _WILDCARDS]
     for node in nodes:
@@ -321,7 +341,8 @@ def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
             renamed = '' if last_name(node) == own else f', as which {own} runs here'
             return f"'{shown}' does not match node '{node}'{renamed}; write '{right}'"
     for node in nodes:
-        meant = node.split('/')[1:-1][-len(literal) :]
+        depth = -len(literal)
+        meant = node.split('/')[1:-1][depth:]
         if literal and _mistyped(literal, meant) and not any(_names(s, node) for s in among):
             hint = (
                 f"did you mean '{'/'.join(meant)}'? If '{'/'.join(literal)}' is another "
@@ -332,5 +353,5 @@ def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
 
 
 def _names(section: str, node: str) -> bool:
-    """Whether the section names that node rather than all of a kind."""
+    """Say whether the section names that node rather than all of a kind."""
     return section_matches(section, node) and not set(section.split('/')[-2:]) & _WILDCARDS

@@ -1,9 +1,10 @@
-"""A parameter file: what rcl makes of it, and the lines of what is written in it.
+"""A parameter file: what rcl makes of it, and the lines of its keys.
 
 rcl's own parser says what a file means: the library of ``rcl_yaml_param_parser``, whose header is
-the same from Humble to Kilted. It keeps no lines, so a walk over PyYAML's events finds them. Where
-the two don't see the same parameters, ROS would start with something else than the file says: such
-a file is refused. Where there is no ROS (``zc_doctor`` on a bare machine), values are PyYAML's.
+the same from Humble to Kilted. It keeps no lines, so a walk over PyYAML's events finds them. If
+the two don't see the same parameters, ROS would start with something other than the file says, so
+such a file is refused. Where there is no ROS (``zc_doctor`` on a bare machine), the values are
+PyYAML's.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ParameterYaml:
     """What a parameter file says.
 
     :param where: begins messages about the file.
-    :param sections: in the order in which they stand on top of each other.
+    :param sections: in their order: a later one wins over an earlier one.
     :param lines: where each parameter is given, by section and name; with an empty name: where the
         section begins.
     :param by_rcl: whether the values are rcl's.
@@ -45,11 +46,14 @@ class ParameterYaml:
     by_rcl: bool = True
 
     def values(self, node: str) -> dict[str, Any]:
-        """What the file says for a node, by its full name."""
+        """Return the file's values for a node, by its full name."""
         return values_of(node, self.sections)
 
     def keys_for_any_name(self, node: str) -> set[str]:
-        """Keys that a node gets only from sections for nodes of any name, such as ``/**``: some are meant for others."""
+        """Return keys that a node gets only from sections for nodes of any name, such as ``/**``.
+
+        Some of them are meant for other nodes.
+        """
         matching = [
             (section, values)
             for section, values in self.sections
@@ -62,7 +66,7 @@ class ParameterYaml:
 
 
 def section_matches(section: str, node: str) -> bool:
-    """rcl's wildcards: ``*`` is one token, ``**`` any number of them, also none."""
+    """Match as rcl's wildcards do: ``*`` is one token, ``**`` any number of them, also none."""
     pattern = ''.join(
         '(/[^/]+)*' if token == '**' else '/' + re.escape(token).replace(r'\*', '[^/]*')
         for token in section.split('/')[1:]
@@ -71,7 +75,7 @@ def section_matches(section: str, node: str) -> bool:
 
 
 def values_of(node: str, sections: Iterable[Section]) -> dict[str, Any]:
-    """What a node starts with: a later section is on top of an earlier one, whichever is the more exact."""
+    """Return what a node starts with: a later section wins, whichever is the more exact."""
     found: dict[str, Any] = {}
     for section, values in sections:
         if section_matches(section, node):
@@ -80,12 +84,15 @@ def values_of(node: str, sections: Iterable[Section]) -> dict[str, Any]:
 
 
 def last_name(section: str) -> str:
-    """The node's name in the full name of a node or section."""
+    """Return the node's name in the full name of a node or section."""
     return section.rpartition('/')[2]
 
 
 def nodes_named(name: str, sections: Iterable[Section]) -> list[str]:
-    """Full names of the nodes of that name which sections name: without a wildcard, or with ``/**`` in front of a namespace."""
+    """Return the full names of nodes of that name that sections name.
+
+    The section has no wildcard, or ``/**`` in front of a namespace.
+    """
     named = []
     for section, _ in sections:
         below = section.removeprefix('/**')
@@ -150,7 +157,7 @@ _ERROR = _struct('rcutils_error_string_t', str=ctypes.c_char * 1024)
 
 @functools.cache
 def _rcl() -> ctypes.CDLL | None:
-    """rcl's parser; ``None``: there is no ROS."""
+    """Return rcl's parser; ``None``: there is no ROS."""
     try:
         library = ctypes.CDLL('librcl_yaml_param_parser.so')
     except OSError:
@@ -166,7 +173,10 @@ def _rcl() -> ctypes.CDLL | None:
 
 
 def _python(variant: Any) -> Any:
-    """A value as Python has it. Only one pointer is set; of an empty list none is."""
+    """Return a value as Python has it.
+
+    Only one pointer is set; of an empty list none is.
+    """
     for name, _ in VARIANT._fields_:
         if pointer := getattr(variant, name):
             if name == 'string_value':
@@ -182,7 +192,10 @@ def _python(variant: Any) -> Any:
 
 
 def _read_by_rcl(library: ctypes.CDLL, raw: bytes) -> list[Section] | str:
-    """What rcl makes of a file, or why it refuses it. It gets a copy: the file may be a pipe."""
+    """Return what rcl makes of a file, or why it refuses it.
+
+    rcl gets a copy, because the file may be a pipe.
+    """
     params = library.rcl_yaml_node_struct_init(library.rcutils_get_default_allocator())
     try:
         with open(os.memfd_create('parameters'), 'wb', buffering=0) as copy:
@@ -252,7 +265,10 @@ def _section_name(name: str) -> str:
 
 
 def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
-    """What PyYAML takes a value for, whose first event this is; :data:`_UNREADABLE`: no parameter can be that."""
+    """Return the value that PyYAML sees in the next events, of which *event* is the first.
+
+    :data:`_UNREADABLE`: no parameter can be that.
+    """
     if isinstance(event, yaml.SequenceStartEvent):
         items = []
         while not isinstance(item := next(events), yaml.SequenceEndEvent):
@@ -275,7 +291,10 @@ def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
 def _walk(
     events: Iterator[yaml.Event], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], int, Any]]:
-    """Each key of a mapping that has begun, with those above it, its line, and its value; ``None`` for a mapping, whose keys follow."""
+    """Yield each key of a mapping that has begun, with those above it, its line, and its value.
+
+    The value is ``None`` for a mapping, whose keys follow.
+    """
     while not isinstance(key := next(events), yaml.MappingEndEvent):
         assert key.start_mark is not None  # PyYAML's own parser marks every event
         keys, line = (*above, str(_value(key, events))), key.start_mark.line + 1
@@ -290,8 +309,10 @@ def _walk(
 
 
 def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
-    """What stands in a file, by section and name as in :class:`ParameterYaml`: lines, and what PyYAML makes of the value; ``None`` where
-    a section begins, or a name has others below.
+    """Return what a file has, by section and name as in :class:`ParameterYaml`.
+
+    Each has its line, and the value that PyYAML sees; ``None`` where a section begins, or where a
+    name has others below.
 
     :raises yaml.YAMLError: it is no YAML.
     """
@@ -309,16 +330,17 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
                     found['', '/'.join(keys)] = [(line, _UNREADABLE)]
                 continue
             at = keys.index(KEY)
-            names = [*(key.removesuffix('/') for key in keys[: at - 1]), *keys[at - 1 : at]]
-            place = _section_name('/'.join(names)), '.'.join(keys[at + 1 :])
+            above, below = at - 1, at + 1
+            names = [*(key.removesuffix('/') for key in keys[:above]), *keys[above:at]]
+            place = _section_name('/'.join(names)), '.'.join(keys[below:])
             found.setdefault(place, []).append((line if place[1] else begun, value))
     return found
 
 
 def _refusal(reason: str, sections: Mapping[str, int]) -> str:
-    """What rcl says of a file, in plain words and with the line.
+    """Return what rcl says about a file, in plain words and with the line.
 
-    :param sections: lines of the sections: of a node's name rcl says none.
+    :param sections: lines of the sections, because rcl gives none for a node's name.
     """
     problem, line = _in_plain_words(_RCL_LINE.sub('', reason)), _RCL_LINE.search(reason)
     odd = next((section for section in sections if not _NODE.fullmatch(section)), '')
@@ -331,13 +353,13 @@ def _refusal(reason: str, sections: Mapping[str, int]) -> str:
 
 
 def _in_plain_words(problem: str) -> str:
-    """What PyYAML or rcl says of a file, without the names of tokens."""
+    """Return what PyYAML or rcl says about a file, without the names of tokens."""
     words = next((words for pattern, words in _PLAIN_WORDS if pattern in problem), problem)
     return re.sub("'?<stream end>'?", 'the end of the file', words)
 
 
 def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterYaml:
-    """A parameter file: a node gets the sections that match it, later ones on top.
+    """Read a parameter file: a node gets the sections that match it, and later ones win.
 
     :param called: what messages call the file.
     :raises ConfigError: it can't be read, or is no parameter file for ROS.
