@@ -128,7 +128,7 @@ class Pace:
     ) -> None:
         self._monotonic_ns = monotonic_ns
         self._due_ns = 0
-        self.set(max_rate)
+        self.set_rate(max_rate)
 
     def set(self, max_rate: float) -> None:
         """Frames per second; 0: all."""

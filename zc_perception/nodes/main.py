@@ -9,12 +9,12 @@ from functools import partial
 import os
 import signal
 
-from zc_perception import TYPE_CHECKING
 from zc_perception.nodes import STARTUP
 from zc_perception.terminal import ending_quietly
 
+TYPE_CHECKING = False  # as in zc_perception/__init__.py
 if TYPE_CHECKING:
-    import argparse
+    import argparse  # noqa: I300
     from collections.abc import Callable, Sequence
 
     from zc_perception.nodes.perception_node import PerceptionNode

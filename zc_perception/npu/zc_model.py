@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 import sys
 
-from zc_perception import TYPE_CHECKING
 from zc_perception.terminal import ending_quietly, put
 
+TYPE_CHECKING = False  # as in zc_perception/__init__.py
 if TYPE_CHECKING:
-    import argparse
+    import argparse  # noqa: I300
 
     from zc_perception.npu.manifest import ModelManifest
     from zc_perception.programs import OptionParser
