@@ -1,10 +1,11 @@
-"""How an adapted publisher says that it is there: by ``<topic>/_zc``, a small latched message, and by a file beside its socket.
+"""How an adapted publisher says that it is there.
 
-The format is pinned, see docs/wire.md. The file says the same as the message, for consumers whom
-the message doesn't reach: after a consumer was killed, Fast DDS 2.14 may write what is meant for
-its successor into shared memory that is gone. And a sample that is lost while two ends find each
-other comes again only with the next heartbeat, after 3 s. In both cases the graph knows the
-publisher at once.
+It does so by ``<topic>/_zc``, a small latched message, and by a file beside its socket. The format
+is pinned, see docs/wire.md. The file says the same as the message, for consumers which the message
+doesn't reach. There are two such cases. After a consumer was killed, Fast DDS 2.14 may write what
+is meant for its successor into shared memory that is gone. And if a sample is lost while two ends
+find each other, it comes again only with the next heartbeat, after 3 s. In both cases the graph
+knows the publisher at once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 from pathlib import Path
 import secrets
 import stat
+from typing import Any
 import uuid
 
 from zc_perception.errors import ConfigError
@@ -45,10 +47,10 @@ _OPTIONAL = ('possible_formats', 'possible_heaps', 'possible_sizes')
 class Announcement:
     """The JSON object of the announcement.
 
-    :param socket: path of the shared-memory socket; empty while this publisher offers none.
+    :param socket: path of the shared-memory socket; empty while this publisher offers no socket.
     :param formats: ``drm-format`` strings.
-    :param generation: grows whenever the publisher has allocated buffers anew. 0: it has none yet,
-        or doesn't say so.
+    :param generation: grows each time that the publisher has allocated buffers anew. 0: it has
+        none yet, or doesn't say so.
     :param possible_formats: ``drm-format`` strings that it could publish in place of *formats*;
         empty: it doesn't say.
     :param possible_heaps: where its memory could come from; empty: it doesn't say.
@@ -70,7 +72,10 @@ class Announcement:
 
     @property
     def sensible(self) -> bool:
-        """Whether a consumer could say HELLO there, or knows that it can't: strangers may announce anything."""
+        """Say whether a consumer could say HELLO there, or knows that it can't.
+
+        Other programs may announce anything.
+        """
         path, publisher_id = self.socket, self.publisher_id
         try:
             length = len(os.fsencode(path))
@@ -93,7 +98,10 @@ class Announcement:
 
     @classmethod
     def from_json(cls, text: str) -> Announcement | None:
-        """The announcement, or ``None`` if it is another version's or not one at all: strangers may write to the topic."""
+        """Return the announcement; ``None``: another version's, or none at all.
+
+        Other programs may write to the topic.
+        """
         try:
             values = json.loads(text)
         except (ValueError, RecursionError):
@@ -114,16 +122,20 @@ class Announcement:
         ):
             return None
         possible = {key: _texts(values.get(key)) for key in _OPTIONAL}
-        return cls(**texts, **sizes, formats=tuple(formats), generation=generation, **possible)  # type: ignore[arg-type]
+        given: dict[str, Any] = {**texts, **sizes, **possible}
+        return cls(**given, formats=tuple(formats), generation=generation)
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """The texts of an optional list. Strangers may write anything there; it is only shown to people."""
+    """Return the texts of an optional list.
+
+    Other programs may write anything there; the texts are only shown to people.
+    """
     return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
 
 
 def announcement_topic(topic: str) -> str:
-    """Where publishers of *topic* announce themselves.
+    """Return the topic where publishers of *topic* announce themselves.
 
     :param topic: in full.
     :raises ConfigError: no ROS topic can have so long a name.
@@ -139,23 +151,26 @@ def announcement_topic(topic: str) -> str:
 
 
 def new_publisher_id() -> str:
-    """A random id; says nothing of the host, and :func:`made_here` knows it."""
+    """Return a random id, which says nothing about the host; :func:`made_here` knows it."""
     return secrets.token_hex(8) + _process(os.getpid())
 
 
 def made_here(publisher_id: str) -> bool:
-    """Whether it is one of this process, also after its publisher's end."""
+    """Say whether an id is one of this process, also after its publisher's end."""
     return publisher_id.endswith(_process(os.getpid()))
 
 
 @functools.cache
 def _process(pid: int) -> str:
-    """A forked child has another one than its parent."""
+    """Return a number of the process; a forked child has another one than its parent."""
     return secrets.token_hex(8)
 
 
 def host_id() -> str:
-    """The same for all processes of one boot of one kernel, hence of all containers on it; not reversible to the machine's id."""
+    """Return an id that all processes of one boot of one kernel share.
+
+    So all containers on it share it, too. The machine's id can't be worked out from it.
+    """
     try:
         boot = _boot_id()
     except OSError:
@@ -165,14 +180,14 @@ def host_id() -> str:
 
 @functools.cache
 def _boot_id() -> str:
-    """Read once: a process that runs out of descriptors later is not on another host for it."""
+    """Read the boot id once: later, without descriptors, it could not be read."""
     return Path('/proc/sys/kernel/random/boot_id').read_text(encoding='ascii').strip()
 
 
 def write_announcement(announcement: Announcement, topic: str, domain: int) -> None:
-    """Write it, or replace an earlier one, in one step.
+    """Write the file, or replace an earlier one, in one step.
 
-    It gets the socket's group where that is let in.
+    It gets the socket's group where that group may connect.
 
     :param topic: as the graph knows it.
     :raises OSError: it can't be written, as on a full disk. The one before is as it was.
@@ -199,7 +214,10 @@ def write_announcement(announcement: Announcement, topic: str, domain: int) -> N
 
 
 def remove_announcement(socket: Path) -> None:
-    """Idempotent."""
+    """Remove the file.
+
+    Idempotent.
+    """
     with contextlib.suppress(OSError):
         announcement_path(socket).unlink()
 
@@ -207,10 +225,12 @@ def remove_announcement(socket: Path) -> None:
 def read_announcements(
     folder: Path, topic: str, domain: int, known: Collection[str] = ()
 ) -> Iterator[Announcement]:
-    """Those in *folder* of publishers that listen. Somebody else may have written the files: what makes no sense is passed over, and who
-    listens is checked at the socket.
+    """Return announcements in *folder* of publishers that listen.
 
-    :param known: sockets that are tried anyway, and not for this.
+    Other programs may have written the files: those that make no sense are ignored, and whether
+    the right process listens is checked at the socket.
+
+    :param known: sockets that are tried anyway, and not because of their file.
     """
     try:
         with os.scandir(folder) as entries:

@@ -1,16 +1,16 @@
-"""The in-process link: the same object for every subscription of this process, as it is.
+"""The in-process link: each subscription of this process gets the same object, as it is.
 
-:class:`InProcessBus` knows who is there: publishers and subscriptions meet under a key of
-(context, resolved topic, ROS type). Registration is rare and takes locks. Publishing reads one
-immutable
-tuple, on the publisher's thread. A transient_local publisher keeps its last objects for
+:class:`InProcessBus` knows the publishers and subscriptions, which meet under a key of (context,
+    resolved topic, ROS type). Registration is rare and takes locks. Publishing reads one immutable
+    tuple, on the publisher's thread. A transient_local publisher keeps its last objects for
 subscriptions that come late; its publishing takes a lock.
 
 :class:`MeetingPoint` is where the cameras and the consumers of the process find each other to
-agree on buffers, whoever comes first.
+    agree on buffers, whichever comes first.
 
 Locks are taken in this order: the bus's, a publisher's, the one for its promises (``_settling``),
-the pool's. Under them nothing of a subscriber is called but ``notify``, which must not block.
+the pool's. While one of them is held, the only thing of a subscriber that is called is ``notify``,
+which must not block.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ BusKey = tuple[Hashable, str, str]
 
 @dataclass(frozen=True)
 class Granted:
-    """What one subscription was promised of the slots of a publisher's pool.
+    """The slots of a publisher's pool that one subscription was promised.
 
-    :param holder: its name among the holders of the pool's leases; nobody else there has it.
+    :param holder: its name among the holders of the pool's leases; no other holder there has it.
     :param number: frames that it may hold at the same time; 0: no slot was left for it.
     :param asked: how many it asked for.
-    :param serial: no other promise has the same one.
+    :param serial: a number that no other promise has.
     """
 
     holder: str
@@ -50,14 +50,20 @@ class Granted:
 
 @dataclass(frozen=True)
 class LinkQos:
-    """The part of a QoS profile that decides matching and queueing. ``depth`` ``None`` is keep-all."""
+    """The part of a QoS profile that decides matching and queueing.
+
+    ``depth`` ``None`` is keep-all.
+    """
 
     depth: int | None
     reliable: bool = True
     transient_local: bool = False
 
     def mismatch(self, offered: LinkQos) -> str:
-        """Which policy keeps a subscription with this profile from a publisher that offers *offered*, by the rules of DDS; empty: none."""
+        """Return the policy that prevents a match with a publisher that offers *offered*.
+
+        The rules are those of DDS; empty: they match.
+        """
         if self.reliable and not offered.reliable:
             return 'the publisher is best effort, the subscription wants reliable'
         if self.transient_local and not offered.transient_local:
@@ -71,10 +77,9 @@ class BusSubscription(Generic[T]):
 
     :param holder: its name among the holders of leases, unique in the process.
     :param notify: called after each object was queued; must not block.
-    :param consumer: who takes part in the agreement on a publisher's buffers for it; ``None``: it
-        takes whatever comes.
-    :param held: frames that it may hold at the same time, of each publisher; ``None``: as many as
-        it likes.
+    :param consumer: takes part for it in the agreement on a publisher's buffers; ``None``: it
+        takes any buffers.
+    :param held: frames that it may hold at the same time, of each publisher; ``None``: no limit.
     :param resting: it gets nothing for now; what was promised to it stays.
     :param by_message: it reads messages for now, and gets nothing but ``headers``.
     :param headers: gets the ``header`` of each object, also of those that a quota keeps from it;
@@ -96,7 +101,10 @@ class BusSubscription(Generic[T]):
     refused: int = 0
 
     def go_on(self) -> None:
-        """The subscription held as many frames as it may, and has given one back: it may get the next one."""
+        """Get the next frame, if one waits.
+
+        The subscription held as many frames as it may, and has given one back.
+        """
         self.queue.reopen()
         if self.notify is not None:
             self.notify()
@@ -108,23 +116,24 @@ def _deliver_lease(item: Any, holder: str) -> Any:
 
 @dataclass(eq=False)
 class BusPublisher(Generic[T]):
-    """A publisher's end. It owns the objects of its history.
+    """A publisher's end.
+
+    It owns the objects of its history.
 
     :meth:`publish` runs on the publisher's thread. It takes a lock only with transient_local, and
-    for the first frame of another pool. The bus calls the rest, on whichever thread somebody comes
-    or goes.
+    for the first frame of another pool. The bus calls the other methods, on any thread on which a
+    publisher or subscription comes or goes.
 
-    **Slots.** Each subscription is promised slots of the pool from which the objects come, for as
-    many as it may hold. If too few are left, it gets nothing from this publisher; whenever
-    somebody has gone, :meth:`settle` tries again. An object that is given to a subscription waits
-    in its
-    queue. Where that holds all that it may, and as many wait as may, the newest takes the place of
-    the oldest.
+    **Slots.** Each subscription is promised slots of the pool from which the objects come, as many
+    as it may hold objects. If too few are left, it gets nothing from this publisher; each time
+    that a subscription has gone, :meth:`settle` tries again. An object that is given to a
+    subscription waits in its queue. If the subscription holds all that it may, and the queue is
+    full, the newest object takes the place of the oldest.
 
-    :param deliver: makes a holder's own object of the one that is published; ``None``: the holder
-        has as many as it may.
+    :param deliver: makes a holder's own object of the one that is published; it returns ``None``
+        if the holder has as many as it may.
     :param release: releases an object of the history.
-    :param objection: why a consumer can't use this publisher's buffers; empty: it can.
+    :param objection: says why a consumer can't use this publisher's buffers; empty: it can.
     :param pool_of: tells the pool of an object's slot; ``None``: the objects take no slots.
     """
 
@@ -147,7 +156,9 @@ class BusPublisher(Generic[T]):
     _served: tuple[tuple[BusSubscription[T], str], ...] = ()
 
     def publish(self, item: T) -> None:
-        """Give every matched subscription what is its own. The caller keeps its lease.
+        """Give every matched subscription its own object.
+
+        The caller keeps its lease.
 
         Never blocks.
         """
@@ -182,10 +193,11 @@ class BusPublisher(Generic[T]):
         if subscription.by_message:
             return
         delivery = self.deliver(item, holder)
+        pool_of, pool = self.pool_of, self._pool
         if (
             delivery is None
-            and self.pool_of is not None
-            and subscription.queue.drop_oldest(lambda each: self.pool_of(each) is self._pool)  # type: ignore[misc]
+            and pool_of is not None
+            and subscription.queue.drop_oldest(lambda each: pool_of(each) is pool)
         ):
             delivery = self.deliver(item, holder)
         if delivery is None:
@@ -198,11 +210,11 @@ class BusPublisher(Generic[T]):
 
     @property
     def _historian(self) -> str:
-        """Who holds the history."""
+        """Return the holder of the history."""
         return f'{self.name}:history'
 
     def use(self, pool: Any) -> None:
-        """Take the slots of *pool* from now on: promise them to those who are matched."""
+        """Take the slots of *pool* from now on: promise them to the matched subscriptions."""
         with self._settling:
             self._let_go()
             self._pool = pool
@@ -213,20 +225,20 @@ class BusPublisher(Generic[T]):
         self.settle()
 
     def _take_back(self, but: tuple[BusSubscription[T], ...]) -> None:
-        """Settling: take back what was promised to others than those."""
+        """Take back, while settling, what was promised to others than these."""
         for gone in [each for each in self._granted if each not in but]:
             granted = self._granted.pop(gone)
             if granted.number:
                 self._pool.set_quota(granted.holder, None)
 
     def _let_go(self) -> None:
-        """Settling: nothing is promised here any more."""
+        """Note, while settling, that nothing is promised here any more."""
         self._take_back(())
         if self.qos.transient_local and isinstance(self._pool, BufferPool):
             self._pool.set_quota(self._historian, None)
 
     def settle(self) -> None:
-        """Promise slots to who hasn't been promised any yet, or asks for more now."""
+        """Promise slots to subscriptions that have no promise yet, or ask for more now."""
         with self._settling:
             matched, pool = self.matched, self._pool
             if not isinstance(pool, BufferPool):
@@ -258,11 +270,11 @@ class BusPublisher(Generic[T]):
             )
 
     def granted(self, subscription: BusSubscription[T]) -> Granted | None:
-        """What *subscription* was promised; ``None`` until then."""
+        """Return what *subscription* was promised; ``None`` before that."""
         return self._granted.get(subscription)
 
     def without_slots(self, subscription: BusSubscription[T]) -> str:
-        """Why *subscription* gets nothing; empty if it does, or may."""
+        """Say why *subscription* gets nothing; empty if it does, or may."""
         granted = self._granted.get(subscription)
         return self._pool.too_few if granted is not None and not granted.number else ''
 
@@ -273,11 +285,11 @@ class BusPublisher(Generic[T]):
 
     @property
     def served(self) -> tuple[BusSubscription[T], ...]:
-        """Who gets objects, now."""
+        """Return the subscriptions that get objects now."""
         return tuple(subscription for subscription, _ in self._served)
 
     def misfit(self, subscription: BusSubscription[T]) -> str:
-        """Why *subscription* must not get the objects as they are, though QoS and type match.
+        """Say why *subscription* must not get the objects as they are, though QoS and type match.
 
         Empty: it may.
         """
@@ -286,18 +298,18 @@ class BusPublisher(Generic[T]):
         return self.objection(subscription.consumer)
 
     def matches(self, subscription: BusSubscription[T]) -> bool:
-        """Two custom types for one ROS type don't meet here but through the message.
+        """Say whether a subscription matches here.
 
-        That is as in REP 2007.
+        Two custom types for one ROS type don't meet here but through the message, as in REP 2007.
         """
         types = self.custom_type, subscription.custom_type
         fits = not subscription.qos.mismatch(self.qos) and (None in types or types[0] is types[1])
         return fits and not self.misfit(subscription)
 
     def rematch(self, subscriptions: tuple[BusSubscription[T], ...]) -> None:
-        """From the bus: who is matched from now on.
+        """Take over from the bus which subscriptions are matched from now on.
 
-        Newcomers that ask for it get the history first.
+        New ones that ask for it get the history first.
         """
         if not self.qos.transient_local:
             self.matched = subscriptions
@@ -326,7 +338,7 @@ class BusPublisher(Generic[T]):
 
 
 def discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> bool:
-    """Take *entry* out of what is under *key*; whether it was there."""
+    """Take *entry* out of what is under *key*; return whether it was there."""
     entries = table.get(key, [])
     if entry not in entries:
         return False
@@ -337,7 +349,12 @@ def discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> bool:
 
 
 class InProcessBus:
-    """Who is there under each key. It owns nobody. Any thread may call it, and its lock is held while publishers are matched."""
+    """The publishers and subscriptions under each key.
+
+    It owns none of them.
+
+    Any thread may call it. Its lock is held while publishers are matched.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -364,64 +381,83 @@ class InProcessBus:
             self._match(key)
 
     def rest(self, key: BusKey, subscription: BusSubscription[Any], resting: bool) -> None:
-        """Have *subscription* get nothing for a while, or something again. What was promised to it stays."""
+        """Let *subscription* get nothing for a while, or something again.
+
+        What was promised to it stays.
+        """
         with self._lock:
             subscription.resting = resting
             self._match(key)
 
     def settle(self, key: BusKey) -> None:
-        """Try again to promise slots to subscriptions that none were left for, or that hold another number now."""
+        """Try again to promise slots.
+
+        This is for subscriptions for which none were left, or that hold another number now.
+        """
         with self._lock:
             for publisher in self._publishers.get(key, []):
                 publisher.settle()
 
     def remove_subscription(self, key: BusKey, subscription: BusSubscription[Any]) -> None:
-        """Unregister; an object that is being published right now may still arrive. A second call does nothing."""
+        """Unregister.
+
+        A second call does nothing.
+
+        An object that is being published right now may still arrive.
+        """
         with self._lock:
             discard(self._subscriptions, key, subscription)
             self._match(key)
 
     def rematch(self, key: BusKey) -> None:
-        """Match again: what a publisher's buffers are like has changed, or who can use them."""
+        """Match again: a publisher's buffers have changed, or the consumers that can use them."""
         with self._lock:
             self._match(key)
 
     def _match(self, key: BusKey) -> None:
-        """Lock held: publishers read their tuple without it, so it is replaced, never changed."""
+        """Match; called with the lock held.
+
+        Publishers read their tuple without the lock, so it is replaced, never changed.
+        """
         subscriptions = self._subscriptions.get(key, [])
         for publisher in self._publishers.get(key, []):
             publisher.rematch(tuple(s for s in subscriptions if publisher.matches(s)))
 
     def subscriptions(self, key: BusKey) -> int:
-        """How many subscriptions there are under *key*."""
+        """Return how many subscriptions there are under *key*."""
         with self._lock:
             return len(self._subscriptions.get(key, []))
 
     def publishers(self, key: BusKey) -> tuple[BusPublisher[Any], ...]:
-        """Publishers under *key*."""
+        """Return the publishers under *key*."""
         with self._lock:
             return tuple(self._publishers.get(key, ()))
 
 
 BUS = InProcessBus()
-"""The process's bus. Contexts are part of the key, so that tests with a context each don't meet."""
+"""The process's bus. Contexts are part of the key, so tests with a context each don't meet."""
 
 
 class CameraEnd(Protocol):
-    """Somebody who publishes a camera's frames."""
+    """A publisher of a camera's frames."""
 
     def join(self, consumer: Consumer) -> None:
-        """Let a consumer in that came after the allocation; without buffers there is nothing to do, they are agreed on later."""
+        """Let a consumer in that came after the allocation.
+
+        Without buffers there is nothing to do: they are agreed on later.
+        """
 
     def leave(self, consumer: Consumer) -> None:
-        """It takes no part any more."""
+        """Note that a consumer takes no part any more."""
 
 
 class MeetingPoint:
-    """The cameras and the consumers of this process, by topic. :attr:`lock` is held while anybody comes, goes or agrees on buffers: nobody
-    is missed, and nobody leaves half-way.
+    """The cameras and the consumers of this process, by topic.
 
-    Threads that carry frames never take that lock. Whoever changes what a consumer may get calls
+    :attr:`lock` is held while a camera or consumer comes, goes or agrees on buffers. So none is
+    missed, and none leaves half-way.
+
+    Threads that carry frames never take that lock. Code that changes what a consumer may get calls
     :meth:`InProcessBus.rematch`.
     """
 
@@ -431,17 +467,23 @@ class MeetingPoint:
         self._consumers: dict[BusKey, list[Consumer]] = {}
 
     def add_camera(self, key: BusKey, camera: CameraEnd) -> None:
-        """It publishes there from now on."""
+        """Add a camera, which publishes there from now on."""
         with self.lock:
             self._cameras.setdefault(key, []).append(camera)
 
     def remove_camera(self, key: BusKey, camera: CameraEnd) -> None:
-        """It has ended. A second call does nothing."""
+        """Remove a camera that has ended.
+
+        A second call does nothing.
+        """
         with self.lock:
             discard(self._cameras, key, camera)
 
     def add_consumer(self, key: BusKey, consumer: Consumer) -> None:
-        """It takes frames from there from now on. Why a camera's buffers don't suit it, that camera's publisher says."""
+        """Add a consumer, which takes frames from there from now on.
+
+        If a camera's buffers don't suit it, that camera's publisher says why.
+        """
         with self.lock:
             self._consumers.setdefault(key, []).append(consumer)
             for camera in self._cameras.get(key, ()):
@@ -449,14 +491,20 @@ class MeetingPoint:
         BUS.rematch(key)
 
     def remove_consumer(self, key: BusKey, consumer: Consumer) -> None:
-        """It takes none any more. A second call does nothing."""
+        """Remove a consumer, which takes no frames any more.
+
+        A second call does nothing.
+        """
         with self.lock:
             if discard(self._consumers, key, consumer):
                 for camera in self._cameras.get(key, ()):
                     camera.leave(consumer)
 
     def consumers(self, key: BusKey) -> tuple[Consumer, ...]:
-        """Who is there. Keep :attr:`lock` while they agree."""
+        """Return the consumers that are there.
+
+        Keep :attr:`lock` while they agree.
+        """
         with self.lock:
             return tuple(self._consumers.get(key, ()))
 

@@ -1,9 +1,9 @@
-"""What messages that are written as bytes have in common: CDR in the wire format of XCDR1, little-endian.
+"""Write messages as bytes: CDR in the wire format of XCDR1, little-endian.
 
 Publishing bytes costs a quarter of publishing a message object, which costs an object for each of
 its fields, and then a pass over all of them. Alignment is relative to the end of the four bytes of
-encapsulation. Whether this middleware and this version of a message's package read the bytes as
-they are meant is tried before they are used, see
+encapsulation. Before the bytes are used, it is tested whether this middleware and this version of
+the message's package read them correctly, see
 :func:`~zc_perception.link.rclpy_compat.understood`.
 
 Source: OMG DDS-XTypes 1.3, 7.4.1 (XCDR1) and DDSI-RTPS 2.5, 10.2 (encapsulation).
@@ -19,6 +19,9 @@ COUNT = struct.Struct('<I')
 
 
 def cdr_string(text: str) -> bytes:
-    """A string that begins at a multiple of 4. What follows may have to be aligned."""
+    """Return a string that begins at a multiple of 4.
+
+    What follows may have to be aligned.
+    """
     encoded = text.encode(errors='replace') + b'\0'
     return COUNT.pack(len(encoded)) + encoded

@@ -1,9 +1,9 @@
-"""Tells objects that came directly from their messages, around a change between the two.
+"""Tell objects that came directly from their messages, around a change between the two ways.
 
-A subscription reads one way at a time: directly, or by messages. While it reads messages only to
-see who sends them, and for 2 s after a change, the same object may come both ways. It is known
-again by its *key*, (frame_id, stamp). A stamp of 0 is no key: such a message always passes after a
-change.
+A subscription reads one way at a time: directly, or by messages. The same object may come both
+ways in two cases: while messages are read only to see which publisher sends them, and for 2 s
+after a change. It is recognised by its *key*, (frame_id, stamp). A stamp of 0 is no key: such a
+message always passes after a change.
 
 - **From direct to messages**: the messages of a camera may be behind what came directly. So those
   that came directly, and those before them, are dropped until the messages have caught up with the
@@ -26,13 +26,17 @@ BOTH_WAYS_S = 2.0
 
 
 class Changeover:
-    """What came which way. Any thread may call it.
+    """What came which way.
 
-    Whoever delivers an object directly appends its ``header`` (``frame_id``, ``stamp_ns``) to
+    Any thread may call it.
+
+    The thread that delivers an object directly appends its ``header`` (``frame_id``, ``stamp_ns``)
+    to
     :attr:`direct`, or to :attr:`ignored` if the subscription reads messages. These are deques, so
-    that an object costs next to nothing; the next question about a message empties them.
+    that an object costs almost nothing; the next question about a message empties them.
 
-    :param remembered: objects of each way; more than messages can be waiting in a reader.
+    :param remembered: number of objects of each way; more than messages can be waiting in a
+        reader.
     :param latched: messages may come again with each new reader.
     """
 
@@ -55,7 +59,7 @@ class Changeover:
         self.late = 0
 
     def changed(self, by_message: bool) -> None:
-        """The other way is read from now on."""
+        """Note that the other way is read from now on."""
         with self._lock:
             self._collect()
             self._until = time.monotonic() + BOTH_WAYS_S
@@ -73,7 +77,7 @@ class Changeover:
                 self._came.clear()
 
     def accept_direct(self, header: Any) -> bool:
-        """Whether an object is new that came directly; ``False`` if its message was taken."""
+        """Say whether an object that came directly is new; ``False`` if its message was taken."""
         if self._taken:
             with self._lock:
                 if time.monotonic() >= self._until:
@@ -85,7 +89,7 @@ class Changeover:
         return True
 
     def came_directly(self, key: Key) -> bool:
-        """Whether a message is that of an object that came directly; each object has one."""
+        """Say whether a message is that of an object that came directly; each object has one."""
         with self._lock:
             self._collect()
             found = self._came_directly(key)
@@ -93,13 +97,13 @@ class Changeover:
             return found
 
     def sends_directly(self, frame_id: str) -> bool:
-        """Whether objects of that frame_id come directly."""
+        """Say whether objects of that frame_id come directly."""
         with self._lock:
             self._collect()
             return frame_id in self._newest
 
     def accept_message(self, key: Key) -> bool:
-        """Whether a message is new, while messages are read."""
+        """Say whether a message is new, while messages are read."""
         with self._lock:
             if key[1] and time.monotonic() < self._until:
                 self._collect()
@@ -115,7 +119,7 @@ class Changeover:
             return True
 
     def accept_last_message(self, key: Key) -> bool:
-        """Whether to take a message that comes after the change to direct."""
+        """Say whether to take a message that comes after the change to direct."""
         with self._lock:
             self._collect()
             if time.monotonic() >= self._until or key[0] in self._newest:
@@ -125,7 +129,10 @@ class Changeover:
             return True
 
     def is_level(self, key: Key) -> bool:
-        """Whether a message is that of the newest object that was ignored: nothing is on the way."""
+        """Say whether a message is that of the newest object that was ignored.
+
+        If so, nothing is on the way.
+        """
         with self._lock:
             while self.ignored:
                 header = self.ignored.popleft()
@@ -133,7 +140,7 @@ class Changeover:
             return self._newest_ignored.get(key[0]) == key[1]
 
     def _collect(self) -> None:
-        """Lock held."""
+        """Collect what came; called with the lock held."""
         while self.direct:
             header = self.direct.popleft()
             self._remember(self._came, (header.frame_id, header.stamp_ns))
@@ -141,7 +148,10 @@ class Changeover:
                 self._behind.add(header.frame_id)
 
     def _note(self, newest: dict[str, int], header: Any) -> bool:
-        """Strangers' frame_ids take no more room than anything else."""
+        """Note the newest header of a frame_id, with a limit on the number of frame_ids.
+
+        Other programs' frame_ids take no more room than all else.
+        """
         room = header.frame_id in newest or len(newest) < self._remembered
         if room:
             newest[header.frame_id] = header.stamp_ns
@@ -153,7 +163,7 @@ class Changeover:
             del keys[next(iter(keys))]
 
     def _came_directly(self, key: Key) -> bool:
-        """Lock held."""
+        """Look for a key; called with the lock held."""
         if key[1] >= self._newest.get(key[0], key[1]):
             self._behind.discard(key[0])
         return self._match(self._came, key)
@@ -169,7 +179,7 @@ class Changeover:
 
 
 def message_key(message: Any) -> Key | None:
-    """(frame_id, stamp) of a message with a ``std_msgs/Header``; ``None`` without."""
+    """Return (frame_id, stamp) of a message with a ``std_msgs/Header``; ``None`` without one."""
     header = getattr(message, 'header', None)
     stamp = getattr(header, 'stamp', None)
     if header is None or stamp is None:

@@ -1,7 +1,7 @@
-"""Images in buffers that a library of somebody else's has: where their planes are, and what a producer of such buffers can promise.
+"""Images in buffers of another library: where their planes are, and what they can promise.
 
 A library exports one descriptor for an image or one for each plane, of which several may be of one
-buffer (EGL and VA-API do so). A buffer is known again by what its descriptors refer to.
+buffer (EGL and VA-API do so). A buffer is recognised by what its descriptors refer to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ LEAST_IMAGES = 2
 
 
 class ForeignImages:
-    """Images of one layout. The descriptors are borrowed for the constructor and each call; buffers get duplicates of their own.
+    """Images of one layout.
+
+    The descriptors are borrowed for the constructor and each call; buffers get duplicates of their
+    own.
 
     :param sets: the descriptors of each image: one for all planes, or one for each.
     :param strides: of each plane, in bytes.
@@ -67,17 +70,31 @@ class ForeignImages:
         buffers = self._open(first)
         try:
             places = list(zip(buffer_of, offsets or (0,) * count, strict=True))
-            self.layout = ImageLayout(*size, fmt.code, modifier, tuple(
-                PlaneLayout(buffer, offset, stride, _plane_size(fmt, size, modifier, index, places, stride, buffers))
-                for index, ((buffer, offset), stride) in enumerate(zip(places, strides, strict=True))
-            ))  # fmt: skip
+            self.layout = ImageLayout(
+                *size,
+                fmt.code,
+                modifier,
+                tuple(
+                    PlaneLayout(
+                        buffer,
+                        offset,
+                        stride,
+                        _plane_size(fmt, size, modifier, index, places, stride, buffers),
+                    )
+                    for index, ((buffer, offset), stride) in enumerate(
+                        zip(places, strides, strict=True)
+                    )
+                ),
+            )
             validate_layout(self.layout, [buffer.size for buffer in buffers])
             self.heap = buffers[0].heap
         finally:
             close_buffers(buffers)
 
     def identities(self, fds: Sequence[int]) -> tuple[BufferIdentity, ...]:
-        """The buffers of one image. Costs a system call for each descriptor.
+        """Return the identities of one image's buffers.
+
+        It costs a system call for each descriptor.
 
         :raises AllocationError: a descriptor isn't open.
         :raises LayoutError: they are spread over buffers otherwise than those of the first image.
@@ -92,7 +109,7 @@ class ForeignImages:
         return identities
 
     def buffers(self, fds: Sequence[int]) -> Buffers:
-        """Those of one image.
+        """Return the buffers of one image.
 
         :raises AllocationError: one is no buffer, or of another kind of memory than the first
             image's.
@@ -108,7 +125,7 @@ class ForeignImages:
         return made
 
     def known(self) -> list[Buffers]:
-        """Those of all images."""
+        """Return the buffers of all images."""
         found: list[Buffers] = []
         try:
             for fds in self._sets:
@@ -121,7 +138,7 @@ class ForeignImages:
         return found
 
     def _open(self, fds: Sequence[int]) -> Buffers:
-        """Each buffer once, with a descriptor of our own."""
+        """Open each buffer once, with a descriptor of our own."""
         made: list[DmaBuf] = []
         try:
             for index in range(max(self._pattern) + 1):
@@ -137,7 +154,7 @@ class ForeignImages:
         return tuple(made)
 
     def constraints(self, participant: str, *, slots: int) -> BufferConstraints:
-        """What there is, of which nothing can be chosen.
+        """Return constraints that describe these images; nothing about them can be chosen.
 
         :param slots: that their owner needs for itself.
         """
@@ -158,7 +175,7 @@ class ForeignImages:
 
 
 def _distinct(fds: Sequence[int]) -> tuple[tuple[int, ...], tuple[BufferIdentity, ...]]:
-    """Of each descriptor the number of its buffer, and the buffers.
+    """Return the number of each descriptor's buffer, and the buffers.
 
     :raises AllocationError: one isn't open.
     """
@@ -184,7 +201,11 @@ def _plane_size(
     stride: int,
     buffers: Buffers,
 ) -> int:
-    """Of a LINEAR plane its rows, the last of which may be cut short; what a tiled plane needs only its vendor knows."""
+    """Return the size of a plane.
+
+    A LINEAR plane has its rows, the last of which may be cut short. Only the vendor knows what a
+    tiled plane needs.
+    """
     buffer, offset = places[index]
     end = min(
         [

@@ -1,4 +1,7 @@
-"""Frames to ``sensor_msgs/Image`` and back: the last rung of the link, booked as a copy each time."""
+"""Convert frames to ``sensor_msgs/Image`` and back.
+
+This is the last rung of the link, and each conversion is booked as a copy.
+"""
 
 from __future__ import annotations
 
@@ -48,20 +51,20 @@ _GREY = Colorimetry(Matrix.BT601, Range.FULL)
 
 
 class RosHeaders:
-    """What ``Frame.stamp`` and ``Frame.header_msg()`` return, once endpoints are imported."""
+    """Makes what ``Frame.stamp`` and ``Frame.header_msg()`` return, if there is ROS."""
 
     def stamp(self, stamp_ns: int) -> Time:
-        """A new message."""
+        """Return a new message."""
         seconds, nanoseconds = divmod(stamp_ns, 1_000_000_000)
         return Time(sec=seconds, nanosec=nanoseconds)
 
     def header(self, header: Header) -> HeaderMessage:
-        """A new message."""
+        """Return a new message."""
         return HeaderMessage(stamp=self.stamp(header.stamp_ns), frame_id=header.frame_id)
 
 
 def stamp_ns(header: Any) -> int:
-    """The stamp of a message's header."""
+    """Return the stamp of a message's header."""
     return int(header.stamp.sec) * 1_000_000_000 + int(header.stamp.nanosec)
 
 
@@ -72,10 +75,10 @@ def stamp_to_message(header: Header, message: Any) -> None:
 
 
 def native_encoding(fourcc: int, colorimetry: Colorimetry) -> str:
-    """The encoding in which a frame's own bytes mean the same in a message; ``rgb8`` where there is none.
+    """Return the encoding in which a frame's own bytes mean the same in a message.
 
-    A message can't say matrix and range: those of its Y'CbCr are BT.601 limited, those of R, G, B
-    and of grey are full.
+    ``rgb8`` where there is none. A message can't say matrix and range: those of its Y'CbCr are
+    BT.601 limited, those of R, G, B and of grey are full.
     """
     fmt = pixel_format(fourcc)
     same = (
@@ -87,7 +90,7 @@ def native_encoding(fourcc: int, colorimetry: Colorimetry) -> str:
 
 
 def why_no_message(layout: ImageLayout) -> str:
-    """Why frames of that layout can't become messages, whatever their encoding; empty: they can."""
+    """Say why frames of that layout can't become messages, in any encoding; empty: they can."""
     reason = why_unmapped(layout)
     if reason or layout.fourcc in READABLE:
         return reason
@@ -97,7 +100,7 @@ def why_no_message(layout: ImageLayout) -> str:
 class FrameToImage:
     """Converts frames of any format; keeps one message, which is valid until the next call.
 
-    :param encoding: one of :data:`OUTPUT_ENCODINGS`. rgb8 is what every viewer shows; many show no
+    :param encoding: one of :data:`OUTPUT_ENCODINGS`. Every viewer shows rgb8; many don't show
         nv12. native is :func:`native_encoding`.
     :raises ConfigError: another one.
     """
@@ -115,7 +118,7 @@ class FrameToImage:
         self._convert: Callable[[Planes], object] = self._copy
 
     def _prepare(self, layout: ImageLayout, colorimetry: Colorimetry) -> None:
-        """For frames of another format or size than before."""
+        """Prepare for frames of another format or size than before."""
         size = layout.fourcc, layout.width, layout.height
         encoding = (
             native_encoding(layout.fourcc, colorimetry)
@@ -183,7 +186,10 @@ class FrameToImage:
         )
 
     def __call__(self, frame: Frame) -> Image:
-        """The message. With several planes, ``step`` is the first one's row; with nv12 ``data`` holds ``step * height * 3 / 2`` bytes.
+        """Return the message.
+
+        With several planes, ``step`` is the first one's row; with nv12 ``data`` holds ``step *
+        height * 3 / 2`` bytes.
 
         :raises FormatError: the frame's format or colorimetry has no conversion.
         :raises LayoutError: nv12 of an odd size.
@@ -201,7 +207,9 @@ class FrameToImage:
 
 
 class FrameToJpeg:
-    """Converts frames of any format to JPEG, with the format text that image_transport's compressed plugin reads.
+    """Converts frames of any format to JPEG.
+
+    The messages have the format text that image_transport's compressed plugin reads.
 
     :param quality: 1 (small) to 100 (good).
     :raises ConfigError: another one.
@@ -217,7 +225,7 @@ class FrameToJpeg:
         self._picture: ToPicture | None = None
 
     def __call__(self, frame: Frame) -> CompressedImage:
-        """The message.
+        """Return the message.
 
         :raises FormatError: the frame's format or colorimetry has no conversion.
         """
@@ -237,7 +245,9 @@ class FrameToJpeg:
 
 
 class ImageToFrame:
-    """Converts messages of plain publishers into NV12 frames in a small pool of its own. Alpha is ignored.
+    """Converts messages of plain publishers into NV12 frames in a small pool of its own.
+
+    Alpha is ignored.
 
     It takes every encoding of :data:`~zc_perception.pixel.image_encodings.ENCODINGS`.
 
@@ -260,8 +270,10 @@ class ImageToFrame:
         self._window: tuple[int, int, Callable[[], object]] | None = None
 
     def limit(self, held: int, depth: int | None, on_room: Callable[[], object]) -> None:
-        """Whoever takes the frames holds up to *held* of them at a time, and up to *depth* wait besides; ``None``: as many as are worth
-        their memory. When more are to wait, :meth:`all_in_use` says that one of them has to go.
+        """Limit the frames: up to *held* are held at a time, and up to *depth* wait besides.
+
+        ``None``: as many as are worth their memory. When more are to wait, :meth:`all_in_use` says
+        that one of them has to go.
 
         :param on_room: called when a frame that had to wait, because *held* of them were held, may
             be handed over.
@@ -272,15 +284,18 @@ class ImageToFrame:
         self._slots = window + depth + 1
 
     def suit(self, constraints: BufferConstraints) -> None:
-        """Make frames in buffers that *constraints* take, from the next message on. A device gets dma-bufs in this way."""
+        """Make frames in buffers that *constraints* take, from the next message on.
+
+        In this way a device gets dma-bufs.
+        """
         self._needs = replace(constraints, slots=0)
 
     def in_hand(self) -> tuple[tuple[int, float], ...]:
-        """The frames that are held: the sequence of each, and for how many seconds."""
+        """Return the sequence of each frame that is held, and for how many seconds."""
         return () if self._pool is None else self._pool.in_hand(self._holder)
 
     def all_in_use(self) -> bool:
-        """Whether the next frame could not be made, because all that there may be are held or waiting."""
+        """Say whether the next frame could not be made, because all slots are held or waiting."""
         if self._pool is None:
             return False
         self._pool.collect()
@@ -288,7 +303,7 @@ class ImageToFrame:
         return self._pool.statistics().holders.get(self._holder, 0) >= most
 
     def made(self, frame: Frame) -> bool:
-        """Whether *frame* takes a slot of the next one's pool."""
+        """Say whether *frame* takes a slot of the next one's pool."""
         return frame.pool is self._pool
 
     def _pool_for(self, width: int, height: int) -> BufferPool:
@@ -315,7 +330,7 @@ class ImageToFrame:
         return self._pool
 
     def _memory_for(self, width: int, height: int) -> tuple[ImageLayout, Heap]:
-        """Ordinary memory where that does: no device has to reach it."""
+        """Return ordinary memory if that is enough, since no device has to reach it."""
         if self._needs is None:
             return compute_layout(NV12, width, height), self._heap
         self._heap = heaps = working_heaps(
@@ -330,14 +345,14 @@ class ImageToFrame:
         return request.layout(), heaps
 
     def __call__(self, message: Image) -> Frame:
-        """The frame; the caller releases it.
+        """Return the frame; the caller releases it.
 
         NV12 can't have an odd last row or column: it is cut off.
 
         :raises FormatError: see :func:`layout_of`.
         :raises LayoutError: a size that the encoding can't have.
-        :raises NegotiationError: NV12 of that size in the memory of this machine does not suit who
-            takes the frames.
+        :raises NegotiationError: NV12 of that size in the memory of this machine does not suit the
+            consumer of the frames.
         :raises AllocationError: no memory.
         """
         picture = RawPicture(
@@ -402,7 +417,10 @@ class ImageToFrame:
 
 
 def frame_adapter(encoding: str, ledger: CopyLedger, *, holder: str) -> TypeAdapter[Frame]:
-    """The adapter Frame ↔ ``sensor_msgs/Image``, one for each endpoint: it keeps that endpoint's scratch memory."""
+    """Return the adapter Frame ↔ ``sensor_msgs/Image``.
+
+    Each endpoint has its own, which keeps that endpoint's scratch memory.
+    """
     return TypeAdapter(
         Frame, Image, FrameToImage(encoding, ledger), ImageToFrame(ledger, holder=holder)
     )

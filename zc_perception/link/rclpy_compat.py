@@ -42,15 +42,18 @@ _TYPE_DESCRIPTION = 'start_type_description_service'
 
 
 def refuses_guard_conditions(executor: Executor | None) -> bool:
-    """EventsExecutor (``rclpy.experimental``) raises for guard conditions; wake it by ``create_task`` instead."""
+    """Say whether an executor refuses guard conditions, as EventsExecutor does.
+
+    EventsExecutor (``rclpy.experimental``) raises for them; wake it by ``create_task`` instead.
+    """
     return executor is not None and type(executor).__name__ == 'EventsExecutor'
 
 
 def call_soon(executor: Executor, function: Callable[[], object]) -> None:
-    """Run *function* on the executor's thread; not at all if that is shutting down. Any thread may call this.
+    """Run *function* on the executor's thread; not at all if that is shutting down.
 
-    A method's object is not kept alive for it: the executor keeps tasks that are done until it
-    wakes up the next time.
+    Any thread may call this. A method's object is not kept alive for it: the executor keeps tasks
+    that are done until it wakes up the next time.
     """
     if inspect.ismethod(function):
         method = weakref.WeakMethod(function)
@@ -60,12 +63,20 @@ def call_soon(executor: Executor, function: Callable[[], object]) -> None:
 
 
 def wake_up(executor: Executor) -> None:
-    """Have the executor look at its tasks: at a coroutine it looks only when something wakes it. Any thread may call this."""
+    """Let the executor look at its tasks.
+
+    Any thread may call this.
+
+    An executor looks at a coroutine only when something wakes the executor.
+    """
     call_soon(executor, lambda: None)
 
 
 def trigger(guard: Any) -> None:
-    """Trigger a guard condition that may be destroyed at the same time. For every frame, hence no context manager."""
+    """Trigger a guard condition that may be destroyed at the same time.
+
+    It is called for every frame, so it has no context manager.
+    """
     try:  # noqa: SIM105
         guard.trigger()
     except InvalidHandle:
@@ -73,7 +84,7 @@ def trigger(guard: Any) -> None:
 
 
 def _says_shut_down(error: RuntimeError) -> bool:
-    """Whether an RCLError means that ROS was shut down, as a signal does at any moment."""
+    """Say whether an RCLError means that ROS was shut down, as a signal does at any moment."""
     return 'context is invalid' in str(error)
 
 
@@ -94,7 +105,10 @@ def subscription_count(publisher: Any) -> int:
 
 
 def publisher_count(node: Node, topic: str) -> int:
-    """Publishers of a topic, by its full name: the node's own method costs several times as much, to make one of it."""
+    """Count the publishers of a topic, by its full name.
+
+    The node's own method costs several times as much, because it works out the full name first.
+    """
     with node.handle:
         return int(node.handle.get_count_publishers(topic))
 
@@ -116,7 +130,10 @@ def understood(
     write: Callable[..., bytes],
     make: Callable[..., Any],
 ) -> bool:
-    """Whether the middleware reads what *write* writes of each sample as the very message that *make* makes of it."""
+    """Say whether the middleware reads what *write* writes as the message that *make* makes.
+
+    Each sample is tried.
+    """
     try:
         return all(
             deserialize_message(write(*sample), ros_type) == make(*sample) for sample in samples
@@ -133,7 +150,7 @@ def create_reader(
     qos: QoSProfile,
     **options: Any,
 ) -> Any:
-    """A subscription that may be destroyed while its node is spun, on whichever thread.
+    """Make a subscription that may be destroyed while its node is spun, on any thread.
 
     By default a subscription of rclpy has an event handler. An executor that has just gathered
     what it waits for raises InvalidHandle when that handler is destroyed, and ``spin`` ends. So
@@ -146,7 +163,10 @@ def create_reader(
 
 
 def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
-    """Call *call* when a publisher or subscription of rclpy is destroyed, as it is with its node. Afterwards it has been destroyed."""
+    """Call *call* when a publisher or subscription of rclpy is destroyed.
+
+    It is destroyed with its node, too. When *call* runs, it has already been destroyed.
+    """
 
     def destroyed() -> None:
         del entity.destroy  # whoever is called need not wait for the collector of cycles
@@ -157,20 +177,22 @@ def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
 
 
 def bytes_of(field: Any) -> Any:
-    """A message's ``uint8[]`` in the CPU's memory, which NumPy can read: an ``array.array`` as it is.
+    """Return a message's ``uint8[]`` in the CPU's memory, which NumPy can read.
 
-    From Lyrical on it may be a ``rosidl_buffer.Buffer`` instead, if whoever reads the topic asks
-    for memory of a vendor's backend. That has no buffer protocol, and its bytes may lie in a
-    device: they are copied.
+    An ``array.array`` is returned as it is. From Lyrical on the field may be a
+    ``rosidl_buffer.Buffer`` instead, if a reader of the topic asks for memory of a vendor's
+    backend. That has no buffer protocol, and its bytes may lie in a device: they are copied.
     """
     return field.to_array() if hasattr(field, 'backend_type') else field
 
 
 def parameter_overrides(node: Node) -> dict[str, Any]:
-    """What the command line and YAML files set for *node*: private in every version so far.
+    """Return what the command line and YAML files set for *node*.
 
-    :raises RuntimeError: this rclpy keeps it elsewhere. Without it parameter files would be passed
-        over in silence.
+    It is private in every version so far.
+
+    :raises RuntimeError: this rclpy keeps it elsewhere. Without it parameter files would be
+        ignored in silence.
     """
     try:
         return dict(node._parameter_overrides)
@@ -186,10 +208,10 @@ def _unknown_rclpy(name: str) -> str:
 
 
 def send_through(service: Any, sent: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Have an executor call *sent* with each response and its header, and return what sends them really.
+    """Let an executor call *sent* with each response and its header; return the real sender.
 
-    From Lyrical on (rclpy 10) a service has ``_send_response``, too; which of them an executor
-    calls isn't documented.
+    From Lyrical on (rclpy 10) a service has ``_send_response``, too. It isn't documented which of
+    them an executor calls.
 
     :raises RuntimeError: it has neither.
     """
@@ -203,8 +225,9 @@ def send_through(service: Any, sent: Callable[[Any, Any], None]) -> Callable[[An
 
 
 def guard_parameter_services(node: Node) -> None:
-    """Have a request that rclpy can't read, such as a value of a type that there isn't, refused: what rclpy raises for it would end the
-    executor.
+    """Refuse requests that rclpy can't read, such as a value of a type that doesn't exist.
+
+    What rclpy raises for such a request would end the executor.
     """
     for service in node.services:
         if service.srv_name.rpartition('/')[2] in ('set_parameters', 'set_parameters_atomically'):
@@ -231,22 +254,22 @@ def _refusing(callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def init_without_signal_handlers(context: rclpy.Context, args: list[str] | None) -> None:
-    """Initialise *context*; signals are this program's own business, so that it ends in order."""
+    """Initialise *context*; the program handles signals itself, so that it ends in order."""
     rclpy.init(
         args=args, context=context, signal_handler_options=rclpy.signals.SignalHandlerOptions.NO
     )
 
 
 def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], object]) -> None:
-    """Give a node of :class:`rclpy.lifecycle.LifecycleNodeMixin` its state machine and the standard services.
+    """Give a node of :class:`rclpy.lifecycle.LifecycleNodeMixin` its state machine and services.
 
-    What ``change_state`` asks for runs on a thread of its own, under *lock*; the executor serves
-    other callbacks meanwhile, and ``get_state`` too. An EventsExecutor, which resumes no coroutine
-    of ours, is kept waiting.
+    The services are the standard ones. What ``change_state`` asks for runs on a thread of its own,
+    under *lock*; the executor serves other callbacks meanwhile, and ``get_state`` too. An
+    EventsExecutor, which resumes no coroutine of ours, is kept waiting.
 
-    :param refused: told why the present state doesn't have a transition, with an empty text of one
-        that failed. Of a number that there isn't rclpy raises, which would end the executor; of a
-        label it says nothing.
+    :param refused: told why the present state doesn't have a transition; the text is empty for a
+        transition that failed. For a number that doesn't exist rclpy raises, which would end the
+        executor; for a label it says nothing.
     """
     LifecycleNodeMixin.__init__(node, callback_group=ReentrantCallbackGroup())
     machine = node._state_machine
@@ -306,7 +329,10 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
 
 
 def _while_there(machine: Any, callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A service's callback that leaves a machine alone which was destroyed: to look at that ends the process."""
+    """Return a callback that doesn't touch a machine that was destroyed.
+
+    To look at such a machine ends the process.
+    """
 
     def guarded(request: Any, response: Any) -> Any:
         with contextlib.suppress(InvalidHandle), machine:
@@ -317,7 +343,7 @@ def _while_there(machine: Any, callback: Callable[[Any, Any], Any]) -> Callable[
 
 
 def lifecycle_state(node: Any) -> str:
-    """The state's label; ``finalized`` once the machine is gone."""
+    """Return the state's label; ``finalized`` once the machine is gone."""
     try:
         machine = node._state_machine
         with machine:
@@ -327,14 +353,21 @@ def lifecycle_state(node: Any) -> str:
 
 
 def end_lifecycle(node: Any) -> None:
-    """Let go of the state machine's publisher and services. Idempotent, also where the constructor failed before there was one."""
+    """Let go of the state machine's publisher and services.
+
+    Idempotent.
+
+    It works also where the constructor failed before there was a machine.
+    """
     with contextlib.suppress(*_GONE):
         node._state_machine.destroy_when_not_in_use()
 
 
 def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfile) -> None:
-    """Declare ``qos_overrides.TOPIC.(publisher|subscription).*`` and put what is set into *qos*, as rclpy does for an endpoint that it
-    creates with :class:`QoSOverridingOptions`. Some of ours are created later, or again and again.
+    """Declare ``qos_overrides.TOPIC.(publisher|subscription).*`` and put what is set into *qos*.
+
+    rclpy does this for an endpoint that it creates with :class:`QoSOverridingOptions`. Some of
+    ours are created later, or again and again.
 
     :param kind: ``Publisher`` or ``Subscription``.
     :raises Exception: a value that is none; rclpy has several classes of its own for this.
@@ -357,12 +390,12 @@ ResponseSender = Callable[[Any], None]
 
 
 def answer_later(service: Any, take: Callable[[Any, ResponseSender], None]) -> None:
-    """Let a service's requests be answered from any thread, whenever that is. The executor goes on meanwhile.
+    """Let a service's requests be answered from any thread at any time.
 
-    rclpy answers with what the callback returns: a callback that waits keeps the executor, a
-    coroutine that waits makes it spin. But it calls ``send_response`` of the service, which may as
-    well be called later. An executor that answers past it gets the response that the callback
-    returned.
+    The executor goes on meanwhile. rclpy answers with what the callback returns: a callback that
+    waits keeps the executor, a coroutine that waits makes it spin. But it calls ``send_response``
+    of the service, which may as well be called later. If an executor answers by another way, it
+    gets the response that the callback returned.
 
     :param take: gets each response, to be filled, and what sends it; called on the executor, right
         after the service's callback.
@@ -379,16 +412,16 @@ def answer_later(service: Any, take: Callable[[Any, ResponseSender], None]) -> N
 
 
 def has_logger_service() -> bool:
-    """Whether nodes can offer one for their log level: not in Humble."""
+    """Say whether nodes can offer a service for their log level: not in Humble."""
     return 'enable_logger_service' in inspect.signature(Node.__init__).parameters
 
 
 def without_type_description(given: list[Parameter]) -> list[Parameter]:
-    """Start-up parameters with which a node doesn't offer its types as a service, unless *given* says so.
+    """Return start-up parameters with which a node doesn't offer its types as a service.
 
-    rclpy never finalises that service (seen in Jazzy and Kilted): of a node that is destroyed it
-    stays in the graph, with 100 KiB of memory, for as long as the process has another node. Humble
-    has no such service.
+    If *given* asks for the service, it stays. rclpy never finalises that service (seen in Jazzy
+    and Kilted): when a node is destroyed, the service stays in the graph, with 100 KiB of memory,
+    for as long as the process has another node. Humble has no such service.
     """
     if importlib.util.find_spec('rclpy.type_description_service') is None or any(
         p.name == _TYPE_DESCRIPTION for p in given

@@ -1,5 +1,6 @@
-"""Which way the publishers of a topic reach a subscription, and what that takes. Pure: the endpoints
-ask, nobody is called.
+"""Choose the way by which the publishers of a topic reach a subscription, and what that takes.
+
+It is pure: endpoints ask, and it calls nothing.
 
 The rungs from the best to the worst: ``in_process`` (the same object), ``shared_memory`` (the same
 memory), ``ros_message`` (a copy). The first two are direct.
@@ -31,7 +32,9 @@ class RemoteState(Enum):
 
 @dataclass(frozen=True)
 class LocalPublisher:
-    """An adapted publisher of this process. ``mismatch`` says why its QoS doesn't match; empty: it does.
+    """An adapted publisher of this process.
+
+    ``mismatch`` says why its QoS doesn't match; empty: it does.
 
     :param convertible: its objects have another custom type than the subscription. They reach it
         as ROS messages only.
@@ -62,7 +65,7 @@ class RemotePublisher:
 
 @dataclass(frozen=True)
 class TopicView:
-    """Who publishes on the topic.
+    """The publishers on the topic.
 
     :param local: adapted publishers of this process.
     :param remote: announced ones of other processes that are still there.
@@ -96,8 +99,8 @@ class Choice:
     :param reader: whether a reader of the plain message is needed.
     :param routes: each publisher's way and its reason.
     :param by_message: whether all frames are read by messages.
-    :param indirect: who has no direct link.
-    :param waiting: whether somebody may have a direct link soon.
+    :param indirect: the publishers without a direct link.
+    :param waiting: whether a publisher may have a direct link soon.
     """
 
     rung: str
@@ -110,10 +113,10 @@ class Choice:
 
 
 def choose(view: TopicView) -> Choice:
-    """Direct links while every publisher has one, else messages for all of them.
+    """Choose direct links while every publisher has one, else messages for all of them.
 
-    Where some have one and others don't, the change comes once one of the others has sent
-    something readable. If copies are not allowed, it never comes.
+    If some have one and others don't, the change comes once one of the others has sent something
+    readable. If copies are not allowed, it never comes.
     """
     direct: list[tuple[str, str]] = []
     indirect: dict[str, str] = {}

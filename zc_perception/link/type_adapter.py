@@ -2,8 +2,8 @@
 
 An adapted object goes by one of two rules. A *leased* type (:class:`Leased`;
 :class:`~zc_perception.frame.Frame` is one) gives every subscriber a lease of its own, which ends
-with the callback unless that shares it. Any other type is handed over as it is, one object for
-all, like the shared pointer to const of rclcpp: nobody may change it after publishing.
+with the callback unless that shares it. An object of any other type is handed over as it is, one
+object for all, like the shared pointer to const of rclcpp: it must not change after publishing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LEASED_METHODS = ('deliver', 'lend', 'borrowed', 'release', 'released')
 
 
 class Leased(Protocol):
-    """What a custom type offers whose objects hold something that has to be given back."""
+    """What a custom type offers if its objects hold something that has to be given back."""
 
     @property
     def released(self) -> bool:
@@ -28,7 +28,10 @@ class Leased(Protocol):
         """Whether it ends with the callback."""
 
     def deliver(self, holder: str) -> Any | None:
-        """Another object over the same thing with a lease of its own, or ``None`` when *holder* is at its quota."""
+        """Return another object over the same thing with a lease of its own.
+
+        ``None`` when *holder* is at its quota.
+        """
 
     def lend(self) -> None:
         """Mark it as ending with the callback that it is handed to."""
@@ -36,7 +39,7 @@ class Leased(Protocol):
     def release(self) -> None:
         """Give it back.
 
-        :raises BufferError: something still looks at its memory. Then it has to end by itself;
+        :raises BufferError: a view of its memory still exists. Then it has to end by itself;
             ``release_when_unseen`` is called if the type has that.
         """
 
@@ -50,22 +53,22 @@ class TypeAdapter(Generic[CustomT]):
         from std_msgs.msg import String
         from zc_perception import TypeAdapter
 
-        TEXT = TypeAdapter(
-            str, String, to_ros=lambda text: String(data=text), to_custom=lambda message: message.data
+        TEXT = TypeAdapter( str, String, to_ros=lambda text: String(data=text), to_custom=lambda
+            message: message.data
         )
 
     The topic's type is always the ROS type, as in REP 2007. Within a process objects pass as they
     are, and nothing is converted.
 
-    **Owner.** All subscribers in a process get the very same object, so nobody may change it after
+    **Owner.** All subscribers in a process get the very same object, so it must not change after
     it was published. A type that has the methods of :class:`Leased`, as :class:`Frame` has, gives
     each subscriber a lease of its own instead. If a callback keeps a view of the memory,
     ``release`` raises BufferError and is not called again. A type whose views may be kept has the
     method ``release_when_unseen`` too, which is called then.
 
     **Threads.** A publisher calls *to_ros* on a thread of its own. A subscription calls
-    *to_custom* on its node's executor. A publisher that is given a ROS message calls *to_custom*
-    in ``publish``.
+    *to_custom* on its node's executor. A publisher that gets a ROS message calls *to_custom* in
+    ``publish``.
 
     **Errors.** What these two functions raise is logged and counted in ``statistics()``, and the
     object is dropped. What *to_custom* raises within ``publish`` goes to the caller.
@@ -73,8 +76,8 @@ class TypeAdapter(Generic[CustomT]):
     :param custom_type: the type that your publishers and subscriptions handle.
     :param ros_type: the message type of the topic.
     :param to_ros: makes a message of an object. It is called once for an object, and only while
-        somebody reads messages. It may return the same message each time, with new values.
-    :param to_custom: makes an object of a message. It is called only while some publisher has no
+        there is a reader of messages. It may return the same message each time, with new values.
+    :param to_custom: makes an object of a message. It is called only while a publisher has no
         direct link to here.
     """
 
@@ -91,17 +94,22 @@ class TypeAdapter(Generic[CustomT]):
         )
 
     def deliver(self, item: CustomT, holder: str) -> CustomT | None:
-        """For links: what *holder* gets, a lease of its own or the very object. ``None``: it is at its quota."""
+        """Return for links what *holder* gets, a lease of its own or the very object.
+
+        ``None``: it is at its quota.
+        """
         return item.deliver(holder) if self.leased else item  # type: ignore[attr-defined]
 
     def release(self, item: CustomT) -> None:
-        """For links: end an object that nobody will get."""
+        """End for links an object that no subscriber will get."""
         if self.leased:
             item.release()  # type: ignore[attr-defined]
 
     def end(self, item: CustomT) -> BufferError | None:
-        """For links: end an object that somebody had. If a view of its memory was kept, say so; then it ends with the last view, if its
-        type can do that (``release_when_unseen``, as frames can).
+        """End for links an object that a subscriber had.
+
+        If a view of its memory was kept, say so; then it ends with the last view, if its type can
+        do that (``release_when_unseen``, as frames can).
         """
         try:
             self.release(item)

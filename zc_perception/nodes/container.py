@@ -105,6 +105,8 @@ _PAUSE_S = 0.05
 class ContainerExecutor(Executor):
     """Spins nodes on its own daemon threads.
 
+    One thread at a time waits for work, and then does it.
+
     :param name: its threads' name, with a number behind.
     :param on_error: a callback of this node has raised (``None``: a task, which is nobody's); on
         the callback's thread. Must not raise.

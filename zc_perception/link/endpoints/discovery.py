@@ -1,4 +1,4 @@
-"""Who publishes on a topic: the graph says how many, announcements say where their memory is.
+"""Find the publishers on a topic: the graph counts them, announcements say where their memory is.
 
 :class:`PublisherGraph` and :class:`Announcements` belong to one subscription each. :class:`Rivals`
 belongs to a publisher: it finds others that publish on the same topic, because every consumer gets
@@ -51,7 +51,7 @@ class PublisherCount:
     """Publishers of a topic besides the adapted ones of this process.
 
     :param adapted: adapted ones, whatever their QoS.
-    :param matching: how many of them match by QoS. Which ones, only the middleware knows.
+    :param matching: how many of them match by QoS; only the middleware knows which ones.
     :param plain: the nodes of plain ones that match.
     :param mismatch: why no publisher matches; empty when one does, or when there is none.
     """
@@ -63,7 +63,10 @@ class PublisherCount:
 
 
 class GraphSigns:
-    """Says whether it is worth asking who publishes on a topic: the number of publishers costs a tenth of their names and QoS."""
+    """Signs that it is worth asking which nodes publish on a topic.
+
+    To ask for the number of publishers costs a tenth of asking for their names and QoS.
+    """
 
     def __init__(self, node: Node, topic: str) -> None:
         self._node = node
@@ -72,7 +75,10 @@ class GraphSigns:
         self._refresh_at = 0.0
 
     def changed(self, *others: object) -> bool:
-        """Whether a number is another one than at the last call, or one of *others*; or whether that is some seconds ago."""
+        """Say whether a number has changed since the last call, or one of *others* has.
+
+        Also true if the last such answer is some seconds old.
+        """
         seen = (*(publisher_count(self._node, topic) for topic in self._topics), *others)
         now = time.monotonic()
         if seen == self._seen and now < self._refresh_at:
@@ -82,11 +88,13 @@ class GraphSigns:
 
 
 class PublisherGraph:
-    """Asks the graph who publishes on a topic. An adapted publisher has a writer on ``<topic>/_zc``, and beside it one on the topic, from
-    the same node. One that makes no messages has the first alone.
+    """Ask the graph which nodes publish on a topic.
 
-    A writer that was an adapted publisher's stays one until it leaves the graph: of a publisher
-    that was killed, the two writers leave one after the other.
+    An adapted publisher has a writer on ``<topic>/_zc``, and beside it one on the topic, from the
+    same node. One that makes no messages has only the first.
+
+    A writer that was an adapted publisher's stays one until it leaves the graph: after a publisher
+    was killed, its two writers leave one after the other.
     """
 
     def __init__(self, node: Node, topic: str, wanted: LinkQos) -> None:
@@ -98,7 +106,7 @@ class PublisherGraph:
         self._alone: dict[str, float] = {}
 
     def count(self, local: Collection[BusPublisher[object]]) -> PublisherCount:
-        """Who is there now, without the adapted publishers of this process, *local*."""
+        """Count the publishers of now, without the adapted ones of this process, *local*."""
         # In this order: a publisher's writer on the topic is made after that of its announcement.
         writers = self._node.get_publishers_info_by_topic(self._topic)
         announcers = Counter(
@@ -158,7 +166,7 @@ class PublisherGraph:
         return any(now - since < _ALONE_S for since in self._alone.values())
 
     def _without_messages(self, announcers: Counter[str]) -> int:
-        """How many of *announcers* have been without a writer on the topic for so long that none will come."""
+        """Count *announcers* that have been without a writer on the topic too long to get one."""
         now = time.monotonic()
         self._alone = {
             name: self._alone.get(name, now) for name, count in announcers.items() if count > 0
@@ -169,23 +177,23 @@ class PublisherGraph:
 
 
 def endpoint_gid(endpoint: Any) -> bytes:
-    """An endpoint's number in the graph, by which no two are the same."""
+    """Return an endpoint's number in the graph, which no other endpoint has."""
     return bytes(endpoint.endpoint_gid)
 
 
 def node_name(endpoint: Any) -> str:
-    """The full name of an endpoint's node."""
+    """Return the full name of an endpoint's node."""
     return f'{endpoint.node_namespace.rstrip("/")}/{endpoint.node_name}'
 
 
 def link_qos_or_default(profile: object) -> LinkQos:
-    """Discovery doesn't say a remote endpoint's depth; some middlewares report 0."""
+    """Return the QoS of a remote endpoint, whose depth discovery doesn't tell or gives as 0."""
     profile.depth = max(1, profile.depth)  # type: ignore[attr-defined]
     return link_qos(profile)  # type: ignore[arg-type]
 
 
 class _Heard:
-    """One publisher's announcement, and what came of it.
+    """One publisher's announcement, and what became of it.
 
     :param confirmed: a file in the sockets' folder says the same, which only that folder's users
         can write.
@@ -198,7 +206,7 @@ class _Heard:
         self.state: RemotePublisher | None = None
 
     def elsewhere(self, announcement: Announcement) -> bool:
-        """Whether *announcement* says another place."""
+        """Say whether *announcement* names another place."""
         return (announcement.host_id, announcement.socket) != (
             self.announcement.host_id,
             self.announcement.socket,
@@ -208,7 +216,7 @@ class _Heard:
         return self.state is not None and self.state.state is RemoteState.CONNECTED
 
     def worth(self) -> int:
-        """The least is forgotten first."""
+        """Return a rank; the lowest is forgotten first."""
         state = RemoteState.CONNECTING if self.state is None else self.state.state
         if state is RemoteState.CONNECTED:
             return 3
@@ -217,20 +225,23 @@ class _Heard:
         return int(state is RemoteState.CONNECTING)
 
     def unmet(self) -> bool:
-        """Whether it has been tried in vain for long, and nothing speaks for it."""
+        """Say whether it has been tried in vain for long, and nothing speaks for it."""
         local = self.announcement.socket and self.announcement.host_id == host_id()
         return bool(local) and self.worth() == 0 and time.monotonic() - self.since >= _UNMET_S
 
 
 class Announcements:
-    """What publishers have said of themselves, the newest last. One subscription owns it and calls it under its ``_rung_lock``. The graph
-    doesn't say whose announcement has ended: see :meth:`present`.
+    """What publishers have said about themselves, the newest last.
 
-    Anybody in the ROS domain may announce anything, in any number: whoever is connected is kept
-    and stays where it is, and of the others those go first at whose sockets nobody was met.
+    One subscription owns it and calls it under its ``_rung_lock``. The graph doesn't say which
+    announcement has ended: see :meth:`present`.
 
-    An announcement ends with its publisher. What is kept of that for a while is its name: the
-    graph goes on counting it.
+    Any program in the ROS domain may announce anything, in any number. So publishers that are
+    connected are kept and stay where they are. Of the others, the first to go are those at whose
+    sockets no process was met.
+
+    An announcement ends with its publisher. Its name is kept for a while, because the graph goes
+    on counting the publisher.
     """
 
     def __init__(self) -> None:
@@ -246,8 +257,10 @@ class Announcements:
         confirmed: bool = False,
         connected: Collection[str] = (),
     ) -> None:
-        """Take note of one; a publisher's later one replaces its earlier, unless that one is proved. One that makes no sense is as good as
-        none.
+        """Take note of an announcement.
+
+        A publisher's later one replaces its earlier, unless that one is proved. An announcement
+        that makes no sense counts as none.
 
         :param confirmed: it was read from a file in the sockets' folder.
         :param connected: ids of publishers that are connected, as far as is known.
@@ -277,14 +290,16 @@ class Announcements:
             ]
 
     def known(self, own_ids: Collection[str]) -> list[Announcement]:
-        """Those of other processes that aren't known to have ended."""
+        """Return those of other processes that aren't known to have ended."""
         for publisher_id in own_ids:
             self._known.pop(publisher_id, None)
         return [heard.announcement for heard in self._known.values()]
 
     def incomplete(self, adapted: int) -> bool:
-        """Whether to look for files: not all of the *adapted* ones have been heard of. Where they have, every two seconds: a publisher
-        without ROS has nothing but its file.
+        """Say whether to look for files.
+
+        Yes, if not all of the *adapted* ones have been heard of. If they have, every two seconds,
+        because a publisher without ROS has only its file.
         """
         connected = any(heard.connected() for heard in self._known.values())
         now = time.monotonic()
@@ -304,7 +319,7 @@ class Announcements:
         own_ids: Collection[str] = (),
         connected: Collection[str] = (),
     ) -> None:
-        """Take note of what lies in *folder*; see :meth:`add`.
+        """Take note of the files in *folder*; see :meth:`add`.
 
         :param own_ids: ids of publishers of this process.
         """
@@ -314,7 +329,10 @@ class Announcements:
             self.add(announcement, confirmed=True, connected=connected)
 
     def judge(self, states: Sequence[RemotePublisher]) -> None:
-        """What came of them. Those that have ended are no longer :meth:`known`."""
+        """Note what became of them.
+
+        Those that have ended are no longer :meth:`known`.
+        """
         now = time.monotonic()
         for state in states:
             heard = self._known.get(state.publisher_id)
@@ -334,9 +352,12 @@ class Announcements:
             del self._ended[next(iter(self._ended))]
 
     def present(self, states: Sequence[RemotePublisher], adapted: int) -> list[RemotePublisher]:
-        """The *adapted* ones that are most likely there: who is connected is; of the rest, the newest and who may yet be. Beyond them, who
-        listens, although the graph doesn't know it. Those that have ended come last: so many of
-        them as the graph knows beyond all others.
+        """Return the *adapted* ones that are most likely there.
+
+        First come those that are connected, then the newest of the rest and those that may still
+        be there. Beyond the number that the graph knows, those that listen although the graph
+        doesn't know them. Those that have ended come last: as many of them as the graph knows
+        beyond all others.
         """
         there = [state for state in reversed(states) if state.state is not RemoteState.GONE]
         ranked = sorted(there, key=lambda state: _LIKELY.index(state.state))
@@ -359,7 +380,7 @@ class Announcements:
         return [*found, *ended[: max(0, adapted - len(found))]]
 
     def _proved(self, state: RemotePublisher) -> bool:
-        """Whether it is there, whatever the graph says."""
+        """Say whether it is there, whatever the graph says."""
         heard = self._known.get(state.publisher_id)
         return state.state is RemoteState.CONNECTED or (
             state.listens and heard is not None and heard.confirmed
@@ -367,10 +388,12 @@ class Announcements:
 
 
 class Rivals:
-    """Looks for publishers of the same topic.
+    """Look for publishers of the same topic.
 
-    One whose socket on this host answers is there. Of another one, such as on another host, only
-    the graph knows, which keeps the dead for a while: it counts once it has stayed for
+    If its socket on this host answers, a publisher is there. Others, such as those on another
+    host,
+    only the graph knows, and it keeps the dead for a while. Such a one counts once it has stayed
+    for
     :data:`UNPROVED_S`.
 
     :param monotonic: seconds.
@@ -390,7 +413,10 @@ class Rivals:
         self._alone = False
 
     def look(self) -> list[str]:
-        """Names of the nodes that publish there too; empty: there is none, or none that is known to be alive."""
+        """Return names of the nodes that publish there too.
+
+        Empty: there is none, or none that is known to be alive.
+        """
         if not self._signs.changed() and self._alone:
             return []
         topic = self._publisher.topic

@@ -1,8 +1,8 @@
-"""How the link gets its turn on a node's executor, whatever kind of executor that is.
+"""Give the link its turn on a node's executor, whatever kind of executor that is.
 
-:class:`ExecutorWake` has the executor run something soon, :func:`coroutine_turn` runs a coroutine
-to its end, :class:`NodeWatch` looks at a node now and then on another thread, and
-:class:`NodeSpinner` spins a node that nobody else spins.
+:class:`ExecutorWake` lets the executor run something soon, :func:`coroutine_turn` runs a coroutine
+    to its end, :class:`NodeWatch` looks at a node now and then on another thread, and
+    :class:`NodeSpinner` spins a node that no other executor spins.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _LONGEST_STOP_S = 5.0
 
 
 class ExecutorWake:
-    """Call it from any thread: *work* then runs once or more on the node's executor, in *group*.
+    """Let a node's executor run *work* soon.
+
+    Call it from any thread: *work* then runs once or more on the node's executor, in *group*.
 
     A guard condition does that, but an EventsExecutor doesn't take nodes that have one: so it is
     made by the first executor that does. Before the node has an executor, a call does nothing.
@@ -59,7 +61,7 @@ class ExecutorWake:
             call_soon(executor, self._work if refuses_guard_conditions(executor) else self._begin)
 
     def _begin(self) -> None:
-        """On the executor."""
+        """Begin on the executor."""
         with self._lock:
             if self._closed:
                 return
@@ -68,7 +70,7 @@ class ExecutorWake:
             trigger(self._guard)
 
     def close(self) -> None:
-        """Calls do nothing from here on."""
+        """Let calls do nothing from here on."""
         with self._lock:
             self._closed = True
             guard, self._guard = self._guard, None
@@ -79,11 +81,14 @@ class ExecutorWake:
 def coroutine_turn(
     node: Node, work: Callable[[], Coroutine[Any, Any, None]]
 ) -> Callable[[], Awaitable[None]]:
-    """A callback for rclpy that runs *work*, a method, as a coroutine. Until that has ended, its callback group is taken, as with rclpy.
+    """Return a callback for rclpy that runs *work*, a method, as a coroutine.
 
-    rclpy goes on with a coroutine only while the executor has its node, and never forgets one that
-    it doesn't go on with: the frame that such a callback has would be lost with it. So what awaits
-    something goes on as a task of the executor's own. What rclpy keeps then refers to nothing.
+    Until that has ended, its callback group is taken, as with rclpy.
+
+    rclpy goes on with a coroutine only while the executor has its node, and never forgets a
+    coroutine with which it doesn't go on: the frame that such a callback has would be lost with
+    it. So a coroutine that awaits something goes on as a task of the executor's own. What rclpy
+    keeps then refers to nothing.
     """
     method, its_node = weakref.WeakMethod(work), weakref.ref(node)
 
@@ -115,7 +120,7 @@ async def _go_on(coroutine: Coroutine[Any, Any, None], ended: Future, executor: 
 
 @types.coroutine
 def _rest(coroutine: Coroutine[Any, Any, None]) -> Generator[None, None, None]:
-    """What is left of a coroutine that has begun."""
+    """Run what is left of a coroutine that has begun."""
     while True:
         yield
         try:
@@ -125,17 +130,22 @@ def _rest(coroutine: Coroutine[Any, Any, None]) -> Generator[None, None, None]:
 
 
 def phase_s(node: Node) -> float:
-    """Within a second, when a node is looked at: together with those of its namespace, which are one camera's; cameras one after the other,
-    so that they don't keep the interpreter's lock from frames all at once.
+    """Return the time within a second at which a node is looked at.
+
+    It is the same for the nodes of a namespace, which are one camera's. Cameras are looked at one
+    after the other, so that they don't all keep the interpreter's lock from frames at once.
     """
     return zlib.crc32(node.get_namespace().encode()) / 2**32
 
 
 class NodeWatch:
-    """Ends with :meth:`stop`, with the node, with its context, or with whoever keeps this object; by the steady clock.
+    """Look at a node now and then, by the steady clock.
 
-    :param look: what an executor has to do is for it to hand over; must neither wait nor hold
-        locks of whoever calls :meth:`stop`.
+    It ends with :meth:`stop`, with the node, with its context, or when nothing refers to this
+    object any more.
+
+    :param look: does the look, and hands over what an executor has to do. It must neither wait nor
+        take locks that a caller of :meth:`stop` may hold.
     """
 
     def __init__(self, node: Node, period_s: float, look: Callable[[], object]) -> None:
@@ -159,21 +169,29 @@ class NodeWatch:
         self._watch.period_s = period_s
 
     def stop(self) -> None:
-        """No more looks. One that is under way has ended afterwards, unless this is called from within it. Idempotent."""
+        """Stop looking.
+
+        Idempotent.
+
+        A look that is under way has ended afterwards, unless this is called from within it.
+        """
         self._watch.stop()
 
 
 def is_spun(node: Node) -> bool:
-    """Whether the node is in an executor. ``rclpy.spin_once(node)`` leaves it the name of one that it is no longer in."""
+    """Say whether the node is in an executor.
+
+    ``rclpy.spin_once(node)`` leaves it the name of an executor that it is no longer in.
+    """
     executor = node.executor
     return executor is not None and node in executor.get_nodes()
 
 
 class NodeSpinner:
-    """A thread with an executor of its own for *node*, until :meth:`stop`, the end of the context or of the program.
+    """A thread with an executor of its own for *node*.
 
-    Somebody else may spin the node later: then this executor is left, and :meth:`take` takes the
-    node back.
+    It runs until :meth:`stop`, the end of the context or of the program. Another executor may spin
+    the node later: then this executor is left, and :meth:`take` takes the node back.
     """
 
     def __init__(self, node: Node) -> None:
@@ -190,7 +208,7 @@ class NodeSpinner:
         atexit.register(self.stop)
 
     def take(self) -> None:
-        """Spin the node again, which has left another executor.
+        """Spin the node again after it has left another executor.
 
         :raises Exception: what a callback of the node has raised. Nothing is spun any more then.
         """
@@ -213,7 +231,10 @@ class NodeSpinner:
             self._executor.shutdown()
 
     def stop(self) -> None:
-        """End the thread; also from within it, by a callback of the node. Idempotent."""
+        """End the thread.
+
+        A callback of the node may call this, too. Idempotent.
+        """
         self._stopping.set()
         atexit.unregister(self.stop)
         with contextlib.suppress(InvalidHandle, AttributeError):  # it is shutting down already

@@ -1,5 +1,7 @@
-"""What every publisher of frames does about its buffers: it agrees on them with the consumers of its process, passes them to other
-processes, and announces them.
+"""What every publisher of frames does about its buffers.
+
+It agrees on them with the consumers of its process, passes them to other processes, and announces
+them.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ def serve_frames(
     allowed_gids: Collection[int] = (),
     quarantine_timeout_s: float = QUARANTINE_S,
 ) -> SharedMemoryServer | None:
-    """Pass the frames of *publisher* to other processes of this host from now on; ``None``: its node uses no direct links.
+    """Pass the frames of *publisher* to other processes of this host from now on.
+
+    Return ``None`` if the node uses no direct links.
 
     :raises ConfigError: the folder for the socket can't be used.
     """
@@ -73,7 +77,9 @@ def serve_frames(
 
 
 class FrameOffer:
-    """The buffers of one publisher, offered to everybody who can use them: consumers of this process and of others.
+    """The buffers of one publisher, offered to all consumers that can use them.
+
+    These are consumers of this process and of others.
 
     **Agreement.** A consumer of another process is heard at the publisher's socket, which
     :meth:`listen` announces before there are buffers. :meth:`agree` chooses one setting for all
@@ -81,14 +87,14 @@ class FrameOffer:
     setting for all exists: :attr:`due` tells the publisher's owner, which then calls
     :meth:`renew`, :meth:`agree` and :meth:`begin` again. That happens at most once in
     :data:`RENEW_S`, for consumers of this user only, and never again for constraints that failed.
-    Everybody else who doesn't fit is refused by name.
+    All other consumers that don't fit are refused by name.
 
-    **Threads.** The owner's thread agrees and begins. Consumers of this process join on theirs.
-    The server's thread calls :meth:`judge` and :meth:`left`. The lock guards who waits for another
-    agreement, and is held for no call out of here.
+    **Threads.** The owner's thread agrees and begins. Consumers of this process join on their own.
+    The server's thread calls :meth:`judge` and :meth:`left`. The lock guards the list of those
+    that wait for another agreement. No code outside this class is called while it is held.
 
     :param publisher: of the frames in these buffers.
-    :param server: passes them to other processes; ``None``: nobody does.
+    :param server: passes them to other processes; ``None``: they are not passed.
     :param changed: called after a consumer of this process has joined late.
     :param fixed: why these buffers never change for a consumer that comes later; empty: they may.
     """
@@ -139,12 +145,15 @@ class FrameOffer:
         if self._server is not None:
             self._publisher.announce(width=size[0], height=size[1])
 
-    def open(self) -> None:
-        """Consumers of this process find it from now on."""
+    def open(self) -> None:  # noqa: A003
+        """Begin: consumers of this process find it from now on."""
         MEETING.add_camera(self._key, self)
 
     def await_consumers(self) -> None:
-        """Wait for the consumers of other processes that the graph knows, at most :data:`HEAR_S`. Once."""
+        """Wait for the consumers of other processes that the graph knows, at most :data:`HEAR_S`.
+
+        It waits only once.
+        """
         if self._server is None or self._awaited:
             return
         self._awaited = True
@@ -157,7 +166,10 @@ class FrameOffer:
                 return
 
     def _remote(self) -> list[tuple[Consumer, int]]:
-        """The consumers of other processes that take part, and how many frames each wants to hold; of this user first."""
+        """Return the consumers of other processes that take part; those of this user first.
+
+        With each comes the number of frames that it wants to hold.
+        """
         if self._server is None:
             return []
         found = self._server.participants()
@@ -170,7 +182,7 @@ class FrameOffer:
         return [(consumer, window) for consumer, _, window in found]
 
     def consumers(self) -> list[BufferConstraints]:
-        """The constraints of everybody who is there and takes part in the next agreement."""
+        """Return the constraints of all consumers that take part in the next agreement."""
         here = [consumer.constraints for consumer in MEETING.consumers(self._key)]
         return [*here, *(consumer.constraints for consumer, _ in self._remote())]
 
@@ -225,8 +237,10 @@ class FrameOffer:
         return session
 
     def _enough(self, held: int, windows: Sequence[int]) -> int:
-        """Slots for *held* frames of this process, for consumers of others with these *windows*, for the frames that wait for all
-        of them, and for whoever comes next.
+        """Return slots for all.
+
+        That is: for *held* frames of this process, for consumers of other processes with these
+        *windows*, for the frames that wait for all of them, and for the next consumer that comes.
         """
         connected = () if self._server is None else self._server.statistics().consumers
         deepest = max((consumer.depth for consumer in connected), default=1)
@@ -238,8 +252,10 @@ class FrameOffer:
         attempt: Callable[[Sequence[Consumer]], BufferSession],
         error: AllocationError | NegotiationError,
     ) -> BufferSession:
-        """What consumers of other processes want must keep neither the camera nor the others from their frames: do without the one
-        for whom there can be no buffers, without all that came since, or without all.
+        """Try again without some consumers of other processes.
+
+        What they want must keep neither the camera nor the others from their frames. So do without
+        the one for which there can be no buffers, without all that came since, or without all.
 
         :raises NegotiationError: there are none without them either.
         :raises AllocationError: likewise.
@@ -257,7 +273,9 @@ class FrameOffer:
     def begin(
         self, session: BufferSession, pool: BufferPool | None, heap: str, sizes: Sequence[str] = ()
     ) -> None:
-        """Frames come from *pool*, on which *session* has agreed: promise it to consumers, and tell all subscriptions of it.
+        """Begin to use *pool*, on which *session* has agreed.
+
+        Promise it to consumers, and tell all subscriptions about it.
 
         :param heap: the name of the buffers' allocator.
         :param sizes: of images that the publisher could have instead, as far as it knows.
@@ -291,7 +309,7 @@ class FrameOffer:
         )
 
     def say_agreement(self, session: BufferSession) -> None:
-        """In the log: what was chosen, and who can't use it."""
+        """Log what was chosen, and which consumers can't use it."""
         self._node.get_logger().info(f'buffers: {session.describe()}')
         for name, outcome in session.outcomes().items():
             if not outcome.has_buffers:
@@ -307,7 +325,7 @@ class FrameOffer:
         self._node.get_logger().warning(f'{name} {outcome}; {way}')
 
     def join(self, consumer: Consumer) -> None:
-        """See :class:`~zc_perception.link.bus.CameraEnd`."""
+        """Let a consumer in, see :class:`~zc_perception.link.bus.CameraEnd`."""
         session = self.session
         if session is not None:
             outcome = session.join(consumer)
@@ -322,14 +340,14 @@ class FrameOffer:
             self._changed()
 
     def leave(self, consumer: Consumer) -> None:
-        """See :class:`~zc_perception.link.bus.CameraEnd`."""
+        """Note that a consumer left, see :class:`~zc_perception.link.bus.CameraEnd`."""
         session = self.session
         if session is not None:
             session.leave(consumer)
         self._unwish(consumer)
 
     def judge(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        """See :class:`~zc_perception.link.shared_memory.server.Door`."""
+        """Judge a consumer, see :class:`~zc_perception.link.shared_memory.server.Door`."""
         session = self.session
         if session is None or session is not self._begun:
             return Answer.WAIT, f'{self._name} has no buffers yet'
@@ -342,7 +360,11 @@ class FrameOffer:
         return self._wish(session, consumer, outcome, ours=_is_ours(peer))
 
     def starved(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        """See :class:`~zc_perception.link.shared_memory.server.Door`. It waits if more slots than ever would be asked for now."""
+        """Say whether a consumer waits for more slots.
+
+        It waits if a new agreement would ask for more slots than ever before. See
+        :class:`~zc_perception.link.shared_memory.server.Door`.
+        """
         session = self.session
         if session is None or session is not self._begun:
             return Answer.WAIT, f'{self._name} has no buffers yet'
@@ -353,7 +375,7 @@ class FrameOffer:
         return self._wish(session, consumer, no_slot, ours=_is_ours(peer))
 
     def left(self, consumer: Consumer, why: str) -> None:
-        """See :class:`~zc_perception.link.shared_memory.server.Door`."""
+        """Note that it left, see :class:`~zc_perception.link.shared_memory.server.Door`."""
         session = self.session
         if session is not None:
             session.leave(consumer)
@@ -364,7 +386,7 @@ class FrameOffer:
         self._unwish(consumer)
 
     def refused(self) -> dict[str, str]:
-        """Say of each consumer that was refused lately why, by its name."""
+        """Return for each consumer that was refused lately why, by its name."""
         since = time.monotonic() - _LATELY_S
         with self._lock:
             self._refused = {name: one for name, one in self._refused.items() if one[0] > since}
@@ -373,7 +395,7 @@ class FrameOffer:
     def _wish(
         self, session: BufferSession, consumer: Consumer, outcome: Outcome, *, ours: bool
     ) -> tuple[Answer, str]:
-        """Have *consumer*, which the present buffers don't suit, wait for others, or say why it is refused."""
+        """Let *consumer*, which these buffers don't suit, wait for others, or say why not."""
         answer, text = self._answer(session, consumer, outcome, ours=ours)
         with self._lock:
             if answer is Answer.REFUSE:
@@ -427,7 +449,7 @@ class FrameOffer:
                     self.due = math.inf
 
     def _fail(self, consumers: Sequence[Consumer], why: str) -> None:
-        """Another agreement would not help these: none is made for constraints like theirs."""
+        """Note that another agreement would not help these: their constraints get none."""
         with self._lock:
             for consumer in consumers:
                 self._failed[anonymous(consumer)] = why
@@ -435,14 +457,14 @@ class FrameOffer:
                 del self._failed[next(iter(self._failed))]
 
     def would_suit(self, producer: BufferConstraints) -> bool:
-        """Whether *producer* as it is could serve those that wait."""
+        """Say whether *producer* as it is could serve the consumers that wait."""
         session = self.session
         with self._lock:
             wishes = list(self._wishes)
         return session is not None and not session.stands_against(wishes, producer)
 
     def renew(self) -> str:
-        """Begin another agreement, which :attr:`due` asks for. Return for whom."""
+        """Begin the agreement that :attr:`due` asks for; return its new consumers."""
         with self._lock:
             self._granted, self._wishes = self._wishes, []
             self.due, self._renewed_at = math.inf, time.monotonic()
@@ -450,7 +472,10 @@ class FrameOffer:
             return ', '.join(consumer.constraints.participant for consumer in self._granted)
 
     def give_up(self, why: str) -> None:
-        """There are no other buffers for those for whom :meth:`renew` was called: they are refused, and not asked for again."""
+        """Refuse the consumers for which :meth:`renew` was called: there are no other buffers.
+
+        They are not asked about again.
+        """
         with self._lock:
             granted, self._granted = self._granted, []
         self._fail(granted, why)
@@ -462,29 +487,32 @@ class FrameOffer:
         return '' if session is None else session.objection(consumer)
 
     def withdraw(self) -> None:
-        """There are no buffers any more; others may be agreed on."""
+        """Note that there are no buffers any more; others may be agreed on."""
         with MEETING.lock:
             self.session = self._begun = None
 
     def close(self) -> None:
-        """Consumers of this process don't find it any more. A second call does nothing."""
+        """End: consumers of this process don't find it any more.
+
+        A second call does nothing.
+        """
         MEETING.remove_camera(self._key, self)
         self.withdraw()
 
 
 def _bounded(producer: BufferConstraints) -> BufferConstraints:
-    """*producer* with no more slots than a pool can have."""
+    """Return *producer* with no more slots than a pool can have."""
     most = producer.max_slots
     return replace(producer, max_slots=MAX_SLOTS if most is None else min(most, MAX_SLOTS))
 
 
 def anonymous(consumer: Consumer) -> BufferConstraints:
-    """The constraints alone, by which two consumers with the same needs are equal."""
+    """Return the constraints alone, which are equal for two consumers with the same needs."""
     return replace(consumer.constraints, participant='')
 
 
 def _is_ours(peer: Peer) -> bool:
-    """Whether a consumer of another process belongs to this user."""
+    """Say whether a consumer of another process belongs to this user."""
     return peer.uid == os.geteuid()
 
 

@@ -1,4 +1,4 @@
-"""A publisher of camera frames for a node of one's own, with everything else chosen."""
+"""A publisher of camera frames for your own node; everything else is chosen for you."""
 
 from __future__ import annotations
 
@@ -65,9 +65,11 @@ _FIXED_FDS = 'a library has allocated the buffers of {name}, which never change'
 
 @dataclass(frozen=True)
 class FramePublisherStatistics(PublisherStatistics):
-    """What a :class:`FramePublisher` has counted since its start, beside what every publisher counts.
+    """What a :class:`FramePublisher` has counted since its start.
 
-    :param dropped: frames that nobody got, because no buffer was free for them.
+    This comes on top of what every publisher counts.
+
+    :param dropped: frames that no consumer got, because no buffer was free for them.
     :param discarded: loans that ended with an exception.
     :param shared_memory_consumers: subscriptions of other processes that get frames as the same
         memory, now.
@@ -79,13 +81,16 @@ class FramePublisherStatistics(PublisherStatistics):
 
 
 class _Busy(threading.local):
-    """Whether this thread is publishing or telling."""
+    """Whether this thread is publishing, or telling owners about buffers."""
 
     here = False
 
 
 class LoanedFrame:
-    """A frame that is being made: what ``with publisher.loan() as out:`` gives. Use it inside of the block."""
+    """A frame that is being made: what ``with publisher.loan() as out:`` gives.
+
+    Use it only inside the block.
+    """
 
     __slots__ = ('_dropped', '_fence', '_frame_id', '_planes', '_stamp_ns')
 
@@ -98,20 +103,25 @@ class LoanedFrame:
 
     @property
     def planes(self) -> Sequence[NDArray[Any]]:
-        """NumPy arrays over the buffer's planes, to be written; first they have an older frame's pixels. NV12 has ``planes[0]`` of shape
-        (height, width) and ``planes[1]`` of shape (height/2, width/2, 2), rgb8 has ``planes[0]``
-        of shape (height, width, 3).
+        """Arrays of NumPy over the buffer's planes, to be written.
+
+        At first they have an older frame's pixels. NV12 has ``planes[0]`` of shape (height, width)
+        and ``planes[1]`` of shape (height/2, width/2, 2), rgb8 has ``planes[0]`` of shape (height,
+        width, 3).
         """
         return self._planes
 
     @property
     def dropped(self) -> bool:
-        """Whether no buffer was free. Then the planes are scratch memory, and nobody will get the frame."""
+        """Whether no buffer was free.
+
+        Then the planes are scratch memory, and no consumer will get the frame.
+        """
         return self._dropped
 
     @property
     def stamp(self) -> Time:
-        """Time of exposure in the ROS clock; the time at which the loan began unless you set it.
+        """Time of exposure in the ROS clock; by default the time at which the loan began.
 
         Set it to a ``builtin_interfaces/msg/Time``, a ``rclpy.time.Time``, or nanoseconds.
         """
@@ -124,7 +134,7 @@ class LoanedFrame:
 
     @property
     def frame_id(self) -> str:
-        """The camera's optical frame; the publisher's unless you set it."""
+        """The camera's optical frame; by default the publisher's."""
         return self._frame_id
 
     @frame_id.setter
@@ -132,7 +142,9 @@ class LoanedFrame:
         self._frame_id = _checked_frame_id(frame_id)
 
     def set_fence(self, fd: int) -> None:
-        """Say that a device is still writing to the buffer: consumers wait for *fd*, or have their device wait.
+        """Say that a device is still writing to the buffer.
+
+        Consumers wait for *fd*, or let their device wait.
 
         :param fd: a sync_file that the device's driver gave. It stays yours; you may close it
             after the call.
@@ -143,24 +155,25 @@ class LoanedFrame:
         self._fence = fence
 
     def take_fence(self) -> SyncFile | None:
-        """For links: the fence, which the caller owns from here on."""
+        """Return the fence for links; the caller owns it from here on."""
         fence, self._fence = self._fence, None
         return fence
 
     def close_fence(self) -> None:
-        """For links: close the fence of a frame that isn't sent."""
+        """Close the fence of a frame that isn't sent, for links."""
         fence = self.take_fence()
         if fence is not None:
             fence.close()
 
     @property
     def header(self) -> Header:
-        """For links: both."""
+        """Return stamp and frame id for links."""
         return Header(self._stamp_ns, self._frame_id)
 
 
 def _nanoseconds(stamp: Stamp) -> int:
-    """
+    """Return a stamp in nanoseconds.
+
     :raises ConfigError: it is no stamp, or one that no message can say.
     """
     if isinstance(stamp, int) and not isinstance(stamp, bool):
@@ -195,7 +208,8 @@ def _sync_file(fd: int) -> SyncFile:
 
 
 def _checked_frame_id(frame_id: str) -> str:
-    """
+    """Check a frame id.
+
     :raises ConfigError: no message can have it, or it can't be sent to other processes.
     """
     frame_id_bytes(frame_id)
@@ -225,7 +239,9 @@ class _Loan(AbstractContextManager[LoanedFrame]):
 
 
 class FramePublisher:
-    """Publishes camera frames of your own. Subscriptions of this package get them without a copy, all others as messages.
+    """Publishes camera frames of your own.
+
+    Subscriptions of this package get them without a copy, all others as messages.
 
     ::
 
@@ -251,7 +267,7 @@ class FramePublisher:
     are made only while there are such subscribers. Consumers agree with the publisher on its
     buffers as with any camera. The log names those that can't use them.
 
-    Where a library of yours has the buffers, name them by *fds* and publish each frame by
+    If a library of yours has the buffers, name them by *fds* and publish each frame by
     :meth:`publish_fd`. Nothing is copied.
 
     **Owner.** The publisher ends with :meth:`destroy`, at the end of a ``with`` block, or with
@@ -262,7 +278,7 @@ class FramePublisher:
     publisher never waits for a subscriber.
 
     **Errors.** Each method lists its own. When consumers hold all buffers, the frame is dropped:
-    nobody gets it, the log warns and says who holds them, and :meth:`statistics` counts it. The
+    no consumer gets it, the log warns and names the holders, and :meth:`statistics` counts it. The
     next frame has a gap in its sequence.
 
     :param node: makes the publisher; its clock stamps the frames.
@@ -271,7 +287,7 @@ class FramePublisher:
     :param height: likewise.
     :param format: the name of a DRM format such as ``NV12``, ``YUYV``, ``YU12`` (three planes), or
         a ROS encoding such as ``rgb8``, ``bgr8``, ``mono8``.
-    :param slots: how many buffers there are, 2 to 64. All that consumers hold or let wait at the
+    :param slots: how many buffers there are, 2 to 64: all that consumers hold or let wait at the
         same time, and one to fill.
     :param frame_id: the camera's optical frame.
     :param qos: of the topic; by default reliable, volatile, depth 1.
@@ -286,8 +302,8 @@ class FramePublisher:
     :param participants: constraints of consumers that come later, as parameter ``participants`` of
         ``capture_node`` takes them.
     :param renegotiate: agree on other buffers when a consumer comes that can't use these, if other
-        ones suit everybody. That happens in :meth:`loan`, at most once in 10 s. Buffers that you
-        name by *fds* never change.
+        ones suit all consumers. That happens in :meth:`loan`, at most once in 10 s. Buffers that
+        you name by *fds* never change.
     :param trusted_gids: groups whose members may connect, besides your own user and root.
     :param fds: of the buffers that a library of yours has: a dma-buf, or a memfd with the seals
         SHRINK and GROW, for each image; or for each image one for each plane. Name all that you
@@ -312,7 +328,7 @@ class FramePublisher:
         *,
         width: int,
         height: int,
-        format: str = 'NV12',
+        format: str = 'NV12',  # noqa: A002
         slots: int = 8,
         frame_id: str = '',
         qos: QoSProfile | None = None,
@@ -389,7 +405,7 @@ class FramePublisher:
     def _agree(
         self, fmt: PixelFormat, size: Size, slots: int, stand_ins: Sequence[BufferConstraints]
     ) -> None:
-        """Agree with the consumers that are there, and have the buffers."""
+        """Agree with the consumers that are there, and get the buffers."""
         name = f'{self._node.get_name()}:{self.topic}'
         images, before = self._images, self._pool
         if images is None:
@@ -413,7 +429,7 @@ class FramePublisher:
             before.close()
 
     def _renew(self) -> None:
-        """Agree on other buffers, if a consumer waits for that and no loan is out."""
+        """Agree on other buffers if a consumer waits for that and no loan is out."""
         with self._turn():
             if self._closed or self._lent or time.monotonic() < self._offer.due:
                 return
@@ -453,7 +469,9 @@ class FramePublisher:
         return Allocation(images.layout, tuple(slot.buffers for slot in pool.slots))
 
     def loan(self, *, wait_s: float = 0.0) -> AbstractContextManager[LoanedFrame]:
-        """A free buffer to write a frame to: ``with publisher.loan() as out:``. See :class:`LoanedFrame`.
+        """Lend a free buffer to write a frame to, see :class:`LoanedFrame`.
+
+        Use it so: ``with publisher.loan() as out:``.
 
         The frame is sent at the end of the block. If the block raises, nothing is sent and the
         buffer is free again. When no buffer is free, ``out.dropped`` is true, and what you write
@@ -530,7 +548,9 @@ class FramePublisher:
         released: Callable[[], object] | None = None,
         fence: int | None = None,
     ) -> bool:
-        """Publish a frame that is in one buffer of a library of yours. Nothing is copied.
+        """Publish a frame that is in one buffer of a library of yours.
+
+        Nothing is copied.
 
         The pixels have to be complete, or will be when *fence* has signalled.
 
@@ -544,10 +564,10 @@ class FramePublisher:
 
         :param stamp: time of exposure, see :class:`LoanedFrame`; by default the time of the call.
         :param frame_id: by default the publisher's.
-        :param released: called once when nobody uses the buffer any more, on whichever thread that
-            is; it must not wait. It is also called for a frame that was not sent.
+        :param released: called once when the buffer is not used any more, on any thread; it must
+            not wait. It is also called for a frame that was not sent.
         :param fence: a sync_file of the device that still writes the pixels. Consumers wait for
-            it, or have their device wait. It stays yours, as *fd* does.
+            it, or let their device wait. It stays yours, as *fd* does.
         :raises ConfigError: the publisher was made without *fds*, or a value that makes no sense.
             *released* is not called.
         :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or of
@@ -567,7 +587,7 @@ class FramePublisher:
         released: Callable[[], object] | None = None,
         fence: int | None = None,
     ) -> bool:
-        """As :meth:`publish_fd`, for a frame with a descriptor for each plane.
+        """Publish a frame with a descriptor for each plane, as :meth:`publish_fd` does.
 
         :raises ConfigError: see there, as for all others.
         """
@@ -607,7 +627,10 @@ class FramePublisher:
         return self._send(pool, taken, header, 0, acquire)
 
     def _give_back(self, released: Callable[[], object] | None) -> None:
-        """Tell the owner of a buffer, but not in the midst of publishing or telling: it may publish the next frame at once."""
+        """Tell the owner of a buffer that it is free, after publishing or telling has ended.
+
+        The owner may publish the next frame at once.
+        """
         if released is not None:
             self._due.append(released)
             if not self._busy.here:
@@ -615,7 +638,10 @@ class FramePublisher:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """One thread at a time publishes. Whom it is to tell of buffers it tells afterwards."""
+        """Let one thread at a time publish.
+
+        Owners of buffers are told afterwards.
+        """
         outermost, self._busy.here = not self._busy.here, True
         try:
             with self._lock:
@@ -626,7 +652,7 @@ class FramePublisher:
                 self._tell()
 
     def _tell(self) -> None:
-        """Call what is due, one after the other, though each call may make others due."""
+        """Call what is due, one after the other; a call may make others due."""
         self._busy.here = True
         try:
             while self._due:
@@ -675,7 +701,7 @@ class FramePublisher:
         return True
 
     def _drop(self, pool: BufferPool, why: str) -> None:
-        """A frame that nobody gets."""
+        """Count a frame that no consumer gets."""
         with self._lock:
             if self._closed:
                 return
@@ -696,12 +722,15 @@ class FramePublisher:
         return int(self._node.get_clock().now().nanoseconds)
 
     def get_subscription_count(self) -> int:
-        """How many subscriptions get frames now: in this process, in others, and those that read messages."""
+        """Return how many subscriptions get frames now.
+
+        They are those in this process, those in others, and those that read messages.
+        """
         found = self.statistics()
         return found.in_process_subscriptions + found.shared_memory_consumers + found.image_readers
 
     def statistics(self) -> FramePublisherStatistics:
-        """Counters. From any thread; see :class:`FramePublisherStatistics`."""
+        """Return the counters, from any thread; see :class:`FramePublisherStatistics`."""
         found = self._publisher.statistics()
         common = {field.name: getattr(found, field.name) for field in fields(found)}
         consumers = 0 if self._server is None else self._server.consumers
@@ -713,11 +742,16 @@ class FramePublisher:
         )
 
     def destroy(self) -> None:
-        """Stop publishing. Frames that were delivered stay with those who hold them. A second call does nothing."""
+        """Stop publishing.
+
+        A second call does nothing.
+
+        Frames that were delivered stay with their holders.
+        """
         self._publisher.destroy()
 
     def _end(self) -> None:
-        """The publisher of it has ended, by :meth:`destroy` or with its node."""
+        """Note that its publisher has ended, by :meth:`destroy` or with its node."""
         with self._lock:
             self._closed = True
         offer = getattr(self, '_offer', None)
@@ -738,7 +772,8 @@ class FramePublisher:
 
 
 def _colorimetry(fmt: PixelFormat, given: str | Colorimetry | None) -> Colorimetry:
-    """
+    """Return the colorimetry.
+
     :raises FormatError: it isn't known, or the format's samples can't mean that.
     """
     if given is None:
@@ -750,7 +785,8 @@ def _colorimetry(fmt: PixelFormat, given: str | Colorimetry | None) -> Colorimet
 
 
 def _check_history(qos: QoSProfile, slots: int) -> None:
-    """
+    """Check that late subscriptions leave a buffer to fill.
+
     :raises ConfigError: so many frames wait for late subscriptions that no buffer would be left to
         fill.
     """
@@ -771,7 +807,8 @@ def _foreign_images(
     strides: Sequence[int],
     offsets: Sequence[int],
 ) -> ForeignImages | None:
-    """
+    """Return the images in the buffers *fds*; ``None`` if there are none.
+
     :raises ConfigError: what describes them is there without them, or the other way round; and as
         :class:`ForeignImages`.
     """

@@ -1,4 +1,7 @@
-"""Camera frames for a node of one's own, with everything else chosen: for a callback, with their ``camera_info``, or in a loop."""
+"""Camera frames for your own node; everything else is chosen for you.
+
+They come to a callback, alone or with their ``camera_info``, or in a loop.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ CopyFree = Literal['preferred', 'required']
 
 
 def requires_copy_free(copy_free: str) -> bool:
-    """What a user's *copy_free* says.
+    """Return what a user's *copy_free* says.
 
     :raises ConfigError: another word.
     """
@@ -43,7 +46,9 @@ def requires_copy_free(copy_free: str) -> bool:
 
 
 class FrameSubscription(AdaptedSubscription[Frame]):
-    """A subscription of camera frames, as :func:`create_frame_subscription` returns it. Here the callback may be left out.
+    """A subscription of camera frames, as :func:`create_frame_subscription` returns it.
+
+    Here the callback may be left out.
 
     ::
 
@@ -70,8 +75,8 @@ class FrameSubscription(AdaptedSubscription[Frame]):
     be a coroutine function. Without a callback any thread of yours takes frames from the queue.
     The node must be spun in both cases, because publishers are found that way.
 
-    **Errors.** What the callback raises goes to whoever spins, as in rclpy; the frame is released
-    all the same.
+    **Errors.** What the callback raises goes to the code that spins the node, as in rclpy; the
+    frame is released all the same.
 
     The parameters that are not listed are those of :func:`create_frame_subscription`.
 
@@ -144,18 +149,19 @@ def create_frame_subscription(
 
         rclpy.init()
         node = rclpy.create_node('listener')
-        create_frame_subscription(node, 'image_raw', lambda frame: print(frame.sequence, frame.y.mean()))
+        create_frame_subscription(node, 'image_raw', lambda frame: print(frame.sequence,
+        frame.y.mean()))
         rclpy.spin(node)
 
     **Owner.** The node owns the subscription, as with ``node.create_subscription()``: it ends with
-    ``node.destroy_node()``, or with ``destroy()`` of what is returned. You need not keep that. The
-    frame ends when the callback returns: call ``frame.keep()`` to keep it.
+    ``node.destroy_node()``, or with ``destroy()`` of what is returned. You need not keep the
+    returned object. The frame ends when the callback returns: call ``frame.keep()`` to keep it.
 
     **Threads.** The callback runs on the node's executor, one frame at a time and in order. It may
     be a coroutine function.
 
-    **Errors.** What the callback raises goes to whoever spins, as in rclpy. The frame is released,
-    and the next one comes.
+    **Errors.** What the callback raises goes to the code that spins the node, as in rclpy. The
+    frame is released, and the next one comes.
 
     :param node: makes the subscription; its name is your name in the camera's diagnostics.
     :param topic: of type ``sensor_msgs/msg/Image``; relative or absolute; remaps apply.
@@ -165,12 +171,12 @@ def create_frame_subscription(
     :param depth: how many of the newest frames wait while the callback runs; older ones are
         dropped and counted.
     :param max_held: how many frames you hold at the same time of each publisher, kept ones and
-        kept arrays included. While you hold that many, no frame comes, and a warning says which
-        they are. A publisher may grant fewer: that is a warning, too.
+        kept arrays included. While you hold that many, no frame comes, and a warning names the
+        frames. A publisher may grant fewer: that is a warning, too.
     :param copy_free: ``preferred``: take messages, which are copies, where nothing else works.
         ``required``: never take them; it is an error in the log while there is no direct link.
     :param constraints: what you need of the buffers: formats, alignments, memory; by default you
-        take whatever comes.
+        take any buffers.
     :param trusted_uids: users whose publishers are trusted, besides your own user and root.
     :param callback_group: of the callback; by default the node's.
     :param ledger: counts the copies that messages make; by default one of its own.
@@ -194,7 +200,7 @@ def create_frame_subscription(
 
 
 def check_callback(callback: object) -> None:
-    """Whether frames have somebody to go to.
+    """Check that frames have a callback to go to.
 
     :raises ConfigError: it can't be called.
     """
@@ -263,7 +269,10 @@ class CameraSubscription(FrameSubscription):
         self._go_on()
 
     def _gate(self, frame: Frame) -> bool:
-        """Whether the frame may go to the callback now. One for which nothing will come may, and is not given to the user."""
+        """Say whether the frame may go to the callback now.
+
+        If no ``camera_info`` will come for a frame, it may go too, but the user doesn't get it.
+        """
         header, newest = frame.data.header, self._newest
         info = self._infos.get(header.stamp_ns)
         if info is None:
@@ -318,12 +327,15 @@ class CameraSubscription(FrameSubscription):
         )
 
     def statistics(self) -> SubscriptionStatistics:
-        """See :meth:`AdaptedSubscription.statistics`; frames that ended without their ``camera_info`` are counted as dropped."""
+        """Return the statistics, see :meth:`AdaptedSubscription.statistics`.
+
+        Frames that ended without their ``camera_info`` count as dropped.
+        """
         found = super().statistics()
         return replace(found, dropped=found.dropped + self._skipped)
 
     def destroy(self) -> None:
-        """See :meth:`AdaptedSubscription.destroy`."""
+        """End it, see :meth:`AdaptedSubscription.destroy`."""
         super().destroy()
         reader, self._info_reader = self._info_reader, None
         if reader is not None:
@@ -344,7 +356,9 @@ def create_camera_subscription(
     callback_group: CallbackGroup | None = None,
     ledger: CopyLedger | None = None,
 ) -> FrameSubscription:
-    """Call a function with each camera frame and its ``sensor_msgs/msg/CameraInfo``, as image_transport's camera subscriber does.
+    """Call a function with each camera frame and its ``sensor_msgs/msg/CameraInfo``.
+
+    image_transport's camera subscriber does the same.
 
     ::
 
@@ -420,16 +434,17 @@ class FrameReader(FrameSubscription):
     the node is in no executor when the loop waits, the reader spins it on a thread of its own.
     Then all callbacks of the node run there.
 
-    **Errors.** What a callback of a node raises that the reader spins comes out of the loop.
+    **Errors.** If the reader spins the node, what a callback of the node raises comes out of the
+    loop.
 
     The parameters that are not listed are those of :func:`create_frame_subscription`.
 
     :param depth: how many of the newest frames wait while the body of the loop runs; older ones
         are dropped and counted.
     :param max_held: how many frames you hold at the same time of each publisher: that of the step,
-        kept ones, and those whose arrays you still have. An array of the last step is one until
-        the variable gets another value. While you hold that many, no frame comes, and a warning
-        says which they are.
+        kept ones, and those whose arrays you still have. A variable that has an array of the last
+        step holds that frame until the variable gets another value. While you hold that many, no
+        frame comes, and a warning names the frames.
     :raises ConfigError: *depth* or *max_held* is 0; another word for *copy_free*;
         *trusted_uids* are no numbers of users.
     """
@@ -508,7 +523,7 @@ class FrameReader(FrameSubscription):
             frame.release_when_unseen()
 
     def _goes_on(self) -> bool:
-        """Whether more frames may come; now and then it is seen to it that they can."""
+        """Say whether more frames may come; now and then make sure that they can."""
         if self.queue.closed:
             return False
         now = time.monotonic()
@@ -556,7 +571,10 @@ class FrameReader(FrameSubscription):
             os.close(descriptor)
 
     def destroy(self) -> None:
-        """Unsubscribe, and release the frames that wait. A loop ends. A second call does nothing."""
+        """Unsubscribe, and release the frames that wait.
+
+        A loop ends. A second call does nothing.
+        """
         with self._spinner_lock:
             self._ending = True
             spinner, self._spinner = self._spinner, None

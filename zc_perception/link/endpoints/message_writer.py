@@ -1,4 +1,4 @@
-"""Converts for plain readers, on a thread of its own: a viewer that is slow can't slow the camera down."""
+"""Convert for plain readers on a thread of its own: a slow viewer can't slow the camera."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _BURST = 16
 
 @dataclass(frozen=True)
 class ExtraMessage(Generic[T]):
-    """One more message that a publisher makes of each object, on ``<topic><suffix>``, while somebody reads it there.
+    """One more message that a publisher makes of each object, on ``<topic><suffix>``.
+
+    It is made while the topic has a reader.
 
     :param qos: of that topic; ``None``: as the publisher's own.
     """
@@ -49,21 +51,23 @@ def _is_object(entry: object) -> bool:
 
 
 class MessageWriter(Generic[T]):
-    """Publishes the messages of one adapted publisher. One conversion per object and message type, whatever the number of readers.
+    """Publishes the messages of one adapted publisher.
+
+    There is one conversion per object and message type, whatever the number of readers.
 
     It owns the publishers of messages, a queue of objects that wait, and the thread that converts,
-    which begins with the first object that somebody wants. :meth:`write` runs on the thread that
+    which begins with the first object that a reader wants. :meth:`write` runs on the thread that
     publishes, and only puts a lease into the queue. ``_lock`` guards the list of messages that are
     made.
 
     :meth:`write_message` publishes at once, unless objects wait or are converted: then the message
     goes out behind them.
 
-    With transient_local every object is converted, whether or not anybody reads now: a late reader
-    gets it from the middleware's history. That is what rclcpp does; the count is in the
-    statistics.
+    With transient_local every object is converted, whether or not there is a reader now, because a
+    late reader gets it from the middleware's history. That is what rclcpp does; the count is in
+    the statistics.
 
-    ``withheld`` says why no messages are made of objects; whoever makes it empty again has them
+    ``withheld`` says why no messages are made of objects. Once it is empty again, messages are
     made from the next object on.
     """
 
@@ -106,7 +110,10 @@ class MessageWriter(Generic[T]):
         self.offer(extras)
 
     def convert_by(self, to_ros: Callable[[T], Any]) -> None:
-        """Make the topic's messages with *to_ros* from the next object on. From any thread."""
+        """Make the topic's messages with *to_ros* from the next object on.
+
+        Any thread may call it.
+        """
         with self._lock:
             self._outputs = [
                 (self._publisher, to_ros),
@@ -114,8 +121,9 @@ class MessageWriter(Generic[T]):
             ]  # its readers take no lock: replaced, never changed
 
     def offer(self, extras: Sequence[ExtraMessage[T]]) -> None:
-        """Publish these further messages from now on, in place of those before. A publisher stays while its topic is among them. From any
-        thread.
+        """Publish these further messages from now on, in place of those before.
+
+        A publisher stays while its topic is among them. Any thread may call it.
         """
         with self._lock:
             if self._stop.is_set():
@@ -144,12 +152,12 @@ class MessageWriter(Generic[T]):
             self._node.destroy_publisher(publisher)
 
     def readers(self) -> int:
-        """Plain readers of the topic itself, in any process."""
+        """Return the number of plain readers of the topic itself, in any process."""
         return subscription_count(self._publisher)
 
     @property
     def turned_away(self) -> int:
-        """Readers of any of its messages that get none, because they are withheld."""
+        """Return the readers of its messages that get none, because messages are withheld."""
         return (
             sum(subscription_count(publisher) for publisher, _ in self._outputs)
             if self.withheld
@@ -158,22 +166,26 @@ class MessageWriter(Generic[T]):
 
     @property
     def skipped(self) -> int:
-        """Objects that there was no time for, and messages that were too many behind them."""
+        """Objects for which there was no time, and messages that were too many behind them."""
         return self._queue.dropped
 
     def wanted(self) -> bool:
-        """Whether objects are converted now."""
+        """Say whether objects are converted now."""
         if self.withheld:
             return False
         if self._latched:
             return True
-        for publisher, _ in self._outputs:  # noqa: SIM110 - for every frame: a generator costs more than all the rest
+        # This runs for every frame: a generator would cost more than everything else in it.
+        for publisher, _ in self._outputs:  # noqa: SIM110
             if subscription_count(publisher):
                 return True
         return False
 
     def write(self, item: T) -> None:
-        """Have *item* converted if somebody wants it. Never waits; the caller keeps its lease."""
+        """Convert *item* if a reader wants it.
+
+        Never waits; the caller keeps its lease.
+        """
         if not self.wanted() or self._stop.is_set():
             self._take_from(None)
             return
@@ -193,8 +205,10 @@ class MessageWriter(Generic[T]):
             self._queue.put(delivery)
 
     def _take_from(self, pool: Any) -> None:
-        """Have *pool* promise the frame that is converted and those that wait, while somebody wants messages. Where it has no slot left to
-        promise they are converted all the same: that takes as long as a conversion, whatever a
+        """Let *pool* promise slots for the frame that is converted and those that wait.
+
+        It does so while there are readers of messages. If the pool has no slot left to promise,
+        the frames are converted all the same: that takes as long as a conversion, whatever a
         reader does.
         """
         before = self._pool
@@ -207,10 +221,14 @@ class MessageWriter(Generic[T]):
             self._pool.grant(self._holder, 1, self._depth)
 
     def write_message(self, message: Any) -> None:
-        """Publish a message as it is, behind the objects that came before. Never waits.
+        """Publish a message as it is, behind the objects that came before.
 
-        When too many wait, the oldest is left out, and so it is with objects. Neither takes the
-        place of the other.
+        Never waits.
+
+        Never waits.
+
+        When too many messages wait, the oldest is left out. The same is true for objects. Neither
+        takes the place of the other.
         """
         if not self._queue and not self._busy:
             publish(self._publisher, message)
@@ -220,7 +238,10 @@ class MessageWriter(Generic[T]):
         self._queue.put(_Waiting(serialize_message(message)))
 
     def _begin(self, entry: T | _Waiting) -> bool:
-        """As the queue's gate: so no message overtakes an entry between its place and the thread."""
+        """Begin with an entry, as the queue's gate.
+
+        So no message overtakes an entry between its place in the queue and the thread.
+        """
         self._busy = True
         return True
 
@@ -265,7 +286,7 @@ class MessageWriter(Generic[T]):
             self._adapter.end(item)
 
     def _say(self, text: str) -> None:
-        """Unless it has ended: with a context that is shut down, publishing fails."""
+        """Log a text unless it has ended: publishing fails once a context is shut down."""
         if not self._stop.is_set():
             self.errors += 1
             self._complain(f"'{self.topic}': {text}", 'errors')

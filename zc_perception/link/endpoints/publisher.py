@@ -48,9 +48,10 @@ _AGAIN_S = 5.0
 
 
 class Announcer:
-    """Announces one publisher: by the file beside its socket, and by the latched message on ``<topic>/_zc``.
+    """Announces one publisher, by a file and a message.
 
-    It owns the message's writer and the file. Any thread may call it.
+    The file is beside the publisher's socket. The message is latched, on ``<topic>/_zc``. It owns
+    the message's writer and the file. Any thread may call it.
 
     ``unannounced`` says why the file can't be written; empty: it is, or there is no socket.
 
@@ -69,7 +70,10 @@ class Announcer:
         self.unannounced = ''
 
     def announce(self, announcement: Announcement) -> None:
-        """Say it in place of what was said before. A file that can't be written now, as on a full disk, is tried again."""
+        """Announce in place of what was announced before.
+
+        A file that can't be written now, as on a full disk, is tried again.
+        """
         with self._lock:
             self._announcement = announcement
         self._say()
@@ -106,7 +110,10 @@ class Announcer:
             logger.info(f"'{self._topic}': its announcement '{path}' is written now")
 
     def fall_silent(self) -> None:
-        """Remove the file, before its socket goes. Nothing is said from here on."""
+        """Remove the file, before its socket goes.
+
+        Nothing is announced from here on.
+        """
         with self._lock:
             self._silent = True
             announcement, again = self._announcement, self._again
@@ -128,7 +135,10 @@ class SharedMemoryEnd(Protocol):
         """The socket to which consumers connect."""
 
     def publish(self, frame: Frame) -> None:
-        """Send to whoever is connected. Never blocks."""
+        """Send to all connected consumers.
+
+        Never blocks.
+        """
 
     def close(self) -> None:
         """End all connections."""
@@ -168,8 +178,8 @@ class InProcessPeer:
     :param sent: objects that were put into its queue.
     :param dropped: those of them that a newer one replaced there.
     :param refused: objects that it did not get because it held as many as it may.
-    :param window: how many it may hold at the same time; 0: as many as it likes, or nothing was
-        promised to it yet.
+    :param window: how many it may hold at the same time; 0: no limit, or nothing was promised to
+        it yet.
     :param asked: how many it asked for.
     :param in_hand: the sequence of each frame that it holds, and for how many seconds.
     :param without_slots: why it gets nothing from here but messages; empty: it gets objects.
@@ -186,7 +196,9 @@ class InProcessPeer:
 
 
 class AdaptedPublisher(Generic[T]):
-    """Publishes objects of a type of yours. Subscriptions in this process get them as they are, others get ROS messages.
+    """Publishes objects of a type of yours.
+
+    Subscriptions in this process get them as they are, others get ROS messages.
 
     ::
 
@@ -195,17 +207,18 @@ class AdaptedPublisher(Generic[T]):
         from std_msgs.msg import String
         from zc_perception import AdaptedPublisher, TypeAdapter
 
-        TEXT = TypeAdapter(str, String, lambda text: String(data=text), lambda message: message.data)
+        TEXT = TypeAdapter(str, String, lambda text: String(data=text), lambda message:
+        message.data)
         rclpy.init()
         node = rclpy.create_node('speaker')
         publisher = AdaptedPublisher(node, TEXT, 'chatter', QoSProfile(depth=10))
         node.create_timer(0.5, lambda: publisher.publish('hello'))
         rclpy.spin(node)
 
-    An object is converted once, and only while somebody reads messages. With transient_local QoS
-    every object is converted, because a reader may come later. ``capture_node`` publishes camera
-    frames with one of these; its frames also reach other processes of the host as the same memory,
-    see :meth:`serve`.
+    An object is converted once, and only while there is a reader of messages. With transient_local
+    QoS every object is converted, because a reader may come later. ``capture_node`` publishes
+    camera frames with one of these; its frames also reach other processes of the host as the same
+    memory, see :meth:`serve`.
 
     **Owner.** The publisher ends with :meth:`destroy`, or with ``node.destroy_node()``. Do not
     change an object after you published it. A frame stays yours: release it after ``publish``.
@@ -272,14 +285,16 @@ class AdaptedPublisher(Generic[T]):
         when_destroyed(self.announcer.writer, self.destroy)
 
     def serve(self, shared_memory: SharedMemoryEnd) -> None:
-        """For cameras: pass frames to other processes of this host as the same memory from now on. The publisher owns *shared_memory*
-        and closes it.
+        """Pass a camera's frames to other processes of this host as the same memory from now on.
+
+        The publisher owns *shared_memory* and closes it.
         """
         self._shared_memory = shared_memory
 
     def use(self, pool: BufferPool) -> None:
-        """For cameras: frames are of *pool* from now on: promise the subscriptions in this process what they hold, before
-        others ask for it.
+        """Take a camera's frames from *pool* from now on.
+
+        Promise the subscriptions in this process what they hold, before others ask for it.
         """
         self._bus_publisher.use(pool)
 
@@ -292,10 +307,10 @@ class AdaptedPublisher(Generic[T]):
         heap: str = '',
         **possible: Sequence[str],
     ) -> None:
-        """For cameras: tell all subscriptions, also later ones, what is published here and where its memory is to be had. Call it each
-        time that buffers were allocated: consumers that could not use those before try again.
+        """Tell all subscriptions, also later ones, what a camera publishes and where it is.
 
-        Call it before that without *formats*: consumers come and say what they need.
+        Call it each time that buffers were allocated: consumers that could not use those before
+        try again. Call it before that without *formats*: consumers come and say what they need.
 
         :param formats: ``drm-format`` strings, such as ``NV12``.
         :param heap: the name of the memory's allocator.
@@ -303,6 +318,7 @@ class AdaptedPublisher(Generic[T]):
         """
         socket = '' if self._shared_memory is None else str(self._shared_memory.path)
         self._allocations += bool(formats)
+        optional: dict[str, Any] = {key: tuple(values) for key, values in possible.items()}
         self.announcer.announce(
             Announcement(
                 self.publisher_id,
@@ -313,7 +329,7 @@ class AdaptedPublisher(Generic[T]):
                 tuple(formats),
                 heap,
                 self._allocations,
-                **{key: tuple(values) for key, values in possible.items()},  # type: ignore[arg-type]
+                **optional,
             )
         )
 
@@ -324,19 +340,24 @@ class AdaptedPublisher(Generic[T]):
         return (qos.depth or 0) if qos.transient_local else 0
 
     def tell_end(self, call: Callable[[], object]) -> None:
-        """For cameras: call *call* once when the publisher has ended, also by the end of its node."""
+        """Call *call* once when the publisher has ended, also by the end of its node.
+
+        For cameras.
+        """
         self._at_end = call
 
     def judge_by(self, objection: Callable[[Consumer], str]) -> None:
-        """For cameras: ask *objection* why a consumer of this process can't use the objects as they are; it answers '' where it
-        can. Who can't gets messages. After its answers have changed call ``BUS.rematch``.
+        """Ask *objection*, for a camera, why a consumer of this process can't use the objects.
+
+        It returns '' if the consumer can. A consumer that can't gets messages. After its answers
+        have changed call ``BUS.rematch``.
         """
         self._bus_publisher.objection = objection
 
     def publish(self, item: T | Any) -> None:
-        """Publish an object of the adapter's type, or a message of the ROS type. A frame stays yours to release.
+        """Publish an object of the adapter's type, or a message of the ROS type.
 
-        After :meth:`destroy` it does nothing.
+        A frame stays yours to release. After :meth:`destroy` it does nothing.
 
         :raises FrameReleasedError: the frame was released before.
         """
@@ -376,7 +397,7 @@ class AdaptedPublisher(Generic[T]):
             self.messages.write_message(message)
 
     def statistics(self) -> PublisherStatistics:
-        """Counters. From any thread; see :class:`PublisherStatistics`."""
+        """Return the counters, from any thread; see :class:`PublisherStatistics`."""
         return PublisherStatistics(
             self._published,
             len(self._bus_publisher.served),
@@ -389,7 +410,10 @@ class AdaptedPublisher(Generic[T]):
         )
 
     def in_process_peers(self) -> tuple[InProcessPeer, ...]:
-        """For cameras: the subscriptions in this process, each with its name and its counters. From any thread."""
+        """Return a camera's subscriptions in this process, each with its name and its counters.
+
+        Any thread may call it.
+        """
         return tuple(map(self._peer, self._bus_publisher.matched))
 
     def _peer(self, subscription: BusSubscription[T]) -> InProcessPeer:
@@ -407,7 +431,12 @@ class AdaptedPublisher(Generic[T]):
         )
 
     def destroy(self) -> None:
-        """Stop publishing. Frames that were delivered stay with those who hold them. A second call does nothing."""
+        """Stop publishing.
+
+        A second call does nothing.
+
+        Frames that were delivered stay with their holders.
+        """
         if self._closed:
             return
         self._closed = True

@@ -21,7 +21,7 @@ ANNOUNCEMENTS_QOS = QoSProfile(
 
 
 def link_qos(profile: QoSProfile) -> LinkQos:
-    """The link's view of a profile.
+    """Return the link's view of a profile.
 
     :raises ConfigError: keep-last with depth 0, which could never hold a frame.
     """
@@ -36,17 +36,22 @@ def link_qos(profile: QoSProfile) -> LinkQos:
 
 
 IN_PROCESS_ATTRIBUTE = 'use_intra_process_comms'
-"""Of a node: ``False`` keeps its endpoints to messages over DDS, as the container's extra argument of that name does. It has to be there
-before the endpoints are."""
+"""An attribute of a node: ``False`` restricts its endpoints to messages over DDS.
+
+The container's extra argument of that name does the same. It has to be set before the endpoints
+are made."""
 
 
 def uses_direct_links(node: Node) -> bool:
-    """Whether the node's endpoints may hand on objects, in the process or by shared memory."""
+    """Say whether the node's endpoints may hand on objects, in the process or by shared memory."""
     return bool(getattr(node, IN_PROCESS_ATTRIBUTE, True))
 
 
 def bus_key(node: Node, topic: str, ros_type: type[Any]) -> BusKey:
-    """Where publishers and subscriptions of one topic meet; with nobody, if the node doesn't use direct links."""
+    """Return the key under which publishers and subscriptions of one topic meet.
+
+    If the node doesn't use direct links, it meets no other endpoint.
+    """
     return (
         id(node.context) if uses_direct_links(node) else object(),
         topic,

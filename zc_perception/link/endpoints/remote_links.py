@@ -1,4 +1,7 @@
-"""The links of one subscription of frames to publishers in other processes of this host: one client for each that is announced."""
+"""The links of one subscription of frames to publishers in other processes of this host.
+
+There is one client for each announced publisher.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class _Link:
 
     :param again: the publisher sends its history again after a connection has broken.
     :param accept: asked by the header of each frame that comes for the first time.
-    :param parted: the connection has ended.
+    :param parted: called when the connection has ended.
     """
 
     def __init__(
@@ -72,7 +75,10 @@ class _Link:
         self._seen: deque[int] | None = deque(maxlen=2 * _MAX_DEPTH) if again else None
 
     def receive(self) -> Frame | None:
-        """See :class:`~zc_perception.frame_queue.Source`. For every frame."""
+        """Receive a frame, see :class:`~zc_perception.frame_queue.Source`.
+
+        Called for every frame.
+        """
         for _ in _UNWANTED_AT_ONCE:
             frame = self._receive()
             if frame is None:
@@ -94,11 +100,11 @@ class _Link:
 
     @property
     def folder(self) -> str:
-        """Where its socket lies."""
+        """Return the folder of its socket."""
         return os.path.dirname(self.announcement.socket)
 
     def window(self) -> Window | None:
-        """What was granted; ``None`` while not connected."""
+        """Return what was granted; ``None`` while not connected."""
         found = self.client.statistics()
         if not found.connected:
             return None
@@ -111,9 +117,9 @@ class _Link:
         )
 
     def state(self, shared: bool) -> RemotePublisher:
-        """How far it is.
+        """Return how far the link is.
 
-        :param shared: somebody else was met in the same folder.
+        :param shared: another publisher was met in the same folder.
         """
         publisher_id = self.announcement.publisher_id
         now = time.monotonic()
@@ -133,7 +139,11 @@ class _Link:
         return RemotePublisher(publisher_id, state, reason, self.client.listens)
 
     def _has_ended(self, reason: str, shared: bool) -> bool:
-        """Nobody listens at a socket that is there: it was killed. No socket may also mean that its folder isn't shared with us."""
+        """Say whether the publisher has ended.
+
+        If no process listens at a socket that is there, it was killed. No socket may also mean
+        that its folder isn't shared with us.
+        """
         there = os.path.exists(self.announcement.socket)
         self.was_there |= there
         if there:
@@ -142,24 +152,27 @@ class _Link:
 
 
 class SharedMemoryLinks:
-    """Rung 2 for a subscription, its owner: one client for each announced publisher of another process on this host.
+    """Rung 2 for a subscription, its owner: a client for each announced publisher elsewhere.
+
+    These publishers are in other processes on this host.
 
     **Who owns what.** The subscription owns this object. This object owns the clients, and with
     them all frames that have not been handed over yet.
 
-    **Threads.** Whoever takes frames from the queue receives them, in its own thread. A thread
-    here connects, and ends when there is nobody left to connect to. If an executor has to be woken
-    to take frames, the thread stays, and does that. ``update``, ``hold`` and ``close`` come from
-    the executor or from the thread of whoever owns the subscription. The lock guards the table of
-    links, and which thread there is. No callback of the owner is called under it.
+    **Threads.** The thread that takes frames from the queue receives them. A thread here connects,
+    and ends when there is nothing left to connect to. If an executor has to be woken to take
+    frames, the thread stays, and does that. ``update``, ``hold`` and ``close`` come from the
+    executor or from a thread of the subscription's owner. The lock guards the table of links, and
+    which thread there is. No callback of the owner is called under it.
 
     :param name: this consumer's, for diagnostics at both ends.
     :param held: frames that the owner holds at the same time: those in work and those that it
         shared. It gets no more until one of them is released. A publisher with fewer slots left
         grants fewer, see :meth:`windows`.
     :param allowed_uids: users whose producers are trusted, besides this one and root.
-    :param off: why nobody is connected to, for people; empty: everybody is whom :meth:`update`
-        names.
+    :param off: why there are no connections, for people; empty: there is one to each publisher
+        that
+        :meth:`update` names.
     """
 
     def __init__(
@@ -182,7 +195,7 @@ class SharedMemoryLinks:
         self._epoll: select.epoll | None = None
         self._bell: OwnedFd | None = None
 
-    def open(
+    def open(  # noqa: A003
         self,
         queue: KeepLastQueue[Frame],
         wanted: LinkQos,
@@ -190,13 +203,13 @@ class SharedMemoryLinks:
         wake: Callable[[], None] | None,
         changed: Callable[[], None],
     ) -> None:
-        """Called once, before anything else.
+        """Begin; called once, before anything else.
 
         :param queue: to which each publisher is attached as a source.
         :param accept: asked by the header of each frame; one that the owner doesn't take is
             released.
-        :param wake: has somebody take frames from the queue soon; ``None``: they wait for the
-            queue themselves.
+        :param wake: lets frames be taken from the queue soon; ``None``: the owner waits for the
+            queue itself.
         :param changed: a connection came or went.
         """
         self._queue = queue
@@ -209,7 +222,7 @@ class SharedMemoryLinks:
     def update(
         self, reachable: Sequence[Announcement], announced: Sequence[Announcement]
     ) -> Sequence[RemotePublisher]:
-        """Connect to *reachable*, leave others, and say how far it is with each of *announced*."""
+        """Connect to *reachable*, leave others; return the state of each of *announced*."""
         wanted = {} if self.off else {a.publisher_id: a for a in reachable}
         with self._lock:
             gone = [
@@ -244,7 +257,7 @@ class SharedMemoryLinks:
         ]
 
     def _point(self, publisher_id: str, announcement: Announcement) -> None:
-        """Lock held: have a link to where *announcement* says."""
+        """Have a link to the place that *announcement* names; called with the lock held."""
         link = self._links.get(publisher_id)
         if link is None:
             self._links[publisher_id] = self._start(announcement)
@@ -279,7 +292,7 @@ class SharedMemoryLinks:
             epoll.register(link.fileno(), select.EPOLLIN | select.EPOLLET)
 
     def _connect(self) -> None:
-        """Have the thread connect to whoever isn't connected."""
+        """Let the thread connect to publishers that aren't connected."""
         with self._lock:
             if self._closed or not any(map(_Link.needs_a_thread, self._links.values())):
                 return
@@ -301,13 +314,15 @@ class SharedMemoryLinks:
                 self._thread.start()
 
     def _ring(self) -> None:
-        """Lock held: the thread has something new to look at."""
+        """Tell the thread that there is something new; called with the lock held."""
         if self._bell is not None:
             os.eventfd_write(self._bell.fileno(), 1)
 
     def _run(self) -> None:
-        """Connecting may wait for a producer that is busy or stopped: neither an executor nor the owner's thread has time for that, and no
-        publisher waits for another one.
+        """Run the thread that connects.
+
+        Connecting may wait for a producer that is busy or stopped. Neither an executor nor the
+        owner's thread has time for that, and no publisher waits for another one.
         """
         while (links := self._to_serve()) is not None:
             waits = [wait for link in links if (wait := link.client.approach()) is not None]
@@ -319,7 +334,7 @@ class SharedMemoryLinks:
                 self._wake()
 
     def _to_serve(self) -> list[_Link] | None:
-        """The links; ``None`` and the end of the thread if it has nothing to do with them."""
+        """Return the links; ``None`` ends the thread if it has nothing to do with them."""
         with self._lock:
             links = list(self._links.values())
             idle = self._wake is None and not any(map(_Link.needs_a_thread, links))
@@ -329,10 +344,10 @@ class SharedMemoryLinks:
             return links
 
     def _await(self, links: Sequence[_Link], patience_s: float) -> bool:
-        """Wait for an answer, the bell, or a frame; whether there may be frames.
+        """Wait for an answer, the bell, or a frame; return whether there may be frames.
 
-        Each one that comes is told once. What was left then, or came before there was an executor,
-        is looked for after a while.
+        Each frame that comes is reported once. Frames that were left then, or came before there
+        was an executor, are looked for after a while.
         """
         epoll, bell = self._epoll, self._bell
         if epoll is None or bell is None:
@@ -365,7 +380,7 @@ class SharedMemoryLinks:
         link.client.close()
 
     def take_part(self, consumer: Consumer) -> None:
-        """What the owner needs of buffers, for connections from here on."""
+        """Note what the owner needs of buffers, for connections from here on."""
         with self._lock:
             self._requirements, self._trial_import = (
                 Requirements.of(consumer.constraints),
@@ -373,8 +388,9 @@ class SharedMemoryLinks:
             )
 
     def hold(self, held: int) -> None:
-        """The owner holds so many frames at a time from now on. If that is more than before, all publishers are left, and met again by
-        :meth:`update`.
+        """Note that the owner holds this many frames at a time from now on.
+
+        If that is more than before, all publishers are left, and met again by :meth:`update`.
         """
         with self._lock:
             if held <= self.held:
@@ -386,28 +402,28 @@ class SharedMemoryLinks:
             self._end(link)
 
     def connected(self) -> Collection[str]:
-        """Ids of the publishers that are connected."""
+        """Return ids of the publishers that are connected."""
         with self._lock:
             return {
                 publisher_id for publisher_id, link in self._links.items() if link.client.connected
             }
 
     def dropped(self) -> int:
-        """Frames that publishers have dropped, because this end was too slow, as far as they have told."""
+        """Frames that publishers dropped because this end was too slow, as far as known."""
         with self._lock:
             return self._dropped + sum(
                 link.client.statistics().dropped for link in self._links.values()
             )
 
     def windows(self) -> Sequence[Window]:
-        """What each publisher that is connected lets the owner hold."""
+        """Return what each connected publisher lets the owner hold."""
         with self._lock:
             return [
                 window for link in self._links.values() if (window := link.window()) is not None
             ]
 
     def statistics(self) -> dict[str, ClientStatistics]:
-        """Each publisher's connection."""
+        """Return the statistics of each publisher's connection."""
         with self._lock:
             return {
                 publisher_id: link.client.statistics()

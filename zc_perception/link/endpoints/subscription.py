@@ -1,31 +1,29 @@
 """The adapted subscription: one queue of objects, and one way at a time by which they come.
 
 **Who owns what.** The node owns the subscription. The subscription owns its queue, its links to
-other processes, its reader of messages while it has one, and its reader of announcements. Objects
-that wait in the queue are the queue's, one that was taken is the callback's.
+other processes, its reader of messages while it has one, and its reader of announcements. The
+queue owns objects that wait in it; the callback owns one that was taken.
 
 **Two ways.** While every publisher has a direct link, all objects come directly, else all come by
-messages (:func:`~zc_perception.link.rungs.choose`). Where some publishers have a direct link and
-others don't, messages are read along, and looked at: once one of them is readable and nobody's who
-is linked directly, the subscription changes (``_judge``). Frames of linked publishers go on coming
-then, and are ignored.
+messages (:func:`~zc_perception.link.rungs.choose`). If some publishers have a direct link and
+others don't, messages are read in addition and looked at. Once one is readable and comes from a
+publisher without a direct link, the subscription changes to messages (``_judge``). Frames of
+linked publishers go on coming then, and are ignored.
 
 **Threads.** A publisher of this process puts its objects into the queue on its own thread, through
-the bus. Objects of other processes are fetched from their sockets by whoever takes objects from
-the queue: a thread of its own, or the executor, if there is a callback (``_drain``). Messages come
-on
-the executor (``_on_message``). Whoever has something for the queue wakes the executor: the bus, or
-a thread of the links, which waits for the sockets. Twice a second the
-lookout's thread asks who publishes now (``_look``). It changes nothing itself: it has the executor
-do that (``update_rung``), where readers of messages are made. Any thread may call ``statistics``,
-``pause``, ``resume``, ``hold`` and ``destroy``.
+the bus. Objects of other processes are fetched from their sockets by the thread that takes objects
+from the queue: a thread of the user's, or the executor, if there is a callback (``_drain``).
+Messages come on the executor (``_on_message``). Two parties wake the executor: the bus, and a
+thread of the links, which waits for the sockets. Twice a second the lookout's thread asks which
+nodes publish now (``_look``). It changes nothing itself: the executor does that (``update_rung``),
+where readers of messages are made. Any thread may call ``statistics``, ``pause``, ``resume``,
+``hold`` and ``destroy``.
 
 **Locks**, in the order in which they are taken: ``_drain_lock``, under which the callback runs,
 and which may therefore destroy its own subscription; ``_rung_lock``, under which the way is
-chosen;
-``_message_lock``, under which messages are taken and the way changes; then the queue's own. Of
-these, an object that comes directly takes the queue's alone, and ``_message_lock`` while it is
-ignored because messages are read.
+chosen; ``_message_lock``, under which messages are taken and the way changes; then the queue's
+own. An object that comes directly takes only the queue's lock, and also ``_message_lock`` while it
+is ignored because messages are read.
 """
 
 from __future__ import annotations
@@ -114,7 +112,7 @@ class SubscriptionStatistics:
 
     :param rung: the link in use: ``in_process`` (the same object), ``shared_memory`` (the same
         memory; of several publishers some may be in this process), ``ros_message`` (a copy),
-        ``refused`` (only copies could be had, and they are not allowed) or ``unmatched``.
+        ``refused`` (only copies are possible, and they are not allowed) or ``unmatched``.
     :param reason: why, in words.
     :param received: objects that came.
     :param dropped: objects that you did not get, because newer ones replaced them or because you
@@ -125,10 +123,10 @@ class SubscriptionStatistics:
     :param routes: the rung and the reason of each publisher; ``unmatched`` or ``refused`` for
         those that are not read.
     :param window: how many frames you may hold at the same time, as granted by a publisher; of
-        several the least. 0 while there is none.
+        several publishers the smallest number. 0 while there is none.
     :param asked: how many you asked for; 0 as *window*.
     :param in_hand: sequence and age in seconds of each frame that you hold; of several publishers,
-        of the one that waits longest.
+        those of the one that waits longest.
     :param full_s: for how many seconds you have held as many frames as you may; 0 while you don't.
     :param slow: what is too slow, and what to do about it, while that is why you hold so many;
         ``None``: it isn't.
@@ -150,7 +148,9 @@ class SubscriptionStatistics:
 
 
 class AdaptedSubscription(Generic[T]):
-    """Subscribes to objects of a type of yours. Publishers in this process pass them as they are, others pass ROS messages.
+    """Subscribes to objects of a type of yours.
+
+    Publishers in this process pass them as they are, others pass ROS messages.
 
     ::
 
@@ -159,7 +159,8 @@ class AdaptedSubscription(Generic[T]):
         from std_msgs.msg import String
         from zc_perception import AdaptedSubscription, TypeAdapter
 
-        TEXT = TypeAdapter(str, String, lambda text: String(data=text), lambda message: message.data)
+        TEXT = TypeAdapter(str, String, lambda text: String(data=text), lambda message:
+        message.data)
         rclpy.init()
         node = rclpy.create_node('listener')
         texts = AdaptedSubscription(node, TEXT, 'chatter', QoSProfile(depth=10), callback=print)
@@ -176,8 +177,8 @@ class AdaptedSubscription(Generic[T]):
     may be a coroutine function. Without a callback a thread of yours takes objects from
     ``queue.get(timeout_s)``.
 
-    **Errors.** What the callback raises goes to whoever spins, as in rclpy. A message that the
-    adapter can't convert is logged and counted.
+    **Errors.** What the callback raises goes to the code that spins the node, as in rclpy. A
+    message that the adapter can't convert is logged and counted.
 
     :param node: makes the subscription.
     :param adapter: how a message becomes an object.
@@ -192,12 +193,12 @@ class AdaptedSubscription(Generic[T]):
         ``refused``, with the reason, while there is no direct link.
     :param consumer: what you need of the publishers' buffers, see :meth:`take_part`.
     :param held: for a type with leases, how many objects of each publisher you hold at the same
-        time, those that you share included; by default as *remote* says, or 1. While you hold so
+        time, those that you share included; by default as *remote* says, or 1. While you hold that
         many, the newest ones wait, as many as the depth of *qos*.
     :param match_reliability: read messages best effort where a publisher offers no more, though
         *qos* wants them reliable.
-    :param slow: what is too slow if you hold as many as you may: for who keeps no frames but works
-        on them. A callback need not say so.
+    :param slow: what is too slow if you hold as many as you may: for code that keeps no frames but
+        works on them. A callback need not say so.
     :raises ConfigError: *qos* is keep-last with depth 0, or the topic's name is too long for its
         announcements.
     """
@@ -252,7 +253,8 @@ class AdaptedSubscription(Generic[T]):
             adapter.to_custom if isinstance(adapter.to_custom, ImageToFrame) else None
         )
         self._waits_for_window = hasattr(adapter.custom_type, 'hand_out')
-        gate = self._gate or (adapter.custom_type.hand_out if self._waits_for_window else None)  # type: ignore[attr-defined]
+        leased: Any = adapter.custom_type
+        gate = self._gate or (leased.hand_out if self._waits_for_window else None)
         self.queue: KeepLastQueue[T] = KeepLastQueue(
             self._wanted.depth, adapter.release, gate=gate
         )
@@ -333,7 +335,7 @@ class AdaptedSubscription(Generic[T]):
         self.update_rung()
 
     def _look(self) -> None:
-        """On no executor: that is woken only when there is something for it to do."""
+        """Look at the topic on no executor: that is woken only when there is something to do."""
         executor = self._node.executor
         with self._rung_lock:
             asleep = self._closed or self._paused or not self._restless()
@@ -355,14 +357,18 @@ class AdaptedSubscription(Generic[T]):
             wake_up(executor)
 
     def _too_slow(self) -> TooSlow | None:
-        """What is, if that is why all frames are held."""
+        """Return what is too slow, if that is why all frames are held."""
         called_at = self._called_at
         # It has begun a little after the frame was handed out.
         runs = called_at and time.monotonic() - called_at >= STALLED_S / 2
         return SLOW_CALLBACK if runs else self._slow
 
     def _restless(self) -> bool:
-        """Whether another choice may be due: always, but while all come directly or nobody is there, and no sign says that this is over."""
+        """Say whether another choice may be due.
+
+        It may at any time, unless all objects come directly or there is no publisher, and no sign
+        says that this has changed.
+        """
         local, choice, folder_ns = BUS.publishers(self._key), self._choice, 0
         if not self._remote.off:
             with contextlib.suppress(OSError):
@@ -397,7 +403,12 @@ class AdaptedSubscription(Generic[T]):
             self.update_rung()
 
     def update_rung(self) -> None:
-        """For links: look now at who publishes, and choose the best link to each. The subscription does so itself twice a second."""
+        """Look now at the publishers, and choose the best link to each.
+
+        For links.
+
+        The subscription does so itself twice a second.
+        """
         with self._rung_lock:
             if self._closed or self._paused:
                 return
@@ -409,7 +420,10 @@ class AdaptedSubscription(Generic[T]):
             self._move_to(choice)
 
     def pause(self) -> None:
-        """Receive nothing until :meth:`resume`. Objects that wait are released, and publishers no longer serve this subscription."""
+        """Receive nothing until :meth:`resume`.
+
+        Objects that wait are released, and publishers no longer serve this subscription.
+        """
         with self._rung_lock:
             if self._closed or self._paused:
                 return
@@ -436,9 +450,12 @@ class AdaptedSubscription(Generic[T]):
         self.update_rung()
 
     def take_part(self, consumer: Consumer) -> None:
-        """Take part in the agreement on each publisher's buffers from now on, once. A publisher whose buffers don't suit *consumer* is
-        read by messages, which are copies, or refused where copies are not allowed.
-        :meth:`statistics` has the reason.
+        """Take part in the agreement on each publisher's buffers from now on.
+
+        Call it once.
+
+        A publisher whose buffers don't suit *consumer* is read by messages, which are copies, or
+        refused where copies are not allowed. :meth:`statistics` has the reason.
         """
         if self._frame_maker is not None:
             self._frame_maker.suit(consumer.constraints)
@@ -458,13 +475,13 @@ class AdaptedSubscription(Generic[T]):
         self.update_rung()
 
     def _limit_messages(self) -> None:
-        """What messages become counts as what comes directly."""
+        """Limit messages: what they become counts like objects that come directly."""
         held = self._bus_subscription.held
         if self._frame_maker is not None and held is not None:
             self._frame_maker.limit(held, self._wanted.depth, self._bus_subscription.go_on)
 
     def _windows(self) -> list[Window]:
-        """What each publisher lets us hold, by whichever link; and what we hold of messages."""
+        """Return what each publisher lets us hold, by any link, and what we hold of messages."""
         windows = list(self._remote.windows())
         for publisher in BUS.publishers(self._key):
             granted = publisher.granted(self._bus_subscription)
@@ -483,7 +500,10 @@ class AdaptedSubscription(Generic[T]):
         return windows
 
     def _remote_changed(self) -> None:
-        """From a thread of the links: entities come and go on the executor's."""
+        """Update the rung after a change of the links, whose thread calls this.
+
+        Entities come and go on the executor's thread.
+        """
         if not self._wanted.transient_local:  # then the past comes both ways
             self._disturbed_at = time.monotonic()
         executor = self._node.executor
@@ -510,7 +530,8 @@ class AdaptedSubscription(Generic[T]):
         self._announcements.judge(remote)
         present = self._announcements.present(remote, count.adapted)
         unannounced = max(0, count.adapted - len(present)) if count.matching else 0
-        remote = present if all_match else remote[-count.matching :] if count.matching else ()
+        newest = slice(-count.matching, None)
+        remote = present if all_match else remote[newest] if count.matching else ()
         patient = self._patient(unannounced)
         return TopicView(
             local=[self._local(publisher) for publisher in local],
@@ -525,7 +546,7 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def _patient(self, unannounced: int) -> bool:
-        """Whether to wait for announcements a little longer."""
+        """Say whether to wait for announcements a little longer."""
         if self._remote.off:
             return False
         now = time.monotonic()
@@ -549,11 +570,12 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def _judge(self, choice: Choice) -> bool:
-        """Whether somebody without a direct link has sent something readable by now.
+        """Say whether a publisher without a direct link has sent something readable by now.
 
-        Nothing is judged while somebody is about to be connected: messages of what is sent before
-        that look like it. So does a message of a frame that was left out, or of one from before a
-        connection, if frames with its frame_id come directly.
+        Nothing is judged while a publisher is about to be connected, because messages of what is
+        sent before that look like it. Two others look like it as well, if frames with their
+        frame_id come directly: a message of a frame that was left out, and one from before a
+        connection.
         """
         left_out, now = self._remote.dropped(), time.monotonic()
         # What is left out is told with the next frame, which a full window keeps away.
@@ -582,14 +604,14 @@ class AdaptedSubscription(Generic[T]):
         return False
 
     def _take_unjudged(self) -> None:
-        """Message lock held: messages that have come before the change."""
+        """Take messages that have come before the change; called with the message lock held."""
         while self._unjudged:
             _, key, message = self._unjudged.popleft()
             if self._changeover.accept_message(key):
                 self._take(message)
 
     def _change(self, *, by_message: bool) -> None:
-        """Message lock held: the way changes."""
+        """Change the way; called with the message lock held."""
         if by_message is self._by_message:
             return
         self._changeover.changed(by_message)
@@ -638,7 +660,7 @@ class AdaptedSubscription(Generic[T]):
                 self._node.get_logger().info(text)
 
     def _read(self) -> Any:
-        """A reader of messages."""
+        """Make a reader of messages."""
         self._reader_reliable = self._reads_reliably()
         qos = copy.copy(self._qos)
         if not self._reader_reliable:
@@ -653,7 +675,10 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def _reads_reliably(self) -> bool:
-        """Whether messages are to be read as reliable ones: not where somebody offers less, if we take that."""
+        """Say whether messages are to be read as reliable ones.
+
+        They are not where a publisher offers less and we accept that.
+        """
         if self._qos.reliability == ReliabilityPolicy.BEST_EFFORT:
             return False
         endpoints = (
@@ -665,7 +690,7 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def _accept_direct(self, header: Any) -> bool:
-        """For the object with *header* of another process: whether it is wanted and new here."""
+        """Say whether an object of another process, with *header*, is wanted and new here."""
         if self._by_message:
             # Whoever changes back has the lock from its look at what was ignored to the change:
             # what came in between would be missed, or come by a message behind what is newer.
@@ -710,10 +735,11 @@ class AdaptedSubscription(Generic[T]):
             self._drain()
 
     def _take(self, message: Any) -> bool:
-        """Put what a message becomes into the queue; whether it could be read."""
+        """Put what a message becomes into the queue; return whether it could be read."""
         self.queue.make_room()
         if self._frame_maker is not None and self._frame_maker.all_in_use():
-            self.queue.drop_oldest(self._frame_maker.made)  # type: ignore[arg-type] # then T is Frame
+            # T is Frame then.
+            self.queue.drop_oldest(self._frame_maker.made)  # type: ignore[arg-type]
         try:
             item = self._adapter.to_custom(message)
         except Exception as error:
@@ -728,13 +754,18 @@ class AdaptedSubscription(Generic[T]):
         return True
 
     def _go_on(self) -> None:
-        """Have the executor run the callback for what waits, unless that has to wait for room in a window."""
+        """Let the executor run the callback for what waits.
+
+        Nothing is done if that has to wait for room in a window.
+        """
         if self._wake is not None and len(self.queue) and not self.queue.shut:
             self._wake()
 
     def _drain(self) -> None:
-        """Run the callback for each queued object, one after the other on any kind of executor. What comes meanwhile is for its next turn:
-        a callback that is slower than the camera must not keep the executor from all the rest.
+        """Run the callback for each queued object, one after the other on any kind of executor.
+
+        What comes meanwhile is for its next turn: a callback that is slower than the camera must
+        not keep the executor from everything else.
         """
         with self._drain_lock:
             try:
@@ -752,7 +783,10 @@ class AdaptedSubscription(Generic[T]):
                 self._go_on()
 
     async def _drain_coroutine(self) -> None:
-        """As :meth:`_drain`, for a callback that is awaited. One at a time: what comes meanwhile waits for it."""
+        """Run a callback that is awaited, as :meth:`_drain` does for others.
+
+        One at a time: what comes meanwhile waits for it.
+        """
         self.queue.fetch()
         if self._draining:
             return
@@ -797,7 +831,7 @@ class AdaptedSubscription(Generic[T]):
         self._end(item)
 
     def _end(self, item: Any, raised: BaseException | None = None) -> None:
-        """After its callback."""
+        """End an object after its callback."""
         if self._adapter.leased and item.borrowed and not item.released:
             error = self._adapter.end(item)
             if error is not None:
@@ -813,7 +847,10 @@ class AdaptedSubscription(Generic[T]):
         return self._choice
 
     def statistics(self) -> SubscriptionStatistics:
-        """Counters, the kind of link that is in use, and why. From any thread; see :class:`SubscriptionStatistics`."""
+        """Return counters, the kind of link that is in use, and why.
+
+        Any thread may call it; see :class:`SubscriptionStatistics`.
+        """
         windows = self._windows()
         least = min(windows, key=lambda each: (each.granted, each.asked), default=_NO_WINDOW)
         fullest = max(windows, key=lambda each: each.full_s, default=_NO_WINDOW)
@@ -837,7 +874,12 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def destroy(self) -> None:
-        """Unsubscribe, and release the objects that wait. Also from the callback. A second call does nothing."""
+        """Unsubscribe, and release the objects that wait.
+
+        A second call does nothing.
+
+        The callback may call this, too.
+        """
         with self._rung_lock:
             if self._closed:
                 return
@@ -863,7 +905,10 @@ class AdaptedSubscription(Generic[T]):
 
 
 def _forget_variables(raised: BaseException) -> None:
-    """Empty the frames of functions that have ended by *raised*, or by what that came from. The lines that it names stay."""
+    """Empty the frames of functions that ended by *raised*, or by its causes.
+
+    The lines that it names stay.
+    """
     seen: set[int] = set()
     error: BaseException | None = raised
     while error is not None and id(error) not in seen:

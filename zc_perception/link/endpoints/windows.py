@@ -1,4 +1,7 @@
-"""How many frames at a time publishers let a subscription hold: where that is fewer than it asked for, and where it holds them all."""
+"""Compare the frames that publishers let a subscription hold with what it asked for.
+
+Also find windows in which it holds all frames that it may.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ STALLED_S = 1.0
 
 
 def full_s(window: int, in_hand: Sequence[tuple[int, float]]) -> float:
-    """For how many seconds a *window* has been full; 0 while it isn't.
+    """Return for how many seconds a *window* has been full; 0 while it isn't.
 
     :param in_hand: the sequence of each frame that is held, and for how many seconds.
     """
@@ -21,12 +24,12 @@ def full_s(window: int, in_hand: Sequence[tuple[int, float]]) -> float:
 
 
 def describe_in_hand(in_hand: Sequence[tuple[int, float]]) -> str:
-    """Which frames, and for how long."""
+    """Say which frames are held, and for how long."""
     return ', '.join(f'frame {sequence} for {seconds:.1f} s' for sequence, seconds in in_hand)
 
 
 def describe_full(window: int, in_hand: Sequence[tuple[int, float]], slow: TooSlow | None) -> str:
-    """Why no frame comes while a *window* is full."""
+    """Say why no frame comes while a *window* is full."""
     which = describe_in_hand(in_hand)
     if slow is None:
         return f'this consumer holds all {window} that it may: {which}'
@@ -37,8 +40,8 @@ def describe_full(window: int, in_hand: Sequence[tuple[int, float]], slow: TooSl
 class Window:
     """What one connection was granted.
 
-    :param publisher_id: whose it is.
-    :param connection: another one for each time that the publisher was connected to.
+    :param publisher_id: of the publisher.
+    :param connection: a new number for each time that the publisher was connected to.
     :param granted: frames that may be held at the same time.
     :param asked: how many were asked for.
     :param in_hand: the sequence of each frame that is held, and for how many seconds.
@@ -52,12 +55,12 @@ class Window:
 
     @property
     def full_s(self) -> float:
-        """For how many seconds it has been full, so that nothing more comes; 0 while it isn't."""
+        """Return for how many seconds it has been full, so that nothing comes; 0: it isn't."""
         return full_s(self.granted, self.in_hand)
 
 
 class TooSlow(NamedTuple):
-    """Why somebody holds all frames: the work on them takes so long; and what to do about that."""
+    """Work that takes too long, so that all frames are held; and what to do about it."""
 
     what: str
     advice: str
@@ -69,7 +72,7 @@ SLOW_CALLBACK = TooSlow(
 
 
 class WindowWarnings:
-    """What a subscription has to say of its windows.
+    """What a subscription has to say about its windows.
 
     :param warn: logs a sentence.
     """
@@ -79,7 +82,10 @@ class WindowWarnings:
         self._full = Seldom(warn, 10.0)
 
     def say(self, windows: Sequence[Window], slow: TooSlow | None = None) -> None:
-        """Warn of each connection's window that is smaller than what was asked for, once, and of full ones soon, and again seldom.
+        """Warn of windows.
+
+        Each connection's window that is smaller than what was asked for is reported once. Full
+        ones are reported soon, and then rarely.
 
         :param slow: why windows are full; ``None``: frames are kept.
         """

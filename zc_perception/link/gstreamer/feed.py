@@ -1,4 +1,7 @@
-"""Keeps a pipeline running over the frames of a queue: what an element does wrong ends the run, and another one begins after a pause."""
+"""Keep a pipeline running over the frames of a queue.
+
+If an element fails, the run ends, and another one begins after a pause.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class FeedStatistics:
 
     :param frames: that went into the pipeline.
     :param held: that it has now.
-    :param failed: runs that an error or the end of the stream has ended.
+    :param failed: runs that were ended by an error or by the end of the stream.
     :param failure: the latest of these, while no run goes on; empty: one does.
     :param lost: frames that could not go in.
     :param units: access units that came out.
@@ -66,17 +69,19 @@ class FeedStatistics:
 
 
 def rate_of(one: FrameData, other: FrameData) -> float:
-    """Frames per second as two frames show it, in whole ones; 0: they don't."""
+    """Return frames per second as two frames show it, in whole ones; 0: they don't."""
     apart_ns = other.captured_ns - one.captured_ns
     frames = max(1, other.sequence - one.sequence)
     return float(min(1000, max(1, round(1e9 * frames / apart_ns)))) if apart_ns > 0 else 0.0
 
 
 class FrameFeed:
-    """Feeds one pipeline. It owns the thread ``gstreamer NAME``, the pipeline, and the frames in it.
+    """Feeds one pipeline.
+
+    It owns the thread ``gstreamer NAME``, the pipeline, and the frames in it.
 
     :param description: the pipeline's text, which begins behind the frames.
-    :param listeners: how many want what comes out of it. While there is none, frames are let go;
+    :param listeners: returns how many want the output. While there is none, frames are let go;
         for each new one a picture is begun. Asked on the thread, for each frame.
     :param take: gets access units of the sink, on a thread of its own.
     :param warn: gets a sentence when a run has failed.
@@ -124,7 +129,10 @@ class FrameFeed:
             raise
 
     def formats(self) -> tuple[Format, ...] | None:
-        """See :meth:`FramePipeline.formats`; ``None`` also while a device is not there that the pipeline needs."""
+        """Return the formats, see :meth:`FramePipeline.formats`.
+
+        ``None`` also while a device is missing that the pipeline needs.
+        """
         pipeline = FramePipeline(self._gst, self._description, self._lent)
         try:
             return pipeline.formats()
@@ -209,7 +217,7 @@ class FrameFeed:
         return pipeline
 
     def _push(self, pipeline: FramePipeline, frame: Frame) -> Frame | None:
-        """``None``: the frame is the pipeline's now."""
+        """Push a frame; ``None``: the frame is the pipeline's now."""
         fence = frame.data.acquire_fence
         try:
             if fence is not None and not fence.wait(_FENCE_S):
@@ -270,15 +278,25 @@ class FrameFeed:
         self._ended = [each for each in (*self._ended, pipeline) if each.stuck]
 
     def statistics(self) -> FeedStatistics:
-        """A snapshot."""
+        """Return a snapshot."""
         pipeline, units = self._pipeline, self._units
         now = (0, 0, 0) if units is None else (units.unknown, units.reordered, units.bare)
         unknown, reordered, bare = (a + b for a, b in zip(self._counts, now, strict=True))
         return FeedStatistics(
-            self._frames, self._lent.out, self._failed, self._failure, self._lost, '' if pipeline is None else pipeline.caps,
-            self._taken, unknown, reordered, bare, self._lent.mapped, sum(each.stuck for each in self._ended),
+            self._frames,
+            self._lent.out,
+            self._failed,
+            self._failure,
+            self._lost,
+            '' if pipeline is None else pipeline.caps,
+            self._taken,
+            unknown,
+            reordered,
+            bare,
+            self._lent.mapped,
+            sum(each.stuck for each in self._ended),
             () if pipeline is None else tuple(pipeline.warnings),
-        )  # fmt: skip
+        )
 
     def stop(self) -> None:
         """End the run; sinks write what they still have. A second call does nothing."""
@@ -288,6 +306,9 @@ class FrameFeed:
             thread.join(_JOIN_S)
 
     def close(self) -> None:
-        """Stop for good. What a stuck element holds stays lent until it lets go."""
+        """Stop for good.
+
+        What a stuck element holds stays lent until the element lets go.
+        """
         self.stop()
         self._lent.close()

@@ -1,4 +1,7 @@
-"""Takes H.264 out of the end of a pipeline: each access unit with the header of the frame that it shows."""
+"""Take H.264 out of the end of a pipeline.
+
+Each access unit gets the header of the frame that it shows.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class AccessUnit:
 
 
 def nal_types(data: bytes) -> list[int]:
-    """Types of the NAL units up to the first slice."""
+    """Return the types of the NAL units up to the first slice."""
     found = []
     for match in _NAL.finditer(data):
         found.append(match[1][0] & 31)
@@ -77,8 +80,12 @@ class AccessUnits:
         self._stop = threading.Event()
         self.unknown = self.reordered = self.bare = 0
         for key, value in (
-            ('sync', False), ('emit-signals', False), ('enable-last-sample', False), ('max-buffers', _MOST_WAITING), ('drop', False),
-        ):  # fmt: skip
+            ('sync', False),
+            ('emit-signals', False),
+            ('enable-last-sample', False),
+            ('max-buffers', _MOST_WAITING),
+            ('drop', False),
+        ):
             gst.set_property(pipeline.sink, key, value)
         with Reference(gst, gst.gst_caps_from_string(CAPS.encode())) as caps:
             gst.gst_app_sink_set_caps(pipeline.sink, caps.address)
@@ -135,7 +142,7 @@ class AccessUnits:
         return AccessUnit(header, data, key, width.value, height.value)
 
     def close(self) -> None:
-        """Take no more, before the pipeline is closed."""
+        """Stop taking units, before the pipeline is closed."""
         self._stop.set()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_S)

@@ -1,8 +1,9 @@
-"""Frames that are lent to a pipeline: a ``GstMemory`` over each buffer of a frame, whose lease ends when the last of them is freed.
+"""Lend frames to a pipeline: a ``GstMemory`` over each buffer of a frame.
 
-Elements may put the memories into other buffers, so the memories are watched and not the buffer.
-GStreamer tells of the end of a memory by calling a C function with an address of our choice and
-the memory's own: that of :func:`g_async_queue_push`, and a queue. So no Python runs in a thread of
+The frame's lease ends when the last of these memories is freed. Elements may put the memories into
+other buffers, so the memories are watched and not the buffer. When a memory ends, GStreamer calls
+a C function with an address of our choice and the memory's own. The function is
+:func:`g_async_queue_push`, and our address is a queue. So no Python runs in a thread of
 GStreamer's, not even while the interpreter ends. A thread of ours takes the addresses out of the
 queue.
 
@@ -53,7 +54,7 @@ class _Lent:
 
 
 class _Allocator:
-    """An allocator of GStreamer's, of which it may be asked whether elements map its memories."""
+    """An allocator of GStreamer's that can tell whether elements map its memories."""
 
     def __init__(
         self, gst: GStreamer, kind: BufferKind, mapped: Callable[[], None] | None
@@ -77,7 +78,7 @@ class _Allocator:
             record.mem_map = ctypes.cast(self._look, c_void_p).value
 
     def memory(self, fd: int, size: int) -> int:
-        """A memory that owns *fd*."""
+        """Return a memory that owns *fd*."""
         if self._dmabuf:
             return int(self._gst.gst_dmabuf_allocator_alloc(self._address, fd, size) or 0)
         return int(self._gst.gst_fd_allocator_alloc(self._address, fd, size, 0) or 0)
@@ -124,12 +125,12 @@ class LentFrames:
         self._thread.start()
 
     def _on_map(self) -> None:
-        """On a thread of GStreamer's, for a frame that is looked at."""
+        """Note that a frame is read by the CPU; runs on a thread of GStreamer's."""
         self._mapped = True
 
     @property
     def out(self) -> int:
-        """Frames that the pipeline holds."""
+        """Return the number of frames that the pipeline holds."""
         return self._num_out
 
     @property
@@ -138,13 +139,15 @@ class LentFrames:
         return self._mapped
 
     def forget_mapped(self) -> None:
-        """Another pipeline begins, whose elements may read nothing."""
+        """Begin another pipeline, whose elements may not read frames."""
         self._mapped = self._looking = False
         self._unbooked.clear()
         self._lent = 0
 
     def buffer(self, frame: Frame, pts_ns: int) -> int:
-        """A buffer over the frame's memory, with its planes' places; the frame is lent from here on.
+        """Make a buffer over the frame's memory, with the places of its planes.
+
+        The frame is lent from here on.
 
         :raises AllocationError: there is no descriptor or memory left. The frame is still the
             caller's.
@@ -192,7 +195,7 @@ class LentFrames:
         return buffer
 
     def _book(self, num_bytes: int, looks: bool) -> None:
-        """Frames are booked once it is known that their like are read."""
+        """Book frames once it is known that such frames are read."""
         self._lent += 1
         self._looking |= looks
         self._unbooked.append(num_bytes)
@@ -227,7 +230,11 @@ class LentFrames:
             self._gst.g_async_queue_unref(self._freed)
 
     def close(self) -> None:
-        """Lend no more. The thread ends with the last frame that comes back; those that are back already are waited for."""
+        """Lend no more.
+
+        The thread ends with the last frame that comes back. Frames that are already back are
+        waited for.
+        """
         with self._lock:
             if self._closed:
                 return

@@ -1,4 +1,8 @@
-"""One run of a pipeline that begins at our frames: from its text to its end, its error, or the moment at which nobody wants it any more."""
+"""One run of a pipeline that begins with our frames.
+
+It goes from the pipeline's text to its end, its error, or the moment when it is not needed any
+more.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +37,14 @@ _FLOW_OK = 0
 
 
 class PipelineError(ZcError):
-    """A pipeline can't run, or has failed. The message says what said so."""
+    """A pipeline can't run, or has failed.
+
+    The message names the element that said so.
+    """
 
 
 def complete(description: str) -> str:
-    """*description* with our source in front.
+    """Return *description* with our source in front.
 
     :raises ConfigError: it begins with a source of its own, or something around it is for a shell.
     """
@@ -53,11 +60,13 @@ def complete(description: str) -> str:
 
 
 class FramePipeline(BarePipeline):
-    """A pipeline over frames. All methods but :meth:`close` belong to one thread.
+    """A pipeline over frames.
+
+    All methods but :meth:`close` belong to one thread.
 
     :param description: see :func:`complete`.
-    :param framerate: 0: nobody knows. Encoders wait for one frame more then.
-    :param refused: caps that are not offered: an element that seemed to take them did not.
+    :param framerate: 0: unknown. Encoders wait for one frame more then.
+    :param refused: caps that are not offered, because an element that seemed to take them did not.
     :raises ConfigError: it can't be understood, or an element is missing.
     """
 
@@ -85,10 +94,14 @@ class FramePipeline(BarePipeline):
         self._base_ns = 0
         self._closing: threading.Thread | None = None
         for name, value in (
-            ('is-live', True), ('format', 'time'), ('do-timestamp', False), ('block', False), ('min-latency', _LATENCY_NS),
+            ('is-live', True),
+            ('format', 'time'),
+            ('do-timestamp', False),
+            ('block', False),
+            ('min-latency', _LATENCY_NS),
             # The window of the subscription bounds what waits in it.
             ('max-bytes', 0),
-        ):  # fmt: skip
+        ):
             gst.set_property(self._source, name, value)
         if self.sink and not gst.has_property(self.sink, 'max-buffers'):
             self.close()
@@ -99,7 +112,7 @@ class FramePipeline(BarePipeline):
         self.use_system_clock()
 
     def _peer_caps(self) -> Reference:
-        """What the element behind our source takes now."""
+        """Return the caps that the element behind our source takes now."""
         pad = self._gst.gst_element_get_static_pad(self._source, b'src')
         try:
             return Reference(self._gst, self._gst.gst_pad_peer_query_caps(pad, None))
@@ -111,7 +124,9 @@ class FramePipeline(BarePipeline):
             return bool(self._gst.gst_caps_can_intersect(offer.address, accepted.address))
 
     def formats(self) -> tuple[Format, ...] | None:
-        """The linear formats that the pipeline takes; ``None``: any. Its devices are opened for that.
+        """Return the linear formats that the pipeline takes; ``None``: any.
+
+        Its devices are opened for that.
 
         :raises PipelineError: an element can't open what it needs.
         """
@@ -128,7 +143,10 @@ class FramePipeline(BarePipeline):
             )
 
     def start(self) -> None:
-        """:raises PipelineError: an element can't run."""
+        """Start the pipeline.
+
+        :raises PipelineError: an element can't run.
+        """
         # PTS count from here, whenever which element begins.
         self._base_ns = time.monotonic_ns()
         self._gst.gst_element_set_start_time(self._pipeline, CLOCK_TIME_NONE)
@@ -136,7 +154,7 @@ class FramePipeline(BarePipeline):
         self._set_state(State.PLAYING)
 
     def pts_of(self, data: FrameData) -> int:
-        """The next frame's time stamp."""
+        """Return the next frame's time stamp."""
         pts = (data.captured_ns - self._base_ns) // TICK_NS * TICK_NS
         # Frames of before the start, and of several cameras: encoders want each to be later than
         # the one before.
@@ -144,9 +162,11 @@ class FramePipeline(BarePipeline):
         return self._last_pts
 
     def push(self, frame: Frame, pts_ns: int) -> bool:
-        """Hand a frame over, which is the pipeline's from here on. ``False``: it takes none, and the frame is released.
+        """Hand a frame over, which is the pipeline's from here on.
 
-        :raises PipelineError: nothing that can be said of the frame suits the pipeline. The frame
+        ``False``: the pipeline takes none, and the frame is released.
+
+        :raises PipelineError: no caps of the frame suit the pipeline. The frame
             is still the caller's then, as with every error.
         """
         data = frame.data
@@ -158,7 +178,7 @@ class FramePipeline(BarePipeline):
         return bool(self._gst.gst_app_src_push_buffer(self._source, buffer) == _FLOW_OK)
 
     def offers(self, data: FrameData) -> list[str]:
-        """Caps of a frame, the best first."""
+        """Return the caps of a frame, the best first."""
         dmabuf, found = data.buffers[0].kind is BufferKind.DMABUF, list[str]()
         understood = dmabuf and self._gst.version >= _DRM_SINCE
         for drm in (True, False) if understood else (False,):
@@ -194,7 +214,7 @@ class FramePipeline(BarePipeline):
             self._gst.gst_app_src_set_caps(self._source, caps.address)
 
     def force_key_unit(self) -> None:
-        """Have the encoder begin a new picture, with all that is needed to decode it."""
+        """Let the encoder begin a new picture, with all that is needed to decode it."""
         event = self._gst.gst_video_event_new_upstream_force_key_unit(CLOCK_TIME_NONE, 1, 0)
         self._gst.gst_element_send_event(self.sink, event)
 
@@ -214,7 +234,10 @@ class FramePipeline(BarePipeline):
             time.sleep(_POLL_S)
 
     def close(self) -> None:
-        """Stop it within a second, on a thread of its own; an element that is stuck keeps that thread, and the frames that it holds."""
+        """Stop it within a second, on a thread of its own.
+
+        An element that is stuck keeps that thread, and the frames that it holds.
+        """
         if self._closing is None:
             self._closing = threading.Thread(
                 target=super().close, name='gstreamer stop', daemon=True

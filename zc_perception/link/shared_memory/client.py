@@ -1,10 +1,10 @@
-"""The consumer's end: it receives the frames of one publisher of another process as ordinary Frames.
+"""The consumer's end: it receives the frames of another process's publisher as ordinary Frames.
 
 A connection begins with a :class:`Greeting`: connect, say HELLO, await the answer. Then
-:class:`SharedMemoryClient` receives: whoever polls :meth:`SharedMemoryClient.fileno` calls
+:class:`SharedMemoryClient` receives: the thread that polls :meth:`SharedMemoryClient.fileno` calls
 :meth:`~SharedMemoryClient.receive`, and there is no other thread in between. The descriptor stays
-the same from one connection to the next. Somebody calls :meth:`~SharedMemoryClient.approach` until
-there is one.
+the same from one connection to the next. The owner calls :meth:`~SharedMemoryClient.approach`
+until there is a connection.
 """
 
 from __future__ import annotations
@@ -68,15 +68,17 @@ _FROM_HERE = ('closed', 'retargeted', 'constraints')
 
 
 class Greeting:
-    """An attempt to connect: it says HELLO at a producer's socket and awaits the answer. Nothing here waits. After a WELCOME
-    the caller owns the socket. If there is none, the caller closes this object.
+    """An attempt to connect: it says HELLO at a producer's socket and awaits the answer.
+
+    Nothing here waits. After a WELCOME the caller owns the socket. Without one, the caller closes
+    this object.
 
     ``noted`` says why the producer lets this consumer wait, once it has said so: then no time is
     set for the answer.
 
-    :raises PeerGoneError: nobody listens there.
-    :raises SilentError: as many wait there already as can.
-    :raises ProtocolError: somebody listens who is not trusted.
+    :raises PeerGoneError: no process listens there.
+    :raises SilentError: the queue of connections there is full.
+    :raises ProtocolError: a process listens that is not trusted.
     """
 
     def __init__(self, path: Path, hello: Hello, allowed_uids: Collection[int]) -> None:
@@ -114,16 +116,16 @@ class Greeting:
             raise
 
     def fileno(self) -> int:
-        """Readable when :meth:`answer` has one."""
+        """Return the descriptor that is readable when :meth:`answer` has one."""
         return self.socket.fileno()
 
     def answer(self) -> Welcome | None:
-        """What the producer grants, or ``None``: it hasn't answered yet.
+        """Return what the producer grants; ``None``: it hasn't answered yet.
 
         :raises SilentError: the time is over.
         :raises PeerGoneError: the producer has gone.
         :raises RefusedError: the producer said why.
-        :raises ProtocolError: the producer isn't one that we talk to, or breaks the protocol.
+        :raises ProtocolError: we don't talk to this producer, or it breaks the protocol.
         """
         packet = self._packet()
         if packet is None:
@@ -173,15 +175,20 @@ class Greeting:
 
 
 def somebody_listens(error: ZcError) -> bool:
-    """Whether an attempt that ended by *error* has met somebody who may be the publisher that was asked for."""
+    """Say whether an attempt that ended by *error* has met a process.
+
+    It may be the publisher that was asked for.
+    """
     if isinstance(error, RefusedError):
         return error.code != RefusalCode.OTHER_PUBLISHER
     return isinstance(error, SilentError)
 
 
 def worth_patience(error: ZcError) -> bool:
-    """Whether to try again every few seconds only. True if the producer has refused us for good, which a new announcement ends, or
-    doesn't answer. False if the producer isn't there yet, or is busy: that ends soon.
+    """Say whether to try again every few seconds only.
+
+    True if the producer doesn't answer, or has refused us for good, which a new announcement ends.
+    False if the producer isn't there yet, or is busy: that ends soon.
     """
     return isinstance(error, SilentError) or (
         isinstance(error, RefusedError) and error.code != RefusalCode.BUSY
@@ -197,11 +204,11 @@ class ClientStatistics:
     :param held: frames that the producer counts as held here.
     :param received: frames since start.
     :param dropped: frames that the producer dropped because this consumer was too slow.
-    :param abandoned: frames that nobody released.
-    :param connections: how often it was welcome.
+    :param abandoned: frames that were forgotten, not released.
+    :param connections: how often the producer has welcomed it.
     :param ended: by reason, how connections and attempts ended (eof, refused, gone, or a protocol
         error's).
-    :param last_end: the latest in words; empty without.
+    :param last_end: the latest of them in words; empty: there was none.
     :param in_hand: the sequence of each frame that is held here, and for how many seconds.
     """
 
@@ -229,20 +236,22 @@ class SharedMemoryClient:
 
     :param path: the announcement's ``socket``.
     :param name: of this consumer, for diagnostics at both ends.
-    :param publisher_id: the announcement's; empty: whoever listens at *path*.
-    :param window: frames that are held at the same time.
+    :param publisher_id: the announcement's; empty: any publisher that listens at *path*.
+    :param window: how many frames may be held at the same time.
     :param depth: newest frames that the producer keeps while the window is full.
     :param history: ask for the frames that a transient_local publisher keeps.
     :param requirements: what the buffers have to be like.
     :param trial_import: imports a slot's buffers before its first frame, on the thread that
         receives. If it raises, the producer is told the reason and left, until :meth:`retarget`
-        says that there are other buffers. So is one whose buffers don't suit otherwise.
+        says that there are other buffers. The same happens to a producer whose buffers don't suit
+        for another reason.
     :param allowed_uids: users whose producers are trusted, besides this one and root.
 
-    ``last_end`` says how the latest connection or attempt ended; ``listens``, whether that met
-    somebody who may be the publisher; ``parted_s``, when the latest connection ended that had
-    lasted for a second, a CLOCK_MONOTONIC second, 0 without one; ``dropped``, how many frames up
-    to the one that came last the producer dropped, because this consumer was too slow.
+    ``last_end`` says how the latest connection or attempt ended. ``listens`` says whether that
+    attempt met a process that may be the publisher. ``parted_s`` is when the latest connection
+    ended that had lasted for a second, in seconds of CLOCK_MONOTONIC; 0: there was none.
+    ``dropped`` counts the frames, up to the one that came last, that the producer dropped because
+    this consumer was too slow.
     """
 
     def __init__(
@@ -290,8 +299,10 @@ class SharedMemoryClient:
         in_child(Turn.LINKS, self._after_fork)
 
     def fileno(self) -> int:
-        """Readable when :meth:`receive` may have something, or something to give back: a frame was forgotten, a release fence of this
-        process has signalled, or the socket has room again.
+        """Return the descriptor that is readable when :meth:`receive` may have work.
+
+        That is: there is a frame, or something to give back: a frame was forgotten, a release
+        fence of this process has signalled, or the socket has room again.
         """
         return self._epoll.fileno()
 
@@ -301,7 +312,7 @@ class SharedMemoryClient:
         return self._slots is not None
 
     def _attempt(self) -> None:
-        """Go on with the attempt that is under way, or begin one; ``_connecting`` held."""
+        """Go on with the attempt under way, or begin one; called with ``_connecting`` held."""
         with self._lock:
             greeting, self._greeting = self._greeting, None
             target, path, hello = self._target, self._path, self._hello
@@ -341,19 +352,27 @@ class SharedMemoryClient:
                 self._welcomed_at = time.monotonic()
                 self._depth = welcome.depth
                 slots = RemoteSlots(
-                    greeting.socket, self._epoll, greeting.peer, self.name, welcome.window, self._requirements, self._trial_import,
+                    greeting.socket,
+                    self._epoll,
+                    greeting.peer,
+                    self.name,
+                    welcome.window,
+                    self._requirements,
+                    self._trial_import,
                     _ringer(self._bell),
-                )  # fmt: skip
+                )
                 self._epoll.register(greeting.fileno(), select.EPOLLIN)
                 self._slots = slots
 
     def approach(self) -> float | None:
-        """Connect if that is due, and never wait: the next call goes on, worth it when :attr:`awaited` is readable. It is due at once after
-        a producer that served us for a second has gone, then less and less often, but at least
-        twice a second; every 5 s if it doesn't answer or refuses us for good (not allowed,
+        """Connect if that is due, and never wait.
+
+        The next call goes on; call it when :attr:`awaited` is readable. Connecting is due at once
+        after a producer that served us for a second has gone, then less and less often, but at
+        least twice a second; every 5 s if it doesn't answer or refuses us for good (not allowed,
         constraints, version, another publisher).
 
-        :returns: seconds until it is worth calling again; ``None`` while connected, after close,
+        :returns: seconds until the next call is useful; ``None`` while connected, after close,
             and while only :meth:`retarget` could change something.
         """
         with self._connecting:
@@ -390,7 +409,10 @@ class SharedMemoryClient:
         return fd if fd >= 0 else None
 
     def retarget(self, path: Path, publisher_id: str = '') -> None:
-        """A new announcement has come: the next :meth:`approach` connects there, at once. Ends a connection to somebody else."""
+        """Note a new announcement: the next :meth:`approach` connects there, at once.
+
+        A connection to another place ends.
+        """
         with self._lock:
             self._announced += 1
             self._unusable = False
@@ -403,14 +425,16 @@ class SharedMemoryClient:
             self._retry.start_over()
 
     def _give_up(self) -> None:
-        """Lock held: leave the attempt that is under way."""
+        """Leave the attempt that is under way; called with the lock held."""
         greeting, self._greeting = self._greeting, None
         if greeting is not None:
             greeting.close()
 
     def receive(self) -> Frame | None:
-        """The next frame, whose lease is the caller's, or ``None``: there is none, or much else before it, and :meth:`fileno` stays
-        readable. Never blocks and never raises; a connection that ended is counted.
+        """Return the next frame, whose lease is the caller's; ``None``: there is none.
+
+        ``None`` may also mean that much else came before it; then :meth:`fileno` stays readable.
+        Never blocks and never raises; a connection that ended is counted.
         """
         with self._lock:
             slots = self._slots
@@ -455,7 +479,10 @@ class SharedMemoryClient:
             return None
 
     def wait(self, epoll: select.epoll, timeout_s: float) -> None:
-        """Wait until *epoll*, of which :meth:`fileno` is a part, is readable. May fetch what the socket has for :meth:`receive`."""
+        """Wait until *epoll*, of which :meth:`fileno` is a part, is readable.
+
+        It may already fetch what the socket has for :meth:`receive`.
+        """
         slots = self._slots
         if slots is None:
             epoll.poll(timeout_s)
@@ -468,7 +495,9 @@ class SharedMemoryClient:
                 os.eventfd_read(self._bell.fileno())
 
     def _other_packet(self, slots: RemoteSlots, came: CameUnread) -> tuple[Frame, int] | None:
-        """What the receiver has not admitted: everything but a plain FRAME. Owns the descriptors.
+        """Handle what the receiver has not admitted: everything but a plain FRAME.
+
+        It owns the descriptors.
 
         :raises ProtocolError: it may not come.
         """
@@ -515,12 +544,12 @@ class SharedMemoryClient:
             close_all(fds)
 
     def _count_end(self, reason: str, text: str) -> None:
-        """Lock held."""
+        """Count how a connection ended; called with the lock held."""
         self._ended[reason] += 1
         self.last_end = text
 
     def _end(self, reason: str, text: str) -> None:
-        """Lock held."""
+        """End the connection; called with the lock held."""
         slots, now = self._slots, time.monotonic()
         settled = slots is not None and now - self._welcomed_at >= _SETTLED_S
         if settled:
@@ -548,7 +577,7 @@ class SharedMemoryClient:
                 self._retry.failed()
 
     def statistics(self) -> ClientStatistics:
-        """A snapshot."""
+        """Return a snapshot."""
         with self._lock:
             slots = self._slots
             window, depth, held, abandoned = (
@@ -557,9 +586,19 @@ class SharedMemoryClient:
                 else (slots.window, self._depth, slots.out, slots.abandoned)
             )
             return ClientStatistics(
-                slots is not None, window, self._hello.window, depth, held, self._received, self.dropped, self._abandoned + abandoned,
-                self._connections, dict(self._ended), self.last_end, () if slots is None else slots.in_hand(),
-            )  # fmt: skip
+                slots is not None,
+                window,
+                self._hello.window,
+                depth,
+                held,
+                self._received,
+                self.dropped,
+                self._abandoned + abandoned,
+                self._connections,
+                dict(self._ended),
+                self.last_end,
+                () if slots is None else slots.in_hand(),
+            )
 
     def close(self) -> None:
         """Disconnect. Frames that are held stay readable. A second call does nothing."""
@@ -579,7 +618,7 @@ class SharedMemoryClient:
         self.close()
 
     def _after_fork(self) -> None:
-        """In the child: a copy of the socket would hide the parent's death from the producer."""
+        """Close the child's copy of the socket; it would hide the parent's death."""
         self._closed = True
         self._lock = threading.Lock()
         self._connecting = threading.Lock()

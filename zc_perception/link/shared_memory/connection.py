@@ -67,14 +67,16 @@ class ConsumerStatistics:
 
 
 class Connection:
-    """A consumer from its HELLO on. It owns the socket, the leases that the consumer holds, and the frames that wait for it.
+    """A consumer from its HELLO on.
+
+    It owns the socket, the leases that the consumer holds, and the frames that wait for it.
     :meth:`offer` comes from the camera's thread, the rest from the server's.
 
     :param sock: connected, not blocking; owned, closed by :meth:`end`.
     :param holder: unique in the process.
     :param window: granted.
     :param depth: granted.
-    :param watch: makes the server call :meth:`flush` once a fence has signalled. Called with the
+    :param watch: lets the server call :meth:`flush` once a fence has signalled. Called with the
         lock held.
     """
 
@@ -118,7 +120,9 @@ class Connection:
         self._pack = wire.FRAME.pack_into
 
     def offer(self, frame: Frame) -> None:
-        """Send the frame, or keep it while the window is full. Never blocks; the caller keeps its lease.
+        """Send the frame, or keep it while the window is full.
+
+        Never blocks; the caller keeps its lease.
 
         :raises FrameReleasedError: the caller's lease has ended.
         """
@@ -136,7 +140,7 @@ class Connection:
         self._offer_later(frame)
 
     def _hold(self, frame: Frame) -> None:
-        """Lock held: what was sent is leased."""
+        """Note that a frame was sent, so that it is leased; called with the lock held."""
         try:
             delivery = frame.deliver(self.holder)
         except Exception as error:
@@ -149,7 +153,7 @@ class Connection:
             self._out[data.buffer_uid, data.generation] = delivery
 
     def _offer_later(self, frame: Frame) -> None:
-        """The window is full, or the frame has a fence, or others wait before it."""
+        """Keep the frame: the window is full, or it has a fence, or others wait before it."""
         unwanted: list[Frame] = []
         if len(self._pending) >= self._depth:
             # Before the delivery is made, so that the quota has a lease for it.
@@ -187,7 +191,10 @@ class Connection:
             _release(unwanted)
 
     def _flush(self) -> list[Frame]:
-        """Lock held. Returns what is to be released without it."""
+        """Flush; called with the lock held.
+
+        Return what is to be released without it.
+        """
         unwanted: list[Frame] = []
         pending = self._pending
         while pending and len(self._out) < self._window and not self._ended and not self.failure:
@@ -222,7 +229,11 @@ class Connection:
         return unwanted
 
     def _transmit(self, frame: Frame, fence: SyncFile | None) -> bool:
-        """Lock held. ``False``: it wasn't sent, and the consumer doesn't hold it. Otherwise the caller puts its lease into ``_out``."""
+        """Send a frame; called with the lock held.
+
+        ``False``: it wasn't sent, and the consumer doesn't hold it. Otherwise the caller puts its
+        lease into ``_out``.
+        """
         data = frame.data
         uid, generation = data.buffer_uid, data.generation
         newest = self._introduced.get(uid)
@@ -241,9 +252,21 @@ class Connection:
                 self._refuse(RefusalCode.CONSTRAINTS, str(error))
                 return False
         self._pack(
-            self._packet, 0, _FRAME_TYPE, self._length, 0, uid, generation, data.sequence, header.stamp_ns, data.captured_ns,
-            frame.published_ns, data.capture_cost_ns, self._dropped_untold, 0 if fence is None else FLAG_FENCE,
-        )  # fmt: skip
+            self._packet,
+            0,
+            _FRAME_TYPE,
+            self._length,
+            0,
+            uid,
+            generation,
+            data.sequence,
+            header.stamp_ns,
+            data.captured_ns,
+            frame.published_ns,
+            data.capture_cost_ns,
+            self._dropped_untold,
+            0 if fence is None else FLAG_FENCE,
+        )
         try:
             if fence is None:
                 self._send(self._view, SEND_FLAGS)
@@ -268,12 +291,12 @@ class Connection:
     def _set_frame_id(self, frame_id: str) -> None:
         raw = wire.frame_id_bytes(frame_id)
         self._length = wire.FRAME.size + len(raw)
-        self._packet[wire.FRAME.size : self._length] = raw
+        self._packet[slice(wire.FRAME.size, self._length)] = raw
         self._view = memoryview(self._packet)[: self._length]
         self._frame_id = frame_id
 
     def _introduce(self, data: FrameData) -> bool:
-        """Send BUFFERS, once for each slot; lock held."""
+        """Send BUFFERS, once for each slot; called with the lock held."""
         kinds = {buffer.kind for buffer in data.buffers}
         kind = data.buffers[0].kind
         unfit = (
@@ -315,7 +338,7 @@ class Connection:
             self._retire(uid)
 
     def _retire(self, uid: int) -> None:
-        """Lock held."""
+        """Retire a slot; called with the lock held."""
         if self._ended or self.failure or self._introduced.pop(uid, None) is None:
             return
         try:
@@ -324,10 +347,11 @@ class Connection:
             self._send_failed('BUFFER_RETIRED', error)
 
     def move(self, pool: BufferPool) -> bool:
-        """Go on with the buffers of *pool*, which has promised this holder what it was granted. ``False``: it has ended.
+        """Go on with the buffers of *pool*, which has promised this holder what it was granted.
 
-        The consumer keeps the frames that it holds, and gets those that wait for it. It hears of
-        the slots of before that they are retired, each after its last frame.
+        ``False``: the connection has ended. The consumer keeps the frames that it holds, and gets
+        those that wait for it. It is told that the earlier slots are retired, each after its last
+        frame.
         """
         with self._lock:
             if self._ended:
@@ -339,7 +363,7 @@ class Connection:
             return True
 
     def _retire_parting(self) -> None:
-        """Lock held: retire the slots of before of which no frame waits."""
+        """Retire the earlier slots of which no frame waits; called with the lock held."""
         waiting = {frame.data.buffer_uid for frame in self._pending}
         for uid in self._parting - waiting:
             self._retire(uid)
@@ -351,12 +375,18 @@ class Connection:
         return self._window, self._depth
 
     def _send_failed(self, what: str, error: Exception) -> None:
-        """Lock held. A peer that has gone is no failure: its EOF is on the way to the server's thread."""
+        """Note that sending failed; called with the lock held.
+
+        A peer that has gone is no failure: its EOF is on the way to the server's thread.
+        """
         if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
             self._fail('send', f'{what} could not be sent: {error}')
 
     def _fail(self, reason: str, text: str) -> None:
-        """Lock held: the server's thread sees the hang-up and ends the connection."""
+        """Shut the socket down; called with the lock held.
+
+        The server's thread sees the hang-up and ends the connection.
+        """
         self.failure = self.failure or f'{reason}: {text}'
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
@@ -367,7 +397,10 @@ class Connection:
         self._fail(code.name.lower(), text)
 
     def welcome(self, welcome: Welcome, join: Callable[[], None]) -> None:
-        """The first word. *join* makes the connection known to publishers, who wait until it is said."""
+        """Send WELCOME, the first message.
+
+        *join* makes the connection known to publishers, which wait until it is sent.
+        """
         with self._lock:
             join()
             try:
@@ -382,7 +415,9 @@ class Connection:
                 self._refuse(code, text)
 
     def release(self, uid: int, generation: int, fence: SyncFile | None) -> None:
-        """The consumer is done with a frame. Owns *fence*.
+        """Note that the consumer is done with a frame.
+
+        Owns *fence*.
 
         :raises ProtocolError: it doesn't hold that frame.
         """
@@ -403,7 +438,7 @@ class Connection:
             self.flush()
 
     def end(self, quarantine_timeout_s: float) -> int:
-        """Close the socket and take everything back. Returns how many frames the consumer still held."""
+        """Close the socket and take all back; return how many frames the consumer held."""
         with self._lock:
             self._ended = True
             held, self._out = list(self._out.values()), {}
@@ -420,7 +455,7 @@ class Connection:
         self.socket.close()
 
     def _in_hand(self) -> tuple[tuple[int, float], ...]:
-        """Lock held."""
+        """Return what the consumer has; called with the lock held."""
         now = time.monotonic()
         held = [(frame, frame._lease) for frame in self._out.values()]
         return tuple(
@@ -432,18 +467,32 @@ class Connection:
         )
 
     def statistics(self) -> ConsumerStatistics:
-        """A snapshot."""
+        """Return a snapshot."""
         with self._lock:
             return ConsumerStatistics(
-                self.hello.name, self.holder, self.peer.pid, self.peer.uid, self._window, self.hello.window, self._depth, len(self._out),
-                len(self._pending), self._sent, self._dropped, self._trusted_writer, self._in_hand(),
-            )  # fmt: skip
+                self.hello.name,
+                self.holder,
+                self.peer.pid,
+                self.peer.uid,
+                self._window,
+                self.hello.window,
+                self._depth,
+                len(self._out),
+                len(self._pending),
+                self._sent,
+                self._dropped,
+                self._trusted_writer,
+                self._in_hand(),
+            )
 
 
 def take_back(
     pool: BufferPool, holder: str, held: Sequence[Frame], quarantine_timeout_s: float
 ) -> None:
-    """Take *held* back from *holder*, whose process is gone. Its devices may still read: the slots rest until they are done."""
+    """Take *held* back from *holder*, whose process is gone.
+
+    Its devices may still read: the slots rest until the devices are done.
+    """
     revoked: set[DmaBuf] = set()
 
     def quarantine(buffers: Sequence[DmaBuf]) -> Fence:

@@ -52,7 +52,9 @@ class RefusalCode(IntEnum):
 
 
 class ProtocolError(ZcError):
-    """The peer broke a rule of docs/wire.md. What came of it is closed.
+    """The peer broke a rule of docs/wire.md.
+
+    The connection is closed.
 
     :param reason: one word, to count by.
     :param code: what a producer says in REFUSED.
@@ -65,7 +67,10 @@ class ProtocolError(ZcError):
 
 
 class MisfitError(ZcError):
-    """This consumer can't use the producer's buffers: its constraints don't suit, or a trial import failed."""
+    """This consumer can't use the producer's buffers.
+
+    Its constraints don't suit, or a trial import failed.
+    """
 
 
 class RefusedError(ZcError):
@@ -80,8 +85,8 @@ class RefusedError(ZcError):
 
 
 class PeerGoneError(ZcError):
-    """Nobody listens there, or the other end closed."""
+    """No process listens there, or the other end closed."""
 
 
 class SilentError(PeerGoneError):
-    """Somebody listens there and doesn't answer."""
+    """A process listens there and doesn't answer."""

@@ -1,4 +1,4 @@
-"""One connection of a consumer: the producer's slots as they are known here, and the leases on them.
+"""One connection of a consumer: the producer's slots as they are known here, and their leases.
 
 :class:`RemoteSlots` owns the socket and the slots. A :class:`RemoteSlot` owns the slot's buffers,
 as long as both ends use it. A :class:`RemoteLease` is the right to use one generation of a slot.
@@ -106,7 +106,10 @@ class RemoteSlot:
         self.spare: Frame | None = None
 
     def prepare(self, owner: RemoteSlots) -> Frame:
-        """Make the slot's next Frame in advance, while nobody waits. A FRAME message fills in the rest. It has no lease yet."""
+        """Make the slot's next Frame in advance, at a time when no frame waits.
+
+        A FRAME message fills in the rest. It has no lease yet.
+        """
         data = _new(FrameData)
         data.__dict__.update(self._constants, header=_new(Header))
         lease = RemoteLease(owner, self, -1, owner.name)
@@ -114,7 +117,7 @@ class RemoteSlot:
         return Frame(data, cast(Lease, lease))
 
     def close(self) -> None:
-        """Nobody uses it any more: unmap and close."""
+        """Unmap and close the slot, which is not used any more."""
         spare, self.spare = self.spare, None
         if spare is not None:
             spare._lease = None
@@ -122,7 +125,10 @@ class RemoteSlot:
 
 
 class RemoteLease:
-    """The right to use one generation of a remote slot, in this process. The producer sends no more than the window."""
+    """The right to use one generation of a remote slot, in this process.
+
+    The producer sends no more than the window.
+    """
 
     __slots__ = ('ended', 'generation', 'holder', 'pool', 'slot')
 
@@ -135,7 +141,7 @@ class RemoteLease:
 
 
 class CameUnread(NamedTuple):
-    """What a receiver has not admitted, for Python to look at.
+    """What a receiver has not admitted, so that Python looks at it.
 
     :param packet: empty at the end of the connection.
     :param truncated: it was longer, or had more descriptors, than there was room for.
@@ -149,8 +155,10 @@ class CameUnread(NamedTuple):
 
 
 class PlainReceiver:
-    """Receives from the socket of a connection. ``native/receiver.c`` does the same in C, where it is compiled, and hands all but plain
-    FRAMEs that break no rule to :meth:`RemoteSlots.admit` and whoever looks at the rest.
+    """Receives from the socket of a connection.
+
+    ``native/receiver.c`` does the same in C, where it is compiled. Plain FRAMEs that break no rule
+    go to :meth:`RemoteSlots.admit`; everything else goes to Python.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -160,11 +168,16 @@ class PlainReceiver:
         self._packet = memoryview(buffer)
 
     def wait(self, epoll: select.epoll, timeout_s: float) -> None:
-        """Wait until *epoll* is readable, for at most *timeout_s*. May fetch what the socket has, which :meth:`receive` yields next."""
+        """Wait until *epoll* is readable, for at most *timeout_s*.
+
+        It may fetch what the socket has, which :meth:`receive` yields next.
+        """
         epoll.poll(timeout_s)
 
     def receive(self, slots: RemoteSlots) -> tuple[Frame, int] | CameUnread | None:
-        """A frame, and how many were dropped before it; or what else came; ``None``: nothing is there. One thread at a time.
+        """Return a frame and how many were dropped before it; or what else came, or nothing.
+
+        One thread at a time.
 
         :raises ProtocolError: it is a FRAME that may not come.
         """
@@ -188,22 +201,26 @@ class PlainReceiver:
         return CameUnread(self._packet[:size], adopt(ancillary), bool(flags & TRUNCATED), 0)
 
     def close(self) -> None:
-        """Before the socket is closed."""
+        """Stop, before the socket is closed."""
 
     forked = close
 
 
 def _unread(packet: bytes, numbers: list[int], truncated: bool, error: int) -> CameUnread:
-    """For ``native/receiver.c``. Owns the descriptors."""
+    """Make a :class:`CameUnread` for ``native/receiver.c``.
+
+    Owns the descriptors.
+    """
     return CameUnread(packet, own(numbers), truncated, error)
 
 
 class RemoteSlots:
-    """The producer's slots as one connection knows them, and the pool of the frames in them. It owns the socket. Any thread may call it,
-    but only one at a time receives.
+    """The producer's slots as one connection knows them, and the pool of the frames in them.
+
+    It owns the socket. Any thread may call it, but only one at a time receives.
 
     The lock guards leases, fences and RELEASEs. :meth:`admit`, which runs for every frame, takes
-    no lock: it writes to a slot without a lease, and nobody else uses such a slot.
+    no lock: it writes to a slot without a lease, which nothing else uses.
 
     :param sock: connected and welcome, not blocking; owned.
     :param epoll: of the consumer; also gets fences that a release waits for. Borrowed.
@@ -264,7 +281,7 @@ class RemoteSlots:
         return 0 if self._ended else self.admitted - self.released
 
     def count_other(self) -> None:
-        """Something else than a FRAME came.
+        """Note that something other than a FRAME came.
 
         :raises ProtocolError: for too long nothing but that.
         """
@@ -277,7 +294,9 @@ class RemoteSlots:
             )
 
     def introduce(self, message: BuffersMessage, fds: list[OwnedFd]) -> None:
-        """BUFFERS came. Owns the descriptors.
+        """Take in a slot's BUFFERS.
+
+        Owns the descriptors.
 
         :raises ProtocolError: they aren't what the message says, or nothing that may come here.
         :raises MisfitError: this consumer can't use them.
@@ -346,14 +365,28 @@ class RemoteSlots:
             self._send(wire.pack_refused(Refused(RefusalCode.CONSTRAINTS, text)), SEND_FLAGS)
 
     def admit(self, packet: wire.Packet, size: int, fence: SyncFile | None) -> tuple[Frame, int]:
-        """FRAME came: the frame, and how many were dropped before it. Owns *fence*.
+        """Take in a FRAME; return the frame, and how many were dropped before it.
+
+        Owns *fence*.
 
         :raises ProtocolError: it isn't one, or none that may come here.
         """
         try:
             # Few steps: at a camera's pace each of them finds cold caches.
-            (kind, length, zero, uid, generation, sequence, stamp_ns, captured_ns, published_ns, cost_ns, dropped,
-             flags) = _unpack(packet)  # fmt: skip
+            (
+                kind,
+                length,
+                zero,
+                uid,
+                generation,
+                sequence,
+                stamp_ns,
+                captured_ns,
+                published_ns,
+                cost_ns,
+                dropped,
+                flags,
+            ) = _unpack(packet)
             if (
                 length != size
                 or not _LEAST <= size <= _MOST
@@ -422,7 +455,7 @@ class RemoteSlots:
         return frame, dropped
 
     def lease(self, slot: RemoteSlot, generation: int, holder: str) -> RemoteLease:
-        """For :class:`Frame`: one more lease in this process on a slot that is held.
+        """Add a lease in this process on a slot that is held, for :class:`Frame`.
 
         :raises StaleFrameError: that generation has been released.
         """
@@ -438,10 +471,10 @@ class RemoteSlots:
         return RemoteLease(self, slot, generation, holder)
 
     def release(self, lease: RemoteLease, fence: Fence | None = None) -> None:
-        """For :class:`Frame`: drop a lease; after the last one of this process RELEASE is sent. Owns *fence*.
+        """Drop a lease, for :class:`Frame`; after this process's last one send RELEASE.
 
-        A fence of this process can't be sent: RELEASE goes out at the first call after it has
-        signalled.
+        Owns *fence*. A fence of this process can't be sent: RELEASE goes out at the first call
+        after it has signalled.
 
         :raises StaleFrameError: dropped before.
         """
@@ -467,18 +500,24 @@ class RemoteSlots:
         return self.lease(lease.slot, lease.generation, lease.holder)
 
     def hand_out(self, lease: RemoteLease) -> bool:
-        """See :meth:`BufferPool.hand_out`. The producer sends no more than the window."""
+        """Hand out, see :meth:`BufferPool.hand_out`.
+
+        The producer sends no more than the window.
+        """
         return True
 
     def in_hand(self) -> tuple[tuple[int, float], ...]:
-        """Frames that the producer counts as held here: the sequence of each, and for how many seconds."""
+        """Return the sequence of each frame that the producer counts as held here, and its age.
+
+        Ages are in seconds.
+        """
         with self._lock:
             now = time.monotonic_ns()
             held = [slot for slot in self._slots.values() if slot.leases or slot.fences]
             return tuple(sorted((slot.sequence, (now - slot.since_ns) / 1e9) for slot in held))
 
     def abandon(self, lease: RemoteLease, *, forgotten: bool = True) -> None:
-        """For finalizers: have *lease* dropped soon, taking no lock now.
+        """Let *lease* be dropped soon, for finalizers; take no lock now.
 
         :param forgotten: whether that is to be counted: its owner should have released it.
         """
@@ -490,7 +529,11 @@ class RemoteSlots:
             self._ring()
 
     def _take_abandoned(self) -> None:
-        """Nobody calls :meth:`attend` any more. Runs in finalizers too: never waits for the lock, whose holder looks again after it."""
+        """Take back abandoned leases when :meth:`attend` is not called any more.
+
+        It runs in finalizers too, so it never waits for the lock; the lock's holder looks again
+        after it.
+        """
         while not self._abandoned_leases.empty() and self._lock.acquire(blocking=False):
             try:
                 self._drop_abandoned()
@@ -498,7 +541,7 @@ class RemoteSlots:
                 self._lock.release()
 
     def _drop_abandoned(self) -> None:
-        """Lock held."""
+        """Drop abandoned leases; called with the lock held."""
         while not self._abandoned_leases.empty():
             lease, forgotten = self._abandoned_leases.get_nowait()
             if lease.ended:
@@ -527,7 +570,7 @@ class RemoteSlots:
             self._await_room(False)
 
     def _give_back(self, slot: RemoteSlot) -> None:
-        """Lock held: nobody here uses the slot any more, but for its fences."""
+        """Give a slot back that is not used here any more, except by fences; lock held."""
         if self._ended:
             self._forget_fences(slot)
         elif self._leaving:
@@ -553,7 +596,10 @@ class RemoteSlots:
             self._part()
 
     def _await_room(self, wanted: bool) -> None:
-        """Lock held: whether the consumer's descriptor is readable, too, when the socket has room."""
+        """Set whether the descriptor is readable when the socket has room; lock held.
+
+        The descriptor is the consumer's.
+        """
         if wanted is not self._awaits_room:
             self._awaits_room = wanted
             with contextlib.suppress(OSError, ValueError):  # it was closed
@@ -562,9 +608,10 @@ class RemoteSlots:
                 )
 
     def _give_back_last(self, slot: RemoteSlot) -> None:
-        """Lock held: as :meth:`_give_back`, when nobody would send what has to wait.
+        """Give a slot back as :meth:`_give_back` does, when nothing would send what has to wait.
 
-        What isn't released ends with the socket; then the producer itself waits for the devices.
+        Called with the lock held. What isn't released ends with the socket; then the producer
+        itself waits for the devices.
         """
         fence = self._settle_fences(slot) if slot.fences else None
         if slot.fences:
@@ -578,7 +625,10 @@ class RemoteSlots:
             fence.close()
 
     def _settle_fences(self, slot: RemoteSlot) -> SyncFile | None:
-        """Lock held. The fence to send along; ``slot.fences`` keeps what has to be waited for first."""
+        """Return the fence to send along; called with the lock held.
+
+        ``slot.fences`` keeps those that have to be waited for first.
+        """
         pending: list[Fence] = []
         for fence in slot.fences:
             try:
@@ -620,7 +670,10 @@ class RemoteSlots:
                 fence.close()
 
     def _try_send(self, packet: bytes, fence: SyncFile | None) -> bool:
-        """Lock held. ``False``: the socket is full. Owns *fence* unless that."""
+        """Try to send a packet; called with the lock held.
+
+        ``False``: the socket is full. Owns *fence* otherwise.
+        """
         try:
             if fence is None:
                 self._send(packet, SEND_FLAGS)
@@ -638,7 +691,7 @@ class RemoteSlots:
         return True
 
     def retire(self, uid: int) -> None:
-        """BUFFER_RETIRED came: unmap and close once the last frame is released.
+        """Take in BUFFER_RETIRED: unmap and close once the last frame is released.
 
         :raises ProtocolError: there is no such slot.
         """
@@ -656,8 +709,8 @@ class RemoteSlots:
     def leave(self) -> None:
         """End the conversation from here.
 
-        The producer must not use the buffers of frames that are held still: the socket is closed
-        after the last of them. Until then the producer can send nothing more.
+        The producer must not use the buffers of frames that are still held. So the socket is
+        closed after the last of them. Until then the producer can send nothing more.
         """
         with self._lock:
             if self._ended or self._leaving:
@@ -683,7 +736,7 @@ class RemoteSlots:
         self._take_abandoned()
 
     def _part(self) -> None:
-        """Lock held: nothing is held any more."""
+        """Close the socket, when nothing is held any more; called with the lock held."""
         while self._unsent:
             packet, fence = self._unsent.popleft()
             if not self._try_send(packet, fence):
@@ -692,7 +745,10 @@ class RemoteSlots:
         self._close()
 
     def end(self) -> None:
-        """The conversation is over. Frames that are held stay readable; each slot is unmapped and closed with its last one."""
+        """End the conversation.
+
+        Frames that are held stay readable; each slot is unmapped and closed with its last one.
+        """
         with self._lock:
             if self._ended:
                 return
@@ -706,7 +762,7 @@ class RemoteSlots:
                 slot.close()
 
     def _close(self) -> None:
-        """Lock held."""
+        """Close everything; called with the lock held."""
         self._ended = True
         self._leaving = False
         self.receiver.close()

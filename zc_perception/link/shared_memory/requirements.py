@@ -1,4 +1,7 @@
-"""What a consumer needs of the buffers, as its HELLO says it. Both ends check by this."""
+"""What a consumer needs of the buffers, as its HELLO says it.
+
+Both ends check by this.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ _NO_OPTIONS = {'stride_align': 1, 'offset_align': 1, 'slots': 0, 'max_slots': No
 
 @dataclass(frozen=True)
 class Requirements:
-    """One consumer's constraints. They don't say how many frames it holds: the window in its HELLO does.
+    """One consumer's constraints.
+
+    They don't say how many frames it holds: the window in its HELLO does.
 
     :param formats: (fourcc, modifier) pairs that it can use; empty: any.
     :param memory: bits of the kinds of memory that it takes; a device's consumer takes dma-bufs
@@ -39,8 +44,8 @@ class Requirements:
     :param max_height: in pixels; 0: any.
     :param options: everything else, as parameter ``participants`` writes it: ``cpu=read;
         contiguous; heap=udmabuf``.
-    :raises ConfigError: a value that can't be said in a HELLO, options that nobody understands, or
-        constraints that nobody could satisfy.
+    :raises ConfigError: a value that can't be said in a HELLO, options that can't be understood,
+        or constraints that nothing could satisfy.
     """
 
     formats: tuple[tuple[int, int], ...] = ()
@@ -83,7 +88,7 @@ class Requirements:
 
     @classmethod
     def of(cls, constraints: BufferConstraints) -> Requirements:
-        """What a HELLO says of *constraints*.
+        """Return what a HELLO says about *constraints*.
 
         :raises ConfigError: more than fits a HELLO, or no format at all: on the wire, no formats
             are any.
@@ -130,14 +135,17 @@ class Requirements:
         return found
 
     def _max_size(self, option: Size | None) -> Size | None:
-        """What the fields and the option allow, both of which may say something."""
+        """Return the limit by the fields and the option, which may both give one."""
         if option is None and not (self.max_width or self.max_height):
             return None
         width, height = option or (_UNLIMITED, _UNLIMITED)
         return min(self.max_width or width, width), min(self.max_height or height, height)
 
     def constraints(self, participant: str) -> BufferConstraints:
-        """The constraints of the consumer called *participant*, for an agreement. The reverse of :meth:`of`."""
+        """Return the constraints of the consumer called *participant*, for an agreement.
+
+        This is the reverse of :meth:`of`.
+        """
         return replace(self._constraints, participant=participant)
 
     @property
@@ -146,10 +154,9 @@ class Requirements:
         return self._constraints.uses_cpu
 
     def misfit(self, layout: ImageLayout, kind: BufferKind, heap: HeapOffer | None) -> str:
-        """Why a slot of that layout and kind can't be used; empty if it can.
+        """Say why a slot of that layout and kind can't be used; empty if it can.
 
-        :param heap: where the buffers come from; ``None``: nobody said, so that it can't be
-            judged.
+        :param heap: where the buffers come from; ``None``: unknown, so that it can't be judged.
         """
         if not self.memory & MEMORY_BITS[kind]:
             return f'the buffers are {kind.value}s, which it does not take'

@@ -1,13 +1,14 @@
-"""The producer's end: one listening socket for each publisher, one thread for all of its consumers.
+"""The producer's end: a listening socket for each publisher, a thread for all its consumers.
 
 :class:`SharedMemoryServer` owns the socket, the thread, the epoll and the connections. ``publish``
-runs on the caller's thread and never blocks. All the rest runs on the server's thread: it accepts
-consumers and gives each a second to say HELLO. The :class:`Door` judges their constraints. A
+runs on the caller's thread and never blocks. Everything else runs on the server's thread: it
+accepts consumers and gives each a second to say HELLO. The :class:`Door` judges their constraints.
+A
 consumer for which there are no buffers yet is told so (NOTED) and stays; it takes part in the
 agreement on them. :func:`admit` promises slots to a consumer that may come in, and from then on it
 is a :class:`~zc_perception.link.shared_memory.connection.Connection`. The thread reads its
-RELEASEs, sends what had to wait, and takes back what the consumer held when its end closes. A
-forked child has nothing of it.
+RELEASEs, sends what had to wait, and when the consumer's end closes, takes back what it held. A
+forked child has nothing of this.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import itertools
 import os
 from pathlib import Path
 import select
-import socket
+from socket import socket as Socket
 import threading
 import time
 from typing import Protocol
@@ -74,7 +75,9 @@ _numbers = itertools.count(1)
 
 @dataclass
 class ServerStatistics:
-    """Counted by the server's thread; :meth:`SharedMemoryServer.statistics` gives a copy of it to diagnostics.
+    """What the server's thread counts.
+
+    :meth:`SharedMemoryServer.statistics` gives a copy of it to diagnostics.
 
     :param consumers: those that are connected.
     :param handshaking: connections that haven't said HELLO yet, or that wait for buffers.
@@ -86,8 +89,7 @@ class ServerStatistics:
     :param ended: by reason, connections that were welcome and have ended (eof, closed, pool, send,
         or a protocol error's).
     :param taken_back: frames that consumers held when they ended.
-    :param internal_errors: exceptions that nobody had thought of; each cost one consumer its
-        connection.
+    :param internal_errors: unexpected exceptions; each cost one consumer its connection.
     :param last_internal_error: the text of the latest.
     """
 
@@ -103,7 +105,7 @@ class ServerStatistics:
     last_internal_error: str = ''
 
     def refuse(self, error: ProtocolError) -> None:
-        """Count by its kind."""
+        """Count a refusal by its kind."""
         if error.code is RefusalCode.PROTOCOL:
             self.protocol_errors[error.reason] += 1
         else:
@@ -111,27 +113,36 @@ class ServerStatistics:
             self.last_refusal[error.reason] = str(error)
 
     def internal(self, error: Exception) -> None:
-        """Count what nobody had thought of."""
+        """Count an unexpected exception."""
         self.internal_errors += 1
         self.last_internal_error = one_line(error)
 
     @property
     def troubles(self) -> int:
-        """Grows with each refusal and each error."""
+        """A number that grows with each refusal and each error."""
         return sum((self.internal_errors, *self.refused.values(), *self.protocol_errors.values()))
 
     def copy(
         self, consumers: tuple[ConsumerStatistics, ...], handshaking: int
     ) -> ServerStatistics:
-        """The counts as they are."""
+        """Return the counts as they are."""
         return replace(
-            self, consumers=consumers, handshaking=handshaking, refused=dict(self.refused), last_refusal=dict(self.last_refusal),
-            protocol_errors=dict(self.protocol_errors), ended=dict(self.ended),
-        )  # fmt: skip
+            self,
+            consumers=consumers,
+            handshaking=handshaking,
+            refused=dict(self.refused),
+            last_refusal=dict(self.last_refusal),
+            protocol_errors=dict(self.protocol_errors),
+            ended=dict(self.ended),
+        )
 
 
 class FenceWatch:
-    """Fences in an epoll, by the number of a duplicate: a fence's owner may close it at any time. Thread-safe.
+    """Fences in an epoll, each by a duplicate of its descriptor.
+
+    Thread-safe.
+
+    Duplicates are needed because a fence's owner may close it at any time.
 
     :param epoll: borrowed.
     """
@@ -146,7 +157,7 @@ class FenceWatch:
         return len(self._watched)
 
     def add(self, fence: Fence) -> None:
-        """Watch *fence*; once, however often this is called."""
+        """Watch *fence*; repeated calls add it once."""
         with self._lock:
             if self._closed or any(watched is fence for _, watched in self._watched.values()):
                 return
@@ -155,7 +166,7 @@ class FenceWatch:
             self._epoll.register(fd.fileno(), select.EPOLLIN)
 
     def signalled(self, number: int) -> bool:
-        """Whether the readable descriptor *number* was one of these; it is no longer."""
+        """Say whether the readable descriptor *number* was one of these; it is no longer."""
         with self._lock:
             fd, _ = self._watched.pop(number, (None, None))
             if fd is None:
@@ -177,13 +188,13 @@ class FenceWatch:
 class Newcomer:
     """A consumer that has connected and isn't welcome yet.
 
-    :param deadline: until when it has to say HELLO, in seconds of CLOCK_MONOTONIC.
+    :param deadline: when it must have said HELLO, in seconds of CLOCK_MONOTONIC.
     :param hello: what it has said, while it waits for buffers.
     :param consumer: its part in the agreement on these.
     :param noted: what it was told about that.
     """
 
-    socket: socket.socket
+    socket: Socket
     peer: Peer
     deadline: float
     hello: Hello | None = None
@@ -192,7 +203,7 @@ class Newcomer:
 
 
 class Answer(Enum):
-    """What becomes of a consumer that says HELLO."""
+    """The answer to a consumer that says HELLO."""
 
     WELCOME = 'welcome'
     WAIT = 'wait'
@@ -200,20 +211,26 @@ class Answer(Enum):
 
 
 class Door(Protocol):
-    """Decides on consumers by the agreement on the buffers. The server calls it on its own thread, without locks."""
+    """Decides on consumers by the agreement on the buffers.
+
+    The server calls it on its own thread, without locks.
+    """
 
     def judge(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        """Say whether *consumer* may have the buffers, and the reason if it may not, or not yet."""
+        """Say whether *consumer* may have the buffers; if not, or not yet, why."""
 
     def starved(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
         """Say whether *consumer*, for which no slot is left, waits for more of them."""
 
     def left(self, consumer: Consumer, why: str) -> None:
-        """*consumer* has gone. *why* is empty, or says why it can't use the buffers."""
+        """Note that *consumer* has gone.
+
+        *why* is empty, or says why it can't use the buffers.
+        """
 
 
 def grant(hello: Hello, holder: str, pool: BufferPool, window: int, depth: int) -> tuple[int, int]:
-    """Have *pool* promise that many frames to *holder*; the window and depth that it grants."""
+    """Let *pool* promise frames to *holder*; return the window and depth that it grants."""
     # Who keeps all wants every frame of a recording.
     return pool.grant(holder, window, depth, lossless=hello.depth == MAX_DEPTH)
 
@@ -221,9 +238,9 @@ def grant(hello: Hello, holder: str, pool: BufferPool, window: int, depth: int) 
 def admit(
     hello: Hello, holder: str, pool: BufferPool | None, heap: HeapOffer | None
 ) -> tuple[BufferPool, int, int]:
-    """The pool, and the window and depth that are granted; the pool's quota for *holder* is set.
+    """Return the pool, and the granted window and depth; set the pool's quota for *holder*.
 
-    :param heap: where the pool's buffers come from; ``None``: nobody said.
+    :param heap: where the pool's buffers come from; ``None``: unknown.
     :raises ProtocolError: with the code for REFUSED.
     """
     slots = () if pool is None else pool.slots
@@ -261,12 +278,12 @@ class SharedMemoryServer:
         :func:`quarantine_fence`.
     :param history: frames kept for consumers that ask for them, as with transient_local; they are
         leased from the pool.
-    :param door: judges consumers by the agreement; ``None``: whoever can use the buffers may have
-        them.
+    :param door: judges consumers by the agreement; ``None``: each consumer that can use the
+        buffers may have them.
     :param report: gets a sentence when a consumer comes, is refused or ends; called on the
         server's thread, without locks.
-    :param warn: gets in its place those of consumers that were granted less than they count on;
-        without it *report* does.
+    :param warn: gets, instead of *report*, the sentences about consumers that were granted less
+        than they need; ``None``: *report* gets these too.
     :raises ConfigError: the folder can't be used, or the id is taken or no identifier.
     """
 
@@ -335,11 +352,13 @@ class SharedMemoryServer:
 
     @property
     def consumers(self) -> int:
-        """How many are connected and welcome."""
+        """How many consumers are connected and welcome."""
         return len(self._connections)
 
     def publish(self, frame: Frame) -> None:
-        """Send *frame* to every consumer, or keep it for those whose window is full. Never blocks; the caller keeps its lease.
+        """Send *frame* to every consumer, or keep it for those whose window is full.
+
+        Never blocks; the caller keeps its lease.
 
         :raises FrameReleasedError: the frame was released.
         """
@@ -354,7 +373,11 @@ class SharedMemoryServer:
             connection.offer(frame)
 
     def _remember(self, frame: Frame) -> tuple[Connection, ...]:
-        """Keep *frame* for late joiners; who joins before this is served by publish, who joins after it by the history."""
+        """Keep *frame* for late joiners.
+
+        A consumer that joins before this is served by publish, one that joins after it by the
+        history.
+        """
         kept = frame.deliver(self._history_holder)
         overflow = None
         with self._lock:
@@ -372,28 +395,34 @@ class SharedMemoryServer:
         return connections
 
     def participants(self) -> list[tuple[Consumer, Peer, int]]:
-        """The consumers that have said HELLO and are there, with the frames that each wants to hold; in the order in which
-        they came.
+        """Return the consumers that have said HELLO, in the order in which they came.
+
+        With each comes the number of frames that it wants to hold.
         """
         with self._lock:
             return list(self._consumers.values())
 
     def await_consumers(self, count: int, timeout_s: float) -> bool:
-        """Wait until *count* consumers have said HELLO, at most *timeout_s* seconds. Return whether they have."""
+        """Wait until *count* consumers have said HELLO, at most *timeout_s* seconds.
+
+        Return whether they have.
+        """
         with self._heard:
             return self._heard.wait_for(lambda: len(self._consumers) >= count, timeout_s)
 
     def look_again(self) -> None:
-        """Judge the consumers that wait once more."""
+        """Judge the waiting consumers once more."""
         self._pool_changed = True
         self._wake_up()
 
     def set_pool(self, pool: BufferPool | None, heap: HeapOffer | None = None) -> None:
-        """Serve the slots of *pool* from here on. Consumers of another go on with this one, if it suits them and can promise
-        what they were granted. Otherwise they are disconnected, and come back.
+        """Serve the slots of *pool* from here on.
+
+        Consumers of another pool go on with this one, if it suits them and can promise what they
+        were granted. Otherwise they are disconnected, and come back.
 
         :param heap: where its buffers come from, to judge consumers that want certain memory;
-            ``None``: nobody knows.
+            ``None``: unknown.
         """
         with self._lock:
             self._heap = heap
@@ -434,7 +463,7 @@ class SharedMemoryServer:
             pool.set_quota(connection.holder, None)
 
     def _take_history(self) -> list[Frame]:
-        """Lock held."""
+        """Take the history; called with the lock held."""
         frames = list(self._history or ())
         if self._history is not None:
             self._history.clear()
@@ -469,7 +498,7 @@ class SharedMemoryServer:
         self._shut_down()
 
     def _look_around(self) -> None:
-        """After each round of events."""
+        """Do what is due after each round of events."""
         if self._newcomers or self._accept_at:
             self._look_at_clock()
         if self._pool_changed:
@@ -484,7 +513,7 @@ class SharedMemoryServer:
                 self._answer(number, newcomer)
 
     def _patience_s(self) -> float | None:
-        """Until :meth:`_look_at_clock` has something to do."""
+        """Return seconds until :meth:`_look_at_clock` has something to do."""
         if not self._newcomers and not self._accept_at:
             return None
         # Newcomers stand in the order in which they came, and so do their deadlines.
@@ -496,7 +525,7 @@ class SharedMemoryServer:
         return max(0.0, min(deadlines) - time.monotonic())
 
     def _look_at_clock(self) -> None:
-        """Turn away who is silent for too long, and accept again after a pause."""
+        """Turn away newcomers that are silent for too long, and accept again after a pause."""
         now = time.monotonic()
         for number, newcomer in list(self._newcomers.items()):
             if newcomer.deadline > now:
@@ -521,7 +550,7 @@ class SharedMemoryServer:
                 connection.flush()
 
     def _accept(self) -> None:
-        """Let in who waits at the door."""
+        """Accept the connections that wait."""
         for _ in range(_ACCEPTS_AT_ONCE):
             try:
                 sock, _ = self._listener.accept()
@@ -564,7 +593,7 @@ class SharedMemoryServer:
                 self._epoll.register(sock.fileno(), select.EPOLLIN)
 
     def _turn_away(self, number: int, error: ProtocolError | None) -> None:
-        """Close a newcomer that isn't welcome; ``None`` if it went by itself."""
+        """Close a newcomer that isn't welcome; *error* is ``None`` if it went by itself."""
         newcomer = self._newcomers.pop(number, None) or self._waiting.pop(number, None)
         if newcomer is None:
             return
@@ -583,7 +612,7 @@ class SharedMemoryServer:
             self._say(f'consumer pid {newcomer.peer.pid} was refused: {error}')
 
     def _greet(self, number: int) -> None:
-        """A newcomer says something, which should be HELLO."""
+        """Hear a newcomer, which should say HELLO."""
         newcomer = self._newcomers[number]
         try:
             received = self._reader.read(newcomer.socket, MAX_FDS)
@@ -654,7 +683,7 @@ class SharedMemoryServer:
         self._welcome(number, newcomer, hello, holder, pool, window, depth)
 
     def _note(self, number: int, newcomer: Newcomer, text: str) -> None:
-        """Have the consumer wait.
+        """Let the consumer wait.
 
         :raises ProtocolError: it doesn't wait.
         """
@@ -668,10 +697,11 @@ class SharedMemoryServer:
         newcomer.noted = text
         with contextlib.suppress(OSError):
             newcomer.socket.send(wire.pack_noted(text), SEND_FLAGS)
-        self._say(f'{newcomer.consumer.constraints.participant} waits: {text}')  # type: ignore[union-attr]
+        name = newcomer.consumer.constraints.participant  # type: ignore[union-attr]
+        self._say(f'{name} waits: {text}')
 
     def _receive_waiting(self, number: int) -> None:
-        """One that waits has closed, or says what it may not."""
+        """Handle a waiting consumer that has closed, or says what it may not."""
         try:
             received = self._reader.read(self._waiting[number].socket, MAX_FDS)
             if received is None:
@@ -685,7 +715,7 @@ class SharedMemoryServer:
             self._turn_away(number, None)
 
     def _forget(self, number: int, consumer: Consumer | None, why: str) -> None:
-        """A consumer takes no part any more."""
+        """Note that a consumer takes no part any more."""
         with self._lock:
             known = self._consumers.pop(number, None)
         if known is not None and consumer is not None and self.door is not None:
@@ -755,7 +785,7 @@ class SharedMemoryServer:
             self._drop(number, error.reason, str(error))
 
     def _refused_by(self, number: int, connection: Connection, refused: Refused) -> None:
-        """The consumer has seen the buffers and can't use them.
+        """Note that the consumer has seen the buffers and can't use them.
 
         :raises ProtocolError: that is not what it says.
         """
@@ -785,7 +815,7 @@ class SharedMemoryServer:
         self._drop(number, 'constraints', text)
 
     def _receive_with_fence(self, connection: Connection, size: int, fds: list[OwnedFd]) -> None:
-        """Or whatever else may come.
+        """Receive a RELEASE with its fence, or anything else that may come.
 
         :raises ProtocolError: it may not.
         """
@@ -840,14 +870,19 @@ class SharedMemoryServer:
         self._epoll.close()
 
     def statistics(self) -> ServerStatistics:
-        """A snapshot."""
+        """Return a snapshot."""
         return self.counters.copy(
             tuple(connection.statistics() for connection in self._connections),
             len(self._newcomers) + len(self._waiting),
         )
 
     def close(self) -> None:
-        """Disconnect everybody, end the thread, remove the socket. A second call does nothing; nor does one in a forked child."""
+        """Disconnect all, end the thread, remove the socket.
+
+        A second call does nothing.
+
+        Nor does a call in a forked child.
+        """
         if self._pid != os.getpid() or self._stopping:
             return
         # The name first: nobody connects to what is about to close.
@@ -867,7 +902,11 @@ class SharedMemoryServer:
         self.close()
 
     def _after_fork(self) -> None:
-        """In the child: nothing of it is ours, and copies of its sockets would hide the parent's death from the consumers."""
+        """Close the child's copies of its sockets.
+
+        They would hide the parent's death from the consumers; nothing of the server is the
+        child's.
+        """
         connections, self._connections = self._connections, ()
         self._history = None
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Where the sockets lie: a folder that nobody else can enter, and what killed producers left in it."""
+"""Where the sockets lie: a folder that no other user can enter, and what killed producers left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ _BACKLOG = 128
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """``$ZC_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/zc_perception`` where that can be, else ``/tmp/zc_perception-UID``."""
+    """Return the folder for sockets.
+
+    It is ``$ZC_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/zc_perception`` where that is possible, else
+    ``/tmp/zc_perception-UID``.
+    """
     if named := environment.get('ZC_RUNTIME_DIR'):
         return Path(os.path.abspath(named))  # the announcement is read in other folders
     runtime = environment.get('XDG_RUNTIME_DIR')
@@ -36,14 +40,20 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _has_room(runtime: Path) -> bool:
-    """Whether the folder is there or can be made: programs started by su, cron or docker often name one that isn't this user's."""
+    """Say whether the folder is there or can be made.
+
+    Programs started by su, cron or docker often name a folder that isn't this user's.
+    """
     return runtime.is_absolute() and (
         os.path.isdir(runtime / _NAME) or os.access(runtime, os.W_OK | os.X_OK, effective_ids=True)
     )
 
 
 def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
-    """That XDG_RUNTIME_DIR can't be used, where the sockets are therefore, and what to do; empty: all is well."""
+    """Say that XDG_RUNTIME_DIR can't be used, where the sockets are, and what to do.
+
+    Empty: all is well.
+    """
     runtime = environment.get('XDG_RUNTIME_DIR')
     if environment.get('ZC_RUNTIME_DIR') or not runtime or _has_room(Path(runtime)):
         return ''
@@ -57,9 +67,11 @@ def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def runtime_folder(group: int | None = None, environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder for sockets, made where it isn't there: mode 0700, or with *group* 0750 and that group.
+    """Return the folder for sockets; make it where it isn't there.
 
-    :raises ConfigError: it can't be made, is a symbolic link, is somebody else's, or is open to
+    Its mode is 0700, or with *group* 0750 and that group.
+
+    :raises ConfigError: it can't be made, is a symbolic link, is another user's, or is open to
         others.
     """
     folder = default_folder(environment)
@@ -108,7 +120,7 @@ def _check(descriptor: int, group: int | None, where: str, step: str) -> None:
 
 
 def socket_path(folder: Path, publisher_id: str) -> Path:
-    """Where a publisher listens.
+    """Return the path at which a publisher listens.
 
     :raises ConfigError: the folder's name is too long for a socket's address, or the id is no file
         name.
@@ -130,13 +142,15 @@ def socket_path(folder: Path, publisher_id: str) -> Path:
 
 
 def _excess(path: Path) -> int:
-    """Bytes that a socket of this name, or its first name, has too many for an address."""
+    """Return how many bytes a socket's path, or its first name, is too long for an address."""
     longest = max(len(os.fsencode(path.name)), _STARTING_LENGTH)
     return len(os.fsencode(path.parent)) + 1 + longest - SUN_PATH
 
 
 def check_place(path: Path, parameter: str) -> None:
-    """Whether a socket that the user has named may lie at *path*: nobody but its owner may put files into its folder.
+    """Check that a socket that the user has named may lie at *path*.
+
+    Only the folder's owner may be able to put files there.
 
     :param parameter: what the user calls it, for messages.
     :raises ConfigError: it may not.
@@ -176,12 +190,12 @@ def check_place(path: Path, parameter: str) -> None:
 
 
 def announcement_path(socket: Path) -> Path:
-    """Where the announcement of who listens at *socket* lies."""
+    """Return the path of the announcement of the publisher that listens at *socket*."""
     return socket.with_suffix(ANNOUNCEMENT_SUFFIX)
 
 
 def starting_path(path: Path) -> Path:
-    """The first name of what is to be *path*, which nobody takes for anything."""
+    """Return the first name of what will be *path*; no program takes it for a socket."""
     return path.with_name(f'{STARTING}{os.urandom(4).hex()}')
 
 
@@ -192,11 +206,13 @@ def listen(
     kind: socket.SocketKind = socket.SOCK_SEQPACKET,
     step: str = 'name another folder in the environment variable ZC_RUNTIME_DIR',
 ) -> socket.socket:
-    """A listening socket at *path*, not blocking. It gets its name only once it listens. So a socket of that
-    name at which nobody listens is a leftover, which may be removed.
+    """Return a listening socket at *path*, not blocking.
+
+    It gets its name only once it listens. So if no process listens at a socket of that name, it is
+    a leftover, which may be removed.
 
     :param step: what to do if none can be made.
-    :raises ConfigError: somebody listens there, or the folder can't be written.
+    :raises ConfigError: a process listens there, or the folder can't be written.
     """
     starting = starting_path(path)
     listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
@@ -225,7 +241,10 @@ def listen(
 
 
 def is_dead(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> bool | None:
-    """Whether nobody listens at *path* any more; ``None`` if there is no socket, or one that we can't judge."""
+    """Say whether no process listens at *path* any more.
+
+    ``None`` if there is no socket, or one that we can't judge.
+    """
     with socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK) as probe:
         try:
             if not stat.S_ISSOCK(path.lstat().st_mode):
@@ -241,7 +260,10 @@ def is_dead(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> bool
 
 
 def remove_stale(folder: Path) -> int:
-    """Remove the sockets of killed producers, and their announcements; safe while others start and run. Returns how many sockets."""
+    """Remove the sockets of killed producers, and their announcements; return how many sockets.
+
+    It is safe while others start and run.
+    """
     removed = 0
     for path in (
         *folder.glob(f'*{SUFFIX}'),

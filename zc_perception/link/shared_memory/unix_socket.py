@@ -1,4 +1,4 @@
-"""What a Unix socket brings: packets, the descriptors that come with them, and the credentials of the peer.
+"""What a Unix socket brings: packets, their descriptors, and the credentials of the peer.
 
 Each descriptor is owned from the moment it arrives, so that no path forgets one.
 """
@@ -49,7 +49,7 @@ class Peer(NamedTuple):
 
 
 def peer_of(sock: socket.socket, *, groups: bool = False) -> Peer:
-    """SO_PEERCRED, and with *groups* SO_PEERGROUPS.
+    """Return SO_PEERCRED, and with *groups* also SO_PEERGROUPS.
 
     :raises OSError: the socket isn't connected.
     """
@@ -70,7 +70,7 @@ def _groups(sock: socket.socket) -> tuple[int, ...]:
 
 
 def check_ids(ids: Collection[int], name: str) -> None:
-    """Whether these can be numbers of users or groups.
+    """Check that these can be numbers of users or groups.
 
     :param name: what the user calls them.
     :raises ConfigError: they can't.
@@ -85,7 +85,7 @@ def check_ids(ids: Collection[int], name: str) -> None:
 
 
 def consumer_allowed(peer: Peer, gids: Collection[int] = ()) -> bool:
-    """A producer serves its own user, root, and members of *gids*."""
+    """Say whether a producer serves a consumer: its own user, root, and members of *gids*."""
     return (
         peer.uid in (0, os.geteuid())
         or peer.gid in gids
@@ -94,12 +94,12 @@ def consumer_allowed(peer: Peer, gids: Collection[int] = ()) -> bool:
 
 
 def producer_allowed(peer: Peer, uids: Collection[int] = ()) -> bool:
-    """A consumer talks to its own user, root, and *uids*."""
+    """Say whether a consumer talks to a producer: of its own user, root, and *uids*."""
     return peer.uid in (0, os.geteuid()) or peer.uid in uids
 
 
 def descriptor_left() -> bool:
-    """Whether this process may open one more."""
+    """Say whether this process may open one more descriptor."""
     try:
         os.close(os.eventfd(0, os.EFD_CLOEXEC))
     except OSError:
@@ -108,7 +108,7 @@ def descriptor_left() -> bool:
 
 
 def adopt(ancillary: Ancillary) -> list[OwnedFd]:
-    """All descriptors in a packet's control data, in their order."""
+    """Return all descriptors in a packet's control data, in their order."""
     numbers = array.array('i')
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -117,13 +117,17 @@ def adopt(ancillary: Ancillary) -> list[OwnedFd]:
 
 
 def own(numbers: Sequence[int]) -> list[OwnedFd]:
-    """Owners of descriptors that have just come. Those that nobody can own are closed."""
+    """Return owners of descriptors that have just come.
+
+    Those that can't be owned are closed.
+    """
     owned: list[OwnedFd] = []
     try:
         for number in numbers:
             owned.append(OwnedFd(number))
     except OSError:
-        for number in numbers[len(owned) :]:
+        first = len(owned)
+        for number in numbers[first:]:
             with contextlib.suppress(OSError):
                 os.close(number)
     return owned
@@ -136,7 +140,10 @@ def close_all(fds: Iterable[OwnedFd]) -> None:
 
 
 def drain(sock: socket.socket) -> None:
-    """Throw away what has come, so that closing doesn't reset the connection under the last words that were sent to the peer."""
+    """Throw away what has come before closing.
+
+    Otherwise closing would reset the connection, and the peer might miss our last messages.
+    """
     buffer = bytearray(1)
     for _ in range(_DRAINED):
         try:
@@ -149,7 +156,7 @@ def drain(sock: socket.socket) -> None:
 
 
 def adopt_fence(fd: OwnedFd) -> SyncFile:
-    """A fence that came along.
+    """Own a fence that came along.
 
     :raises ProtocolError: it is no sync_file; then it is closed.
     """
@@ -171,7 +178,9 @@ class PacketReader:
         self.packet = memoryview(buffer)
 
     def read(self, sock: socket.socket, most_fds: int) -> tuple[int, list[OwnedFd]] | None:
-        """The size of the next packet in ``packet``, and its descriptors; ``None``: nothing there. Size 0 is EOF.
+        """Return the size of the next packet in ``packet``, and its descriptors.
+
+        ``None``: nothing there. Size 0 is EOF.
 
         :raises ProtocolError: truncated, or more descriptors than may come.
         """

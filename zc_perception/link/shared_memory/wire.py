@@ -1,7 +1,7 @@
-"""docs/wire.md in code: packing and parsing, nothing else. Parsing takes any bytes and raises nothing but ProtocolError.
+"""Pack and parse the messages of docs/wire.md, and nothing else.
 
-The functions of FRAME and RELEASE, which run per frame, work on a buffer that is used again and
-again.
+Parsing takes any bytes and raises nothing but ProtocolError. The functions of FRAME and RELEASE,
+which run per frame, work on a buffer that is used again and again.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Welcome(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Why it doesn't."""
+    """Why a producer doesn't grant anything."""
 
     code: RefusalCode
     text: str
@@ -134,7 +134,7 @@ def _require_window(window: int, depth: int, what: str) -> None:
 
 
 def message_type(packet: Packet) -> MessageType:
-    """The type of a whole packet, once its header and its length are right.
+    """Return the type of a whole packet, once its header and its length are right.
 
     :raises ProtocolError: they aren't.
     """
@@ -158,6 +158,11 @@ def _expect(packet: Packet, expected: MessageType) -> None:
     _require(kind is expected, 'state', f'{kind.name} came where only {expected.name} may')
 
 
+def _text_after(layout: struct.Struct, packet: Packet) -> str:
+    start = layout.size
+    return bytes(packet[start:]).decode(errors='replace')
+
+
 def _parse_text(raw: bytes, what: str) -> str:
     text = raw.rstrip(b'\0')
     _require(b'\0' not in text, 'reserved', f'{what} has bytes after its end')
@@ -172,7 +177,10 @@ def _is_identifier(raw: bytes) -> bool:
 
 
 def check_publisher_id(publisher_id: str) -> bytes:
-    """:raises ConfigError: not 1 to 32 printable ASCII characters."""
+    """Return the id as HELLO has it.
+
+    :raises ConfigError: not 1 to 32 printable ASCII characters.
+    """
     raw = publisher_id.encode(errors='replace')
     if not publisher_id.isascii() or not _is_identifier(raw):
         raise ConfigError(
@@ -183,7 +191,7 @@ def check_publisher_id(publisher_id: str) -> bytes:
 
 
 def frame_id_bytes(frame_id: object, name: str = 'frame_id') -> bytes:
-    """A frame_id as FRAME has it.
+    """Return a frame_id as FRAME has it.
 
     :param name: what the user calls it.
     :raises ConfigError: it is no text that a message can have, or too long for FRAME.
@@ -221,12 +229,15 @@ def _parse_id(raw: bytes, what: str) -> str:
 
 
 def cut_text(text: str, size: int) -> bytes:
-    """*text* in at most *size* bytes of UTF-8; whole characters."""
+    """Return *text* in at most *size* bytes of UTF-8; whole characters."""
     return text.encode(errors='replace')[:size].decode(errors='ignore').encode()
 
 
 def pack_hello(hello: Hello) -> bytes:
-    """:raises ConfigError: a value that doesn't fit the message."""
+    """Pack a HELLO.
+
+    :raises ConfigError: a value that doesn't fit the message.
+    """
     need = hello.requirements
     if not 1 <= hello.window <= MAX_WINDOW or not 1 <= hello.depth <= MAX_DEPTH:
         raise ConfigError(
@@ -234,16 +245,37 @@ def pack_hello(hello: Hello) -> bytes:
         )
     options = need.options.encode()
     length = HELLO.size + FORMAT.size * len(need.formats) + len(options)
-    return HELLO.pack(
-        MessageType.HELLO, length, 0, MAGIC, hello.min_version, hello.max_version, hello.window, hello.depth,
-        FLAG_HISTORY * hello.history | FLAG_WAITS * hello.waits, need.memory, need.stride_align, need.offset_align,
-        need.max_width, need.max_height, len(need.formats), len(options),
-        check_publisher_id(hello.publisher_id) if hello.publisher_id else b'', cut_text(hello.name, 40),
-    ) + b''.join(FORMAT.pack(code, 0, modifier) for code, modifier in need.formats) + options  # fmt: skip
+    return (
+        HELLO.pack(
+            MessageType.HELLO,
+            length,
+            0,
+            MAGIC,
+            hello.min_version,
+            hello.max_version,
+            hello.window,
+            hello.depth,
+            FLAG_HISTORY * hello.history | FLAG_WAITS * hello.waits,
+            need.memory,
+            need.stride_align,
+            need.offset_align,
+            need.max_width,
+            need.max_height,
+            len(need.formats),
+            len(options),
+            check_publisher_id(hello.publisher_id) if hello.publisher_id else b'',
+            cut_text(hello.name, 40),
+        )
+        + b''.join(FORMAT.pack(code, 0, modifier) for code, modifier in need.formats)
+        + options
+    )
 
 
 def parse_hello(packet: Packet) -> Hello:
-    """:raises ProtocolError: with code VERSION where only the version doesn't fit."""
+    """Parse a HELLO.
+
+    :raises ProtocolError: with code VERSION where only the version doesn't fit.
+    """
     # What every version has in common comes first, so that a later one hears of its version and
     # not of its other fields.
     _require(
@@ -264,8 +296,26 @@ def parse_hello(packet: Packet) -> Hello:
         )
         raise ProtocolError('version', text, RefusalCode.VERSION)
     _expect(packet, MessageType.HELLO)
-    (_, _, _, _, _, _, window, depth, flags, memory, stride_align, offset_align, max_width, max_height, count, options_size, publisher_id,
-     name) = HELLO.unpack_from(packet)  # fmt: skip
+    (
+        _,
+        _,
+        _,
+        _,
+        _,
+        _,
+        window,
+        depth,
+        flags,
+        memory,
+        stride_align,
+        offset_align,
+        max_width,
+        max_height,
+        count,
+        options_size,
+        publisher_id,
+        name,
+    ) = HELLO.unpack_from(packet)
     _require_window(window, depth, 'HELLO')
     _require(
         flags & ~(FLAG_HISTORY | FLAG_WAITS) == 0
@@ -317,15 +367,29 @@ def parse_hello(packet: Packet) -> Hello:
 
 
 def pack_welcome(welcome: Welcome) -> bytes:
-    """:raises ConfigError: see :func:`check_publisher_id`."""
+    """Pack a WELCOME.
+
+    :raises ConfigError: see :func:`check_publisher_id`.
+    """
     return WELCOME.pack(
-        MessageType.WELCOME, WELCOME.size, 0, welcome.version, 0, welcome.window, welcome.depth, 0, 0,
+        MessageType.WELCOME,
+        WELCOME.size,
+        0,
+        welcome.version,
+        0,
+        welcome.window,
+        welcome.depth,
+        0,
+        0,
         check_publisher_id(welcome.publisher_id),
-    )  # fmt: skip
+    )
 
 
 def parse_welcome(packet: Packet) -> Welcome:
-    """:raises ProtocolError: it isn't one."""
+    """Parse a WELCOME.
+
+    :raises ProtocolError: it isn't one.
+    """
     _expect(packet, MessageType.WELCOME)
     _, _, _, version, zero1, window, depth, zero2, zero3, publisher_id = WELCOME.unpack_from(
         packet
@@ -336,25 +400,27 @@ def parse_welcome(packet: Packet) -> Welcome:
 
 
 def pack_refused(refused: Refused) -> bytes:
-    """The text is cut to what a packet holds."""
+    """Pack a REFUSED; the text is cut to what a packet holds."""
     text = cut_text(refused.text, MAX_REFUSED - REFUSED.size)
     return REFUSED.pack(MessageType.REFUSED, REFUSED.size + len(text), 0, refused.code) + text
 
 
 def parse_refused(packet: Packet) -> Refused:
-    """Takes any code and any text: an unknown code becomes PROTOCOL, and bytes that are no UTF-8 are replaced.
+    """Parse a REFUSED; any code and any text are taken.
+
+    An unknown code becomes PROTOCOL, and bytes that are no UTF-8 are replaced.
 
     :raises ProtocolError: the packet is no REFUSED.
     """
     _expect(packet, MessageType.REFUSED)
-    text = bytes(packet[REFUSED.size :]).decode(errors='replace')
+    text = _text_after(REFUSED, packet)
     code = REFUSED.unpack_from(packet)[3]
     known = RefusalCode(code) if code in _REFUSAL_CODES else RefusalCode.PROTOCOL
     return Refused(known, printable(text))
 
 
 def pack_noted(text: str) -> bytes:
-    """The text is cut to what a packet holds."""
+    """Pack a NOTED; the text is cut to what a packet holds."""
     raw = cut_text(text, MAX_NOTED - HEADER.size)
     return HEADER.pack(MessageType.NOTED, HEADER.size + len(raw), 0) + raw
 
@@ -365,11 +431,11 @@ def parse_noted(packet: Packet) -> str:
     :raises ProtocolError: the packet is no NOTED.
     """
     _expect(packet, MessageType.NOTED)
-    return printable(bytes(packet[HEADER.size :]).decode(errors='replace'))
+    return printable(_text_after(HEADER, packet))
 
 
 def pack_buffers(message: BuffersMessage) -> bytes:
-    """BUFFERS without its descriptors."""
+    """Pack BUFFERS without its descriptors."""
     layout, colorimetry = message.layout, message.colorimetry
     planes = [
         number
@@ -377,15 +443,37 @@ def pack_buffers(message: BuffersMessage) -> bytes:
         for number in (plane.buffer, plane.stride, plane.offset, plane.size)
     ]
     return BUFFERS.pack(
-        MessageType.BUFFERS, BUFFERS.size, 0, message.uid, layout.width, layout.height, layout.fourcc, len(layout.planes), layout.modifier,
-        len(message.sizes), _KIND_CODES[message.kind], _MATRIX_CODES[colorimetry.matrix], _RANGE_CODES[colorimetry.range],
-        _TRANSFER_CODES[colorimetry.transfer], 0, 0, 0,
-        *planes, *[0] * (4 * (MAX_FDS - len(layout.planes))), *message.sizes, *[0] * (MAX_FDS - len(message.sizes)),
-    )  # fmt: skip
+        MessageType.BUFFERS,
+        BUFFERS.size,
+        0,
+        message.uid,
+        layout.width,
+        layout.height,
+        layout.fourcc,
+        len(layout.planes),
+        layout.modifier,
+        len(message.sizes),
+        _KIND_CODES[message.kind],
+        _MATRIX_CODES[colorimetry.matrix],
+        _RANGE_CODES[colorimetry.range],
+        _TRANSFER_CODES[colorimetry.transfer],
+        0,
+        0,
+        0,
+        *planes,
+        *[0] * (4 * (MAX_FDS - len(layout.planes))),
+        *message.sizes,
+        *[0] * (MAX_FDS - len(message.sizes)),
+    )
 
 
 def parse_buffers(packet: Packet) -> BuffersMessage:
-    """Ranges and reserved fields only: whether the planes fit is the business of validate_layout. :raises ProtocolError: it isn't one."""
+    """Parse BUFFERS: only ranges and reserved fields.
+
+    validate_layout checks whether the planes fit.
+
+    :raises ProtocolError: it isn't one.
+    """
     _expect(packet, MessageType.BUFFERS)
     fields = BUFFERS.unpack_from(packet)
     (
@@ -413,8 +501,8 @@ def parse_buffers(packet: Packet) -> BuffersMessage:
     _require(kind in _KINDS, 'value', f'BUFFERS: kind {kind}')
     good = matrix in _MATRICES and range_ in _RANGES and transfer in _TRANSFERS
     _require(good, 'value', f'BUFFERS: colorimetry {matrix}, {range_}, {transfer}')
-    planes = [fields[17 + 4 * i : 21 + 4 * i] for i in range(MAX_FDS)]
-    sizes = fields[17 + 4 * MAX_FDS :]
+    planes = [fields[slice(17 + 4 * i, 21 + 4 * i)] for i in range(MAX_FDS)]
+    sizes = fields[slice(17 + 4 * MAX_FDS, None)]
     _require(
         not any(any(p) for p in planes[num_planes:]) and not any(sizes[num_buffers:]),
         'reserved',
@@ -444,7 +532,9 @@ def parse_buffers(packet: Packet) -> BuffersMessage:
 
 
 def parse_frame(buffer: Packet, size: int) -> tuple[int, ...]:
-    """The fields of a FRAME in the first *size* bytes of *buffer*, from ``type`` to ``flags``; its frame_id lies behind them.
+    """Return the fields of the FRAME at the begin of *buffer*, from ``type`` to ``flags``.
+
+    The frame has *size* bytes; its frame_id lies behind the fields.
 
     :raises ProtocolError: it isn't one.
     """
@@ -462,7 +552,10 @@ def parse_frame(buffer: Packet, size: int) -> tuple[int, ...]:
 
 
 def plain_release(buffer: Packet, size: int) -> tuple[int, int] | None:
-    """Uid and generation of the RELEASE in the first *size* bytes of *buffer*, which nearly all are: without a fence; or ``None``."""
+    """Return uid and generation of a RELEASE without a fence, which nearly all are; or ``None``.
+
+    It is in the first *size* bytes of *buffer*.
+    """
     if size != RELEASE.size:
         return None
     kind, length, zero, uid, generation, flags, zero2 = RELEASE.unpack_from(buffer)
@@ -474,7 +567,10 @@ def plain_release(buffer: Packet, size: int) -> tuple[int, int] | None:
 
 
 def parse_release(buffer: Packet, size: int) -> ReleaseMessage:
-    """The RELEASE in the first *size* bytes of *buffer*. :raises ProtocolError: it isn't one."""
+    """Parse the RELEASE in the first *size* bytes of *buffer*.
+
+    :raises ProtocolError: it isn't one.
+    """
     if size == RELEASE.size:
         kind, length, zero, uid, generation, flags, zero2 = RELEASE.unpack_from(buffer)
         if (
@@ -490,16 +586,19 @@ def parse_release(buffer: Packet, size: int) -> ReleaseMessage:
 
 
 def pack_release(uid: int, generation: int, fence: bool) -> bytes:
-    """A RELEASE."""
+    """Pack a RELEASE."""
     return RELEASE.pack(_RELEASE_TYPE, RELEASE.size, 0, uid, generation, fence, 0)
 
 
 def pack_retired(uid: int) -> bytes:
-    """A BUFFER_RETIRED."""
+    """Pack a BUFFER_RETIRED."""
     return RETIRED.pack(MessageType.BUFFER_RETIRED, RETIRED.size, 0, uid)
 
 
 def parse_retired(packet: Packet) -> int:
-    """The slot's uid. :raises ProtocolError: it isn't one."""
+    """Return the slot's uid.
+
+    :raises ProtocolError: it isn't one.
+    """
     _expect(packet, MessageType.BUFFER_RETIRED)
     return int(RETIRED.unpack_from(packet)[3])

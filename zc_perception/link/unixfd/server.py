@@ -1,12 +1,13 @@
-"""Serves a camera's frames to ``unixfdsrc``: one thread for all readers of one socket, each a client of the bus of its own.
+"""Serve a camera's frames to ``unixfdsrc``: one thread for all readers of one socket.
 
-The bus promises each reader the frames that it may hold (its *window*), and queues the newest
-frame for it while it holds that many. The thread passes descriptors on and takes RELEASE_BUFFER.
-What a reader holds is taken back when its connection ends.
+Each reader is a client of the bus of its own. The bus promises each reader the frames that it may
+hold (its *window*), and queues the newest frame for it while it holds that many. The thread passes
+descriptors on and takes RELEASE_BUFFER. What a reader holds is taken back when its connection
+ends.
 
 A reader's first buffers need care: GStreamer ignores a ``GstVideoMeta`` until an element of the
-reader's process has asked a buffer for one. So a picture whose planes don't lie as GStreamer
-expects goes as a copy that does, until the reader has given a buffer back.
+reader's process has asked a buffer for one. So if a picture's planes don't lie as GStreamer
+expects, it goes as a copy whose planes do, until the reader has given a buffer back.
 """
 
 from __future__ import annotations
@@ -92,10 +93,10 @@ class UnixfdStatistics:
     """A snapshot for diagnostics.
 
     :param connected: readers since start.
-    :param ended: by reason, how connections ended (eof, format, silent peers and so on), and who
-        was turned away.
+    :param ended: by reason, how connections ended (eof, format, silent peers and so on), and which
+        peers were turned away.
     :param taken_back: frames that readers held when they ended.
-    :param last: how the latest connection that this end has ended went, in words.
+    :param last: how the latest connection that this end has closed went, in words.
     :param unfit: why no reader can have the camera's frames; empty: they can.
     """
 
@@ -123,7 +124,7 @@ class _Stream:
 
 @dataclass(eq=False)
 class _Reader:
-    """A reader's end, for the server's thread alone."""
+    """A reader's end, used only by the server's thread."""
 
     socket: socket.socket
     peer: Peer
@@ -151,17 +152,17 @@ class UnixfdServer:
     """Serves the frames under a key of the bus at *path*.
 
     It owns the socket, the thread ``unixfd NAME``, its readers' sockets and the frames that these
-    hold. Nobody waits for a reader: one that stops, hoards or dies costs its own window.
+    hold. Nothing waits for a reader: one that stops, hoards or dies costs only its own window.
 
     :param name: of the publisher, for the thread, the holders and messages.
     :param window: frames that a reader may hold at the same time.
-    :param drm: say caps with a ``drm-format`` also of linear dma-bufs.
+    :param drm: give caps with a ``drm-format`` also for linear dma-bufs.
     :param framerate: the camera's, asked for each layout; 0: unknown.
-    :param quarantine_s: how long buffers of a dead reader rest, where no fence tells when its
-        devices are done.
+    :param quarantine_s: how long buffers of a dead reader rest if no fence tells when its devices
+        are done.
     :param report: gets a sentence when a reader comes or goes; called on the server's thread.
-    :param warn: gets in its place those that somebody should act on.
-    :raises ConfigError: the socket can't be there, or somebody listens there.
+    :param warn: gets, instead of *report*, the sentences that need action.
+    :raises ConfigError: the socket can't be there, or a process listens there.
     """
 
     def __init__(
@@ -288,7 +289,7 @@ class UnixfdServer:
         self._report(f'unixfd: reader pid {peer.pid} is connected')
 
     def _guarded(self, call: Callable[[], None], reader: _Reader | None) -> None:
-        """Whatever goes wrong costs this reader its connection, and nobody else anything."""
+        """Call a function; if it fails, only this reader loses its connection."""
         try:
             call()
         except Exception as error:
@@ -301,7 +302,7 @@ class UnixfdServer:
                 self._drop(reader, reason, text, warn=True)
 
     def _hear(self, reader: _Reader) -> None:
-        """A reader gives frames back, or has gone.
+        """Hear a reader, which gives frames back or has gone.
 
         :raises ProtocolError: it says something else, or gives back what it doesn't hold.
         """
@@ -354,7 +355,7 @@ class UnixfdServer:
                 frame.release()
 
     def _send(self, reader: _Reader, frame: Frame) -> bool:
-        """Whether the reader has the frame now; otherwise the caller releases it."""
+        """Send a frame; return whether the reader has it now, else the caller releases it."""
         data = frame.data
         stream = self._stream_of(data)
         if stream is None:
@@ -392,7 +393,10 @@ class UnixfdServer:
         return sent
 
     def _stream_of(self, data: FrameData) -> _Stream | None:
-        """What the frame has in common with others of its layout; ``None``: GStreamer can't be told of it."""
+        """Return what the frame has in common with others of its layout.
+
+        ``None``: GStreamer can't be told about it.
+        """
         known, kind = self._stream, data.buffers[0].kind
         if known is not None and known.layout is data.layout and known.kind is kind:
             return known
@@ -418,7 +422,10 @@ class UnixfdServer:
         return self._stream
 
     def _write(self, reader: _Reader, packet: bytes, fds: Sequence[int]) -> bool:
-        """Whether the command is on its way. A reader that has gone is told by its EOF."""
+        """Write a command; return whether it is on its way.
+
+        A reader's EOF tells that it has gone.
+        """
         control: list[tuple[int, int, Any]] = []
         if fds:
             control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))]
@@ -434,7 +441,10 @@ class UnixfdServer:
         return True
 
     def _say_end(self, reader: _Reader) -> None:
-        """EOS: the reader gets no further frames. What it holds it may go on reading."""
+        """Send EOS: the reader gets no further frames.
+
+        It may go on reading what it holds.
+        """
         if reader.ended:
             return
         reader.ended = True
@@ -479,7 +489,10 @@ class UnixfdServer:
         reader.socket.close()
 
     def end_streams(self) -> None:
-        """Tell all readers that the stream has ended. Who connects later gets what comes then."""
+        """Tell all readers that the stream has ended.
+
+        A later reader gets the frames from then on.
+        """
         self._ending = True
         self._ring()
 
@@ -488,14 +501,23 @@ class UnixfdServer:
             os.eventfd_write(self._wake.fileno(), 1)
 
     def statistics(self) -> UnixfdStatistics:
-        """A snapshot."""
+        """Return a snapshot."""
         return UnixfdStatistics(
-            tuple(reader.statistics() for reader in self._readers), self._connected, dict(self._ended),
-            self._taken_back, self._last, self._unfit,
-        )  # fmt: skip
+            tuple(reader.statistics() for reader in self._readers),
+            self._connected,
+            dict(self._ended),
+            self._taken_back,
+            self._last,
+            self._unfit,
+        )
 
     def close(self) -> None:
-        """End all streams and the thread, and remove the socket. A second call does nothing; nor does one in a forked child."""
+        """End all streams and the thread, and remove the socket.
+
+        A second call does nothing.
+
+        Nor does a call in a forked child.
+        """
         if self._pid != os.getpid() or self._stopping:
             return
         with contextlib.suppress(OSError):
@@ -508,7 +530,7 @@ class UnixfdServer:
         self._wake.close()
 
     def _after_fork(self) -> None:
-        """In the child: copies of the sockets would hide the parent's death from the readers."""
+        """Close the child's copies of the sockets, which would hide the parent's death."""
         for reader in self._readers:
             reader.socket.close()
         self._readers = ()
@@ -518,7 +540,7 @@ class UnixfdServer:
 
 
 def _tight_copy(data: FrameData, stream: _Stream) -> OwnedFd:
-    """The pixels where GStreamer expects them, in a memfd of their own."""
+    """Copy the pixels to where GStreamer expects them, in a memfd of their own."""
     target = OwnedFd(os.memfd_create('unixfd', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     try:
         size = buffer_planes(stream.tight).sizes[0]

@@ -25,10 +25,38 @@ RELEASE_SIZE = _HEADER.size + _ID.size
 _NOT_KNOWN = (1 << 64) - 1
 _META = b'GstVideoMeta'
 VIDEO_FORMATS = {
-    'I420': 2, 'YV12': 3, 'YUY2': 4, 'UYVY': 5, 'RGBx': 7, 'BGRx': 8, 'xRGB': 9, 'xBGR': 10, 'RGBA': 11, 'BGRA': 12, 'ARGB': 13, 'ABGR': 14,
-    'RGB': 15, 'BGR': 16, 'Y42B': 18, 'YVYU': 19, 'Y444': 20, 'NV12': 23, 'NV21': 24, 'GRAY8': 25, 'GRAY16_LE': 27, 'RGB16': 29,
-    'BGR16': 30, 'NV16': 51, 'NV24': 52, 'NV61': 60, 'P010_10LE': 62, 'VYUY': 64, 'NV12_10LE40': 81, 'P016_LE': 90, 'P012_LE': 92,
-}  # fmt: skip
+    'I420': 2,
+    'YV12': 3,
+    'YUY2': 4,
+    'UYVY': 5,
+    'RGBx': 7,
+    'BGRx': 8,
+    'xRGB': 9,
+    'xBGR': 10,
+    'RGBA': 11,
+    'BGRA': 12,
+    'ARGB': 13,
+    'ABGR': 14,
+    'RGB': 15,
+    'BGR': 16,
+    'Y42B': 18,
+    'YVYU': 19,
+    'Y444': 20,
+    'NV12': 23,
+    'NV21': 24,
+    'GRAY8': 25,
+    'GRAY16_LE': 27,
+    'RGB16': 29,
+    'BGR16': 30,
+    'NV16': 51,
+    'NV24': 52,
+    'NV61': 60,
+    'P010_10LE': 62,
+    'VYUY': 64,
+    'NV12_10LE40': 81,
+    'P016_LE': 90,
+    'P012_LE': 92,
+}
 """``GstVideoFormat`` by its name."""
 
 
@@ -49,33 +77,42 @@ class MemoryType(IntEnum):
 
 
 def pack(command: Command, payload: bytes = b'') -> bytes:
-    """A whole command."""
+    """Return a whole command."""
     return _HEADER.pack(command, len(payload)) + payload
 
 
 def pack_caps(text: str) -> bytes:
-    """CAPS."""
+    """Pack CAPS."""
     return pack(Command.CAPS, text.encode() + b'\0')
 
 
 def pack_buffer(
     number: int, pts_ns: int, sequence: int, kind: MemoryType, sizes: Sequence[int], meta: bytes
 ) -> bytes:
-    """NEW_BUFFER; a descriptor for each of *sizes* goes with it.
+    """Pack NEW_BUFFER; a descriptor for each of *sizes* goes with it.
 
     :param number: by which the reader gives it back.
     :param pts_ns: in CLOCK_MONOTONIC.
     :param meta: a serialised ``GstVideoMeta``; empty: none.
     """
     head = _BUFFER.pack(
-        number, pts_ns, _NOT_KNOWN, _NOT_KNOWN, sequence, sequence + 1, 0, kind, len(sizes), bool(meta)
-    )  # fmt: skip
+        number,
+        pts_ns,
+        _NOT_KNOWN,
+        _NOT_KNOWN,
+        sequence,
+        sequence + 1,
+        0,
+        kind,
+        len(sizes),
+        bool(meta),
+    )
     memories = b''.join(struct.pack('=QQ', size, 0) for size in sizes)
     return pack(Command.NEW_BUFFER, head + memories + meta)
 
 
 def video_meta(layout: ImageLayout, where: BufferPlanes) -> bytes:
-    """A serialised ``GstVideoMeta``: where the planes lie."""
+    """Return a serialised ``GstVideoMeta``: where the planes lie."""
     planes = len(layout.planes)
     number = VIDEO_FORMATS.get(pixel_format(layout.fourcc).gstreamer or '', 0)
     payload = struct.pack('=iiIII', 0, number, layout.width, layout.height, planes)
@@ -88,7 +125,9 @@ def video_meta(layout: ImageLayout, where: BufferPlanes) -> bytes:
 
 
 def parse_release(data: bytes | bytearray) -> int | None:
-    """The number of the buffer that RELEASE_BUFFER at the beginning of *data* gives back; ``None``: not all of it is there.
+    """Return the number of the buffer that RELEASE_BUFFER at the begin of *data* gives back.
+
+    ``None``: not all of it is there.
 
     :raises ProtocolError: it is something else.
     """

@@ -1,14 +1,17 @@
 """Find what can touch a frame with the CPU: mappings, memfds, and pages held without a mapping.
 
-A dma-buf has no ``read()``: who has not mapped it can't copy from it in user space. A buffer of
-udmabuf is made of a memfd's pages, which any holder of that memfd can map. Nothing in the kernel
-tells which memfd it is, so :func:`find_memfds` only finds those that may be: at least as large as
-a frame, and sealed against shrinking, which udmabuf insists on. No event tells of a mapping of a
-memfd that comes and goes between two looks.
+:func:`scan_maps` finds mappings, :func:`find_memfds` finds memfds of which udmabuf may make
+frames, and :func:`find_pins` finds pages.
 
-A camera's device may have nodes of any name, in any folder: whoever may make nodes can make one.
-So what counts is the number of the device that is behind a mapping, which ``/proc/PID/map_files``
-leads to. Only shared mappings are looked at: V4L2 has no others.
+A dma-buf has no ``read()``: a process that has not mapped it can't copy from it in user space. A
+buffer of udmabuf is made of a memfd's pages, which any holder of that memfd can map. Nothing in
+the kernel tells which memfd it is, so :func:`find_memfds` only finds those that may be: at least
+as large as a frame, and sealed against shrinking, which udmabuf insists on. No event tells of a
+mapping of a memfd that comes and goes between two looks.
+
+A camera's device may have nodes of any name, in any folder: a user who may make nodes can make
+one. So what counts is the number of the device that is behind a mapping, which
+``/proc/PID/map_files`` leads to. Only shared mappings are looked at: V4L2 has no others.
 
 vmsplice(2) puts the pages of a mapping into a pipe, and io_uring keeps the pages of registered
 buffers. Both hold the pages themselves, not a copy of them. They stay readable after the mapping
