@@ -1,8 +1,7 @@
-"""
-Camera, inference and overlay in one process: ``ros2 launch zc_perception perception.launch.py``.
+"""Start camera, inference and overlay in one process.
 
-The nodes are components in a container; ``composition:=program`` runs the program ``perception``
-instead, which holds the same nodes.
+``ros2 launch zc_perception perception.launch.py``. The nodes are components in a container;
+``composition:=program`` runs the program ``perception`` instead, which holds the same nodes.
 """
 
 from launch import Action, LaunchDescription

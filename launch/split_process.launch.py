@@ -1,5 +1,4 @@
-"""
-Starts capture and inference in processes of their own, which share frames.
+"""Starts capture and inference in processes of their own, which share frames.
 
 ``ros2 launch zc_perception split_process.launch.py``.
 """

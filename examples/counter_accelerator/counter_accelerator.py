@@ -1,5 +1,4 @@
-"""
-An accelerator for the inference node that finds bright objects.
+"""An accelerator for the inference node that finds bright objects.
 
 The package's metadata offers it as accelerator: counter.
 """

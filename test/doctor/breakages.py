@@ -33,7 +33,7 @@ def answer(question: str, **values: object) -> Breakage:
 
 
 def runtime(release: str) -> Breakage:
-    """A Voyager runtime whose C library is found."""
+    """Return a Voyager runtime whose C library is found."""
     return answer('voyager', release=release, api_version=release)
 
 
@@ -107,16 +107,27 @@ def set_(**values: object) -> Breakage:
 HEAPS = ('dma_heap/linux,cma', 'dma_heap/system', 'udmabuf')
 BROKEN: dict[str, tuple[Breakage, Expected]] = {
     'kernel of JetPack 6': (Vehicle.tegra, {('kernel.sync_file_ioctls', ''): 'warn'}),
-    'kernel before dma-heaps': (write('proc/sys/kernel/osrelease', '5.4.0-old'), {('kernel.release', ''): 'fail'}),
+    'kernel before dma-heaps': (
+        write('proc/sys/kernel/osrelease', '5.4.0-old'),
+        {('kernel.release', ''): 'fail'},
+    ),
     'heap of the parameter file refused': (
         refuse('/dev/dma_heap/linux,cma'),
-        {('memory.heaps', HEAPS[0]): 'fail', ('buffers.cpu', HEAPS[0]): 'fail', ('buffers.fences', HEAPS[0]): 'fail',
-         ('buffers.import', f'{HEAPS[0]} -> {CARD}'): 'fail'},
+        {
+            ('memory.heaps', HEAPS[0]): 'fail',
+            ('buffers.cpu', HEAPS[0]): 'fail',
+            ('buffers.fences', HEAPS[0]): 'fail',
+            ('buffers.import', f'{HEAPS[0]} -> {CARD}'): 'fail',
+        },
     ),
     'another heap refused': (
         refuse('/dev/dma_heap/system'),
-        {('memory.heaps', HEAPS[1]): 'warn', ('buffers.cpu', HEAPS[1]): 'warn', ('buffers.fences', HEAPS[1]): 'warn',
-         ('buffers.import', f'{HEAPS[1]} -> {CARD}'): 'warn'},
+        {
+            ('memory.heaps', HEAPS[1]): 'warn',
+            ('buffers.cpu', HEAPS[1]): 'warn',
+            ('buffers.fences', HEAPS[1]): 'warn',
+            ('buffers.import', f'{HEAPS[1]} -> {CARD}'): 'warn',
+        },
     ),
     'heap of the parameter file missing': (no_cma_heap, {('memory.heaps', HEAPS[0]): 'fail'}),
     'no heap at all': (
@@ -124,68 +135,141 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         {('memory.heaps', ''): 'fail', ('buffers.import', ''): 'fail'},
     ),
     'participants with more than CMA has': (
-        capture(camera='synthetic', memory='auto', width=1920, height=1080, participants=['recorder: NV12; stride_align=4096; slots=40']),
+        capture(
+            camera='synthetic',
+            memory='auto',
+            width=1920,
+            height=1080,
+            participants=['recorder: NV12; stride_align=4096; slots=40'],
+        ),
         {('memory.cma_pool', ''): 'fail'},
     ),
     'participants that hold more than the driver has': (
-        capture(participants=['a: any; slots=40']), {('agreement.planned', CAPTURE): 'fail'},
+        capture(participants=['a: any; slots=40']),
+        {('agreement.planned', CAPTURE): 'fail'},
     ),
     'participants that do not agree': (
-        capture(camera='synthetic', memory='auto', participants=['a: YUYV']), {('agreement.planned', CAPTURE): 'fail'},
+        capture(camera='synthetic', memory='auto', participants=['a: YUYV']),
+        {('agreement.planned', CAPTURE): 'fail'},
     ),
-    'participants that are none': (capture(participants=['a']), {('agreement.planned', CAPTURE): 'fail'}),
+    'participants that are none': (
+        capture(participants=['a']),
+        {('agreement.planned', CAPTURE): 'fail'},
+    ),
     'inference that holds more than the driver has': (
-        all_of(capture(participants=['a: any; slots=26']), inference(in_flight=8)), {('agreement.planned', CAPTURE): 'fail'},
+        all_of(capture(participants=['a: any; slots=26']), inference(in_flight=8)),
+        {('agreement.planned', CAPTURE): 'fail'},
     ),
-    'CMA smaller than the pool': (write('proc/meminfo', 'CmaTotal: 2048 kB\nCmaFree: 2048 kB\n'), {('memory.cma_pool', ''): 'fail'}),
-    'CMA used up': (write('proc/meminfo', 'CmaTotal: 262144 kB\nCmaFree: 2000 kB\n'), {('memory.cma_pool', ''): 'fail'}),
+    'CMA smaller than the pool': (
+        write('proc/meminfo', 'CmaTotal: 2048 kB\nCmaFree: 2048 kB\n'),
+        {('memory.cma_pool', ''): 'fail'},
+    ),
+    'CMA used up': (
+        write('proc/meminfo', 'CmaTotal: 262144 kB\nCmaFree: 2000 kB\n'),
+        {('memory.cma_pool', ''): 'fail'},
+    ),
     'no CMA': (write('proc/meminfo', 'MemTotal: 8000 kB\n'), {('memory.cma_pool', ''): 'fail'}),
     'heap without memory': (
         set_(empty_heaps={HEAPS[0]}),
-        {('buffers.cpu', HEAPS[0]): 'fail', ('buffers.fences', HEAPS[0]): 'fail', ('buffers.import', f'{HEAPS[0]} -> {CARD}'): 'fail'},
+        {
+            ('buffers.cpu', HEAPS[0]): 'fail',
+            ('buffers.fences', HEAPS[0]): 'fail',
+            ('buffers.import', f'{HEAPS[0]} -> {CARD}'): 'fail',
+        },
     ),
-    'heap whose buffers are not coherent': (set_(forgetful_heaps={HEAPS[0]}), {('buffers.cpu', HEAPS[0]): 'fail'}),
-    'heap that the card cannot map': (set_(unmappable_heaps={HEAPS[0]}), {('buffers.import', f'{HEAPS[0]} -> {CARD}'): 'fail'}),
-    'scattered heap that the card cannot map': (set_(unmappable_heaps={HEAPS[1]}), {('buffers.import', f'{HEAPS[1]} -> {CARD}'): 'warn'}),
-    'no camera': (no_camera, {('cameras.devices', ''): 'fail', ('cameras.configured', CAPTURE): 'fail'}),
-    'camera refused': (refuse('/dev/video0'), {('cameras.devices', '/dev/video0'): 'fail', ('cameras.configured', CAPTURE): 'fail'}),
+    'heap whose buffers are not coherent': (
+        set_(forgetful_heaps={HEAPS[0]}),
+        {('buffers.cpu', HEAPS[0]): 'fail'},
+    ),
+    'heap that the card cannot map': (
+        set_(unmappable_heaps={HEAPS[0]}),
+        {('buffers.import', f'{HEAPS[0]} -> {CARD}'): 'fail'},
+    ),
+    'scattered heap that the card cannot map': (
+        set_(unmappable_heaps={HEAPS[1]}),
+        {('buffers.import', f'{HEAPS[1]} -> {CARD}'): 'warn'},
+    ),
+    'no camera': (
+        no_camera,
+        {('cameras.devices', ''): 'fail', ('cameras.configured', CAPTURE): 'fail'},
+    ),
+    'camera refused': (
+        refuse('/dev/video0'),
+        {('cameras.devices', '/dev/video0'): 'fail', ('cameras.configured', CAPTURE): 'fail'},
+    ),
     'camera opened by one program only': (
         refuse('/dev/video0', errno.EBUSY),
         {('cameras.devices', '/dev/video0'): 'fail', ('cameras.configured', CAPTURE): 'fail'},
     ),
-    'camera in use': (busy, {('cameras.devices', '/dev/video0'): 'fail', ('cameras.configured', CAPTURE): 'fail'}),
+    'camera in use': (
+        busy,
+        {('cameras.devices', '/dev/video0'): 'fail', ('cameras.configured', CAPTURE): 'fail'},
+    ),
     'camera without NV12': (
-        video('YUYV'), {('cameras.configured', CAPTURE): 'fail', ('agreement.planned', CAPTURE): 'warn'},
+        video('YUYV'),
+        {('cameras.configured', CAPTURE): 'fail', ('agreement.planned', CAPTURE): 'warn'},
     ),
     'camera without NV12, which nobody needs': (
         all_of(video('YUYV'), inference(accelerator='onnx')),
         {('cameras.configured', CAPTURE): 'warn'},
     ),
-    'camera with compressed pictures alone': (video('H264'), {('cameras.configured', CAPTURE): 'fail'}),
-    'camera without the format': (capture(pixel_format='UYVY'), {('cameras.configured', CAPTURE): 'fail'}),
-    'camera format that is no fourcc': (capture(pixel_format='NV12 please'), {('cameras.configured', CAPTURE): 'fail'}),
-    'camera without the size': (capture(width=1280, height=720), {('cameras.configured', CAPTURE): 'fail'}),
-    'camera without the rate': (capture(framerate=120.0), {('cameras.configured', CAPTURE): 'fail'}),
-    'camera that takes no buffers': (video('NV12', memory=1), {('cameras.configured', CAPTURE): 'fail'}),
+    'camera with compressed pictures alone': (
+        video('H264'),
+        {('cameras.configured', CAPTURE): 'fail'},
+    ),
+    'camera without the format': (
+        capture(pixel_format='UYVY'),
+        {('cameras.configured', CAPTURE): 'fail'},
+    ),
+    'camera format that is no fourcc': (
+        capture(pixel_format='NV12 please'),
+        {('cameras.configured', CAPTURE): 'fail'},
+    ),
+    'camera without the size': (
+        capture(width=1280, height=720),
+        {('cameras.configured', CAPTURE): 'fail'},
+    ),
+    'camera without the rate': (
+        capture(framerate=120.0),
+        {('cameras.configured', CAPTURE): 'fail'},
+    ),
+    'camera that takes no buffers': (
+        video('NV12', memory=1),
+        {('cameras.configured', CAPTURE): 'fail'},
+    ),
     'camera that is a metadata node': (
         lambda v: v.videos.update({'/dev/video0': MetadataNode()}),
         {('cameras.configured', CAPTURE): 'fail'},
     ),
     'another camera in use': (
-        all_of(write('dev/video4', ''), lambda v: v.videos.update({'/dev/video4': DriverDouble()}),
-               lambda v: v.videos['/dev/video4'].fail('REQBUFS', errno.EBUSY)),
+        all_of(
+            write('dev/video4', ''),
+            lambda v: v.videos.update({'/dev/video4': DriverDouble()}),
+            lambda v: v.videos['/dev/video4'].fail('REQBUFS', errno.EBUSY),
+        ),
         {},
     ),
-    'camera of no known kind': (capture(camera='webcam'), {('cameras.configured', CAPTURE): 'fail'}),
+    'camera of no known kind': (
+        capture(camera='webcam'),
+        {('cameras.configured', CAPTURE): 'fail'},
+    ),
     'heap of no known kind': (capture(heap='cma'), {('memory.heaps', 'cma'): 'fail'}),
     'NVMM frames on a board without a pool': (
-        all_of(Vehicle.tegra, capture(camera='argus'), write('proc/meminfo', 'CmaTotal: 2048 kB\nCmaFree: 2048 kB\n'),
-               answer('gstreamer', elements={n: {'there': True} for n in ('appsink', 'nvarguscamerasrc')})),
+        all_of(
+            Vehicle.tegra,
+            capture(camera='argus'),
+            write('proc/meminfo', 'CmaTotal: 2048 kB\nCmaFree: 2048 kB\n'),
+            answer(
+                'gstreamer', elements={n: {'there': True} for n in ('appsink', 'nvarguscamerasrc')}
+            ),
+        ),
         {('memory.cma_pool', ''): 'warn', ('kernel.sync_file_ioctls', ''): 'warn'},
     ),
     "driver's own buffers and a small pool": (
-        all_of(capture(memory='export'), write('proc/meminfo', ('CmaTotal: 2048 kB\nCmaFree: 2048 '
-            'kB\n'))),
+        all_of(
+            capture(memory='export'),
+            write('proc/meminfo', ('CmaTotal: 2048 kB\nCmaFree: 2048 kB\n')),
+        ),
         {('memory.cma_pool', ''): 'warn'},
     ),
     'camera whose size nobody knows': (
@@ -193,7 +277,10 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         {('memory.cma_pool', ''): 'warn'},
     ),
     'no card': (no_card, {('metis.cards', ''): 'fail', ('buffers.import', ''): 'fail'}),
-    'card without driver': (no_driver, {('metis.cards', ''): 'fail', ('buffers.import', ''): 'fail'}),
+    'card without driver': (
+        no_driver,
+        {('metis.cards', ''): 'fail', ('buffers.import', ''): 'fail'},
+    ),
     'card without node': (no_node, {('metis.cards', ''): 'fail', ('buffers.import', ''): 'fail'}),
     'card that is not the one named': (
         inference(accelerator_device='metis-0:9:0'),
@@ -201,140 +288,274 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     ),
     'card refused': (
         refuse(f'/dev/{CARD}'),
-        {('metis.access', CARD): 'fail', ('metis.ioctls', CARD): 'fail', ('buffers.import', CARD): 'fail'},
+        {
+            ('metis.access', CARD): 'fail',
+            ('metis.ioctls', CARD): 'fail',
+            ('buffers.import', CARD): 'fail',
+        },
     ),
     'shipped driver': (
         set_(level=0),
-        {('metis.ioctls', CARD): 'fail', **{('buffers.import', f'{heap} -> {CARD}'): 'fail' for heap in HEAPS}},
+        {
+            ('metis.ioctls', CARD): 'fail',
+            **{('buffers.import', f'{heap} -> {CARD}'): 'fail' for heap in HEAPS},
+        },
     ),
     'driver of the first generation': (set_(level=1), {('metis.ioctls', CARD): 'warn'}),
     'link with one lane': (pci(current_link_width='1'), {('metis.link', CARD): 'fail'}),
-    'slow link of a slow slot': (pci(current_link_speed='2.5 GT/s PCIe'), {('metis.link', CARD): 'fail'}),
-    'link that is not shown': (lambda v: (v.pci / 'current_link_width').unlink(), {('metis.link', CARD): 'warn'}),
+    'slow link of a slow slot': (
+        pci(current_link_speed='2.5 GT/s PCIe'),
+        {('metis.link', CARD): 'fail'},
+    ),
+    'link that is not shown': (
+        lambda v: (v.pci / 'current_link_width').unlink(),
+        {('metis.link', CARD): 'warn'},
+    ),
     'no IOMMU': (lambda v: (v.pci / 'iommu_group').unlink(), {('metis.iommu', CARD): 'warn'}),
-    'IOMMU that passes through': (write('sys/kernel/iommu_groups/7/type', 'identity'), {('metis.iommu', CARD): 'warn'}),
+    'IOMMU that passes through': (
+        write('sys/kernel/iommu_groups/7/type', 'identity'),
+        {('metis.iommu', CARD): 'warn'},
+    ),
     'runtime missing': (
-        all_of(inference(accelerator='axruntime'), answer('voyager', error='needs libaxruntime.so: not there; install it')),
-        {('voyager.runtime', ''): 'fail', ('voyager.toolchain', ''): 'fail', ('metis.attach', CARD): 'fail'},
+        all_of(
+            inference(accelerator='axruntime'),
+            answer('voyager', error='needs libaxruntime.so: not there; install it'),
+        ),
+        {
+            ('voyager.runtime', ''): 'fail',
+            ('voyager.toolchain', ''): 'fail',
+            ('metis.attach', CARD): 'fail',
+        },
     ),
     'driver too old for the runtime, and no tools': (
-        all_of(inference(accelerator='axruntime'), write('sys/class/metis/version', '1.5.7'), runtime('1.8.0'),
-               lambda v: v.environment.update(PATH='/nowhere')),
-        {('voyager.runtime', 'driver'): 'fail', ('voyager.runtime', 'lspci'): 'warn', ('voyager.runtime', 'lsmod'): 'warn',
-         ('metis.attach', CARD): 'fail'},
+        all_of(
+            inference(accelerator='axruntime'),
+            write('sys/class/metis/version', '1.5.7'),
+            runtime('1.8.0'),
+            lambda v: v.environment.update(PATH='/nowhere'),
+        ),
+        {
+            ('voyager.runtime', 'driver'): 'fail',
+            ('voyager.runtime', 'lspci'): 'warn',
+            ('voyager.runtime', 'lsmod'): 'warn',
+            ('metis.attach', CARD): 'fail',
+        },
     ),
     'driver that the runtime before takes': (
-        all_of(inference(accelerator='axruntime'), write('sys/class/metis/version', '1.5.7'), runtime('1.7.0'),
-               lambda v: v.environment.update(PATH='/nowhere')),
-        {('voyager.toolchain', ''): 'fail', ('voyager.runtime', 'lspci'): 'warn', ('voyager.runtime', 'lsmod'): 'warn',
-         ('metis.attach', CARD): 'fail'},
+        all_of(
+            inference(accelerator='axruntime'),
+            write('sys/class/metis/version', '1.5.7'),
+            runtime('1.7.0'),
+            lambda v: v.environment.update(PATH='/nowhere'),
+        ),
+        {
+            ('voyager.toolchain', ''): 'fail',
+            ('voyager.runtime', 'lspci'): 'warn',
+            ('voyager.runtime', 'lsmod'): 'warn',
+            ('metis.attach', CARD): 'fail',
+        },
     ),
     'argus without a Jetson': (
         capture(camera='argus'),
         {('jetson.release', ''): 'fail', ('gstreamer.elements', 'nvarguscamerasrc'): 'fail'},
     ),
     'argus whose library is another': (
-        all_of(Vehicle.tegra, capture(camera='argus'), answer('nvbufsurface', error='its structs are others'),
-               answer('gstreamer', elements={n: {'there': True} for n in ('appsink', 'nvarguscamerasrc')})),
+        all_of(
+            Vehicle.tegra,
+            capture(camera='argus'),
+            answer('nvbufsurface', error='its structs are others'),
+            answer(
+                'gstreamer', elements={n: {'there': True} for n in ('appsink', 'nvarguscamerasrc')}
+            ),
+        ),
         {('jetson.nvbufsurface', ''): 'fail', ('kernel.sync_file_ioctls', ''): 'warn'},
     ),
     'no GStreamer for a pipeline': (
-        all_of(capture(camera='gstreamer', pipeline='videotestsrc'), answer('gstreamer', error='it needs GStreamer: x; install it'),
-               answer('pipeline', error='no GStreamer')),
+        all_of(
+            capture(camera='gstreamer', pipeline='videotestsrc'),
+            answer('gstreamer', error='it needs GStreamer: x; install it'),
+            answer('pipeline', error='no GStreamer'),
+        ),
         {('gstreamer.library', ''): 'fail', ('gstreamer.pipeline', CAPTURE): 'fail'},
     ),
-    'empty pipeline': (
-        capture(camera='gstreamer'),
-        {('gstreamer.pipeline', CAPTURE): 'fail'},
-    ),
+    'empty pipeline': (capture(camera='gstreamer'), {('gstreamer.pipeline', CAPTURE): 'fail'}),
     'no libcamera': (capture(camera='libcamera'), {('libcamera.bindings', ''): 'fail'}),
     'libcamera without that camera': (
-        all_of(capture(camera='libcamera', libcamera_id='imx477'), lambda v: v.answers.update(
-            libcamera={'file': '', 'version': '0.3', 'cameras': ['imx219']})),
+        all_of(
+            capture(camera='libcamera', libcamera_id='imx477'),
+            lambda v: v.answers.update(
+                libcamera={'file': '', 'version': '0.3', 'cameras': ['imx219']}
+            ),
+        ),
         {('libcamera.bindings', CAPTURE): 'fail'},
     ),
     'calibration that is not there': (
-        capture(camera_info_url='file:///opt/${NAME}.yaml'), {('cameras.calibration', CAPTURE): 'warn'},
+        capture(camera_info_url='file:///opt/${NAME}.yaml'),
+        {('cameras.calibration', CAPTURE): 'warn'},
     ),
     'calibration of a package that is not there': (
-        capture(camera_info_url='package://vehicle/front.yaml'), {('cameras.calibration', CAPTURE): 'fail'},
-    ),
-    'calibration that is none': (
-        all_of(write('opt/front.yaml', 'image_width: wide'), capture(camera_info_url='file:///opt/front.yaml')),
+        capture(camera_info_url='package://vehicle/front.yaml'),
         {('cameras.calibration', CAPTURE): 'fail'},
     ),
-    'recording that is given later': (capture(camera='replay'), {('cameras.configured', CAPTURE): 'warn'}),
+    'calibration that is none': (
+        all_of(
+            write('opt/front.yaml', 'image_width: wide'),
+            capture(camera_info_url='file:///opt/front.yaml'),
+        ),
+        {('cameras.calibration', CAPTURE): 'fail'},
+    ),
+    'recording that is given later': (
+        capture(camera='replay'),
+        {('cameras.configured', CAPTURE): 'warn'},
+    ),
     'recording that can be played': (capture(camera='replay', video='/drive.mp4'), {}),
     'recording that can not be played': (
-        all_of(capture(camera='replay', video='/drive.mp4'), answer('recording', error="'/drive.mp4' can't be decoded")),
+        all_of(
+            capture(camera='replay', video='/drive.mp4'),
+            answer('recording', error="'/drive.mp4' can't be decoded"),
+        ),
         {('cameras.configured', CAPTURE): 'fail'},
     ),
     'two nodes with one camera': (
         lambda v: v.yaml.update({f'/{name}/capture': {} for name in ('left', 'right')}),
         {('cameras.configured', f'/{name}/capture'): 'fail' for name in ('left', 'right')},
     ),
-    'size of the pool that can not be read': (lambda v: v.remove('proc/meminfo'), {('memory.cma_pool', ''): 'warn'}),
+    'size of the pool that can not be read': (
+        lambda v: v.remove('proc/meminfo'),
+        {('memory.cma_pool', ''): 'warn'},
+    ),
     'key that no node knows': (
-        answer('parameters', problems=[("section '/**/capture': parameter 'widht' is unknown; "
-                                        "did you mean 'width'?")]),
+        answer(
+            'parameters',
+            problems=[
+                ("section '/**/capture': parameter 'widht' is unknown; did you mean 'width'?")
+            ],
+        ),
         {('parameters.file', ''): 'fail'},
     ),
-    'key that may be another package\'s': (
-        answer('parameters', warnings=[("section '/**': no node here has a parameter 'widht'; "
-                                        "did you mean 'width'?")]),
+    "key that may be another package's": (
+        answer(
+            'parameters',
+            warnings=[
+                ("section '/**': no node here has a parameter 'widht'; did you mean 'width'?")
+            ],
+        ),
         {('parameters.file', ''): 'warn'},
     ),
-    'file with nothing for us': (answer('parameters', checked=0), {('parameters.file', ''): 'warn'}),
+    'file with nothing for us': (
+        answer('parameters', checked=0),
+        {('parameters.file', ''): 'warn'},
+    ),
     'middleware that is not installed': (
-        all_of(answer('ros', missing='rmw_cyclonedds_cpp', middleware=''), environment(RMW_IMPLEMENTATION='rmw_cyclonedds_cpp')),
+        all_of(
+            answer('ros', missing='rmw_cyclonedds_cpp', middleware=''),
+            environment(RMW_IMPLEMENTATION='rmw_cyclonedds_cpp'),
+        ),
         {('ros.middleware', ''): 'fail'},  # what needs it is left out
     ),
-    'file that cannot be checked whole': (answer('parameters', error='no rclpy'), {('parameters.file', ''): 'warn'}),
-    'unknown model': (lambda v: v.answers.update(model={'error': "model 'x' is not known", 'stage': 'manifest'}),
-                      {('model.manifest', '/inference'): 'fail'}),
+    'file that cannot be checked whole': (
+        answer('parameters', error='no rclpy'),
+        {('parameters.file', ''): 'warn'},
+    ),
+    'unknown model': (
+        lambda v: v.answers.update(model={'error': "model 'x' is not known", 'stage': 'manifest'}),
+        {('model.manifest', '/inference'): 'fail'},
+    ),
     'model that does not load': (
-        answer('model', error='it does not fit; use onnx', stage='accelerator'), {('model.load', '/inference'): 'fail'},
+        answer('model', error='it does not fit; use onnx', stage='accelerator'),
+        {('model.load', '/inference'): 'fail'},
     ),
     'no ROS': (
-        all_of(environment(ROS_DISTRO=''), lambda v: v.remove('opt/ros/humble/setup.bash'), lambda v: (v.root / 'opt/ros/humble').rmdir(),
-               lambda v: v.answers.update(ros={'middlewares': [], 'rclpy_version': '', 'error': 'ModuleNotFoundError', 'messages': {}})),
+        all_of(
+            environment(ROS_DISTRO=''),
+            lambda v: v.remove('opt/ros/humble/setup.bash'),
+            lambda v: (v.root / 'opt/ros/humble').rmdir(),
+            lambda v: v.answers.update(
+                ros={
+                    'middlewares': [],
+                    'rclpy_version': '',
+                    'error': 'ModuleNotFoundError',
+                    'messages': {},
+                }
+            ),
+        ),
         {('ros.distribution', ''): 'fail', ('ros.rclpy', ''): 'fail'},
     ),
     'ROS that was not sourced': (environment(ROS_DISTRO=''), {('ros.distribution', ''): 'warn'}),
     'ROS of another time': (environment(ROS_DISTRO='foxy'), {('ros.distribution', ''): 'warn'}),
-    'middleware that is not there': (environment(RMW_IMPLEMENTATION='rmw_cyclonedds_cpp'), {('ros.middleware', ''): 'fail'}),
-    'no vision_msgs': (answer('ros', messages={'vision_msgs.msg': 'ModuleNotFoundError'}), {('ros.messages', ''): 'fail'}),
-    'no Fast DDS profile': (environment(FASTRTPS_DEFAULT_PROFILES_FILE=''), {('ros.large_messages', ''): 'warn'}),
-    'Fast DDS profile missing': (lambda v: v.remove('etc/fastdds.xml'), {('ros.large_messages', ''): 'fail'}),
-    'Fast DDS profile that is none': (write('etc/fastdds.xml', '<dds>'), {('ros.large_messages', ''): 'fail'}),
-    'Fast DDS profile with too small a segment': (
-        write('etc/fastdds.xml', '<dds><segment_size>524288</segment_size></dds>'), {('ros.large_messages', ''): 'warn'},
+    'middleware that is not there': (
+        environment(RMW_IMPLEMENTATION='rmw_cyclonedds_cpp'),
+        {('ros.middleware', ''): 'fail'},
     ),
-    'Cyclone DDS with a small buffer': (
-        all_of(answer('ros', middleware='rmw_cyclonedds_cpp'), write('proc/sys/net/core/rmem_max', '212992')),
+    'no vision_msgs': (
+        answer('ros', messages={'vision_msgs.msg': 'ModuleNotFoundError'}),
+        {('ros.messages', ''): 'fail'},
+    ),
+    'no Fast DDS profile': (
+        environment(FASTRTPS_DEFAULT_PROFILES_FILE=''),
         {('ros.large_messages', ''): 'warn'},
     ),
-    'sockets where no folder can be': (environment(ZC_RUNTIME_DIR='/proc/zc'), {('link.runtime_folder', ''): 'fail'}),
-    'runtime folder that is not there': (
-        environment(ZC_RUNTIME_DIR='', XDG_RUNTIME_DIR='/proc/nowhere'), {('link.runtime_folder', ''): 'warn'},
+    'Fast DDS profile missing': (
+        lambda v: v.remove('etc/fastdds.xml'),
+        {('ros.large_messages', ''): 'fail'},
     ),
-    'group that is not there': (capture(shared_memory_group='no_such_group'), {('link.runtime_folder', 'no_such_group'): 'fail'}),
-    'priority that is not allowed': (capture(realtime_priority=96), {('limits.realtime', ''): 'fail'}),
+    'Fast DDS profile that is none': (
+        write('etc/fastdds.xml', '<dds>'),
+        {('ros.large_messages', ''): 'fail'},
+    ),
+    'Fast DDS profile with too small a segment': (
+        write('etc/fastdds.xml', '<dds><segment_size>524288</segment_size></dds>'),
+        {('ros.large_messages', ''): 'warn'},
+    ),
+    'Cyclone DDS with a small buffer': (
+        all_of(
+            answer('ros', middleware='rmw_cyclonedds_cpp'),
+            write('proc/sys/net/core/rmem_max', '212992'),
+        ),
+        {('ros.large_messages', ''): 'warn'},
+    ),
+    'sockets where no folder can be': (
+        environment(ZC_RUNTIME_DIR='/proc/zc'),
+        {('link.runtime_folder', ''): 'fail'},
+    ),
+    'runtime folder that is not there': (
+        environment(ZC_RUNTIME_DIR='', XDG_RUNTIME_DIR='/proc/nowhere'),
+        {('link.runtime_folder', ''): 'warn'},
+    ),
+    'group that is not there': (
+        capture(shared_memory_group='no_such_group'),
+        {('link.runtime_folder', 'no_such_group'): 'fail'},
+    ),
+    'priority that is not allowed': (
+        capture(realtime_priority=96),
+        {('limits.realtime', ''): 'fail'},
+    ),
     'priority that is allowed': (inference(realtime_priority=95), {}),
     'memory that may not be locked': (
-        all_of(capture(lock_memory=True), write('proc/self/limits', ('Max locked memory         '
-            '65536                65536   bytes\n'))),
+        all_of(
+            capture(lock_memory=True),
+            write(
+                'proc/self/limits',
+                ('Max locked memory         65536                65536   bytes\n'),
+            ),
+        ),
         {('limits.locked_memory', ''): 'fail'},
     ),
     'too few descriptors for participants': (
-        all_of(write('proc/self/limits', ('Max open files            150                  270  '
-                                          '                files\n')),
-               capture(participants=['a: any; slots=20'])),
+        all_of(
+            write(
+                'proc/self/limits',
+                ('Max open files            150                  270                  files\n'),
+            ),
+            capture(participants=['a: any; slots=20']),
+        ),
         {('limits.descriptors', ''): 'fail'},
     ),
     'too few descriptors': (
-        write('proc/self/limits', ('Max open files            100                  150         '
-                                   '         files\n')),
+        write(
+            'proc/self/limits',
+            ('Max open files            100                  150                  files\n'),
+        ),
         {('limits.descriptors', ''): 'fail'},
     ),
-}  # fmt: skip
+}

@@ -16,7 +16,10 @@ from zc_perception.doctor import machine_checks
 def vehicle(
     tmp_path: Path, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Vehicle]:
-    """A healthy one, from which nothing may be left open. A compiler was there, whether or not these tests have one."""
+    """Yield a healthy vehicle, of which nothing may be left open.
+
+    It has the compiled steps, whether or not these tests have them.
+    """
     monkeypatch.setattr(machine_checks, 'compiled', True)
     with tempfile.TemporaryDirectory() as short:
         yield Vehicle(tmp_path, Path(short) / 'zc')

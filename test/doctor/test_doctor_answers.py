@@ -1,4 +1,7 @@
-"""Each question, put to a real process: this machine's ROS and models, the tests' GStreamer, and the doubles of the vendors' libraries."""
+"""Each question, put to a real process.
+
+It uses this machine's ROS and models, the tests' GStreamer, and doubles of the vendors' libraries.
+"""
 
 from __future__ import annotations
 

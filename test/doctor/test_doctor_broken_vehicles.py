@@ -35,9 +35,19 @@ def test_what_a_healthy_vehicle_needs_is_ok_not_left_out(vehicle: Vehicle) -> No
     verdicts = vehicle.verdicts()
     left_out = {name for (name, _), status in verdicts.items() if status == 'skip'}
     assert left_out == {
-        'cameras.calibration', 'gstreamer.library', 'gstreamer.elements', 'gstreamer.pipeline', 'libcamera.bindings', 'metis.attach',
-        'voyager.runtime', 'voyager.toolchain', 'jetson.release', 'jetson.nvbufsurface', 'jetson.vic', 'agreement.running',
-    }  # fmt: skip
+        'cameras.calibration',
+        'gstreamer.library',
+        'gstreamer.elements',
+        'gstreamer.pipeline',
+        'libcamera.bindings',
+        'metis.attach',
+        'voyager.runtime',
+        'voyager.toolchain',
+        'jetson.release',
+        'jetson.nvbufsurface',
+        'jetson.vic',
+        'agreement.running',
+    }
     assert {'dma_heap/system', 'dma_heap/linux,cma', 'udmabuf'} == {
         s for i, s in verdicts if i == 'memory.heaps'
     }
@@ -122,10 +132,20 @@ def test_a_card_without_imports_sends_to_the_check_that_tells_why(
 #  Without a parameter file nothing is required, so that nothing of the hardware can fail; and
 #  everything that is there is looked at.
 NOT_ASKED = (
-    'no card', 'card without driver', 'card refused', 'shipped driver', 'link with one lane', 'camera refused', 'camera in use',
-    'no camera', 'another heap refused', 'heap without memory', 'no heap at all', 'heap that the card cannot map',
+    'no card',
+    'card without driver',
+    'card refused',
+    'shipped driver',
+    'link with one lane',
+    'camera refused',
+    'camera in use',
+    'no camera',
+    'another heap refused',
+    'heap without memory',
+    'no heap at all',
+    'heap that the card cannot map',
     'size of the pool that can not be read',
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize('name', NOT_ASKED)
@@ -228,9 +248,32 @@ def test_two_cameras_need_twice_the_pool(vehicle: Vehicle) -> None:
 
 
 WORDS = st.sampled_from(
-    ['', 'auto', 'true', 'v4l2', 'argus', 'replay', 'libcamera', 'axl', 'axruntime', 'NV12', 'XX', '/dev/video0', 'dma_heap/system',
-     'udmabuf', 'memfd', 'import', 'metis-0:1:0', '0000:01:00.0', '1', 'a=b', 'submit=70', 'videotestsrc !', 'ä']
-)  # fmt: skip
+    [
+        '',
+        'auto',
+        'true',
+        'v4l2',
+        'argus',
+        'replay',
+        'libcamera',
+        'axl',
+        'axruntime',
+        'NV12',
+        'XX',
+        '/dev/video0',
+        'dma_heap/system',
+        'udmabuf',
+        'memfd',
+        'import',
+        'metis-0:1:0',
+        '0000:01:00.0',
+        '1',
+        'a=b',
+        'submit=70',
+        'videotestsrc !',
+        'ä',
+    ]
+)
 VALUES = (
     WORDS
     | st.integers(-3, 9000)

@@ -1,4 +1,4 @@
-"""Cameras of all kinds: what V4L2 nodes say, recordings that the nodes would or would not play, calibrations that fit or don't."""
+"""Cameras of all kinds: what V4L2 nodes say, recordings, and calibrations that fit or don't."""
 
 from __future__ import annotations
 

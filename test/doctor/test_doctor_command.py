@@ -1,4 +1,4 @@
-"""``zc_doctor`` as it is called: report, JSON, exit codes, interruption; and this machine itself, whatever it has."""
+"""``zc_doctor`` as a user calls it: report, JSON, exit codes, interruption; and this machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMAND = [sys.executable, '-m', 'zc_perception.doctor.zc_doctor']
 
 
 def wrong(document: dict[str, Any]) -> list[str]:
-    """What contradicts itself in a report."""
+    """Return what contradicts itself in a report."""
     found = [] if conforms(document, SCHEMA) else ['it is not what the schema says']
     checks = document['checks']
     found += [
@@ -248,9 +248,23 @@ def test_ros_is_not_needed(tmp_path: Path) -> None:
         (tmp_path / f'{package}.py').write_text('raise ImportError("no ROS here")')
     environment = {**os.environ, 'PYTHONPATH': str(tmp_path)}
     result = subprocess.run(
-        [*COMMAND, '--json', '--params-file', str(CONFIG), '--only', 'ros', 'parameters', 'kernel', 'link'],
-        env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        [
+            *COMMAND,
+            '--json',
+            '--params-file',
+            str(CONFIG),
+            '--only',
+            'ros',
+            'parameters',
+            'kernel',
+            'link',
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     status = {c['id']: c['status'] for c in json.loads(result.stdout)['checks']}
     assert result.returncode == 1
     assert (
@@ -270,7 +284,10 @@ def children(pid: int) -> list[int]:
 
 
 def test_a_signal_ends_it_and_all_that_it_has_started(tmp_path: Path) -> None:
-    """Its parameter file is a pipe: the doctor itself gets it whole, the process that checks it waits for more."""
+    """Its parameter file is a pipe.
+
+    The doctor itself gets it whole, the process that checks it waits for more.
+    """
     pipe = tmp_path / 'pipe.yaml'
     os.mkfifo(pipe)
     deadline = time.monotonic() + 120
@@ -321,8 +338,20 @@ def test_nothing_from_outside_moves_the_cursor_or_forges_a_line(
     assert not [line for line in lines if line.startswith('ok    forged')]
     assert r'\x1b[2J\nok    forged' in lines[0]
     assert len([line for line in lines if r'\x1b[2J' in line]) > 2
-    assert zc_doctor.main(['--params-file', str(path), '--only', 'kernel', '--json', str(vehicle.root / forged.strip('\x1b') / 'x')],
-                          vehicle.system()) == 0  # fmt: skip
+    assert (
+        zc_doctor.main(
+            [
+                '--params-file',
+                str(path),
+                '--only',
+                'kernel',
+                '--json',
+                str(vehicle.root / forged.strip('\x1b') / 'x'),
+            ],
+            vehicle.system(),
+        )
+        == 0
+    )
     assert len(made := capsys.readouterr().err.splitlines()) == 1 and made[0].isprintable()
 
 

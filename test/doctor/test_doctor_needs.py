@@ -132,14 +132,25 @@ def test_who_needs_which_accelerator(
 
 
 SECTIONS = [
-    ('/**/capture', '/capture', True), ('/**/capture', '/a/b/capture', True), ('/**', '/capture', True), ('/**', '/a/capture', True),
-    ('/*/capture', '/capture', False), ('/*/capture', '/a/capture', True), ('/*/capture', '/a/b/capture', False), ('/*', '/capture', True),
-    ('/capture', '/a/capture', False), ('/a/capture', '/a/capture', True), ('/**/capture', '/a/capture2', False),
+    ('/**/capture', '/capture', True),
+    ('/**/capture', '/a/b/capture', True),
+    ('/**', '/capture', True),
+    ('/**', '/a/capture', True),
+    ('/*/capture', '/capture', False),
+    ('/*/capture', '/a/capture', True),
+    ('/*/capture', '/a/b/capture', False),
+    ('/*', '/capture', True),
+    ('/capture', '/a/capture', False),
+    ('/a/capture', '/a/capture', True),
+    ('/**/capture', '/a/capture2', False),
     ('/*', '/a/capture', False),
-    ('/**/*', '/capture', True), ('/a/**', '/a/b/capture', True), ('/a/**/capture', '/a/capture', True),
+    ('/**/*', '/capture', True),
+    ('/a/**', '/a/b/capture', True),
+    ('/a/**/capture', '/a/capture', True),
     ('/a/*/capture', '/a/capture', False),
-    ('/**/**/capture', '/capture', True), ('/*/*/capture', '/a/b/capture', True),
-]  # fmt: skip
+    ('/**/**/capture', '/capture', True),
+    ('/*/*/capture', '/a/b/capture', True),
+]
 
 
 @pytest.mark.parametrize(('section', 'node', 'expected'), SECTIONS)

@@ -1,4 +1,7 @@
-"""The doctor's verdict on a parameter file is the nodes' own: each file is given to both, and a node that ends has to be foretold."""
+"""The doctor's verdict on a parameter file is the nodes' own.
+
+Each file is given to both, and the verdict must foretell a node that ends.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the doctor expects of a pool is what the capture node's negotiation makes of the same parameters, with real cameras."""
+"""The doctor expects of a pool what the capture node's negotiation makes of the parameters.
+
+The cameras are real.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a check does, the others are heard, in their order, and the report names the culprit."""
+"""Whatever a check does, the others are reported in order; the report names the culprit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A vehicle in a folder: what the kernel shows of a healthy one, written from its documents, and knobs that break it.
+"""A vehicle in a folder, and knobs that break it.
 
-Buffers are memfds that say they are dma-bufs, the camera is the tests' V4L2 driver, the card
-counts; all that other processes would answer is a table.
+It has what the kernel shows of a healthy one, written from the kernel's documents. Buffers are
+memfds that say they are dma-bufs, the camera is the tests' V4L2 driver, the card counts; all that
+other processes would answer is a table.
 """
 
 from __future__ import annotations
@@ -34,26 +35,57 @@ from zc_perception.pixel.modifier import LINEAR
 
 #: All that a vehicle may be asked for is named, so that every verdict is strict.
 YAML: dict[str, dict[str, Any]] = {
-    '/**/capture': {'camera': 'v4l2', 'device': '/dev/video0', 'width': 640, 'height': 360, 'framerate': 30.0, 'memory': 'import',
-                    'heap': 'dma_heap/linux,cma', 'slots': 8},
+    '/**/capture': {
+        'camera': 'v4l2',
+        'device': '/dev/video0',
+        'width': 640,
+        'height': 360,
+        'framerate': 30.0,
+        'memory': 'import',
+        'heap': 'dma_heap/linux,cma',
+        'slots': 8,
+    },
     '/**/inference': {'accelerator': 'axl', 'model': 'road'},
-}  # fmt: skip
+}
 ANSWERS: dict[str, dict[str, Any]] = {
     'gstreamer': {'version': '1.20', 'elements': {'appsink': {'there': True}}},
     'pipeline': {},
-    'libcamera': {'error': ("camera 'libcamera' needs its Python bindings: No module named "
-                            "'libcamera'; install it: apt")},
-    'voyager': {'path': '/opt/axelera/runtime-1.6/lib/libaxruntime.so', 'file': '', 'api_version': '1.6.0', 'release': '1.6.0',
-                'python_binding': ''},
+    'libcamera': {
+        'error': (
+            "camera 'libcamera' needs its Python bindings: No module named "
+            "'libcamera'; install it: apt"
+        )
+    },
+    'voyager': {
+        'path': '/opt/axelera/runtime-1.6/lib/libaxruntime.so',
+        'file': '',
+        'api_version': '1.6.0',
+        'release': '1.6.0',
+        'python_binding': '',
+    },
     'nvbufsurface': {'loaded': True, 'file': '/usr/lib/libnvbufsurface.so.1.0.0'},
     'vic': {'file': '/usr/lib/libnvbufsurftransform.so.1.0.0'},
-    'ros': {'middlewares': ['rmw_fastrtps_cpp'], 'rclpy_version': '3.3.11', 'middleware': 'rmw_fastrtps_cpp',
-            'messages': {'sensor_msgs.msg': '', 'vision_msgs.msg': ''}},
+    'ros': {
+        'middlewares': ['rmw_fastrtps_cpp'],
+        'rclpy_version': '3.3.11',
+        'middleware': 'rmw_fastrtps_cpp',
+        'messages': {'sensor_msgs.msg': '', 'vision_msgs.msg': ''},
+    },
     'parameters': {'problems': [], 'warnings': [], 'checked': 10},
     'recording': {'width': 640, 'height': 360},
-    'model': {'name': 'road', 'manifest': 'model.yaml', 'engines': {'axl': ''}, 'classes': 4, 'input': [640, 384], 'accelerator': 'axl',
-              'device': '/dev/metis-0:1:0', 'copy_free': True, 'engine': 'axl', 'reasons': []},
-}  # fmt: skip
+    'model': {
+        'name': 'road',
+        'manifest': 'model.yaml',
+        'engines': {'axl': ''},
+        'classes': 4,
+        'input': [640, 384],
+        'accelerator': 'axl',
+        'device': '/dev/metis-0:1:0',
+        'copy_free': True,
+        'engine': 'axl',
+        'reasons': [],
+    },
+}
 _LIMITS = {
     'Max open files': '4096',
     'Max locked memory': 'unlimited',
@@ -173,8 +205,12 @@ class Vehicle:
         self.host = Host(self.root)
         self.yaml: dict[str, dict[str, Any]] | None = copy.deepcopy(YAML)
         self.answers = copy.deepcopy(ANSWERS)
-        self.environment = {'ROS_DISTRO': 'humble', 'ZC_RUNTIME_DIR': str(sockets), 'PATH': '/usr/bin',
-                            'FASTRTPS_DEFAULT_PROFILES_FILE': '/etc/fastdds.xml'}  # fmt: skip
+        self.environment = {
+            'ROS_DISTRO': 'humble',
+            'ZC_RUNTIME_DIR': str(sockets),
+            'PATH': '/usr/bin',
+            'FASTRTPS_DEFAULT_PROFILES_FILE': '/etc/fastdds.xml',
+        }
         self.refusals: dict[str, int] = {}
         self.videos: dict[str, DriverDouble] = {'/dev/video0': DriverDouble('YUYV', 'NV12')}
         self.level = 2
@@ -224,7 +260,7 @@ class Vehicle:
         self.write('sys/module/metis/version', '1.6.2')
 
     def write(self, name: str, text: str) -> None:
-        """A file below the root."""
+        """Write a file below the root."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding='utf-8')
@@ -275,16 +311,21 @@ class Vehicle:
         return self.answers[subject(question)]
 
     def system(self) -> System:
-        """The machine as the checks see it."""
+        """Return the machine as the checks see it."""
         return System(
-            root=self.root, environment=self.environment, machine=self.machine, user=self.user, open_node=self._open_node,
-            open_heap=self._open_heap, ask=self._ask,
+            root=self.root,
+            environment=self.environment,
+            machine=self.machine,
+            user=self.user,
+            open_node=self._open_node,
+            open_heap=self._open_heap,
+            ask=self._ask,
             users_of=lambda path: self.users,
             doubles={DeviceFile: self._open_video, AxlDevice: self._open_card},
-        )  # fmt: skip
+        )
 
     def needs(self) -> Needs:
-        """What the parameter file asks; nothing without one."""
+        """Return what the parameter file asks; nothing without one."""
         if self.yaml is None:
             return Needs()
         return needs_of(list(self.yaml.items()), 'vehicle.yaml')

@@ -1,4 +1,7 @@
-"""An accelerator of another package, with two parameters and a doctor's check, has the rights of this package's own."""
+"""Another package's accelerator has the rights of this package's own.
+
+It has two parameters and a doctor's check.
+"""
 
 from __future__ import annotations
 

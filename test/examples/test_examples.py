@@ -1,4 +1,7 @@
-"""Each example runs against a real camera node: as a program, in the camera's process, and as a component in a container."""
+"""Each example runs against a real camera node.
+
+It runs as a program, in the camera's process, and as a component in a container.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ CRC = re.compile(r'frame (\d+): crc ([0-9a-f]{8})')
 def capture(
     domain: int, *, seen: Callable[[Frame], None] = lambda frame: None, **parameters: Any
 ) -> Iterator[CaptureNode]:
-    """A camera that runs; *seen* gets each frame before it is published. Nobody converts its frames."""
+    """Run a camera; *seen* gets each frame before it is published.
+
+    No frame is converted.
+    """
     with ros(domain) as context:
         node = CaptureNode(
             context=context,
@@ -66,7 +72,10 @@ def capture(
 def until_ctrl_c(
     program: Path, domain: int, said: re.Pattern[str]
 ) -> tuple[str, list[re.Match[str]]]:
-    """Run *program* until *said* was printed :data:`FRAMES` times, then send SIGINT; it must end well. All its output, and the matches."""
+    """Run *program* until *said* was printed :data:`FRAMES` times, then send SIGINT.
+
+    It must end well. Return all its output, and the matches.
+    """
     running = subprocess.Popen(
         [sys.executable, str(program)],
         env=environment(domain),
@@ -174,7 +183,10 @@ def test_the_own_camera_publishes_to_the_viewer_until_ctrl_c(free_domain: int) -
 
 
 def install_package(name: str, tmp_path: Path, installed: Path) -> None:
-    """Install an example's package as a user does, from a copy: a build leaves files beside its source."""
+    """Install an example's package as a user does.
+
+    It is installed from a copy, because a build leaves files beside its source.
+    """
     source = tmp_path / 'source'
     shutil.copytree(EXAMPLES / name, source)
     pip = [

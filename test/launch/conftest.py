@@ -85,7 +85,7 @@ def _versions() -> dict[str, str]:
 
 @pytest.fixture(scope='session')
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    """The package and a foreign one, built by colcon and installed."""
+    """Build and install the package and a foreign one with colcon."""
     reason = why_not_here()
     if reason:
         pytest.skip(f'{reason}; their last run is recorded in {evidence_file.FILE.name}')
@@ -94,6 +94,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 
 @pytest.fixture
 def ros2(workspace: Workspace, free_domain: int) -> Ros2:
-    """The command, in a domain of the test's own."""
+    """Yield the command ``ros2``, in a domain of the test's own."""
     assert workspace.built.returncode == 0, workspace.built.stdout + workspace.built.stderr
     return Ros2(workspace, free_domain)

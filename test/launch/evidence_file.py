@@ -1,4 +1,7 @@
-"""What was last seen of these tests, in a small file: CI has no launch_ros, so it checks that nothing has changed since they passed."""
+"""The last result of these tests, in a small file.
+
+CI has no launch_ros, so it checks that nothing has changed since they passed.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ ELSEWHERE = ('test_evidence.py',)
 
 
 def _content(path: Path) -> bytes:
-    """A file's bytes. Of YAML what a parser reads: no test depends on its comments and blank lines."""
+    """Return a file's bytes; of YAML what a parser reads.
+
+    No test depends on comments and blank lines of YAML.
+    """
     content = path.read_bytes()
     return (
         '\n'.join(map(repr, yaml.parse(content))).encode() if path.suffix == '.yaml' else content
@@ -84,6 +90,6 @@ def write(outcomes: dict[str, str], date: str, versions: dict[str, str]) -> None
 
 
 def read() -> dict[str, Any]:
-    """What was written last."""
+    """Return what was written last."""
     content: dict[str, Any] = json.loads(FILE.read_text(encoding='utf-8'))
     return content

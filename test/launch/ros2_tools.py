@@ -1,5 +1,6 @@
-"""Real ``ros2`` and ``colcon`` for tests: a workspace that colcon has built, commands in it, launches that are interrupted.
+"""Real ``ros2`` and ``colcon`` for tests.
 
+There are a workspace that colcon has built, commands in it, and launches that are interrupted.
 Only the commands are used, no Python of theirs: the tests run with any interpreter, as long as
 ``ros2`` works in the shell.
 """
@@ -47,7 +48,7 @@ _SOURCED = ('PYTHONPATH', 'AMENT_PREFIX_PATH', 'LD_LIBRARY_PATH', '_ROS_WHEELS_B
 
 
 def why_not_here() -> str:
-    """What is missing for these tests; empty: nothing."""
+    """Say what is missing for these tests; empty: nothing."""
     for tool in ('ros2', 'colcon'):
         if shutil.which(tool) is None:
             return (
@@ -70,7 +71,7 @@ def why_not_here() -> str:
 
 
 def without_ros() -> dict[str, str]:
-    """The environment of colcon."""
+    """Return the environment of colcon."""
     return {name: value for name, value in os.environ.items() if name not in _SOURCED}
 
 
@@ -178,7 +179,7 @@ class Launch:
                 self._grown.wait(0.2)
 
     def pid_of(self, executable: str) -> int:
-        """The newest process of that name which the launch has started."""
+        """Return the newest process of that name which the launch has started."""
         started = self.wait_for(rf'\[{executable}-\d+\]: process started with pid')
         return int(started[-1].rsplit('[', 1)[1].split(']')[0])
 
@@ -189,7 +190,10 @@ class Launch:
         return code
 
     def interrupt(self, *, whole_group: bool = False) -> int:
-        """What Ctrl-C does, to ``ros2`` alone or, as a terminal does, to everything; the exit code."""
+        """Do what Ctrl-C does; return the exit code.
+
+        It goes to ``ros2`` alone or, as with a terminal, to the whole group.
+        """
         if whole_group:
             os.killpg(self.process.pid, signal.SIGINT)
         else:
@@ -214,12 +218,17 @@ class Ros2:
         }
 
     def run(self, *args: str, timeout_s: float = COMMAND_S) -> subprocess.CompletedProcess[str]:
-        """A command that ends by itself; what it said on either channel is in ``stdout``."""
+        """Run a command that ends by itself; its whole output is in ``stdout``."""
         return subprocess.run(
             ['ros2', *args],
-            env=self.environment, cwd=self.workspace.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            timeout=timeout_s, check=False,
-        )  # fmt: skip
+            env=self.environment,
+            cwd=self.workspace.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
 
     def say(self, *args: str) -> str:
         """Its output, of a command that has to work."""
@@ -228,9 +237,10 @@ class Ros2:
         return done.stdout
 
     def asked(self, verb: str, *args: str, until: str = '') -> str:
-        """:meth:`say` for commands that look at the graph. Without the daemon they take the time to look themselves; on a loaded machine
-        even two seconds may not be enough to see everybody, so that they are asked again with more
-        time.
+        """Return :meth:`say` for commands that look at the graph.
+
+        Without the daemon they take the time to look themselves. On a loaded machine even two
+        seconds may not be enough to see all nodes, so they are asked again with more time.
 
         :param until: what has to be in the answer.
         """
@@ -244,7 +254,10 @@ class Ros2:
 
     @contextmanager
     def daemon(self, *nodes: str) -> Iterator[None]:
-        """The daemon of this domain, which remembers the graph; ready when it knows these nodes."""
+        """Start the daemon of this domain, which remembers the graph.
+
+        It is ready when it knows these nodes.
+        """
         self.say('daemon', 'start')
         try:
             deadline = time.monotonic() + START_S
@@ -262,9 +275,13 @@ class Ros2:
         """``ros2 launch``; killed at the end if it still runs."""
         process = subprocess.Popen(
             ['ros2', 'launch', *args],
-            env=self.environment, cwd=self.workspace.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=self.environment,
+            cwd=self.workspace.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
         running = Launch(process)
         try:
             yield running

@@ -1,4 +1,4 @@
-"""colcon builds, installs and tests the package."""
+"""The tool colcon builds, installs and tests the package."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ import pytest
 from ros2_tools import Ros2, Workspace
 
 PROGRAMS = (
-    'capture_node', 'inference_node', 'overlay_node', 'perception', 'component_container', 'component_container_mt', 'zc_demo',
-    'zc_record', 'zc_verify', 'zc_doctor',
-)  # fmt: skip
+    'capture_node',
+    'inference_node',
+    'overlay_node',
+    'perception',
+    'component_container',
+    'component_container_mt',
+    'zc_demo',
+    'zc_record',
+    'zc_verify',
+    'zc_doctor',
+)
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""Every launch file, with the real ``ros2 launch``: what it says of itself, that it runs, what it does when something is wrong or ends."""
+"""Every launch file, with the real ``ros2 launch``.
+
+What it says about itself, that it runs, and what it does when something is wrong or ends.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ LOADED = r"\[launch\]: loaded '{}' into '{}'"
 
 @pytest.fixture
 def small(tmp_path: Path) -> str:
-    """A parameter file for a machine that has something else to do."""
+    """Return a parameter file for a machine that has something else to do."""
     path = tmp_path / 'small.yaml'
     path.write_text(SMALL, encoding='utf-8')
     return f'params_file:={path}'
@@ -191,7 +194,7 @@ def test_a_mistyped_key_for_all_nodes_is_said_with_the_right_one(
 def test_a_parameter_for_the_nodes_of_all_packages_ends_nothing(
     ros2: Ros2, tmp_path: Path, small: str, arguments: list[str]
 ) -> None:
-    """Whoever includes our launch files may have set it for others; a mistake is said by the nodes."""
+    """A launch file that includes ours may have set it for others; the nodes report a mistake."""
     path, (file, *rest) = tmp_path / 'mine.launch.xml', arguments
     given = ''.join(
         f'<arg name="{name}" value="{value}"/>'

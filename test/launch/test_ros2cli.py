@@ -1,4 +1,4 @@
-"""The stock tools on a running graph: component, param, topic, service, lifecycle, node, doctor."""
+"""The stock tools on a running graph: component, param, topic, service and others."""
 
 from __future__ import annotations
 
@@ -236,7 +236,10 @@ def test_node_info_names_the_interfaces(ros2: Ros2) -> None:
 
 @pytest.mark.usefixtures('graph')
 def test_doctor_has_nothing_against_our_nodes(ros2: Ros2) -> None:
-    """That nobody listens to a topic at the moment is what it says of every publisher; all else would be a mistake of ours."""
+    """That a topic has no subscriber at the moment is what it says about every publisher.
+
+    Anything else would be a mistake of ours.
+    """
     for _ in range(
         10
     ):  # it looks around for half a second, which is not always enough to hear of every publisher

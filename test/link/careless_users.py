@@ -1,8 +1,8 @@
-"""Programs for test_user_behaviour.py: a camera, a witness, and users who do with their frames whatever comes into their minds.
+"""Programs for test_user_behaviour.py: a camera, a witness, and users who treat frames carelessly.
 
 ``python careless_users.py camera|witness|users`` is driven as link_program.py is. Each frame has
-its number in its stamp, and in the first and the last four bytes of each plane: who finds another
-number there looks at a buffer that is used again.
+its number in its stamp, and in the first and the last four bytes of each plane: a user that finds
+another number there looks at a buffer that is used again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ PUBLISHED, WITNESSED = 0, 1
 SLOTS, RESERVE = 64, 2
 USERS = 3
 AHEAD = 16
-"""Frames that the camera may be ahead of the witness: a machine that stands still costs it none."""
+"""Frames that the camera may be ahead of the witness.
+
+So a machine that stands still costs the witness none."""
 TICK_S = 0.02
 _NUMBER = struct.Struct('<I')
 _NODE = {'enable_rosout': False, 'start_parameter_services': False}
@@ -242,7 +244,7 @@ class CameraProgram:
         self._before = with_slots(holding_here(), SLOTS)
 
     def leaked(self) -> dict[str, int]:
-        """What is still held of what wasn't before :meth:`begin`."""
+        """Return what is still held and was not held before :meth:`begin`."""
         return dict(settled_excess(self._before, holding_here))
 
     def end(self) -> None:
@@ -252,7 +254,11 @@ class CameraProgram:
 
 
 def holding_here() -> Counter[str]:
-    """What this process has, but for the middleware's and the pool of threads that an executor makes as it needs them."""
+    """Return what this process holds.
+
+    Left out are the middleware's objects, and the pool of threads that an executor makes on
+    demand.
+    """
     gc.collect()
     found = holding(os.getpid())
     found['threads'] = sum(
@@ -297,9 +303,13 @@ class WitnessProgram:
     def state(self) -> dict[str, Any]:
         statistics = self._frames.statistics()
         return {
-            'frames': self.frames, 'last': self.last, 'lost': self.lost, 'disorder': self.disorder, 'torn': self.torn,
+            'frames': self.frames,
+            'last': self.last,
+            'lost': self.lost,
+            'disorder': self.disorder,
+            'torn': self.torn,
             'rung': statistics.rung,
-        }  # fmt: skip
+        }
 
     def end(self) -> None:
         self._stop.set()
@@ -362,7 +372,7 @@ class Life:
 
 
 class User:
-    """One subscription after another, each with a callback that does something else with each frame."""
+    """One subscription after another, each with a callback that treats each frame differently."""
 
     def __init__(self, ros: Ros, seed: int, index: int, progress: Progress, executor: Any) -> None:
         self.name = f'user{index}'
@@ -397,7 +407,7 @@ class User:
         )
 
     def found(self, text: str) -> None:
-        """A defect."""
+        """Report a defect."""
         with self._lock:
             if len(self.findings) < 5:
                 lines = '\n  '.join(self.trail)
@@ -417,7 +427,7 @@ class User:
         life.received += 1
 
     def compare(self, number: int, planes: Any, when: str) -> None:
-        """The pixels with the number that they ought to have."""
+        """Compare the pixels with the number that they ought to have."""
         there = numbers_in(planes)
         if there != {number}:
             self.found(f'torn: frame {number} has {sorted(there)} in its pixels {when}')
@@ -447,7 +457,7 @@ class User:
             return len({held.number for held in self.kept if held.life is life})
 
     def let_go(self, now: float) -> None:
-        """What is due, on whichever thread calls."""
+        """Let go of what is due, on any thread that calls."""
         with self._lock:
             due = [held for held in self.kept if held.due <= now]
             futures = [future for at, future in self.futures if at <= now]
@@ -602,7 +612,7 @@ class User:
     # Lives.
 
     def new_life(self) -> None:
-        """A subscription, on a new node or the last one's."""
+        """Begin a subscription, on a new node or the last one's."""
         fate = self._fate
         with self._lock:
             if self.life is not None or self._over:
@@ -680,7 +690,7 @@ class User:
         return on_frame
 
     def _read(self, life: Life, frames: Any) -> None:
-        """A thread of the user's own that takes frames from the queue."""
+        """Take frames from the queue, on a thread of the user's own."""
         while not frames.closed:
             frame = frames.get(0.05)
             if frame is None:
@@ -693,7 +703,7 @@ class User:
                 life.busy -= 1
 
     def _loop(self, life: Life, frames: FrameReader) -> None:
-        """A thread of the user's own with a loop over frames, which begins anew after what it raises."""
+        """Loop over frames on a thread of the user's own; begin anew after an exception."""
         while not frames.queue.closed:
             frame: Frame | None = None
             with suppress(Careless, BufferError):
@@ -814,14 +824,38 @@ class User:
 
 
 FROZEN_S, UNMET_S = (2.0, 30.0) if LONG else (10.0, 60.0)
-"""So long somebody may be without frames who holds none: after the first one, and before it. Short forms run beside others."""
+"""How long a user that holds no frames may be without any: after the first one, and before it.
+
+Short forms run beside others."""
 _WHIMS = (
-    ('look', 'raise', 'raise_with_views', 'raise_and_keep_the_error', 'keep_views', 'keep_planes', 'raise_with_planes',
-     'keep_copies', 'keep_and_open_elsewhere', 'keep_a_slice', 'share', 'share_three_times',
-     'share_and_keep_views', 'forget', 'forget_in_a_cycle', 'release_elsewhere', 'release_at_once', 'release_with_a_view', 'sleep',
-     'sleep_long', 'destroy', 'destroy_node', 'destroy_and_keep', 'create_anew'),
+    (
+        'look',
+        'raise',
+        'raise_with_views',
+        'raise_and_keep_the_error',
+        'keep_views',
+        'keep_planes',
+        'raise_with_planes',
+        'keep_copies',
+        'keep_and_open_elsewhere',
+        'keep_a_slice',
+        'share',
+        'share_three_times',
+        'share_and_keep_views',
+        'forget',
+        'forget_in_a_cycle',
+        'release_elsewhere',
+        'release_at_once',
+        'release_with_a_view',
+        'sleep',
+        'sleep_long',
+        'destroy',
+        'destroy_node',
+        'destroy_and_keep',
+        'create_anew',
+    ),
     (120, 2, 2, 1, 2, 2, 2, 3, 2, 2, 3, 1, 1, 2, 1, 4, 3, 2, 6, 0.3, 0.4, 0.4, 0.4, 0.4),
-)  # fmt: skip
+)
 
 
 _EXECUTORS = ('single', False), ('multi', False), ('single', True), ('multi', True)
@@ -942,7 +976,7 @@ class UsersProgram:
         }
 
     def leaked(self) -> dict[str, int]:
-        """What is still held of what wasn't before the users began."""
+        """Return what is still held and was not held before the users began."""
         for executor in dict.fromkeys(self._executors):
             self._last_entities(executor)
         excess = dict(settled_excess(self._before, holding_here))
@@ -951,10 +985,10 @@ class UsersProgram:
         return excess
 
     def _last_entities(self, executor: Any) -> None:
-        """Be the last that an executor has called: what was called last it keeps, however long it rests after that.
+        """Be the last that an executor has called.
 
-        Of what callbacks have raised, a multi-threaded one forgets one exception each time that it
-        is woken.
+        An executor keeps what it called last, however long it rests after that. Of the exceptions
+        that callbacks have raised, a multi-threaded one forgets one each time that it is woken.
         """
         node, called = self._ros.node('last'), threading.Event()
         node.create_subscription(Image, 'nothing', lambda message: None, 1)

@@ -1,4 +1,8 @@
-"""Fixtures of the link's tests. ROS is imported where it is wanted: the rooms below use none, and are tested on machines without."""
+"""Fixtures of the link's tests.
+
+ROS is imported only where it is needed: the rooms below use none, and are tested on machines
+without ROS.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope='session')
 def dds_sockets() -> None:
-    """The middleware keeps some sockets from its first use to the process's end; they are no leak."""
+    """Let the middleware open the sockets that it keeps to the process's end; they are no leak."""
     import rclpy
     from rclpy.node import Node
 
@@ -29,14 +33,14 @@ def dds_sockets() -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder whose name is short enough for a socket's address; pytest's own may not be."""
+    """Yield a folder whose name is short enough for a socket's address, unlike pytest's."""
     with tempfile.TemporaryDirectory(prefix='zc-') as name:
         yield Path(name)
 
 
 @pytest.fixture(params=['single', 'multi'])
 def ros(request: pytest.FixtureRequest, free_domain: int) -> Iterator[Ros]:
-    """A context with a spinning executor."""
+    """Yield a context with a spinning executor."""
     from link_ros import Ros
 
     opened = Ros(free_domain, request.param)
@@ -46,7 +50,7 @@ def ros(request: pytest.FixtureRequest, free_domain: int) -> Iterator[Ros]:
 
 @pytest.fixture
 def here(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ros]:
-    """A context of this process, whose sockets' folder the processes that a test starts share."""
+    """Yield a context of this process; processes that a test starts share its sockets' folder."""
     from link_ros import Ros
 
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path))
@@ -57,7 +61,7 @@ def here(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture
 def start(free_domain: int, tmp_path: Path) -> Iterator[Callable[..., LinkProcess]]:
-    """Starts link_program.py with the executor that is named; all of them end with the test."""
+    """Start link_program.py with the named executor; all such processes end with the test."""
     from link_process import LinkProcess
 
     processes: list[LinkProcess] = []
@@ -79,7 +83,7 @@ def way(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def camera(here: Ros, way: str, tmp_path: Path) -> Iterator[Callable[..., Camera]]:
-    """Makes a camera that publishes by *way*."""
+    """Make a camera that publishes by *way*."""
     from one_camera import Camera
 
     cameras = []
@@ -95,6 +99,6 @@ def camera(here: Ros, way: str, tmp_path: Path) -> Iterator[Callable[..., Camera
 
 @pytest.fixture(params=['compiled', 'plain'])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frames of other processes are received by the compiled steps, where they are there, then in plain Python."""
+    """Receive other processes' frames by the compiled steps, if there are any, then in Python."""
     if request.param == 'plain':
         monkeypatch.setattr('zc_perception.link.shared_memory.remote_slots.compiled', None)

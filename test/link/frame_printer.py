@@ -1,7 +1,8 @@
-"""Prints the frames of a topic, each as a line of JSON: its header, which memory it is in, and a checksum of each plane's samples.
+"""Print the frames of a topic, each as a line of JSON.
 
-``python frame_printer.py TOPIC FRAMES [latched]`` ends after so many, or when its standard input
-is closed.
+A line has the header, the memory that the frame is in, and a checksum of each plane's samples.
+``python frame_printer.py TOPIC FRAMES [latched]`` ends after this many frames, or when its
+standard input is closed.
 """
 
 from __future__ import annotations

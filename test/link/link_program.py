@@ -1,4 +1,4 @@
-"""A process with publishers and subscriptions, adapted and plain ones, for tests that need several processes.
+"""A process with adapted and plain publishers and subscriptions, for tests of processes.
 
 ``python link_program.py EXECUTOR`` reads a JSON command per line and answers each with a line of
 JSON; see the methods of Program. Frames are tiny; a value (1 to 250) is a frame's luma, a
@@ -73,10 +73,10 @@ def make_executor(kind: str, context: rclpy.Context) -> Any:
 
 
 def spin(executor: Any, kind: str, stop: threading.Event, end: Any = None) -> None:
-    """Until the executor is shut down, or the future *end* is done; after *stop*, an EventsExecutor ends with its next task.
+    """Spin until the executor is shut down, or the future *end* is done.
 
-    Another thread that destroys a plain publisher or subscription at the wrong moment ends a spin
-    of rclpy: then it begins again.
+    After *stop*, an EventsExecutor ends with its next task. Another thread that destroys a plain
+    publisher or subscription at the wrong moment ends a spin of rclpy: then it begins again.
     """
     while not stop.is_set():
         with suppress(InvalidHandle):
@@ -130,7 +130,7 @@ class PlainPublisher:
         self._publisher.publish(message)
 
     def acked(self) -> bool:
-        """Whether all reliable readers have in their histories what was published; waits for it."""
+        """Wait until all reliable readers have in their histories what was published."""
         return self._publisher.wait_for_all_acked(Duration(seconds=60))
 
     def state(self) -> dict[str, Any]:
@@ -202,7 +202,11 @@ class FramePublisher:
 
 
 class Receiver:
-    """What arrived. ``gated``: the callback waits until the gate opens, so that it is slow exactly as long as the test wants."""
+    """What arrived.
+
+    ``gated``: the callback waits until the gate opens, so that it is slow exactly as long as the
+    test wants.
+    """
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.received: list[int] = []
@@ -242,7 +246,11 @@ class PlainSubscription(Receiver):
 
 
 class FrameSubscription(Receiver):
-    """``held``: frames that it may hold of each remote publisher; ``keeps``: how many it shares and never releases."""
+    """A subscription of frames.
+
+    ``held``: frames that it may hold of each remote publisher; ``keeps``: how many it shares and
+    never releases.
+    """
 
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
         super().__init__(options)
@@ -332,7 +340,11 @@ class Program:
         self._thread.start()
 
     def open(self, ends: list[dict[str, Any]]) -> None:
-        """Make endpoints: ``name``, ``kind``, ``topic``, ``qos``, ``converts`` (else the adapter raises), and the kind's own options."""
+        """Make endpoints.
+
+        Each has ``name``, ``kind``, ``topic``, ``qos``, ``converts`` (else the adapter raises),
+        and the kind's own options.
+        """
 
         def make() -> None:
             for end in ends:
@@ -343,7 +355,10 @@ class Program:
         self._between_callbacks(make)
 
     def _between_callbacks(self, work: Callable[[], None]) -> None:
-        """An EventsExecutor doesn't bear that entities come and go in another thread than its own."""
+        """Run *work* between callbacks.
+
+        An EventsExecutor doesn't bear that entities come and go in another thread than its own.
+        """
         if self._kind != 'events':
             work()
             return
@@ -370,7 +385,10 @@ class Program:
     def wait(
         self, wanted: dict[str, dict[str, Any]], timeout_s: float = 60.0
     ) -> dict[str, dict[str, Any]]:
-        """Until every endpoint's state is as wanted: a number is the least, and counts entries of a list. Returns what isn't."""
+        """Wait until every endpoint's state is as wanted; return what isn't.
+
+        A number is the least, and counts entries of a list.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             missing = {}
@@ -416,7 +434,10 @@ def _holds(actual: Any, wanted: Any) -> bool:
 
 
 def serve(make: Callable[[], Any]) -> None:
-    """Answer commands, such as ``open`` or ``camera.run``, with what a program's methods return, until there are no more; then end it."""
+    """Answer commands, such as ``open`` or ``camera.run``, until there are no more; then end.
+
+    The answer is what a program's method returns.
+    """
     # Libraries may print: the answers have a descriptor of their own.
     answers = os.fdopen(os.dup(1), 'w', encoding='utf-8')
     os.dup2(2, 1)

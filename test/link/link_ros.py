@@ -24,7 +24,7 @@ LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 def announced(
     publisher_id: str, path: object = '/nowhere/x.sock', host: str = '', generation: int = 0
 ) -> Announcement:
-    """What a publisher of small NV12 frames says of itself."""
+    """Return what a publisher of small NV12 frames says about itself."""
     return Announcement(
         publisher_id, host or host_id(), str(path), 64, 48, ('NV12',), 'memfd', generation
     )

@@ -29,7 +29,10 @@ RESERVE = 2
 
 
 class Camera:
-    """Publishes tiny frames by one of the ways. Its pool is as a camera's: :data:`RESERVE` slots are its own."""
+    """Publishes tiny frames by one of the ways.
+
+    Its pool is like a camera's: :data:`RESERVE` slots are its own.
+    """
 
     def __init__(
         self, ros: Ros, way: str, folder: Path, *, slots: int = 8, best_effort: bool = False

@@ -1,4 +1,7 @@
-"""The announcement on <topic>/_zc, where strangers may write, and the file beside the socket, for consumers that no message reaches."""
+"""The announcement on <topic>/_zc, where strangers may write, and the file beside the socket.
+
+The file is for consumers that no message reaches.
+"""
 
 from __future__ import annotations
 
@@ -301,7 +304,7 @@ def there(start: Callable[[], LinkProcess]) -> LinkProcess:
 
 @pytest.fixture
 def deaf(there: LinkProcess, here: Ros, monkeypatch: pytest.MonkeyPatch) -> Deaf:
-    """Makes subscriptions here whom no announcement reaches by message."""
+    """Make subscriptions here that no announcement reaches by message."""
     monkeypatch.setattr(AdaptedSubscription, '_on_announcement', lambda self, message: None)
     return lambda: here.subscription(
         here.node('sub'),

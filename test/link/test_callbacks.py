@@ -26,7 +26,7 @@ from zc_perception.memory.pool import BufferPool
 def camera(
     ros: Ros, make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]
 ) -> Iterator[None]:
-    """Publishes in this process some 200 frames a second."""
+    """Publish about 200 frames a second in this process."""
     pool, publisher, stop = (
         make_pool(slots=8),
         ros.publisher(ros.node('camera'), qos=QoSProfile(depth=1)),

@@ -1,4 +1,7 @@
-"""A camera that is killed again and again: its consumers are linked to the one that lives, and nothing is left of the dead."""
+"""A camera that is killed again and again.
+
+Its consumers are linked to the one that lives, and nothing is left of the dead.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +68,9 @@ def holding() -> dict[str, int]:
 
 
 class KilledCamera:
-    """A camera in another process that is killed and started again, over and over, and two subscriptions here. It publishes some 20
-    frames a second: 1, 2, 3, ... of each life.
+    """A camera in another process that is killed and started again, and two subscriptions here.
+
+    It publishes about 20 frames a second: 1, 2, 3, ... of each life.
     """
 
     def __init__(self, ros: Ros, domain: int, folder: Path) -> None:
@@ -159,7 +163,7 @@ class KilledCamera:
         self.found.kills += 1
 
     def run(self, kills: int, life_s: float) -> Kills:
-        """That many lives."""
+        """Run that many lives."""
         for number in range(kills):
             self.live(life_s)
             if number + 1 == _FIRST_KILLS:
@@ -173,7 +177,7 @@ class KilledCamera:
         return self.found
 
     def _settled(self, least: dict[str, int]) -> dict[str, int]:
-        """What this process holds, once that is no more than *least* or the time for it is over."""
+        """Return what this process holds, once it is no more than *least* or the time is over."""
         held: dict[str, int] = {}
 
         def is_settled() -> bool:

@@ -1,4 +1,7 @@
-"""create_camera_subscription(): a frame and its camera_info come together, in order, and frames without one stop nobody."""
+"""The function create_camera_subscription(): a frame comes with its camera_info, in order.
+
+Frames without one stop nothing.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def infos(here: Ros) -> Infos:
 
 @pytest.fixture
 def pairs(here: Ros) -> Iterator[Callable[..., tuple[FrameSubscription, list[tuple[int, int]]]]]:
-    """Makes a subscription, and the list of what it gets."""
+    """Make a subscription, and the list of what it gets."""
     made: list[FrameSubscription] = []
 
     def make(

@@ -1,4 +1,4 @@
-"""Around a change of the way nothing comes twice, nothing old after new, and nothing else is lost."""
+"""Around a change of the way nothing comes twice or out of order, and nothing else is lost."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_memory_is_bounded_and_as_long_as_asked(remembered: int) -> None:
 def test_any_change_to_messages_keeps_order_and_comes_once(
     stamps: list[int], data: st.DataObject
 ) -> None:
-    """A camera whose messages are behind its frames by any number of them; some frames are left out."""
+    """A camera's messages are any number of frames behind its frames; some frames are left out."""
     stamps.sort()
     cut = data.draw(st.integers(0, len(stamps)))
     both = Changeover()

@@ -1,4 +1,7 @@
-"""Type adaptation of anything: types without a header, arrays, two custom types on one topic, messages from an adapted publisher."""
+"""Type adaptation of anything.
+
+Types without a header, arrays, two custom types on one topic, messages from an adapted publisher.
+"""
 
 from __future__ import annotations
 

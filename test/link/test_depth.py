@@ -1,4 +1,7 @@
-"""How many frames wait for who doesn't take any for a while: the newest, as many as the depth says, by every way alike."""
+"""How many frames wait for a reader that takes none for a while.
+
+The newest ones, as many as the depth says, in the same way on every rung.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ PUBLISHED = 60
 
 
 class Source:
-    """Publishes a frame of a value: by a camera of this process, of another one, or by messages from another one."""
+    """Publishes a frame of a value.
+
+    It comes from a camera of this process or of another one, or as messages from another one.
+    """
 
     def __init__(
         self, here: Ros, publish: Callable[[int], Any], acked: Callable[[], Any] | None = None
@@ -73,7 +79,11 @@ def value_of(frame: Frame) -> int:
 
 
 class Reader:
-    """``callback``: it keeps the first frame, and no other comes until :meth:`go_on`. Otherwise it takes none in the meantime."""
+    """A reader that pauses.
+
+    ``callback``: it keeps the first frame, and no other comes until :meth:`go_on`. Otherwise it
+    takes none in the meantime.
+    """
 
     def __init__(self, here: Ros, how: str, **options: Any) -> None:
         self.seen: list[int] = []
@@ -101,7 +111,7 @@ class Reader:
         return bool(self.seen)
 
     def go_on(self) -> list[int]:
-        """What has been waiting: until the last one has come, and what comes half a second later."""
+        """Return what has waited, up to the last one, and what comes half a second later."""
         del self.seen[:]
         while self._kept:
             self._kept.pop().release()

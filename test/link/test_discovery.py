@@ -1,4 +1,7 @@
-"""What is believed of announcements: anybody in the ROS domain may send any number of them, and none costs a publisher its consumer."""
+"""What is believed of announcements.
+
+Any program in the ROS domain may send any number of them, and none costs a publisher its consumer.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,7 @@ def consumer(folder: Path) -> Iterator[Consumer]:
 def test_the_file_beside_the_socket_is_worth_more_than_what_anybody_says(
     consumer: Consumer, camera: SharedMemoryServer
 ) -> None:
-    """The camera's own message was pushed out, or came before a lie."""
+    """The camera's own message was pushed out, or came before a false one."""
     consumer.hear(announced(CAMERA), *liars(250))
     assert consumer.look()[0].state is RemoteState.CONNECTING, (
         'as many as there are publishers have been heard of'
@@ -135,7 +138,7 @@ def test_who_listens_counts_beyond_the_graph_and_who_only_says_so_does_not(
 def told(
     announcements: Announcements, adapted: int, **states: RemoteState
 ) -> list[tuple[str, RemoteState]]:
-    """What is believed once that came of those who were heard of."""
+    """Return what is believed once the outcome of those that were heard of is known."""
     found = [RemotePublisher(name, state, 'why') for name, state in states.items()]
     announcements.judge(found)
     return [(state.publisher_id, state.state) for state in announcements.present(found, adapted)]
@@ -175,7 +178,7 @@ def test_the_dead_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_socket_that_is_gone_is_an_end_only_where_it_was_there(
     consumer: Consumer, folder: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
 ) -> None:
-    """A folder of the same name in another container is not ours: its camera is read by messages."""
+    """A folder of the same name in another container isn't ours: its camera sends messages."""
     monkeypatch.setattr('zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.0)
     path = folder / 'a.sock'
     there = [announced('a' * 32, path)]
@@ -191,7 +194,7 @@ def test_a_socket_that_is_gone_is_an_end_only_where_it_was_there(
 
 
 class Writers:
-    """A graph: writers by topic, each with the name of its node; where it matters which is which, by number."""
+    """A graph: writers by topic, each with the name of its node; with a number if that matters."""
 
     def __init__(self) -> None:
         self.writers: dict[str, list[str] | dict[int, str]] = {}

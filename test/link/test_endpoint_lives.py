@@ -1,4 +1,7 @@
-"""Endpoints that come and go, callbacks that raise, wait or destroy: nothing is lost, leaked, blocked or out of order."""
+"""Endpoints that come and go, callbacks that raise, wait or destroy.
+
+Nothing is lost, leaked, blocked or out of order.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,12 @@ def test_a_node_that_gets_its_executor_late_misses_nothing(
     publisher = ros.publisher(ros.node('camera'))
     node = Node('late', context=ros.context)
     subscription = AdaptedSubscription(
-        node, RAISING, 'image', QoSProfile(depth=2), callback=lambda frame: seen.append(frame.data.sequence)
-    )  # fmt: skip
+        node,
+        RAISING,
+        'image',
+        QoSProfile(depth=2),
+        callback=lambda frame: seen.append(frame.data.sequence),
+    )
     for sequence in range(2):
         with make_frame(pool, sequence=sequence) as frame:
             publisher.publish(frame)
@@ -160,7 +167,7 @@ def test_destroying_while_frames_flow_leaks_nothing_and_disturbs_nobody(
 def test_order_is_kept_in_a_reentrant_group(
     free_domain: int, make_pool: Any, make_frame: Any
 ) -> None:
-    """Four threads may run this group's callbacks at the same time, yet not those of one subscription."""
+    """Four threads may run this group's callbacks at once, but not those of one subscription."""
     ros = Ros(free_domain, 'multi')
     try:
         pool, group, frames, messages, inside = (
@@ -186,9 +193,13 @@ def test_order_is_kept_in_a_reentrant_group(
             callback=lambda f: take('frame', frames, f.data.sequence),
         )
         reading = ros.subscription(
-            ros.node('reader'), mono8('reader'), QoSProfile(depth=30), callback_group=group, topic='plain',
+            ros.node('reader'),
+            mono8('reader'),
+            QoSProfile(depth=30),
+            callback_group=group,
+            topic='plain',
             callback=lambda f: take('message', messages, f.header.stamp_ns),
-        )  # fmt: skip
+        )
         assert eventually(lambda: foreign.get_subscription_count() == 1)
         for sequence in range(30):
             with make_frame(pool, sequence=sequence) as frame:

@@ -1,4 +1,7 @@
-"""Adapted publisher and subscription on real rclpy: identity of what is handed over, lazy conversion, rungs."""
+"""Adapted publisher and subscription on real rclpy.
+
+That is: identity of what is handed over, lazy conversion, rungs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Plain publishers of rclpy send pictures of every encoding and shape. What a subscription reads is
-the picture, or the log says why it is not.
+"""Plain publishers of rclpy send pictures of every encoding and shape.
+
+A subscription reads the picture, or the log says why it does not.
 
 The pictures are noise, packed here by hand. What is read is compared with OpenCV's conversions of
 the picture before it was packed.
@@ -44,7 +45,7 @@ class Viewer:
         self._publisher.publish(Image(**fields))
 
     def read(self, **fields: Any) -> tuple[tuple[int, int], Bytes, Bytes, Bytes]:
-        """What becomes of one message: the frame's size, luma, chroma, and colours."""
+        """Return what becomes of one message: the frame's size, luma, chroma, and colours."""
         number = len(self.seen)
         self.send(**fields)
         assert eventually(lambda: len(self.seen) > number), self.subscription.statistics()
@@ -63,7 +64,7 @@ def noise(*shape: int) -> Bytes:
 
 
 def mosaic(bgr: Bytes, pattern: str) -> Bytes:
-    """What a sensor with that filter has of a picture."""
+    """Return what a sensor with that filter has of a picture."""
     letters = np.tile(np.array(list(pattern)).reshape(2, 2), bgr.shape[:2])[
         : bgr.shape[0], : bgr.shape[1]
     ]

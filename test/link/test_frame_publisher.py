@@ -1,4 +1,4 @@
-"""A publisher of frames of one's own: loans, buffers of other libraries, all rungs, and how it ends."""
+"""A user's own publisher of frames: loans, buffers of other libraries, all rungs, and its end."""
 
 from __future__ import annotations
 
@@ -49,8 +49,12 @@ pytestmark = pytest.mark.usefixtures('dds_sockets', 'no_fd_leak')
 
 PRINTER = Path(__file__).with_name('frame_printer.py')
 WIDTH, HEIGHT = 48, 32
-FORMATS = {'NV12': [(HEIGHT, WIDTH), (HEIGHT // 2, WIDTH // 2, 2)], 'YU12': [(HEIGHT, WIDTH), *[(HEIGHT // 2, WIDTH // 2)] * 2],
-           'YUYV': [(HEIGHT, WIDTH // 2, 4)], 'rgb8': [(HEIGHT, WIDTH, 3)]}  # fmt: skip
+FORMATS = {
+    'NV12': [(HEIGHT, WIDTH), (HEIGHT // 2, WIDTH // 2, 2)],
+    'YU12': [(HEIGHT, WIDTH), *[(HEIGHT // 2, WIDTH // 2)] * 2],
+    'YUYV': [(HEIGHT, WIDTH // 2, 4)],
+    'rgb8': [(HEIGHT, WIDTH, 3)],
+}
 
 
 def picture(shape: tuple[int, ...], value: int) -> NDArray[np.uint8]:
@@ -65,7 +69,10 @@ def fill(planes: Sequence[NDArray[Any]], value: int) -> None:
 
 
 class Cameras:
-    """Makes publishers, subscriptions and readers of messages on nodes that are spun, all ended at the end."""
+    """Make publishers, subscriptions and readers of messages on nodes that are spun.
+
+    All are ended at the end.
+    """
 
     def __init__(self, ros: Ros) -> None:
         self.ros = ros
@@ -92,7 +99,7 @@ class Cameras:
         return self._ends[-1]
 
     def pair(self, **options: Any) -> tuple[FramePublisher, FrameSubscription]:
-        """A publisher, and a subscription of this process that has found it."""
+        """Return a publisher, and a subscription of this process that has found it."""
         publisher, subscription = self.publisher(**options), self.subscription()
         assert eventually(lambda: publisher.get_subscription_count() == 1)
         return publisher, subscription
@@ -117,7 +124,7 @@ def cameras(here: Ros) -> Iterator[Cameras]:
 
 @contextlib.contextmanager
 def printer(frames: int, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """frame_printer.py, which ends with the block at the latest."""
+    """Run frame_printer.py, which ends with the block at the latest."""
     running = subprocess.Popen(
         [sys.executable, str(PRINTER), 'image', str(frames), *more],
         stdin=subprocess.PIPE,
@@ -459,7 +466,10 @@ def test_a_loan_is_for_one_block(cameras: Cameras) -> None:
 
 
 class Library:
-    """Has memory of its own, with the planes of NV12 images at odd places, and knows which of it came back."""
+    """A library with memory of its own; it knows which of its buffers came back.
+
+    The planes of its NV12 images are at odd places.
+    """
 
     stride, offsets = 64, (128, 128 + 64 * 40)
     size = 8192
@@ -619,7 +629,10 @@ def test_planes_may_have_a_descriptor_each(cameras: Cameras, library: Library) -
 def test_a_callback_may_publish_the_next_frame_raise_or_end_the_publisher(
     library: Library, cameras: Cameras, logged: Callable[[], str]
 ) -> None:
-    """Nobody listens, so that each frame comes back at once: one inside of the other would be too deep, and two locks a deadlock."""
+    """There is no consumer, so that each frame comes back at once.
+
+    If one were published inside of the other, that would be too deep, and two locks a deadlock.
+    """
     publisher, left = cameras.publisher(**of(library)), [2000]
 
     def again() -> None:

@@ -1,4 +1,4 @@
-"""FrameReader: frames in a loop and in an asyncio program, whoever spins the node, and how it ends."""
+"""FrameReader: frames in a loop and in an asyncio program, with any spinning, and its end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QOS = {'depth': 1, 'best_effort': False, 'transient_local': False}
 
 @pytest.fixture
 def flowing(camera: Cameras) -> Iterator[Callable[..., Camera]]:
-    """Makes a camera that publishes at some 50 Hz by itself."""
+    """Make a camera that publishes at about 50 Hz by itself."""
     done, threads = threading.Event(), []
 
     def make(**options: Any) -> Camera:
@@ -55,7 +55,7 @@ def flowing(camera: Cameras) -> Iterator[Callable[..., Camera]]:
 
 @pytest.fixture
 def alone(here: Ros) -> Iterator[Node]:
-    """A node that nobody spins."""
+    """Yield a node that no executor spins."""
     node = Node('reader', context=here.context)
     yield node
     node.destroy_node()
@@ -70,7 +70,7 @@ def own_threads() -> list[str]:
 
 
 def others(here: Ros) -> Counter[str]:
-    """The descriptors, without those of the camera's slots, which it maps one by one."""
+    """Return the descriptors, without those of the camera's slots, which it maps one by one."""
     # An executor at rest keeps what it called last.
     here.on_executor(lambda: None)
     return Counter(
@@ -296,9 +296,13 @@ for frame in frames:
 print('done')
 """
     done = subprocess.run(
-        [sys.executable, '-c', code], env={**os.environ, 'ROS_DOMAIN_ID': str(free_domain)}, capture_output=True, text=True, timeout=60.0,
+        [sys.executable, '-c', code],
+        env={**os.environ, 'ROS_DOMAIN_ID': str(free_domain)},
+        capture_output=True,
+        text=True,
+        timeout=60.0,
         check=False,
-    )  # fmt: skip
+    )
     said = [
         line for line in done.stderr.splitlines() if 'rmw_fastrtps' not in line
     ]  # its warning of the tests' profile

@@ -1,4 +1,4 @@
-"""create_frame_subscription(): who keeps it alive, who ends it, what it refuses, and what the messages of its frames say."""
+"""The function create_frame_subscription(): its lifetime, what it refuses, and its headers."""
 
 from __future__ import annotations
 

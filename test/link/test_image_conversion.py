@@ -1,4 +1,8 @@
-"""Frames to sensor_msgs/Image and back, against OpenCV on the whole picture, the formats' descriptions and ITU-R's published matrices."""
+"""Frames to sensor_msgs/Image and back.
+
+The results are compared with OpenCV on the whole picture, the formats' descriptions and ITU-R's
+published matrices.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +89,7 @@ def to_frame(ledger: CopyLedger) -> Iterator[ImageToFrame]:
 
 
 def nv12_noise(seed: int = 0) -> NDArray[np.uint8]:
-    """A whole NV12 picture: 3/2 height rows."""
+    """Return a whole NV12 picture: 3/2 height rows."""
     return np.random.default_rng(seed).integers(0, 256, (HEIGHT * 3 // 2, WIDTH), np.uint8)
 
 
@@ -127,7 +131,7 @@ def image(
     height: int = HEIGHT,
     padding: int = 0,
 ) -> Image:
-    """A message whose rows have *padding* bytes of 255 behind them."""
+    """Return a message whose rows have *padding* bytes of 255 behind them."""
     rows = pixels.reshape(pixels.shape[0], -1)
     padded = np.pad(rows, ((0, 0), (0, padding)), constant_values=255)
     message = Image(
@@ -224,11 +228,22 @@ def test_an_image_in_a_vendor_s_buffer_is_converted_and_the_copy_is_booked(
 # Red: of R, G, B and alpha, or of Y, Cb and Cr in BT.601 limited; of grey its level.
 RED, Y, CB, CR = (255, 0, 0), 81, 90, 240
 SAMPLES: dict[str, tuple[int, ...]] = {
-    'rgb8': RED, 'bgr8': RED[::-1], 'rgba8': (*RED, 7), 'bgra8': (*RED[::-1], 7), 'mono8': (76,),
-    'yuyv': (Y, CB, Y, CR), 'yuv422_yuy2': (Y, CB, Y, CR), 'uyvy': (CB, Y, CR, Y), 'yuv422': (CB, Y, CR, Y),
-    'nv12': (Y, CB, CR), 'nv21': (Y, CR, CB), 'nv24': (Y, CB, CR),
-    '8UC1': (76,), '8UC3': RED[::-1], 'mono16': (7, 76),
-}  # fmt: skip
+    'rgb8': RED,
+    'bgr8': RED[::-1],
+    'rgba8': (*RED, 7),
+    'bgra8': (*RED[::-1], 7),
+    'mono8': (76,),
+    'yuyv': (Y, CB, Y, CR),
+    'yuv422_yuy2': (Y, CB, Y, CR),
+    'uyvy': (CB, Y, CR, Y),
+    'yuv422': (CB, Y, CR, Y),
+    'nv12': (Y, CB, CR),
+    'nv21': (Y, CR, CB),
+    'nv24': (Y, CB, CR),
+    '8UC1': (76,),
+    '8UC3': RED[::-1],
+    'mono16': (7, 76),
+}
 
 
 def red_image(encoding: str, padding: int = 0) -> Image:
@@ -263,7 +278,7 @@ def red_image(encoding: str, padding: int = 0) -> Image:
 def test_an_image_of_any_encoding_has_its_colour_and_header(
     to_frame: ImageToFrame, ledger: CopyLedger, encoding: str, padding: int
 ) -> None:
-    """What a conversion does to each sample test/pixel checks."""
+    """Tests in test/pixel check what a conversion does to each sample."""
     message = red_image(encoding, padding)
     with to_frame(message) as frame, frame.map() as planes:
         wanted = (76, 128, 128) if is_grey(encoding) else (Y, CB, CR)
@@ -436,7 +451,10 @@ RGB_FULL = Colorimetry(Matrix.RGB, Range.FULL)
 def case(
     name: str, matrix: str = 'bt601', span: str = 'limited', *, blocks: int = 1
 ) -> tuple[list[NDArray[Any]], NDArray[Any]]:
-    """Planes of noise, and R, G, B of each pixel, not rounded. With *blocks* of that many equal pixels."""
+    """Return planes of noise, and R, G, B of each pixel, not rounded.
+
+    With *blocks* of that many equal pixels.
+    """
     random = np.random.default_rng(6)
     if name in YUV:
         y, u, v = (
@@ -508,7 +526,7 @@ def test_a_grey_message_has_0_for_black_and_255_for_white(
 def test_an_nv12_message_is_bt601_limited_whatever_the_frame_is(
     make_pool: MakePool, name: str, matrix: str, span: str
 ) -> None:
-    """A message can't say anything else, and who reads it takes it for that."""
+    """A message can't say anything else, and its readers assume that."""
     planes, wanted = case(name, matrix, span, blocks=2)
     with frame_with(make_pool, name, planes, Colorimetry(Matrix(matrix), Range(span))) as frame:
         message = FrameToImage('nv12', CopyLedger())(frame)
@@ -525,9 +543,18 @@ def test_an_nv12_message_is_bt601_limited_whatever_the_frame_is(
 
 
 NATIVE_NAMES = {
-    'NV12': 'nv12', 'NV21': 'nv21', 'NV24': 'nv24', 'YUYV': 'yuv422_yuy2', 'UYVY': 'yuv422', 'R8  ': 'mono8', 'R16 ': 'mono16',
-    'RG24': 'bgr8', 'BG24': 'rgb8', 'AR24': 'bgra8', 'AB24': 'rgba8',
-}  # fmt: skip
+    'NV12': 'nv12',
+    'NV21': 'nv21',
+    'NV24': 'nv24',
+    'YUYV': 'yuv422_yuy2',
+    'UYVY': 'yuv422',
+    'R8  ': 'mono8',
+    'R16 ': 'mono16',
+    'RG24': 'bgr8',
+    'BG24': 'rgb8',
+    'AR24': 'bgra8',
+    'AB24': 'rgba8',
+}
 
 
 @pytest.mark.parametrize('name', NATIVE_NAMES)

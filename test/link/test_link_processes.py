@@ -1,4 +1,7 @@
-"""Publishers and subscriptions in different processes: rungs that rise and fall, strangers, restarts, slow ones, leaks."""
+"""Publishers and subscriptions in different processes.
+
+That is: rungs that rise and fall, strangers, restarts, slow ones, leaks.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,7 @@ def test_latched_frames_don_t_come_again_as_messages_when_a_reader_is_made(start
 @pytest.mark.parametrize('kind', ['adapted', 'plain'])
 @pytest.mark.parametrize('place', ['same', 'other'])
 def test_incompatible_qos_never_meets(start: Start, kind: str, place: str) -> None:
-    """As in DDS: best effort for a subscription that wants reliable, volatile for one that wants transient_local."""
+    """As in DDS: best effort doesn't meet reliable, volatile doesn't meet transient_local."""
     there = start()
     here = there if place == 'same' else start()
     offered = [('weak', {'best_effort': True}), ('volatile', {})]
@@ -254,9 +257,12 @@ def test_a_publisher_on_another_host_is_read_by_messages(start: Start, here: Ros
     ledger, received = CopyLedger(), []
     node = here.node('sub')
     subscription = here.subscription(
-        node, frame_adapter('mono8', ledger, holder='sub'), QoSProfile(depth=5), remote=SharedMemoryLinks('sub'),
+        node,
+        frame_adapter('mono8', ledger, holder='sub'),
+        QoSProfile(depth=5),
+        remote=SharedMemoryLinks('sub'),
         callback=lambda frame: received.append(frame.header.stamp_ns % 1000),
-    )  # fmt: skip
+    )
     # Its real announcement is about to be replaced by one from far away.
     node.create_publisher(String, 'image/_zc', LATCHED).publish(
         String(data=announcement(host_id='f' * 32))
@@ -268,11 +274,13 @@ def test_a_publisher_on_another_host_is_read_by_messages(start: Start, here: Ros
 
 
 def _slow_ones() -> Iterator[Any]:
-    """Each executor, place and depth is in the short form, all of their combinations are in the long one."""
+    """Return each executor, place and depth in the short form, all combinations in the long."""
     short = {
-        ('single', 'adapted', 'same', 3), ('multi', 'adapted', 'other', 1), ('events', 'plain', 'other', 3),
+        ('single', 'adapted', 'same', 3),
+        ('multi', 'adapted', 'other', 1),
+        ('events', 'plain', 'other', 3),
         ('single', 'plain', 'other', 1),
-    }  # fmt: skip
+    }
     for case in product(
         EXECUTORS, (('adapted', 'same'), ('adapted', 'other'), ('plain', 'other')), (1, 3)
     ):
@@ -333,7 +341,10 @@ def test_a_slow_subscriber_costs_only_its_own_frames(
 def test_beside_greedy_ones_of_any_process_the_viewers_miss_nothing(
     start: Start, greedy: list[str]
 ) -> None:
-    """A greedy one keeps each frame that it is given. It asked for two."""
+    """A greedy subscription keeps each frame that it gets.
+
+    It asked for two.
+    """
     there, here = start('multi'), start()
     processes = {'camera': there, 'other': here}
     there(
@@ -451,8 +462,11 @@ def test_a_camera_without_its_runtime_folder_shares_memory_all_the_same(
             'ready'
         ) as camera:
             viewer = ros.subscription(
-                ros.node('viewer'), topic='image_raw', callback=lambda frame: None, remote=SharedMemoryLinks('viewer')
-            )  # fmt: skip
+                ros.node('viewer'),
+                topic='image_raw',
+                callback=lambda frame: None,
+                remote=SharedMemoryLinks('viewer'),
+            )
             assert eventually(lambda: viewer.statistics().received > 3), camera.output
             assert viewer.statistics().rung == 'shared_memory', viewer.statistics()
             assert camera.interrupt() == 0

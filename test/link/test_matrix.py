@@ -1,4 +1,4 @@
-"""REP 2007's matrix: who publishes, who subscribes, where, with which QoS, in which order, on which executor.
+"""REP 2007's matrix: publishers, subscribers, places, QoS, orders, executors.
 
 For each case: every message once, in order and with its own content, the right rung, and no
 conversion but those that the rung needs: where none may be, the adapter raises. The cases of one
@@ -51,7 +51,7 @@ class Case:
 
     @property
     def rung(self) -> str:
-        """The adapted subscription's."""
+        """The adapted subscription's rung."""
         return (
             'ros_message'
             if self.publisher == 'plain'
@@ -67,7 +67,7 @@ class Case:
 
     @property
     def before(self) -> list[int]:
-        """What is published as soon as there is a publisher, whoever is there."""
+        """What is published as soon as there is a publisher, whatever else is there."""
         if not self.latched:
             return []
         return BEFORE if self.first == 'publisher' else BEFORE[: self.depth]
@@ -84,12 +84,15 @@ class Case:
         kind = self.publisher if role == 'publisher' else self.subscriber
         converts = self.message or self.latched if role == 'publisher' else self.message
         return {
-            'name': f'{self.name}_{role}', 'kind': f'{kind} {role}', 'topic': self.name, 'converts': converts,
+            'name': f'{self.name}_{role}',
+            'kind': f'{kind} {role}',
+            'topic': self.name,
+            'converts': converts,
             'qos': {'depth': self.depth, 'transient_local': self.latched},
-        }  # fmt: skip
+        }
 
     def matched(self, role: str) -> dict[str, Any]:
-        """The state of that end once the two have met by the right rung."""
+        """Return the state of that end once the two have met by the right rung."""
         if role == 'subscriber':
             return {'publishers': 1} if self.subscriber == 'plain' else {'rung': self.rung}
         return (
@@ -218,7 +221,10 @@ class Run:
 def result(
     request: pytest.FixtureRequest, module_domain: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[Case], Any]]:
-    """The result of a case. With the first one of an executor, all of its cases that were selected run."""
+    """Return the result of a case.
+
+    With the first one of an executor, all of its cases that were selected run.
+    """
     selected = [
         item.callspec.params['case']
         for item in request.session.items

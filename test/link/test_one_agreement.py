@@ -1,4 +1,7 @@
-"""One agreement on buffers for everybody who is there, and another one for who comes later: at the camera's socket, byte by byte."""
+"""One agreement on buffers for all that are there, and another one for a later consumer.
+
+It is tested at the camera's socket, byte by byte.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Camera:
-    """A publisher of frames of one value each, which it publishes when a test waits for something."""
+    """A publisher of frames of one value each; it publishes when a test waits for something."""
 
     def __init__(self, here: Ros, **options: Any) -> None:
         values = {'width': WIDTH, 'height': HEIGHT, 'format': 'NV12', 'slots': 8} | options
@@ -68,14 +71,17 @@ class Camera:
         return self.offer.session.settings.layout.planes[0].stride
 
     def join(self, *, waits: bool = True, name: str = 'raw', **needs: Any) -> RawPeer:
-        """A consumer that has said what it needs; ``window`` and ``depth`` are no needs."""
+        """Return a consumer that has said what it needs; ``window`` and ``depth`` are no needs."""
         peer = RawPeer.connected(self.server.path)
         hello = {key: needs.pop(key) for key in ('window', 'depth') if key in needs}
         peer.hello(name=name, waits=waits, requirements=Requirements(**needs), **hello)
         return peer
 
     def said(self, peer: RawPeer) -> tuple[MessageType | None, str]:
-        """The next thing that the consumer is told, while frames are published. ``None``: it is EOF."""
+        """Return the next thing that the consumer is told, while frames are published.
+
+        ``None``: it is EOF.
+        """
         until(lambda: not peer.nothing_there(), 'an answer', pause=self.publish)
         packet, fds = peer.receive()
         for fd in fds:
@@ -91,7 +97,7 @@ class Camera:
         return kind, ''
 
     def answer(self, peer: RawPeer) -> tuple[MessageType | None, str]:
-        """The answer to HELLO, past anything that was noted."""
+        """Return the answer to HELLO, after anything that was noted."""
         while (said := self.said(peer))[0] is MessageType.NOTED:
             pass
         return said
@@ -114,7 +120,10 @@ def camera(here: Ros) -> Iterator[Callable[..., Camera]]:
 
 
 class Witness:
-    """A well-behaved consumer that keeps the newest frames in hand and looks at the pixels of each, twice."""
+    """A well-behaved consumer that keeps the newest frames in hand.
+
+    It looks at the pixels of each, twice.
+    """
 
     HELD = 2
 

@@ -1,4 +1,7 @@
-"""Each publisher's frames in order and each once, whoever else publishes on the topic, by whatever way, and however slow the reader is."""
+"""Each publisher's frames in order and each once, by any way, however slow the reader is.
+
+Other publishers on the topic change nothing.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,10 @@ def publishers(
 
 
 class Reader:
-    """Notes each frame's luma, but for that which is ``ignored``. ``slow``: it dawdles now and then."""
+    """Note each frame's luma, except that which is ``ignored``.
+
+    ``slow``: it dawdles now and then.
+    """
 
     def __init__(self, node: Node, how: str, *, slow: bool = False, **options: Any) -> None:
         self.seen: list[int] = []
@@ -142,14 +148,14 @@ def read(here: Ros) -> Iterator[Callable[..., Reader]]:
 
 
 def has_met(reader: Reader, source: Publishers, place: str, rung: str) -> bool:
-    """The reader has that camera's frames as they are, and reads messages."""
+    """Wait until the reader has that camera's frames as they are, and reads messages."""
     state = source.state('camera')
     direct = state['in_process'] if place == 'same' else state['consumers']
     return bool(direct and state['readers'] and reader.frames.statistics().rung == rung)
 
 
 def fall_to_messages(reader: Reader, source: Publishers) -> None:
-    """The plain publisher sends until it is heard; what it sent for that may come much later."""
+    """Let the plain publisher send until it is heard; these messages may come much later."""
     reader.ignored = 250
 
     def has_changed() -> bool:

@@ -1,4 +1,7 @@
-"""Producers that publish no messages on the topic: without ROS, by their file; with ROS, by their announcement alone."""
+"""Producers that publish no messages on the topic.
+
+Without ROS they have their file, with ROS their announcement alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of rclpy that may move: where they are looked for, and that a version without them is no silent one."""
+"""Names of rclpy that may move: where they are looked for, and the error if they are missing."""
 
 from __future__ import annotations
 

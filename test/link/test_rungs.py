@@ -213,10 +213,17 @@ remotes = st.builds(
     st.just('why'),
 )
 views = st.builds(
-    TopicView, st.lists(locals_, max_size=3), st.lists(remotes, max_size=3), st.integers(0, 2), st.integers(0, 2),
-    st.lists(st.sampled_from(['/p', '/q']), max_size=2, unique=True), st.booleans(), st.sampled_from(['', 'mismatch']), st.booleans(),
+    TopicView,
+    st.lists(locals_, max_size=3),
+    st.lists(remotes, max_size=3),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.lists(st.sampled_from(['/p', '/q']), max_size=2, unique=True),
+    st.booleans(),
+    st.sampled_from(['', 'mismatch']),
+    st.booleans(),
     st.sampled_from([frozenset[str](), frozenset({'/p'})]),
-)  # fmt: skip
+)
 
 
 @given(views)

@@ -1,4 +1,4 @@
-"""What a subscription has of rung 2, without a node: one client for each publisher that is announced."""
+"""What a subscription has of rung 2, without a node: one client for each announced publisher."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
 def test_a_publisher_that_ended_before_it_was_heard_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
 ) -> None:
-    """Of this process: messages are not read for its sake. Of another one, its folder may not be shared with us."""
+    """If it is of this process, messages are not read because of it.
+
+    If it is of another one, its folder may not be shared with us.
+    """
     monkeypatch.setattr(remote_links, '_PATIENCE_S', 0.0)
     queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
     links = SharedMemoryLinks('npu')
@@ -80,7 +83,7 @@ def test_a_publisher_that_ended_before_it_was_heard_of(
 def window_of(
     links: SharedMemoryLinks, queue: KeepLastQueue[Frame], there: list[Announcement], granted: int
 ) -> Window:
-    """The window of that size, once there is one; meanwhile the queue's owner waits for frames."""
+    """Return the window of that size, once there is one; meanwhile the owner waits for frames."""
     deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline:
         links.update(there, there)

@@ -1,4 +1,6 @@
-"""Users who raise, keep, forget, sleep and destroy at random: nothing that they do may freeze them for good, leak, or harm another one.
+"""Users who raise, keep, forget, sleep and destroy at random.
+
+Nothing that they do may freeze them for good, leak, or harm another one.
 
 A failure says what the user did before. ``ZC_USER_SEEDS=7,8 ZC_USER_FRAMES=20000`` runs other
 seeds, and longer ones.

@@ -1,4 +1,7 @@
-"""What a subscription holds at a time: no more than it asked for, by whichever way frames come; and it goes on whatever a callback does."""
+"""What a subscription holds at a time: no more than it asked for, whichever way frames come.
+
+It goes on whatever a callback does.
+"""
 
 from __future__ import annotations
 

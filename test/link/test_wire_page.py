@@ -1,4 +1,7 @@
-"""The consumer and the producer that were written from docs/wire.md alone, against the stock camera and the stock detector."""
+"""The consumer and the producer that were written from docs/wire.md alone.
+
+They meet the stock camera and the stock detector.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The compiled steps and plain Python yield the same, bit by bit; and a machine without a compiler has the package all the same."""
+"""The compiled steps and plain Python yield the same, bit by bit.
+
+A machine without a compiler has the package all the same.
+"""
 
 from __future__ import annotations
 
@@ -48,16 +51,39 @@ def test_they_agree_under_the_sanitizers(tmp_path: Path) -> None:
     target = tmp_path / f'compiled{SUFFIX}'
     include = sysconfig.get_paths()['include']
     subprocess.run(
-        [compiler, '-shared', '-fPIC', '-g', '-O1', '-ffp-contract=off', '-Wall', '-Wextra', '-Wshadow', '-Werror',
-         '-Wno-cast-function-type', '-DZC_NO_CLONES', '-fsanitize=address,undefined', '-fno-sanitize-recover=all',
-         f'-I{include}', f'-I{CLIENT}/include', f'-I{CLIENT}/src', *map(str, SOURCES), '-o', str(target)],
+        [
+            compiler,
+            '-shared',
+            '-fPIC',
+            '-g',
+            '-O1',
+            '-ffp-contract=off',
+            '-Wall',
+            '-Wextra',
+            '-Wshadow',
+            '-Werror',
+            '-Wno-cast-function-type',
+            '-DZC_NO_CLONES',
+            '-fsanitize=address,undefined',
+            '-fno-sanitize-recover=all',
+            f'-I{include}',
+            f'-I{CLIENT}/include',
+            f'-I{CLIENT}/src',
+            *map(str, SOURCES),
+            '-o',
+            str(target),
+        ],
         check=True,
-    )  # fmt: skip
+    )
     library = subprocess.check_output([compiler, '-print-file-name=libasan.so'], text=True).strip()
     environment = {
-        **os.environ, 'LD_PRELOAD': library, 'ASAN_OPTIONS': 'detect_leaks=0', 'PYTHONMALLOC': 'malloc',
-        'PYTHONPATH': f'{ROOT / "test"}:{ROOT / "test/link/shared_memory"}:{ROOT}', 'OPENBLAS_NUM_THREADS': '1',
-    }  # fmt: skip
+        **os.environ,
+        'LD_PRELOAD': library,
+        'ASAN_OPTIONS': 'detect_leaks=0',
+        'PYTHONMALLOC': 'malloc',
+        'PYTHONPATH': f'{ROOT / "test"}:{ROOT / "test/link/shared_memory"}:{ROOT}',
+        'OPENBLAS_NUM_THREADS': '1',
+    }
     for program, few, many in (
         ('native.two_forms', '100', '2000'),
         ('two_receivers', '1000', '50000'),
@@ -129,8 +155,12 @@ def test_without_a_compiler_it_is_built_and_runs_in_plain_python(tmp_path: Path)
     build = [sys.executable, 'setup.py', '-q', 'build', '--build-base', str(tmp_path / 'base')]
     done = subprocess.run(
         [*build, '--build-lib', str(tmp_path / 'lib')],
-        cwd=ROOT, env={**os.environ, 'CC': '/bin/false'}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, 'CC': '/bin/false'},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert not list((tmp_path / 'lib').rglob('*.so'))
     program = (

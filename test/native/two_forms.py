@@ -1,7 +1,7 @@
-"""Random outputs of models, decoded by the compiled steps and in plain Python: both have to yield the same bits.
+"""Random outputs of models, decoded by the compiled steps and in plain Python.
 
-A program as well: ``two_forms.py COMPILED SEED CASES`` does it with a module that was built in
-another way, such as for a sanitizer.
+Both have to yield the same bits. It is a program as well: ``two_forms.py COMPILED SEED CASES``
+does it with a module that was built in another way, such as for a sanitizer.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def compare_masks(seed: int, cases: int, compiled: ModuleType) -> int:
 
 
 def load(path: str) -> ModuleType:
-    """The compiled module at *path*."""
+    """Load the compiled module at *path*."""
     loader = importlib.machinery.ExtensionFileLoader('zc_perception.native.compiled', path)
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None

@@ -1,12 +1,12 @@
-"""One agreement on buffers, case by case: what a consumer needs, and who of the processes comes first.
+"""One agreement on buffers, case by case: what a consumer needs, and which process is first.
 
 ``agreement_matrix.py VALUES [CASE ...] [-- VALUES ...]``: VALUES are the capture node's parameters
 as JSON, a case is ``ROW/COLUMN``; by default all. It writes a line of JSON for each case. In the
 column ``one process`` camera and consumer are in one: where frames flow there, they must flow in
 all others.
 
-Camera and consumers are processes of their own, forked from this one. That has all modules and
-nothing of ROS, so that they need not import anything: in the rig that takes 20 s.
+Camera and consumers are processes of their own, forked from this one. It has all modules and has
+not begun ROS, so that they need not import anything, which takes 20 s in the rig.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Consumers:
         )
 
     def seen(self) -> dict[str, Any]:
-        """What has come so far."""
+        """Return what has come so far."""
         statistics = self._subscription.statistics()
         return {
             'frames': len(self._seen),
@@ -128,7 +128,7 @@ class Camera:
         self._beside: Consumers | None = None
 
     def start(self, values: dict[str, Any], needs: str = '') -> float:
-        """The same as the program does; when it was ready.
+        """Start in the same way as the program does; return when it was ready.
 
         :param needs: of a consumer that is there first, in this process; by default there is none.
         """
@@ -154,7 +154,7 @@ class Camera:
         return any(name in one.participant for one in offer.consumers())
 
     def told(self) -> dict[str, Any]:
-        """What the camera says of it all."""
+        """Return what the camera says about everything."""
         server = self._node._server.server.statistics()
         outcomes = self._node.session.outcomes() if self._node.session is not None else {}
         refused = [str(one) for one in outcomes.values() if not one.has_buffers]
@@ -275,7 +275,10 @@ class Case:
 
 
 def _served(consumer: Process, camera: Process) -> dict[str, Any]:
-    """What the consumer says as soon as it has a frame, or is refused: by the camera too, not only while it connects slowly."""
+    """Return what the consumer says as soon as it has a frame, or is refused.
+
+    A refusal by the camera counts, too, not only while it connects slowly.
+    """
 
     def look() -> Any:
         seen = consumer.call('seen')
@@ -301,7 +304,7 @@ def cases(names: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def complaint(found: dict[str, Any], alone: dict[str, Any], within_s: float) -> str:
-    """What is wrong with a case; empty: nothing.
+    """Say what is wrong with a case; empty: nothing.
 
     :param alone: the same row in the column ``one process``.
     """

@@ -1,4 +1,7 @@
-"""Components for the container's tests: well-behaved ones as rclpy's pull request 599 has them, and every kind of bad one."""
+"""Components for the container's tests.
+
+There are well-behaved ones as in rclpy's pull request 599, and every kind of bad one.
+"""
 
 from __future__ import annotations
 

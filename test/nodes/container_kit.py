@@ -42,7 +42,10 @@ OWN = ('CaptureNode', 'InferenceNode')
 
 
 def install(folder: Path) -> Path:
-    """Metadata of packages with the components of the tests, as an installer would write it; a folder for the path."""
+    """Write metadata of packages with the tests' components, as an installer would.
+
+    Return a folder for the path.
+    """
     groups = {
         ZOO: _ENTRY_POINTS,
         'ours': {f'ours::{name}': f'zc_perception.nodes.components:{name}' for name in OWN},
@@ -209,11 +212,11 @@ class Client:
         return self.send(LoadNode, request)
 
     def load(self, plugin: str, package: str = ZOO, **options: Any) -> Any:
-        """The answer to :meth:`begin_load`."""
+        """Return the answer to :meth:`begin_load`."""
         return self.begin_load(plugin, package, **options).answer()
 
     def loaded(self, plugin: str, package: str = ZOO, **options: Any) -> int:
-        """The id of a component, which must be had."""
+        """Return the id of a component, which must be had."""
         answer = self.load(plugin, package, **options)
         assert answer.success, answer.error_message
         return int(answer.unique_id)
@@ -223,7 +226,7 @@ class Client:
         return self.send(UnloadNode, UnloadNode.Request(unique_id=unique_id))
 
     def unload(self, unique_id: int) -> Any:
-        """The answer to that."""
+        """Return the answer to an unload request."""
         return self.begin_unload(unique_id).answer()
 
     def list(self) -> dict[int, str]:
@@ -259,7 +262,7 @@ class Client:
 
 @contextmanager
 def client(domain: int, container: str = '/ComponentManager') -> Iterator[Client]:
-    """A client that is closed."""
+    """Yield a client, and close it."""
     made = Client(domain, container)
     try:
         yield made

@@ -1,4 +1,7 @@
-"""A camera and an accelerator that can be told to fail, real nodes around them, and another program that reads ``/diagnostics``."""
+"""A camera and an accelerator that can be told to fail, with real nodes around them.
+
+Another program reads ``/diagnostics``.
+"""
 
 from __future__ import annotations
 
@@ -55,9 +58,16 @@ class FaultyCamera(SyntheticCamera):
 
     def __init__(self, faults: CameraFaults) -> None:
         super().__init__(
-            *SIZE, FRAMERATE, 'lens', seed=1, pattern='bars', heap=SealedMemfd(), now_ns=faults.now_ns, ledger=CopyLedger(),
+            *SIZE,
+            FRAMERATE,
+            'lens',
+            seed=1,
+            pattern='bars',
+            heap=SealedMemfd(),
+            now_ns=faults.now_ns,
+            ledger=CopyLedger(),
             clock=faults.stamps,
-        )  # fmt: skip
+        )
         self._faults = faults
 
     def capture(self) -> Frame | None:
@@ -233,7 +243,7 @@ class Fleet:
 def fleet(
     domain: int, *, capture: dict[str, Any] | None = None, inference: dict[str, Any] | None = None
 ) -> Iterator[Fleet]:
-    """Running nodes whose diagnostics are all well."""
+    """Yield running nodes whose diagnostics are all well."""
     with ros(domain) as context, Reader(domain) as reader:
         made = Fleet(context, reader, capture or {}, inference or {})
         try:

@@ -28,7 +28,7 @@ Boxes = Sequence[tuple[NDArray[np.floating[Any]], NDArray[Any]]]
 
 
 def planes_in(name: str, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> list[NDArray[Any]]:
-    """A picture of NV12 in another format."""
+    """Return a picture of NV12 in another format."""
     random = np.random.default_rng(0)
     if name not in YUV:
         return rgb_planes(

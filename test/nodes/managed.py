@@ -1,4 +1,7 @@
-"""A few nodes in a ROS domain of their own, spun, and a manager that asks them for transitions as ``ros2 lifecycle`` does."""
+"""A few nodes in a ROS domain of their own, spun, and a manager.
+
+The manager asks them for transitions as ``ros2 lifecycle`` does.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,18 @@ from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.process import ExecutorThread
 
 CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP = (
-    Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE, Transition.TRANSITION_DEACTIVATE, Transition.TRANSITION_CLEANUP
-)  # fmt: skip
+    Transition.TRANSITION_CONFIGURE,
+    Transition.TRANSITION_ACTIVATE,
+    Transition.TRANSITION_DEACTIVATE,
+    Transition.TRANSITION_CLEANUP,
+)
 
 
 class Managed:
-    """Nodes, and who asks them things. A manager has an executor of its own, like another program."""
+    """Nodes, and a manager that asks them things.
+
+    The manager has an executor of its own, like another program.
+    """
 
     def __init__(self, domain: int) -> None:
         self.context = rclpy.Context()
@@ -42,7 +51,7 @@ class Managed:
         self._spinner.start()
 
     def make(self, kind: Any, values: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        """A node, not started."""
+        """Make a node, not started."""
         node = kind(context=self.context, parameter_overrides=overrides(values or {}), **options)
         self.nodes.append(node)
         self._spinner.executor.add_node(node)
@@ -104,7 +113,7 @@ class Managed:
         }
 
     def events(self, node: PerceptionNode) -> list[tuple[str, str]]:
-        """Filled with (from, to) of each ``transition_event`` that is received while the manager spins."""
+        """Return a list that gets (from, to) of each ``transition_event`` that is received."""
         found: list[tuple[str, str]] = []
         self.manager.create_subscription(
             TransitionEvent,
@@ -130,7 +139,7 @@ class Managed:
 
     @property
     def failure(self) -> str | None:
-        """The traceback that ended the nodes' executor, if one did."""
+        """Return the traceback that ended the nodes' executor, if one did."""
         return self._spinner.failure
 
     def close(self) -> None:
@@ -146,7 +155,7 @@ class Managed:
 
 @contextmanager
 def managed(domain: int) -> Iterator[Managed]:
-    """Closed at the end; the executor must not have failed."""
+    """Yield nodes, and close them at the end; the executor must not have failed."""
     run = Managed(domain)
     try:
         yield run
@@ -166,7 +175,7 @@ def threads_named(*names: str) -> Sequence[str]:
 
 
 def buffers_mapped() -> int:
-    """Mappings of frame memory in this process."""
+    """Return mappings of frame memory in this process."""
     return Path('/proc/self/maps').read_text(encoding='utf-8').count('memfd:zc')
 
 
@@ -175,7 +184,10 @@ def descriptors() -> int:
 
 
 def held() -> tuple[int, int, int]:
-    """Descriptors, threads, mappings; the least of some looks: a job in flight has a fence of its own for a moment."""
+    """Return the number of descriptors, threads and mappings: the least of some looks.
+
+    A job in flight has a fence of its own for a moment.
+    """
     gc.collect()
     looks = []
     for _ in range(20):

@@ -19,7 +19,7 @@ from zc_perception.nodes.overlay import OverlayNode
 
 
 class Viewer(Onlooker):
-    """Another program: publishes detections as it likes, and looks at what the overlay makes of them."""
+    """Another program: publishes detections as it likes, and looks at the overlay's pictures."""
 
     def __init__(self, domain: int) -> None:
         super().__init__(domain, 'viewer')
@@ -41,7 +41,10 @@ class Viewer(Onlooker):
 def camera_and_overlay(
     domain: int, **overlay: Any
 ) -> Iterator[tuple[CaptureNode, OverlayNode, Viewer, list[int]]]:
-    """A camera whose frames say their number in their stamp, an overlay, and a viewer; no model."""
+    """Yield a camera, an overlay, and a viewer; there is no model.
+
+    The camera's frames have their number in their stamp.
+    """
     stamps: list[int] = []
     with ros(domain) as context, Viewer(domain) as viewer:
         capture = CaptureNode(

@@ -1,4 +1,6 @@
-"""A plain rclpy process: it knows standard messages and nothing of zc_perception. Prints what it received as one JSON object.
+"""A plain rclpy process: it knows standard messages and nothing of zc_perception.
+
+It prints what it received as one JSON object.
 
 plain_subscriber.py SECONDS [--image] [--until-images N] [--until-detections N] [--with-others]
 [--until-silent SECONDS] [--until-eof]

@@ -1,4 +1,4 @@
-"""A camera that can be unplugged, changed and plugged in again, with controls; and a capture node on it."""
+"""A camera with controls that can be unplugged, changed and plugged in; a capture node on it."""
 
 from __future__ import annotations
 
@@ -66,8 +66,15 @@ class PluggedCamera(SyntheticCamera):
 
     def __init__(self, plug: Plug, width: int, height: int) -> None:
         super().__init__(
-            width, height, 60.0, 'lens', seed=1, heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger()
-        )  # fmt: skip
+            width,
+            height,
+            60.0,
+            'lens',
+            seed=1,
+            heap=SealedMemfd(),
+            now_ns=time.time_ns,
+            ledger=CopyLedger(),
+        )
         self._plug = plug
         self.error: Exception | None = None
 

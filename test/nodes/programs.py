@@ -31,7 +31,9 @@ def environment(domain: int) -> dict[str, str]:
 
 
 class Program:
-    """A running console script; its output is collected by a thread, so that it never blocks on a full pipe.
+    """A running console script.
+
+    A thread collects its output, so that it never blocks on a full pipe.
 
     :param name: of the script, or a whole command.
     :param cold: start an interpreter, as a user does, instead of forking one that has its modules;
@@ -132,7 +134,7 @@ class PlainSubscriber:
         assert self.process.stdout.readline().strip() == 'listening'
 
     def result(self, timeout_s: float = 150.0) -> dict[str, Any]:
-        """What it received."""
+        """Return what it received."""
         out, _ = self.process.communicate(timeout=timeout_s)
         assert self.process.returncode == 0
         found: dict[str, Any] = json.loads(out)

@@ -1,4 +1,7 @@
-"""What rcl itself makes of a parameter file: the judge of everything here that reads such files."""
+"""What rcl itself makes of a parameter file.
+
+It is the judge of everything here that reads such files.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from zc_perception.link.rclpy_compat import parameter_overrides
 def rcl_reads(
     path: Path, domain: int, nodes: Sequence[str] = ('/capture',)
 ) -> dict[str, dict[str, Any]] | None:
-    """What nodes of these full names are given; ``None``: rcl refuses the file. A parameter without a value is ``None``."""
+    """Return what nodes of these full names get; ``None``: rcl refuses the file.
+
+    A parameter without a value is ``None``.
+    """
     context = rclpy.Context()
     try:
         context.init(
@@ -46,7 +52,10 @@ def rcl_reads(
 
 
 def comparable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values with their types. rcl has none for an empty list; a NaN equals itself, and -0.0 isn't 0.0."""
+    """Return values with their types.
+
+    rcl has none for an empty list; a NaN equals itself, and -0.0 isn't 0.0.
+    """
     return {name: _typed(value) for name, value in values.items()}
 
 

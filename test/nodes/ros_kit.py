@@ -1,4 +1,4 @@
-"""ROS for tests: a context, nodes in it, another program that looks at what they do, and calls of services."""
+"""ROS for tests: a context, nodes in it, another program that looks at them, and service calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def overrides(values: Mapping[str, Any]) -> list[Parameter]:
 
 @contextmanager
 def ros(domain: int, *arguments: str) -> Iterator[rclpy.Context]:
-    """A context of its own, which is shut down at the end.
+    """Yield a context of its own, and shut it down at the end.
 
     :param arguments: behind ``--ros-args``.
     """
@@ -41,7 +41,7 @@ def ros(domain: int, *arguments: str) -> Iterator[rclpy.Context]:
 def alone(
     domain: int, kind: Any, values: Mapping[str, Any] | None = None, **options: Any
 ) -> Iterator[Any]:
-    """A node of ours that nobody spins. At the end it is destroyed."""
+    """Yield a node of ours that no executor spins, and destroy it at the end."""
     with ros(domain) as context:
         node = kind(context=context, parameter_overrides=overrides(values or {}), **options)
         try:
@@ -52,7 +52,10 @@ def alone(
 
 @contextmanager
 def spun(context: rclpy.Context, *nodes: Any) -> Iterator[NodeGroup]:
-    """Nodes of ours, producers first, on one executor, which must not have failed; started, and destroyed at the end."""
+    """Yield nodes of ours, producers first, on one executor, which must not have failed.
+
+    They are started, and destroyed at the end.
+    """
     with NodeGroup(context, nodes, lambda: None) as group:
         group.start()
         yield group
@@ -60,7 +63,7 @@ def spun(context: rclpy.Context, *nodes: Any) -> Iterator[NodeGroup]:
 
 
 class Onlooker:
-    """Another program: a node in a context of its own, which is spun while it waits for something."""
+    """Another program: a node in a context of its own, which is spun while it waits."""
 
     def __init__(self, domain: int, name: str = 'onlooker') -> None:
         self.context = rclpy.Context()
@@ -108,9 +111,9 @@ def wait_until_known(client: Any, caller: Node, server: Node, timeout_s: float =
 def answer_of(
     client: Any, request: Any, wait: Callable[[Any, float], bool], timeout_s: float = 60.0
 ) -> Any:
-    """The answer of a server in another process to a call that may be made twice.
+    """Return the answer of a server in another process; the call may be made twice.
 
-    :param wait: whether a future is done within so many seconds.
+    :param wait: says whether a future is done within this many seconds.
     """
     deadline = time.monotonic() + timeout_s
     while True:

@@ -1,4 +1,7 @@
-"""What a consumer of another process needs, and who comes first: frames flow wherever they do in one process, or it is told why not."""
+"""What a consumer of another process needs, and which process comes first.
+
+Frames flow wherever they do in one process, or the reason is given.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ Cases = dict[tuple[str, str], dict[str, Any]]
 
 
 def _variables(camera: str) -> dict[str, str]:
-    """The environment of a program with that camera."""
+    """Return the environment of a program with that camera."""
     if camera != 'gstreamer':
         return {}
     found = gstreamer().environment()

@@ -1,4 +1,7 @@
-"""One agreement on buffers for consumers of other processes, whoever comes first: ``capture_node`` alone, its consumers elsewhere."""
+"""One agreement on buffers for consumers of other processes, whichever comes first.
+
+``capture_node`` runs alone, its consumers are elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def until_said(program: Program, *words: str) -> None:
 
 
 def seen(program: Program) -> dict[str, dict[str, Any]]:
-    """What the consumers have seen, once they have ended."""
+    """Return what the consumers have seen, once they have ended."""
     assert program.interrupt() == 0, program.output
     found: dict[str, dict[str, Any]] = json.loads(
         next(line for line in reversed(program.lines) if line.startswith('{'))
@@ -71,7 +74,10 @@ def pauses(camera: Program) -> list[float]:
 
 
 def check_frames(name: str, found: dict[str, Any], camera: Program) -> None:
-    """Whole pixels, and none lost but those of the pauses; and of the time in which it came again for a larger window."""
+    """Check that pixels are whole, and that no frame is lost except those of the pauses.
+
+    Frames may also be lost while a consumer comes again for a larger window.
+    """
     paused = pauses(camera)
     again = len(re.findall(rf'consumer {name}#\d+ \(pid \d+\) is connected', camera.output)) - 1
     lost = found['missed'] - found['dropped']

@@ -1,4 +1,7 @@
-"""``detections_3d``: of frames with a depth picture of their very stamp, in the colour frame's header, and said otherwise."""
+"""The topic ``detections_3d``: for frames with a depth picture of exactly their stamp.
+
+The boxes have the colour frame's header. If there is no such picture, diagnostics say so.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ FRAME = 'camera_optical_frame'
 
 
 def depth_of(header: Any, encoding: str = '16UC1', frame_id: str = FRAME) -> Image:
-    """A wall, half as large as the frames, in rows with padding."""
+    """Return a wall, half as large as the frames, in rows with padding."""
     rows = np.full((180, 326), DISTANCE * 1000, '<u2')
     message = Image(height=180, width=320, step=652, encoding=encoding, data=rows.tobytes())
     message.header.stamp, message.header.frame_id = header.stamp, frame_id

@@ -1,4 +1,7 @@
-"""A camera's controls as parameters: in whichever order the driver takes them, all or none, and as they are when the camera is back."""
+"""A camera's controls as parameters.
+
+They are set in any order that the driver takes, all or none, and again when the camera is back.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def factory(
 
 
 def constructor(kind: type[Camera], monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """What takes the place of a class's constructor: it only checks and notes its arguments."""
+    """Replace a class's constructor by one that only checks and notes its arguments."""
     double = create_autospec(kind.__init__, return_value=None)
     monkeypatch.setattr(kind, '__init__', double)
     return double  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The capture node when its camera goes, changes and comes back; its calibration service, its clock."""
+"""The capture node when its camera goes, changes and comes back; its service, its clock."""
 
 from __future__ import annotations
 

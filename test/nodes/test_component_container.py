@@ -1,4 +1,4 @@
-"""The container's answers, each as rclcpp's container gives it, by a real client to a real process."""
+"""The container's answers, which are those of rclcpp's, to a real client."""
 
 from __future__ import annotations
 
@@ -16,55 +16,134 @@ from rclpy.node import NodeNameNonExistentError
 from waiting import until
 
 KNOWN_EXTRAS = (
-    'forward_global_arguments', 'enable_rosout', 'use_intra_process_comms', 'enable_topic_statistics', 'start_parameter_services',
-    'start_parameter_event_publisher', 'use_clock_thread', 'enable_logger_service',
-)  # fmt: skip
+    'forward_global_arguments',
+    'enable_rosout',
+    'use_intra_process_comms',
+    'enable_topic_statistics',
+    'start_parameter_services',
+    'start_parameter_event_publisher',
+    'use_clock_thread',
+    'enable_logger_service',
+)
 THREW = 'Component constructor threw an exception: '
 LIBRARY = 'Failed to load library: '
 Case = tuple[str, str, dict[str, Any], str]
 # What clients may compare word for word.
 EXACT: dict[str, Case] = {
     'no such package': ('Quiet', 'zoos', {}, 'Could not find requested resource in ament index'),
-    'no such plugin': ('zoo::Quite', 'zoo', {}, ('Failed to find class with the requested '
-                                                 'plugin name.')),
-    'a plugin of another package': ('elsewhere::Quiet', 'ours', {}, ('Failed to find class with '
-        'the requested plugin name.')),
+    'no such plugin': (
+        'zoo::Quite',
+        'zoo',
+        {},
+        'Failed to find class with the requested plugin name.',
+    ),
+    'a plugin of another package': (
+        'elsewhere::Quiet',
+        'ours',
+        {},
+        'Failed to find class with the requested plugin name.',
+    ),
     'raises': ('RaisesAfterNode', 'zoo', {}, THREW + 'ValueError: first line second line'),
-    'raises before there is a node': ('RaisesBeforeNode', 'zoo', {}, THREW + "OSError: [Errno 19] No such device: '/dev/camera'"),
+    'raises before there is a node': (
+        'RaisesBeforeNode',
+        'zoo',
+        {},
+        THREW + "OSError: [Errno 19] No such device: '/dev/camera'",
+    ),
     'exits': ('Exits', 'zoo', {}, THREW + 'SystemExit: no camera, goodbye'),
     'is interrupted': ('Interrupts', 'zoo', {}, THREW + 'KeyboardInterrupt'),
-    'raises what is no text for a message': ('RaisesBytes', 'zoo', {}, THREW + 'OSError: bad \\udcff\\ud800 end\\x00 of it'),
+    'raises what is no text for a message': (
+        'RaisesBytes',
+        'zoo',
+        {},
+        THREW + 'OSError: bad \\udcff\\ud800 end\\x00 of it',
+    ),
     'raises what says no text': ('RaisesOdd', 'zoo', {}, THREW + '_Odd'),
 } | {
-    f'{name} is no boolean': ('Quiet', 'zoo', {'extra': {name: value}}, f"Extra component argument '{name}' must be a boolean")
-    for name, value in zip(KNOWN_EXTRAS, (1, 'true', 1.0, [True], 0, 'false', [1], ''), strict=True)
-}  # fmt: skip
+    f'{name} is no boolean': (
+        'Quiet',
+        'zoo',
+        {'extra': {name: value}},
+        f"Extra component argument '{name}' must be a boolean",
+    )
+    for name, value in zip(
+        KNOWN_EXTRAS, (1, 'true', 1.0, [True], 0, 'false', [1], ''), strict=True
+    )
+}
 # What names the reason and the next step in our own words.
 CLEAR: dict[str, Case] = {
-    'module is missing': ('NoModule', 'zoo', {}, ('ModuleNotFoundError: No module named '
-                                                  "'nodes.there_is_no_such_module'; try: "
-                                                  'python3 -c')),
-    'class is missing': ('NoAttribute', 'zoo', {}, LIBRARY + ("'nodes.container_components:Missing' "
-        "of plugin 'zoo::NoAttribute' can't be")),
+    'module is missing': (
+        'NoModule',
+        'zoo',
+        {},
+        "ModuleNotFoundError: No module named 'nodes.there_is_no_such_module'; try: python3 -c",
+    ),
+    'class is missing': (
+        'NoAttribute',
+        'zoo',
+        {},
+        LIBRARY + ("'nodes.container_components:Missing' of plugin 'zoo::NoAttribute' can't be"),
+    ),
     'module exits': ('ExitsAtImport', 'zoo', {}, 'SystemExit: no display'),
     'no node': ('NoNode', 'zoo', {}, 'is not a class derived from rclpy.node.Node'),
-    'a node without its constructor': ('HalfNode', 'zoo', {}, ('its constructor has to call '
-        'super().__init__, and must not')),
-    'a node that has destroyed itself': ('GoneNode', 'zoo', {}, ("The container can't spin it: "
-        'InvalidHandle')),
+    'a node without its constructor': (
+        'HalfNode',
+        'zoo',
+        {},
+        'its constructor has to call super().__init__, and must not',
+    ),
+    'a node that has destroyed itself': (
+        'GoneNode',
+        'zoo',
+        {},
+        "The container can't spin it: InvalidHandle",
+    ),
     'a node without a hash': ('Comparable', 'zoo', {}, "The container can't spin it: TypeError: "),
     'no class': ('Function', 'zoo', {}, 'is not a class derived from rclpy.node.Node'),
-    'parameter of another type': ('NeedsParameter', 'zoo', {'parameters': {'size': 'large'}}, "'size'"),
-    'no remap rule': ('Quiet', 'zoo', {'remap_rules': ['words']}, ("Remap rule 'words' can't be "
-        "used: write it as 'from:=to'")),
-    'a remap rule that is none': ('Quiet', 'zoo', {'remap_rules': ['no words:=a b']}, 'no words:=a b'),
+    'parameter of another type': (
+        'NeedsParameter',
+        'zoo',
+        {'parameters': {'size': 'large'}},
+        "'size'",
+    ),
+    'no remap rule': (
+        'Quiet',
+        'zoo',
+        {'remap_rules': ['words']},
+        "Remap rule 'words' can't be used: write it as 'from:=to'",
+    ),
+    'a remap rule that is none': (
+        'Quiet',
+        'zoo',
+        {'remap_rules': ['no words:=a b']},
+        'no words:=a b',
+    ),
     'no node name': ('Quiet', 'zoo', {'node_name': 'a b'}, 'a b'),
-    'no log level': ('Quiet', 'zoo', {'log_level': 7}, ('log_level 7 is none; use 10 (debug), 20 '
-        '(info), 30 (warn), 40 (error), ')),
-    'no statistics': ('Quiet', 'zoo', {'extra': {'enable_topic_statistics': True}}, 'rclpy has no topic statistics; leave it out'),
-    'always events': ('Quiet', 'zoo', {'extra': {'start_parameter_event_publisher': False}}, 'always publish parameter events'),
-    'no clock thread': ('Quiet', 'zoo', {'extra': {'use_clock_thread': True}}, 'rclpy reads /clock on the executor'),
-}  # fmt: skip
+    'no log level': (
+        'Quiet',
+        'zoo',
+        {'log_level': 7},
+        'log_level 7 is none; use 10 (debug), 20 (info), 30 (warn), 40 (error), ',
+    ),
+    'no statistics': (
+        'Quiet',
+        'zoo',
+        {'extra': {'enable_topic_statistics': True}},
+        'rclpy has no topic statistics; leave it out',
+    ),
+    'always events': (
+        'Quiet',
+        'zoo',
+        {'extra': {'start_parameter_event_publisher': False}},
+        'always publish parameter events',
+    ),
+    'no clock thread': (
+        'Quiet',
+        'zoo',
+        {'extra': {'use_clock_thread': True}},
+        'rclpy reads /clock on the executor',
+    ),
+}
 
 
 @pytest.fixture(scope='module')
@@ -247,9 +326,14 @@ def test_parameters_are_the_node_s_start_up_values(zoo: Client) -> None:
 
 def test_arguments_that_rclpy_knows_reach_the_node(zoo: Client, container: Container) -> None:
     extra = {
-        'enable_rosout': False, 'start_parameter_services': False, 'enable_logger_service': True, 'use_intra_process_comms': False,
-        'enable_topic_statistics': False, 'start_parameter_event_publisher': True, 'use_clock_thread': False,
-    }  # fmt: skip
+        'enable_rosout': False,
+        'start_parameter_services': False,
+        'enable_logger_service': True,
+        'use_intra_process_comms': False,
+        'enable_topic_statistics': False,
+        'start_parameter_event_publisher': True,
+        'use_clock_thread': False,
+    }
     zoo.loaded('Quiet', node_name='given', extra=extra)
     container.wait_for(
         "/given: size 1, arguments {'use_global_arguments': False, 'enable_rosout': False, "

@@ -1,4 +1,7 @@
-"""Frames of a camera that was loaded go to an accelerator that was loaded: the same memory, or messages where that is asked for."""
+"""Frames of a loaded camera go to a loaded accelerator.
+
+They are the same memory, or messages where that is asked for.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Start = Callable[..., tuple[Container, Client]]
 
 @pytest.fixture
 def start(free_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Starts containers, each with a client."""
+    """Start containers, each with a client."""
     folder = install(tmp_path_factory.mktemp('packages'))
     running: list[Any] = []
 
@@ -38,7 +38,10 @@ def start(free_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def ended_in_time(container: Container, number: int = signal.SIGINT) -> None:
-    """It ends by a signal as it should: 0, and without waiting for what never ends. The interpreter's own end is included."""
+    """Wait for the end by a signal: exit code 0, and no wait for what never ends.
+
+    The interpreter's own end is included.
+    """
     begun = time.monotonic()
     assert container.end(number) == 0, container.output
     assert time.monotonic() - begun < ENDS_S

@@ -1,4 +1,7 @@
-"""Components meet in their process whatever comes first, start by themselves, and leave the others running when they are unloaded."""
+"""Components meet in their process in any order, and start by themselves.
+
+They leave the others running when they are unloaded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The shipped parameter files start the programs, with a synthetic camera and the CPU where this machine lacks the hardware."""
+"""The shipped parameter files start the programs.
+
+A synthetic camera and the CPU stand in for hardware that this machine lacks.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,10 @@ FILES = sorted(
 # What stands in for a camera, a card and a compiled model. A section of its own per file, behind
 # the file's.
 STAND_INS = """
-/**/capture: {ros__parameters: {camera: synthetic, heap: memfd, width: 320, height: 240, pixel_format: auto, memory: auto, keep_all: false}}
-/**/inference: {ros__parameters: {accelerator: onnx, model: road, keep_all: false, accelerator_device: "", copy_free: preferred}}
+/**/capture: {ros__parameters: {camera: synthetic, heap: memfd, width: 320, height: 240,
+  pixel_format: auto, memory: auto, keep_all: false}}
+/**/inference: {ros__parameters: {accelerator: onnx, model: road, keep_all: false,
+  accelerator_device: "", copy_free: preferred}}
 """
 OPTIONS = {'stereo.yaml': ['--stereo'], 'multi_camera.yaml': ['--cameras', 'front', 'rear']}
 NAMESPACES = {'stereo.yaml': ('left.', 'right.'), 'multi_camera.yaml': ('front.', 'rear.')}

@@ -18,8 +18,17 @@ from zc_perception.nodes import demo
 from zc_perception.observe.metrics import StageLatencies
 
 KEYS = {
-    'frames', 'detections', 'dropped', 'fps', 'rung', 'heap', 'accelerator', 'latency_ms', 'pixel_copies_per_frame', 'boxes_iou_min',
-}  # fmt: skip
+    'frames',
+    'detections',
+    'dropped',
+    'fps',
+    'rung',
+    'heap',
+    'accelerator',
+    'latency_ms',
+    'pixel_copies_per_frame',
+    'boxes_iou_min',
+}
 
 
 def _demo(args: list[str], domain: int) -> subprocess.CompletedProcess[str]:

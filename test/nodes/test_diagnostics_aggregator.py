@@ -1,4 +1,4 @@
-"""``config/diagnostics_aggregator.yaml`` has a place for everything that our nodes say, and one only."""
+"""The file diagnostics_aggregator.yaml has exactly one place for each part of our nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Each fault is named in ``/diagnostics`` within two seconds, with what to do, and is forgotten when it is gone."""
+"""Each fault is named in ``/diagnostics`` within two seconds, with what to do.
+
+It is forgotten when it is gone.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ OK, WARN, ERROR = 0, 1, 2
 
 @pytest.fixture(autouse=True)
 def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was is forgotten, and what is lost comes back, sooner than on a vehicle."""
+    """Let the past be forgotten, and the lost come back, sooner than on a vehicle."""
     monkeypatch.setattr(metrics, 'RECENT_S', 0.5)
     monkeypatch.setattr(recovering_device, 'LONGEST_DELAY_S', 0.2)
     monkeypatch.setattr(supervisor, 'LAST_RETRY_S', 0.5)
@@ -140,11 +143,17 @@ def test_a_model_that_is_too_slow_for_the_camera(free_domain: int) -> None:
 def test_who_asks_for_few_frames_a_second_gets_them_and_is_not_called_slow(
     free_domain: int,
 ) -> None:
-    """Nor is what ran under one ``max_rate`` judged by the next one. A model that is too slow even for few is called so."""
+    """What ran under one ``max_rate`` is not judged by the next one.
+
+    A model that is too slow even for few frames is called so.
+    """
     with fleet(free_domain) as run:
 
         def shows(text: str) -> bool:
-            """Well, and in these words; a machine that stands still is slow for a moment, and so called."""
+            """Wait until it is well, with these words.
+
+            A machine that stands still is slow for a moment, and called slow.
+            """
             part = 'inference: detections'
             return run.reader.level(part) == 0 and text in run.reader.text(part)
 
@@ -273,7 +282,7 @@ WIDTH, HEIGHT = 64, 128
 
 
 class Foreigner(Reader):
-    """Another program: publishes pictures of an encoding that may change, and reads ``/diagnostics``."""
+    """Another program: publishes pictures of an encoding that may change; reads diagnostics."""
 
     def __init__(self, domain: int) -> None:
         super().__init__(domain)

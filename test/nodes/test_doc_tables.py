@@ -1,6 +1,8 @@
-"""The tables of docs/parameters.md are those that the nodes' declarations give, and those of docs/diagnostics.md the rows of their parts;
-those of docs/launch_and_lifecycle.md name the launch files
-and arguments that there are, and no others.
+"""The tables of the pages are those that the code gives.
+
+The tables of docs/parameters.md come from the nodes' declarations, and those of
+docs/diagnostics.md from the rows of their parts. Those of docs/launch_and_lifecycle.md name the
+launch files and arguments that there are, and no others.
 
 What a launch file declares is read from its source: not every environment of the tests has launch.
 """

@@ -1,6 +1,8 @@
-"""Every parameter that may change while frames flow, each changed on a running graph: in force within two frames, and no lease is lost.
+"""Every parameter that may change while frames flow, each changed on a running graph.
 
-The table of the others is in ``test_every_parameter.py``, which also looks that none is missing
+The change is in force within two frames, and no lease is lost.
+
+The table of the others is in ``test_every_parameter.py``, which also checks that none is missing
 here.
 """
 
@@ -146,7 +148,10 @@ class Dynamic:
 
 
 def results(holds: Callable[[Result], bool], *, some: bool = False) -> Any:
-    """Of what inference makes of every frame from the third one on; not so of all frames before."""
+    """Wait until what inference makes of each frame from the third one on holds.
+
+    Not so for all frames before.
+    """
 
     def check(bench: Bench, node: str, name: str, value: Any) -> None:
         before = bench.results[-JUDGED:]
@@ -161,7 +166,10 @@ def results(holds: Callable[[Result], bool], *, some: bool = False) -> Any:
 
 
 def messages(topic: str, holds: Callable[[Any], bool]) -> Any:
-    """Of all messages on *topic* of frames from the third one on; not so of the messages before."""
+    """Wait until all messages on *topic*, of frames from the third one on, hold.
+
+    Not so for the messages before.
+    """
 
     def check(bench: Bench, node: str, name: str, value: Any) -> None:
         assert not holds(bench.messages[topic][-1]), 'it would hold without the change'
@@ -193,7 +201,11 @@ def tracked(holds: Callable[[Any, Any], bool]) -> Any:
 
 
 def keeps_ids(bench: Bench, node: str, name: str, value: Any) -> None:
-    """On a busy machine so many frames are left out that an object has moved too far; some time two come close."""
+    """Say whether ids are kept.
+
+    On a busy machine so many frames are left out that an object has moved too far; at some time
+    two come close.
+    """
     start = len(bench.results)
     bench.set(node, name, value)
 
@@ -257,7 +269,10 @@ def reaches_the_accelerator(bench: Bench, node: str, name: str, value: bool) -> 
 
 
 def of_thread(look: Callable[[int], Any], allowed: Callable[[], bool], knob: str) -> Any:
-    """Of the node's hot-path thread. Where the system refuses, that is one warning with what to grant."""
+    """Check the node's hot-path thread.
+
+    If the system refuses, there is one warning that says what to grant.
+    """
 
     def check(bench: Bench, node: str, name: str, value: Any) -> None:
         bench.set(node, name, value)

@@ -1,7 +1,7 @@
-"""Every declared parameter, each with a value that isn't its default and what can be seen of it. One without an entry here is a failure.
+"""Every declared parameter, each with a value that isn't its default, and its visible effect.
 
-Those that aren't dynamic are set by the same way as at run time, while the node is unconfigured,
-and refused while it is configured.
+A parameter without an entry here is a failure. Those that aren't dynamic are set in the same way
+as at run time, while the node is unconfigured, and refused while it is configured.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ MODULES = {
 
 
 def camera(kind: str, class_name: str, value: Any, argument: Any = None, **others: Any) -> Static:
-    """The camera's class gets it."""
+    """Return an entry: the camera's class gets the value."""
     wanted = value if argument is None else argument
     slow = kind in ('gstreamer', 'argus')
     return Static(
@@ -122,7 +122,7 @@ def camera(kind: str, class_name: str, value: Any, argument: Any = None, **other
 
 
 def option(name: str, value: Any) -> Static:
-    """The accelerator is opened with it."""
+    """Return an entry: the accelerator is opened with the value."""
     return Static(
         value, lambda seen: seen.given[-1][2][name] == value, {}, (inference, 'open_accelerator')
     )
@@ -152,7 +152,9 @@ def first_of(items: Any) -> Any:
 
 
 ENTRIES: dict[tuple[str, str], Static] = {
-    ('capture', 'camera'): Static('libcamera', lambda seen: seen.given, {}, (MODULES['LibcameraCamera'], 'LibcameraCamera')),
+    ('capture', 'camera'): Static(
+        'libcamera', lambda seen: seen.given, {}, (MODULES['LibcameraCamera'], 'LibcameraCamera')
+    ),
     ('capture', 'width'): Static(320, lambda seen: seen.node.camera.width == 320),
     ('capture', 'height'): Static(96, lambda seen: seen.node.camera.slots[0].layout.height == 96),
     ('capture', 'framerate'): Static(12.5, lambda seen: seen.node.camera.framerate == 12.5),
@@ -174,43 +176,85 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('capture', 'stamps'): camera(*REPLAY, 'recorded', **VIDEO),
     ('capture', 'pipeline'): camera(*PIPELINE, 'videotestsrc pattern=ball'),
     ('capture', 'pipeline_buffers'): camera(*PIPELINE, 11, pipeline='videotestsrc'),
-    ('capture', 'assume_linear'): camera(*PIPELINE, True, ('assume_linear', True), pipeline='videotestsrc'),
+    ('capture', 'assume_linear'): camera(
+        *PIPELINE, True, ('assume_linear', True), pipeline='videotestsrc'
+    ),
     ('capture', 'sensor_id'): camera(*ARGUS, 5),
     ('capture', 'sensor_mode'): camera(*ARGUS, 6),
     ('capture', 'libcamera_id'): camera(*LIBCAMERA, 'imx219'),
-    ('capture', 'require_dmabuf'): camera(*PIPELINE, True, ('require_dmabuf', True), pipeline='videotestsrc'),
-    ('capture', 'heap'): Static('dma_heap/nowhere', lambda seen: ("heap 'dma_heap/nowhere' can't "
-        'be opened') in str(seen.error)),
-    ('capture', 'camera_name'): Static('front', lambda seen: status(seen.node, 'calibration').values['camera_name'] == 'front'),
+    ('capture', 'require_dmabuf'): camera(
+        *PIPELINE, True, ('require_dmabuf', True), pipeline='videotestsrc'
+    ),
+    ('capture', 'heap'): Static(
+        'dma_heap/nowhere',
+        lambda seen: ("heap 'dma_heap/nowhere' can't be opened") in str(seen.error),
+    ),
+    ('capture', 'camera_name'): Static(
+        'front', lambda seen: status(seen.node, 'calibration').values['camera_name'] == 'front'
+    ),
     ('capture', 'rescale_camera_info'): Static(
         True,
         lambda seen: ('rescale', True) in seen.given[-1],
         given_to=(camera_info, 'CameraInfoStore'),
     ),
-    ('capture', 'camera_info_url'): Static('file:///x/y.yaml', lambda seen: status(seen.node, 'calibration').values['file'] == '/x/y.yaml'),
+    ('capture', 'camera_info_url'): Static(
+        'file:///x/y.yaml',
+        lambda seen: status(seen.node, 'calibration').values['file'] == '/x/y.yaml',
+    ),
     ('capture', 'stereo_tolerance'): Static(
-        0.0125, lambda seen: STEREO.sides.rule.tolerance_ns == 12_500_000, options=lambda: {'stereo': StereoSide(STEREO, Side.LEFT)}
+        0.0125,
+        lambda seen: STEREO.sides.rule.tolerance_ns == 12_500_000,
+        options=lambda: {'stereo': StereoSide(STEREO, Side.LEFT)},
     ),
     ('capture', 'start_delay'): Static(1.5, lambda seen: seen.node.supervisor._wait_s == 1.5),
     ('capture', 'slots'): Static(5, lambda seen: len(seen.node.camera.slots) == 5),
-    ('capture', 'participants'): Static(['display: NV12'], lambda seen: 'participant display' in status(seen.node, 'negotiation').values),
-    ('capture', 'renegotiate'): Static(False, lambda seen: '/capture to true' in seen.node._offer._fixed),
-    ('capture', 'shared_memory'): Static(False, lambda seen: 'shared_memory_consumers' not in status(seen.node, 'link').values),
-    ('capture', 'shared_memory_group'): Static(
-        OWN_GROUP, lambda seen: ('allowed_gids', [int(OWN_GROUP)]) in seen.given[-1], {}, (frame_offer, 'SharedMemoryServer')
+    ('capture', 'participants'): Static(
+        ['display: NV12'],
+        lambda seen: 'participant display' in status(seen.node, 'negotiation').values,
     ),
-    ('capture', 'quarantine'): Static(7.5, lambda seen: 7.5 in seen.given[-1], {}, (frame_offer, 'SharedMemoryServer')),
-    ('capture', 'unixfd'): Static('/folder/front.sock', lambda seen: Path('/folder/front.sock') in seen.given[-1], {}, UNIXFD),
-    ('capture', 'unixfd_window'): Static(7, lambda seen: ('window', 7) in seen.given[-1], {'unixfd': '/folder/front.sock'}, UNIXFD),
-    ('capture', 'unixfd_caps'): Static('drm-format', lambda seen: ('drm', True) in seen.given[-1], {'unixfd': '/folder/x.sock'}, UNIXFD),
+    ('capture', 'renegotiate'): Static(
+        False, lambda seen: '/capture to true' in seen.node._offer._fixed
+    ),
+    ('capture', 'shared_memory'): Static(
+        False, lambda seen: 'shared_memory_consumers' not in status(seen.node, 'link').values
+    ),
+    ('capture', 'shared_memory_group'): Static(
+        OWN_GROUP,
+        lambda seen: ('allowed_gids', [int(OWN_GROUP)]) in seen.given[-1],
+        {},
+        (frame_offer, 'SharedMemoryServer'),
+    ),
+    ('capture', 'quarantine'): Static(
+        7.5, lambda seen: 7.5 in seen.given[-1], {}, (frame_offer, 'SharedMemoryServer')
+    ),
+    ('capture', 'unixfd'): Static(
+        '/folder/front.sock', lambda seen: Path('/folder/front.sock') in seen.given[-1], {}, UNIXFD
+    ),
+    ('capture', 'unixfd_window'): Static(
+        7, lambda seen: ('window', 7) in seen.given[-1], {'unixfd': '/folder/front.sock'}, UNIXFD
+    ),
+    ('capture', 'unixfd_caps'): Static(
+        'drm-format',
+        lambda seen: ('drm', True) in seen.given[-1],
+        {'unixfd': '/folder/x.sock'},
+        UNIXFD,
+    ),
     ('capture', 'autostart'): AUTOSTART,
-    ('capture', 'lock_memory'): Static(True, lambda seen: seen.given[0][0] == 'mlockall', {}, (realtime, '_libc_call')),
+    ('capture', 'lock_memory'): Static(
+        True, lambda seen: seen.given[0][0] == 'mlockall', {}, (realtime, '_libc_call')
+    ),
     ('capture', 'gc_freeze'): Static(True, lambda seen: gc.get_freeze_count() > 0),
     ('inference', 'accelerator'): Static('axl', lambda seen: 'no Metis card' in str(seen.error)),
     ('inference', 'model'): Static('road', lambda seen: seen.node.manifest.name == 'road'),
-    ('inference', 'keep_all'): Static(True, lambda seen: seen.node.subscription._wanted.depth is None),
-    ('inference', 'annotations'): Static(True, lambda seen: seen.node.get_publishers_info_by_topic('/detections/annotations')),
-    ('inference', 'depth_topic'): Static('depth', lambda seen: seen.node.get_subscriptions_info_by_topic('/depth')),
+    ('inference', 'keep_all'): Static(
+        True, lambda seen: seen.node.subscription._wanted.depth is None
+    ),
+    ('inference', 'annotations'): Static(
+        True, lambda seen: seen.node.get_publishers_info_by_topic('/detections/annotations')
+    ),
+    ('inference', 'depth_topic'): Static(
+        'depth', lambda seen: seen.node.get_subscriptions_info_by_topic('/depth')
+    ),
     ('inference', 'accelerator_device'): option('accelerator_device', 'metis-0:1:0'),
     ('inference', 'axl_ioctls'): option('axl_ioctls', ['submit=0x60']),
     ('inference', 'axruntime_library'): option('axruntime_library', '/opt/lib.so'),
@@ -222,42 +266,90 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('inference', 'threads'): option('threads', 2),
     ('inference', 'providers'): option('providers', ['CPUExecutionProvider']),
     ('inference', 'shared_memory'): Static(False, lambda seen: seen.node.subscription._remote.off),
-    ('inference', 'shared_memory_users'): Static(['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS),
-    ('inference', 'copy_free'): Static('required', lambda seen: seen.node.subscription._required is True),
+    ('inference', 'shared_memory_users'): Static(
+        ['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS
+    ),
+    ('inference', 'copy_free'): Static(
+        'required', lambda seen: seen.node.subscription._required is True
+    ),
     ('inference', 'autostart'): AUTOSTART,
-    ('inference', 'lock_memory'): Static(True, lambda seen: seen.given[0][0] == 'mlockall', {}, (realtime, '_libc_call')),
+    ('inference', 'lock_memory'): Static(
+        True, lambda seen: seen.given[0][0] == 'mlockall', {}, (realtime, '_libc_call')
+    ),
     ('inference', 'gc_freeze'): Static(True, lambda seen: gc.get_freeze_count() > 0),
-    ('overlay', 'history'): Static(5, lambda seen: 5 in seen.given[-1], {}, (overlay, 'PictureHistory')),
-    ('overlay', 'shared_memory'): Static(False, lambda seen: seen.node._frame_subscription._remote.off, active=True),
+    ('overlay', 'history'): Static(
+        5, lambda seen: 5 in seen.given[-1], {}, (overlay, 'PictureHistory')
+    ),
+    ('overlay', 'shared_memory'): Static(
+        False, lambda seen: seen.node._frame_subscription._remote.off, active=True
+    ),
     ('overlay', 'shared_memory_users'): Static(
         ['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS, active=True
     ),
-    ('overlay', 'copy_free'): Static('required', lambda seen: seen.node._frame_subscription._required is True, active=True),
+    ('overlay', 'copy_free'): Static(
+        'required', lambda seen: seen.node._frame_subscription._required is True, active=True
+    ),
     ('overlay', 'autostart'): AUTOSTART,
-    ('recorder', 'path'): Static('{tmp}/b', lambda seen: str(seen.given[-1][0]).endswith('/b'), {}, (recorder, 'Recorder')),
+    ('recorder', 'path'): Static(
+        '{tmp}/b', lambda seen: str(seen.given[-1][0]).endswith('/b'), {}, (recorder, 'Recorder')
+    ),
     ('recorder', 'frames'): Static(False, lambda seen: seen.node._subscription is None),
-    ('recorder', 'topics'): Static(['/x', 'y/*'], lambda seen: seen.node._topics._patterns == ['/x', '/y/*'], active=True),
-    ('recorder', 'black_box'): Static(20.0, lambda seen: seen.node._box._window_ns == 20_000_000_000),
-    ('recorder', 'split_size'): Static(3, lambda seen: seen.given[-1][1] == 3 << 20, {}, (recorder, 'Limits')),
-    ('recorder', 'split_duration'): Static(2.5, lambda seen: seen.given[-1][2] == 2_500_000_000, {}, (recorder, 'Limits')),
-    ('recorder', 'disk_floor'): Static(3, lambda seen: seen.given[-1][3] == 3 << 20, {}, (recorder, 'Limits')),
-    ('recorder', 'buffer'): Static(3, lambda seen: seen.given[-1][0] == 3 << 20, {}, (recorder, 'Limits')),
+    ('recorder', 'topics'): Static(
+        ['/x', 'y/*'], lambda seen: seen.node._topics._patterns == ['/x', '/y/*'], active=True
+    ),
+    ('recorder', 'black_box'): Static(
+        20.0, lambda seen: seen.node._box._window_ns == 20_000_000_000
+    ),
+    ('recorder', 'split_size'): Static(
+        3, lambda seen: seen.given[-1][1] == 3 << 20, {}, (recorder, 'Limits')
+    ),
+    ('recorder', 'split_duration'): Static(
+        2.5, lambda seen: seen.given[-1][2] == 2_500_000_000, {}, (recorder, 'Limits')
+    ),
+    ('recorder', 'disk_floor'): Static(
+        3, lambda seen: seen.given[-1][3] == 3 << 20, {}, (recorder, 'Limits')
+    ),
+    ('recorder', 'buffer'): Static(
+        3, lambda seen: seen.given[-1][0] == 3 << 20, {}, (recorder, 'Limits')
+    ),
     ('recorder', 'max_frames'): Static(2, lambda seen: finished(seen, _taken=2), active=True),
-    ('recorder', 'max_duration'): Static(0.5, lambda seen: finished(seen, _first_s=-1e9), active=True),
+    ('recorder', 'max_duration'): Static(
+        0.5, lambda seen: finished(seen, _first_s=-1e9), active=True
+    ),
     ('recorder', 'shared_memory'): Static(False, lambda seen: seen.node.subscription._remote.off),
-    ('recorder', 'shared_memory_users'): Static(['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS),
-    ('recorder', 'copy_free'): Static('required', lambda seen: seen.node.subscription._required is True),
+    ('recorder', 'shared_memory_users'): Static(
+        ['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS
+    ),
+    ('recorder', 'copy_free'): Static(
+        'required', lambda seen: seen.node.subscription._required is True
+    ),
     ('recorder', 'autostart'): AUTOSTART,
-    ('gstreamer', 'pipeline'): Static('fakesink', lambda seen: 'fakesink' in seen.given[-1], {}, FEED),
-    ('gstreamer', 'encoder'): Static('openh264enc', lambda seen: ' openh264enc ' in seen.given[-1][0], {}, FEED),
-    ('gstreamer', 'bit_rate'): Static(500, lambda seen: ' bitrate=500 ' in seen.given[-1][0], {}, FEED),
-    ('gstreamer', 'gop_size'): Static(7, lambda seen: ' key-int-max=7 ' in seen.given[-1][0], {}, FEED),
-    ('gstreamer', 'window'): Static(7, lambda seen: seen.node._subscription._bus_subscription.held == 7),
-    ('gstreamer', 'shared_memory'): Static(False, lambda seen: seen.node._subscription._remote.off),
-    ('gstreamer', 'shared_memory_users'): Static(['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS),
-    ('gstreamer', 'copy_free'): Static('required', lambda seen: seen.node._subscription._required is True),
+    ('gstreamer', 'pipeline'): Static(
+        'fakesink', lambda seen: 'fakesink' in seen.given[-1], {}, FEED
+    ),
+    ('gstreamer', 'encoder'): Static(
+        'openh264enc', lambda seen: ' openh264enc ' in seen.given[-1][0], {}, FEED
+    ),
+    ('gstreamer', 'bit_rate'): Static(
+        500, lambda seen: ' bitrate=500 ' in seen.given[-1][0], {}, FEED
+    ),
+    ('gstreamer', 'gop_size'): Static(
+        7, lambda seen: ' key-int-max=7 ' in seen.given[-1][0], {}, FEED
+    ),
+    ('gstreamer', 'window'): Static(
+        7, lambda seen: seen.node._subscription._bus_subscription.held == 7
+    ),
+    ('gstreamer', 'shared_memory'): Static(
+        False, lambda seen: seen.node._subscription._remote.off
+    ),
+    ('gstreamer', 'shared_memory_users'): Static(
+        ['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS
+    ),
+    ('gstreamer', 'copy_free'): Static(
+        'required', lambda seen: seen.node._subscription._required is True
+    ),
     ('gstreamer', 'autostart'): AUTOSTART,
-}  # fmt: skip
+}
 DYNAMIC = {
     (node, name)
     for node, specs in node_specs().items()
@@ -287,7 +379,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Bench:
-    """A node of each kind, which goes from unconfigured to inactive and back for each parameter."""
+    """A node of each kind, configured and cleaned up for each parameter."""
 
     def __init__(self, run: Managed) -> None:
         self.run = run
@@ -345,14 +437,23 @@ class Noting(UserDict[str, Any]):
 
 
 def note_arguments(seen: list[Any], original: Any, name: str) -> Any:
-    """What takes the place of *original*: notes its arguments; cameras can't be opened, everything else is as it was."""
+    """Return what takes the place of *original*, and notes its arguments.
+
+    Cameras can't be opened; everything else is unchanged.
+    """
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         seen.append(given := [*args, *kwargs.values(), *kwargs.items()])
         if name == '__init__':
             # A camera reads what it takes before it looks for its device.
-            taken = [replace(arg, parameters=Noting(arg.parameters, given)) if isinstance(arg, CameraOptions) else
-                     Noting(arg, given) if isinstance(arg, Mapping) else arg for arg in args]  # fmt: skip
+            taken = [
+                replace(arg, parameters=Noting(arg.parameters, given))
+                if isinstance(arg, CameraOptions)
+                else Noting(arg, given)
+                if isinstance(arg, Mapping)
+                else arg
+                for arg in args
+            ]
             with suppress(ZcError):
                 original(*taken, **kwargs)
             raise CameraLostError('only noted')
@@ -428,7 +529,10 @@ def _holds(entry: Static, seen: Seen) -> bool:
 
 
 def _another(spec: ParameterSpec, value: Any) -> Any:
-    """An allowed value that isn't this one; no empty list, which has no type in ROS."""
+    """Return an allowed value that isn't this one.
+
+    It is no empty list, which has no type in ROS.
+    """
     if spec.choices:
         return first_of(choice for choice in spec.choices if choice != value)
     if isinstance(value, bool):

@@ -1,5 +1,7 @@
-"""The programs' executor: what other threads destroy does not end it, what its callbacks raise does; and nodes at rest leave it alone:
-what it does for one of its nodes, it does at the cost of all of them.
+"""The programs' executor: what other threads destroy does not end it.
+
+What its callbacks raise does. Nodes at rest leave it alone, because what it does for one of its
+nodes costs all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recordings of the same road in every format, from the camera to the detections: the boxes are NV12's."""
+"""Recordings of the same road in every format, from camera to detections: the boxes are NV12's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FORMATS = (
 
 
 def in_one_process(domain: int, path: Path) -> tuple[Boxes, set[str], set[int]]:
-    """What is found in each frame, the ledger's reasons, and the frames' fourccs."""
+    """Return what is found in each frame, the ledger's reasons, and the frames' fourccs."""
     found: dict[int, Detections] = {}
     fourccs: set[int] = set()
     with ros(domain) as context:

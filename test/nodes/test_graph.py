@@ -1,4 +1,7 @@
-"""The three nodes in one process: what is handed over, that nothing leaks over many frames, and the detector's own boxes."""
+"""The three nodes in one process.
+
+What is handed over, that nothing leaks over many frames, and the detector's own boxes.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,11 @@ def test_inference_gets_the_cameras_own_framedata(free_domain: int) -> None:
 
 
 def _threads_and_descriptors(at_most: tuple[int, int] | None = None) -> tuple[int, int]:
-    """The least of many looks: a job in flight has a fence of its own, and with a busy model one mostly is; what leaks never goes again."""
+    """Return the least of many looks.
+
+    A job in flight has a fence of its own, and with a busy model there mostly is one; but what
+    leaks never goes again.
+    """
     gc.collect()
     least = (sys.maxsize, sys.maxsize)
     end = time.monotonic() + (2 if at_most is None else 60)
@@ -168,7 +175,7 @@ def frames_come(node: CaptureNode) -> None:
 
 @contextmanager
 def capturing(domain: int, *consumers: Consumer, **parameters: object) -> Iterator[CaptureNode]:
-    """A capture node alone, not configured, and consumers that are there already."""
+    """Yield a capture node alone, not configured, and consumers that are there already."""
     with alone(domain, CaptureNode, {'width': 128, 'height': 128, **parameters}) as node:
         key = bus_key(node, '/image_raw', Image)
         for consumer in consumers:
@@ -252,7 +259,10 @@ def test_each_slot_is_imported_on_trial_before_the_first_frame_and_who_gets_none
 def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
     free_domain: int, tmp_path: Path
 ) -> None:
-    """Real pixels: every frame of (the first seconds of) a real pedestrian video, through a separate plain subscriber."""
+    """Real pixels: each frame of (the first seconds of) a real video of pedestrians.
+
+    They go through a separate plain subscriber.
+    """
     assert VIDEO.is_file(), (
         f'{VIDEO} is missing: run make test, which fetches it from the Debian package opencv-doc'
     )
@@ -266,9 +276,14 @@ def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
     writer.release()
 
     args = parameters(
-        capture__camera='replay', capture__video=clip, capture__keep_all=True, capture__start_delay=4,
-        inference__model='hog', inference__keep_all=True, inference__timeout=30,
-    )  # fmt: skip
+        capture__camera='replay',
+        capture__video=clip,
+        capture__keep_all=True,
+        capture__start_delay=4,
+        inference__model='hog',
+        inference__keep_all=True,
+        inference__timeout=30,
+    )
     subscriber = PlainSubscriber(['240', '--until-detections', str(frames)], domain=free_domain)
     with Program('perception', *args, domain=free_domain).start(*PERCEPTION_READY):
         seen = subscriber.result(250)

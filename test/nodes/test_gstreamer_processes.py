@@ -25,7 +25,7 @@ PICTURE = 'video/x-raw,format=NV12,width=64,height=48,framerate=50/1'
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The variables of a program with GStreamer and the source ``zcframes``."""
+    """Yield the variables of a program with GStreamer and the source ``zcframes``."""
     monkeypatch.setenv('ROS_HOME', str(tmp_path))
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
     root = gstreamer()

@@ -1,4 +1,7 @@
-"""Cameras whose images no CPU can read: alone, with consumers that take them, and with consumers that can't."""
+"""Cameras whose images no CPU can read.
+
+They are alone, with consumers that take these images, and with consumers that can't.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +136,7 @@ class Viewer:
         assert self.process.stdout.readline().strip() == 'listening'
 
     def result(self, *, ask: bool = False) -> tuple[dict[str, Any], str]:
-        """What it found, and its log.
+        """Return what it found, and its log.
 
         :param ask: don't wait until it has all of its frames.
         """

@@ -1,4 +1,7 @@
-"""A block-linear sensor in ``capture_node`` alone, its consumers in other processes. Real GStreamer, doubles of Jetson's libraries."""
+"""A block-linear sensor in ``capture_node`` alone, its consumers in other processes.
+
+GStreamer is real; Jetson's libraries are doubles.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ SENSOR = (
 
 @pytest.fixture(scope='module')
 def jetson(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a machine with an Argus source and NvBufSurface, without a VIC."""
+    """Yield the environment of a machine with an Argus source and NvBufSurface, without a VIC."""
     plugins, libraries = tmp_path_factory.mktemp('plugins'), tmp_path_factory.mktemp('libraries')
     root = gstreamer()
     build_plugin(root, 'gst_argus.c', plugins)

@@ -1,4 +1,7 @@
-"""The inference node and its accelerator: which one is taken and what is said of it, its threads, its notices, its end."""
+"""The inference node and its accelerator.
+
+Which one it takes and what it says about it, its threads, its notices, its end.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +136,10 @@ class _Lines:
 def test_a_machine_without_a_card_is_told_where_it_runs_and_nothing_of_cards(
     free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reasons are at debug level and in diagnostics; a card that is there and of no use is said, see the test above."""
+    """The reasons are at debug level and in diagnostics.
+
+    A card that is there and of no use is reported, see the test above.
+    """
     monkeypatch.setattr(
         axl_accelerator,
         'choose_card',

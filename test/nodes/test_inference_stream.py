@@ -1,4 +1,4 @@
-"""Which frames inference takes, which classes it lets out, and what an accelerator that was opened anew takes over."""
+"""Which frames inference takes, which classes it publishes, and a new accelerator's values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Capture and inference as managed nodes: what each state holds, what a manager sees, and that nothing leaks however they are changed."""
+"""Capture and inference as managed nodes.
+
+What each state holds, what a manager sees, and that nothing leaks in any order of changes.
+"""
 
 from __future__ import annotations
 
@@ -255,7 +258,10 @@ def test_an_unforeseen_error_is_recovered_from_by_configuring_again(
 
 @contextmanager
 def consumer_elsewhere(run: Managed, domain: int) -> Iterator[tuple[Any, Program, list[int]]]:
-    """A camera, an inference node of another process that gets its memory, and a list that fills with its detections."""
+    """Yield a camera, an inference node elsewhere, and a list that fills with its detections.
+
+    The inference node is of another process and gets the camera's memory.
+    """
     capture = run.make(CaptureNode, SMALL)
     capture.start()
     seen: list[int] = []
@@ -323,13 +329,34 @@ def test_each_state_has_its_own_advice(run: Managed) -> None:
     node = run.make(CaptureNode, {**SMALL, 'autostart': False})
     steps: list[tuple[Callable[[], Any] | None, str, str, str]] = [
         (None, 'unconfigured', '', 'ros2 lifecycle set /capture configure'),
-        (node.trigger_configure, 'inactive', 'ros2 lifecycle set /capture cleanup', 'ros2 lifecycle set /capture activate'),
-        (node.trigger_activate, 'active', 'ros2 lifecycle set /capture deactivate and cleanup', ''),
-        (node.trigger_deactivate, 'inactive', 'ros2 lifecycle set /capture cleanup', 'ros2 lifecycle set /capture activate'),
-        (node.trigger_shutdown, 'finalized', ("parameter 'slots' can't change now, the node is "
-                                              'finalized: restart it with that value'),
-         'only a restart brings it back'),
-    ]  # fmt: skip
+        (
+            node.trigger_configure,
+            'inactive',
+            'ros2 lifecycle set /capture cleanup',
+            'ros2 lifecycle set /capture activate',
+        ),
+        (
+            node.trigger_activate,
+            'active',
+            'ros2 lifecycle set /capture deactivate and cleanup',
+            '',
+        ),
+        (
+            node.trigger_deactivate,
+            'inactive',
+            'ros2 lifecycle set /capture cleanup',
+            'ros2 lifecycle set /capture activate',
+        ),
+        (
+            node.trigger_shutdown,
+            'finalized',
+            (
+                "parameter 'slots' can't change now, the node is "
+                'finalized: restart it with that value'
+            ),
+            'only a restart brings it back',
+        ),
+    ]
     for step, state, against_setting, against_snapshot in steps:
         if step is not None:
             step()

@@ -1,4 +1,4 @@
-"""Managed nodes at their limits: when the last frame comes, and random transitions while frames flow."""
+"""Managed nodes at their limits: the last frame, and random transitions while frames flow."""
 
 from __future__ import annotations
 

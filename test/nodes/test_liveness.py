@@ -53,7 +53,7 @@ class Scene:
         )
 
     def after(self, seconds: float, *, run: bool = True) -> str:
-        """What it says then; the executor runs meanwhile unless it hangs."""
+        """Return what it says after that time; the executor runs meanwhile unless it hangs."""
         self.now += seconds
         if run:
             while self.waiting:

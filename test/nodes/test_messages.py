@@ -1,4 +1,8 @@
-"""Detections as messages and as bytes: what the middleware reads is what the message would have said; where it isn't, messages are used."""
+"""Detections as messages and as bytes.
+
+The middleware reads from the bytes what the message would have said; if it doesn't, messages are
+used.
+"""
 
 from __future__ import annotations
 

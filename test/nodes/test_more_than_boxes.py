@@ -133,7 +133,10 @@ def test_what_a_model_finds_besides_boxes_is_published_and_drawn(
 
 
 def _shows(task: str, message: Image) -> bool:
-    """Whether a picture has something of the model's colour where only masks, keypoints or a turned box are."""
+    """Say whether a picture has the model's colour in certain places.
+
+    They are those where only masks, keypoints or a turned box are.
+    """
     picture = (
         np.frombuffer(message.data, np.uint8).reshape(message.height, message.width, 3).astype(int)
     )

@@ -32,8 +32,16 @@ class Sensor(SyntheticCamera):
 
     def __init__(self) -> None:
         super().__init__(
-            128, 96, 60.0, 'lens', seed=1, pattern='counter', heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger()
-        )  # fmt: skip
+            128,
+            96,
+            60.0,
+            'lens',
+            seed=1,
+            pattern='counter',
+            heap=SealedMemfd(),
+            now_ns=time.time_ns,
+            ledger=CopyLedger(),
+        )
 
     def possible(self) -> BufferConstraints:
         found = self.constraints()

@@ -55,7 +55,7 @@ def message(
 def picture_of(
     viewer: Viewer, stamps: list[int], *boxes: tuple[float, float, float, float, str, float]
 ) -> Image:
-    """What becomes of these boxes in some frame."""
+    """Return what becomes of these boxes in some frame."""
     viewer.pictures.clear()
     # Frames that nobody has sent boxes for yet: pictures of what was sent before may still come.
     sent, before = set[int](), stamps[-1] if stamps else 0

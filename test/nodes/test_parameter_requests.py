@@ -1,4 +1,7 @@
-"""What other programs may ask of a running node's parameters: all that is wrong is refused with a reason, and nothing ends the executor."""
+"""What other programs may ask of a running node's parameters.
+
+Everything wrong is refused with a reason, and nothing ends the executor.
+"""
 
 from __future__ import annotations
 

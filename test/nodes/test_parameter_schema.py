@@ -1,4 +1,4 @@
-"""The JSON schema of parameter files and the nodes say the same, and the shipped files are what both want."""
+"""The JSON schema of parameter files and the nodes say the same; shipped files satisfy both."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_what_is_right_is_not(case: str) -> None:
 
 
 def values_near(spec: ParameterSpec) -> st.SearchStrategy[Any]:
-    """Some that are allowed, some that are just not, and some of other types."""
+    """Return values of which some are allowed, some just not, and some are of other types."""
     bounds = [4] * spec.even + [
         bound for bound in (spec.low, spec.high, spec.besides) if bound is not None
     ]

@@ -1,4 +1,6 @@
-"""Would these nodes take this file: which nodes a file is for, everything that speaks against it, with the line, and what each node gets.
+"""The verdict on a file: which nodes it is for, what speaks against it, and what each node gets.
+
+What speaks against it has the line.
 
 That the nodes take a file exactly if the verdict says so is tested in
 ``test/doctor/test_doctor_parameter_verdicts.py``; which sections miss their nodes, in
@@ -217,20 +219,28 @@ def test_what_the_launch_arguments_set_stands_on_top_of_the_file(tmp_path: Path)
 OF_ANY_NODE: dict[str, tuple[str, list[str]]] = {
     'mistyped': ('/**: {ros__parameters: {widht: 3}}', ["'/**': 'widht'; did you mean 'width'?"]),
     'of others, and mistyped': (
-        '/**: {ros__parameters: {wheelbase: 3, scal: 1}}', ["'/**': 'scal'; did you mean 'scale'?", "'/**': 'wheelbase'"]
+        '/**: {ros__parameters: {wheelbase: 3, scal: 1}}',
+        ["'/**': 'scal'; did you mean 'scale'?", "'/**': 'wheelbase'"],
     ),
     'each once': (
         '/**: {ros__parameters: {widht: 3}}\n/front/*: {ros__parameters: {widht: 3}}',
         ["'/**', '/front/*': 'widht'; did you mean 'width'?"],
     ),
-    'of different nodes of ours': (('/**: {ros__parameters: {slots: 8, score_threshold: 0.5, '
-                                    'scale: 1.0, controls.gain: 1}}'), []),
+    'of different nodes of ours': (
+        '/**: {ros__parameters: {slots: 8, score_threshold: 0.5, scale: 1.0, controls.gain: 1}}',
+        [],
+    ),
     'of a node of ours that is not here': ('/**: {ros__parameters: {max_frames: 8}}', []),
-    'of every node': (('/**: {ros__parameters: {use_sim_time: true, qos_overrides: {/x: '
-                       '{publisher: {depth: 1}}}}}'), []),
+    'of every node': (
+        (
+            '/**: {ros__parameters: {use_sim_time: true, qos_overrides: {/x: '
+            '{publisher: {depth: 1}}}}}'
+        ),
+        [],
+    ),
     'for nodes that are elsewhere': ('/rear/*: {ros__parameters: {widht: 3}}', []),
     'of another package': ('/planner: {ros__parameters: {widht: 3}}', []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize('case', OF_ANY_NODE)

@@ -1,4 +1,7 @@
-"""A parameter file means what rcl makes of it; what rcl refuses or misreads is refused in one line; and each parameter has its lines."""
+"""A parameter file means what rcl makes of it.
+
+What rcl refuses or misreads is refused in one line; and each parameter has its lines.
+"""
 
 from __future__ import annotations
 
@@ -23,33 +26,54 @@ P, B = (
     '/capture:\n  ros__parameters:\n    {}\n'.format,
 )
 TAKEN: dict[str, str | bytes] = {
-    'empty': '', 'a comment': '# nothing\n', 'an empty mapping': '{}', 'no parameters': '/capture: {ros__parameters: {}}',
-    'a node without a word': '/capture: {}\n', 'byte order mark': '\ufeff'.encode() + GOOD.encode(), 'UTF-16': GOOD.encode('utf-16'),
-    'other letters': P('a: ä€😀'), 'escapes': P(r'a: "\x01\U0001F600"'), 'next line': P('a: x\x85y'),
+    'empty': '',
+    'a comment': '# nothing\n',
+    'an empty mapping': '{}',
+    'no parameters': '/capture: {ros__parameters: {}}',
+    'a node without a word': '/capture: {}\n',
+    'byte order mark': '\ufeff'.encode() + GOOD.encode(),
+    'UTF-16': GOOD.encode('utf-16'),
+    'other letters': P('a: ä€😀'),
+    'escapes': P(r'a: "\x01\U0001F600"'),
+    'next line': P('a: x\x85y'),
     'line separator': P('a: x\u2028y'),
-    'two documents': GOOD + '---\n/capture: {ros__parameters: {b: 2}}\n', 'ends of documents': f'---\n{GOOD}...\n',
+    'two documents': GOOD + '---\n/capture: {ros__parameters: {b: 2}}\n',
+    'ends of documents': f'---\n{GOOD}...\n',
     'directives': f'%YAML 1.1\n%TAG !e! tag:e,2000:\n---\n{P("a: !e!x 1")}',
-    'a node twice': GOOD + P('b: 3'), 'a mapping twice': P('a: {b: 1}, a: {c: 2}'), 'dots': P('a.b: 1, a: {b: 2}'),
-    'value behind mapping': P('a: {b: 1}, a: 3'), 'merge key': P('<<: {a: 1}'), 'anchors': P('a: &x 1').replace(': {ros', ': &y {ros'),
-    'tags that mean nothing': P('a: !!int "5", b: !!float 5, c: !!binary aGk=, d: !!timestamp '
-                                '2020-01-01, e: !!null x, f: ! 5, g: !own 6'),
-    'text tag': P('a: !!str 5, b: !<tag:yaml.org,2002:str> yes'), "launch_ros's tuples": P('a: !!python/tuple [p, q]'),
-    'each type': P('a: [1, -2], b: [1.5, .inf], c: [yes, no], d: [x], e: [], f: .nan, g: 0x10, '
-                   'h: 1e400, i: 9223372036854775808'),
-    'quoted': P("""a: "5", b: 'yes', c: '', d: ["1", "2"]"""), 'trailing comma': P('a: [x, ]'), 'tilde': P('a: ~, b: null, c: [~]'),
-    'block text': B('a: |\n      5\n    b: |-\n      5\n    c: >-\n      yes\n    d: !!str '
-                    '|-\n      5\n    e: |1-\n       7'),
-    'lines': B('a: 5\n      6'), 'odd keys': P('"a b": 1, "ä": 2, "a.": 3, 1: 6, ~: 7, ? q : '
-                                               '8, ros__parameters: 9'),
+    'a node twice': GOOD + P('b: 3'),
+    'a mapping twice': P('a: {b: 1}, a: {c: 2}'),
+    'dots': P('a.b: 1, a: {b: 2}'),
+    'value behind mapping': P('a: {b: 1}, a: 3'),
+    'merge key': P('<<: {a: 1}'),
+    'anchors': P('a: &x 1').replace(': {ros', ': &y {ros'),
+    'tags that mean nothing': P(
+        'a: !!int "5", b: !!float 5, c: !!binary aGk=, d: !!timestamp '
+        '2020-01-01, e: !!null x, f: ! 5, g: !own 6'
+    ),
+    'text tag': P('a: !!str 5, b: !<tag:yaml.org,2002:str> yes'),
+    "launch_ros's tuples": P('a: !!python/tuple [p, q]'),
+    'each type': P(
+        'a: [1, -2], b: [1.5, .inf], c: [yes, no], d: [x], e: [], f: .nan, g: 0x10, '
+        'h: 1e400, i: 9223372036854775808'
+    ),
+    'quoted': P("""a: "5", b: 'yes', c: '', d: ["1", "2"]"""),
+    'trailing comma': P('a: [x, ]'),
+    'tilde': P('a: ~, b: null, c: [~]'),
+    'block text': B(
+        'a: |\n      5\n    b: |-\n      5\n    c: >-\n      yes\n    d: !!str '
+        '|-\n      5\n    e: |1-\n       7'
+    ),
+    'lines': B('a: 5\n      6'),
+    'odd keys': P('"a b": 1, "ä": 2, "a.": 3, 1: 6, ~: 7, ? q : 8, ros__parameters: 9'),
     'namespaces': 'front: {rear/: {capture: {ros__parameters: {a: 1}}}, capture: '
-                  '{ros__parameters: {b: 1}}}\n'
+    '{ros__parameters: {b: 1}}}\n'
     '/: {b: {ros__parameters: {c: 1}}}\n',
     'order': GOOD + '/**: {ros__parameters: {a: 2}}\n"*": {ros__parameters: {b: 2}}\n' + P('a: 3'),
     'wildcards': '"**": {ros__parameters: {a: 1}}\n/**/*: {ros__parameters: {b: '
-                 '1}}\n/*/capture: {ros__parameters: {c: 1}}\n'
+    '1}}\n/*/capture: {ros__parameters: {c: 1}}\n'
     '/**/**: {rear: {"*": {ros__parameters: {d: 1}}}}\n',
     'deep': P('{a: ' * 60 + '1' + '}' * 60).replace('{{', '{', 1).replace('}}', '}', 1),
-}  # fmt: skip
+}
 REFUSED: dict[str, tuple[str | bytes, str]] = {
     'a list': ('- 1', "can't be read: line 1: Sequences cannot be key"),
     'no key between': (

@@ -38,7 +38,7 @@ Make = Callable[..., Node]
 
 @pytest.fixture
 def make(context: rclpy.Context) -> Iterator[Make]:
-    """Makes nodes with these start-up parameters; they are destroyed at the end."""
+    """Make nodes with these start-up parameters; they are destroyed at the end."""
     nodes: list[Node] = []
 
     def made(**values: Any) -> Node:
@@ -52,7 +52,7 @@ def make(context: rclpy.Context) -> Iterator[Make]:
 
 @contextmanager
 def started_with(domain: int, *arguments: str) -> Iterator[Node]:
-    """A node of a program with these ROS arguments."""
+    """Return a node of a program with these ROS arguments."""
     with ros(domain, *arguments) as opened:
         node = Node('tested', context=opened)
         yield node
@@ -69,8 +69,18 @@ def parameter_file(folder: Path, line: str) -> str:
 def test_defaults_overrides_and_integers_for_numbers(make: Make) -> None:
     node = make(rate=25, mode='slow')
     parameters = NodeParameters(node, SPECS)
-    assert dict(parameters) == {'rate': 25.0, 'count': 3, 'mode': 'slow', 'active': True, 'names': [],
-                                'share': -1.0, 'way': 'auto', 'device': '', 'title': '', 'side': 0}  # fmt: skip
+    assert dict(parameters) == {
+        'rate': 25.0,
+        'count': 3,
+        'mode': 'slow',
+        'active': True,
+        'names': [],
+        'share': -1.0,
+        'way': 'auto',
+        'device': '',
+        'title': '',
+        'side': 0,
+    }
     assert type(parameters['rate']) is float
     assert node.get_parameter('rate').value == 25.0
 

@@ -1,4 +1,4 @@
-"""Real-time knobs: what they do to threads and process, and that a refusal is one sentence which says what to grant."""
+"""Real-time knobs: their effect; a refusal is one sentence that says what to grant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``zc_record`` beside a camera of another process: the frames arrive as shared memory, and are on disk bit by bit, with other topics."""
+"""``zc_record`` beside a camera of another process.
+
+The frames arrive as shared memory, and are on disk bit by bit, with other topics.
+"""
 
 from __future__ import annotations
 

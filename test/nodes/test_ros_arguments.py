@@ -1,4 +1,7 @@
-"""ROS arguments and parameter files that rcl refuses are explained in one line; and parameters that miss the node they were meant for."""
+"""ROS arguments and parameter files that rcl refuses are explained in one line.
+
+Also tested: parameters that miss the node for which they were meant.
+"""
 
 from __future__ import annotations
 

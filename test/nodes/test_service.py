@@ -1,4 +1,7 @@
-"""What systemd hears on a real datagram socket: of the protocol, and of programs that work, wait for a camera, and hang."""
+"""What systemd hears on a real datagram socket.
+
+The protocol, and programs that work, wait for a camera, and hang.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ Start = Callable[..., list[float | None]]
 
 
 class Waiting:
-    """A clock, and a wait of which nothing comes until there were so many; it may come back early."""
+    """A clock, and a wait that gives nothing for a number of times; it may come back early."""
 
     def __init__(self, turns: int, longest_s: float) -> None:
         self.now = 100.0
@@ -76,8 +79,10 @@ class Waiting:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Serves with these variables; how long it was waited each time, if no wait lasts longer than *longest_s*. Of *worries* each is
-    there once, and the last one from then on.
+    """Serve with these variables; return how long each wait was.
+
+    No wait lasts longer than *longest_s*. Each of *worries* is there once, and the last one from
+    then on.
     """
 
     def start(
@@ -140,7 +145,7 @@ def test_it_is_fed_three_times_in_the_time_that_it_waits_and_not_while_there_is_
 
 @pytest.fixture
 def service(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> Systemd:
-    """What starts next is a service."""
+    """Make what starts next a service."""
     monkeypatch.setenv('NOTIFY_SOCKET', systemd.address)
     monkeypatch.setenv('WATCHDOG_USEC', WATCHDOG_US)
     monkeypatch.setenv(

@@ -1,4 +1,7 @@
-"""``perception --stereo`` as a user meets it: pairs in two namespaces with one stamp, diagnostics of both sides, one clear line else."""
+"""``perception --stereo`` as a user meets it.
+
+Pairs in two namespaces with one stamp, diagnostics of both sides, otherwise one clear line.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def _yaml(folder: Path, **sections: str) -> str:
 
 
 class Listener(Onlooker):
-    """A plain node of another process's point of view: pictures' and camera_info's stamps by side, and diagnostics."""
+    """A plain node as another process has it.
+
+    It notes the stamps of pictures and camera_info by side, and diagnostics.
+    """
 
     def __init__(self, domain: int, prefix: str = '') -> None:
         super().__init__(domain)
@@ -177,7 +183,8 @@ def test_a_side_whose_partner_is_not_there_says_so(tmp_path: Path, free_domain: 
                                                      'a number from 0.0001 to 1 (s)')),
         ([], {'both': 'camera: replay, keep_all: true, video: x.avi'}, ("parameter 'keep_all' is "
             'true')),
-        ([], {'right': 'camera: replay, stamps: recorded, video: x.avi'}, 'replays a recording by its own stamps'),
+        ([], {'right': 'camera: replay, stamps: recorded, video: '
+            'x.avi'}, 'replays a recording by its own stamps'),
     ],
 )  # fmt: skip
 def test_what_can_not_be_a_pair_ends_with_one_clear_line(

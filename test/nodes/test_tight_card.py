@@ -1,5 +1,7 @@
-"""A driver that takes tight images only: with a publisher that agrees with nobody on its buffers every frame is lost, and that is said; in
-another process than the camera the trial import fails, and frames come as messages.
+"""A driver that takes tight images only.
+
+With a publisher that agrees with no consumer on its buffers every frame is lost, and that is
+reported. In another process than the camera the trial import fails, and frames come as messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What belongs to one frame carries that frame's header, for each camera by itself, whoever joins when."""
+"""What belongs to one frame carries that frame's header, in any order of joining."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class Listener(Onlooker):
-    """Another program that knows nothing of this package: the headers of all topics of each camera."""
+    """Another program that knows nothing of this package.
+
+    It notes the headers of all topics of each camera.
+    """
 
     def __init__(self, domain: int, cameras: list[str]) -> None:
         super().__init__(domain)

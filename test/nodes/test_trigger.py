@@ -1,4 +1,4 @@
-"""``zc_record`` as a black box: ``~/trigger`` writes what came, again and again, and says why it can't."""
+"""``zc_record`` as a black box: ``~/trigger`` writes what came, or says why it can't."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``zc_demo`` and ``inference_node`` with the doubles of both interfaces of the Voyager runtime: the same detections."""
+"""``zc_demo`` and ``inference_node`` with the doubles of both interfaces of the Voyager runtime.
+
+The detections are the same.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,11 @@ FRAMES = 20
 
 @pytest.fixture(scope='module')
 def vehicle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the C library as an SDK has it, the Python package, a model, and a recording of coloured squares."""
+    """Yield a folder with all that the tests need.
+
+    It has the C library as an SDK has it, the Python package, a model, and a recording of coloured
+    squares.
+    """
     folder = tmp_path_factory.mktemp('vehicle')
     (folder / 'sdk' / 'lib').mkdir(parents=True)
     build_double(folder / 'sdk' / 'lib' / 'libaxruntime.so')
@@ -72,10 +79,25 @@ def test_the_demo_finds_the_same_with_both(
     for interface in ('python', 'c'):
         imported, out = tmp_path / f'{interface}.imported', tmp_path / interface
         done = subprocess.run(
-            [str(BIN / 'zc_demo'), '--camera', 'replay', '--video', str(vehicle / 'pictures'), '--keep-all', '--out', str(out),
-             '--accelerator', 'axruntime', '--model', str(vehicle / 'model.yaml')],
-            env={**environment(free_domain), **variables(vehicle, interface, imported)}, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+            [
+                str(BIN / 'zc_demo'),
+                '--camera',
+                'replay',
+                '--video',
+                str(vehicle / 'pictures'),
+                '--keep-all',
+                '--out',
+                str(out),
+                '--accelerator',
+                'axruntime',
+                '--model',
+                str(vehicle / 'model.yaml'),
+            ],
+            env={**environment(free_domain), **variables(vehicle, interface, imported)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         assert done.returncode == 0, done.stderr
         assert imported.exists() == (interface == 'python')
         summary = json.loads((out / 'summary.json').read_text())

@@ -1,4 +1,7 @@
-"""A webcam at the stock nodes: what the shipped files ask for, with YUYV and MJPG, and broken pictures that end nothing."""
+"""A webcam at the stock nodes: what the shipped files ask for, with YUYV and MJPG.
+
+Broken pictures end nothing.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def _memfds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def section(file: Path, node: str) -> dict[str, Any]:
-    """A node's parameters in a shipped file."""
+    """Return a node's parameters in a shipped file."""
     values: dict[str, Any] = yaml.safe_load(file.read_text(encoding='utf-8'))[f'/**/{node}']
     return values['ros__parameters']
 
@@ -65,9 +68,11 @@ class Desk(Onlooker):
         asked = {name: values[name] for name in ('pixel_format', 'memory')}
         del values['device']
         self.capture = CaptureNode(
-            camera_factory=lambda identity: webcam.camera(self.ledger, heap='memfd', **asked), ledger=self.ledger,
-            context=context, parameter_overrides=overrides(values),
-        )  # fmt: skip
+            camera_factory=lambda identity: webcam.camera(self.ledger, heap='memfd', **asked),
+            ledger=self.ledger,
+            context=context,
+            parameter_overrides=overrides(values),
+        )
         self.inference = InferenceNode(
             ledger=self.ledger,
             context=context,

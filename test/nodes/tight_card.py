@@ -1,7 +1,9 @@
-"""``inference_node`` with a card whose driver has ioctls 64 to 66: it takes tight images only, and says nothing of that beforehand.
+"""``inference_node`` with a card whose driver has ioctls 64 to 66.
 
-tight_card.py [ARGUMENTS OF inference_node]     prints the number of each job, which ends at once
-and has found nothing
+It takes tight images only, and doesn't say so beforehand.
+
+tight_card.py [ARGUMENTS OF inference_node] prints the number of each job, which ends at once and
+has found nothing
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A camera whose images no CPU can read: the stand-in for a block-linear sensor, or for one with a vendor's tiles.
+"""A camera whose images no CPU can read.
+
+It stands in for a block-linear sensor, or for one with a vendor's tiles.
 
 What is in a buffer is :func:`content`, which has no rows. A consumer that has the right memory
 finds it there, byte by byte.
@@ -27,7 +29,7 @@ NVIDIA_BLOCK = 3 << 56 | 0x10
 
 
 def content(sequence: int, size: int) -> bytes:
-    """What the buffer of frame *sequence* holds."""
+    """Return what the buffer of frame *sequence* holds."""
     cycle = bytes((sequence + step * 7) % 251 for step in range(251))
     return (cycle * (size // 251 + 1))[:size]
 
@@ -41,8 +43,15 @@ class TiledCamera(SyntheticCamera):
 
     def __init__(self, modifier: int = INVALID, *, converts: bool = False) -> None:
         super().__init__(
-            *SIZE, 60.0, 'lens', seed=1, pattern='counter', heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger()
-        )  # fmt: skip
+            *SIZE,
+            60.0,
+            'lens',
+            seed=1,
+            pattern='counter',
+            heap=SealedMemfd(),
+            now_ns=time.time_ns,
+            ledger=CopyLedger(),
+        )
         self._modifier = modifier
         self._converts = converts
         self._tiled: BufferPool | None = None
@@ -84,9 +93,13 @@ class TiledCamera(SyntheticCamera):
         memory = slot.buffers[0].memory(write=True)
         memory[:] = content(self._sequence, len(memory))
         frame = Frame.publish_slot(
-            pool, slot, header=Header(time.time_ns(), 'lens'), colorimetry=BT601_LIMITED, sequence=self._sequence,
+            pool,
+            slot,
+            header=Header(time.time_ns(), 'lens'),
+            colorimetry=BT601_LIMITED,
+            sequence=self._sequence,
             captured_ns=time.monotonic_ns(),
-        )  # fmt: skip
+        )
         self._sequence += 1
         self._captured += 1
         return frame

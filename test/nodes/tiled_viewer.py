@@ -1,6 +1,8 @@
-"""A node of somebody's own that reads frames as a device does, by their memory. Prints what it found as one JSON object.
+"""A user's node that reads frames as a device does, by their memory.
 
-tiled_viewer.py MODIFIER COUNT     MODIFIER: the only one that it takes, a number; ends after COUNT
+It prints what it found as one JSON object.
+
+tiled_viewer.py MODIFIER COUNT MODIFIER: the only one that it takes, a number; ends after COUNT
 frames, or with its standard input
 """
 

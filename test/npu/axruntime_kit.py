@@ -77,7 +77,7 @@ class Double:
 
 
 def model_file(folder: Path, width: int, height: int, **settings: float) -> Path:
-    """A file that the double takes for a compiled model."""
+    """Write a file that the double takes for a compiled model."""
     path = folder / 'model.json'
     path.write_text(json.dumps({'height': height, 'width': width, **settings}), encoding='utf-8')
     return path
@@ -92,13 +92,21 @@ def model(
     tensors: Sequence[TensorSpec] = (),
     **settings: float,
 ) -> ModelManifest:
-    """A manifest with its model file."""
+    """Write a manifest with its model file."""
     path = model_file(folder, width, height, **settings)
     return ModelManifest(
-        name='blobs', path=folder / 'model.yaml', engine='axruntime', file=path,
-        input=ModelInput(width, height, False, 0.0, 1.0, resize, 114), head=HeadSpec('yolov8', len(CLASSES)), classes=CLASSES,
-        score_threshold=0.5, nms_threshold=0.5, max_detections=100, tensors=tuple(tensors),
-    )  # fmt: skip
+        name='blobs',
+        path=folder / 'model.yaml',
+        engine='axruntime',
+        file=path,
+        input=ModelInput(width, height, False, 0.0, 1.0, resize, 114),
+        head=HeadSpec('yolov8', len(CLASSES)),
+        classes=CLASSES,
+        score_threshold=0.5,
+        nms_threshold=0.5,
+        max_detections=100,
+        tensors=tuple(tensors),
+    )
 
 
 def start(accelerator: AxRuntimeAccelerator, frame: Frame) -> AxRuntimeJob:
@@ -108,7 +116,7 @@ def start(accelerator: AxRuntimeAccelerator, frame: Frame) -> AxRuntimeJob:
 def tensor_spec(
     width: int, height: int, scale: float = 1 / 255, zero_point: int = -128
 ) -> QuantisedTensorSpec:
-    """What the double's models take."""
+    """Return what the double's models take."""
     return QuantisedTensorSpec(width, height, 3, scale, zero_point, ((1, 1), (1, 15), (0, 1)))
 
 
@@ -121,14 +129,17 @@ def paint(
     right: int,
     bottom: int,
 ) -> None:
-    """A rectangle at even pixels."""
+    """Paint a rectangle at even pixels."""
     y, u, v = COLOURS[colour]
     luma[top:bottom, left:right] = y
     chroma[top // 2 : bottom // 2, left // 2 : right // 2] = u, v
 
 
 def numbered(number: int) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], None]:
-    """Fills a frame of 64 x 64 with its number: cell k of the finest grid is red if bit k is set."""
+    """Return a function that fills a frame of 64 x 64 with its number.
+
+    Cell k of the finest grid is red if bit k is set.
+    """
 
     def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
         luma[:16], chroma[:8] = COLOURS['black'][0], COLOURS['black'][1:]
@@ -147,7 +158,7 @@ def number_in(outputs: Sequence[RawTensor]) -> int:
 
 
 def run_numbered(accelerator: AxRuntimeAccelerator, make_frame: MakeFrame, number: int) -> int:
-    """The number that the model sees in a frame that has it."""
+    """Return the number that the model sees in a frame that has it."""
     with make_frame(width=64, height=64, fill=numbered(number)) as frame:
         job = start(accelerator, frame)
         assert job.fence.wait(WAIT_S)
@@ -157,7 +168,10 @@ def run_numbered(accelerator: AxRuntimeAccelerator, make_frame: MakeFrame, numbe
 
 
 def detect(tensor: NDArray[np.int8], spec: QuantisedTensorSpec) -> list[RawTensor]:
-    """What the double's model yields, from the same tensor, before it is quantised: for each stride DFL logits and class logits."""
+    """Return what the double's model yields, from the same tensor, before it is quantised.
+
+    For each stride there are DFL logits and class logits.
+    """
     (above, _), (left, _), (before, _) = spec.padding
     raw = tensor[above : above + spec.height, left : left + spec.width, before : before + 3]
     real = (raw.astype(np.float64) - spec.zero_point) * spec.scale

@@ -1,4 +1,7 @@
-"""A card that only counts, in place of :class:`AxlDevice`: handles are numbers, jobs end when a test says so."""
+"""A card that only counts, in place of :class:`AxlDevice`.
+
+Handles are numbers, jobs end when a test says so.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,11 @@ class CardFence(EventFence):
 
 
 class CountingCard:
-    """``held`` are the handles that it has, ``modifiers`` those of the images that it imported, ``submitted`` the in-fence of each job
-    (``None``: none, or an older driver), ``numbers`` the driver's own ioctl numbers.
+    """A card that counts.
+
+    ``held`` are the handles that it has, ``modifiers`` those of the images that it imported.
+    ``submitted`` has the in-fence of each job (``None``: none, or an older driver), ``numbers``
+    the driver's own ioctl numbers.
     """
 
     def __init__(
@@ -105,7 +111,7 @@ Opened = tuple[axl.AxlAccelerator, CountingCard]
 
 
 def memfd_results(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
-    """Result buffers as :func:`open_result_heap` gives them, on a machine without dma-heaps."""
+    """Return result buffers as :func:`open_result_heap` does, on a machine without dma-heaps."""
     heap = SealedMemfd()
     return heap, allocate_results(heap, size, count), ''
 
@@ -121,7 +127,7 @@ def counting_accelerator(
     tree: HostTree = HOST,
     **options: Any,
 ) -> Opened:
-    """An axl accelerator with a model on a card that counts; the caller closes it."""
+    """Return an axl accelerator with a model on a card that counts; the caller closes it."""
     monkeypatch.setattr(
         axl,
         'AxlDevice',

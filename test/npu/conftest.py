@@ -30,7 +30,7 @@ from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 def start(
     make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Bench]]:
-    """Starts schedulers; every one must still be alive, and end, at the end."""
+    """Start schedulers; every one must still be alive, and end, at the end."""
     monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
     benches: list[Bench] = []
 
@@ -49,13 +49,13 @@ def start(
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """A machine without cards."""
+    """Yield a machine without cards."""
     return Host(tmp_path)
 
 
 @pytest.fixture
 def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Opened]]:
-    """Opens axl accelerators on cards that count."""
+    """Open axl accelerators on cards that count."""
     made: list[AxlAccelerator] = []
 
     def make(**options: Any) -> Opened:
@@ -70,13 +70,16 @@ def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Opene
 
 @pytest.fixture
 def opened(make_opened: Callable[..., Opened]) -> Opened:
-    """An axl accelerator with a model on a card that counts."""
+    """Yield an axl accelerator with a model on a card that counts."""
     return make_opened()
 
 
 @pytest.fixture
 def open_axruntime() -> Iterator[Open]:
-    """Opens axruntime accelerators with tensors in memfds. Ask for :func:`double` or :func:`binding` before: what they made ends first."""
+    """Open axruntime accelerators with tensors in memfds.
+
+    Ask for :func:`double` or :func:`binding` first, so that what these made ends later.
+    """
     opened: list[AxRuntimeAccelerator] = []
 
     def make(ledger: CopyLedger | None = None, **options: Any) -> AxRuntimeAccelerator:
@@ -105,19 +108,25 @@ def warm_engines() -> None:
 
 
 def settle(is_gone: Callable[[], bool]) -> None:
-    """A call that has not returned within what closing may take, on a busy machine, destroys what it used when it returns."""
+    """Wait until a call that did not return in time has destroyed what it used.
+
+    It does so when it returns, which takes a while on a busy machine.
+    """
     eventually(is_gone)
 
 
 @pytest.fixture(scope='session')
 def built(tmp_path_factory: pytest.TempPathFactory) -> Double:
-    """The double of the Voyager runtime, compiled."""
+    """Compile the double of the Voyager runtime."""
     return Double(build_double(tmp_path_factory.mktemp('axruntime') / 'libaxruntime.so'))
 
 
 @pytest.fixture
 def double(built: Double) -> Iterator[Double]:
-    """The double; at the end everything that was made of it is destroyed, and nothing was misused."""
+    """Yield the double.
+
+    At the end everything that was made of it is destroyed, and nothing was misused.
+    """
     built.reset()
     yield built
     assert (built.misuses, built.first_misuse()) == (0, '')
@@ -127,7 +136,10 @@ def double(built: Double) -> Iterator[Double]:
 
 @pytest.fixture
 def binding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The vendor's Python package, as a double; at the end all that was made of it is gone, and nothing was misused."""
+    """Yield the vendor's Python package, as a double.
+
+    At the end everything that was made of it is gone, and nothing was misused.
+    """
     module = make_module()
     monkeypatch.setitem(sys.modules, 'axelera', ModuleType('axelera'))
     monkeypatch.setitem(sys.modules, 'axelera.runtime', module)

@@ -1,4 +1,7 @@
-"""A machine's device nodes and sysfs in a folder, laid out as the kernel's documents say (``sysfs-bus-pci``, ``sysfs-dev``)."""
+"""A machine's device nodes and sysfs in a folder, laid out as the kernel's documents say.
+
+These are ``sysfs-bus-pci`` and ``sysfs-dev``.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class Host:
         driver: str = 'metis',
         **files: str,
     ) -> Path:
-        """A PCI device behind a port; *files* are its attributes."""
+        """Add a PCI device behind a port; *files* are its attributes."""
         folder = self.tree.sysfs / 'devices' / 'pci0000:00' / port / address
         folder.mkdir(parents=True)
         (folder / 'vendor').write_text(vendor + '\n')
@@ -47,7 +50,7 @@ class Host:
     def add_card(
         self, address: str = '0000:01:00.0', name: str = 'metis-0:1:0', **options: str
     ) -> str:
-        """A card with a driver and a node; the path of the node."""
+        """Add a card with a driver and a node; return the path of the node."""
         folder = self.add_pci(address, **options)
         node = self.add_node(name)
         number = os.stat(node).st_rdev
@@ -58,7 +61,7 @@ class Host:
         return node
 
     def add_node(self, name: str, like: str = '') -> str:
-        """A node of its own, or a second name of another."""
+        """Add a node of its own, or a second name of another."""
         path = self.tree.dev / name
         path.symlink_to(like or f'/dev/{STAND_INS[self._nodes]}')
         self._nodes += not like

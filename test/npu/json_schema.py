@@ -1,7 +1,7 @@
-"""JSON Schema, draft 2020-12: the keywords that this repository's schemas use, written from the specification alone.
+"""JSON Schema, draft 2020-12: the keywords that this repository's schemas use.
 
-A schema with any other keyword is refused, so that none is passed over. NaN and infinity are no
-JSON, and fit no schema of a number.
+It is written from the specification alone. A schema with any other keyword is refused, so that
+none is ignored. NaN and infinity are no JSON, and fit no schema of a number.
 """
 
 from __future__ import annotations

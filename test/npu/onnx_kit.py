@@ -1,4 +1,7 @@
-"""The smallest ONNX models: outputs are the input itself, or constants. Encoded by hand after ``onnx.proto`` (ONNX 1.14, IR version 8)."""
+"""The smallest ONNX models: outputs are the input itself, or constants.
+
+They are encoded by hand after ``onnx.proto`` (ONNX 1.14, IR version 8).
+"""
 
 from __future__ import annotations
 
@@ -45,10 +48,13 @@ def identity(
     opset: int = 13,
     ir_version: int = 8,
 ) -> bytes:
-    """Input ``x`` (and ``x1`` …), output ``y``: the same values, or with *output_kind* the same values in that type.
+    """Return a model with input ``x`` (and ``x1`` …), and output ``y`` with the same values.
+
+    With *output_kind* the output has that type.
 
     :param beside: the name of an int64 input of two numbers, which is the output instead.
-    :param multiple: height of ``x`` must be one of this, by a node that splits it into such parts.
+    :param multiple: height of ``x`` must be a multiple of this, because a node splits it into such
+        parts.
     """
     node = _field(1, beside or 'x') + _field(2, 'y')
     names = ['x', *(f'x{index}' for index in range(1, inputs))]
@@ -84,7 +90,7 @@ def constant(
     metadata: Mapping[str, str] | None = None,
     shapes: Mapping[str, Sequence[Axis]] | None = None,
 ) -> bytes:
-    """A model that yields these arrays, whatever it is given.
+    """Return a model that yields these arrays for any input.
 
     :param inputs: type and shape of each.
     :param shapes: of outputs, where the file says others than the arrays have.

@@ -50,7 +50,10 @@ class ScriptedJob:
 
     @property
     def takes_place(self) -> bool:
-        """On the device: until its owner has its result, or has given it up and the device has ended it."""
+        """Say whether the job takes a place on the device.
+
+        It does until its owner has its result, or has given it up and the device has ended it.
+        """
         return not self.ends or (self.ends == ['abandoned'] and not self.fence._signalled)
 
     def outputs(self) -> list[Any]:
@@ -71,7 +74,11 @@ class ScriptedJob:
 
 
 class ScriptedAccelerator(Accelerator):
-    """Takes jobs; finishes at once the frames in ``instant``, else none; raises what is in the lists of errors."""
+    """Takes jobs as a test says.
+
+    It finishes the frames in ``instant`` at once, others never, and raises what is in the lists of
+    errors.
+    """
 
     imports = 0
 
@@ -256,7 +263,10 @@ class Bench:
 
 
 def check_balance(bench: Bench) -> None:
-    """Once everything has ended: each frame and each job ended exactly once, and the figures add up."""
+    """Check, once everything has ended, that the figures add up.
+
+    Each frame and each job ended exactly once.
+    """
     until(lambda: bench.scheduler.in_flight == 0)  # a callback comes before its frame's end
     figures = bench.scheduler.statistics()
     refused = figures.refused_disabled + figures.refused_recovering + figures.refused_device

@@ -1,4 +1,4 @@
-"""The C header that a driver is built from and the structs that user space packs are the same, byte for byte."""
+"""The C header of a driver and the structs that user space packs are the same, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The axl accelerator as a whole, on cards that only count: what it says of itself, and what it does when the card fails."""
+"""The axl accelerator as a whole, on cards that only count.
+
+What it says about itself, and what it does when the card fails.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,24 @@ def test_a_good_card_needs_no_notice(make_opened: Callable[..., Opened], host: H
     accelerator, card = make_opened(device='', tree=host.tree, axl_ioctls=['submit=70'])
     assert list(accelerator.notices()) == [] and card.numbers == {'submit': 70}
     facts = accelerator.facts()
-    assert {name: facts[name] for name in ('device', 'pci_address', 'pcie_link', 'driver_level', 'max_in_flight', 'result_heap')} == {
-        'device': node, 'pci_address': '0000:01:00.0', 'pcie_link': '8 GT/s x4', 'driver_level': 2, 'max_in_flight': 4,
+    assert {
+        name: facts[name]
+        for name in (
+            'device',
+            'pci_address',
+            'pcie_link',
+            'driver_level',
+            'max_in_flight',
+            'result_heap',
+        )
+    } == {
+        'device': node,
+        'pci_address': '0000:01:00.0',
+        'pcie_link': '8 GT/s x4',
+        'driver_level': 2,
+        'max_in_flight': 4,
         'result_heap': 'memfd',
-    }  # fmt: skip
+    }
     assert (
         facts['imports'],
         facts['import_cache'],
@@ -81,7 +98,7 @@ def test_an_older_driver_is_a_notice(make_opened: Callable[..., Opened], host: H
 
 
 def test_a_driver_without_our_ioctls_names_them_and_the_way_out(host: Host) -> None:
-    """A node that answers ENOTTY to everything, as the shipped driver does to ours."""
+    """A node answers ENOTTY to everything, as the shipped driver does to our ioctls."""
     node = host.add_card(**GOOD_LINK)
     with pytest.raises(AcceleratorError) as refused:
         AxlAccelerator(AxlAccelerator.own({}), tree=host.tree)
@@ -106,7 +123,7 @@ def test_no_card_is_said_before_anything_is_opened(host: Host) -> None:
 def test_an_import_is_not_released_under_a_job_that_was_given_up(
     make_opened: Callable[..., Opened], make_frame: MakeFrame
 ) -> None:
-    """The pipeline releases the import when it gives the job up, and the device may still be reading."""
+    """The pipeline releases the import when it gives the job up; the device may still be reading."""
     accelerator, card = make_opened(import_cache=False)
     frame = make_frame()
     handle = accelerator.import_frame(frame)

@@ -1,4 +1,7 @@
-"""What the driver is told of images and jobs, and what its answers mean: every errno is an exception with a diagnosis and a next step."""
+"""What the driver is told about images and jobs, and what its answers mean.
+
+Every errno is an exception with a diagnosis and a next step.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,10 @@ def test_an_errno_that_nobody_knows_is_still_an_error_with_a_next_step() -> None
 
 
 class Driver:
-    """Keeps a copy of each argument, and answers with an errno, or with success, a handle and a fence."""
+    """Keeps a copy of each argument.
+
+    It answers with an errno, or with success, a handle and a fence.
+    """
 
     def __init__(self) -> None:
         self.number = 0
@@ -489,7 +495,10 @@ def test_the_number_is_that_which_the_ioctl_gave(
     monkeypatch: pytest.MonkeyPatch, name: str, expected: int
 ) -> None:
     def answer(fd: int, request: int, argument: Any) -> int:
-        """``struct axl_submit2``: fence_fd at 28, seqno at 40; ``struct axl_submit``: fence_fd at 16."""
+        """Answer as the driver does.
+
+        ``struct axl_submit2``: fence_fd at 28, seqno at 40; ``struct axl_submit``: fence_fd at 16.
+        """
         size = request >> 16 & 0x3FFF
         memory = memoryview(argument).cast('B')
         struct.pack_into('<i', memory, 28 if size == 48 else 16, os.eventfd(0))

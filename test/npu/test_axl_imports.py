@@ -1,4 +1,7 @@
-"""The import cache: keyed by what a buffer is, not by its number; owns what it remembers, until its buffer ends."""
+"""The import cache: its key is what a buffer is, not its number.
+
+It owns what it remembers, until the buffer ends.
+"""
 
 from __future__ import annotations
 
@@ -194,7 +197,7 @@ def test_a_release_that_the_device_refuses_is_counted_unless_it_is_gone(
 def test_whatever_happens_no_handle_is_lost_and_none_is_used_after_its_release(
     data: st.DataObject,
 ) -> None:
-    """A random run of frames, jobs, ends of buffers and forgetting, against what a device would say."""
+    """Frames, jobs, ends of buffers and forgetting at random, against a model of the device."""
     device = Device()
     jobs = ImportsInUse(device.release)
     cache = ImportCache(jobs.release, limit=data.draw(st.integers(1, 3)))
@@ -250,7 +253,7 @@ def open_files(inode: int) -> int:
 
 
 def retire(pool: BufferPool) -> None:
-    """The first slot's fence never signals."""
+    """Retire a slot: the first slot's fence never signals."""
     slot = pool.acquire()
     assert slot is not None and slot.index == 0
     lease = pool.lease(slot, slot.generation, 'npu')

@@ -1,4 +1,7 @@
-"""What the shipped driver is asked about a buffer, and what its answers mean. The rig asks a kernel the same (``package_npu_faults``)."""
+"""What the shipped driver is asked about a buffer, and what its answers mean.
+
+The rig asks a kernel the same (``package_npu_faults``).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
 
 class ShippedDriver:
-    """Attaches one buffer to each open file; does what a mistake would do in the real one: raises where that would oops or leak."""
+    """Attaches one buffer to each open file.
+
+    It raises where a mistake would oops or leak in the real one.
+    """
 
     def __init__(self) -> None:
         self.refusals: dict[int, list[int]] = {axl_probe.DMA_ATTACH: [], axl_probe.DMA_DETACH: []}
@@ -149,7 +155,7 @@ def test_a_node_that_can_t_be_opened_answers_nothing(
 
 
 def test_a_device_without_these_ioctls_says_so(buffer: DmaBuf) -> None:
-    """The kernel's own ENOTTY."""
+    """The errno is the kernel's own ENOTTY."""
     found = probe_shipped_attach('/dev/null', buffer)
     assert (found.answer, found.number) == (
         Importable.UNKNOWN,

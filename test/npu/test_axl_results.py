@@ -1,4 +1,7 @@
-"""Results of jobs: views of the device's own memory, read between the brackets of the CPU's access, from buffers that come back."""
+"""Results of jobs: views of the device's own memory, from buffers that come back.
+
+They are read between the brackets of the CPU's access.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ class Access:
 
 
 def run(accelerator: AxlAccelerator, frame: Frame, content: bytes = b'') -> AxlJob:
-    """A job that has ended, and wrote this."""
+    """Run a job that has ended, and has written this."""
     job = accelerator.submit(accelerator.import_frame(frame), frame)
     fence: Any = job.fence
     job._result.buffer.memory(write=True)[: len(content)] = content

@@ -1,4 +1,7 @@
-"""The axruntime accelerator on a double that really computes: the reference's detections, each frame's own, one conversion each."""
+"""The axruntime accelerator on a double that really computes.
+
+The detections are the reference's and each frame's own, with one conversion each.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,7 @@ def blobs(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
 def reference(
     frame: Frame, box: Letterbox, width: int, height: int, scale: float, zero_point: int
 ) -> list[RawTensor]:
-    """The same detector in NumPy, without quantised outputs, on the tensor of the converter itself."""
+    """Run the same detector in NumPy, without quantised outputs, on the converter's own tensor."""
     spec = tensor_spec(width, height, scale, zero_point)
     converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
     tensor = np.empty(spec.shape, np.int8)
@@ -100,9 +103,14 @@ def reference(
     ids=['as it is', 'smaller', 'portrait'],
 )
 def test_the_detections_are_the_reference_s(
-    frame_size: tuple[int, int], input_size: tuple[int, int], quantisation: tuple[float, int], double_buffer: bool,
-    open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path,
-) -> None:  # fmt: skip
+    frame_size: tuple[int, int],
+    input_size: tuple[int, int],
+    quantisation: tuple[float, int],
+    double_buffer: bool,
+    open_accelerator: Open,
+    make_frame: MakeFrame,
+    tmp_path: Path,
+) -> None:
     accelerator = open_accelerator(double_buffer=double_buffer, flush_after_s=0.001)
     scale, zero_point = quantisation
     manifest = model(tmp_path, *input_size, input_scale=scale, input_zero_point=zero_point)
@@ -142,7 +150,7 @@ def test_the_detections_are_the_reference_s(
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> list[dict[str, object]]:
-    """The keyword arguments of each call from now on."""
+    """Return a list that gets the keyword arguments of each call from now on."""
     calls: list[dict[str, object]] = []
     original = getattr(owner, method)
 
@@ -156,9 +164,15 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> list[d
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
 def test_a_thousand_frames_keep_their_results(
-    double_buffer: bool, open_accelerator: Open, double: Double, make_pool: MakePool, make_frame: MakeFrame, ledger: CopyLedger,
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:  # fmt: skip
+    double_buffer: bool,
+    open_accelerator: Open,
+    double: Double,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    ledger: CopyLedger,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     accelerator = open_accelerator(double_buffer=double_buffer)
     accelerator.load(model(tmp_path))
     reads, writes = (
@@ -257,9 +271,16 @@ def test_results_that_no_frame_pushes_out_come_by_themselves(
     ],
 )
 def test_the_best_way_that_works_is_found_and_said(
-    heap: str, refuse: dict[str, int], used: tuple[bool, bool], words: str,
-    double: Double, open_accelerator: Open, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:  # fmt: skip
+    heap: str,
+    refuse: dict[str, int],
+    used: tuple[bool, bool],
+    words: str,
+    double: Double,
+    open_accelerator: Open,
+    make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     monkeypatch.setattr(axruntime, 'TENSOR_HEAP', 'dma_heap/nowhere')
     for name, value in refuse.items():
         setattr(double, name, value)

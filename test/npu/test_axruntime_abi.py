@@ -1,4 +1,4 @@
-"""The structs and enums of the Voyager runtime's double are the package's, as a C compiler lays them out."""
+"""The structs and enums of the runtime's double are the package's, as a C compiler has them."""
 
 from __future__ import annotations
 

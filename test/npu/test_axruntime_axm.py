@@ -1,4 +1,7 @@
-"""An ``.axm`` on the runtime's double: the same boxes as from ``model.json``, what fails, and releases that don't fit."""
+"""An ``.axm`` on the runtime's double: the same boxes as from ``model.json``.
+
+Also what fails, and releases that don't fit.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,14 @@ _LIMITS = DecodeLimits(0.6, 0.5, 100)
 
 @pytest.fixture
 def runtime(binding: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The package of release 1.9."""
+    """Yield the package of release 1.9."""
     for name, module in add_pipelines(binding).items():
         monkeypatch.setitem(sys.modules, name, module)
     return binding
 
 
 def axm(folder: Path, **settings: float) -> ModelManifest:
-    """A manifest with such a file."""
+    """Write a manifest with such a file."""
     with zipfile.ZipFile(folder / 'blobs.axm', 'w') as archive:
         archive.writestr('settings.json', json.dumps({'height': 64, 'width': 64, **settings}))
     manifest = model(folder)

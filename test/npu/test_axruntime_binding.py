@@ -1,4 +1,7 @@
-"""Both interfaces of the Voyager runtime: which is taken, that they give the same results, cores, and parts that don't fit together."""
+"""Both interfaces of the Voyager runtime: which is taken, and that they give the same results.
+
+Also cores, and parts that don't fit together.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def open_accelerator(open_axruntime: Open) -> Open:
 
 @pytest.fixture
 def installed(double: Double, monkeypatch: pytest.MonkeyPatch) -> Double:
-    """The C library, where the system has it."""
+    """Install the C library where the system has it."""
     monkeypatch.setattr(axruntime_library, 'candidates', lambda library: [library or double.path])
     return double
 
@@ -91,9 +94,16 @@ def test_both_interfaces_give_the_same_results(
 @pytest.mark.parametrize('interface', ['python', 'c'])
 @pytest.mark.parametrize(('cores', 'double_buffer'), [(0, False), (2, True), (4, False)])
 def test_each_core_has_a_connection_a_thread_and_its_own_frames(
-    cores: int, double_buffer: bool, interface: str, binding: Any, installed: Double, open_accelerator: Open, make_pool: MakePool,
-    make_frame: MakeFrame, tmp_path: Path,
-) -> None:  # fmt: skip
+    cores: int,
+    double_buffer: bool,
+    interface: str,
+    binding: Any,
+    installed: Double,
+    open_accelerator: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    tmp_path: Path,
+) -> None:
     binding.double.run_s = 0.002
     accelerator = open_accelerator(
         axruntime_library='' if interface == 'python' else installed.path,
@@ -141,9 +151,13 @@ def test_each_core_has_a_connection_a_thread_and_its_own_frames(
 
 def test_the_binding_is_preferred(binding: Any, installed: Double, open_accelerator: Open) -> None:
     facts = open_accelerator(accelerator_device='metis-1-3-0').facts()
-    assert (facts['interface'], facts['runtime'], facts['runtime_api'], facts['python_binding'], facts['device']) == (
-        'python', 'axelera.runtime', '1.8.0', 'used', 'metis-1:3:0',
-    )  # fmt: skip
+    assert (
+        facts['interface'],
+        facts['runtime'],
+        facts['runtime_api'],
+        facts['python_binding'],
+        facts['device'],
+    ) == ('python', 'axelera.runtime', '1.8.0', 'used', 'metis-1:3:0')
     assert (
         open_accelerator(axruntime_library=installed.path).facts()['python_binding']
         == 'axruntime_library names the C library'
@@ -170,9 +184,14 @@ def test_the_binding_is_preferred(binding: Any, installed: Double, open_accelera
     ],
 )
 def test_the_library_takes_the_place_of_a_binding_that_can_not_be_imported(
-    source: str | None, words: str, installed: Double, open_accelerator: Open, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch,
+    source: str | None,
+    words: str,
+    installed: Double,
+    open_accelerator: Open,
+    make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     if source is not None:
         (tmp_path / 'axelera').mkdir()
         (tmp_path / 'axelera' / 'runtime.py').write_text(source)

@@ -37,7 +37,10 @@ class Job:
 
 
 class LateDevice:
-    """A runtime as documented: what was read at call n, as late as at call n + late, is written to that call's outputs."""
+    """A runtime as documented: it writes results late.
+
+    What was read at call n is written to the outputs of call n + late.
+    """
 
     def __init__(self, late: int) -> None:
         self._late = late

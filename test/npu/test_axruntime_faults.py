@@ -1,4 +1,7 @@
-"""The axruntime accelerator when runs fail, the runtime hangs, jobs are given up and it is closed in the middle."""
+"""The axruntime accelerator at faults: runs fail, the runtime hangs, jobs are given up.
+
+It is also closed in the middle.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ def test_a_failed_run_costs_its_frame_and_mixes_nothing_up(
     make_frame: MakeFrame,
     tmp_path: Path,
 ) -> None:
-    """Fails now and then, the frames come in bursts, some are given up: whatever does come out is the frame's own."""
+    """Runs fail now and then, the frames come in bursts, some are given up.
+
+    Every result that comes out is the frame's own.
+    """
     accelerator = open_accelerator(double_buffer=double_buffer, flush_after_s=0.001)
     accelerator.load(model(tmp_path))
     limit = accelerator.capabilities().max_in_flight
@@ -87,9 +93,16 @@ def test_a_failed_run_costs_its_frame_and_mixes_nothing_up(
     (Result.RUNTIME_ERROR, 100, r'3 runs failed in a row: .*RUNTIME_ERROR'),
 ])  # fmt: skip
 def test_a_lost_device_fails_all_jobs_and_stays_lost(
-    code: Result, count: int, words: str, double_buffer: bool,
-    double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path,
-) -> None:  # fmt: skip
+    code: Result,
+    count: int,
+    words: str,
+    double_buffer: bool,
+    double: Double,
+    open_accelerator: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    tmp_path: Path,
+) -> None:
     accelerator = open_accelerator(double_buffer=double_buffer)
     accelerator.load(model(tmp_path))
     pool = make_pool(64, 64, slots=4)
@@ -143,9 +156,14 @@ def test_a_device_that_takes_no_new_instance_is_lost(
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
 def test_a_run_that_never_returns_is_told_and_left_behind(
-    double_buffer: bool, double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame,
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:  # fmt: skip
+    double_buffer: bool,
+    double: Double,
+    open_accelerator: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     monkeypatch.setattr(axruntime, '_LONG_CALL_S', 0.02)
     monkeypatch.setattr(axruntime, '_CLOSE_TIMEOUT_IN_LONG_CALL_S', 0.05)
     accelerator = open_accelerator(double_buffer=double_buffer)

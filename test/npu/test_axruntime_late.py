@@ -1,4 +1,4 @@
-"""A runtime that is late, or never answers: what that costs frames, places and the end of the node."""
+"""A runtime that is late or never answers: the cost in frames and places, and the node's end."""
 
 from __future__ import annotations
 
@@ -40,9 +40,14 @@ def readable(fd: int) -> bool:
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
 def test_a_late_run_costs_the_frames_in_flight_and_no_other(
-    double_buffer: bool, double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame,
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:  # fmt: skip
+    double_buffer: bool,
+    double: Double,
+    open_accelerator: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**6)
     accelerator = open_accelerator(double_buffer=double_buffer)
     accelerator.load(model(tmp_path))
@@ -51,9 +56,14 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
     results: list[tuple[int, int]] = []
     errors: list[int] = []
     running = Scheduler(
-        accelerator, queue, lambda entry: results.append((entry.frame.data.sequence, number_in(entry.job.outputs()))),
-        lambda frame, error: errors.append(frame.data.sequence), in_flight=places, timeout_s=60.0, keep_all=True,
-    )  # fmt: skip
+        accelerator,
+        queue,
+        lambda entry: results.append((entry.frame.data.sequence, number_in(entry.job.outputs()))),
+        lambda frame, error: errors.append(frame.data.sequence),
+        in_flight=places,
+        timeout_s=60.0,
+        keep_all=True,
+    )
     double.hang_at = double.runs + 1
     running.start()
     try:

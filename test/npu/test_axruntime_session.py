@@ -1,4 +1,7 @@
-"""The Voyager runtime's objects against a double of its library: made, used and destroyed in order, and errors that say what to do."""
+"""The Voyager runtime's objects against a double of its library.
+
+They are made, used and destroyed in order, and errors say what to do.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,12 @@ def test_a_device_is_described(session: RuntimeSession) -> None:
     del facts['runtime']
     assert facts == {
         'interface': 'c',
-        'runtime_api': '1.6.0', 'device': 'metis-0:1:0', 'board': 'metis_omega_m2', 'firmware': 'v1.6.0-double', 'sub_devices': 4,
-    }  # fmt: skip
+        'runtime_api': '1.6.0',
+        'device': 'metis-0:1:0',
+        'board': 'metis_omega_m2',
+        'firmware': 'v1.6.0-double',
+        'sub_devices': 4,
+    }
 
 
 def test_a_later_release_lists_its_devices_at_another_distance(tmp_path: Path) -> None:
@@ -78,7 +85,10 @@ def test_a_link_to_a_node_is_the_node_s_device(tmp_path: Path) -> None:
 
 
 def test_an_index_counts_in_the_order_of_the_addresses() -> None:
-    """As the accelerator axl does, in whatever order the library lists them; hexadecimal, as the driver names its nodes."""
+    """As with the accelerator axl, whatever the order in which the library lists them.
+
+    Addresses are hexadecimal, as the driver names its nodes.
+    """
     listed = devices('odd', 'metis-0:1a:0', 'metis-0:9:0', 'metis-0:1:0')
     chosen = [
         choose_device(listed, wanted).name
@@ -247,8 +257,9 @@ def test_a_model_tells_its_tensors_and_what_the_host_has_to_do(
         (1, 96, 64, 3),
     )
     assert [(t.name, t.padded_shape, t.shape, t.zero_point) for t in tensors[1:3]] == [
-        ('box_8', (1, 12, 9, 64), (1, 12, 8, 64), 100), ('scores_8', (1, 12, 8, 64), (1, 12, 8, 3), -20),
-    ]  # fmt: skip
+        ('box_8', (1, 12, 9, 64), (1, 12, 8, 64), 100),
+        ('scores_8', (1, 12, 8, 64), (1, 12, 8, 3), -20),
+    ]
     assert model.properties == {
         'input_tensor_layout': 'NHWC',
         'postamble_graph': 'postprocess_graph.onnx',

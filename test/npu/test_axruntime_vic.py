@@ -1,4 +1,7 @@
-"""On a Jetson the VIC scales the frames and the CPU only quantises: with doubles of NVIDIA's libraries and of the Voyager runtime."""
+"""On a Jetson the VIC scales the frames and the CPU only quantises.
+
+NVIDIA's libraries and the Voyager runtime are doubles.
+"""
 
 from __future__ import annotations
 
@@ -139,9 +142,13 @@ def test_ordinary_memory_is_left_to_the_cpu(
 
 
 def test_a_vic_that_refuses_is_replaced_by_the_cpu_and_said(
-    accelerator: AxRuntimeAccelerator, pool: BufferPool, make_frame: MakeFrame, ledger: CopyLedger, monkeypatch: pytest.MonkeyPatch,
+    accelerator: AxRuntimeAccelerator,
+    pool: BufferPool,
+    make_frame: MakeFrame,
+    ledger: CopyLedger,
+    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv('TRANSFORM_DOUBLE', '-2')
     accelerator.load(model(tmp_path, 128, 96))
     for count in (1, 2):

@@ -1,4 +1,4 @@
-"""A head that can't read what its model yields is refused before the first frame, on every accelerator."""
+"""A head that can't read its model's output is refused before the first frame, everywhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ pytestmark = [
 
 
 def manifest_file(folder: Path, *variants: dict[str, Any], classes: list[str]) -> ModelManifest:
-    """The road detector's weights and a compiled model of three classes, with as many classes as one likes."""
+    """Return a function that writes a manifest with any number of classes.
+
+    It has the road detector's weights and a compiled model of three classes.
+    """
     weights = load_manifest('road').file
     assert weights is not None
     (folder / 'model.onnx').write_bytes(weights.read_bytes())

@@ -1,7 +1,7 @@
-"""What exporters write, from the file alone or with a manifest: right boxes, or a refusal that names both values and the next step.
+"""What exporters write, from the file alone or with a manifest: right boxes, or a refusal.
 
-Each model is a graph of constants in an exporter's layout, for an input of 320 x 256. All have the
-same two boxes.
+A refusal names both values and the next step. Each model is a graph of constants in an exporter's
+layout, for an input of 320 x 256. All have the same two boxes.
 """
 
 from __future__ import annotations
@@ -118,71 +118,131 @@ THREE = {'classes': list(NAMES)}
 # Outputs, metadata, and what a manifest adds (None: the file alone is enough).
 READ: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None]] = {
     'yolov8': ({'output0': raw(3).transpose(0, 2, 1)}, ultralytics(3), None),
-    'yolov8 of one class': ({'output0': raw(2).transpose(0, 2, 1)}, ultralytics(2, end2end=False), None),
+    'yolov8 of one class': (
+        {'output0': raw(2).transpose(0, 2, 1)},
+        ultralytics(2, end2end=False),
+        None,
+    ),
     'end to end': ({'output0': table(CORNERS)}, ultralytics(2, end2end=True), None),
     'with suppression': ({'output0': table(CORNERS)}, ultralytics(3, args={'nms': True}), None),
-    'end to end, boxes': ({'output0': table(CORNERS)}, ultralytics(2, end2end=True), {'head': 'boxes'}),
+    'end to end, boxes': (
+        {'output0': table(CORNERS)},
+        ultralytics(2, end2end=True),
+        {'head': 'boxes'},
+    ),
     'end to end, without metadata': (
-        {'output0': table(CORNERS)}, {}, {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'input'}},
+        {'output0': table(CORNERS)},
+        {},
+        {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'input'}},
     ),
     'keypoints behind the class': (
         {'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 51))), 300)},
-        ultralytics(2, end2end=True, task='pose', kpt_shape=[17, 3]), None,
+        ultralytics(2, end2end=True, task='pose', kpt_shape=[17, 3]),
+        None,
     ),
-    'oriented': ({'output0': raw(3, extra=1).transpose(0, 2, 1)}, ultralytics(3, task='obb'), None),
+    'oriented': (
+        {'output0': raw(3, extra=1).transpose(0, 2, 1)},
+        ultralytics(3, task='obb'),
+        None,
+    ),
     'oriented, end to end': (
         {'output0': padded(columns(centres(False), SCORES, LABELS, np.zeros(2)), 300)},
-        ultralytics(3, task='obb', end2end=True), None,
+        ultralytics(3, task='obb', end2end=True),
+        None,
     ),
     'segments': (
-        {'output0': raw(3, extra=8).transpose(0, 2, 1), 'output1': np.zeros((1, 8, 64, 80), np.float32)},
-        ultralytics(3, task='segment'), None,
+        {
+            'output0': raw(3, extra=8).transpose(0, 2, 1),
+            'output1': np.zeros((1, 8, 64, 80), np.float32),
+        },
+        ultralytics(3, task='segment'),
+        None,
     ),
     'segments without metadata': (
-        {'output0': raw(3, extra=8).transpose(0, 2, 1), 'output1': np.zeros((1, 8, 64, 80), np.float32)}, {}, THREE,
+        {
+            'output0': raw(3, extra=8).transpose(0, 2, 1),
+            'output1': np.zeros((1, 8, 64, 80), np.float32),
+        },
+        {},
+        THREE,
     ),
     'segments, end to end': (
-        {'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 32))), 300), 'output1': np.zeros((1, 32, 64, 80), np.float32)},
-        ultralytics(2, end2end=True, task='segment'), None,
+        {
+            'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 32))), 300),
+            'output1': np.zeros((1, 32, 64, 80), np.float32),
+        },
+        ultralytics(2, end2end=True, task='segment'),
+        None,
     ),
     'rtdetr': ({'output0': table(centres(True))}, ultralytics(3, head='RTDETRDecoder'), None),
-    'rtdetr of two classes': ({'output0': table(centres(True))}, ultralytics(2, head='RTDETRDecoder'), None),
+    'rtdetr of two classes': (
+        {'output0': table(centres(True))},
+        ultralytics(2, head='RTDETRDecoder'),
+        None,
+    ),
     'rtdetr, older': (
         {'output0': np.concatenate((padded(centres(True), 300), of_classes(3, 300)), axis=2)},
-        ultralytics(3, description='Ultralytics RT-DETR-l model'), None,
+        ultralytics(3, description='Ultralytics RT-DETR-l model'),
+        None,
     ),
     'rtdetr of its authors': (detr_three(), {}, TWO),
     'rfdetr': (
-        {'dets': padded(centres(True), 300), 'labels': logits(of_classes(4, 300))}, {}, THREE,
+        {'dets': padded(centres(True), 300), 'labels': logits(of_classes(4, 300))},
+        {},
+        THREE,
     ),
     'rtdetr of transformers': (
-        {'logits': logits(of_classes(3, 300)), 'pred_boxes': padded(centres(True), 300)}, {}, THREE,
+        {'logits': logits(of_classes(3, 300)), 'pred_boxes': padded(centres(True), 300)},
+        {},
+        THREE,
     ),
     'yolov7': ({'output': columns(np.zeros(2), CORNERS, LABELS, SCORES)}, {}, TWO),
-    'efficient nms': (_nms(CORNERS, ('num_dets', 'det_boxes', 'det_scores', 'det_classes')), {}, TWO),
+    'efficient nms': (
+        _nms(CORNERS, ('num_dets', 'det_boxes', 'det_scores', 'det_classes')),
+        {},
+        TWO,
+    ),
     'tensorflow': (
-        _nms(YXYX, ('num_detections', 'detection_boxes', 'detection_scores', 'detection_classes')) | {
-            'detection_classes': padded(LABELS.astype(np.float32) + 1, 100)
-        }, {}, TWO,
+        _nms(YXYX, ('num_detections', 'detection_boxes', 'detection_scores', 'detection_classes'))
+        | {'detection_classes': padded(LABELS.astype(np.float32) + 1, 100)},
+        {},
+        TWO,
     ),
     'tensorflow with all outputs': (
         {'detection_anchor_indices': padded(LABELS, 100)}
-        | _nms(YXYX, ('num_detections', 'detection_boxes', 'detection_scores', 'detection_classes'))
-        | {'detection_classes': padded(LABELS.astype(np.float32) + 1, 100), 'raw_detection_boxes': np.ones((1, 500, 4), np.float32)}, {}, TWO,
+        | _nms(
+            YXYX, ('num_detections', 'detection_boxes', 'detection_scores', 'detection_classes')
+        )
+        | {
+            'detection_classes': padded(LABELS.astype(np.float32) + 1, 100),
+            'raw_detection_boxes': np.ones((1, 500, 4), np.float32),
+        },
+        {},
+        TWO,
     ),
     'detection output': (
-        {'detection_out': columns(np.zeros(2), LABELS + 1, SCORES, CORNERS / ([WIDTH, HEIGHT] * 2)).reshape(1, 1, 2, 7)}, {}, TWO,
+        {
+            'detection_out': columns(
+                np.zeros(2), LABELS + 1, SCORES, CORNERS / ([WIDTH, HEIGHT] * 2)
+            ).reshape(1, 1, 2, 7)
+        },
+        {},
+        TWO,
     ),
-    'mmdeploy': ({'dets': padded(columns(CORNERS, SCORES), 100), 'labels': padded(LABELS, 100)}, {}, TWO),
+    'mmdeploy': (
+        {'dets': padded(columns(CORNERS, SCORES), 100), 'labels': padded(LABELS, 100)},
+        {},
+        TWO,
+    ),
     'yolo nas': ({'boxes': padded(CORNERS, CELLS), 'scores': of_classes(3, CELLS)}, {}, THREE),
     'yolox decoded': ({'output': raw(3, objects=True)}, {}, {**THREE, 'head': 'yolov5'}),
     'yolov5': ({'output': raw(3, objects=True, count=3 * CELLS)}, {}, THREE),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Callable[..., str]:
-    """Writes a model, and a manifest if there is one; returns what parameter ``model`` gets."""
+    """Write a model, and a manifest if there is one; return what parameter ``model`` gets."""
 
     def write(
         outputs: Arrays,
@@ -224,77 +284,161 @@ def test_boxes_are_where_they_are(layout: str, model: Callable[..., str]) -> Non
 
 CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None, str]] = {
     'a table read as scores': (
-        {'output0': table(CORNERS)}, ultralytics(2, end2end=True), {'head': 'yolov8'},
-        (r"key 'head' is 'yolov8', but mine.onnx has outputs 'output0' 1x300x6, which are read "
-         r'by head: \{kind: boxes'),
+        {'output0': table(CORNERS)},
+        ultralytics(2, end2end=True),
+        {'head': 'yolov8'},
+        (
+            r"key 'head' is 'yolov8', but mine.onnx has outputs 'output0' 1x300x6, which are read "
+            r'by head: \{kind: boxes'
+        ),
     ),
     'the same without metadata': (
-        {'output0': table(CORNERS)}, {}, {**TWO, 'head': 'yolov8'}, (r"'yolov8'|300 rows, but an "
-            r'input of 320x256 has 1680 cells'),
+        {'output0': table(CORNERS)},
+        {},
+        {**TWO, 'head': 'yolov8'},
+        (
+            r"'yolov8'|300 rows, but an "
+            r'input of 320x256 has 1680 cells'
+        ),
     ),
     'a table read with objectness': (
-        {'output0': table(CORNERS)}, {}, {'classes': ['car'], 'head': 'yolov5'}, '300 rows, but an input of 320x256 has 1680 cells',
+        {'output0': table(CORNERS)},
+        {},
+        {'classes': ['car'], 'head': 'yolov5'},
+        '300 rows, but an input of 320x256 has 1680 cells',
     ),
-    'a table that can be several': ({'output0': table(CORNERS)}, {}, TWO, r"leaves open .* one of: head: \{kind: boxes, coordinates: input\}"),
+    'a table that can be several': (
+        {'output0': table(CORNERS)},
+        {},
+        TWO,
+        r'leaves open .* one of: head: \{kind: boxes, coordinates: input\}',
+    ),
     'centres read as corners': (
-        {'output0': table(centres(True))}, {}, {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'relative'}},
+        {'output0': table(centres(True))},
+        {},
+        {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'relative'}},
         'which have no area with box_order: xyxy',
     ),
     'relative read as pixels': (
-        {'output0': table(CORNERS / 320)}, {}, {**TWO, 'head': {'kind': 'boxes'}}, 'coordinates: input: these are relative',
+        {'output0': table(CORNERS / 320)},
+        {},
+        {**TWO, 'head': {'kind': 'boxes'}},
+        'coordinates: input: these are relative',
     ),
     'pixels read as relative': (
-        {'output0': table(CORNERS)}, {}, {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'relative'}}, 'these are pixels',
+        {'output0': table(CORNERS)},
+        {},
+        {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'relative'}},
+        'these are pixels',
     ),
     'a unit against the metadata': (
-        {'output0': table(centres(True))}, ultralytics(3, head='RTDETRDecoder'), {'head': {'kind': 'boxes', 'coordinates': 'input'}},
+        {'output0': table(centres(True))},
+        ultralytics(3, head='RTDETRDecoder'),
+        {'head': {'kind': 'boxes', 'coordinates': 'input'}},
         "key 'head.coordinates' is 'input', but mine.onnx has outputs",
     ),
     'too few names': (
-        {'output0': raw(3).transpose(0, 2, 1)}, ultralytics(3), TWO,
-        (r"key 'classes' is 2 names \(car, person\), but mine.onnx says 3 names \(car, person, "
-         r'sign\); leave classes out'),
+        {'output0': raw(3).transpose(0, 2, 1)},
+        ultralytics(3),
+        TWO,
+        (
+            r"key 'classes' is 2 names \(car, person\), but mine.onnx says 3 names \(car, person, "
+            r'sign\); leave classes out'
+        ),
     ),
     'names in another order': (
-        {'output0': table(CORNERS)}, ultralytics(2, end2end=True), {'classes': ['person', 'car']}, 'is 2 names .person, car.*says 2 names',
+        {'output0': table(CORNERS)},
+        ultralytics(2, end2end=True),
+        {'classes': ['person', 'car']},
+        'is 2 names .person, car.*says 2 names',
     ),
     'another size': (
-        {'output0': raw(3).transpose(0, 2, 1)}, ultralytics(3), {'input': {'width': 640, 'height': 256}},
-        (r"key 'input.width' is 640, but mine.onnx says 'images' 1x3x256x320 \(that is 320\); "
-         r'write width: 320'),
+        {'output0': raw(3).transpose(0, 2, 1)},
+        ultralytics(3),
+        {'input': {'width': 640, 'height': 256}},
+        (
+            r"key 'input.width' is 640, but mine.onnx says 'images' 1x3x256x320 \(that is 320\); "
+            r'write width: 320'
+        ),
     ),
-    'yolox decoded, as yolox': ({'output': raw(3, objects=True)}, {}, {**THREE, 'head': 'yolox'}, 'decoded already'),
-    'yolox that can be either': ({'output': raw(3, objects=True)}, {}, THREE, r'head: yolox .* or head: yolov5 \(YOLOX exported'),
+    'yolox decoded, as yolox': (
+        {'output': raw(3, objects=True)},
+        {},
+        {**THREE, 'head': 'yolox'},
+        'decoded already',
+    ),
+    'yolox that can be either': (
+        {'output': raw(3, objects=True)},
+        {},
+        THREE,
+        r'head: yolox .* or head: yolov5 \(YOLOX exported',
+    ),
     'detr of transformers': (
-        {'logits': logits(of_classes(4, 100)), 'pred_boxes': padded(centres(True), 100)}, {}, THREE, 'softmax that its scores need',
+        {'logits': logits(of_classes(4, 100)), 'pred_boxes': padded(centres(True), 100)},
+        {},
+        THREE,
+        'softmax that its scores need',
     ),
     'rfdetr without names': (
-        {'dets': padded(centres(True), 300), 'labels': logits(of_classes(4, 300))}, {}, None, 'for its 3 classes',
+        {'dets': padded(centres(True), 300), 'labels': logits(of_classes(4, 300))},
+        {},
+        None,
+        'for its 3 classes',
     ),
-    'logits': ({'output0': logits(raw(3).transpose(0, 2, 1))}, {}, {**THREE, 'head': 'yolov8'}, 'these are logits'),
+    'logits': (
+        {'output0': logits(raw(3).transpose(0, 2, 1))},
+        {},
+        {**THREE, 'head': 'yolov8'},
+        'these are logits',
+    ),
     'an older rtdetr': (
-        {'output0': np.concatenate((padded(centres(True), 300), of_classes(3, 300)), axis=2)}, {}, {**THREE, 'head': 'yolov8'},
+        {'output0': np.concatenate((padded(centres(True), 300), of_classes(3, 300)), axis=2)},
+        {},
+        {**THREE, 'head': 'yolov8'},
         '300 rows, but an input of 320x256 has 1680 cells',
     ),
     'classes that begin at 1': (
-        {'output0': table(CORNERS)}, {}, {'classes': ['car'], 'head': 'boxes'}, r'classes from 0 to 1 of 1',
+        {'output0': table(CORNERS)},
+        {},
+        {'classes': ['car'], 'head': 'boxes'},
+        r'classes from 0 to 1 of 1',
     ),
-    'no names': ({'output0': raw(80).transpose(0, 2, 1)}, {}, None, ('is missing.* for its 80 '
-        'classes; those of COCO are classes_file: coco')),
+    'no names': (
+        {'output0': raw(80).transpose(0, 2, 1)},
+        {},
+        None,
+        'is missing.* for its 80 classes; those of COCO are classes_file: coco',
+    ),
     'steps that skip all scores': (
-        {'output0': np.round(np.where(np.arange(7)[:, None] < 4, 60 + np.arange(CELLS) % 200, 0) / 2.5)[None].astype(np.float32) * 2.5},
-        ultralytics(3), None, r'scores in steps of 2.5 .float32., of which none lies from the score threshold 0.25',
+        {
+            'output0': np.round(
+                np.where(np.arange(7)[:, None] < 4, 60 + np.arange(CELLS) % 200, 0) / 2.5
+            )[None].astype(np.float32)
+            * 2.5
+        },
+        ultralytics(3),
+        None,
+        r'scores in steps of 2.5 .float32., of which none lies from the score threshold 0.25',
     ),
     'an angle that nobody told of': (
-        {'output0': raw(3, extra=1).transpose(0, 2, 1)}, {}, {**THREE, 'head': 'yolov8'},
+        {'output0': raw(3, extra=1).transpose(0, 2, 1)},
+        {},
+        {**THREE, 'head': 'yolov8'},
         r'one more in each row can be an angle \(oriented: true\)',
     ),
     'keypoints that nobody told of': (
-        {'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 51))), 300)}, {}, {**TWO, 'head': 'boxes'},
+        {'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 51))), 300)},
+        {},
+        {**TWO, 'head': 'boxes'},
         r'the 51 more in each row can be masks: 51 or keypoints: \[17, 3\]',
     ),
-    'a classifier': ({'output0': np.zeros((1, 3), np.float32)}, ultralytics(3, task='classify'), None, 'task classify'),
-}  # fmt: skip
+    'a classifier': (
+        {'output0': np.zeros((1, 3), np.float32)},
+        ultralytics(3, task='classify'),
+        None,
+        'task classify',
+    ),
+}
 
 
 @pytest.mark.parametrize('case', CONTRADICTIONS)
@@ -410,7 +554,8 @@ def test_what_is_no_onnx_file_is_said(content: bytes, what: str, tmp_path: Path)
 @pytest.mark.parametrize(
     'text',
     ['\ufeffcar\nperson\n', '0: car\n1: person\n',
-     "'car'\n\"person\"", 'path: x\nnames:\n  0: car\n  1: person\n', 'nc: 2\nnames: [car, person]',
+     "'car'\n\"person\"", 'path: x\nnames:\n  0: car\n  1: '
+         'person\n', 'nc: 2\nnames: [car, person]',
      '0 car\n1,person', '- car\n- person', '["car", "person"]', '{"0": "car", "1": "person"}',
      '# of mine\ncar\nperson\n'],
     ids=['bom', 'numbers', 'quotes', 'data.yaml', 'list', 'spaces', 'yaml', 'json', 'object', 'comment'],

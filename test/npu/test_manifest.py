@@ -1,4 +1,4 @@
-"""model.yaml: every key is checked, and every refusal names file, key, value and what is allowed."""
+"""The manifest: each key is checked, and refusals name file, key, value and what is allowed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ def written(folder: Path, values: Any) -> str:
 
 
 def changed(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """A copy with the value at 'a.b' or 'a[0].b' replaced, added, or with MISSING left out."""
+    """Return a copy with the value at 'a.b' or 'a[0].b' replaced or added.
+
+    MISSING leaves it out.
+    """
     copy = yaml.safe_load(yaml.safe_dump(values))
     target: Any = copy
     *parents, last = (

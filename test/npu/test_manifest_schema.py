@@ -1,4 +1,7 @@
-"""The JSON schema of model.yaml and the reader say the same: written out from one table, and checked by a program that knows only JSON."""
+"""The JSON schema of model.yaml and the reader say the same.
+
+Both come from one table; a program that knows only JSON checks the schema.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +33,58 @@ WRITE = (
     "print(manifest.schema_text(), end='')\" "
     f'> zc_perception/models/{PATH.name}'
 )
-TENSOR = {'name': 'o', 'layout': 'nhwc', 'dtype': 'int8', 'shape': [1, 2], 'offset': 4, 'scale': [1, 0.5], 'zero_point': 3,
-          'padding': [[0, 0], [0, 1]]}  # fmt: skip
-HEAD = {'kind': 'ssd', 'strides': [8], 'anchors': [[[1, 2.5]]], 'sigmoid': False, 'softmax': True, 'class_agnostic': True,
-        'variances': [0.1, 1], 'background': -1, 'priors': [[0, 0, 1, 1]], 'box_order': 'yxyx'}  # fmt: skip
+TENSOR = {
+    'name': 'o',
+    'layout': 'nhwc',
+    'dtype': 'int8',
+    'shape': [1, 2],
+    'offset': 4,
+    'scale': [1, 0.5],
+    'zero_point': 3,
+    'padding': [[0, 0], [0, 1]],
+}
+HEAD = {
+    'kind': 'ssd',
+    'strides': [8],
+    'anchors': [[[1, 2.5]]],
+    'sigmoid': False,
+    'softmax': True,
+    'class_agnostic': True,
+    'variances': [0.1, 1],
+    'background': -1,
+    'priors': [[0, 0, 1, 1]],
+    'box_order': 'yxyx',
+}
 WHOLE: dict[str, Any] = {
-    'name': 'm', 'engine': 'onnx', 'file': 'w.onnx', 'model_id': 1, 'finds': '', 'licence': '', 'classes': ['a'], 'classes_file': 'l.txt',
-    'score_threshold': 0.5, 'nms_threshold': 1, 'max_detections': 5, 'head': HEAD, 'outputs': [TENSOR],
-    'input': {'width': 8, 'height': 8, 'layout': 'nhwc', 'dtype': 'int8', 'colour': 'bgr', 'range': [0, 1.5], 'mean': [0.5],
-              'std': [0.2], 'scale': 0.1,
-              'zero_point': -1, 'resize': 'stretch', 'pad': 0},
+    'name': 'm',
+    'engine': 'onnx',
+    'file': 'w.onnx',
+    'model_id': 1,
+    'finds': '',
+    'licence': '',
+    'classes': ['a'],
+    'classes_file': 'l.txt',
+    'score_threshold': 0.5,
+    'nms_threshold': 1,
+    'max_detections': 5,
+    'head': HEAD,
+    'outputs': [TENSOR],
+    'input': {
+        'width': 8,
+        'height': 8,
+        'layout': 'nhwc',
+        'dtype': 'int8',
+        'colour': 'bgr',
+        'range': [0, 1.5],
+        'mean': [0.5],
+        'std': [0.2],
+        'scale': 0.1,
+        'zero_point': -1,
+        'resize': 'stretch',
+        'pad': 0,
+    },
     'variants': [{'engine': 'axl', 'head': 'yolov8'}],
-}  # fmt: skip
+}
 
 
 def structure_is_read(values: Any) -> bool:
@@ -53,7 +96,7 @@ def structure_is_read(values: Any) -> bool:
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to every value inside."""
+    """Yield the way to every value inside."""
     inside = (
         value.items()
         if isinstance(value, dict)

@@ -41,7 +41,7 @@ ADDRESS = '0000:01:00.0'
 
 @pytest.fixture
 def two(host: Host) -> Host:
-    """The second in the order of names is the first in that of PCI addresses."""
+    """Yield two cards; the second in the order of names is the first in that of PCI addresses."""
     host.add_card('0004:01:00.0', 'metis-4:1:0')
     host.add_card('0000:0a:00.0', 'metis-0:a:0', port='0000:00:1d.0')
     return host
@@ -199,7 +199,7 @@ def test_a_card_is_gone_with_its_node_its_pci_device_or_its_answers(host: Host) 
 
 
 def grouped(host: Host, kind: str | None, unit: str = '') -> None:
-    """A card in a group of that type; ``None``: it says nothing."""
+    """Return a card in a group of that type; ``None``: it says nothing."""
     card = host.add_pci(ADDRESS)
     group = host.tree.sysfs / 'kernel/iommu_groups/7'
     group.mkdir(parents=True)
@@ -289,7 +289,7 @@ PORT = {
 
 
 def link(root: Path, port: dict[str, str] | None = None, **changed: str) -> PcieLink:
-    """The link of a card with these attributes beside the good ones; empty: no such file."""
+    """Return the link of a card with these attributes besides good ones; empty: no file."""
     host = Host(root)
     folder = host.add_pci(ADDRESS)
     host.write(folder, **{name: text for name, text in {**GOOD, **changed}.items() if text})

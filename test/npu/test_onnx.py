@@ -1,4 +1,4 @@
-"""The onnx accelerator: the shipped models on real pictures, and what happens when an engine fails."""
+"""The onnx accelerator: the shipped models on real pictures, and engines that fail."""
 
 from __future__ import annotations
 
@@ -97,7 +97,10 @@ def test_the_road_model_finds_what_is_in_the_frame(
 def test_small_objects_of_a_large_picture_are_found_in_tiles_of_a_part_of_it(
     ledger: CopyLedger, make_frame: MakeFrame
 ) -> None:
-    """Objects of 8 pixels and more in a 4K picture: without tiles they would be less than two pixels for the model."""
+    """The objects have 8 pixels and more in a 4K picture.
+
+    Without tiles they would be less than two pixels for the model.
+    """
     manifest, scene, (left, top) = load_manifest('road'), RoadScene(640, 360, 3), (1800, 900)
     picture = np.zeros((540, 640), np.uint8)
     scene.draw(0, picture[:360], picture[360:].reshape(180, 320, 2))
@@ -301,7 +304,7 @@ def test_a_job_that_was_given_up_frees_its_place_however_late_it_ends(
     make_pool: MakePool,
     make_frame: MakeFrame,
 ) -> None:
-    """The pool has retired the slot by then, and has closed the fence that the frame's lease waited for."""
+    """By then the pool has retired the slot and closed the fence that the lease waited for."""
     pool = make_pool(slots=1, release_timeout_s=0.02)
     frame = filled(make_frame, pool, 6)
     job = accelerator.submit(accelerator.import_frame(frame), frame)
@@ -339,7 +342,8 @@ def test_it_says_that_it_reads_pixels(accelerator: OnnxAccelerator) -> None:
                                                     r"or 'NAME; option=value; …'")),
         (['CPUExecutionProvider; device_type'], 'it must be a name, or'),
         (['; a=1'], 'it must be a name, or'),
-        (['CPUExecutionProvider', 'CPUExecutionProvider; a=1'], "has 'CPUExecutionProvider' twice"),
+        (['CPUExecutionProvider', 'CPUExecutionProvider; a=1'], "has 'CPUExecutionProvider' "
+            "twice"),
     ],
 )  # fmt: skip
 def test_a_provider_that_can_not_be_is_refused_by_name(entries: list[str], message: str) -> None:

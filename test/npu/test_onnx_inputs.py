@@ -1,4 +1,7 @@
-"""Weights with other inputs than float NCHW, through ONNX Runtime: models that hand their input back show what they were given."""
+"""Weights with other inputs than float NCHW, through ONNX Runtime.
+
+Models that hand their input back show what they got.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +55,11 @@ def loaded(
 ) -> OnnxAccelerator:
     (folder / 'model.onnx').write_bytes(weights)
     values: dict[str, Any] = {
-        'file': 'model.onnx', 'input': {'width': WIDTH, 'height': HEIGHT, **network}, 'head': 'boxes', 'classes': ['a'],
-    }  # fmt: skip
+        'file': 'model.onnx',
+        'input': {'width': WIDTH, 'height': HEIGHT, **network},
+        'head': 'boxes',
+        'classes': ['a'],
+    }
     if outputs is not None:
         values['outputs'] = outputs
     (folder / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
@@ -79,7 +85,7 @@ def seen(accelerator: OnnxAccelerator, make_frame: MakeFrame) -> Any:
 
 
 def reference(folder: Path, make_frame: MakeFrame) -> NDArray[np.float32]:
-    """What a float NCHW model is given, 0..1."""
+    """Return what a float NCHW model gets, 0..1."""
     accelerator = loaded(
         OnnxAccelerator(CopyLedger(), {'threads': 1}),
         folder,
@@ -188,7 +194,7 @@ def test_a_file_says_of_which_number_sides_must_be_multiples(
 def test_colours_are_those_of_the_frame(
     accelerator: OnnxAccelerator, tmp_path: Path, make_pool: MakePool
 ) -> None:
-    """The same samples mean other colours in another matrix and range, and a camera may change both."""
+    """The same samples are other colours in another matrix and range; both may change."""
     loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))
     pool, brightest = make_pool(WIDTH, HEIGHT, slots=1), []
     for colours in (BT601_LIMITED, FULL, BT601_LIMITED):

@@ -117,7 +117,7 @@ def test_a_callback_that_keeps_a_view_costs_its_frame_only(start: Callable[..., 
 def test_without_frames_the_accelerator_is_told_to_tidy_up_in_its_own_thread(
     start: Callable[..., Bench],
 ) -> None:
-    """Buffers of a camera that has stopped would stay imported until the next one's first frame."""
+    """A stopped camera's buffers would stay imported until the next camera's first frame."""
     bench = start()
     until(lambda: len(bench.accelerator.tidied) > 2)
     assert (
@@ -327,7 +327,7 @@ def test_a_source_that_joins_the_queue_is_waited_for(start: Callable[..., Bench]
 
 
 def failure_of(bench: Bench, sequence: int) -> InFlight | None:
-    """The job that the scheduler named while it reported the failure of that frame."""
+    """Return the job that the scheduler named while it reported the failure of that frame."""
     bench.feed(sequence)
     until(lambda: bench.lost == [sequence] and bench.scheduler.failing is None)
     return bench.failing[0]

@@ -1,4 +1,7 @@
-"""Jobs that were given up have their places until the device ends them: frames wait meanwhile, and a device that never ends them hangs."""
+"""Jobs that were given up keep their places until the device ends them: frames wait meanwhile.
+
+A device that never ends them hangs.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def at_once(max_in_flight: int = 8) -> ScriptedAccelerator:
-    """A device that ends its jobs at once: none is late, however slow the machine."""
+    """Return a device that ends its jobs at once: none is late, however slow the machine."""
     made = ScriptedAccelerator(max_in_flight)
     made.instant_all = True
     return made
@@ -116,7 +119,7 @@ def test_a_place_that_comes_back_stops_the_clock_of_hanging(start: Start) -> Non
 def test_where_every_frame_counts_none_is_sent_after_a_late_one(
     start: Start, keep_all: bool
 ) -> None:
-    """A device with room for eight, of which one is to be used: it would only be late with the next as well."""
+    """A device has room for eight, of which one is used: the next would only be late as well."""
     bench = start(in_flight=1, timeout_s=SHORT_S, keep_all=keep_all, reopen=Factory())
     bench.accelerator.instant.add(1)
     bench.feed(0, 1)
@@ -256,7 +259,7 @@ def test_a_frame_that_cannot_be_released_still_gives_its_place_back(start: Start
 def test_the_accelerator_of_the_real_driver_refuses_none_while_it_is_late(
     make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every place of an axl card has one result buffer: none would be left for a frame that came too early."""
+    """Each place of an axl card has one result buffer: a frame too early would get none."""
     monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
     monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**6)
     accelerator, card = counting_accelerator(monkeypatch, in_flight=2)
@@ -264,9 +267,14 @@ def test_the_accelerator_of_the_real_driver_refuses_none_while_it_is_late(
     results: list[int] = []
     errors: list[Exception] = []
     running = Scheduler(
-        accelerator, queue, lambda entry: results.append(entry.frame.data.sequence), lambda frame, error: errors.append(error),
-        in_flight=2, timeout_s=SHORT_S, keep_all=True,
-    )  # fmt: skip
+        accelerator,
+        queue,
+        lambda entry: results.append(entry.frame.data.sequence),
+        lambda frame, error: errors.append(error),
+        in_flight=2,
+        timeout_s=SHORT_S,
+        keep_all=True,
+    )
     running.start()
     try:
         for sequence in range(2):

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: every frame ends once, results keep the frames' order, nothing stays behind."""
+"""In any order of events every frame ends once, results keep their order, nothing stays behind."""
 
 from __future__ import annotations
 
@@ -22,8 +22,27 @@ from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.npu import recovering_device, scheduler
 
 FRAMES = 14
-EVENTS = ('frame', 'frame', 'frame', 'frame', 'done', 'done', 'done', 'failed', 'lost', 'outputs lost', 'import refused', 'submit refused',
-          'import lost', 'submit lost', 'reopen refused', 'callback', 'disabled', 'trial', 'late end')  # fmt: skip
+EVENTS = (
+    'frame',
+    'frame',
+    'frame',
+    'frame',
+    'done',
+    'done',
+    'done',
+    'failed',
+    'lost',
+    'outputs lost',
+    'import refused',
+    'submit refused',
+    'import lost',
+    'submit lost',
+    'reopen refused',
+    'callback',
+    'disabled',
+    'trial',
+    'late end',
+)
 
 
 class Chaos:
@@ -131,9 +150,16 @@ def test_every_frame_ends_once_and_nothing_is_left(
     enabled = [True]
     pool = make_pool(slots=FRAMES + 1, width=16, height=16)
     bench = Bench(
-        pool, make_frame, ScriptedAccelerator(room), depth=depth, in_flight=in_flight, timeout_s=timeout_s, keep_all=keep_all,
-        reopen=Factory(make=lambda: ScriptedAccelerator(room)), accept=lambda: enabled[0],
-    )  # fmt: skip
+        pool,
+        make_frame,
+        ScriptedAccelerator(room),
+        depth=depth,
+        in_flight=in_flight,
+        timeout_s=timeout_s,
+        keep_all=keep_all,
+        reopen=Factory(make=lambda: ScriptedAccelerator(room)),
+        accept=lambda: enabled[0],
+    )
     chaos = Chaos(bench, seed)
     try:
         for event in events:

@@ -279,7 +279,7 @@ def test_stopping_while_it_waits_to_try_again_is_immediate(
 def test_stopping_while_the_device_is_opened_leaves_nothing_open(
     start: Callable[..., Bench],
 ) -> None:
-    """The call doesn't come back in time: stop gives up on it, and the thread closes what it gets."""
+    """The call doesn't return in time: stop gives it up, and the thread closes what it gets."""
     bench = start(timeout_s=SHORT_S, reopen=Factory())
     bench.reopen.gate = threading.Event()
     lose_at(bench, 'fence')

@@ -69,7 +69,10 @@ def test_a_model_that_fits_nowhere_is_refused_with_every_reason() -> None:
 
 
 def variants(folder: Path, *engines: str, **changes: Any) -> ModelManifest:
-    """A manifest for several engines, of which the shipped card's and the runtime's files are all that is there."""
+    """Return a manifest for several engines.
+
+    Only the files of the shipped card and of the runtime are there.
+    """
     known: dict[str, dict[str, Any]] = {
         'axl': {'outputs': [{'name': 'o', 'dtype': 'int8', 'shape': [4]}]},
         'axruntime': {'file': 'model.bin', 'input': {'width': 64, 'height': 64}},
@@ -149,7 +152,10 @@ def test_auto_goes_from_a_driver_without_our_ioctls_to_the_runtime(
 def test_a_node_whose_driver_lacks_our_ioctls_is_the_runtime_s_device_too(
     tmp_path: Path, double: Double
 ) -> None:
-    """The whole way with the parameter set, from ENOTTY to a model that is ready on the second device of the runtime's double."""
+    """The whole way with the parameter set.
+
+    It goes from ENOTTY to a model that is ready on the second device of the runtime's double.
+    """
     node = tmp_path / 'metis-1:3:0'
     node.symlink_to('/dev/null')
     model_file(tmp_path, 64, 64).rename(tmp_path / 'compiled.bin')
@@ -282,7 +288,7 @@ def no_class():
 
 @pytest.fixture
 def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package as an installer leaves it, with accelerators that are good, no class, and can't be imported."""
+    """Install a package with accelerators: one is good, one no class, one not importable."""
     module = f'own_accelerator_{tmp_path.name}'.replace('-', '_')
     folder = tmp_path / 'site'
     entries = {

@@ -29,13 +29,19 @@ def tensor(name: str, *shape: int) -> dict[str, Any]:
 
 # A yolov8n of 640x640: model.json has what lies in memory, manifest.json what of it is padding.
 MODEL: dict[str, Any] = {
-    'name': 'kernel_function', 'version': '4.0', 'inputs': [tensor('var_input_ifd0', 1, 642, 656, 4)],
+    'name': 'kernel_function',
+    'version': '4.0',
+    'inputs': [tensor('var_input_ifd0', 1, 642, 656, 4)],
     'outputs': [tensor('output_mmio_var', 1, 80, 80, 64)],
-}  # fmt: skip
+}
 MANIFEST: dict[str, Any] = {
-    'input_shapes_original': [[1, 3, 640, 640]], 'quantize_params': [[0.003921329043805599, -130]], 'model_lib_file': 'x/model.json',
-    'n_padded_ch_inputs': [[0, 0, 1, 1, 1, 15, 0, 1]], 'preprocess_graph': None, 'manifest_version': '1.1',
-}  # fmt: skip
+    'input_shapes_original': [[1, 3, 640, 640]],
+    'quantize_params': [[0.003921329043805599, -130]],
+    'model_lib_file': 'x/model.json',
+    'n_padded_ch_inputs': [[0, 0, 1, 1, 1, 15, 0, 1]],
+    'preprocess_graph': None,
+    'manifest_version': '1.1',
+}
 
 
 def written(folder: Path, model: Any = MODEL, manifest: Any = MANIFEST) -> Path:

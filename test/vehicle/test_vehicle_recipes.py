@@ -1,4 +1,7 @@
-"""What is shipped for a vehicle: udev rules, a systemd unit, limits, a compose file. Read here; by the real tools where they are."""
+"""What is shipped for a vehicle: udev rules, a systemd unit, limits, a compose file.
+
+The tests read them, and run the real tools where these are installed.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ def test_every_file_says_where_it_goes() -> None:
 
 
 def settings_of(**device: str) -> dict[str, str]:
-    """What the rules give a device: patterns are the shell's, alternatives stand between bars."""
+    """Return what the rules give a device.
+
+    Patterns are the shell's, alternatives stand between bars.
+    """
     given: dict[str, str] = {}
     for rule in rules():
         tests = [pair for pair in rule if pair['how'] == '==']
@@ -99,7 +105,7 @@ def test_all_other_devices_are_left_alone(device: dict[str, str]) -> None:
 
 
 def unit() -> dict[str, dict[str, list[str]]]:
-    """The unit's sections; a key may be there several times."""
+    """Return the unit's sections; a key may be there several times."""
     sections: dict[str, dict[str, list[str]]] = {}
     section = ''
     for line in UNIT.read_text(encoding='utf-8').splitlines():

@@ -1,4 +1,7 @@
-"""Made-up lives of open files of the card: the kernel's events, and what the node notes of the same frames."""
+"""Made-up lives of open files of the card.
+
+There are the kernel's events, and what the node notes about the same frames.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class Card:
         self._handle = self.seqno = 0
 
     def had(self) -> int:
-        """The handle of an import from before the recording."""
+        """Return the handle of an import from before the recording."""
         self._handle += 1
         return self._handle
 
@@ -76,7 +79,7 @@ class Card:
     def run(
         self, time_ns: int, handle: int, *inodes: int, after_ns: int = 200_000, **changes: Any
     ) -> None:
-        """A frame: the node notes its time, the kernel has the job a little later."""
+        """Run a frame: the node notes its time, the kernel has the job a little later."""
         self.seqno += 1
         context = self.context or 1000 * self.thread + self.seqno
         job = {'handle': handle, 'ctx': context, 'seqno': self.seqno}
@@ -88,7 +91,7 @@ class Card:
         self.records.append(made._replace(**changes))
 
     def refused(self, time_ns: int, *inodes: int) -> None:
-        """A frame that the card took no job of: the node notes no more than that it failed."""
+        """Add a frame of which the card took no job: the node notes only that it failed."""
         made = record(len(self.records) + 1, time_ns, inodes, 0, 0, thread_id=self.thread)
         nothing = dict.fromkeys(
             ('received_ns', 'submitted_ns', 'signalled_ns', 'decoded_ns', 'sent_ns'), 0
@@ -115,7 +118,7 @@ class Card:
 
 
 def image(index: int, pool: Sequence[int] = POOL) -> int:
-    """The buffers take turns."""
+    """Return an image; the buffers take turns."""
     return pool[index % len(pool)]
 
 
@@ -143,12 +146,12 @@ def uncached(
 
 
 def had(card: Card, pool: Sequence[int] = POOL) -> dict[int, int]:
-    """Imports from before the recording."""
+    """Return imports from before the recording."""
     return {inode: card.had() for inode in pool}
 
 
 def taken(card: Card, time_ns: int) -> dict[int, int]:
-    """Imports of all buffers, now."""
+    """Import all buffers now."""
     return {inode: card.take(time_ns + index * 100_000, inode) for index, inode in enumerate(POOL)}
 
 
@@ -161,7 +164,7 @@ def node(
     pid: int = PID,
     **changes: Any,
 ) -> NodeView:
-    """The node whose cards these are.
+    """Return the node whose cards these are.
 
     :param was_cached: when the window began, if not the same.
     :param trials: imports on trial that it counted.
@@ -180,7 +183,7 @@ def node(
 def observed(
     nodes: Sequence[NodeView], cards: Sequence[Card], attached: Mapping[int, int] | None = None
 ) -> Observation:
-    """What is seen of them.
+    """Return what is seen of them.
 
     :param attached: by buffer, how often the card was attached before all events.
     """

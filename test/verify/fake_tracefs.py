@@ -1,4 +1,7 @@
-"""A tracefs of plain files. What a kernel does on writing is done here, after the documentation of ftrace; what it refuses, too."""
+"""A tracefs of plain files.
+
+It does what a kernel does on writing, after the documentation of ftrace, and refuses the same.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +116,7 @@ class FakeTracefs:
         (folder / 'filter').write_text('none')
 
     def write(self, path: Path, text: str, *, append: bool = False) -> None:
-        """What the kernel does."""
+        """Do what the kernel does."""
         name = path.relative_to(self.root).as_posix()
         if self.refuse_writes:
             raise PermissionError(errno.EACCES, 'Permission denied', str(path))

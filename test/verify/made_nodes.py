@@ -1,4 +1,6 @@
-"""Two nodes with frame logs and a pool of memfds, without ROS: one captures, one infers, in one process, a hundred frames a second.
+"""Two nodes with frame logs and a pool of memfds, without ROS: one captures, one infers.
+
+Both are in one process, with a hundred frames a second.
 
     python made_nodes.py [map] [stubborn] [twice]
 

@@ -1,4 +1,7 @@
-"""Descendants of this process: those that began meanwhile, orphans too, and no others; threads of nodes: those that come and go, too."""
+"""Descendants of this process: those that began meanwhile, also orphans, and no others.
+
+Also the threads of nodes that come and go.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def child(*words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def orphan() -> int:
-    """A grandchild whose parent has ended."""
+    """Yield a grandchild whose parent has ended."""
     with child('sh', '-c', 'sleep 600 >/dev/null & echo $!') as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())

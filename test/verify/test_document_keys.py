@@ -35,7 +35,7 @@ GOOD = {
 
 
 def both_attach(**changes: object) -> Observation:
-    """vivid imports the buffer too, and nothing is cached: the document's picture."""
+    """Return the document's case: vivid imports the buffer too, and nothing is cached."""
     return uncached_graph('vivid.0', **changes)
 
 

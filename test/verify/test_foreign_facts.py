@@ -1,4 +1,4 @@
-"""What a stranger writes into a frame log ends no measurement, and forges neither a result nor a line on the screen."""
+"""Strangers' facts in a frame log end no measurement, and forge neither a result nor a line."""
 
 from __future__ import annotations
 
@@ -58,9 +58,14 @@ def test_a_fact_in_a_wrong_form_is_left_out_and_told(facts: dict[str, Any]) -> N
 
 def test_what_nodes_say_is_in_its_form() -> None:
     facts = {
-        'device': '/dev/video0 (vivid)', 'pool': [[12, 11], [12, 1 << 63]], 'copies': {'to_ros': {'count': 4, 'bytes': 9}}, 'slots': 8,
-        'import_cache': False, 'trial_imports': 0, 'something_new': {'nested': [None]},
-    }  # fmt: skip
+        'device': '/dev/video0 (vivid)',
+        'pool': [[12, 11], [12, 1 << 63]],
+        'copies': {'to_ros': {'count': 4, 'bytes': 9}},
+        'slots': 8,
+        'import_cache': False,
+        'trial_imports': 0,
+        'something_new': {'nested': [None]},
+    }
     assert check_facts(facts) == (facts, [])
 
 

@@ -19,7 +19,7 @@ FIRST, SECOND, THIRD = (
 
 
 def fences(time_ns: int, numbers: Mapping[int, Sequence[int]], driver: str = 'axl') -> Snapshot:
-    """A look: by buffer, the numbers of the fences in it."""
+    """Return a look: by buffer, the numbers of the fences in it."""
     made = look(time_ns, dict.fromkeys(numbers, ()))
     for inode, found in numbers.items():
         made.objects[inode].reads += [(driver, number) for number in found]
@@ -27,8 +27,11 @@ def fences(time_ns: int, numbers: Mapping[int, Sequence[int]], driver: str = 'ax
 
 
 def places(
-    jobs: Sequence[FrameJob], *looks: Snapshot, strangers: Sequence[int] = (), others: Mapping[int, int] | None = None
-) -> FencePlaces:  # fmt: skip
+    jobs: Sequence[FrameJob],
+    *looks: Snapshot,
+    strangers: Sequence[int] = (),
+    others: Mapping[int, int] | None = None,
+) -> FencePlaces:
     """Where they are.
 
     :param others: by job number, the buffer of another node's frame.
@@ -64,7 +67,10 @@ def test_a_number_that_several_open_files_have_accuses_nobody() -> None:
 
 
 def with_fences(seen: Observation, exchanged: Mapping[int, int]) -> Observation:
-    """At each look the fence of each buffer's last job is there, or in the buffer that it is exchanged for."""
+    """Add fences at each look.
+
+    The fence of each buffer's last job is there, or in the buffer with which it is exchanged.
+    """
     jobs = [
         (record.submitted_ns, record.inodes[0], record.device_seqno)
         for record in seen.nodes[1].records

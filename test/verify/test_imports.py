@@ -1,4 +1,7 @@
-"""I3 counts imports by what they are for: each frame's own, or once for each new buffer, whatever else is going on."""
+"""I3 counts imports by their purpose: each frame's own, or once for each new buffer.
+
+Nothing else that goes on changes the count.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,10 @@ def test_the_import_of_a_frame_whose_job_the_card_refused_is_none_too_many() -> 
 
 
 def beside_an_uncached_node(card: Card) -> Observation:
-    """The node of *card* has a cache; another one, of another process and other buffers, has none."""
+    """Return the node of *card*, which has a cache, beside another that has none.
+
+    The other one is of another process and has other buffers.
+    """
     other = Card(thread=201, context=2, pid=200)
     for time_ns in TIMES:
         handle = other.take(time_ns + MS, 31)
@@ -108,7 +114,7 @@ def test_a_broken_cache_shows_beside_a_node_that_has_none() -> None:
 
 
 def turned(on: bool) -> Observation:
-    """The parameter changes in the middle of the window."""
+    """Change the parameter in the middle of the window."""
     card = Card()
     first, second = TIMES[:10], TIMES[10:]
     middle = TIMES[10] - 20 * MS
@@ -131,7 +137,7 @@ def test_a_cache_that_is_turned_on_or_off_meanwhile_is_not_measured(on: bool) ->
 
 
 def opened_anew(times: int) -> Observation:
-    """The card comes back, and everything is imported again."""
+    """Let the card come back, so that everything is imported again."""
     card = Card()
     handles = had(card)
     length = len(TIMES) // (times + 1)
@@ -175,7 +181,10 @@ def test_it_may_also_have_got_other_buffers_before() -> None:
 
 
 def test_a_number_of_an_earlier_job_is_not_the_later_frame_s() -> None:
-    """The frames before the window are not in the log; the card, opened anew, numbers its jobs from 1 once more."""
+    """The frames before the window are not in the log.
+
+    The card, opened anew, numbers its jobs from 1 once more.
+    """
     card = Card()
     cached(card, had(card), [START - 800 * MS + index * MS for index in range(6)])
     card.records.clear()

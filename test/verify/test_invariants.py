@@ -1,4 +1,7 @@
-"""Each invariant holds for a good pipeline, fails for each fault that it is there for, and is never true for what was not seen."""
+"""Each invariant holds for a good pipeline, and fails for each fault that it is there for.
+
+It is never true for what was not seen.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def test_the_figures_are_those_of_the_window() -> None:
 
 
 def submits_other_buffer(seen: Observation) -> Observation:
-    """Sabotage: it imported a buffer of its own by each handle that it submits, while its log says the frame's."""
+    """Submit, by each handle, another buffer that it imported; the log names the frame's."""
     seen = replace(
         seen,
         snapshots=tuple(
@@ -100,7 +103,7 @@ def submits_other_buffer(seen: Observation) -> Observation:
 
 
 def imports_other_buffers(seen: Observation) -> Observation:
-    """The same without a cache."""
+    """Do the same without a cache."""
     assert seen.trace is not None
     events = [
         replace(
@@ -116,7 +119,7 @@ def imports_other_buffers(seen: Observation) -> Observation:
 
 
 def submits_after_its_release(seen: Observation) -> Observation:
-    """A handle whose buffer was given back."""
+    """Submit a handle whose buffer was given back."""
     given_back = event(
         START - 300 * MS, 'axl_dmabuf_release', DRIVER_THREAD, handle=1, inode=POOL[0]
     )
@@ -126,7 +129,7 @@ def submits_after_its_release(seen: Observation) -> Observation:
 
 
 def detaches_early(seen: Observation) -> Observation:
-    """The attachments of some frames end before these are submitted."""
+    """End the attachments of some frames before these are submitted."""
     assert seen.trace is not None
     return with_events(
         seen,
@@ -316,7 +319,10 @@ def another_set(seen: Observation, **changes: Any) -> Observation:
 
 
 def killed(seen: Observation) -> Observation:
-    """In the middle: with a job that it has noted nowhere, and an import that its counters don't know."""
+    """Kill it in the middle.
+
+    It has noted its last job nowhere, and its counters don't know an import.
+    """
     left = (
         event(MIDDLE, 'axl_submit', handle=1, ctx=1, seqno=77),
         event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system'),

@@ -1,4 +1,7 @@
-"""Two nodes of one process open the card each for themselves: I3 holds for both, and for neither where one of them is broken."""
+"""Two nodes of one process each open the card: I3 holds for both.
+
+It holds for neither if one of them is broken.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +135,7 @@ def imports_nothing(rear: Card) -> None:
 
 
 def submits_one_handle(rear: Card) -> None:
-    """The log says so, too: one handle for all buffers."""
+    """Submit one handle for all buffers; the log says so, too."""
     rear.events = [
         replace(one, fields={**one.fields, 'handle': '1'}) if one.name == 'axl_submit' else one
         for one in rear.events

@@ -1,4 +1,7 @@
-"""Which nodes ``zc_verify`` measures: all of them, whole, or it says which not; and what it started has ended afterwards."""
+"""Which nodes ``zc_verify`` measures: all of them, whole, or it says which not.
+
+What it started has ended afterwards.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ _F_ADD_SEALS, _SHRINK_AND_GROW = 1033, 2 | 4
 
 @contextlib.contextmanager
 def foreign_log() -> Iterator[int]:
-    """This process is a node of another version; its pid."""
+    """Make this process a node of another version; return its pid."""
     fd = os.memfd_create(NAME, os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, SIZE)
@@ -250,7 +253,7 @@ def test_what_a_command_started_without_its_environment_is_its_own(tmp_path: Pat
 
 
 def assert_ended(folder: Path, said: str) -> None:
-    """The measured process, having said so much."""
+    """Check that the measured process has ended, after it has said this much."""
     (pid,) = {one['pid'] for one in result_in(folder)['processes']}
     try:
         assert not is_alive(pid)

@@ -1,4 +1,4 @@
-"""result.json: its schema, its exit statuses, and the words for a person."""
+"""The file result.json: its schema, its exit statuses, and the words for a person."""
 
 from __future__ import annotations
 

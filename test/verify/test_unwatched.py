@@ -1,4 +1,8 @@
-"""Frames that nobody could vouch for: of a camera that is not watched, in memory that has a second door, from a device of another name."""
+"""Frames that can't be vouched for.
+
+They are of a camera that is not watched, in memory that has a second door, or from a device of
+another name.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ def reason(seen: Observation) -> str:
 
 
 def of_other_buffers(seen: Observation) -> Observation:
-    """The capture node that is watched makes frames in other buffers than those that are submitted."""
+    """Let the watched capture node make frames in other buffers than those that are submitted."""
     seen = replace(
         seen, exporters=dict.fromkeys((*POOL, *REAR), 'system'), dmabufs=frozenset((*POOL, *REAR))
     )
@@ -73,7 +77,7 @@ def test_what_speaks_against_it_still_does() -> None:
 
 @pytest.mark.parametrize('when', ['before', 'after'])
 def test_a_pool_at_either_end_of_the_window_is_known(when: str) -> None:
-    """A format change: the frames of the old pool are still submitted, or those of the new one are."""
+    """After a format change the frames of the old pool or of the new one are submitted."""
     seen = of_other_buffers(cached_graph())
     pool = {'pool': [[12, inode] for inode in POOL]}
     known = (
@@ -109,8 +113,16 @@ def test_a_frame_from_before_the_window_may_be_of_a_pool_that_is_gone() -> None:
 def test_one_camera_of_two_is_not_enough() -> None:
     """The rear camera's capture node is left out."""
     seen = cached_graph()
-    rear = tuple(record(old.number, old.submitted_ns, (old.inodes[0] + 10,), old.device_handle, old.device_seqno)
-                 for old in seen.nodes[1].records)  # fmt: skip
+    rear = tuple(
+        record(
+            old.number,
+            old.submitted_ns,
+            (old.inodes[0] + 10,),
+            old.device_handle,
+            old.device_seqno,
+        )
+        for old in seen.nodes[1].records
+    )
     both = replace(
         seen,
         nodes=(*seen.nodes, replace(seen.nodes[1], pid=200, node='/rear/inference', records=rear)),

@@ -1,4 +1,7 @@
-"""The window, and what the nodes count meanwhile: both begin and end together, as far as a node tells its counters once in a while."""
+"""The window and what the nodes count meanwhile begin and end together.
+
+That is so although a node tells its counters only once in a while.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ EVERY = 40
 
 
 class Pipeline:
-    """Two nodes of this process, a frame and a copy each time that somebody waits; they tell their counters every few frames.
+    """Two nodes of this process, which make a frame and a copy at each wait.
+
+    They tell their counters every few frames.
 
     :param every: the capture node, and the inference node some frames later.
     """
@@ -59,7 +64,7 @@ class Pipeline:
         )
 
     def book(self) -> None:
-        """Copies of somebody who looks on, as the next counters tell."""
+        """Book copies of a bystander, as the next counters tell."""
         self.copies += 1000
         self._describe(self._capture)
 

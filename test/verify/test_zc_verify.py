@@ -1,4 +1,7 @@
-"""The command: on real processes of this machine, whatever its kernel lets be read, and on a tracefs of files that lets everything."""
+"""The command, on real processes of this machine, whatever its kernel lets it read.
+
+Also on a tracefs of files that lets it read everything.
+"""
 
 from __future__ import annotations
 

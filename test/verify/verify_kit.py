@@ -1,4 +1,7 @@
-"""An observation of a pipeline that keeps all invariants, to be spoilt by tests; frames, events and looks as the kernel would give them."""
+"""An observation of a pipeline that keeps all invariants, to be spoilt by tests.
+
+Frames, events and looks are as the kernel would give them.
+"""
 
 from __future__ import annotations
 
@@ -51,22 +54,38 @@ def record(
     seqno: int,
     **changes: Any,
 ) -> FrameRecord:
-    """A processed frame."""
+    """Return a processed frame."""
     taken = published(number, inodes, submitted_ns - 3 * MS)
     made = taken._replace(
-        kind=RecordKind.PROCESSED, received_ns=submitted_ns - 2 * MS, submitted_ns=submitted_ns, signalled_ns=submitted_ns + 5 * MS,
-        done_ns=submitted_ns + 6 * MS, decoded_ns=submitted_ns + 7 * MS, sent_ns=submitted_ns + 8 * MS, device_handle=handle,
-        detections=2, device_seqno=seqno,
-    )  # fmt: skip
+        kind=RecordKind.PROCESSED,
+        received_ns=submitted_ns - 2 * MS,
+        submitted_ns=submitted_ns,
+        signalled_ns=submitted_ns + 5 * MS,
+        done_ns=submitted_ns + 6 * MS,
+        decoded_ns=submitted_ns + 7 * MS,
+        sent_ns=submitted_ns + 8 * MS,
+        device_handle=handle,
+        detections=2,
+        device_seqno=seqno,
+    )
     return made._replace(**changes)
 
 
 def published(number: int, inodes: tuple[int, ...], published_ns: int) -> FrameRecord:
-    """What the capture node notes of the same frame."""
+    """Return what the capture node notes about the same frame."""
     return clockwork.published(number)._replace(
-        number=number, generation=1, buffer_uid=9, stamp_ns=number * 1000, captured_ns=published_ns - MS, published_ns=published_ns,
-        sent_ns=published_ns + MS, capture_cost_ns=MS, inodes=inodes, st_dev=DEVICE, thread_id=THREAD,
-    )  # fmt: skip
+        number=number,
+        generation=1,
+        buffer_uid=9,
+        stamp_ns=number * 1000,
+        captured_ns=published_ns - MS,
+        published_ns=published_ns,
+        sent_ns=published_ns + MS,
+        capture_cost_ns=MS,
+        inodes=inodes,
+        st_dev=DEVICE,
+        thread_id=THREAD,
+    )
 
 
 def look(
@@ -81,13 +100,13 @@ def look(
 
 
 def submits() -> list[tuple[int, int, int]]:
-    """``(time, inode, number)`` of the frames: three before the window, twenty in it, two behind."""
+    """Return ``(time, inode, number)`` of the frames: 3 before the window, 20 in it, 2 behind."""
     times = [START + (index - 3) * PERIOD + 10 * MS for index in range(25)]
     return [(time_ns, POOL[index % len(POOL)], index + 1) for index, time_ns in enumerate(times)]
 
 
 def cached_graph(**changes: Any) -> Observation:
-    """It imported its three buffers before anybody watched."""
+    """Return a graph that imported its three buffers before the measurement."""
     events = [
         item
         for time_ns, inode, number in submits()
@@ -126,7 +145,7 @@ def cached_graph(**changes: Any) -> Observation:
 
 
 def uncached_graph(second_device: str = '', **changes: Any) -> Observation:
-    """It imports each frame anew.
+    """Return a graph that imports each frame anew.
 
     :param second_device: another device that is attached to all buffers, all the time.
     """
@@ -221,7 +240,7 @@ def verdicts(seen: Observation) -> dict[str, bool | None]:
 
 
 def with_node(seen: Observation, role: str, **changes: Any) -> Observation:
-    """The same with another view of the nodes of a role."""
+    """Return the same with another view of the nodes of a role."""
     return replace(
         seen,
         nodes=tuple(
@@ -233,7 +252,7 @@ def with_node(seen: Observation, role: str, **changes: Any) -> Observation:
 def with_facts(
     seen: Observation, role: str, before: Mapping[str, Any] | None = None, **after: Any
 ) -> Observation:
-    """The same with other facts."""
+    """Return the same with other facts."""
     return replace(
         seen,
         nodes=tuple(
@@ -248,13 +267,16 @@ def with_facts(
 def with_events(
     seen: Observation, *more: KernelEvent, without: Sequence[str] = (), lost: int = 0
 ) -> Observation:
-    """The same with another trace."""
+    """Return the same with another trace."""
     assert seen.trace is not None
     kept = [item for item in seen.trace.events if item.name not in without]
     return replace(seen, trace=Trace(sorted([*kept, *more], key=lambda item: item.time_ns), lost))
 
 
 def with_records(seen: Observation, change: Any) -> Observation:
-    """The same with each record of the inference node replaced by ``change(record)``; ``None`` drops it."""
+    """Return the same with each record of the inference node replaced by ``change(record)``.
+
+    ``None`` drops it.
+    """
     records = [new for old in seen.nodes[1].records if (new := change(old)) is not None]
     return with_node(seen, 'inference', records=tuple(records))

@@ -1,4 +1,7 @@
-"""A package of somebody else's, with a component written for rclpy's proposal of a Python container: nothing of zc_perception in it."""
+"""Another project's package, with a component for rclpy's proposal of a Python container.
+
+Nothing of zc_perception is in it.
+"""
 
 from setuptools import setup
 

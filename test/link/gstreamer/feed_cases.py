@@ -1,4 +1,7 @@
-"""A feed and its pipelines, over frames of memfds. Run by ``test_feed.py`` in a process that has GStreamer."""
+"""A feed and its pipelines, over frames of memfds.
+
+``test_feed.py`` runs it in a process that has GStreamer.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ class Bench:
         self.sequence = 0
 
     def put(self, captured_ns: int | None = None) -> bool:
-        """One more frame, each of whose samples is a number of its own; ``False``: there is no slot."""
+        """Put one more frame, each sample of which differs; ``False``: no slot is free."""
         slot = self.pool.acquire()
         if slot is None:
             return False
@@ -67,10 +70,14 @@ class Bench:
             buffer.mapping()[:] = bytes([self.sequence % 200 + 20]) * buffer.size
         self.queue.put(
             Frame.publish_slot(
-                self.pool, slot, header=Header(self.sequence, 'camera'), colorimetry=BT601_LIMITED, sequence=self.sequence,
+                self.pool,
+                slot,
+                header=Header(self.sequence, 'camera'),
+                colorimetry=BT601_LIMITED,
+                sequence=self.sequence,
                 captured_ns=captured_ns or time.monotonic_ns(),
             )
-        )  # fmt: skip
+        )
         return True
 
     def put_when_free(self) -> None:

@@ -19,7 +19,11 @@ Serve = Callable[..., SharedMemoryServer]
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine: who says hello a little late isn't turned away, and an attempt doesn't end before its test answers."""
+    """Give peers time, however slow the machine.
+
+    A peer that says hello a little late isn't turned away, and an attempt doesn't end before its
+    test answers.
+    """
     for end in ('server', 'client'):
         monkeypatch.setattr(f'zc_perception.link.shared_memory.{end}.HANDSHAKE_S', PATIENCE_S)
 

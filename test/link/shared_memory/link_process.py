@@ -40,7 +40,10 @@ def resources() -> tuple[int, int, int]:
 
 
 def consume(path: Path, mode: str, count: int) -> None:
-    """Until the producer goes. ``hold``: keeps what it got; ``work``: reads a byte and releases."""
+    """Consume until the producer goes.
+
+    ``hold``: keeps what it got; ``work``: reads a byte and releases.
+    """
     before = resources()
     client = SharedMemoryClient(path, name=mode, window=count, depth=count)
     connected(client)
@@ -116,12 +119,19 @@ def check(path: Path, count: int) -> None:
                 continue
             buffer = frame.data.buffers[0]
             maps = Path('/proc/self/maps').read_text(encoding='utf-8').splitlines()
-            seen.append({
-                'inode': buffer.identity.inode, 'device': buffer.identity.device, 'size': buffer.size,
-                'crc': [zlib.crc32(plane.tobytes()) for plane in planes],
-                'mappings': sum(entry.split()[4] == str(buffer.identity.inode) for entry in maps),
-                'fds': len(os.listdir('/proc/self/fd')), 'lines': len(maps),
-            })  # fmt: skip
+            seen.append(
+                {
+                    'inode': buffer.identity.inode,
+                    'device': buffer.identity.device,
+                    'size': buffer.size,
+                    'crc': [zlib.crc32(plane.tobytes()) for plane in planes],
+                    'mappings': sum(
+                        entry.split()[4] == str(buffer.identity.inode) for entry in maps
+                    ),
+                    'fds': len(os.listdir('/proc/self/fd')),
+                    'lines': len(maps),
+                }
+            )
     say(json.dumps(seen))
     sys.stdin.readline()
 

@@ -1,4 +1,8 @@
-"""What the tests of rung 2 share: a producer, raw sockets that speak docs/wire.md byte by byte, and waiting for another thread or process."""
+"""What the tests of rung 2 share.
+
+That is: a producer, raw sockets that speak docs/wire.md byte by byte, and waiting for another
+thread or process.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +122,7 @@ class RawPeer:
         self.socket.sendmsg([packet], control, socket.MSG_NOSIGNAL)
 
     def receive(self) -> tuple[bytes, list[int]]:
-        """The next packet and its descriptors; an empty one is EOF."""
+        """Return the next packet and its descriptors; an empty one is EOF."""
         while True:
             try:
                 packet, control, flags, _ = self.socket.recvmsg(
@@ -134,14 +138,14 @@ class RawPeer:
         return packet, list(fds)
 
     def receive_type(self) -> int:
-        """The type of the next packet, 0 for EOF; its descriptors are closed."""
+        """Return the type of the next packet, 0 for EOF; its descriptors are closed."""
         packet, fds = self.receive()
         for fd in fds:
             os.close(fd)
         return wire.message_type(packet) if packet else 0
 
     def receive_frame(self) -> FrameMessage:
-        """The next FRAME, past any BUFFERS."""
+        """Return the next FRAME, after any BUFFERS."""
         while True:
             packet, fds = self.receive()
             for fd in fds:
@@ -250,7 +254,7 @@ class FakeProducer:
 
 
 def receive(client: SharedMemoryClient) -> Frame:
-    """The client's next frame; waits on its descriptor, as its users do."""
+    """Return the client's next frame; wait on its descriptor, as its users do."""
     poller = select.poll()
     poller.register(client.fileno(), select.POLLIN)
     deadline = time.monotonic() + PATIENCE_S
@@ -264,7 +268,10 @@ def receive(client: SharedMemoryClient) -> Frame:
 
 
 def attempt(client: SharedMemoryClient) -> float | None:
-    """An attempt to connect, if one is due, until its end. Returns what :meth:`SharedMemoryClient.approach` does."""
+    """Make an attempt to connect, if one is due, until its end.
+
+    Return what :meth:`SharedMemoryClient.approach` returns.
+    """
     patience_s = client.approach()
     while (awaited := client.awaited) is not None:
         select.select([awaited], [], [], patience_s)
@@ -303,20 +310,24 @@ class Receiver:
 
 
 def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """A program of this folder in a process of its own."""
+    """Start a program of this folder in a process of its own."""
     environment = os.environ | {
         'PYTHONPATH': os.pathsep.join(
             [str(HERE), str(HERE.parents[2]), os.environ.get('PYTHONPATH', '')]
         )
     }
     return subprocess.Popen(
-        [sys.executable, str(HERE / program), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=environment, **options,
-    )  # fmt: skip
+        [sys.executable, str(HERE / program), *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **options,
+    )
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """The next line that *process* says."""
+    """Return the next line that *process* says."""
     assert process.stdout is not None
     text = process.stdout.readline()
     assert text, f'{process.args} ended with {process.wait()}'
@@ -330,7 +341,7 @@ def all_free(pool: BufferPool) -> bool:
 
 
 def settled(server: SharedMemoryServer, reason: str, count: int = 1) -> None:
-    """The server's thread has counted the end of *count* connections."""
+    """Wait until the server's thread has counted the end of *count* connections."""
     until(
         lambda: server.statistics().ended.get(reason) == count,
         f'{count} x {reason}, not {server.statistics()}',

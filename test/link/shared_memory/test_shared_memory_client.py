@@ -290,7 +290,7 @@ def test_it_connects_when_there_is_somebody_and_backs_off_while_not(
 def test_what_is_held_beyond_the_end_of_the_consumer_stays_as_it_is(
     forgets: bool, pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
 ) -> None:
-    """It could be in the callback that has ended its own subscription, or in an array that somebody keeps."""
+    """The holder may be the callback that has ended its own subscription, or a kept array."""
     for slot in pool.slots:
         slot.buffers[0].mapping()[:] = bytes(slot.buffers[0].size)
     for sequence in range(3):

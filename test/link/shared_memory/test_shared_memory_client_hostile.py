@@ -1,4 +1,7 @@
-"""Producers that break rules: every lie ends the connection. Those of the page's tables are in wire/test_wire_client.py."""
+"""Producers that break rules: every violation ends the connection.
+
+Those of the page's tables are in wire/test_wire_client.py.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak', 'form')
 
 
 def a_fd(kind: str) -> int:
-    """A descriptor of some kind, which the test closes."""
+    """Yield a descriptor of some kind, which the test closes."""
     if kind == 'pipe':
         read, write = os.pipe()
         os.close(write)

@@ -1,4 +1,7 @@
-"""A second of :mod:`wire_fuzz` for each seed, both directions and both forms; a minute altogether in the long form."""
+"""A second of :mod:`wire_fuzz` for each seed, both directions and both forms.
+
+The long form takes a minute altogether.
+"""
 
 from __future__ import annotations
 

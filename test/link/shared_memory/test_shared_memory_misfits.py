@@ -1,4 +1,7 @@
-"""A consumer that can't use what it gets: a failed trial import, or buffers of another kind than it asked for."""
+"""A consumer that can't use what it gets.
+
+A trial import fails, or the buffers are of another kind than it asked for.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +130,7 @@ def test_constraints_without_a_format_do_not_become_any_format() -> None:
 def test_buffers_of_before_the_newest_announcement_don_t_keep_from_trying_those_of_after_it(
     folder: Path,
 ) -> None:
-    """The announcement overtakes BUFFERS that were sent before: those wait in the socket."""
+    """The announcement overtakes BUFFERS that were sent before and wait in the socket."""
     importer = Importer(fails=True)
     with (
         FakeProducer(folder / 's') as fake,

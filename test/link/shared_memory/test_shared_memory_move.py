@@ -46,7 +46,7 @@ def server(pools: tuple[BufferPool, BufferPool], folder: Path) -> Iterator[Share
 
 
 def told(peer: RawPeer) -> list[tuple[MessageType, int]]:
-    """What has come, each with the uid of its slot."""
+    """Return what has come, each with the uid of its slot."""
     found = []
     while not peer.nothing_there():
         packet, fds = peer.receive()

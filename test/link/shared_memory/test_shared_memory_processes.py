@@ -1,7 +1,7 @@
-"""Rung 2 between processes: the same memory, and what is left when one of them is killed or stopped.
+"""Rung 2 between processes: the same memory, and what is left after a kill or a stop.
 
-The long form kills 200 consumers and 50 producers, and there the slowest has to be quick enough,
-not only the median. Figures are printed with ``-s``.
+The long form kills 200 consumers and 50 producers. There the slowest has to be quick enough, not
+only the median. Figures are printed with ``-s``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def consumers(server: SharedMemoryServer, name: str) -> list[str]:
 
 
 def check_times(what: str, taken_s: list[float], most_s: float) -> None:
-    """A busy machine is late; who wants the figure runs the long form on one that isn't."""
+    """Check times only in the long form, because a busy machine is late."""
     taken_s.sort()
     assert taken_s[-1] < most_s or not LONG, what
     print(
@@ -96,7 +96,7 @@ def mappings_of_frames() -> set[str]:
 
 @pytest.fixture(autouse=True)
 def others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another file's test has left in this process, until it is collected, is no frame of ours."""
+    """Collect what another file's test has left in this process: it is no frame of ours."""
     gc.collect()
     monkeypatch.setitem(OTHERS, 'mapped', mappings_of_frames())
 
@@ -185,7 +185,10 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
     timeout_s: float,
     fence_s: float | None,
 ) -> None:
-    """Three others go on meanwhile. ``fences``: as if devices were busy with what was held; ``default``: no slot is spare."""
+    """Three others go on meanwhile.
+
+    ``fences``: as if devices were busy with what was held; ``default``: no slot is spare.
+    """
     busy_until_ns: dict[object, int] = {}
 
     def busy(buffers: Sequence[DmaBuf], _: float) -> DeadlineFence:

@@ -1,4 +1,4 @@
-"""The producer's end, against raw sockets: who is let in, what is sent when, and what comes back."""
+"""The producer's end, against raw sockets: who is let in, what is sent, what comes back."""
 
 from __future__ import annotations
 
@@ -296,7 +296,10 @@ def test_another_pool_disconnects_and_another_slot_does_not(
 def test_a_consumer_goes_on_with_other_buffers_and_keeps_what_it_holds(
     pool: BufferPool, serve: Serve
 ) -> None:
-    """It holds one frame of before, and another one waits for it: both are good, and then the old slots are retired."""
+    """It holds one earlier frame, and another one waits for it.
+
+    Both are good, and then the old slots are retired.
+    """
     server = serve(pool)
     with RawPeer.welcomed(server.path, depth=1) as peer:
         held, _ = publish(server, pool, 0)
@@ -397,7 +400,7 @@ def test_the_door_decides_who_comes_in(pool: BufferPool, serve: Serve) -> None:
 def test_buffers_that_no_longer_fit_end_the_connection_with_the_reason(
     pool: BufferPool, serve: Serve
 ) -> None:
-    """The publisher's frames come from another pool already, while the server still serves the first."""
+    """The publisher's frames already come from another pool, while the server still serves the first."""
     server, wide = serve(pool), make_pool(1, compute_layout(NV12, 128, 16))
     with RawPeer.welcomed(server.path, requirements=Requirements(max_width=64)) as peer:
         publish(server, wide, 0)

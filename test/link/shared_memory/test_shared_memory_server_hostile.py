@@ -1,4 +1,7 @@
-"""Consumers that say nothing, never read or die. Those that break a rule are in wire/test_wire_producer.py."""
+"""Consumers that say nothing, never read or die.
+
+Those that break a rule are in wire/test_wire_producer.py.
+"""
 
 from __future__ import annotations
 

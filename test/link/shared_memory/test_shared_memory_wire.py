@@ -1,4 +1,4 @@
-"""docs/wire.md in code: what is packed is parsed again, and nothing that comes from outside breaks the parser."""
+"""The code of docs/wire.md: what is packed is parsed again, and no input breaks the parser."""
 
 from __future__ import annotations
 
@@ -66,12 +66,28 @@ def requirements(*values: Any) -> Requirements | None:
 
 
 REQUIREMENTS = st.builds(
-    requirements, st.lists(st.tuples(U32, U64), max_size=64, unique=True).map(tuple), st.integers(1, 3), ABOVE_0, ABOVE_0, U32, U32,
+    requirements,
+    st.lists(st.tuples(U32, U64), max_size=64, unique=True).map(tuple),
+    st.integers(1, 3),
+    ABOVE_0,
+    ABOVE_0,
+    U32,
+    U32,
     CONSTRAINTS.map(options_text),
-).filter(bool)  # fmt: skip
+).filter(bool)
 ID = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=32)
-HELLO = st.builds(wire.Hello, st.integers(1, 64), st.integers(1, 64), TEXT, st.just('') | ID, st.booleans(),
-                  REQUIREMENTS, st.integers(0, 1), st.integers(1, 9), st.booleans())  # fmt: skip
+HELLO = st.builds(
+    wire.Hello,
+    st.integers(1, 64),
+    st.integers(1, 64),
+    TEXT,
+    st.just('') | ID,
+    st.booleans(),
+    REQUIREMENTS,
+    st.integers(0, 1),
+    st.integers(1, 9),
+    st.booleans(),
+)
 WELCOME = st.builds(
     wire.Welcome, st.integers(1, 64), st.integers(1, 64), ID, st.integers(0, 65535)
 )
@@ -141,8 +157,18 @@ def test_options_say_every_constraint_that_has_no_field(constraints: BufferConst
 
 
 def test_the_fields_of_hello_say_what_they_can_and_options_the_rest() -> None:
-    npu = BufferConstraints('npu', formats=((1, 2),), stride_align=64, offset_align=4096, max_size=(640, 480), slots=3,
-                            max_slots=9, contiguous=True, devices=('/dev/npu',), memory_note='no IOMMU')  # fmt: skip
+    npu = BufferConstraints(
+        'npu',
+        formats=((1, 2),),
+        stride_align=64,
+        offset_align=4096,
+        max_size=(640, 480),
+        slots=3,
+        max_slots=9,
+        contiguous=True,
+        devices=('/dev/npu',),
+        memory_note='no IOMMU',
+    )
     assert Requirements.of(npu) == Requirements(
         ((1, 2),), 1, 64, 4096, 640, 480, 'device=/dev/npu; contiguous'
     )
@@ -150,7 +176,7 @@ def test_the_fields_of_hello_say_what_they_can_and_options_the_rest() -> None:
 
 
 def hello_with(options: bytes) -> bytes:
-    """A HELLO whose options are any bytes."""
+    """Return a HELLO whose options are any bytes."""
     packet = bytearray(wire.pack_hello(wire.Hello(1, 1)) + options)
     struct.pack_into('<H', packet, 2, len(packet))
     struct.pack_into('<I', packet, 52, len(options))
@@ -373,8 +399,15 @@ def test_types_and_sizes_are_those_of_the_page(name: str) -> None:
     heading = re.search(pattern, PAGE.read_text(encoding='utf-8'), re.MULTILINE)
     assert heading is not None
     assert MessageType[name] == int(heading[1])
-    sizes = {'HELLO': wire.HELLO, 'WELCOME': wire.WELCOME, 'REFUSED': wire.REFUSED, 'BUFFERS': wire.BUFFERS, 'FRAME': wire.FRAME,
-             'RELEASE': wire.RELEASE, 'BUFFER_RETIRED': wire.RETIRED}  # fmt: skip
+    sizes = {
+        'HELLO': wire.HELLO,
+        'WELCOME': wire.WELCOME,
+        'REFUSED': wire.REFUSED,
+        'BUFFERS': wire.BUFFERS,
+        'FRAME': wire.FRAME,
+        'RELEASE': wire.RELEASE,
+        'BUFFER_RETIRED': wire.RETIRED,
+    }
     assert sizes[name].size == int(heading[2])
     upper = {'HELLO': ' + 16·n + m', 'REFUSED': ' … 512', 'FRAME': ' … 327'}.get(name, '')
     assert heading[3] == upper
@@ -386,10 +419,25 @@ def test_the_fields_lie_where_the_page_says() -> None:
         2, 3, 'npu', 'ab', True, Requirements(((0x3231564E, 5),), 2, 64, 32, 1920, 1080)
     )
     by_hand = (
-        b'\1\0\x90\0\0\0\0\0' + b'ZCLK' + b'\1\0\1\0' + b'\2\0\0\0' + b'\3\0\0\0' + b'\1\0\0\0' + b'\2\0\0\0' + b'\x40\0\0\0'
-        + b'\x20\0\0\0' + b'\x80\7\0\0' + b'\x38\4\0\0' + b'\1\0\0\0' + b'\0\0\0\0' + b'ab'.ljust(32, b'\0') + b'npu'.ljust(40, b'\0')
-        + b'NV12' + b'\0\0\0\0' + b'\5\0\0\0\0\0\0\0'
-    )  # fmt: skip
+        b'\1\0\x90\0\0\0\0\0'
+        + b'ZCLK'
+        + b'\1\0\1\0'
+        + b'\2\0\0\0'
+        + b'\3\0\0\0'
+        + b'\1\0\0\0'
+        + b'\2\0\0\0'
+        + b'\x40\0\0\0'
+        + b'\x20\0\0\0'
+        + b'\x80\7\0\0'
+        + b'\x38\4\0\0'
+        + b'\1\0\0\0'
+        + b'\0\0\0\0'
+        + b'ab'.ljust(32, b'\0')
+        + b'npu'.ljust(40, b'\0')
+        + b'NV12'
+        + b'\0\0\0\0'
+        + b'\5\0\0\0\0\0\0\0'
+    )
     assert wire.pack_hello(hello) == by_hand
     frame = pack_frame(FrameMessage(1, 2, 3, -1, 5, 6, 7, 8, True), b'cam')
     by_hand = (

@@ -38,7 +38,7 @@ def mode(path: Path) -> int:
 
 
 def leave_dead_socket(path: Path) -> Path:
-    """What a killed producer leaves."""
+    """Leave what a killed producer leaves."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.bind(os.fspath(path))
         sock.listen()
@@ -122,7 +122,8 @@ def test_it_is_made_for_this_user_alone_or_for_a_group(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(('spoil', 'complaint'), [
-    (lambda path: path.symlink_to('.'), r'is a symbolic link or no folder'), (lambda path: path.touch(), r'or no folder'),
+    (lambda path: path.symlink_to('.'), r'is a symbolic link or no '
+        r'folder'), (lambda path: path.touch(), r'or no folder'),
     (lambda path: (path.mkdir(), path.chmod(0o755)), (r'is open to others \(mode 0755\); run '
                                                       r'.chmod 0700.')),
     (lambda path: (path.mkdir(), path.chmod(0o720)), r'is open to others \(mode 0720\)'),
@@ -283,7 +284,10 @@ def test_who_is_listened_to(uid: int, uids: tuple[int, ...], allowed: bool) -> N
 def test_a_stranger_is_refused_and_a_member_of_a_group_that_is_let_in_is_served(
     folder: Path, monkeypatch: pytest.MonkeyPatch, groups: list[int], served: bool
 ) -> None:
-    """As another user, if root runs this; otherwise the server takes itself for another user, and its own group for that of strangers."""
+    """A stranger is another user, if root runs this.
+
+    Otherwise the server takes itself for another user, and its own group for that of strangers.
+    """
     root = os.geteuid() == 0
     allowed = 77 if root else (os.getegid() if served else os.getegid() + 1)
     pool = make_pool(4)

@@ -1,7 +1,9 @@
-"""Mutated packets of a producer, received by the compiled steps and in plain Python: the same frames, ends and words, and no descriptor stays.
+"""Mutated packets of a producer, received by the compiled steps and in plain Python.
 
-A program as well: ``two_receivers.py COMPILED SEED PACKETS`` does it with a module that was built
-in another way, such as for a sanitizer.
+Both must give the same frames, ends and words, and leave no descriptor.
+
+It is a program as well: ``two_receivers.py COMPILED SEED PACKETS`` does it with a module that was
+built in another way, such as for a sanitizer.
 """
 
 from __future__ import annotations
@@ -85,7 +87,10 @@ def _outcome(form: ModuleType | None, messages: list[Message], seed: int) -> Ite
 
 
 def compare(seed: int, packets: int, compiled: ModuleType) -> Counter[str]:
-    """How often a conversation ended in which way, equally in both forms; ``frame``: how many frames came."""
+    """Return how often a conversation ended in which way, equally in both forms.
+
+    ``frame``: how many frames came.
+    """
     rng, layout, heap = random.Random(seed), make_layout(), SealedMemfd()
     gc.collect()
     before = len(os.listdir('/proc/self/fd'))
@@ -101,8 +106,12 @@ def compare(seed: int, packets: int, compiled: ModuleType) -> Counter[str]:
             messages.append((wire.pack_buffers(slot), [buffer.fileno()]))
         for number in range(12):
             said = FrameMessage(
-                number % 3 + 1, number // 3 + 1, *(rng.choice((0, 5, 2**63 - 1)) for _ in range(5)), number // 9, False
-            )  # fmt: skip
+                number % 3 + 1,
+                number // 3 + 1,
+                *(rng.choice((0, 5, 2**63 - 1)) for _ in range(5)),
+                number // 9,
+                False,
+            )
             messages.append(
                 (pack_frame(said, rng.choice(IDS[: rng.choice((3, 3, 3, 3, 3, 8))])), [])
             )

@@ -52,7 +52,7 @@ Message = tuple[bytes, list[int]]
 
 
 def mutate(rng: random.Random, messages: list[Message], spare: list[int]) -> list[Message]:
-    """A conversation with a few things wrong: bytes, lengths, descriptors, order."""
+    """Return a conversation with a few things wrong: bytes, lengths, descriptors, order."""
     messages = list(messages)
     for _ in range(rng.choice((0, 1, 1, 1, 2, 4))):
         if not messages:
@@ -243,9 +243,11 @@ class ClientFuzz:
         self.ends: dict[str, int] = {}
 
     def turn(self, rng: random.Random, spare: list[int]) -> None:
-        first = mutate(rng, [(wire.pack_welcome(wire.Welcome(4, 1, PUBLISHER)), [])], spare) if rng.random() < 0.2 else [
-            (wire.pack_welcome(wire.Welcome(4, 1, PUBLISHER)), [])
-        ]  # fmt: skip
+        first = (
+            mutate(rng, [(wire.pack_welcome(wire.Welcome(4, 1, PUBLISHER)), [])], spare)
+            if rng.random() < 0.2
+            else [(wire.pack_welcome(wire.Welcome(4, 1, PUBLISHER)), [])]
+        )
         conversation = mutate(rng, self.good, spare)
 
         def serve() -> None:
@@ -318,9 +320,12 @@ def fuzz(seed: int, seconds: float, folder: Path) -> dict[str, object]:
     for fd in spare:
         os.close(fd)
     return {
-        'turns': turns, 'refused': statistics.refused, 'protocol_errors': statistics.protocol_errors, 'ended': statistics.ended,
+        'turns': turns,
+        'refused': statistics.refused,
+        'protocol_errors': statistics.protocol_errors,
+        'ended': statistics.ended,
         'client': client.ends,
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The unixfd socket: GStreamer 1.26's own ``unixfdsrc`` at the other end, and peers that break the rules."""
+"""The unixfd socket: GStreamer 1.26's own ``unixfdsrc`` at the other end, and hostile peers."""
 
 from __future__ import annotations
 
@@ -77,9 +77,17 @@ def test_each_frame_is_the_camera_s_with_padded_rows_too(
     feed = make_feed(compute_layout(fourcc_code(name), *SIZE, stride_align=align))
     target = folder / 'pixels'
     reader = gst(
-        'unixfdsrc', f'socket-path={feed.server.path}', f'num-buffers={FRAMES}', '!', 'videoconvert', '!',
-        f'video/x-raw,format={wanted}', '!', 'filesink', f'location={target}',
-    )  # fmt: skip
+        'unixfdsrc',
+        f'socket-path={feed.server.path}',
+        f'num-buffers={FRAMES}',
+        '!',
+        'videoconvert',
+        '!',
+        f'video/x-raw,format={wanted}',
+        '!',
+        'filesink',
+        f'location={target}',
+    )
     until(feed.readers, lambda: reader.poll())
     publish_for(feed, FRAMES)
     assert reader.wait(60) == 0, reader.communicate()
@@ -163,7 +171,9 @@ def test_the_socket_of_a_killed_camera_is_taken_over(folder: Path) -> None:
     program = [sys.executable, str(Path(__file__).with_name('unixfd_kit.py')), str(path)]
     paths = os.pathsep.join(sys.path)
     for _ in range(CAMERA_KILLS + 1):
-        camera = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, env={**os.environ, 'PYTHONPATH': paths})  # fmt: skip
+        camera = subprocess.Popen(
+            program, stdout=subprocess.PIPE, text=True, env={**os.environ, 'PYTHONPATH': paths}
+        )
         assert camera.stdout is not None and camera.stdout.readline() == 'ready\n'
         assert path.stat().st_mode & 0o777 == 0o600
         reader = RawReader(path)

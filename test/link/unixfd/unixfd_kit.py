@@ -52,8 +52,13 @@ class Feed:
         self.pools: list[BufferPool] = []
         options = {'name': 'camera', 'window': 4, 'quarantine_s': 0.01} | options
         self.server = UnixfdServer(
-            self.key, path, ledger=self.ledger, report=self.said.append, warn=self.said.append, **options
-        )  # fmt: skip
+            self.key,
+            path,
+            ledger=self.ledger,
+            report=self.said.append,
+            warn=self.said.append,
+            **options,
+        )
         BUS.add_publisher(self.key, self.publisher)
         self.use(layout, slots)
 
@@ -83,14 +88,18 @@ class Feed:
             noise = np.random.default_rng([self.sequence, plane.offset]).bytes(plane.size)
             mapping[plane.offset : plane.offset + plane.size] = noise
         with Frame.publish_slot(
-            self.pool, slot, header=Header(self.sequence, 'camera'), colorimetry=BT601_LIMITED, sequence=self.sequence,
+            self.pool,
+            slot,
+            header=Header(self.sequence, 'camera'),
+            colorimetry=BT601_LIMITED,
+            sequence=self.sequence,
             captured_ns=time.monotonic_ns(),
-        ) as frame:  # fmt: skip
+        ) as frame:
             self.publisher.publish(frame)
         return True
 
     def picture(self, sequence: int) -> list[np.ndarray[Any, Any]]:
-        """The samples of frame *sequence* as rows of bytes, without what pads them."""
+        """Return the samples of frame *sequence* as rows of bytes, without what pads them."""
         layout, planes = self.pool.layout, []
         for plane, kind in zip(layout.planes, layout.format.planes, strict=True):
             noise = np.random.default_rng([sequence, plane.offset]).bytes(plane.size)
@@ -116,9 +125,13 @@ def gst(*words: str, **options: Any) -> subprocess.Popen[str]:
     """``gst-launch-1.0`` of GStreamer 1.26."""
     root = gstreamer_root.newer_root()
     return subprocess.Popen(
-        root.command('gst-launch-1.0', '-q', *words), env=gstreamer_root.with_environment(root.environment()),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options,
-    )  # fmt: skip
+        root.command('gst-launch-1.0', '-q', *words),
+        env=gstreamer_root.with_environment(root.environment()),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **options,
+    )
 
 
 def crcs(data: bytes, frame_bytes: int) -> list[int]:
@@ -138,7 +151,10 @@ class RawReader:
         self.socket.connect(os.fspath(path))
 
     def command(self) -> tuple[int, bytes]:
-        """The next command and its payload; -1 at the end. Its descriptors are closed."""
+        """Return the next command and its payload; -1 at the end.
+
+        Its descriptors are closed.
+        """
         try:
             head = self.socket.recv(8)
             if not head:
@@ -157,7 +173,7 @@ class RawReader:
         return number, payload
 
     def buffer(self) -> int:
-        """The id of the next buffer, past its caps."""
+        """Return the id of the next buffer, after its caps."""
         while True:
             number, payload = self.command()
             if number == 0:

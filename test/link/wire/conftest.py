@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the wire format: the C consumer, and a producer that is driven step by step."""
+"""Fixtures of the tests of the wire format: the C consumer, and a producer driven step by step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wire_spec import SpecServer
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine: an attempt of the package's consumer doesn't end before its test answers."""
+    """Let no attempt of the package's consumer end before its test answers."""
     monkeypatch.setattr('zc_perception.link.shared_memory.client.HANDSHAKE_S', 60.0)
 
 

@@ -91,7 +91,7 @@ class Announcement:
 
 
 def announcements(topic: str, domain: int) -> list[Announcement]:
-    """What the files of the folder announce on this topic."""
+    """Return what the files of the folder announce on this topic."""
     where = folder()
     try:
         names = sorted(os.listdir(where))
@@ -141,7 +141,10 @@ class Slot:
 
 
 def check_buffers(packet: bytes, fds: list[int], same_user: bool) -> tuple[int, Slot]:
-    """The slot of a BUFFERS message, all rules checked. The caller still owns the descriptors."""
+    """Return the slot of a BUFFERS message, all rules checked.
+
+    The caller still owns the descriptors.
+    """
     uid, width, height, fourcc, num_planes, modifier, num_buffers, kind = struct.unpack_from(
         '<QII4sIQII', packet, 8
     )
@@ -225,7 +228,7 @@ def sync(slot: Slot, what: int) -> None:
 
 
 def plane_crcs(slot: Slot) -> list[int]:
-    """A CRC of each plane's pixels, without the padding."""
+    """Return a CRC of each plane's pixels, without the padding."""
     sync(slot, 1)
     crcs = []
     for (index, stride, offset, _), (unit, x, y) in zip(
@@ -298,7 +301,7 @@ class Conversation:
             self._socket.send(packet)
 
     def _receive(self, expected: dict[int, tuple[int, int]]) -> tuple[int, bytes, list[int]]:
-        """The next packet, its header checked."""
+        """Return the next packet, its header checked."""
         room = socket.CMSG_SPACE(4 * 4)
         for attempt in (1, 2):
             try:

@@ -17,7 +17,9 @@ Event = dict[str, Any]
 
 
 class PageProcess:
-    """One of the two programs, whose output is always read. A context manager: what still runs at its end is killed.
+    """One of the two programs, whose output is always read.
+
+    A context manager: what still runs at its end is killed.
 
     :param folder: where the sockets are.
     """
@@ -47,7 +49,7 @@ class PageProcess:
                 self.events.append(json.loads(line))
 
     def told(self, event: str, **details: object) -> list[Event]:
-        """The lines so far of this kind with these details."""
+        """Return the lines until now of this kind with these details."""
         wanted = {'event': event, **details}
         return [each for each in list(self.events) if wanted.items() <= each.items()]
 

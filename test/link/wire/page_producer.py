@@ -216,7 +216,7 @@ class Wants:
 
 
 def parse_hello(packet: bytes, publisher_id: str) -> tuple[Wants, str]:
-    """What the consumer wants, and its name."""
+    """Return what the consumer wants, and its name."""
     number, length = struct.unpack_from('<HH', packet) if len(packet) >= 4 else (0, 0)
     if number != HELLO or length != len(packet) or length < 16:
         raise Refusal(RULE, 'this is no HELLO')

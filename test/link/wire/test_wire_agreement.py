@@ -1,7 +1,8 @@
-"""Two consumers that share no code, the package's and that of client/, meet the same conversations: both see a broken rule, or neither.
+"""Two consumers that share no code, the package's and client/'s, see the same conversations.
 
-First each rule that a producer can break, which the C consumer names. Then conversations that are
-altered at random: two seeds of 60 each, a hundred in the long form.
+Both see a broken rule, or neither. First comes each rule that a producer can break, which the C
+consumer names. Then conversations that are altered at random: two seeds of 60 each, a hundred in
+the long form.
 """
 
 from __future__ import annotations
@@ -109,7 +110,10 @@ def conversation(slots: list[Slot]) -> list[Message]:
 
 
 def alter(rng: random.Random, messages: list[Message], others: list[int]) -> list[Message]:
-    """Mostly one field of one message, to a value that is nearly right or at the end of a range."""
+    """Change mostly one field of one message.
+
+    The new value is nearly right, or at the end of a range.
+    """
     messages = list(messages)
     for _ in range(rng.choice((1, 1, 1, 2))):
         index = rng.randrange(len(messages))
@@ -153,7 +157,10 @@ def alter(rng: random.Random, messages: list[Message], others: list[int]) -> lis
 
 
 def say(listener: socket.socket, messages: list[Message]) -> None:
-    """Message by message: after a FRAME its RELEASE, or the consumer's end, so that no verdict is a matter of time."""
+    """Say message by message.
+
+    After a FRAME comes its RELEASE, or the consumer's end, so that no verdict is a matter of time.
+    """
     with listener.accept()[0] as peer, suppress(BrokenPipeError, ConnectionResetError):
         peer.settimeout(PATIENCE_S)
         peer.recv(spec.MAX_PACKET)

@@ -1,4 +1,7 @@
-"""client/ as another project takes it: installed, found by CMake and pkg-config, from C and from C++17; and its table of formats."""
+"""The folder client/ as another project takes it: installed, found by CMake and pkg-config.
+
+It is built from C and from C++17; its table of formats is tested, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The producer of client/, under the sanitizers of memory and of undefined behaviour, against consumers of every kind."""
+"""The producer of client/, under the sanitizers, against consumers of every kind.
+
+The sanitizers are those of memory and of undefined behaviour.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,12 @@ RESIZER = r"""
 #include "zc_client/zc_publisher.h"
 int main(int count, char **words) {
     zc_publisher *camera;
-    if (zc_publisher_open(&(zc_publisher_options){.topic = "/image_raw", .heap = "memfd"}, &camera) != 0) return 1;
+        if (zc_publisher_open(
+            &(zc_publisher_options){.topic = "/image_raw", .heap = "memfd"}, &camera) != 0) return 1;
     for (int i = 1; i < count; i++) {
         zc_image images[16];
         void *memory;
-        if (zc_image_linear(&images[0], ZC_FOURCC('N', 'V', '1', '2'), 64, 48, 1, 1) != 0) return 2;
+            if (zc_image_linear(&images[0], ZC_FOURCC('N', 'V', '1', '2'), 64, 48, 1, 1) != 0) return 2;
         images[0].kind = ZC_MEMFD, images[0].matrix = ZC_BT709, images[0].range = ZC_LIMITED, images[0].transfer = ZC_TRANSFER_BT709;
         if ((images[0].fds[0] = zc_memfd("resizer", images[0].buffer_size[0], &memory)) < 0) return 3;
         for (int k = 1; k < atoi(words[i]); k++) images[k] = images[0];
@@ -54,7 +58,10 @@ NOT_ALLOWED, CONSTRAINTS, BUSY, RULE, ANOTHER = range(2, 7)
 
 
 class Bar:
-    """``moving_bar`` as a program of its own. A context manager, at whose end it has to end without a complaint."""
+    """The program ``moving_bar``.
+
+    A context manager, at whose end the program has to end without a complaint.
+    """
 
     def __init__(
         self, program: Path, folder: Path, *, buffers: int = 12, rate: int = RATE
@@ -69,7 +76,7 @@ class Bar:
         )
 
     def announcement(self) -> dict[str, Any]:
-        """Waiting for it."""
+        """Return its announcement, once it is there."""
         assert self.process.stdout is not None
         return dict(json.loads(self.process.stdout.readline()))
 
@@ -82,7 +89,7 @@ class Bar:
         return len(os.listdir(f'/proc/{self.process.pid}/fd'))
 
     def end(self) -> str:
-        """What it says at its end, which the sanitizers let be without a leak."""
+        """Return what it says at its end; the sanitizers print any leak there."""
         self.process.send_signal(signal.SIGTERM)
         errors = self.process.communicate(timeout=60)[1]
         assert self.process.returncode == 0, errors
@@ -118,7 +125,10 @@ def right_crcs(sequence: int) -> list[int]:
 
 
 def check(frames: list[dict[str, Any]], summary: dict[str, Any]) -> None:
-    """Right pixels, in order; what a consumer lost on a busy machine, it was told of; one connection brought all of it."""
+    """Check for right pixels, in order.
+
+    A consumer on a busy machine was told what it lost; one connection brought all of it.
+    """
     numbers = [frame['sequence'] for frame in frames]
     assert [frame['crc'] for frame in frames] == [right_crcs(number) for number in numbers]
     assert numbers[-1] - numbers[0] + 1 - len(numbers) == sum(f['dropped'] for f in frames[1:])

@@ -1,4 +1,7 @@
-"""The package's consumer against a producer written from docs/wire.md alone: what it says is right, and what is wrong it notices."""
+"""The package's consumer against a producer written from docs/wire.md alone.
+
+What it says is right, and it notices what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ def meeting(
     answer: Callable[[Conversation], object] = Conversation.open,
     **options: object,
 ) -> Iterator[tuple[SharedMemoryClient, Conversation]]:
-    """A client that connects to *server*, which says *answer*."""
+    """Return a client that connects to *server*, which says *answer*."""
     client = SharedMemoryClient(server.path, name='client', **options)  # type: ignore[arg-type]
     with ThreadPoolExecutor(1) as pool:
         try:
@@ -79,9 +82,14 @@ def wait_for_end(client: SharedMemoryClient) -> str:
 def test_the_hello_is_what_the_page_says(server: SpecServer) -> None:
     hellos: list[spec.Hello] = []
     requirements = Requirements(
-        formats=((spec.NV12, 0), (spec.R8, 7)), memory=2, stride_align=64, offset_align=4096, max_width=1920, max_height=1080,
+        formats=((spec.NV12, 0), (spec.R8, 7)),
+        memory=2,
+        stride_align=64,
+        offset_align=4096,
+        max_width=1920,
+        max_height=1080,
         options='contiguous; cpu=read',
-    )  # fmt: skip
+    )
     options = {
         'publisher_id': 'p' * 32,
         'window': 5,
@@ -141,7 +149,7 @@ def test_frames_come_with_their_pixels_and_go_back(server: SpecServer, slot: Slo
 
 
 def refused(server: SpecServer, packet: bytes) -> RefusedError:
-    """What a consumer makes of a REFUSED."""
+    """Return what a consumer makes of a REFUSED."""
     greeting = Greeting(server.path, Hello(2, 1, 'client'), ())
     with server.accept() as conversation, pytest.raises(RefusedError) as caught:
         conversation.expect_hello()
@@ -190,7 +198,7 @@ def test_an_empty_packet_is_an_end_whatever_comes_with_it(
 def test_what_the_page_allows_and_the_consumer_ruled_out_it_refuses_by_name(
     server: SpecServer, slot: Slot, name: str
 ) -> None:
-    """What breaks a rule of the page it just leaves: test_wire_agreement.py."""
+    """It just leaves where a rule of the page is broken: test_wire_agreement.py."""
     with meeting(server, requirements=NV12_ALIGNED) as (client, conversation):
         conversation.send(lie(slot.image, **WRONG_BUFFERS[name][1]).pack(), slot.fds)
         why = wait_for_end(client)

@@ -1,4 +1,7 @@
-"""The package's producer, in a process of its own, against client/: neither knows more of the other than what docs/wire.md says."""
+"""The package's producer, in a process of its own, against client/.
+
+Neither knows more of the other than what docs/wire.md says.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ VERSION, NOT_ALLOWED, CONSTRAINTS, BUSY, RULE, ANOTHER = range(1, 7)
 
 @pytest.fixture
 def start_producer(folder: Path) -> Iterator[StartProducer]:
-    """Starts producers; the newest is at ``folder / 'newest'``, as its announcement would tell."""
+    """Start producers; the newest is at ``folder / 'newest'``, as its announcement would tell."""
     running: list[ProducerProcess] = []
 
     def run(publisher_id: str = 'a' * 32, **options: int) -> ProducerProcess:
@@ -128,7 +131,10 @@ def test_frames_stay_readable_after_the_producer_was_killed(
 
 
 def test_what_a_slow_consumer_loses_is_told(start_producer: StartProducer, start: Start) -> None:
-    """One that holds its window gets no more; with its leases back, another gets everything. Nobody else loses a frame."""
+    """A consumer that holds its window gets no more; once it has ended, another gets all.
+
+    No other consumer loses a frame.
+    """
     producer = start_producer()
     quick = start('--name', 'quick', '--frames', '40')
     slow = start('--name', 'slow', '--hold', '--window', '2')
@@ -200,7 +206,10 @@ def test_slots_whose_place_others_take_are_retired(
 
 @pytest.fixture(scope='module')
 def living_producer() -> Iterator[Callable[[], ProducerProcess]]:
-    """One producer that all of the bad consumers meet, one after the other; another one only where it didn't survive that."""
+    """Yield one producer that all of the bad consumers meet, one after the other.
+
+    There is another one only where it didn't survive.
+    """
     running: list[ProducerProcess] = []
 
     def living() -> ProducerProcess:

@@ -1,4 +1,7 @@
-"""Builds the consumer of the wire tests, which is client/ and a program on top of it, with the machine's C compiler."""
+"""Build the consumer of the wire tests: client/ and a program on top of it.
+
+The machine's C compiler builds it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ class CompilerError(Exception):
 
 
 def compiler() -> list[str]:
-    """The command in ``CC``, else ``cc``. Raises CompilerError where it isn't installed."""
+    """Return the command in ``CC``, else ``cc``.
+
+    Raises CompilerError where it isn't installed.
+    """
     command = shlex.split(environ.get('CC', '')) or ['cc']
     if shutil.which(command[0]) is None:
         raise CompilerError(
@@ -44,5 +50,5 @@ def build(target: Path, *programs: Path, flags: Sequence[str] = ()) -> Path:
 
 
 def build_consumer(folder: Path, flags: Sequence[str] = CHECKED) -> Path:
-    """The consumer's path, compiled into *folder*."""
+    """Return the consumer's path, compiled into *folder*."""
     return build(folder / 'wire_consumer', HERE / 'wire_consumer.c', flags=flags)

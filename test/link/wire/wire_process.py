@@ -13,7 +13,10 @@ FRAMES_READ, ENDED, USAGE, REFUSED, RULE_BROKEN = range(5)
 
 
 class ConsumerProcess:
-    """One run, whose output is always read. A context manager: what still runs at its end is killed."""
+    """One run, whose output is always read.
+
+    A context manager: what still runs at its end is killed.
+    """
 
     def __init__(self, program: Path, path: Path, *options: str) -> None:
         command = [str(program), '--socket', str(path), *options]
@@ -31,13 +34,13 @@ class ConsumerProcess:
         self._lines.put(None)
 
     def line(self, timeout_s: float = 60.0) -> dict[str, Any]:
-        """The next line, waiting for it."""
+        """Return the next line; wait for it."""
         text = self._lines.get(timeout=timeout_s)
         assert text is not None, f'the consumer ended with {self.process.wait(timeout_s)}'
         return dict(json.loads(text))
 
     def result(self, timeout_s: float = 60.0) -> tuple[int, list[dict[str, Any]], dict[str, Any]]:
-        """The exit code, the lines not yet taken by ``line``, and the summary.
+        """Return the exit code, the lines not yet taken by ``line``, and the summary.
 
         Fails where the consumer left a descriptor open or wrote to stderr.
         """
@@ -50,12 +53,12 @@ class ConsumerProcess:
         return code, lines, summary
 
     def errors(self) -> str:
-        """What it wrote to stderr until its end."""
+        """Return what it wrote to stderr until its end."""
         assert self.process.stderr is not None
         return self.process.stderr.read()
 
     def refusal(self) -> tuple[int, str]:
-        """The producer's code and text, of a consumer that was refused."""
+        """Return the producer's code and text to a consumer that was refused."""
         code, lines, _ = self.result()
         assert code == REFUSED, lines[-1:]
         return lines[-1]['refused'], lines[-1]['text']

@@ -1,9 +1,10 @@
-"""The package's producer in a process of its own: numbered frames of random pixels, told with their CRCs. Driven by ``ProducerProcess``.
+"""The package's producer in a process of its own, driven by ``ProducerProcess``.
 
-Reads commands from standard input, one JSON list for each line, and answers each with one line:
-``["publish", COUNT, [CONSUMER, ...]]`` publishes frames, each one only when the consumers of these
-names could take it, so that they lose none; ``["statistics"]``; ``["replace"]`` puts other buffers
-into all slots, once they are free.
+It publishes numbered frames of random pixels, and tells their CRCs. It reads commands from
+standard input, one JSON list for each line, and answers each with one line: ``["publish", COUNT,
+[CONSUMER, ...]]`` publishes frames, each one only when the consumers of these names could take it,
+so that they lose none; ``["statistics"]``; ``["replace"]`` puts other buffers into all slots, once
+they are free.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class ProducerProcess:
         return self._answer()
 
     def publish(self, count: int, *names: str) -> list[dict[str, Any]]:
-        """*count* frames, none of which the consumers called *names* lose. Tells sequence, stamp, frame_id and CRCs."""
+        """Publish *count* frames, none of which the consumers called *names* lose.
+
+        Return sequence, stamp, frame_id and CRCs.
+        """
         return list(self.ask('publish', count, names))
 
     def statistics(self) -> dict[str, Any]:
@@ -79,7 +83,7 @@ class ProducerProcess:
         self.process.wait()
 
     def close(self) -> None:
-        """Ends it in the orderly way."""
+        """End it in the orderly way."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         assert self.process.wait(PATIENCE_S) == 0
@@ -96,7 +100,7 @@ class ProducerProcess:
 
 
 def fill(frame: Frame, seed: int) -> list[int]:
-    """Writes random pixels, and says the CRC-32 of each plane."""
+    """Write random pixels, and return the CRC-32 of each plane."""
     source = np.random.default_rng(seed)
     with frame.map(write=True) as planes:
         for plane in planes:

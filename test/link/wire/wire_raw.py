@@ -26,7 +26,7 @@ class RawConsumer:
             socket.send_fds(self.socket, [packet], descriptors * [self.socket.fileno()])
 
     def wait_for(self, kind: int) -> bytes:
-        """The next packet of that type."""
+        """Return the next packet of that type."""
         while True:
             try:
                 data, fds, _, _ = socket.recv_fds(self.socket, spec.MAX_PACKET, 4)

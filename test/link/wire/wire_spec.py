@@ -1,7 +1,8 @@
-"""Rung 2's wire protocol a second time: tables, packing and checks written from docs/wire.md, not from the package.
+"""Rung 2's wire protocol a second time: written from docs/wire.md, not from the package.
 
-``SpecServer`` is a producer that a test drives step by step, and that says which rule a consumer
-broke. It shares no code with the package's producer, so what both agree on is what the page says.
+It has tables, packing and checks. ``SpecServer`` is a producer that a test drives step by step,
+and that says which rule a consumer broke. It shares no code with the package's producer, so what
+both agree on is what the page says.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _demand_text(raw: bytes, rule: str, allowed: str) -> bytes:
 
 
 def packet(kind: int, body: bytes, *, length: int | None = None, zero: int = 0) -> bytes:
-    """A message with its header; *length* and *zero* are for lies."""
+    """Return a message with its header; *length* and *zero* can make it lie."""
     return HEADER.pack(kind, HEADER.size + len(body) if length is None else length, zero) + body
 
 
@@ -87,9 +88,22 @@ class Hello:
 
     def pack(self) -> bytes:
         body = HELLO_BODY.pack(
-            MAGIC, self.min_version, self.max_version, self.window, self.depth, self.flags, self.memory, self.stride_align,
-            self.offset_align, self.max_width, self.max_height, len(self.formats), len(self.options), self.publisher_id, self.name,
-        )  # fmt: skip
+            MAGIC,
+            self.min_version,
+            self.max_version,
+            self.window,
+            self.depth,
+            self.flags,
+            self.memory,
+            self.stride_align,
+            self.offset_align,
+            self.max_width,
+            self.max_height,
+            len(self.formats),
+            len(self.options),
+            self.publisher_id,
+            self.name,
+        )
         return packet(
             HELLO,
             body
@@ -131,11 +145,21 @@ class Hello:
         _demand(all(zero == 0 for _, zero, _ in formats), 'reserved')
         _demand(low <= high, 'version')
         return cls(
-            low, high, window, depth, flags, memory, stride, offset, width, height,
-            _demand_text(publisher, 'publisher', '[ -~]*'), _demand_text(name, 'name', '[^\0\ufffd]*'),
+            low,
+            high,
+            window,
+            depth,
+            flags,
+            memory,
+            stride,
+            offset,
+            width,
+            height,
+            _demand_text(publisher, 'publisher', '[ -~]*'),
+            _demand_text(name, 'name', '[^\0\ufffd]*'),
             tuple((fourcc, modifier) for fourcc, _, modifier in formats),
             _demand_text(data[128 + 16 * count :], 'options', '[^\0\ufffd]*'),
-        )  # fmt: skip
+        )
 
 
 def welcome(
@@ -224,9 +248,17 @@ class Image:
         planes = [*self.planes, *self.tail_planes]
         sizes = [*self.sizes, *self.tail_sizes]
         body = BUFFERS_BODY.pack(
-            self.uid, self.width, self.height, self.fourcc, len(self.planes) if self.num_planes is None else self.num_planes, self.modifier,
-            len(self.sizes) if self.num_buffers is None else self.num_buffers, self.kind, *self.colour, *self.reserved,
-        )  # fmt: skip
+            self.uid,
+            self.width,
+            self.height,
+            self.fourcc,
+            len(self.planes) if self.num_planes is None else self.num_planes,
+            self.modifier,
+            len(self.sizes) if self.num_buffers is None else self.num_buffers,
+            self.kind,
+            *self.colour,
+            *self.reserved,
+        )
         body += b''.join(PLANE.pack(*plane) for plane in (planes + 4 * [(0, 0, 0, 0)])[:4])
         return packet(BUFFERS, body + struct.pack('<4Q', *(sizes + 4 * [0])[:4]))
 
@@ -304,7 +336,10 @@ class Conversation:
         self.refusal = ''
 
     def receive(self) -> bytes:
-        """One packet of the consumer, checked, and what it says done. Raises RuleBroken, ConsumerGone, TimeoutError."""
+        """Receive one packet of the consumer, check it, and do what it says.
+
+        Raises RuleBroken, ConsumerGone, TimeoutError.
+        """
         try:
             data, ancillary, flags, _ = self.socket.recvmsg(
                 MAX_PACKET, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC
@@ -366,7 +401,7 @@ class Conversation:
         return self.hello
 
     def open(self, *, window: int | None = None, publisher: bytes = b'spec-server') -> Hello:
-        """Takes the HELLO and says WELCOME, with what was asked."""
+        """Take the HELLO and say WELCOME, with what was asked."""
         hello = self.expect_hello()
         self.window = hello.window if window is None else window
         self.send(welcome(self.window, hello.depth, publisher))
@@ -378,7 +413,7 @@ class Conversation:
     def publish(
         self, slot: Slot, sequence: int, *, frame_id: bytes = b'camera', stamp_ns: int = 0
     ) -> None:
-        """Waits for a place in the window and for the slot, as a producer would keep them free."""
+        """Wait for a place in the window and for the slot, as a producer would keep them free."""
         while len(self.leases) >= self.window or slot.image.uid in self.leases:
             self.receive()
         slot.generation += 1

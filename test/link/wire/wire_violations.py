@@ -1,4 +1,7 @@
-"""What a producer can do wrong by docs/wire.md. For each: the rule's name as client/ tells it, and the messages or changed fields."""
+"""What a producer can do wrong by docs/wire.md.
+
+For each case: the rule's name as client/ tells it, and the messages or changed fields.
+"""
 
 from __future__ import annotations
 

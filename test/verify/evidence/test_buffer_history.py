@@ -18,7 +18,10 @@ STEP = 10 * MS
 def simulate(
     before: list[str], changes: list[tuple[str, bool]]
 ) -> tuple[list[KernelEvent], list[Counter[str]]]:
-    """Events of one buffer every 10 ms, and the truth after each of them; impossible detaches are left out."""
+    """Return events of one buffer every 10 ms, and the truth after each of them.
+
+    Impossible detaches are left out.
+    """
     state = Counter(before)
     events, truth = [], [Counter(state)]
     for device, attach in changes:

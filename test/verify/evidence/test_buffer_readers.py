@@ -1,4 +1,4 @@
-"""bufinfo and fdinfo, in trees of files."""
+"""The readers of bufinfo and fdinfo, in trees of files."""
 
 from __future__ import annotations
 
@@ -110,7 +110,10 @@ def test_any_bufinfo_is_read_back(objects: dict[int, tuple[int, list[str]]]) -> 
 
 
 def fake_process(proc: Path, pid: int, **links: tuple[str, str]) -> Path:
-    """Descriptors by number: where they lead, and their fdinfo. What a link leads to can't be there: its status is the fake's own."""
+    """Make descriptors by number: where they lead, and their fdinfo.
+
+    What a link leads to can't be there: its status is the fake's own.
+    """
     process = proc / str(pid)
     (process / 'fd').mkdir(parents=True)
     (process / 'fdinfo').mkdir()

@@ -1,4 +1,4 @@
-"""memmove where it really is, its end, and what samples say of programs that copy and that do not."""
+"""The place and end of memmove, and what samples say about programs that copy and that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Who has frames mapped, who holds memfds that frames of udmabuf may be made of, and pipes and rings that may hold their pages."""
+"""Which processes have frames mapped, and which hold memfds of which udmabuf may make frames.
+
+Also pipes and rings that may hold their pages.
+"""
 
 from __future__ import annotations
 
@@ -185,7 +188,10 @@ ctypes.CDLL(None).syscall({SYS_EXIT}, 0)
 
 @contextmanager
 def process_without_main_thread() -> Iterator[tuple[int, tuple[int, int]]]:
-    """A process of which a thread is left that has a memfd open and mapped: its pid, and the memfd's (st_dev, inode)."""
+    """Yield the pid of a process whose main thread has ended, and a memfd.
+
+    Another thread has the memfd open and mapped; the memfd is given by (st_dev, inode).
+    """
     with subprocess.Popen(
         [sys.executable, '-c', WITHOUT_MAIN_THREAD],
         stdin=subprocess.PIPE,
@@ -216,7 +222,10 @@ CAMERA = os.stat('/dev/null')
 
 
 def device_at(path: str, tmp_path: Path, permissions: str = 'rw-s') -> Path:
-    """A process that has mapped what it calls *path*: its folder. The mapping has the device and inode of CAMERA."""
+    """Yield the folder of a process that has mapped what it calls *path*.
+
+    The mapping has the device and inode of CAMERA.
+    """
     process = tmp_path / '5'
     process.mkdir()
     device = f'{os.major(CAMERA.st_dev):02x}:{os.minor(CAMERA.st_dev):02x}'
@@ -227,7 +236,7 @@ def device_at(path: str, tmp_path: Path, permissions: str = 'rw-s') -> Path:
 
 
 def seen_as_camera(tmp_path: Path, number: int = CAMERA.st_rdev) -> tuple[int, int]:
-    """Mappings, and what is not known."""
+    """Return the mappings, and what is not known."""
     scan = scan_maps(
         FrameMemory(cameras=frozenset(('/dev/video0',)), camera_numbers=frozenset((number,))),
         proc=tmp_path,
@@ -315,7 +324,7 @@ def test_a_pipe_with_room_in_use_for_a_page_may_hold_one(pipe: int) -> None:
 
 
 def ring(proc: Path, text: str) -> list[str]:
-    """What is found of a ring whose fdinfo is this."""
+    """Return what is found of a ring whose fdinfo is this."""
     for folder in ('fd', 'fdinfo'):
         (proc / '7' / folder).mkdir(parents=True)
     (proc / '7' / 'comm').write_text('reader\n')
