@@ -270,7 +270,7 @@ class Vehicle:
         (self.root / name).unlink()
 
     def tegra(self) -> None:
-        """JetPack 6: Linux 5.15."""
+        """Linux 5.15 as of JetPack 6."""
         self.write('proc/sys/kernel/osrelease', '5.15.148-tegra')
         self.write(
             'etc/nv_tegra_release', '# R36 (release), REVISION: 4.3, GCID: 1, BOARD: generic'

@@ -1,4 +1,7 @@
-"""Faults on purpose, and what the package promises of each: see :mod:`~faults.run_faults` and the modules, one per kind of fault."""
+"""Faults on purpose, and what the package promises about each.
+
+See :mod:`~faults.run_faults` and the modules, one per kind of fault.
+"""
 
 from __future__ import annotations
 

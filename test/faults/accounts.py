@@ -1,4 +1,7 @@
-"""Where the frames of a fault went, as the camera's log and the witness say it, and whether who stood by noticed anything."""
+"""Account for the frames of a fault, by the camera's log and the witness.
+
+Also find out whether a bystander noticed anything.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,13 @@ from dataclasses import dataclass, field
 WITNESS, INFERENCE = 'witness', 'inference'
 """Who may stand by; see :class:`~faults.harness.Fault`."""
 MOST_PAUSE_S = 1.0
-"""Without a frame, for who stands by, but for the time that nothing ran: two shared processors may keep any process from running."""
+"""How long a bystander may be without a frame, besides the time that nothing ran.
+
+Two shared processors may keep any process from running."""
 LEAST_RATE = 0.5
-"""Of the camera's frames, that it must publish: a camera that starves publishes less and loses nothing."""
+"""The share of the camera's frames that it must publish.
+
+A camera that starves publishes less and loses nothing."""
 
 
 @dataclass
@@ -34,7 +41,7 @@ class Stretch:
     sequence: int = -1
 
     def continued(self) -> Stretch:
-        """What comes behind its last frame, with nothing in it yet."""
+        """Return what comes after its last frame, with nothing in it yet."""
         before = self.dropped_before + self.dropped
         return Stretch(
             self.last_ns + 1,
@@ -94,10 +101,10 @@ def noticed(
     detection_pause_s: float,
     stalled_s: float = 0.0,
 ) -> dict[str, int]:
-    """What must be zero, of a fault of which *bystanders* notice nothing.
+    """Return what must be zero, for a fault of which *bystanders* notice nothing.
 
     :param no_slot: frames that the camera dropped since no slot was free.
-    :param pause_s: the longest of the witness's frames.
+    :param pause_s: the longest pause of the witness's frames.
     :param detection_pause_s: the longest of the detections.
     :param stalled_s: of the whole time, in which nothing was published since nothing ran.
     """

@@ -1,4 +1,4 @@
-"""Last of all: after everything that was done to them, the programs hold what they held at first."""
+"""Last of all: after all that was done to them, the programs hold what they held at first."""
 
 from __future__ import annotations
 

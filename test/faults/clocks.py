@@ -1,4 +1,6 @@
-"""The system's clock is set, forwards and back, while frames flow: for all processes at once, the witness among them, as on a machine.
+"""The system's clock is set, forwards and back, while frames flow.
+
+It is set for all processes at once, also for the witness, as on a real machine.
 
 ``python clocks.py FOLDER DOMAIN SEED short|long`` is that machine: run with the clock that can be
 set, it prints its outcome as JSON.
@@ -63,9 +65,13 @@ def machine(trial: Trial) -> None:
         'short' if trial.short else 'long',
     ]
     done = subprocess.run(
-        [sys.executable, __file__, *arguments], env=os.environ | {'LD_PRELOAD': str(library), _CLOCK: str(clock)}, capture_output=True,
-        text=True, timeout=300.0, check=False,
-    )  # fmt: skip
+        [sys.executable, __file__, *arguments],
+        env=os.environ | {'LD_PRELOAD': str(library), _CLOCK: str(clock)},
+        capture_output=True,
+        text=True,
+        timeout=300.0,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     trial.outcome.frames_in, trial.outcome.frames_out = found['frames_in'], found['frames_out']
@@ -75,7 +81,7 @@ def machine(trial: Trial) -> None:
 
 
 def main() -> None:
-    """The machine whose clock is set."""
+    """Run the machine whose clock is set."""
     folder, domain, seed, form = sys.argv[1:]
     with Stage(Path(folder), int(domain)) as stage:
         each = Fault(

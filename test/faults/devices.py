@@ -1,4 +1,7 @@
-"""Cameras that break, go away or say nothing, cards that are pulled or hang: on doubles here, on a real kernel's devices in the rig."""
+"""Cameras that break, go away or say nothing, cards that are pulled or hang.
+
+Here they are doubles; in the rig they are devices of a real kernel.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Books:
-    """What a fleet's camera and its inference node have counted, each for itself, while nothing flows.
+    """What a fleet's camera and inference node have each counted, while nothing flows.
 
     :ivar no_device: frames that came while the accelerator was opened anew.
     """
@@ -50,7 +53,10 @@ class Books:
 
     @classmethod
     def of(cls, nodes: Fleet) -> Books:
-        """Once the camera says nothing and every frame of it is done with; it says nothing afterwards, too."""
+        """Return the counts once the camera says nothing and all its frames are done with.
+
+        The camera says nothing afterwards, too.
+        """
         nodes.camera.silent.clear()
         nodes.camera.mode = 'silent'
         nodes.until(nodes.camera.silent.is_set, 'no frame comes')
@@ -140,7 +146,8 @@ def accelerator(trial: Trial) -> None:
 
 @fault('devices of a real kernel', 'jobs that fail, cards and cameras that are pulled, '
                                    'consumers killed with imports: frames go on, '
-       'the kernel keeps no dma-buf and no attachment', staged=False, long_only=True, needs='a kernel rig')  # fmt: skip
+       'the kernel keeps no dma-buf and no '
+           'attachment', staged=False, long_only=True, needs='a kernel rig')  # fmt: skip
 def rig(trial: Trial) -> None:
     from rig import Rig, RigUnavailable
     from rig.guest import camera_kit

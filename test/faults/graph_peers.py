@@ -1,4 +1,7 @@
-"""Strangers in the ROS graph: bytes that are no message, announcements that lie, bad producers, impossible pictures and boxes."""
+"""Strangers in the ROS graph.
+
+Bytes that are no message, announcements that lie, bad producers, impossible pictures and boxes.
+"""
 
 from __future__ import annotations
 
@@ -64,12 +67,32 @@ def lies(socket: str) -> list[str]:
     )
     nested = '[' * 100_000
     changed: list[dict[str, Any]] = [
-        {'version': 2}, {'version': '1'}, {'version': None}, {'publisher_id': ''}, {'publisher_id': '../../etc/passwd'},
-        {'publisher_id': 'x' * 10_000}, {'publisher_id': '\0'}, {'host_id': 5}, {'socket': 'relative'}, {'socket': '/' + 'x' * 500},
-        {'socket': '/dev/null'}, {'socket': '/tmp'}, {'socket': '/nowhere/at/all.sock'}, {'socket': '\0abstract'}, {'socket': '/\ud800'},
-        {'width': -1}, {'width': 0}, {'width': 1e300}, {'width': True}, {'height': 2**70}, {'formats': 'NV12'}, {'formats': [7]},
-        {'formats': []}, {'formats': ['XXXX:0xffffffffffffffff'] * 1000}, {'heap': None},
-    ]  # fmt: skip
+        {'version': 2},
+        {'version': '1'},
+        {'version': None},
+        {'publisher_id': ''},
+        {'publisher_id': '../../etc/passwd'},
+        {'publisher_id': 'x' * 10_000},
+        {'publisher_id': '\0'},
+        {'host_id': 5},
+        {'socket': 'relative'},
+        {'socket': '/' + 'x' * 500},
+        {'socket': '/dev/null'},
+        {'socket': '/tmp'},
+        {'socket': '/nowhere/at/all.sock'},
+        {'socket': '\0abstract'},
+        {'socket': '/\ud800'},
+        {'width': -1},
+        {'width': 0},
+        {'width': 1e300},
+        {'width': True},
+        {'height': 2**70},
+        {'formats': 'NV12'},
+        {'formats': [7]},
+        {'formats': []},
+        {'formats': ['XXXX:0xffffffffffffffff'] * 1000},
+        {'heap': None},
+    ]
     return [
         '',
         'null',
@@ -262,10 +285,19 @@ def bad_detections() -> list[Detection2DArray]:
 def messages(trial: Trial) -> None:
     stage = trial.stage
     programs = [
-        Running('inference_node', *parameters(model='hog'), '-r', 'image_raw:=strange', '-r', 'detections:=strange_boxes',
-                '-r', '__node:=inference_2', domain=stage.domain),
+        Running(
+            'inference_node',
+            *parameters(model='hog'),
+            '-r',
+            'image_raw:=strange',
+            '-r',
+            'detections:=strange_boxes',
+            '-r',
+            '__node:=inference_2',
+            domain=stage.domain,
+        ),
         Running('overlay_node', '--ros-args', '-r', '__node:=overlay', domain=stage.domain),
-    ]  # fmt: skip
+    ]
     with contextlib.ExitStack() as ending:
         for program in programs:
             ending.enter_context(program)

@@ -102,7 +102,7 @@ class Trial:
 
     @property
     def stage(self) -> Stage:
-        """The programs that this happens to."""
+        """The programs to which this happens."""
         assert self._stage is not None, 'the fault is not staged'
         return self._stage
 
@@ -119,11 +119,11 @@ class Trial:
         self.outcome.zero[otherwise] += not condition
 
     def leaked(self, excess: Counter[str]) -> None:
-        """What is held more than before."""
+        """Report what is held in addition to before."""
         self.outcome.leaks.update(excess)
 
     def note(self, what: str, value: float | str) -> None:
-        """A figure without a bar."""
+        """Note a figure without a limit."""
         self.outcome.figures[what] = round(value, 3) if isinstance(value, float) else value
 
     def worst(self, what: str, value: float) -> None:
@@ -132,7 +132,10 @@ class Trial:
         self.note(what, max(float(before), value))
 
     def frames(self, frames_in: int, frames_out: int, **drops: int) -> None:
-        """Frames that came and went; what is neither out nor dropped for a reason is unaccounted for, and must not be."""
+        """Count frames that came and went.
+
+        A frame that is neither out nor dropped for a reason is unaccounted for, which must not be.
+        """
         self.outcome.frames_in += frames_in
         self.outcome.frames_out += frames_out
         self.outcome.drops.update(
@@ -143,7 +146,7 @@ class Trial:
         )
 
     def absent(self, why: str) -> None:
-        """It can't be done here.
+        """Say that it can't be done here.
 
         :raises Absent: always.
         """

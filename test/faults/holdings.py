@@ -1,4 +1,7 @@
-"""What a process holds, read from outside in ``/proc``: descriptors by kind, threads, mappings of frames, sockets, memory."""
+"""What a process holds, read from outside in ``/proc``.
+
+That is: descriptors by kind, threads, mappings of frames, sockets, memory.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def threads(pid: int) -> int:
 
 
 def frame_mappings(pid: int) -> int:
-    """Mappings of frame buffers."""
+    """Return the mappings of frame buffers."""
     return Path(f'/proc/{pid}/maps').read_text(encoding='utf-8', errors='replace').count(FRAME)
 
 
@@ -66,7 +69,10 @@ def resident_bytes(pid: int) -> int:
 
 
 def frame_buffers(pids: Collection[int]) -> set[int]:
-    """Inodes of the frame buffers that some of these processes keep alive: what there is of them in the kernel."""
+    """Return the inodes of the frame buffers that any of these processes keeps alive.
+
+    These are all that there are in the kernel.
+    """
     found: set[int] = set()
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -90,7 +96,10 @@ def is_ours(kind: str) -> bool:
 
 
 def holding(pid: int) -> Counter[str]:
-    """Descriptors, threads and mappings by kind; the least of some looks, since a frame on its way has some for a moment."""
+    """Return descriptors, threads and mappings by kind: the least of some looks.
+
+    A frame on its way has some for a moment.
+    """
     looks = []
     for _ in range(12):
         found = Counter(
@@ -106,19 +115,26 @@ def holding(pid: int) -> Counter[str]:
 
 
 def with_slots(held: Counter[str], slots: int) -> Counter[str]:
-    """A slot costs a descriptor, a mapping and the mapping's descriptor at its first use in a process, whenever that is."""
+    """Return *held* with slots added.
+
+    A slot costs a descriptor, a mapping and the mapping's descriptor at its first use in a
+    process, whenever that is.
+    """
     return held | Counter({'frame mappings': slots, 'fd /memfd:zc_frame': 2 * slots})
 
 
 def excess(before: Mapping[str, int], now: Mapping[str, int]) -> Counter[str]:
-    """What is held more than *before*."""
+    """Return what is held in addition to *before*."""
     return Counter(now) - Counter(before)
 
 
 def settled_excess(
     before: Mapping[str, int], look: Callable[[], Mapping[str, int]], patience_s: float = 60.0
 ) -> Counter[str]:
-    """What is still held more than *before* after some patience: threads end, sockets close and memory is unmapped in their own time."""
+    """Return what is still held in addition to *before* after some patience.
+
+    Threads end, sockets close and memory is unmapped in their own time.
+    """
     deadline = time.monotonic() + patience_s
     while (found := excess(before, look())) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments, with leases held in other processes, and how everybody else gets on."""
+"""SIGKILL at random moments, with leases held in other processes; the others must go on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from faults.witness import Witness
 
 
 class Forker:
-    """A process that forks consumers on command, each in milliseconds; see ``test/link/shared_memory/link_process.py``."""
+    """A process that forks consumers on command, each in milliseconds.
+
+    See ``test/link/shared_memory/link_process.py``.
+    """
 
     def __init__(self, socket: Path, mode: str, count: int) -> None:
         self.process: subprocess.Popen[str] = start(
@@ -30,7 +33,7 @@ class Forker:
         )
 
     def fork(self) -> int:
-        """A new consumer's pid."""
+        """Fork a consumer; return its pid."""
         assert self.process.stdin is not None
         self.process.stdin.write('\n')
         self.process.stdin.flush()

@@ -27,7 +27,9 @@ _CONTEXT_EVERY = 50
 MOST_CUT = 3
 """Frames that a life's end may cut off: one in the camera's hand, one that waits, one in work."""
 MOST_KILOBYTES = 12.0
-"""Memory that a life may leave: rclpy and the middleware keep some of what they allocate for a node."""
+"""Memory that a life may leave.
+
+rclpy and the middleware keep some of what they allocate for a node."""
 # Of fewer, what the allocator keeps for later is more than what is left behind.
 _JUDGED_LIVES = 500
 
@@ -44,9 +46,13 @@ def thousand(trial: Trial) -> None:
     count = trial.times(20, 1000)
     with own_sockets(trial.folder):
         done = subprocess.run(
-            [sys.executable, __file__, str(count)], env=os.environ | {'ROS_DOMAIN_ID': str(trial.domain)}, capture_output=True, text=True,
-            timeout=3600.0, check=False,
-        )  # fmt: skip
+            [sys.executable, __file__, str(count)],
+            env=os.environ | {'ROS_DOMAIN_ID': str(trial.domain)},
+            capture_output=True,
+            text=True,
+            timeout=3600.0,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     for kind, more in excess(found['before'], found['after']).items():
@@ -111,9 +117,11 @@ def main() -> None:
             until(lambda: inference.processed >= 3 or group.failure)
             assert group.failure is None, group.failure
         counted = {
-            'captured': capture._counters.total().captured, 'processed': inference.processed, 'failed': inference.failed,
+            'captured': capture._counters.total().captured,
+            'processed': inference.processed,
+            'failed': inference.failed,
             'dropped': subscription.statistics().dropped,
-        }  # fmt: skip
+        }
         cut = counted['captured'] - sum(
             count for name, count in counted.items() if name != 'captured'
         )
@@ -150,8 +158,18 @@ def main() -> None:
     grown = resident_bytes(os.getpid()) - began_bytes
     context.try_shutdown()
     sockets = len(list(Path(os.environ['ZC_RUNTIME_DIR']).glob('*')))
-    print(json.dumps({'before': before, 'after': after, 'ms': taken_s * 1e3 / count, 'kilobytes': grown / 1e3 / count, 'sockets': sockets,
-                      **totals}))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                'before': before,
+                'after': after,
+                'ms': taken_s * 1e3 / count,
+                'kilobytes': grown / 1e3 / count,
+                'sockets': sockets,
+                **totals,
+            }
+        )
+    )
 
 
 if __name__ == '__main__':

@@ -1,4 +1,7 @@
-"""What came of a fault, as ``build/faults/result.json`` has it; ``result.schema.json`` is its format."""
+"""What came of a fault, as ``build/faults/result.json`` has it.
+
+``result.schema.json`` is its format.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +81,10 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        """Whether something was measured and no promise was broken. What is absent for want of a part of the machine is said, and isn't
-        broken; see :class:`~faults.harness.Fault`.
+        """Whether something was measured and no promise was broken.
+
+        What is absent because the machine lacks a part is reported, and isn't broken; see
+        :class:`~faults.harness.Fault`.
         """
         found = {outcome.status for outcome in self.outcomes}
         return HELD in found and BROKEN not in found

@@ -1,4 +1,6 @@
-"""Garbage in place of a parameter file: a program ends with 2 and one line that says what is wrong, or starts, where nothing is.
+"""Garbage in place of a parameter file.
+
+A program ends with 2 and one line that says what is wrong, or starts, if nothing is wrong.
 
 The garbage: our own files with something wrong, YAML of any shape, and what is no YAML at all.
 """
@@ -30,9 +32,36 @@ from faults.program import own_sockets, Running
 CONFIG = Path(__file__).resolve().parents[2] / 'config'
 CORPUS = Path(__file__).resolve().parents[1] / 'fuzz' / 'corpus' / 'parameters'
 
-_VALUES = ['~', '', '{}', '[]', '[[1]]', '[1, a]', '"\\0"', '.nan', '-1', '1e999', '9' * 20, '0x', '*a', '&a', '!!python/none',
-           '!!python/object/apply:os.system ["true"]', "'", '"', '|', '>', '? a', '- b', '\t', 'yes', 'null', '2020-01-01', '{a: {b: 1}}',
-           'x' * 5000]  # fmt: skip
+_VALUES = [
+    '~',
+    '',
+    '{}',
+    '[]',
+    '[[1]]',
+    '[1, a]',
+    '"\\0"',
+    '.nan',
+    '-1',
+    '1e999',
+    '9' * 20,
+    '0x',
+    '*a',
+    '&a',
+    '!!python/none',
+    '!!python/object/apply:os.system ["true"]',
+    "'",
+    '"',
+    '|',
+    '>',
+    '? a',
+    '- b',
+    '\t',
+    'yes',
+    'null',
+    '2020-01-01',
+    '{a: {b: 1}}',
+    'x' * 5000,
+]
 _scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 _names = st.sampled_from(
     ['/**', '/**/capture', 'capture', 'ros__parameters', 'width', 'model', 'slots', '']
@@ -110,7 +139,7 @@ _TIMEOUT_S = 30.0
 
 
 def verdict(program: str, code: int, output: str) -> str:
-    """What is wrong with how a program took it; empty: nothing."""
+    """Say what is wrong with how a program took it; empty: nothing."""
     if 'Traceback' in output:
         return 'a traceback'
     if code == 0:
@@ -186,7 +215,7 @@ def _judge(trial: Trial, ends: Counter[str], program: str, path: Path, running: 
 
 
 def _forked(program: str, path: str) -> tuple[int, str]:
-    """The exit code and the output of a child that runs *program*."""
+    """Return the exit code and the output of a child that runs *program*."""
     output = Path(path).with_suffix('.out')
     pid = os.fork()
     if not pid:
@@ -227,7 +256,10 @@ def _forked(program: str, path: str) -> tuple[int, str]:
 
 
 def main() -> None:
-    """``python parameter_files.py SEED FILE …``: a line for each, the exit code, or what is wrong."""
+    """Run ``python parameter_files.py SEED FILE …``.
+
+    It prints a line for each: the exit code, or what is wrong.
+    """
     from zc_perception.nodes import perception  # the forked ones find it imported
 
     assert perception

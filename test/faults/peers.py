@@ -1,4 +1,7 @@
-"""Who speaks rung 2's socket wrongly: garbage, other versions, floods of descriptors and of connections, half a conversation, silence."""
+"""Peers that speak wrongly at rung 2's socket.
+
+Garbage, other versions, floods of descriptors and of connections, half a conversation, silence.
+"""
 
 from __future__ import annotations
 

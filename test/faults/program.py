@@ -1,4 +1,7 @@
-"""The package's console scripts as a user would start them, for faults: with variables, wrappers and signals of one's own."""
+"""The package's console scripts as a user would start them, for faults.
+
+Variables, wrappers and signals can be given.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,15 @@ class Running(Program):
     ) -> None:
         command = [sys.executable, *args] if name == 'python' else [str(BIN / name), *args]
         self.process = subprocess.Popen(
-            [*wrapper, *command], env=environment(domain) | dict(variables or {}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            stdin=subprocess.PIPE, text=True, errors='replace', start_new_session=True,
-        )  # fmt: skip
+            [*wrapper, *command],
+            env=environment(domain) | dict(variables or {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.PIPE,
+            text=True,
+            errors='replace',
+            start_new_session=True,
+        )
         self.lines: list[str] = []
         self._ready = threading.Event()
         self._ready_marks: tuple[str, ...] = ()
@@ -51,7 +60,7 @@ class Running(Program):
         return self.process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """A signal."""
+        """Send a signal."""
         self.process.send_signal(number)
 
     def ended(self) -> bool:
@@ -85,7 +94,10 @@ class Running(Program):
 
 @contextlib.contextmanager
 def own_sockets(folder: Path) -> Iterator[Path]:
-    """A folder for sockets of our own below *folder*, whose name must be short; logs go to *folder*, too, and ROS stays on this machine."""
+    """Give this process a folder for sockets below *folder*, whose name must be short.
+
+    Logs go to *folder*, too, and ROS stays on this machine.
+    """
     sockets = folder / 's'
     sockets.mkdir(mode=0o700, exist_ok=True)
     names = {

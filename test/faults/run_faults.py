@@ -1,10 +1,10 @@
-"""``make faults``: every fault, what was promised of it, and what came of it; writes ``build/faults/result.json``.
+"""``make faults``: do every fault, and write ``build/faults/result.json``.
 
     python test/faults/run_faults.py [--short] [--only WORD …] [--seed N] [--json FILE] [--list]
 
-Exit 0 if everything is zero that must be zero, 1 if not or if nothing could be measured, 2 for
-wrong use. What is absent for want of a part of the machine (QEMU, root, a compiler) is named at
-the end.
+The result says what was promised of each fault, and what came of it. Exit 0 if everything is zero
+that must be zero, 1 if not or if nothing could be measured, 2 for wrong use. What is absent
+because the machine lacks a part (QEMU, root, a compiler) is named at the end.
 """
 
 from __future__ import annotations
@@ -29,21 +29,37 @@ from faults.outcome import BROKEN, Outcome, Result
 from faults.stage import Stage
 
 MODULES = (
-    'kills', 'hangs', 'slowness', 'scarcity', 'clocks', 'devices', 'peers', 'graph_peers', 'parameter_files', 'lives', 'soak', 'books',
-)  # fmt: skip
+    'kills',
+    'hangs',
+    'slowness',
+    'scarcity',
+    'clocks',
+    'devices',
+    'peers',
+    'graph_peers',
+    'parameter_files',
+    'lives',
+    'soak',
+    'books',
+)
 
 
 def all_faults() -> dict[str, Fault]:
-    """By name, in the order in which they are done: on the stage last, since what is left in this process may not be the witness's."""
+    """Return the faults by name, in the order in which they are done.
+
+    Those on the stage come last, since what is left in this process may not be the witness's.
+    """
     for module in MODULES:
         importlib.import_module(f'faults.{module}')
     return {name: FAULTS[name] for name in sorted(FAULTS, key=lambda name: FAULTS[name].staged)}
 
 
 class Theatre:
-    """Where faults are done: a stage for those that share one, a domain of its own for each of the others. A stage on which a promise was
-    broken is replaced, so that the next fault does not suffer from it. Ends with what it was
-    entered with.
+    """The place where faults are done.
+
+    There is a stage for those that share one, and a domain of its own for each of the others. A
+    stage on which a promise was broken is replaced, so that the next fault does not suffer from
+    it. At the end the process is as it was at the beginning.
     """
 
     def __init__(self, *, seed: int = 1, short: bool) -> None:
@@ -69,7 +85,7 @@ class Theatre:
             stage.close()
 
     def do(self, each: Fault) -> Outcome:
-        """A fault, and what came of it."""
+        """Do a fault; return what came of it."""
         folder = self._folder / str(self._done)
         self._done += 1
         if each.staged:

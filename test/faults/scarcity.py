@@ -1,7 +1,7 @@
-"""Nothing left: descriptors (RLIMIT_NOFILE), address space (RLIMIT_AS), disk (a small tmpfs). The kernel says no, to programs that run.
+"""Nothing left: descriptors (RLIMIT_NOFILE), address space (RLIMIT_AS), disk (a small tmpfs).
 
-Limits are lowered and lifted from outside, by prlimit(2); only the soft one, which needs no
-privilege.
+The kernel refuses these to programs that run. Limits are lowered and lifted from outside, by
+prlimit(2); only the soft one, which needs no privilege.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from zc_perception.link.shared_memory.protocol import MessageType
 
 @contextlib.contextmanager
 def limited(pid: int, which: int, soft: int) -> Iterator[None]:
-    """A process's soft limit, lower for a while."""
+    """Lower a process's soft limit for a while."""
     before = resource.prlimit(pid, which)
     resource.prlimit(pid, which, (soft, before[1]))
     try:
@@ -117,8 +117,13 @@ def emfile_inference(trial: Trial) -> None:
             trial.must(stage.inference.alive, 'consumers that ended')
             # What was said while the camera was off has another reason.
             witness.forget_diagnostics()
-            stage.meanwhile(lambda: (witness.level('inference: link') or 0) > 0 and "'ulimit -n'" in witness.text('inference: link'),
-                            'the reason is said')  # fmt: skip
+            stage.meanwhile(
+                lambda: (
+                    (witness.level('inference: link') or 0) > 0
+                    and "'ulimit -n'" in witness.text('inference: link')
+                ),
+                'the reason is said',
+            )
             trial.note('what is said', witness.text('inference: link'))
         began = time.monotonic()
         witness.expect(1, 1)
@@ -226,7 +231,10 @@ def enomem_capture(trial: Trial) -> None:
 
 
 def small_disk(folder: Path, options: str, afterwards: str = '') -> list[str]:
-    """A command that runs another one with a small tmpfs at *folder*, which nobody else sees."""
+    """Return a command that runs another one with a small tmpfs at *folder*.
+
+    No other process sees the tmpfs.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rights = '-m' if os.geteuid() == 0 else '-Urm'
     script = (
@@ -286,9 +294,14 @@ def enospc_others(trial: Trial) -> None:
     with own_sockets(trial.folder), contextlib.ExitStack() as ending:
         # The folder itself is the only inode. The name keeps its services apart from the camera's.
         sockets = Running(
-            'capture_node', *parameters(**ROOMY), '-r', '__node:=full', domain=trial.domain, variables={'ZC_RUNTIME_DIR': str(disk)},
+            'capture_node',
+            *parameters(**ROOMY),
+            '-r',
+            '__node:=full',
+            domain=trial.domain,
+            variables={'ZC_RUNTIME_DIR': str(disk)},
             wrapper=small_disk(disk, 'size=64k,nr_inodes=1'),
-        )  # fmt: skip
+        )
         ending.enter_context(sockets)
         sockets.start()
         witness = Witness(trial.domain, frames=False)

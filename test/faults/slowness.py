@@ -1,4 +1,7 @@
-"""Consumers that are slow, full or never read: they lose frames, are told how many, and nobody else notices."""
+"""Consumers that are slow, full or never read.
+
+They lose frames and are told how many; no other consumer notices.
+"""
 
 from __future__ import annotations
 

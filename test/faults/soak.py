@@ -1,12 +1,14 @@
-"""``make soak``: four cameras in one process for half an hour, a consumer killed every 5 s with frames in its hands, parameters changed
-every second.
+"""``make soak``: four cameras in one process for half an hour.
+
+A consumer is killed every 5 s with frames in its hands, and parameters are changed every second.
 
     python test/faults/soak.py [--minutes 30] [--csv FILE]
 
-A line for each minute; exit 0 if the process's memory has grown by no more than 0.5 MB since it
-was warm, its descriptors and threads not at all, the middleware's descriptors by no more than 10,
-if it never held more frame buffers, or mappings and descriptors of them, than its cameras have
-slots, took every change of a parameter, and no camera's detections ever stopped for more than 2 s.
+It prints a line for each minute. Exit 0 if all of the following hold. The process's memory has
+grown by no more than 0.5 MB since it was warm, its descriptors and threads not at all, the
+middleware's descriptors by no more than 10. It never held more frame buffers, or mappings and
+descriptors of them, than its cameras have slots. It took every change of a parameter. No camera's
+detections ever stopped for more than 2 s.
 """
 
 from __future__ import annotations
@@ -61,11 +63,17 @@ MOST_PATIENCE_S = 10.0
 FRAMERATE = 10.0
 SLOTS = 16
 MOST_BUFFERS = len(CAMERAS) * SLOTS
-"""Frame buffers of the process, and mappings of them; each has a descriptor, and so has its mapping."""
+"""Frame buffers of the process, and mappings of them.
+
+Each has a descriptor, and so has its mapping."""
 MOST_MIDDLEWARE = 10
-"""Descriptors of the middleware's, more: it keeps those of a killed participant for its lease of 20 s."""
+"""How many more descriptors the middleware may have.
+
+It keeps those of a killed participant for its lease of 20 s."""
 LEAST_CHANGES = 0.9
-"""Of the changes that are due, one a second: so many must be answered, for a service may not be found yet."""
+"""The share of the changes, one a second, that must be answered.
+
+A service may not be found yet."""
 _VALUES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ('inference', 'score_threshold', (0.3, 0.5, -1.0)),
     ('capture', 'image_encoding', ('rgb8', 'mono8', 'bgr8')),
@@ -140,7 +148,7 @@ class Soak:
     def broken(
         self, most_growth_mb: float = MOST_GROWTH_MB, most_middleware: int = MOST_MIDDLEWARE
     ) -> list[str]:
-        """What does not hold."""
+        """Return what does not hold."""
         last = self.minutes[-1]
         found = [f'memory grew by {self.growth_mb:.2f} MB, at most {most_growth_mb:g} may be'] * (
             self.growth_mb > most_growth_mb
@@ -207,7 +215,7 @@ class SoakOnlooker(Onlooker):
             return longest
 
     def change(self, number: int) -> None:
-        """A parameter of one of the nodes, without waiting for the answer."""
+        """Change a parameter of one of the nodes, without waiting for the answer."""
         node, name, values = _VALUES[number % len(_VALUES)]
         service = f'/{CAMERAS[number // len(_VALUES) % len(CAMERAS)]}/{node}/set_parameters'
         client = self._clients.get(service)
@@ -261,8 +269,18 @@ class _Looks:
         memory = statistics.median(self.memory) / 1e6
         self.memory, self.least, self.most = [], [], []
         detections = onlooker.detections.total()
-        return Minute(round(minute, 2), round(memory, 3), *least, *most, detections, round(onlooker.longest_pause_s(), 3), kills, attempts,
-                      onlooker.changed, onlooker.refused)  # fmt: skip
+        return Minute(
+            round(minute, 2),
+            round(memory, 3),
+            *least,
+            *most,
+            detections,
+            round(onlooker.longest_pause_s(), 3),
+            kills,
+            attempts,
+            onlooker.changed,
+            onlooker.refused,
+        )
 
 
 def soak(
@@ -287,8 +305,15 @@ def _soak(
     minutes: int, warm_up_s: float, minute_s: float, domain: int, say: Callable[[Minute], object]
 ) -> Soak:
     values = parameters(
-        pattern='counter', width=128, height=128, framerate=FRAMERATE, slots=SLOTS, quarantine=0.2, model='hog', heap='memfd',
-    )  # fmt: skip
+        pattern='counter',
+        width=128,
+        height=128,
+        framerate=FRAMERATE,
+        slots=SLOTS,
+        quarantine=0.2,
+        model='hog',
+        heap='memfd',
+    )
     topics = [f'/{camera}/image_raw' for camera in CAMERAS]
     viewer_py = str(Path(faults.__file__).with_name('viewer.py'))
     found, kills, attempts = Soak(), 0, 0

@@ -1,8 +1,9 @@
-"""What faults happen to: ``capture_node`` and ``inference_node`` as programs of their own that share frames by rung 2, and the witness.
+"""The programs to which faults happen.
 
-Books are kept over each fault. What the camera published stands in its frame log, which is read
-from outside and outlives the process; what the witness received and what the link says that it
-dropped must add up to it.
+They are ``capture_node`` and ``inference_node`` as programs of their own that share frames by rung
+2, and the witness. Books are kept over each fault. What the camera published stands in its frame
+log, which is read from outside and outlives the process; what the witness received and what the
+link says that it dropped must add up to it.
 """
 
 from __future__ import annotations
@@ -32,8 +33,16 @@ if TYPE_CHECKING:
 
 SLOTS = 64
 FRAMERATE = 30.0
-CAMERA = {'camera': 'synthetic', 'pattern': 'counter', 'width': 128, 'height': 128, 'framerate': FRAMERATE, 'slots': SLOTS,
-          'quarantine': 0.2, 'heap': 'memfd'}  # fmt: skip
+CAMERA = {
+    'camera': 'synthetic',
+    'pattern': 'counter',
+    'width': 128,
+    'height': 128,
+    'framerate': FRAMERATE,
+    'slots': SLOTS,
+    'quarantine': 0.2,
+    'heap': 'memfd',
+}
 MODEL = {'model': 'hog', 'timeout': 20.0, 'copy_free': 'required'}
 _HOLDER = re.compile(r'([^,]+?) holds (\d+) for')
 _KNOWN = {'capture', 'inference', 'overlay', NAME}
@@ -123,7 +132,10 @@ class Stage:
     # The books.
 
     def read_logs(self) -> None:
-        """Take note of what the camera's process has published; often enough that its log doesn't go round meanwhile."""
+        """Note what the camera's process has published.
+
+        Call it often enough that its log doesn't wrap around meanwhile.
+        """
         pid = self.capture.pid
         if pid not in self._logs and self.capture.alive:
             for log in find_frame_logs(pids=[pid]):
@@ -140,7 +152,10 @@ class Stage:
                 del self._logs[log_pid]
 
     def holders(self) -> dict[str, int]:
-        """Who holds slots of the camera, but for those who may, as its diagnostics say it from now on."""
+        """Return the holders of the camera's slots that may not hold any.
+
+        Its diagnostics say it from now on.
+        """
         held = self.held()
         return {
             name: count
@@ -166,7 +181,7 @@ class Stage:
         self.witness.expect(5, 3)
 
     def _no_slot(self) -> tuple[int, int]:
-        """The camera's process, and how many frames it has dropped for want of a slot."""
+        """Return the camera's process, and how many frames it dropped because no slot was free."""
         return self.capture.pid, int(self.witness.fresh('capture: camera')['dropped_no_free_slot'])
 
     def account(self) -> Account:
@@ -190,9 +205,11 @@ class Stage:
         final: bool = False,
         bystanders: Collection[str] = (),
     ) -> None:
-        """Close the books of a fault: everything flows again, nothing is held, and every frame is accounted for.
+        """Close the books of a fault.
 
-        :param bystanders: who must not have noticed anything.
+        Everything flows again, nothing is held, and every frame is accounted for.
+
+        :param bystanders: nodes that must not have noticed anything.
         """
         self.whole()
         self.balance(trial, before, bystanders)
@@ -237,12 +254,18 @@ class Stage:
         return sum(is_dead(path) is True for path in self.sockets.glob('*.sock'))
 
     def up_to_date(self) -> None:
-        """Until the witness has a frame that is captured from now on, and so everything before that it will ever have."""
+        """Wait until the witness has a frame that is captured from now on.
+
+        It then also has all earlier frames that it will ever have.
+        """
         now_ns = time.monotonic_ns()
         self.meanwhile(lambda: self.witness.last_captured_ns > now_ns, 'a frame of now')
 
     def balance(self, trial: Trial, before: Account, bystanders: Collection[str] = ()) -> None:
-        """Frames in, frames out, drops by reason, since :meth:`account`: from the last frame before it to one that is captured now."""
+        """Return frames in, frames out, and drops by reason, since :meth:`account`.
+
+        They count from the last frame before it to one that is captured now.
+        """
         witness = self.witness
         self.up_to_date()
         stretches = witness.finish()

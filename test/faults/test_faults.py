@@ -1,4 +1,7 @@
-"""The reduced form of ``make faults``: every fault for a moment, on one stage, by the same code. The long form is all of it."""
+"""The reduced form of ``make faults``: every fault for a moment, on one stage, by the same code.
+
+The long form is all of it.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,20 @@ FAULTS = [each for each in all_faults().values() if LONG or not each.long_only]
 
 @pytest.fixture(scope='module', autouse=True)
 def _process_as_it_began() -> Iterator[None]:
-    """A stage sets variables and more for this process; many faults share it, so that these are put back after the last one."""
+    """Put back after the last fault what a stage sets in this process, such as variables.
+
+    Many faults share the process.
+    """
     with kept():
         yield
 
 
 @pytest.fixture(scope='module', autouse=True)
 def _no_speed_is_judged() -> Iterator[None]:
-    """``make faults`` judges pauses and rates on a machine that does nothing else; here others run beside it."""
+    """Judge no pauses and rates: other tests run beside this one.
+
+    ``make faults`` does, on a machine that does nothing else.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accounts, 'MOST_PAUSE_S', 20.0)
         patch.setattr(accounts, 'LEAST_RATE', 0.0)
@@ -43,7 +52,7 @@ def theatre() -> Iterator[Theatre]:
 
 
 def _cases() -> Iterator[Any]:
-    """What needs root is marked so: CI runs it as root, and all else as an ordinary user."""
+    """Mark what needs root: CI runs it as root, and everything else as an ordinary user."""
     for each in FAULTS:
         yield pytest.param(
             each,

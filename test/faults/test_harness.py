@@ -1,4 +1,4 @@
-"""That the harness sees what it looks for: a leak of each kind, a frame that is missing, a fault that raises."""
+"""The harness sees what it looks for: leaks of each kind, a missing frame, a fault that raises."""
 
 from __future__ import annotations
 

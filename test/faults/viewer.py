@@ -1,4 +1,6 @@
-"""A consumer for the soak: takes the frames of several cameras by rung 2 and holds some of each, until somebody kills it.
+"""A consumer for the soak.
+
+It takes the frames of several cameras by rung 2 and holds some of each, until it is killed.
 
 ``python viewer.py HELD TOPIC …`` prints ``holding`` once it holds a frame of each topic.
 """

@@ -1,4 +1,6 @@
-"""Somebody else's node that looks on: takes every frame by rung 2 and reads its number from the pixels, counts detections.
+"""A foreign node that looks on.
+
+It takes every frame by rung 2, reads its number from the pixels, and counts detections.
 
 A buffer that is written while it is held, a frame that comes twice or in the wrong order, a stamp
 that goes back: the witness sees it.
@@ -31,13 +33,18 @@ from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 WAIT_S = 60.0
 NAME = 'fault_witness'
 DEPTH = 30
-"""Frames that may wait for it: a second's, so that a machine that is busy for a moment costs it none."""
+"""How many frames may wait for it: a second's.
+
+So a machine that is busy for a moment costs it none."""
 STRANGE = 'strange'
 """The frame_id of detections that are not the camera's."""
 
 
 class Stalls:
-    """How long threads of this process were kept from running: on a machine that is too busy, nothing can be shown in time."""
+    """How long threads of this process were kept from running.
+
+    On a machine that is too busy, nothing can be shown in time.
+    """
 
     def __init__(self) -> None:
         self._seen = 0.0, time.monotonic()
@@ -61,10 +68,12 @@ class Stalls:
 
 
 class Pauses:
-    """The longest time between two of something, and the longest without that in which nothing ran. One thread at a time.
+    """The longest time between two of something, also without that in which nothing ran.
+
+    One thread at a time.
 
     :ivar longest_s: by the clock.
-    :ivar longest_own_s: but for stalls, each of which may hold up every process that takes part.
+    :ivar longest_own_s: without stalls, each of which may hold up every process that takes part.
     """
 
     def __init__(self, stalled_s: Callable[[], float]) -> None:
@@ -88,7 +97,7 @@ class Pauses:
 
 
 def spinning(onlooker: Onlooker) -> threading.Thread:
-    """A thread that spins it until its executor is shut down."""
+    """Spin it on a thread until its executor is shut down."""
 
     def spin() -> None:
         with contextlib.suppress(ExternalShutdownException):
@@ -201,7 +210,10 @@ class Witness(Reader):
             self.detection_pauses.came(now)
 
     def stalled_s(self) -> float:
-        """How long others may have stood still since it is there, because this process did; they share its processors."""
+        """Return how long others may have stood still since it is there, because this process did.
+
+        They share its processors.
+        """
         return 3 * self._stalls.total_s
 
     def stalled_since_s(self) -> float:
@@ -209,7 +221,7 @@ class Witness(Reader):
         return self.stalled_s() - self._stalled_before_s
 
     def new_life(self) -> None:
-        """The camera's process is another one: its stamps begin anew."""
+        """Begin anew: the camera's process is another one, and its stamps begin anew."""
         with self._lock:
             self.last_stamp_ns = self.last_detection_ns = 0
 
@@ -224,7 +236,7 @@ class Witness(Reader):
             self._stalled_before_s = self.stalled_s()
 
     def finish(self) -> list[Stretch]:
-        """The stretches since :meth:`begin`, the first of which continues what was before."""
+        """Return the stretches since :meth:`begin`; the first continues what was before."""
         with self._lock:
             found = self.stretches
             self.stretches = [stretch.continued() for stretch in found[-1:]]
@@ -277,7 +289,7 @@ class Witness(Reader):
         return client
 
     def call(self, kind: Any, service: str, request: Any) -> Any:
-        """The answer of a service to a request that may come twice.
+        """Return the answer of a service to a request that may come twice.
 
         :raises AssertionError: no answer.
         """

@@ -123,7 +123,7 @@ def test_no_card_is_said_before_anything_is_opened(host: Host) -> None:
 def test_an_import_is_not_released_under_a_job_that_was_given_up(
     make_opened: Callable[..., Opened], make_frame: MakeFrame
 ) -> None:
-    """The pipeline releases the import when it gives the job up; the device may still be reading."""
+    """The pipeline releases the import at that moment; the device may still be reading."""
     accelerator, card = make_opened(import_cache=False)
     frame = make_frame()
     handle = accelerator.import_frame(frame)

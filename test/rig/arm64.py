@@ -1,4 +1,6 @@
-"""The rig on arm64: Debian's arm64 kernel and an arm64 Python on QEMU's board with an SMMU, on a machine of another architecture.
+"""The rig on arm64, on a machine of another architecture.
+
+It runs Debian's arm64 kernel and an arm64 Python on QEMU's board with an SMMU.
 
 The guest can't run this machine's programs, so it has a root of its own in the cache: packages of
 Debian, and the wheels that checks need. The repository lies beside it, under its own path. QEMU
@@ -41,9 +43,17 @@ _HEADERS = ('libpython3.11-dev',)
 _STEPS = ('zc_perception/native/*.c', 'client/src/transport.c', 'client/src/wire.c')
 #: In the versions of this environment.
 _WHEELS = (
-    'numpy', 'opencv-python-headless', 'PyYAML', 'pytest', 'pytest-timeout', 'pluggy', 'iniconfig', 'packaging', 'hypothesis',
+    'numpy',
+    'opencv-python-headless',
+    'PyYAML',
+    'pytest',
+    'pytest-timeout',
+    'pluggy',
+    'iniconfig',
+    'packaging',
+    'hypothesis',
     'sortedcontainers',
-)  # fmt: skip
+)
 _PLATFORMS = (
     'manylinux2014_aarch64',
     'manylinux_2_17_aarch64',
@@ -97,7 +107,10 @@ class Tools:
 
 
 class Arm64Rig(Rig):
-    """See :class:`Rig`; commands of the guest are those of its own root. It never installs anything."""
+    """A rig whose guest has a root of its own, see :class:`Rig`.
+
+    It never installs anything.
+    """
 
     def __init__(self, cache_folder: Path | None = None) -> None:
         """Choose the cache; nothing is looked at or fetched before `prepare`."""
@@ -160,7 +173,10 @@ class Arm64Rig(Rig):
 
 
 def _unpacked_tools(folder: Path) -> Path:
-    """Return the folder with the programs of this machine and what they need, without what is installed."""
+    """Return the folder with the programs of this machine and what they need.
+
+    What is installed is left out.
+    """
     root = folder / 'tools' / _key(_TOOLS)
     if not root.is_dir():
         with cache.appearing(root) as scratch:
@@ -194,7 +210,10 @@ def _unpack_into(scratch: Path, names: Sequence[str], architecture: str = '') ->
 
 
 def _guest_root(folder: Path) -> Path:
-    """Return the guest's files: Debian's Python, and wheels. Another list or another version of a wheel makes another root."""
+    """Return the guest's files: Debian's Python, and wheels.
+
+    Another list or another version of a wheel makes another root.
+    """
     wheels = [f'{name}=={importlib.metadata.version(name)}' for name in _WHEELS]
     root = folder / 'roots' / _key(_FORMAT, _USERLAND, wheels)
     if not root.is_dir():
@@ -247,7 +266,10 @@ def _install_wheels(wheels: Sequence[str], target: Path) -> None:
 
 
 def compile_for_guest(*folders: Path) -> None:
-    """Leave byte code, which the guest can't keep and compiles a dozen times slower. A Python of another version can't: it takes longer."""
+    """Leave byte code, which the guest can't keep and compiles a dozen times slower.
+
+    A Python of another version can't use it: it takes longer.
+    """
     if sys.version_info[:2] == (3, 11):
         for folder in folders:
             compileall.compile_dir(folder, quiet=2)

@@ -1,4 +1,4 @@
-"""What the rig keeps: folders that appear whole or not at all, and are thrown away when they are old."""
+"""What the rig keeps: folders that appear whole or not at all, and are removed when old."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from .errors import RigUnavailable
 
 
 def rig_folder() -> Path:
-    """Return the rig's part of the user's cache, ``${XDG_CACHE_HOME:-~/.cache}/zc_perception/rig``."""
+    """Return the rig's part of the user's cache.
+
+    That is ``${XDG_CACHE_HOME:-~/.cache}/zc_perception/rig``.
+    """
     return cache_folder() / 'rig'
 
 
 def checked_folder(folder: Path) -> Path:
-    """Create `folder` and return its real path; refuse one in which the kernel cannot build a module."""
+    """Create `folder` and return its real path.
+
+    A folder in which the kernel cannot build a module is refused.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
     if re.search(r'[\s:]', str(folder)):
@@ -43,7 +49,10 @@ def appearing(target: Path) -> Iterator[Path]:
 
 
 def keep_newest(entries: Iterable[Path], count: int) -> None:
-    """Remove all but the `count` last used of these; more than one, as others may be running from theirs."""
+    """Remove all but the `count` last used of these.
+
+    `count` is more than one, as others may be running from theirs.
+    """
     for entry in sorted(entries, key=lambda path: path.stat().st_mtime, reverse=True)[count:]:
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)

@@ -1,4 +1,7 @@
-"""What the tests share that run many checks in one boot: :func:`boot_suite`, and what must hold of a :class:`Boot`."""
+"""What tests that run many checks in one boot share.
+
+:func:`boot_suite`, and what must hold of a :class:`Boot`.
+"""
 
 from __future__ import annotations
 
@@ -55,13 +58,16 @@ class Boot:
 
 
 def compile_for_guest() -> None:
-    """The guest can't keep what it compiles, and compiles a dozen times slower than we do: hence the byte code from here."""
+    """Compile for the guest, which can't keep what it compiles, and is a dozen times slower."""
     for folder in _BYTE_CODE:
         compileall.compile_dir(folder, quiet=2)
 
 
 def gstreamer_for_guest() -> dict[str, str]:
-    """The environment of a guest's programs with GStreamer, whose register of plugins is from here: the guest can't keep that, too."""
+    """Return the environment of a guest's programs with GStreamer.
+
+    The register of plugins is made here, because the guest can't keep that, either.
+    """
     from camera.gstreamer_process import gstreamer
     from environment.gstreamer_root import with_environment
 
@@ -80,7 +86,10 @@ def gstreamer_for_guest() -> dict[str, str]:
 
 
 def checks_of(suite: str) -> list[Any]:
-    """Parameters of a test: the names of a suite's checks, marked where only the long form runs them."""
+    """Return a test's parameters: the names of a suite's checks.
+
+    Those that only the long form runs are marked.
+    """
     return [
         pytest.param(name, marks=[pytest.mark.long] if name in LONG_CHECKS else [])
         for name in run_checks.checks_of(suite)

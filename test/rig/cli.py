@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Return the guest's status, or 77 unavailable, 125 not finished, 126 the kernel complained."""
+    """Return the guest's status, or 77 unavailable, 125 not finished, 126 kernel complained."""
     arguments = _parser().parse_args()
     try:
         rig = Rig(install=arguments.install)

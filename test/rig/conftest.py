@@ -29,7 +29,10 @@ class _CountedRig(Rig):
 
 @pytest.fixture(scope='session')
 def rig(request: pytest.FixtureRequest) -> Rig:
-    """Return a prepared rig; where there cannot be one the tests are skipped, or fail if it is required."""
+    """Return a prepared rig.
+
+    If there cannot be one, the tests are skipped, or fail if it is required.
+    """
     rig = _CountedRig(request.config.stash.setdefault(_BOOTS, []))
     try:
         rig.prepare()

@@ -21,7 +21,10 @@ class RigError(Exception):
 
 
 def tell(error: RigUnavailable | RigError) -> int:
-    """Say why a program of the rig ends; its exit code. That there is no rig is an error only where it is required."""
+    """Say why a program of the rig ends; return its exit code.
+
+    That there is no rig is an error only where it is required.
+    """
     absent = isinstance(error, RigUnavailable)
     print(f'rig: {"not run" if absent else "error"}: {error}', file=sys.stderr)
     return RC_UNAVAILABLE if absent and os.environ.get('ZC_RIG') != 'required' else 1

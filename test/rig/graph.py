@@ -1,4 +1,7 @@
-"""The node graph in the rig: one boot, several runs, and what must hold of each: by ``zc_verify``, and by what this test sees itself."""
+"""The node graph in the rig: one boot, several runs, and what must hold of each.
+
+``zc_verify`` judges it, and this test's own look does.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class GraphRuns:
 def graph_command(
     wanted: Mapping[str, int], *, whole: bool = False, verify: bool = True
 ) -> list[str]:
-    """What runs these variants in the guest, with so many frames each.
+    """Return the command that runs these variants in the guest, with a number of frames each.
 
     :param whole: ``zc_verify`` judges all of these frames, and draws each run; else as many as the
         variant says, and draws one of them.
@@ -66,7 +69,7 @@ def clear_runs(out_dir: Path, names: Iterable[str]) -> None:
 
 
 def read_runs(out_dir: Path) -> dict[str, dict[str, Any]]:
-    """The figures that the guest left, by variant."""
+    """Return the figures that the guest left, by variant."""
     found = {name: out_dir / name / 'figures.json' for name in VARIANTS}
     return {
         name: json.loads(path.read_text(encoding='utf-8'))
@@ -92,7 +95,9 @@ def run_graph(rig: Rig, out_dir: Path, wanted: Mapping[str, int]) -> GraphRuns:
 
 
 def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> Checks:
-    """Every check of one run: whether it holds, and the figures that say so. One is ``zc_verify``'s verdict, the others are our own.
+    """Return every check of one run: whether it holds, and the figures that say so.
+
+    One is ``zc_verify``'s verdict, the others are our own.
 
     :param verified: of how many frames ``zc_verify`` must have judged; ``None``: of all that were
         wanted.
@@ -112,39 +117,70 @@ def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> 
         else run['traced_submits'] * variant.buffers
     )
     table = {
-        'frames': (run['frames'] >= wanted, {'frames': run['frames'], 'wanted': wanted, 'camera_fps': run['camera_fps']}),
+        'frames': (
+            run['frames'] >= wanted,
+            {'frames': run['frames'], 'wanted': wanted, 'camera_fps': run['camera_fps']},
+        ),
         'layout': (
-            (run['buffers'], run['strides'], run['rows']) == ([variant.buffers], [list(variant.strides)], [list(variant.rows)]),
+            (run['buffers'], run['strides'], run['rows'])
+            == ([variant.buffers], [list(variant.strides)], [list(variant.rows)]),
             {'buffers': run['buffers'], 'strides': run['strides'], 'rows': run['rows']},
         ),
         'content': (
             # All of those that the node was done with, and not one picture again and again.
-            0 < run['crc_equal'] == run['frames'] == run['processed'] and run['distinct_contents'] > run['frames'] // 2,
-            {'crc_equal': run['crc_equal'], 'processed': run['processed'], 'distinct_contents': run['distinct_contents']},
+            0 < run['crc_equal'] == run['frames'] == run['processed']
+            and run['distinct_contents'] > run['frames'] // 2,
+            {
+                'crc_equal': run['crc_equal'],
+                'processed': run['processed'],
+                'distinct_contents': run['distinct_contents'],
+            },
         ),
         'results': (
             run['boxes_equal'] == run['frames'] == run['fences_good'] and run['failed'] == 0,
-            {'boxes_equal': run['boxes_equal'], 'fences_good': run['fences_good'], 'failed': run['failed']},
+            {
+                'boxes_equal': run['boxes_equal'],
+                'fences_good': run['fences_good'],
+                'failed': run['failed'],
+            },
         ),
         'I1': (
             # Without the cache an attachment lasts as long as its job: there the trace says it for
             # every one.
-            bool(submitted) and set(submitted) <= (attached if variant.cached else set(run['traced_import_inodes'])),
-            {'source': 'bufinfo' if variant.cached else 'trace', 'submitted': submitted, 'attached': sorted(attached),
-             'looks': run['looks']},
+            bool(submitted)
+            and set(submitted)
+            <= (attached if variant.cached else set(run['traced_import_inodes'])),
+            {
+                'source': 'bufinfo' if variant.cached else 'trace',
+                'submitted': submitted,
+                'attached': sorted(attached),
+                'looks': run['looks'],
+            },
         ),
         'I2': (
             bool(run['exporters']) and set(run['exporters']) <= set(KNOWN_EXPORTERS),
             {'source': 'debugfs bufinfo', 'exporters': run['exporters']},
         ),
         'I3': (
-            bool(submitted) and set(submitted) <= imported and run['traced_imports'] - trials == imports_wanted,
-            {'source': 'trace', 'imports': run['traced_imports'] - trials, 'wanted': imports_wanted, 'submits': run['traced_submits'],
-             'trial_imports': trials},
+            bool(submitted)
+            and set(submitted) <= imported
+            and run['traced_imports'] - trials == imports_wanted,
+            {
+                'source': 'trace',
+                'imports': run['traced_imports'] - trials,
+                'wanted': imports_wanted,
+                'submits': run['traced_submits'],
+                'trial_imports': trials,
+            },
         ),
         'I4': (
             run['looks'] > 0 and not run['cpu_mappings'] and not run['copies'],
-            {'source': '/proc/PID/maps, copy ledger', 'looks': run['looks'], 'cpu_mappings': run['cpu_mappings'], 'copies': run['copies']},
+            {
+                'source': '/proc/PID/maps, copy ledger',
+                'looks': run['looks'],
+                'cpu_mappings': run['cpu_mappings'],
+                'copies': run['copies'],
+            },
         ),
         'link': (
             run['rung'] == 'in_process' and run['conversions'] == 0,
@@ -159,7 +195,7 @@ def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> 
             {'bufinfo': run['left_in_bufinfo'], 'device': run['left_on_device']},
         ),
         'verify': _verified(run, wanted if verified is None else verified),
-    }  # fmt: skip
+    }
     return {
         name: {'holds': bool(holds), **figures}
         for name, (holds, figures) in table.items()
@@ -168,7 +204,10 @@ def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> 
 
 
 def check_names(variant: str) -> list[str]:
-    """What is checked of a variant. The CPU draws the pixels of some, so that I4 is not theirs."""
+    """Return what is checked of a variant.
+
+    The CPU draws the pixels of some, so that I4 does not apply to these.
+    """
     names = [
         'frames',
         'layout',
@@ -189,7 +228,10 @@ def check_names(variant: str) -> list[str]:
 
 
 def _verified(run: dict[str, Any], wanted: int) -> tuple[bool, dict[str, Any]]:
-    """``zc_verify``'s verdict: everything measured, everything true, and the document's four where they can be; waits counted."""
+    """Return ``zc_verify``'s verdict.
+
+    Everything is measured and true, and the document's four where they can be; waits are counted.
+    """
     verdict = run['verify']
     checks = {name: verdict.get('checks', {}).get(name, {}) for name in INVARIANTS}
     good = all(
@@ -229,7 +271,7 @@ def _verified(run: dict[str, Any], wanted: int) -> tuple[bool, dict[str, Any]]:
 
 
 def result_of(graph: GraphRuns, kernel: str, wanted: Mapping[str, int]) -> dict[str, Any]:
-    """The content of ``build/rig/result.json``."""
+    """Return the content of ``build/rig/result.json``."""
     runs: dict[str, dict[str, Any]] = {}
     for variant, frames in wanted.items():
         run = dict(graph.runs.get(variant, {}))

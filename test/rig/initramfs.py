@@ -1,6 +1,8 @@
-"""The guest's first user space: mount the host's root under an overlay, run one command, power off.
+"""The guest's first user space: mount the host's root, run one command, power off.
 
-It is a static busybox and one shell script. Everything that is different in each run (the modules
+The host's root lies under an overlay.
+
+It is a static busybox and one shell script. Everything that differs from run to run (the modules
 to load, the command) lies on the share with the artifacts, so that the archive is built once per
 kernel.
 """
@@ -116,9 +118,11 @@ def _archive(kernel: Kernel) -> bytes:
 
 
 def _member(number: int, path: str, mode: int, data: bytes) -> bytes:
-    """One member of the archive, by Documentation/driver-api/early-userspace/buffer-format.rst in the kernel tree (cpio "newc").
+    """Return one member of the archive.
 
-    Own code because neither ``cpio`` nor any Python module for it is on a plain Debian.
+    The format is that of Documentation/driver-api/early-userspace/buffer-format.rst in the kernel
+    tree (cpio "newc"). It is our own code because neither ``cpio`` nor any Python module for it is
+    on a plain Debian.
     """
     name = path.encode() + b'\0'
     # ino, mode, uid, gid, nlink, mtime, filesize, devmajor, devminor, rdevmajor, rdevminor,

@@ -68,9 +68,9 @@ def complaints(log: str) -> list[str]:
 
 
 def died_of_emulation(log: str) -> bool:
-    """Whether the guest met a breakpoint that its kernel had set for a moment, to rewrite code, and had taken back already.
+    """Say whether the guest met a breakpoint that its kernel had already taken back.
 
-    The kernel makes sure that no processor can; QEMU's translated code does not keep to that. It
-    says nothing about us.
+    The kernel had set it for a moment, to rewrite code. It makes sure that no processor can meet
+    it; QEMU's translated code does not keep to that. It says nothing about us.
     """
     return 'Oops: int3' in log

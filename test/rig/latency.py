@@ -1,4 +1,6 @@
-"""``make rig-rt``: the latency of one program on the ordinary kernel and on PREEMPT_RT; writes ``latency.json`` and prints a table.
+"""``make rig-rt``: the latency of one program on the ordinary kernel and on PREEMPT_RT.
+
+It writes ``latency.json`` and prints a table.
 
 The guest's clock counts its own instructions (``-icount``), so that a busy host changes nothing.
 """
@@ -38,9 +40,14 @@ def measure(flavour: str, frames: int, out: Path) -> dict[str, dict[str, float]]
     kernel = rig.prepare()
     began = time.monotonic()
     result = rig.run(
-        [sys.executable, str(GUEST / 'latency_run.py'), str(frames)], timeout=2 * TIMEOUT_S, out_dir=out, vivid=True, env=ENVIRONMENT,
-        memory_mib=MEMORY_MIB, qemu_args=_ICOUNT,
-    ).check()  # fmt: skip
+        [sys.executable, str(GUEST / 'latency_run.py'), str(frames)],
+        timeout=2 * TIMEOUT_S,
+        out_dir=out,
+        vivid=True,
+        env=ENVIRONMENT,
+        memory_mib=MEMORY_MIB,
+        qemu_args=_ICOUNT,
+    ).check()
     print(
         f'{kernel.release}: {time.monotonic() - began:.0f} s\n{result.stdout}',
         file=sys.stderr,

@@ -1,4 +1,4 @@
-"""One boot of the guest: the QEMU command line, the files that it exchanges with us, and its result."""
+"""One boot of the guest: QEMU's command line, the files that it exchanges, and its result."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ _CPU = 'max,avx=off,avx2=off,f16c=off,fma=off,vaes=off,vpclmulqdq=off'
 
 @dataclass(frozen=True)
 class Machine:
-    """What QEMU emulates: its program, the arguments that make the machine, and what the kernel is told of it.
+    """What QEMU emulates.
+
+    Its program, the arguments that make the machine, and what the kernel is told about it.
 
     The NPU's function lies behind a port of its own and behind the IOMMU, so it is 0000:01:00.0
     and its node /dev/metis-0:1:0.
@@ -85,9 +87,10 @@ X86_64 = Machine(
 
 
 def arm64(qemu: Path, environment: Mapping[str, str]) -> Machine:
-    """Return QEMU's board for arm64, with an SMMU. A QEMU that is not installed needs its libraries in `environment`.
+    """Return QEMU's board for arm64, with an SMMU.
 
-    Without authenticated pointers, which cost QEMU a quarter of the time.
+    A QEMU that is not installed needs its libraries in `environment`. There are no authenticated
+    pointers, which cost QEMU a quarter of the time.
     """
     board = (
         '-machine',
@@ -125,7 +128,10 @@ class Boot:
 
 @dataclass(frozen=True)
 class RigResult:
-    """What a run left behind; `rc` is 0 only if the command succeeded and the kernel is content."""
+    """What a run left behind.
+
+    `rc` is 0 only if the command succeeded and the kernel is content.
+    """
 
     rc: int
     stdout: str
@@ -203,7 +209,7 @@ def run(boot: Boot) -> RigResult:
 
 
 def command_line(qemu: str, boot: Boot) -> list[str]:
-    """Return the arguments that start the guest: TCG, no network, an IOMMU, the NPU's PCI function."""
+    """Return the arguments that start the guest: TCG, no network, an IOMMU, the NPU."""
     append = [
         *boot.machine.append,
         'loglevel=6',  # enough on the serial log to see where a hang is

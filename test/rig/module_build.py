@@ -48,7 +48,7 @@ class CrossCompiler:
 
 
 def cache_key(kernel: Kernel, files: list[Path]) -> str:
-    """Return a key that changes with the kernel, with the name and with the content of any source."""
+    """Return a key that changes with the kernel, and with the name and content of any source."""
     digest = hashlib.sha256(kernel.version.encode())
     for path in files:
         content = path.read_bytes()

@@ -76,7 +76,10 @@ class Kernel:
 
     @property
     def complete(self) -> bool:
-        """Return whether all of it is unpacked: an earlier state of the tests may have wanted fewer modules."""
+        """Return whether all of it is unpacked.
+
+        An earlier state of the tests may have wanted fewer modules.
+        """
         return self.image.is_file() and all(
             (self.root / 'modules' / f'{name}.ko').is_file() for name in self.wanted_modules
         )
@@ -95,7 +98,7 @@ class Kernel:
 
     @property
     def compiler(self) -> str:
-        """Return the compiler that built the kernel, e.g. ``gcc-12``; modules must use the same."""
+        """Return the kernel's compiler, e.g. ``gcc-12``; modules must use the same."""
         config = (self.root / 'boot' / f'config-{self.release}').read_text(encoding='utf-8')
         match = re.search(r'^CONFIG_CC_VERSION_TEXT="([^"\s]+)', config, re.MULTILINE)
         if not match:

@@ -34,7 +34,10 @@ class Rig:
     def __init__(
         self, *, cache_folder: Path | None = None, install: bool | None = None, flavour: str = ''
     ) -> None:
-        """Choose the kernel and the cache, where each kernel has a folder of its own; nothing is fetched before `prepare`."""
+        """Choose the kernel and the cache; nothing is fetched before `prepare`.
+
+        Each kernel has a folder of its own in the cache.
+        """
         self._flavour = flavour or os.environ.get('ZC_RIG_KERNEL') or packages.ORDINARY
         if self._flavour not in packages.FLAVOURS:
             raise RigError(
@@ -47,7 +50,7 @@ class Rig:
         self._ready: tuple[packages.Kernel, Path, Path] | None = None
 
     def prepare(self) -> packages.Kernel:
-        """Fetch, build and cache whatever is missing; raise `RigUnavailable` where that cannot be."""
+        """Fetch, build and cache whatever is missing; raise `RigUnavailable` if that fails."""
         return self._prepared()[0]
 
     def _prepared(self) -> tuple[packages.Kernel, Path, Path]:
@@ -69,7 +72,10 @@ class Rig:
         return self._ready
 
     def _place(self) -> dict[str, Any]:
-        """Return the fields of `machine.Boot` that say which machine has which files: here this machine's own."""
+        """Return the fields of `machine.Boot` that say which machine has which files.
+
+        Here it is this machine's own.
+        """
         return {}
 
     def run(
@@ -88,13 +94,14 @@ class Rig:
         memory_mib: int = 4096,
         cpus: int = 1,
     ) -> machine.RigResult:
-        """Run `command` as root in a fresh guest; its artifacts go to ``$RIG_OUT``, which is `out_dir`.
+        """Run `command` as root in a fresh guest.
 
-        The guest sees this machine's files, read-only under a writable layer that is thrown away.
-        ``vivid`` is None for no camera, True for one, or the parameters of the vivid module;
-        ``usb`` is for webcams that the command plugs in. The virtual Metis is always there, with
-        `module_params`. `append` goes to the kernel's command line. One processor costs this
-        machine a third less than two for the same work; what looks for races needs `cpus=2`.
+        Its artifacts go to ``$RIG_OUT``, which is `out_dir`. The guest sees this machine's files,
+        read-only under a writable layer that is thrown away. ``vivid`` is None for no camera, True
+        for one, or the parameters of the vivid module; ``usb`` is for webcams that the command
+        plugs in. The virtual Metis is always there, with `module_params`. `append` goes to the
+        kernel's command line. One processor costs this machine a third less than two for the same
+        work; checks that look for races need `cpus=2`.
         """
         kernel, module, archive = self._prepared()
         out_dir.mkdir(parents=True, exist_ok=True)
@@ -166,7 +173,10 @@ def _script(
 
 
 def _install_qemu() -> None:
-    """Install QEMU if it is missing and this user may; whatever goes wrong shows as a missing QEMU."""
+    """Install QEMU if it is missing and this user may.
+
+    Any failure shows as a missing QEMU.
+    """
     if shutil.which(machine.QEMU):
         return
     sudo = [] if os.geteuid() == 0 else ['sudo', '-n']

@@ -1,6 +1,7 @@
-"""``make rig``: the node graph on a real kernel, judged by ``zc_verify`` and by the test's own look; writes ``build/rig/result.json``.
+"""``make rig``: the node graph on a real kernel.
 
-Exit 0 only if every check of every run holds.
+``zc_verify`` judges it, and the test's own look does. It writes ``build/rig/result.json``. Exit 0
+only if every check of every run holds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""``make rig-arm64``: everything below ROS on Debian's arm64 kernel, behind an SMMU; writes ``build/rig-arm64/result.json``.
+"""``make rig-arm64``: everything below ROS on Debian's arm64 kernel, behind an SMMU.
 
-Exit 0 only if no check failed and ``zc_verify`` found in each graph what was wrong with it, and
-nothing else.
+It writes ``build/rig-arm64/result.json``. Exit 0 only if no check failed and ``zc_verify`` found
+in each graph what was wrong with it, and nothing else.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TIMEOUT_S = 1800.0
 
 @dataclass(frozen=True)
 class Share:
-    """What one guest does of the work: parts of ``arm64_checks.py`` that go with the same cameras."""
+    """One guest's share of the work: parts of ``arm64_checks.py`` with the same cameras."""
 
     parts: tuple[str, ...]
     vivid: str
@@ -50,9 +50,15 @@ SHARES = {
 }
 #: What ``zc_verify`` judges there, and which checks it must find false.
 VERIFIED = (
-    'nothing', 'maps', 'copies_with_numpy', 'submits_an_old_decoy', 'imports_twice', 'imports_decoys_alone', 'known_exporter',
+    'nothing',
+    'maps',
+    'copies_with_numpy',
+    'submits_an_old_decoy',
+    'imports_twice',
+    'imports_decoys_alone',
+    'known_exporter',
     'unknown_exporter',
-)  # fmt: skip
+)
 #: What the rig runs on amd64 and not here.
 NOT_RUN = {
     'the node graph, its faults, parameters, doctor and launch files': (
@@ -85,7 +91,10 @@ def afterwards(outcome: Mapping[str, Any]) -> str:
 
 
 def checks_of(part: str, file: Path) -> dict[str, str]:
-    """Return what became of each check of a part: a traceback, why it can't run there, or nothing."""
+    """Return what became of each check of a part.
+
+    It is a traceback, why it can't run there, or nothing.
+    """
     if not file.is_file():
         return {part: 'the guest did not get to it'}
     outcome: dict[str, Any] = json.loads(file.read_text(encoding='utf-8'))
@@ -103,7 +112,7 @@ def checks_of(part: str, file: Path) -> dict[str, str]:
 
 
 def _consumer(rig: Arm64Rig) -> Path:
-    """Return the C consumer of the wire protocol, compiled for the guest; it takes no libraries along."""
+    """Return the wire protocol's C consumer, compiled for the guest; it needs no libraries."""
     assert rig.tools is not None
     folder = rig.folder / 'consumer'
     folder.mkdir(exist_ok=True)
@@ -178,8 +187,10 @@ def main() -> int:
         rig.compile_steps()
         compile_for_guest(GUEST.parents[1], GUEST.parents[2] / 'zc_perception')
         variables = {
-            PROGRAM: str(_consumer(rig)), 'RIG_CASES': ' '.join(VERIFIED), 'PYTHONDONTWRITEBYTECODE': '1',
-        }  # fmt: skip
+            PROGRAM: str(_consumer(rig)),
+            'RIG_CASES': ' '.join(VERIFIED),
+            'PYTHONDONTWRITEBYTECODE': '1',
+        }
         print(
             f'rig: Linux {kernel.release} ready after {time.monotonic() - began:.1f} s', flush=True
         )

@@ -1,4 +1,7 @@
-"""V4L2 cameras on a real kernel's vivid, the doctor, and faults of the whole graph, in one boot; in another, what processes agree on."""
+"""V4L2 cameras on a real kernel's vivid, the doctor, and faults of the whole graph, in one boot.
+
+In another boot: what processes agree on.
+"""
 
 from __future__ import annotations
 

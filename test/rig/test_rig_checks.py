@@ -1,4 +1,7 @@
-"""Checks in a guest, one boot for each suite of ``guest/run_checks.py``: the driver, memory and links, cameras by GStreamer and on USB."""
+"""Checks in a guest, one boot for each suite of ``guest/run_checks.py``.
+
+The driver, memory and links, cameras by GStreamer and on USB.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,21 @@ pytestmark = pytest.mark.rig
 
 
 def _contract(tmp: pytest.TempPathFactory) -> dict[str, Any]:
-    """The guest needs the standard library alone; the system's interpreter starts faster than one in an environment."""
+    """Boot for the driver's contract, with the system's interpreter.
+
+    The guest needs the standard library alone; that interpreter starts faster than one in an
+    environment.
+    """
     system = '/usr/bin/python3'
     python = (system if os.access(system, os.X_OK) else sys.executable, '-I')
     return {'python': python, 'vivid': CAMERAS, 'append': STRICT, 'cpus': 2}
 
 
 def _memory(tmp: pytest.TempPathFactory) -> dict[str, Any]:
-    """The C consumer is from here. With one processor threads take turns wherever the kernel is interrupted (``preempt=full``)."""
+    """Boot for memory and links; the C consumer is from here.
+
+    With one processor threads take turns wherever the kernel is interrupted (``preempt=full``).
+    """
     environment = {link_kit.PROGRAM: str(link_kit.build_consumer(tmp.mktemp('wire'), ()))}
     return {'vivid': CAMERAS, 'append': STRICT, 'cpus': 2 if LONG else 1, 'env': environment}
 

@@ -1,4 +1,4 @@
-"""The accelerator on a real kernel, then the whole node graph in every layout of pixels, in one boot."""
+"""The accelerator on a real kernel, then the whole node graph in every layout, in one boot."""
 
 from __future__ import annotations
 

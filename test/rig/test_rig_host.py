@@ -1,4 +1,7 @@
-"""What of the rig needs no boot: its verdicts on what a guest left, and what its programs say where something is missing."""
+"""The parts of the rig that need no boot.
+
+Its verdicts on what a guest left, and what its programs say where something is missing.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,20 @@ def _good_verdict() -> dict[str, Any]:
     """``zc_verify``'s result where everything holds."""
     checks = {name: {'holds': True, 'measured': True, 'source': 'test'} for name in INVARIANTS}
     return {
-        'exit': 0, 'pass': True, 'frames': 60, 'checks': checks, **dict.fromkeys(DOCUMENT_KEYS, True), 'pass_document': True,
-        'detail': {'imports': 60, 'fence_wait_lines': 20, 'fence_waits_by_poll': 40, 'exporters': ['system']},
+        'exit': 0,
+        'pass': True,
+        'frames': 60,
+        'checks': checks,
+        **dict.fromkeys(DOCUMENT_KEYS, True),
+        'pass_document': True,
+        'detail': {
+            'imports': 60,
+            'fence_wait_lines': 20,
+            'fence_waits_by_poll': 40,
+            'exporters': ['system'],
+        },
         'files': {'timeline': 'timeline.json'},
-    }  # fmt: skip
+    }
 
 
 def _good_run(name: str) -> dict[str, Any]:
@@ -52,15 +65,36 @@ def _good_run(name: str) -> dict[str, Any]:
     variant = VARIANTS[name]
     inodes = [5, 6] if variant.buffers == 1 else [5, 6, 7, 8]
     return {
-        'variant': name, 'frames': 60, 'processed': 60, 'camera_fps': 30.0, 'crc_equal': 60, 'distinct_contents': 60, 'boxes_equal': 60,
-        'fences_good': 60, 'failed': 0, 'submitted_inodes': inodes,
-        'pool_inodes': [*inodes, 9], 'attached': {str(inode): ['0000:01:00.0'] for inode in inodes},
-        'buffers': [variant.buffers], 'strides': [list(variant.strides)], 'rows': [list(variant.rows)],
-        'exporters': ['system'], 'traced_import_inodes': inodes, 'traced_imports': len(inodes) if variant.cached else 64,
+        'variant': name,
+        'frames': 60,
+        'processed': 60,
+        'camera_fps': 30.0,
+        'crc_equal': 60,
+        'distinct_contents': 60,
+        'boxes_equal': 60,
+        'fences_good': 60,
+        'failed': 0,
+        'submitted_inodes': inodes,
+        'pool_inodes': [*inodes, 9],
+        'attached': {str(inode): ['0000:01:00.0'] for inode in inodes},
+        'buffers': [variant.buffers],
+        'strides': [list(variant.strides)],
+        'rows': [list(variant.rows)],
+        'exporters': ['system'],
+        'traced_import_inodes': inodes,
+        'traced_imports': len(inodes) if variant.cached else 64,
         'trial_imports': 0 if variant.cached else 4,
-        'traced_submits': 60, 'looks': 3, 'cpu_mappings': [], 'copies': {}, 'rung': 'in_process', 'conversions': 0,
-        'received_by_plain_subscriber': 60, 'left_in_bufinfo': [], 'left_on_device': {'imports': 0}, 'verify': _good_verdict(),
-    }  # fmt: skip
+        'traced_submits': 60,
+        'looks': 3,
+        'cpu_mappings': [],
+        'copies': {},
+        'rung': 'in_process',
+        'conversions': 0,
+        'received_by_plain_subscriber': 60,
+        'left_in_bufinfo': [],
+        'left_on_device': {'imports': 0},
+        'verify': _good_verdict(),
+    }
 
 
 BROKEN: dict[str, list[dict[str, Any]]] = {
@@ -198,7 +232,7 @@ def test_the_result_names_which_run_says_what() -> None:
 
 
 def _verdict(name: str, **changes: dict[str, bool]) -> dict[str, Any]:
-    """What ``zc_verify`` must say of a case, but for *changes* by check."""
+    """Return what ``zc_verify`` must say about a case, except *changes* by check."""
     wrong = CASES[name]
     checks = {check: {'holds': check not in wrong, 'measured': True} for check in INVARIANTS}
     return {

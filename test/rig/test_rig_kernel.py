@@ -1,4 +1,7 @@
-"""What a boot of the rig brings back: status, output and artifacts; complaints of the kernel, a panic, a hang."""
+"""What a boot of the rig brings back.
+
+Status, output and artifacts; complaints of the kernel, a panic, a hang.
+"""
 
 from __future__ import annotations
 

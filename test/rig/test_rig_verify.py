@@ -1,4 +1,6 @@
-"""``zc_verify`` on a real kernel: each invariant can fail, by graphs that are sabotaged while they run; programs, attached and started.
+"""``zc_verify`` on a real kernel: each invariant can fail.
+
+Graphs are sabotaged while they run; programs are attached and started.
 
 One boot runs ``guest/verify_run.py``; what ``zc_verify`` must find of each case stands in the
 table here.
@@ -183,7 +185,10 @@ def _told(outcome: Mapping[str, Any]) -> str:
 
 
 def wrong_verdict(name: str, outcome: Mapping[str, Any]) -> str:
-    """Nothing if exactly the checks of the table are false, and all others measured and true; else what ``zc_verify`` said instead."""
+    """Return what ``zc_verify`` said instead of the right verdict.
+
+    Nothing if exactly the checks of the table are false, and all others measured and true.
+    """
     false = CASES[name]
     found = {
         check: (one.get('holds'), one.get('measured'))
@@ -307,7 +312,10 @@ def test_waits_for_the_device_are_counted(verify_boot: VerifyBoot) -> None:
 
 @pytest.mark.parametrize('name', _params(SABOTAGES))
 def test_the_sabotaged_graph_went_on(name: str, verify_boot: VerifyBoot) -> None:
-    """What is found out is no accident: frames flowed, through the saboteur's hands, and every one had its result."""
+    """What is found out is no accident.
+
+    Frames flowed, through the saboteur's hands, and every one had its result.
+    """
     outcome = verify_boot.case(name)
     assert outcome['seen'] >= 3 and outcome['processed'] >= FRAMES, outcome
 
@@ -347,7 +355,7 @@ def test_nodes_that_ran_already_go_on_undisturbed(verify_boot: VerifyBoot) -> No
 
 @pytest.mark.long
 def test_what_a_card_needs_is_agreed_on_over_two_processes(verify_boot: VerifyBoot) -> None:
-    """Rows of 1366 pixels for a card that reads them at multiples of 64 bytes only, copy-free or not at all."""
+    """A card reads rows of 1366 pixels at multiples of 64 bytes only, copy-free or not at all."""
     log = verify_boot.case('two_processes')['log']
     said = [line for line in log if '[capture]: buffers: ' in line]
     assert said and 'stride 1408' in said[-1] and 'inference' in said[-1], log

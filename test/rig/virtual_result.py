@@ -1,4 +1,4 @@
-"""The virtual Metis's result, and the CRCs that it should have for given pixels, computed a second time.
+"""The virtual Metis's result, and a second computation of the CRCs that it should have.
 
 The layout is specified in ``module/axl_virtual.h``; this is written from that text, in another
 language than ``module/axl_pixels.c``, so that a mistake in one of them shows. Standard library
@@ -37,7 +37,10 @@ class VirtualResult(ctypes.LittleEndianStructure):
 
     @classmethod
     def of_job(cls, job: Any, size: int) -> VirtualResult:
-        """Return what the device wrote for a job of accelerator axl that has ended: so many bytes of it, the rest is zero."""
+        """Return what the device wrote for an ended job of accelerator axl: *size* bytes.
+
+        The rest is zero.
+        """
         job.outputs()  # begins the CPU's access, which lasts until the job is closed
         written = bytes(job._result.buffer.memory()[:size])
         return cls.from_buffer_copy(written.ljust(ctypes.sizeof(cls), b'\0'))

@@ -400,7 +400,7 @@ def test_the_door_decides_who_comes_in(pool: BufferPool, serve: Serve) -> None:
 def test_buffers_that_no_longer_fit_end_the_connection_with_the_reason(
     pool: BufferPool, serve: Serve
 ) -> None:
-    """The publisher's frames already come from another pool, while the server still serves the first."""
+    """The publisher's frames come from another pool already; the server serves the first."""
     server, wide = serve(pool), make_pool(1, compute_layout(NV12, 128, 16))
     with RawPeer.welcomed(server.path, requirements=Requirements(max_width=64)) as peer:
         publish(server, wide, 0)

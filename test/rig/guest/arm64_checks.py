@@ -1,4 +1,6 @@
-"""Runs in the arm64 guest: all checks that need no ROS. ``python arm64_checks.py PART ...``, each PART one of :data:`PARTS`.
+"""Run in the arm64 guest all checks that need no ROS.
+
+``python arm64_checks.py PART ...``, each PART one of :data:`PARTS`.
 
 Results go to ``$RIG_OUT/PART.json``: by check a traceback, nothing, or why it can't run on this
 kernel.
@@ -39,7 +41,10 @@ _CASES, _PACKETS = 60, 2_000
 
 
 def run_checks(part: str) -> bool:
-    """Run the checks of a part: those of the short form. Of one for each heap, those of heaps that are there run."""
+    """Run the checks of a part: those of the short form.
+
+    Of a check for each heap, those of heaps that are there run.
+    """
     known = checks_of(part, _WITHOUT)
     absent = [heap for heap in HEAP_EXPORTERS if heap not in heaps_there()]
     without = {
@@ -126,7 +131,7 @@ def run_native(part: str) -> bool:
 
 
 def run_verify(part: str) -> bool:
-    """Let ``zc_verify`` judge graphs, sabotaged and not; the verdicts are for the host to compare."""
+    """Let ``zc_verify`` judge graphs, sabotaged and not; the host compares the verdicts."""
     from rig.guest import plain_graph, verifier
 
     out = Path(os.environ['RIG_OUT'])

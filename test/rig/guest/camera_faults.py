@@ -1,4 +1,7 @@
-"""What can go wrong with a camera, injected by vivid's own controls, and what the controls do to the picture."""
+"""What can go wrong with a camera, injected by vivid's own controls.
+
+Also what the controls do to the picture.
+"""
 
 from __future__ import annotations
 

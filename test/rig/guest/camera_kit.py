@@ -1,4 +1,7 @@
-"""What the checks of the V4L2 camera share: a registry, opened cameras with consumers' constraints, the next frame."""
+"""What the checks of the V4L2 camera share.
+
+That is: a registry, opened cameras with consumers' constraints, the next frame.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ START_OF_EXPOSURE = 1
 def opened(
     path: str, *, size: tuple[int, int] = SIZE, rate: float = RATE, **options: Any
 ) -> V4l2Camera:
-    """A camera that is not configured."""
+    """Open a camera that is not configured."""
     return V4l2Camera(
         camera_options(device=path, width=size[0], height=size[1], framerate=rate, **options)
     )
@@ -60,7 +63,7 @@ def agreed(
 def configured(
     camera: V4l2Camera, consumers: Sequence[BufferConstraints] = (), slots: int = 6
 ) -> V4l2Camera:
-    """The same camera, with buffers."""
+    """Yield the same camera, with buffers."""
     agreed(camera, consumers, slots=slots)
     return camera
 
@@ -69,7 +72,7 @@ def configured(
 def streaming(
     path: str, consumers: Sequence[BufferConstraints] = (), slots: int = 6, **options: Any
 ) -> Iterator[V4l2Camera]:
-    """A configured camera whose timestamps lie in the past, as a real one's."""
+    """Yield a configured camera whose timestamps lie in the past, as a real one's."""
     camera = opened(path, **options)
     try:
         camera.set_control('timestamp_source', START_OF_EXPOSURE)
@@ -79,7 +82,7 @@ def streaming(
 
 
 def next_frame(camera: Camera) -> Frame:
-    """The camera's next frame, soon."""
+    """Return the camera's next frame, soon."""
     frame: Frame = until(
         camera.capture,
         lambda: f'a frame: {camera.statistics()} {camera.pool_statistics()}',
@@ -90,11 +93,14 @@ def next_frame(camera: Camera) -> Frame:
 
 
 def _at_once() -> None:
-    """A camera waits for its next frame by itself."""
+    """Let a camera wait for its next frame by itself."""
 
 
 def settled(camera: V4l2Camera) -> Frame:
-    """A frame that was begun after now: those that were queued already pass by, however many, and the one that may be under way."""
+    """Return a frame that was begun after now.
+
+    Frames that were already queued pass by, however many, and the one that may be under way.
+    """
     now_ns = time.monotonic_ns()
     while (frame := next_frame(camera)).data.captured_ns < now_ns:
         frame.release()

@@ -1,4 +1,7 @@
-"""Frames of vivid in every combination of API, format and memory, each compared in the device with what the kernel says it holds."""
+"""Frames of vivid in every combination of API, format and memory.
+
+Each is compared in the device with what the kernel says it holds.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,9 @@ def frames_reach_the_device_as_the_camera_made_them(variant: str) -> None:
 
 @check
 def a_device_without_iommu_imports_contiguous_memory_or_says_why_not() -> None:
-    """The system heap's pages are scattered or not as it happens: what counts is that the camera knows before it streams.
+    """Stream whether the system heap's pages are scattered or not, or say why not.
+
+    What counts is that the camera knows before it streams.
 
     Not with two buffers per image: there this kernel's videobuf2 keeps a reference to one that it
     could not map.
@@ -109,7 +114,10 @@ def a_device_without_iommu_imports_contiguous_memory_or_says_why_not() -> None:
 
 @check
 def every_frame_of_a_stream_at_640x360_comes_or_is_counted_as_lost() -> None:
-    """vivid skips frames while the machine under the guest stands still. The camera counts those; the rate is by the driver's stamps."""
+    """Count the frames that vivid skips; the rate is by the driver's stamps.
+
+    vivid skips frames while the machine under the guest stands still.
+    """
     with streaming(SINGLE, [BufferConstraints('npu', slots=2)], slots=8) as camera:
         with next_frame(camera) as frame:
             first = last = (frame.data.sequence, frame.data.captured_ns)
@@ -166,7 +174,7 @@ def strides_are_asked_of_the_driver(name: str) -> None:
 
 @check
 def data_that_begins_behind_a_header_is_found() -> None:
-    """vivid keeps some bytes before the luma of NV16M."""
+    """Find the luma of NV16M behind some bytes, which vivid keeps."""
     with streaming(MULTI, pixel_format='NM16') as camera, next_frame(camera) as frame:
         offsets = [plane.offset for plane in frame.data.planes]
         assert offsets[0] > 0, offsets

@@ -1,4 +1,4 @@
-"""Fences: what a sync_file of a job says, acquire fences, and the fences in reservation objects."""
+"""Fences: a job's sync_file, acquire fences, and the fences in reservation objects."""
 
 from __future__ import annotations
 

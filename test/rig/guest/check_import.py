@@ -253,7 +253,7 @@ def wrong_headers_of_planes_are_rejected() -> None:
 def _call_grown(
     npu: Npu, request: int, argument: ctypes.LittleEndianStructure, tail: bytes
 ) -> bytes:
-    """Call with `argument` as a program with a newer header would pass it; return what it then holds."""
+    """Call with `argument` as a program with a newer header would; return what it then holds."""
     data = bytearray(bytes(argument) + tail)
     struct.pack_into('<I', data, 0, len(data))
     memory = (ctypes.c_char * len(data)).from_buffer(data)

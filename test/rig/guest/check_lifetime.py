@@ -1,4 +1,7 @@
-"""What is held ends when it should, however the holder goes: release in flight, close, SIGKILL, module removal."""
+"""What is held ends when it should, however the holder goes.
+
+Release in flight, close, SIGKILL, module removal.
+"""
 
 from __future__ import annotations
 

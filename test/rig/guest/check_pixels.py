@@ -1,4 +1,7 @@
-"""The result comes from the pixels that were imported, and a wrong layout or a missing SYNC is a wrong result."""
+"""The result comes from the pixels that were imported.
+
+A wrong layout or a missing SYNC is a wrong result.
+"""
 
 from __future__ import annotations
 

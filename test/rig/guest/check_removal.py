@@ -1,4 +1,7 @@
-"""The card goes away and comes back while files of it are open: what they had ends at once, with ENODEV, and nothing is left of it."""
+"""The card goes away and comes back while files of it are open.
+
+What they had ends at once, with ENODEV, and nothing is left of it.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ def a_pulled_card_that_nobody_closes_can_come_back_and_go_again() -> None:
 
 @check
 def a_card_waits_for_ioctls_that_use_it() -> None:
-    """An ioctl that waits for its argument's memory has the card until it ends; whoever removes the card waits."""
+    """Remove the card while an ioctl waits for its argument's memory: the removal waits."""
     outcome: list[int] = []
     removed = threading.Event()
 

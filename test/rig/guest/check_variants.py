@@ -1,4 +1,4 @@
-"""Other cards and drivers: one whose jobs overtake each other, and the one that is shipped today."""
+"""Other cards and drivers: one whose jobs overtake each other, and today's shipped one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def jobs_that_run_side_by_side_overtake_each_other() -> None:
 
 @check
 def jobs_that_run_side_by_side_have_timelines_of_their_own() -> None:
-    """The kernel merges fences of one timeline into the last of them: that would say too early that all have ended."""
+    """Use several timelines: of one, the kernel keeps only the last fence, too early an end."""
     images = make_image('NV12', 64, 48)
     with (
         parameters(out_of_order=1, latency_us=500000),

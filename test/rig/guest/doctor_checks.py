@@ -1,4 +1,7 @@
-"""The doctor on a real kernel: vivid's cameras, the dma-heaps and the virtual Metis are found, tried, and given back."""
+"""The doctor on a real kernel.
+
+It finds vivid's cameras, the dma-heaps and the virtual Metis, tries them, and gives them back.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,10 @@ def _parameters(**values: str) -> str:
 
 
 def _examined_by_nobody(*groups: str) -> tuple[int, list[dict[str, Any]]]:
-    """As a user who may open nothing; without a parameter file, as that user reads none of ours."""
+    """Examine as a user who may open nothing.
+
+    There is no parameter file, as that user can't read ours.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

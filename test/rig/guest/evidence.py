@@ -1,4 +1,4 @@
-"""What the kernel says from outside of the programs that are being watched: attachments, mappings, trace events.
+"""What the kernel says from outside about watched programs: attachments, mappings, trace events.
 
 ``zc_verify`` knows more of this and is what judges a graph; this is the test's own look, which
 shares no line with the package.
@@ -28,7 +28,10 @@ _EVENTS = (
 
 
 def cpu_mappings(inodes: Iterable[int]) -> list[str]:
-    """Lines of every process's ``maps`` that show one of these dma-bufs, or a video device, mapped."""
+    """Return lines of every process's ``maps`` that show a mapping of these dma-bufs.
+
+    Also lines that show a video device.
+    """
     wanted = set(inodes)
     found = []
     for maps in Path('/proc').glob('[0-9]*/maps'):
@@ -108,7 +111,7 @@ def recording(buffer_kb: int = 16384) -> Iterator[None]:
 
 
 def trace_text() -> str:
-    """The recorded trace."""
+    """Return the recorded trace."""
     return (TRACING / 'trace').read_text(errors='replace')
 
 
@@ -118,7 +121,7 @@ def event_counts(trace: str) -> Counter[str]:
 
 
 def inodes_of(trace: str, event: str) -> list[int]:
-    """The inodes of one kind of event, in order."""
+    """Return the inodes of one kind of event, in order."""
     lines = (line for line in trace.splitlines() if f'{event}: ' in line)
     return [
         int(match[1]) for match in (re.search(r'\binode=(\d+)', line) for line in lines) if match

@@ -43,7 +43,7 @@ class Running:
 
     @property
     def objects(self) -> set[int]:
-        """The dma-bufs of this graph."""
+        """Return the dma-bufs of this graph."""
         return set(bufinfo()) - self._baseline
 
     def _most_attachments(self) -> int:
@@ -80,7 +80,10 @@ class Running:
 def streaming_graph(
     device: str = SINGLE, capture: Mapping[str, object] = MappingProxyType({}), **inference: object
 ) -> Iterator[Running]:
-    """Capture, inference and overlay in this process, started; with these parameters instead of those here."""
+    """Start capture, inference and overlay in this process.
+
+    *capture* replaces parameters of here.
+    """
     from zc_perception.nodes.perception import (
         PerceptionGraph,
     )  # only these checks need ROS, whose import takes long in the guest
@@ -249,7 +252,9 @@ def the_graph_survives_buffers_that_the_driver_drops() -> None:
 
 
 def _consumer(name: str, **values: object) -> subprocess.Popen[bytes]:
-    """An inference node in another process, over rung 2, with an accelerator and imports of its own; its log is ``$RIG_OUT/NAME.log``.
+    """Start an inference node in another process, over rung 2.
+
+    It has an accelerator and imports of its own; its log is ``$RIG_OUT/NAME.log``.
 
     It imports Python modules at once, which takes long here beside a graph that streams, and
     begins with the first line on its stdin.
@@ -307,11 +312,21 @@ def the_graph_survives_a_consumer_that_is_killed_with_its_imports() -> None:
 
 @long_check
 def nodes_whose_trial_imports_fail_fall_a_rung_by_name_in_this_process_and_in_another() -> None:
-    """The driver has ioctls 64 to 66 only. It says nothing of strides and imports tight images only, and the camera pads its rows."""
+    """Use a driver that has ioctls 64 to 66 only.
+
+    It says nothing about strides and imports tight images only, and the camera pads its rows.
+    """
     padded = {
-        'camera': 'synthetic', 'pattern': 'counter', 'width': 128, 'height': 72, 'framerate': 2.0, 'slots': 8, 'heap': 'dma_heap/system',
-        'participants': ['wide: NV12; stride_align=1024'], 'image_encoding': 'nv12',
-    }  # fmt: skip
+        'camera': 'synthetic',
+        'pattern': 'counter',
+        'width': 128,
+        'height': 72,
+        'framerate': 2.0,
+        'slots': 8,
+        'heap': 'dma_heap/system',
+        'participants': ['wide: NV12; stride_align=1024'],
+        'image_encoding': 'nv12',
+    }
     why = 'failed', 'only tight LINEAR images in one buffer'
     with parameters(abi_level=1), _consumer('elsewhere', timeout=60.0) as consumer:
         try:
@@ -358,9 +373,13 @@ def a_graph_that_never_got_its_card_leaves_nothing() -> None:
 @long_check
 def sigkill_of_the_whole_graph_leaves_nothing_behind() -> None:
     values = {
-        'capture:camera': 'v4l2', 'capture:width': 640, 'capture:height': 360, 'inference:accelerator': 'axl',
-        'inference:model': MODEL, 'inference:in_flight': 4,
-    }  # fmt: skip
+        'capture:camera': 'v4l2',
+        'capture:width': 640,
+        'capture:height': 360,
+        'inference:accelerator': 'axl',
+        'inference:model': MODEL,
+        'inference:in_flight': 4,
+    }
     words = [word for name, value in values.items() for word in ('-p', f'{name}:={value}')]
     before = set(bufinfo())
     with parameters(latency_us=200000):

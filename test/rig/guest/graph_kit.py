@@ -1,4 +1,4 @@
-"""Building and running a graph in the guest: its nodes, who listens, and what the nodes say of themselves."""
+"""Build and run a graph in the guest: its nodes, its subscribers, and what the nodes report."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PlainSubscriber:
 
 
 def make_graph(context: rclpy.Context, variant: Variant) -> PerceptionGraph:
-    """The nodes of a variant, not started."""
+    """Return the nodes of a variant, not started."""
     return PerceptionGraph(
         context, {'capture': variant.capture, 'inference': variant.inference(MODEL)}
     )
@@ -63,7 +63,7 @@ def make_graph(context: rclpy.Context, variant: Variant) -> PerceptionGraph:
 
 @contextmanager
 def ros() -> Iterator[rclpy.Context]:
-    """A context of its own for each run."""
+    """Yield a context of its own for each run."""
     context = rclpy.Context()
     rclpy.init(context=context)
     try:
@@ -106,13 +106,17 @@ class RunningGraph:
 
     @contextmanager
     def second_inference(self) -> Iterator[None]:
-        """One more inference node in this process, with an open file of the card, handles and job numbers of its own."""
+        """Add one more inference node in this process.
+
+        It has an open file of the card, handles and job numbers of its own.
+        """
         first = self.graph.inference
         names = ('accelerator', 'model', 'import_cache', 'in_flight', 'keep_all')
         node = InferenceNode(
-            context=first.context, cli_args=['--ros-args', '-r', '__node:=second', '-r', 'detections:=second_detections'],
+            context=first.context,
+            cli_args=['--ros-args', '-r', '__node:=second', '-r', 'detections:=second_detections'],
             parameter_overrides=[Parameter(name, value=first.parameters[name]) for name in names],
-        )  # fmt: skip
+        )
         try:
             self.add_node(node)
             node.start()
@@ -131,7 +135,7 @@ class RunningGraph:
         return {buffer.identity.inode for slot in slots for buffer in slot.buffers}
 
     def figures(self) -> dict[str, Any]:
-        """What the nodes say."""
+        """Return what the nodes say."""
         graph = self.graph
         camera, link = graph.capture.camera, graph.inference.subscription.statistics()
         statistics = camera.statistics()

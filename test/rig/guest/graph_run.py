@@ -1,4 +1,6 @@
-"""In the guest: camera → capture → in-process link → axl → detections topic → a plain subscriber, watched from outside.
+"""Run a graph in the guest, watched from outside.
+
+It is: camera → capture → in-process link → axl → detections topic → a plain subscriber.
 
     python graph_run.py VARIANT:FRAMES[:VERIFIED[:OPTION ...]] ...
 
@@ -42,7 +44,9 @@ _Streamed = tuple[Watch, dict[str, float], 'Verifier | None']
 
 
 class FrameChecker:
-    """An observer of the inference node: the frame is still leased then, so that the camera can't be writing it.
+    """An observer of the inference node.
+
+    The frame is still leased then, so that the camera can't be writing it.
 
     What the buffer holds is read by the kernel, past the device's IOMMU and without any mapping by
     a process.
@@ -76,7 +80,10 @@ class FrameChecker:
 
 
 def _patience(frames: int) -> float:
-    """For a machine that is several times too slow, as zc_verify's: nodes that end before it has measured leave it nothing to judge."""
+    """Return the patience of zc_verify on a machine that is several times too slow.
+
+    Nodes that end before it has measured leave it nothing to judge.
+    """
     return 720.0 + frames
 
 
@@ -109,7 +116,7 @@ def _stream(
 
 
 def _figures(frames: list[dict[str, Any]], watch: Watch, trace: str) -> dict[str, Any]:
-    """What the frames and the kernel say."""
+    """Return what the frames and the kernel say."""
     submitted = {inode for frame in frames for inode in frame['inodes']}
     span_s = (
         (frames[-1]['captured_ns'] - frames[0]['captured_ns']) / 1e9 if len(frames) > 1 else 0.0
@@ -165,9 +172,15 @@ def run_variant(
     stamps = [frame['stamp_ns'] for frame in checker.frames]
     kernel = _figures(checker.frames, watch, trace)
     return {
-        'variant': name, 'cached': variant.cached, 'stamps': stamps, 'cpu_s': cpu, 'verify': verdict,
-        'took_s': round(time.monotonic() - began, 1), **nodes, **kernel,
-    }  # fmt: skip
+        'variant': name,
+        'cached': variant.cached,
+        'stamps': stamps,
+        'cpu_s': cpu,
+        'verify': verdict,
+        'took_s': round(time.monotonic() - began, 1),
+        **nodes,
+        **kernel,
+    }
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,4 +1,7 @@
-"""Which graphs run in the rig: cameras, memory and layouts, as data for the guest that runs them and for the tests that judge them."""
+"""The graphs that run in the rig: cameras, memory and layouts.
+
+They are data for the guest that runs them and for the tests that judge them.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,14 @@ MEMORY_MIB = 2560
 #  exposure.
 VIVID_START_OF_EXPOSURE = 1
 _V4L2 = {
-    'camera': 'v4l2', 'device': PLAIN, 'width': WIDTH, 'height': HEIGHT, 'framerate': FRAMERATE, 'slots': SLOTS,
+    'camera': 'v4l2',
+    'device': PLAIN,
+    'width': WIDTH,
+    'height': HEIGHT,
+    'framerate': FRAMERATE,
+    'slots': SLOTS,
     'controls.timestamp_source': VIVID_START_OF_EXPOSURE,
-}  # fmt: skip
+}
 #: Slow enough to leave the guest time for whoever watches.
 _CALM = {**_V4L2, 'framerate': 5.0}
 _SYNTHETIC = {
@@ -64,11 +72,18 @@ class Variant:
     keep_all: bool = True
 
     def inference(self, model: str) -> dict[str, Any]:
-        """Parameters of the inference node. A guest that stands still for a while gives up no job."""
+        """Return parameters of the inference node.
+
+        A guest that stands still for a while gives up no job.
+        """
         return {
-            'accelerator': 'axl', 'model': model, 'import_cache': self.cached, 'in_flight': IN_FLIGHT, 'keep_all': self.keep_all,
+            'accelerator': 'axl',
+            'model': model,
+            'import_cache': self.cached,
+            'in_flight': IN_FLIGHT,
+            'keep_all': self.keep_all,
             'timeout': 60.0,
-        }  # fmt: skip
+        }
 
 
 #  Those of ``make rig``. The document's literal four need a second attachment (vivid's own) on a
@@ -82,35 +97,67 @@ RUNS: dict[str, Variant] = {
         60,
         False,
         {
-            **_V4L2, 'device': DMA, 'memory': 'import', 'heap': 'dma_heap/system', 'pixel_format': 'NV12',
-            'input': 3, 'width': 1248, 'height': 560, 'framerate': 0.0, 'slots': 8,
+            **_V4L2,
+            'device': DMA,
+            'memory': 'import',
+            'heap': 'dma_heap/system',
+            'pixel_format': 'NV12',
+            'input': 3,
+            'width': 1248,
+            'height': 560,
+            'framerate': 0.0,
+            'slots': 8,
         },
         strides=(1248, 1248),
         rows=(560, 280),
         verified=8,
         keep_all=False,
     ),
-}  # fmt: skip
+}
 
 #  Pixels as the device sees them, in every layout that a frame of NV12 has. vivid pads rows but
 #  has no padding between planes.
 LAYOUTS: dict[str, Variant] = {
-    'two_buffers': Variant(30, True, {**_V4L2, 'device': MULTI, 'pixel_format': 'NM12'}, buffers=2),
-    'padded_rows': Variant(30, True, {**_V4L2, 'participants': ['wide: NV12; stride_align=1024']}, strides=(1024, 1024)),
+    'two_buffers': Variant(
+        30, True, {**_V4L2, 'device': MULTI, 'pixel_format': 'NM12'}, buffers=2
+    ),
+    'padded_rows': Variant(
+        30,
+        True,
+        {**_V4L2, 'participants': ['wide: NV12; stride_align=1024']},
+        strides=(1024, 1024),
+    ),
     'two_padded_buffers': Variant(
-        30, True, {**_V4L2, 'device': MULTI, 'participants': [('wide: NV12; stride_align=256; '
-            'buffer_per_plane')]},
-        strides=(768, 768), buffers=2,
+        30,
+        True,
+        {
+            **_V4L2,
+            'device': MULTI,
+            'participants': [('wide: NV12; stride_align=256; buffer_per_plane')],
+        },
+        strides=(768, 768),
+        buffers=2,
     ),
     'padded_height': Variant(
-        30, True, {**_SYNTHETIC, 'height': 270, 'participants': ['tall: NV12; height_align=16']}, rows=(272, 136), drawn=True
+        30,
+        True,
+        {**_SYNTHETIC, 'height': 270, 'participants': ['tall: NV12; height_align=16']},
+        rows=(272, 136),
+        drawn=True,
     ),
     'padded_both_ways': Variant(
-        30, False, {**_SYNTHETIC, 'height': 270, 'participants': [('large: NV12; height_align=32; '
-            'stride_align=1024')]},
-        strides=(1024, 1024), rows=(288, 144), drawn=True,
+        30,
+        False,
+        {
+            **_SYNTHETIC,
+            'height': 270,
+            'participants': [('large: NV12; height_align=32; stride_align=1024')],
+        },
+        strides=(1024, 1024),
+        rows=(288, 144),
+        drawn=True,
     ),
-}  # fmt: skip
+}
 VARIANTS = {**RUNS, **LAYOUTS}
 
 #: Where time matters more than frames: each one takes the guest a tenth of a second.
@@ -118,5 +165,12 @@ SLOW_FPS = 2
 SLOW = {**_V4L2, 'framerate': float(SLOW_FPS)}
 #: Rows of 1366 bytes, which the webcam input doesn't have; the HDMI input scales to any size.
 SPLIT = {
-    **_V4L2, 'device': DMA, 'input': 3, 'width': 1366, 'height': 768, 'framerate': 0.0, 'pixel_format': 'NV12', 'slots': 8,
-}  # fmt: skip
+    **_V4L2,
+    'device': DMA,
+    'input': 3,
+    'width': 1366,
+    'height': 768,
+    'framerate': 0.0,
+    'pixel_format': 'NV12',
+    'slots': 8,
+}

@@ -1,4 +1,7 @@
-"""v4l2src over both of vivid's APIs: dma-bufs as the driver exported them, and pipelines that copy found out."""
+"""The element v4l2src over both of vivid's APIs.
+
+Its dma-bufs are as the driver exported them; pipelines that copy are found out.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ _opened = [0]
 
 
 def _but_for_pools(function: Callable[[str], None]) -> Callable[[str], None]:
-    """v4l2src of 1.22 and 1.24 never frees a pool that has streamed: a descriptor of the device and two pairs of sockets each time."""
+    """Allow for pools: v4l2src of 1.22 and 1.24 never frees one that has streamed.
+
+    Each time it keeps a descriptor of the device and two pairs of sockets.
+    """
 
     @wraps(function)
     def checked(variant: str) -> None:
@@ -73,7 +79,10 @@ def _foreign() -> dict[int, str]:
 
 
 def warm_up() -> None:
-    """GStreamer opens descriptors of its own, once for the process: for its clock, and for its V4L2 elements."""
+    """Let GStreamer open its own descriptors once for the process.
+
+    They are for its clock, and for its V4L2 elements.
+    """
     with refused(CameraError, '/dev/video99'):
         _open('v4l2src device=/dev/video99', CopyLedger())
 
@@ -101,7 +110,8 @@ def _streaming(
 
 
 @check_each(
-    'single io-mode=dmabuf', 'multi io-mode=dmabuf', 'single_dma io-mode=dmabuf', 'multi_dma io-mode=dmabuf', 'single', 'multi',
+    'single io-mode=dmabuf', 'multi io-mode=dmabuf', 'single_dma '
+        'io-mode=dmabuf', 'multi_dma io-mode=dmabuf', 'single', 'multi',
 )  # fmt: skip
 @_but_for_pools
 def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
@@ -147,7 +157,10 @@ def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
 @check_each('single', 'multi')
 @_but_for_pools
 def rows_that_the_driver_pads_are_no_reason_to_copy(name: str) -> None:
-    """1366 pixels: neither GStreamer's own stride nor vivid's may decide whether a frame is copied."""
+    """Stream rows of 1366 pixels.
+
+    Neither GStreamer's own stride nor vivid's may decide whether a frame is copied.
+    """
     with _streaming(
         f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! '
         'video/x-raw,format=NV12,width=1280,height=720'
@@ -227,7 +240,7 @@ def consumers_that_hold_everything_get_nothing_copied_in_silence(name: str) -> N
 @check_each('single', 'multi')
 @_but_for_pools
 def an_unplugged_camera_is_lost(name: str) -> None:
-    """vivid's own control takes the node away; it comes back when everybody has closed it."""
+    """Remove the node by vivid's own control; it comes back when all have closed it."""
     with (
         refused(CameraLostError, DEVICES[name]),
         _streaming(f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! {NV12}') as (camera, _),

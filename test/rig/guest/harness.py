@@ -44,7 +44,10 @@ def check(function: Check) -> Check:
 
 
 def long_check(function: Check) -> Check:
-    """Register a check that only the long form runs: the short one has the same at another level."""
+    """Register a check that only the long form runs.
+
+    The short one has the same at another level.
+    """
     LONG_CHECKS.add(_name(function))
     return check(function)
 
@@ -52,7 +55,10 @@ def long_check(function: Check) -> Check:
 def check_each(
     *variants: str, long: Sequence[str] = ()
 ) -> Callable[[CheckOfVariant], CheckOfVariant]:
-    """Register a check once for each variant, which is its argument; the long form has more variants."""
+    """Register a check once for each variant, which is its argument.
+
+    The long form has more variants.
+    """
 
     def register(function: CheckOfVariant) -> CheckOfVariant:
         names = {variant: f'{_name(function)} [{variant}]' for variant in (*variants, *long)}
@@ -91,7 +97,10 @@ def settles(look: Callable[[], object], expected: object, what: str) -> None:
 
 
 def together(workers: Sequence[Callable[[], None]], seconds: float = 60.0) -> None:
-    """Run the workers in threads and raise what one of them raised; one that doesn't end is dead-locked."""
+    """Run the workers in threads and raise what one of them raised.
+
+    A worker that doesn't end is dead-locked.
+    """
     errors: list[BaseException] = []
 
     def guarded(worker: Callable[[], None]) -> None:
@@ -112,7 +121,10 @@ def together(workers: Sequence[Callable[[], None]], seconds: float = 60.0) -> No
 
 
 def at_rest() -> dict[str, int]:
-    """What the device still holds when everybody had time to let go: a worker tidies up after it has signalled."""
+    """Return what the device still holds when all had time to let go.
+
+    A worker tidies up after it has signalled.
+    """
     gc.collect()
     eventually(lambda: not any(live().values()))
     return live()
@@ -124,7 +136,7 @@ def expect_nothing_left() -> None:
 
 
 def left_behind() -> dict[str, Any]:
-    """What is left on the device, in the kernel, and in its tracing."""
+    """Return what is left on the device, in the kernel, and in its tracing."""
     return {
         'left_on_device': at_rest(),
         'buffers': {str(inode): info.exporter for inode, info in bufinfo().items()},
@@ -152,7 +164,10 @@ def _said(text: str) -> str:
 
 
 def run(checks: dict[str, Check], results: Path) -> bool:
-    """Run the checks, write ``{name: traceback, why it can't run here, or ""}`` after each, and return whether none failed."""
+    """Run the checks; return whether none failed.
+
+    After each, write ``{name: traceback, why it can't run here, or ""}``.
+    """
     outcome: dict[str, str] = {}
     for name, function in checks.items():
         started = time.monotonic()

@@ -1,7 +1,7 @@
-"""The kernel's own interfaces that the checks need: buffers, SYNC, fences, bufinfo, trace, modules.
+"""The kernel's own interfaces that the checks need.
 
-Written from the kernel's UAPI headers, not from the package that is being tested. Standard library
-alone.
+Buffers, SYNC, fences, bufinfo, trace, modules. Written from the kernel's UAPI headers, not from
+the package that is being tested. Standard library alone.
 """
 
 from __future__ import annotations
@@ -37,10 +37,23 @@ SYNC_READ, SYNC_WRITE, SYNC_END = 1, 2, 4
 #: System calls that Python has no function for, or whose numbers ``/proc/PID/syscall`` shows.
 SYSCALLS = {
     'x86_64': {
-        'select': 23, 'exit': 60, 'delete_module': 176, 'clock_nanosleep': 230, 'pselect6': 270, 'finit_module': 313, 'userfaultfd': 323,
+        'select': 23,
+        'exit': 60,
+        'delete_module': 176,
+        'clock_nanosleep': 230,
+        'pselect6': 270,
+        'finit_module': 313,
+        'userfaultfd': 323,
     },
-    'aarch64': {'pselect6': 72, 'exit': 93, 'delete_module': 106, 'clock_nanosleep': 115, 'finit_module': 273, 'userfaultfd': 282},
-}[os.uname().machine]  # fmt: skip
+    'aarch64': {
+        'pselect6': 72,
+        'exit': 93,
+        'delete_module': 106,
+        'clock_nanosleep': 115,
+        'finit_module': 273,
+        'userfaultfd': 282,
+    },
+}[os.uname().machine]
 
 libc = ctypes.CDLL(None, use_errno=True)
 _C = TypeVar('_C', bound='Closing')
@@ -109,7 +122,10 @@ class Buffer(Closing):
 
 
 class NotHere(Exception):
-    """This kernel lacks what a check is about. Where a kernel must have it, the check has failed."""
+    """This kernel lacks what a check is about.
+
+    If a kernel must have it, the check has failed.
+    """
 
 
 #: By heap, the name that the kernel has for its exporter.
@@ -117,7 +133,10 @@ HEAP_EXPORTERS = {'dma_heap/system': 'system', 'udmabuf': 'udmabuf'}
 
 
 def heaps_there() -> list[str]:
-    """Return the names of the heaps of this kernel, the first choice first: Debian's arm64 kernel has no dma-heaps."""
+    """Return the names of the heaps of this kernel, the first choice first.
+
+    Debian's arm64 kernel has no dma-heaps.
+    """
     return [name for name in HEAP_EXPORTERS if os.path.exists(f'/dev/{name}')]
 
 
@@ -133,7 +152,7 @@ def need_heap(name: str) -> None:
 
 
 def heap_buffer(size: int, access: int = os.O_RDWR) -> Buffer:
-    """Allocate from /dev/dma_heap/system; for what works with any heap, from udmabuf where there is none."""
+    """Allocate from /dev/dma_heap/system; if any heap will do and it is missing, from udmabuf."""
     return (
         system_buffer(size, access)
         if any_heap() != 'udmabuf' or access != os.O_RDWR
@@ -184,7 +203,10 @@ def shadow_buffer(size: int) -> Buffer:
 
 @dataclass(frozen=True)
 class FenceInfo:
-    """SYNC_IOC_FILE_INFO of a sync_file with one fence; `status` is 0 pending, 1 good or a negative errno."""
+    """SYNC_IOC_FILE_INFO of a sync_file with one fence.
+
+    `status` is 0 pending, 1 good or a negative errno.
+    """
 
     status: int
     driver: str
@@ -241,7 +263,10 @@ _OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t[0-9a-f]{8}\t(\S+)\t
 
 
 def bufinfo() -> dict[int, BufInfo]:
-    """Return all dma-bufs of the system by inode. Sizes and inodes are decimal, padded with zeros."""
+    """Return all dma-bufs of the system by inode.
+
+    Sizes and inodes are decimal, padded with zeros.
+    """
     found: dict[int, BufInfo] = {}
     current = BufInfo(0, '')
     attached = False
@@ -284,7 +309,10 @@ _UFFD_API, _UFFD_REGISTER, _UFFD_COPY = 0xC018AA3F, 0xC020AA00, 0xC028AA03
 
 
 class LatePage(Closing):
-    """A page of memory that is not there before `fill`: the kernel waits for it in the middle of a copy (userfaultfd(2))."""
+    """A page of memory that is not there before `fill`.
+
+    The kernel waits for it in the middle of a copy (userfaultfd(2)).
+    """
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
@@ -370,7 +398,10 @@ def identity() -> Iterator[None]:
 
 
 def write_control(path: Path, text: str, *, append: bool = False) -> None:
-    """Write a control file of tracefs. ``open()`` with 'w' truncates, which clears the buffer, and with 'a' it seeks, which fails."""
+    """Write a control file of tracefs.
+
+    ``open()`` with 'w' truncates, which clears the buffer, and with 'a' it seeks, which fails.
+    """
     fd = os.open(path, os.O_WRONLY | (os.O_APPEND if append else 0))
     try:
         os.write(fd, text.encode())
@@ -379,10 +410,11 @@ def write_control(path: Path, text: str, *, append: bool = False) -> None:
 
 
 def use_one_cpu() -> None:
-    """Switch all processors off but the first, until the guest ends: before probes are installed and removed under load.
+    """Switch all processors off but the first, until the guest ends.
 
-    That rewrites code of the running kernel, and another processor of QEMU's may still run into a
-    breakpoint that is gone by then ("Oops: int3"); those of real machines can't.
+    Call it before probes are installed and removed under load. That rewrites code of the running
+    kernel, and another processor of QEMU's may still run into a breakpoint that is gone by then
+    ("Oops: int3"); those of real machines can't.
     """
     for switch in sorted(Path('/sys/devices/system/cpu').glob('cpu[1-9]*/online')):
         switch.write_text('0')

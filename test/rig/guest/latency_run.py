@@ -1,11 +1,11 @@
-"""In the guest: how long frames wait for our threads beside two busy processes, at ordinary and at real-time priority.
+"""Measure in the guest how long frames wait for our threads beside two busy processes.
 
     python latency_run.py FRAMES
 
-A frame's latency is what passes outside of camera and card: from the kernel's event that the
-driver has finished the buffer to the submitted job, and from the signal of the job's fence to the
-published detections. Both kernels stamp both ends with CLOCK_MONOTONIC. Writes
-``$RIG_OUT/latency.json``: nanoseconds of each frame, by priority.
+It runs at ordinary and at real-time priority. A frame's latency is what passes outside of camera
+and card: from the kernel's event that the driver has finished the buffer to the submitted job, and
+from the signal of the job's fence to the published detections. Both kernels stamp both ends with
+CLOCK_MONOTONIC. Writes ``$RIG_OUT/latency.json``: nanoseconds of each frame, by priority.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def busy() -> Iterator[None]:
 
 
 def done_us(trace: str) -> dict[int, int]:
-    """When the driver had finished each buffer, by the frame's time stamp; both in microseconds."""
+    """Return when the driver had finished each buffer, by the frame's stamp; in microseconds."""
     done: dict[str, int] = {}
     found: dict[int, int] = {}
     for match in filter(None, map(_BUFFER.search, trace.splitlines())):

@@ -1,4 +1,7 @@
-"""What the checks of rung 2 share: servers, cameras, the C consumer, and consumers and producers in processes of their own."""
+"""What the checks of rung 2 share.
+
+Servers, cameras, the C consumer, and consumers and producers in processes of their own.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ PATIENCE_S = 60.0
 
 @contextmanager
 def served(pool: BufferPool | None, **options: Any) -> Iterator[SharedMemoryServer]:
-    """A server in a folder of its own; nothing may have gone wrong inside of it."""
+    """Yield a server in a folder of its own; nothing may have gone wrong inside it."""
     options.setdefault('quarantine_timeout_s', 0.05)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -70,14 +73,14 @@ def served(pool: BufferPool | None, **options: Any) -> Iterator[SharedMemoryServ
 
 
 def free_slot(pool: BufferPool) -> Slot:
-    """The next one that a consumer gives back."""
+    """Return the next slot that a consumer gives back."""
     slot: Slot = until(pool.acquire, pool.describe_holders, PATIENCE_S)
     return slot
 
 
 @contextmanager
 def camera_of(exporter: str) -> Iterator[tuple[V4l2Camera, BufferPool]]:
-    """A streaming camera with slots for consumers, and its pool."""
+    """Yield a streaming camera with slots for consumers, and its pool."""
     slots = [BufferConstraints('consumers', slots=4)]
     with streaming(
         str(cameras()[EXPORTERS[exporter]]), slots, size=SIZE, rate=FRAMERATE
@@ -90,7 +93,10 @@ def camera_of(exporter: str) -> Iterator[tuple[V4l2Camera, BufferPool]]:
 
 
 def overwrite(server: SharedMemoryServer, pool: BufferPool) -> set[int]:
-    """Publish a frame in every slot that is free; their uids. Written without waiting for devices, as a camera's DMA is."""
+    """Publish a frame in every slot that is free; return their uids.
+
+    It is written without waiting for devices, as a camera's DMA is.
+    """
     slots = []
     while (slot := pool.acquire()) is not None:
         slots.append(slot)
@@ -103,7 +109,7 @@ def overwrite(server: SharedMemoryServer, pool: BufferPool) -> set[int]:
 
 
 def c_program(folder: Path) -> Path:
-    """The C consumer: compiled before the guest was started, or by the guest's compiler."""
+    """Return the C consumer, compiled before the guest was started, or by the guest's compiler."""
     given = os.environ.get(PROGRAM)
     return Path(given) if given else build_consumer(folder, ())
 
@@ -113,7 +119,10 @@ class RemoteError(Exception):
 
 
 class Remote:
-    """An object that lives in a forked process. Fork it before anything is there that it must not inherit."""
+    """An object that lives in a forked process.
+
+    Fork it before anything is there that it must not inherit.
+    """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._child = Child(partial(_serve, make))
@@ -126,7 +135,7 @@ class Remote:
         self._child.socket.sendall(json.dumps([name, *arguments]).encode() + b'\n')
 
     def answer(self) -> Any:
-        """What the oldest call that was asked returned."""
+        """Return what the oldest call that was asked returned."""
         line = self._answers.readline()
         assert line, 'the process ended without an answer'
         said = json.loads(line)
@@ -162,7 +171,10 @@ class Remote:
         self._child.join()
 
     def _abort(self) -> None:
-        """After a failure, which matters more than how the process ends: it may be dead already."""
+        """End it after a failure, which matters more than how the process ends.
+
+        The process may already be dead.
+        """
         self._ended = True
         self._answers.close()
         with contextlib.suppress(AssertionError):
@@ -191,7 +203,7 @@ def open_fds() -> int:
 
 
 def next_received(client: SharedMemoryClient) -> Frame:
-    """The client's next frame; waits on its descriptor."""
+    """Return the client's next frame; wait on its descriptor."""
     poller = select.poll()
     poller.register(client.fileno(), select.POLLIN)
 
@@ -231,18 +243,21 @@ class Consumer:
         connected(self._client)
 
     def receive(self) -> dict[str, Any]:
-        """The next frame, and what is seen of it without touching the pixels."""
+        """Return the next frame, and what is seen of it without touching the pixels."""
         assert self._client is not None
         frame = next_received(self._client)
         data = frame.data
         self._held[data.sequence] = frame
         return {
-            'sequence': data.sequence, 'inodes': [buffer.identity.inode for buffer in data.buffers], 'generation': data.generation,
-            'fence': type(data.acquire_fence).__name__, 'kinds': [buffer.kind.value for buffer in data.buffers],
-        }  # fmt: skip
+            'sequence': data.sequence,
+            'inodes': [buffer.identity.inode for buffer in data.buffers],
+            'generation': data.generation,
+            'fence': type(data.acquire_fence).__name__,
+            'kinds': [buffer.kind.value for buffer in data.buffers],
+        }
 
     def pixels(self, sequence: int) -> list[int]:
-        """The CRC of each plane, as the CPU sees it here."""
+        """Return the CRC of each plane, as the CPU sees it here."""
         return crcs(self._held[sequence])
 
     def fence(self, sequence: int, timeout_s: float) -> list[Any]:
@@ -259,7 +274,7 @@ class Consumer:
         ]
 
     def map_for_writing(self, sequence: int) -> int:
-        """What the kernel says to who tries, past the package: 0 or an errno."""
+        """Return what the kernel says to a mapping past the package: 0 or an errno."""
         buffer = self._held[sequence].data.buffers[0]
         try:
             mmap.mmap(
@@ -288,14 +303,17 @@ class Consumer:
         )
 
     def finish_job(self) -> int:
-        """The status of the job's fence."""
+        """Return the status of the job's fence."""
         assert self._job is not None and self._job.wait(PATIENCE_S)
         status = self._job.status()
         self._job.close()
         return status
 
     def stream(self, count: int) -> dict[str, Any]:
-        """Read and release frames; what was seen, and how many descriptors and mappings of theirs there were after each."""
+        """Read and release frames; return what was seen.
+
+        Also how many descriptors and mappings of theirs there were after each.
+        """
         assert self._client is not None
         seen: dict[int, tuple[int, list[int]]] = {}
         fds = []
@@ -339,7 +357,7 @@ class Producer:
         return str(self._server.path)
 
     def publish(self, sequence: int, level: int) -> int:
-        """The inode of the frame's buffer."""
+        """Publish a frame; return the inode of its buffer."""
         assert self._pool is not None and self._server is not None
         with publish(self._pool, sequence=sequence, level=level) as frame:
             self._server.publish(frame)

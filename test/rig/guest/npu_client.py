@@ -1,4 +1,7 @@
-"""The device node for the checks: each ioctl as one call that raises `OSError`, and images laid out in buffers."""
+"""The device node for the checks: each ioctl as one call, and images laid out in buffers.
+
+A call raises `OSError`.
+"""
 
 from __future__ import annotations
 
@@ -209,7 +212,10 @@ def make_image(
     allocate: Callable[[int], Buffer] = heap_buffer,
     seed: int = 1,
 ) -> Image:
-    """Make an image in one buffer or one per plane: `padding` bytes after each row, a gap before each plane."""
+    """Make an image in one buffer or one per plane.
+
+    There are `padding` bytes after each row, and a gap before each plane.
+    """
     places: list[tuple[int, int, int]] = []
     end = 0
     for index, shape in enumerate(FORMATS[format_name]):
@@ -229,7 +235,7 @@ def make_image(
 def scene(
     format_name: str = 'NV12', width: int = 64, height: int = 48, **options: Any
 ) -> Iterator[tuple[Npu, Image, int, Buffer]]:
-    """An open file of the device, an image, the handle of its import, and a buffer for a result."""
+    """Yield an open file of the device, an image, its handle, and a buffer for a result."""
     with (
         Npu() as npu,
         make_image(format_name, width, height, **options) as image,

@@ -1,4 +1,7 @@
-"""Buffers that a V4L2 driver exports: what they are to the package, and that a read-only export stays one."""
+"""Buffers that a V4L2 driver exports: what the package makes of them.
+
+A read-only export stays one.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ BYTES = SIZE[0] * SIZE[1] * 3 // 2
 
 @contextmanager
 def _exported(exporter: str, access: int, **options: bool) -> Iterator[DmaBuf]:
-    """A camera's buffer as the package has it."""
+    """Yield a camera's buffer as the package has it."""
     with opened(cameras()[EXPORTERS[exporter]], 1) as (fd, _):
         buffer = adopted(export(fd, 0, access), **options)
         try:
@@ -75,7 +78,7 @@ def an_exported_buffer_is_adopted(exporter: str) -> None:
 
 @check_each(*EXPORTERS)
 def a_second_export_is_another_dma_buf_of_the_same_memory(exporter: str) -> None:
-    """Why a camera exports each buffer once: an import cache by identity would import the second one again."""
+    """So a camera exports each buffer once: an import cache by identity would import another."""
     with opened(cameras()[EXPORTERS[exporter]], 1) as (fd, _):
         first, second = (adopted(export(fd, 0, os.O_RDWR), writable=True) for _ in range(2))
         assert first.identity != second.identity

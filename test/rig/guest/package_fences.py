@@ -1,4 +1,7 @@
-"""Fences of a real driver, in sync_files and in the reservation objects of buffers, through the package's own calls."""
+"""Fences of a real driver, through the package's own calls.
+
+They are in sync_files and in the reservation objects of buffers.
+"""
 
 from __future__ import annotations
 
@@ -58,14 +61,14 @@ class Bench:
     other: DmaBuf
 
     def start(self, latency_us: int = 0, **options: int) -> SyncFile:
-        """A job with this latency, and these parameters of the device."""
+        """Start a job with this latency, and these parameters of the device."""
         with parameters(latency_us=latency_us, **options):
             return start(self.device, [self.source], self.result)
 
 
 @contextmanager
 def bench(heap: str) -> Iterator[Bench]:
-    """The device and its buffers in *heap*; the other buffer is of another exporter."""
+    """Yield the device and its buffers in *heap*; the other buffer is of another exporter."""
     with (
         card() as device,
         buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result),
@@ -83,13 +86,13 @@ def _pending(fence: Fence | None) -> bool:
 
 
 def _exported_pending(buffer: DmaBuf, access: CpuAccess) -> bool:
-    """What the package says; None stands for no fence, so nothing to wait for."""
+    """Return what the package says; None stands for no fence, so nothing to wait for."""
     fence = buffer.export_fence(access)
     return False if fence is None else _pending(fence)
 
 
 def _kernel_pending(buffer: DmaBuf, flags: int) -> bool:
-    """What the kernel says, asked without the package."""
+    """Return what the kernel says, asked without the package."""
     argument = bytearray(struct.pack('Ii', flags, -1))
     fcntl.ioctl(buffer.fileno(), 0xC0086202, argument)
     with OwnedFd(struct.unpack('Ii', argument)[1]) as fd:
@@ -119,8 +122,11 @@ def a_job_in_flight_is_a_pending_fence_of_its_buffers(heap: str) -> None:
             'a writer of another buffer': _exported_pending(b.other, WRITE),
         }
         waits = {
-            'a writer of the image', 'both, of the image', 'a reader of the result', 'a writer of the result',
-        }  # fmt: skip
+            'a writer of the image',
+            'both, of the image',
+            'a reader of the result',
+            'a writer of the result',
+        }
         equal({who for who, pending in got.items() if pending}, waits, 'who has to wait')
         exported = b.source.export_fence(WRITE)
         assert exported is not None and not exported.wait(0.01)

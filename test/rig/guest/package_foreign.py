@@ -1,4 +1,7 @@
-"""Buffers of a library that isn't ours: real dma-bufs, known again by what they refer to, which the card reads as they are."""
+"""Buffers of a foreign library: real dma-bufs, which the card reads as they are.
+
+They are recognised by what they refer to.
+"""
 
 from __future__ import annotations
 

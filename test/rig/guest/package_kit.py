@@ -1,7 +1,7 @@
-"""What the checks of the package in the guest share: an opened accelerator, pools and frames, CRCs, probes in the kernel, processes.
+"""What the checks of the package in the guest share.
 
-The probes see every ``ioctl`` and ``mmap`` of every dma-buf, whoever exports it, and are not of
-this package.
+That is: an opened accelerator, pools and frames, CRCs, probes in the kernel, processes. The probes
+see every ``ioctl`` and ``mmap`` of every dma-buf, whoever exports it, and are not of this package.
 """
 
 from __future__ import annotations
@@ -92,19 +92,22 @@ def refused(kind: type[Exception], *words: str) -> Iterator[None]:
 
 
 def opened_accelerator(**options: Any) -> AxlAccelerator:
-    """One with the virtual model. A machine that stands still for a second is no reason for the driver to give a job up."""
+    """Return an accelerator with the virtual model.
+
+    The driver gives up no job because a machine stands still for a second.
+    """
     npu = AxlAccelerator(AxlAccelerator.own({'timeout': 20.0, **options}))
     npu.load(MANIFEST)
     return npu
 
 
 def accelerator(**options: Any) -> AbstractContextManager[AxlAccelerator]:
-    """The same, closed at the end."""
+    """Yield the same, closed at the end."""
     return closing(opened_accelerator(**options))
 
 
 def card() -> AbstractContextManager[AxlDevice]:
-    """An open file of the device."""
+    """Yield an open file of the device."""
     return closing(AxlDevice(find_cards()[0].path))
 
 
@@ -117,7 +120,10 @@ def start(
     timeout_us: int = LONG_US,
     after: SyncFile | None = None,
 ) -> SyncFile:
-    """Let the device read `source` and write `result`, once `after` has signalled. Both stay attached until the fence has signalled."""
+    """Let the device read `source` and write `result`, once `after` has signalled.
+
+    Both stay attached until the fence has signalled.
+    """
     handle = device.import_planes(layout, source, ImportFlags.TO_DEVICE)
     try:
         return device.submit2(handle, result, 1, timeout_us, after)
@@ -127,7 +133,10 @@ def start(
 
 @contextmanager
 def jobs_held() -> Iterator[Callable[[], None]]:
-    """Jobs that are submitted within stay in flight until what this yields is called: no clock decides what a check gets to see."""
+    """Keep jobs that are submitted within in flight until what this yields is called.
+
+    No clock decides what a check sees.
+    """
     gate = METIS_PARAMETERS / 'hold'
 
     def let_go() -> None:
@@ -141,7 +150,7 @@ def jobs_held() -> Iterator[Callable[[], None]]:
 
 
 def result_crcs(result: DmaBuf) -> list[int]:
-    """What the device saw when it wrote `result`; zeros if it didn't."""
+    """Return what the device saw when it wrote `result`; zeros if it didn't."""
     result.begin_cpu_access(CpuAccess.READ)
     try:
         return VirtualResult.from_buffer_copy(
@@ -152,7 +161,7 @@ def result_crcs(result: DmaBuf) -> list[int]:
 
 
 def level_crcs(level: int, layout: ImageLayout = LAYOUT) -> list[int]:
-    """The CRCs of a frame in which every sample is *level*."""
+    """Return the CRCs of a frame in which every sample is *level*."""
     return [
         zlib.crc32(bytes([level]) * (plane.row_bytes(layout.width) * plane.rows(layout.height)))
         for plane in layout.format.planes
@@ -177,7 +186,10 @@ _BAD_CLOSE = TRACING / 'events/syscalls/sys_exit_close'
 
 @dataclass(frozen=True)
 class Sync:
-    """A DMA_BUF_IOCTL_SYNC that the kernel did: by which thread, on which buffer, with which flags (1 READ, 2 WRITE, 4 END)."""
+    """A DMA_BUF_IOCTL_SYNC that the kernel did.
+
+    It has the thread, the buffer, and the flags (1 READ, 2 WRITE, 4 END).
+    """
 
     thread: int
     inode: int
@@ -193,7 +205,10 @@ class Recording:
         ]
 
     def syncs(self, *inodes: int, result: int = 0) -> list[Sync]:
-        """The SYNCs that ended with `result` (0 is success), in order; of these buffers, or of all."""
+        """Return the SYNCs that ended with `result` (0 is success), in order.
+
+        They are those of these buffers, or of all.
+        """
         return [
             Sync(thread, int(f['inode']), int(f['flags']))
             for thread, name, f in self._events
@@ -223,7 +238,11 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _install_probes() -> None:
-    """Once for all: each change of a probe rewrites the kernel's code, which QEMU's other cores may be running at that moment."""
+    """Install the probes once for all.
+
+    Each change of a probe rewrites the kernel's code, which QEMU's other cores may be running at
+    that moment.
+    """
     if (TRACING / 'events/zc').exists():
         return
     write_control(TRACING / 'tracing_on', '0')
@@ -240,7 +259,10 @@ def _install_probes() -> None:
 
 @contextmanager
 def recorded() -> Iterator[Callable[[], Recording]]:
-    """Record what happens to dma-bufs, and closes of descriptors that are not open; call what it yields to read it, during or after."""
+    """Record what happens to dma-bufs, and closes of descriptors that are not open.
+
+    Call what it yields to read the record, during or after.
+    """
     _install_probes()
     (TRACING / 'trace').write_text('')
     write_control(TRACING / 'tracing_on', '1')
@@ -257,7 +279,7 @@ def recorded() -> Iterator[Callable[[], Recording]]:
 
 
 def maps_lines(inode: int, pid: int | str = 'self') -> list[tuple[int, int, str]]:
-    """``(first address, size, permissions)`` of each mapping of a dma-buf or memfd in a process."""
+    """Return ``(first address, size, permissions)`` of each mapping of a dma-buf or memfd."""
     found = []
     for line in Path(f'/proc/{pid}/maps').read_text(errors='replace').splitlines():
         span, permissions, _, _, number, *name = line.split(maxsplit=5)
@@ -268,7 +290,7 @@ def maps_lines(inode: int, pid: int | str = 'self') -> list[tuple[int, int, str]
 
 
 def info_of(buffer: DmaBuf) -> BufInfo:
-    """What debugfs says of a buffer."""
+    """Return what debugfs says about a buffer."""
     return bufinfo()[buffer.identity.inode]
 
 
@@ -289,7 +311,7 @@ def buffers(heap: str, *sizes: int) -> Iterator[list[DmaBuf]]:
 
 
 def adopted(raw: Buffer, **options: object) -> DmaBuf:
-    """A buffer that was made without the package, given to it."""
+    """Yield a buffer that was made without the package, and given to it."""
     fd, raw.fd = OwnedFd(raw.fd), -1
     return DmaBuf.from_fd(fd, **options)  # type: ignore[arg-type]
 
@@ -298,7 +320,7 @@ def adopted(raw: Buffer, **options: object) -> DmaBuf:
 def pool_of(
     heap: str, layout: ImageLayout, slots: int = 3, **options: Any
 ) -> Iterator[BufferPool]:
-    """A pool on a heap's buffers, closed at the end."""
+    """Yield a pool on a heap's buffers, closed at the end."""
     own, _ = open_heap(heap)
     made = BufferPool(layout, partial(allocate, own, layout), slots, name='camera', **options)
     with closing(own), closing(made) as pool:
@@ -306,7 +328,7 @@ def pool_of(
 
 
 def allocate(heap: Heap, layout: ImageLayout) -> tuple[DmaBuf, ...]:
-    """The buffers of one slot."""
+    """Return the buffers of one slot."""
     return tuple(heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers))
 
 
@@ -318,7 +340,10 @@ def publish(
     level: int | None = None,
     **options: Any,
 ) -> Frame:
-    """A frame of a free slot, or of *slot*; filled with one value where *level* is given."""
+    """Publish a frame of a free slot, or of *slot*.
+
+    It is filled with one value where *level* is given.
+    """
     slot = slot or pool.acquire()
     assert slot is not None, f'no free slot: {pool.statistics()}'
     frame = Frame.publish_slot(
@@ -344,7 +369,10 @@ def fill(frame: Frame, level: int) -> None:
 
 @contextmanager
 def frames(layout: ImageLayout, heap: str = '', slots: int = 3) -> Iterator[Callable[[], Frame]]:
-    """Makes frames of random pixels, written through the package's own mapping, with sequences from 1."""
+    """Make frames of random pixels, with sequences from 1.
+
+    They are written through the package's own mapping.
+    """
     chance = np.random.default_rng(1)
     with pool_of(heap or any_heap(), layout, slots) as pool:
         sequences = iter(range(1, 1_000_000))
@@ -360,13 +388,16 @@ def frames(layout: ImageLayout, heap: str = '', slots: int = 3) -> Iterator[Call
 
 
 def crcs(frame: Frame) -> list[int]:
-    """What the CPU sees: CRC of each plane's significant bytes."""
+    """Return what the CPU sees: the CRC of each plane's significant bytes."""
     with frame.map() as planes:
         return [zlib.crc32(np.ascontiguousarray(plane).tobytes()) for plane in planes]
 
 
 def kernel_crcs(frame: Frame) -> list[int]:
-    """The CRC of each plane by the exporter's own mapping in the kernel: no process has to map it for that."""
+    """Return the CRC of each plane by the exporter's own mapping in the kernel.
+
+    No process has to map it for that.
+    """
     data, found = frame.data, []
     probe = os.open('/dev/axl_probe', os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -383,7 +414,7 @@ def kernel_crcs(frame: Frame) -> list[int]:
 
 
 def device_crcs(npu: AxlAccelerator, frame: Frame) -> list[int]:
-    """What the device sees."""
+    """Return what the device sees."""
     handle = npu.import_frame(frame)
     job = npu.submit(handle, frame)
     try:
@@ -421,7 +452,7 @@ class Child:
         socket.send_fds(self.socket, [note], [buffer.fileno()])
 
     def answer(self) -> bytes:
-        """What the child says next."""
+        """Return what the child says next."""
         said = self.socket.recv(4096)
         assert said, 'the child ended without an answer'
         return said
@@ -443,7 +474,10 @@ def received(theirs: socket.socket) -> OwnedFd:
 
 
 def wait_for(pid: int, seconds: float = 60.0) -> int:
-    """The exit status of a child, negative for a signal. One that doesn't end is dead-locked: it is killed, and the check fails."""
+    """Return the exit status of a child, negative for a signal.
+
+    A child that doesn't end is dead-locked: it is killed, and the check fails.
+    """
     deadline = time.monotonic() + seconds
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)

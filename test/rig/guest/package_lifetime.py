@@ -1,4 +1,7 @@
-"""What nobody closes: frames, buffers and fences that are forgotten in threads, over forks, and by a process that is killed."""
+"""What is never closed: frames, buffers and fences that are forgotten.
+
+They are forgotten in threads, over forks, and by a process that is killed.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ _inherited: list[Any] = []
 
 @contextmanager
 def _collector_everywhere() -> Iterator[None]:
-    """The collector runs at every few allocations, so that finalizers run in the middle of everything."""
+    """Run the collector at every few allocations.
+
+    So finalizers run in the middle of everything.
+    """
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()  # what is older is not looked at: each run takes microseconds
@@ -58,7 +64,7 @@ def _collector_everywhere() -> Iterator[None]:
 
 
 def _acquired(pool: BufferPool) -> Slot:
-    """A slot; what was forgotten before has to come back for that."""
+    """Return a slot; what was forgotten before has to come back for that."""
     slot: Slot = until(
         pool.acquire, lambda: f'forgotten frames come back: {pool.statistics()}', pause=gc.collect
     )
@@ -66,7 +72,10 @@ def _acquired(pool: BufferPool) -> Slot:
 
 
 def _forget(pool: BufferPool, fence: SyncFile, turn: int) -> None:
-    """Lose two frames, a buffer, three fences and sometimes a view, in a knot that only the collector unties."""
+    """Lose two frames, a buffer, three fences and sometimes a view.
+
+    They are in a knot that only the collector unties.
+    """
     frame = publish(pool, _acquired(pool), sequence=turn)
     fences = [fence.dup(), EventFence(), DeadlineFence(9.0)]
     knot: list[Any] = [
@@ -151,14 +160,14 @@ def _end_at_once(frames: list[Frame]) -> None:
 
 
 def _end_normally(frames: list[Frame]) -> None:
-    """As at the end of a program: exit functions, then everything that modules still have is torn down."""
+    """End as a program does: exit functions, then what modules still have is torn down."""
     _inherited.extend(frames)
     frames.clear()
     ctypes.pythonapi.Py_Exit(0)
 
 
 def _end_after_trying_everything(frames: list[Frame]) -> None:
-    """Nothing that belongs to the parent can be given back or used here, and nothing of it hangs."""
+    """Try everything: nothing of the parent's can be given back or used, and nothing hangs."""
     pool = frames[0]._lease.pool  # type: ignore[union-attr]
     assert isinstance(pool, BufferPool)
     code = 1

@@ -1,4 +1,7 @@
-"""Rung 2 with real dma-bufs: another process gets the very memory, and every consumer what it takes."""
+"""Rung 2 with real dma-bufs: another process gets the very memory.
+
+Every consumer gets what it takes.
+"""
 
 from __future__ import annotations
 

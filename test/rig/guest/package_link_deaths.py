@@ -1,4 +1,7 @@
-"""Rung 2 when one end is killed: a device of the dead consumer still reads, or a dead producer's frames are still held."""
+"""Rung 2 when one end is killed.
+
+A device of the dead consumer still reads, or a dead producer's frames are still held.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ class Scene:
 
     @property
     def seen_by_the_device(self) -> int | None:
-        """The level of all pixels that it read."""
+        """Return the level of all pixels that it read."""
         found = result_crcs(self.result)
         return next((level for level in (LEVEL, OVERWRITTEN) if found == level_crcs(level)), None)
 
@@ -84,7 +87,11 @@ class Scene:
 def _killed_while_its_device_reads(
     heap: str, quarantine_s: float, *, reservation_fences: int
 ) -> Iterator[Scene]:
-    """The device's open file is shared with this process, so that the kernel doesn't end the job along with the consumer."""
+    """Kill a consumer while its device reads.
+
+    The device's open file is shared with this process, so that the kernel doesn't end the job
+    along with the consumer.
+    """
     with (
         card() as device,
         buffers(heap, RESULT_SIZE) as (result,),
@@ -172,7 +179,10 @@ def _waits_for_the_longest_job(heap: str, quarantine_s: float) -> bool:
 
 @check
 def without_any_quarantine_the_device_would_read_another_frame() -> None:
-    """That the two checks before can fail: with neither fences nor a deadline, what they exclude does happen."""
+    """Prove that the two checks before can fail.
+
+    With neither fences nor a deadline, what they exclude does happen.
+    """
     heap = any_heap()
     with _killed_while_its_device_reads(heap, 0.0, reservation_fences=0) as scene:
         until(lambda: scene.uid in scene.overwrite(), 'the slot is filled again', PATIENCE_S)

@@ -1,4 +1,7 @@
-"""Rung 2 with fences that a driver made: with FRAME and with RELEASE they keep two processes and a device apart."""
+"""Rung 2 with fences that a driver made.
+
+With FRAME and with RELEASE they keep two processes and a device apart.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ from .package_kit import (
 
 @check
 def a_frame_is_not_read_before_the_device_has_written_it() -> None:
-    """The driver puts no fences into the reservation object: the one that comes with FRAME is all that the other process has."""
+    """The driver puts no fences into the reservation object.
+
+    The one that comes with FRAME is all that the other process has.
+    """
     heap = any_heap()
     with (
         Remote(Consumer) as consumer,
@@ -116,7 +122,7 @@ def a_frame_whose_device_failed_is_an_error_in_the_other_process(when: str) -> N
 
 @check
 def a_slot_is_not_filled_again_before_the_consumers_device_has_read_it() -> None:
-    """Nothing but the fence in RELEASE says so: the driver puts none into the reservation object."""
+    """Only the fence in RELEASE says so: the driver puts none into the reservation object."""
     heap = any_heap()
     with (
         buffers(heap, RESULT_SIZE) as (result,),

@@ -1,4 +1,7 @@
-"""NV12 with padded rows and heights, as a consumer asked for them, over both rungs; and a card that learns on trial that it can't."""
+"""NV12 with padded rows and heights, as a consumer asked for them, over both rungs.
+
+Also a card that learns on trial that it can't.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,10 @@ ASKED: dict[str, tuple[dict[str, Any], list[list[int]]]] = {
     'an odd stride': ({'stride_align': 347}, [[347, 240], [347, 120]]),
     'a padded height': ({'height_align': 64}, [[336, 256], [336, 128]]),
     'both, a buffer for each plane': (
-        {'stride_align': 208, 'height_align': 32, 'placement': Placement.BUFFER_PER_PLANE}, [[416, 256], [416, 128]],
+        {'stride_align': 208, 'height_align': 32, 'placement': Placement.BUFFER_PER_PLANE},
+        [[416, 256], [416, 128]],
     ),
-}  # fmt: skip
+}
 
 
 def _geometry(frame: Frame) -> list[list[int]]:
@@ -97,7 +101,7 @@ class CardReader:
         connected(self._client)
 
     def read(self) -> dict[str, Any]:
-        """The next frame: its memory, and what the card and the CPU find."""
+        """Return the next frame: its memory, and what the card and the CPU find."""
         assert self._client is not None and self._npu is not None
         with next_received(self._client) as frame:
             return {
@@ -172,7 +176,10 @@ def in_another_process_the_card_and_the_cpu_read_what_was_written(variant: str) 
 
 @check
 def in_another_process_a_card_whose_trial_import_fails_leaves_by_name() -> None:
-    """The driver has ioctls 64 to 66 only and says nothing of strides: HELLO suits, the first BUFFERS does not."""
+    """Use a driver that has ioctls 64 to 66 only and says nothing about strides.
+
+    HELLO suits, the first BUFFERS does not.
+    """
     with (
         parameters(abi_level=1),
         Remote(CardReader) as reader,

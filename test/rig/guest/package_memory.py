@@ -1,4 +1,4 @@
-"""Buffers of real heaps: what they are, who they are, where they are mapped, and which SYNCs a mapping makes."""
+"""Buffers of real heaps: kind and identity, places of their mappings, and a mapping's SYNCs."""
 
 from __future__ import annotations
 

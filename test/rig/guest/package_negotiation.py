@@ -36,7 +36,9 @@ SIZE, SLOTS = (336, 240), 3
 
 
 class HeapCamera:
-    """A camera that allocates from a real heap what is agreed on, and publishes random pixels; what becomes of those who want them.
+    """A camera that allocates from a real heap what is agreed on, and publishes random pixels.
+
+    It also tells what becomes of its consumers.
 
     :ivar pool: there from :meth:`allocate` on, as the settings are.
     """
@@ -70,7 +72,7 @@ class HeapCamera:
         return Allocation(layout, tuple(slot.buffers for slot in self.pool.slots))
 
     def outcome(self, consumer: Consumer) -> Outcome:
-        """What became of it."""
+        """Return what became of a consumer."""
         return self.session.outcomes()[consumer.constraints.participant]
 
     def inodes(self) -> list[int]:
@@ -83,7 +85,10 @@ class HeapCamera:
         return [found[inode].attached for inode in self.inodes()]
 
     def frame(self) -> tuple[Frame, list[int]]:
-        """The next one, and the CRCs of what was written, which nobody has read from its memory."""
+        """Return the next frame, and the CRCs of what was written.
+
+        Nothing has read that from its memory.
+        """
         self._sequence += 1
         frame = publish(self.pool, sequence=self._sequence)
         chance, right = np.random.default_rng(self._sequence), []
@@ -106,7 +111,7 @@ def heap_camera(heap: str, *stand_ins: BufferConstraints, **camera: Any) -> Iter
 
 
 def importer(npu: AxlAccelerator, constraints: BufferConstraints | None = None) -> Consumer:
-    """A consumer with that card."""
+    """Return a consumer with that card."""
     return Consumer(
         constraints or npu.constraints(),
         lambda settings, buffers: npu.trial_import(settings.layout, buffers),
@@ -180,7 +185,7 @@ def imports_that_were_kept_are_given_back_when_a_later_slot_fails(heap: str) -> 
 
 @check_each(*HEAPS)
 def a_layout_that_only_the_driver_knows_to_refuse_shows_in_the_trial(heap: str) -> None:
-    """An older driver says nothing of strides: the constraints fit, the import doesn't."""
+    """Use an older driver, which doesn't tell strides: constraints fit, the import doesn't."""
     with parameters(abi_level=1), accelerator() as npu:
         consumer = importer(npu)
         with heap_camera(heap, BufferConstraints('wide', stride_align=512)) as made:

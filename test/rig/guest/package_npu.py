@@ -1,4 +1,6 @@
-"""The package's accelerator and scheduler on a real kernel: right results, in order, whatever the card and its driver do.
+"""The package's accelerator and scheduler on a real kernel.
+
+Results are right and in order, whatever the card and its driver do.
 
 The card computes each result from the frame's own bytes: a result of another frame, or of pixels
 that came too late, is a wrong one.
@@ -109,7 +111,10 @@ class Flow:
 def flow(
     *, in_flight: int = 4, timeout_s: float = 20.0, patience_s: float = 0.0, **options: float
 ) -> Iterator[Flow]:
-    """A scheduler on the card, which opens it anew should it be lost. It gives a job up when the driver should, or after *patience_s*."""
+    """Yield a scheduler on the card, which opens the card anew if it is lost.
+
+    It gives a job up when the driver should, or after *patience_s*.
+    """
     queue = FrameQueue(None)
     made: Flow
     scheduler = Scheduler(
@@ -465,7 +470,7 @@ def a_driver_without_our_ioctls_makes_auto_go_on_and_says_so_in_one_line() -> No
 
 @check
 def a_signal_does_not_disturb_the_ioctls() -> None:
-    """A process whose timers fire all the time still imports, submits and releases."""
+    """Let timers fire all the time: the process still imports, submits and releases."""
     seen = [0]
 
     def count(*_: object) -> None:

@@ -1,4 +1,7 @@
-"""The pool on real buffers while a real device reads them: slots wait for release fences, and are given up when a device hangs."""
+"""The pool on real buffers while a real device reads them.
+
+Slots wait for release fences, and are given up when a device hangs.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,10 @@ def _stays_taken(pool: BufferPool) -> None:
 
 
 def _overwrite_as_soon_as_possible(pool: BufferPool) -> Slot:
-    """The next frame into the first slot that comes free, without waiting for the device as a CPU should: a camera's DMA doesn't either."""
+    """Write the next frame into the first slot that comes free.
+
+    It doesn't wait for the device as a CPU should: a camera's DMA doesn't either.
+    """
     slot: Slot = until(
         pool.acquire,
         lambda: f'a slot comes free: {pool.statistics()}',

@@ -48,7 +48,7 @@ class _Planned(Exception):
 
 @contextmanager
 def _one_frame(heap: str) -> Iterator[tuple[Frame, list[int]]]:
-    """A frame with two buffers, and their inodes; mapped before."""
+    """Yield a frame with two buffers, and their inodes; mapped before."""
     with pool_of(heap, LAYOUTS['two buffers'], slots=1) as pool, publish(pool, level=1) as frame:
         yield frame, [b.identity.inode for b in frame.data.buffers]
 
@@ -82,7 +82,10 @@ def a_block_that_nobody_leaves_is_ended_too(heap: str) -> None:
 
 @check
 def what_a_block_wrote_before_it_raised_reaches_the_device() -> None:
-    """On an exporter whose device has pages of its own: without the END that belongs to the block it would read the old ones."""
+    """Use an exporter whose device has pages of its own.
+
+    Without the END that belongs to the block it would read the old ones.
+    """
     made = [adopted(shadow_buffer(LAYOUT.buffer_size(0)), writable=True)]
     with card() as device, buffers('udmabuf', RESULT_SIZE) as (result,):
         pool = BufferPool(LAYOUT, lambda: (made.pop(),), 1, name='camera')
@@ -104,7 +107,10 @@ def what_a_block_wrote_before_it_raised_reaches_the_device() -> None:
 
 @contextmanager
 def _signals(count: int, then: Callable[[], None]) -> Iterator[list[float]]:
-    """A signal every 30 ms, whose handler notes the time, and does something at the last of `count`."""
+    """Send a signal every 30 ms.
+
+    Its handler notes the time, and does something at the last of `count`.
+    """
     hits: list[float] = []
 
     def handler(*_: object) -> None:
@@ -141,7 +147,10 @@ def signals_do_not_end_the_wait_for_the_device(heap: str) -> None:
 
 @check_each(*HEAPS)
 def a_sync_that_a_signal_interrupts_is_repeated(heap: str) -> None:
-    """The kernel itself waits where a job comes between our look at the fences and START: EINTR, by its documentation to be repeated."""
+    """Let a job come between our look at the fences and START: the kernel itself waits.
+
+    The result is EINTR, by its documentation to be repeated.
+    """
     with (
         card() as device,
         buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result),

@@ -1,4 +1,6 @@
-"""Which heap a camera's buffers come from: real heaps, a real card, with an IOMMU and without; agreed on as a capture node does it.
+"""Which heap a camera's buffers come from: real heaps, a real card, with and without an IOMMU.
+
+It is agreed on as a capture node does it.
 
 The heap of contiguous memory stays once it is there, and the accelerator takes its result buffers
 from it. So these checks are the last of their boot: checks run in the order in which their modules
@@ -48,7 +50,7 @@ def _contiguous_heap() -> None:
 
 
 def _synthetic(heap: str) -> AbstractContextManager[SyntheticCamera]:
-    """A camera that offers all heaps that work, or the one that is named."""
+    """Return a camera that offers all heaps that work, or the named one."""
     options = {'heap': working_heaps(heap), 'now_ns': time.time_ns, 'ledger': CopyLedger()}
     return closing(SyntheticCamera(*SIZE, 30.0, 'cam', seed=1, pattern='bars', **options))
 
@@ -60,7 +62,11 @@ def _agree(
     heap: str = 'auto',
     seen: Verdict = Verdict.ACCEPTED,
 ) -> None:
-    """The heap that is chosen is the kernel's exporter of every buffer, and a card that was accepted sees what the CPU wrote."""
+    """Check the heap that is chosen.
+
+    It is the kernel's exporter of every buffer, and a card that was accepted sees what the CPU
+    wrote.
+    """
     equal(_doctors(participants, heap), expected, 'what the doctor expects')
     with accelerator() as npu, _synthetic(heap) as camera:
         session = agreed(camera, parse_stand_ins(participants), [importer(npu)])
@@ -82,7 +88,10 @@ def _agree(
 
 
 def _doctors(participants: Sequence[str], heap: str) -> str:
-    """The heap that the doctor counts the same camera's buffers in, beside the same accelerator."""
+    """Return the heap in which the doctor counts the same camera's buffers.
+
+    It has the same accelerator beside it.
+    """
     capture = {
         'camera': 'synthetic',
         'width': SIZE[0],
@@ -158,7 +167,10 @@ def a_card_behind_no_iommu_gets_contiguous_memory() -> None:
 
 
 def _expect_scattered_to_fail() -> None:
-    """The demand is the card's own: it can't use scattered pages now. Some buffers may be contiguous by chance."""
+    """Check that scattered pages fail now, so that the demand is the card's own.
+
+    Some buffers may be contiguous by chance.
+    """
     layout = compute_layout(NV12, *SIZE, stride_align=64, offset_align=64)
     heap, _ = open_heap(SYSTEM)
     buffers = [heap.allocate(layout.buffer_size(0)) for _ in range(_TRIES)]

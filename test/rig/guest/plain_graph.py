@@ -1,5 +1,7 @@
-"""Camera, in-process link and accelerator without ROS, with the frame logs that the nodes keep: what ``zc_verify`` judges where there is
-no ROS to run the nodes. The rooms below ``nodes/`` are put together as the nodes do it.
+"""Camera, in-process link and accelerator without ROS, with the frame logs that the nodes keep.
+
+``zc_verify`` judges it where there is no ROS to run the nodes. The rooms below ``nodes/`` are put
+together as the nodes do it.
 """
 
 from __future__ import annotations
@@ -143,12 +145,22 @@ class _Inference:
         npu, statistics = self.accelerator, self.scheduler.statistics()
         capabilities = npu.capabilities()
         return {
-            'accelerator': capabilities.name, 'device': capabilities.device, 'pci_address': npu.facts().get('pci_address', ''),
-            'copy_free': capabilities.copy_free, 'import_cache': self.import_cache, 'in_flight': statistics.in_flight,
-            'imports': statistics.imports, 'trial_imports': statistics.trial_imports, 'submitted': statistics.submitted,
-            'rung': 'in_process', 'reason': '', 'conversions': 0, 'processed': self.processed, 'failed': self.failed,
+            'accelerator': capabilities.name,
+            'device': capabilities.device,
+            'pci_address': npu.facts().get('pci_address', ''),
+            'copy_free': capabilities.copy_free,
+            'import_cache': self.import_cache,
+            'in_flight': statistics.in_flight,
+            'imports': statistics.imports,
+            'trial_imports': statistics.trial_imports,
+            'submitted': statistics.submitted,
+            'rung': 'in_process',
+            'reason': '',
+            'conversions': 0,
+            'processed': self.processed,
+            'failed': self.failed,
             'copies': _copies(self._ledger),
-        }  # fmt: skip
+        }
 
     def close(self) -> None:
         self._stack.close()
@@ -162,7 +174,9 @@ def _copies(ledger: CopyLedger) -> dict[str, dict[str, int]]:
 
 
 class PlainGraph:
-    """One camera and one consumer with an accelerator, in this process, from its construction until :meth:`close`.
+    """One camera and one consumer with an accelerator, in this process.
+
+    It runs from its construction until :meth:`close`.
 
     :param camera: allocated already; it belongs to the graph.
     """
@@ -215,12 +229,25 @@ class PlainGraph:
         camera, statistics = self._camera, self._camera.statistics()
         layout = camera.slots[0].layout
         return {
-            'camera': 'v4l2', 'conversions': 0, 'copies': _copies(self._ledger), 'device': camera.device, 'heap': camera.heap_name,
-            'peers': [{'name': 'in_process', 'pid': os.getpid(), 'rung': 'in_process'}], 'captured': statistics.captured,
-            'dropped': statistics.dropped, 'slots': len(camera.slots), 'fourcc': fourcc_name(layout.fourcc),
-            'pool': [[buffer.identity.device, buffer.identity.inode] for slot in camera.slots for buffer in slot.buffers],
-            'layout': layout.describe(), 'width': layout.width, 'height': layout.height,
-        }  # fmt: skip
+            'camera': 'v4l2',
+            'conversions': 0,
+            'copies': _copies(self._ledger),
+            'device': camera.device,
+            'heap': camera.heap_name,
+            'peers': [{'name': 'in_process', 'pid': os.getpid(), 'rung': 'in_process'}],
+            'captured': statistics.captured,
+            'dropped': statistics.dropped,
+            'slots': len(camera.slots),
+            'fourcc': fourcc_name(layout.fourcc),
+            'pool': [
+                [buffer.identity.device, buffer.identity.inode]
+                for slot in camera.slots
+                for buffer in slot.buffers
+            ],
+            'layout': layout.describe(),
+            'width': layout.width,
+            'height': layout.height,
+        }
 
     def keep_imports(self, wanted: bool) -> None:
         self.inference.keep_imports(wanted)
@@ -259,7 +286,7 @@ class PlainGraph:
 
 
 def allocated(camera: Camera) -> Camera:
-    """The camera with buffers that the accelerator takes as well."""
+    """Return the camera with buffers that the accelerator takes as well."""
     own = camera.constraints()
     with accelerator() as npu:
         camera.allocate(
@@ -272,7 +299,7 @@ def allocated(camera: Camera) -> Camera:
 
 
 def vivid_camera() -> Camera:
-    """The kernel's own camera, at :data:`FPS`; its buffers are the driver's."""
+    """Return the kernel's own camera, at :data:`FPS`; its buffers are the driver's."""
     camera = V4l2Camera(camera_options(device=PLAIN, width=WIDTH, height=HEIGHT, framerate=FPS))
     camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
     return allocated(camera)
@@ -313,7 +340,10 @@ GRAPHS: dict[str, Callable[[Path], Outcome]] = {
 
 
 def cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
-    """What became of each case, and last of what is left in the kernel. Each sees at least :data:`verifier.FRAMES` frames."""
+    """Return what became of each case, and last what is left in the kernel.
+
+    Each sees at least :data:`verifier.FRAMES` frames.
+    """
     try:
         yield from _sabotaged(names, out)
     except Exception:

@@ -1,4 +1,7 @@
-"""Frames of a node of one's own whose device still writes them: with the fence that its driver made, nobody reads too early."""
+"""Frames of a user's node whose device still writes them.
+
+With the fence that its driver made, no consumer reads too early.
+"""
 
 from __future__ import annotations
 
@@ -65,12 +68,17 @@ class _Camera:
         return str(self.publisher._server.path)
 
     def _begin(self, target: DmaBuf) -> SyncFile:
-        """The driver puts no fences into the reservation object: its sync_file is all that there is."""
+        """Begin a job.
+
+        Its sync_file is the only fence.
+
+        The driver puts no fences into the reservation object.
+        """
         with parameters(reservation_fences=0):
             return start(self._device, [self._image], target)
 
     def publish(self) -> SyncFile:
-        """A frame that the device is about to write."""
+        """Publish a frame that the device is about to write."""
         if self._own:
             job = self._begin(self._own[0])
             assert self.publisher.publish_fd(self._own[0].fileno(), fence=job.fileno())

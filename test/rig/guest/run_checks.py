@@ -1,4 +1,6 @@
-"""Runs in the guest: the checks of one suite. ``python run_checks.py SUITE [PART OF A NAME ...] [VARIANT:FRAMES ...]``.
+"""Run in the guest the checks of one suite.
+
+``python run_checks.py SUITE [PART OF A NAME ...] [VARIANT:FRAMES ...]``.
 
 Without a part of a name all checks run that this form has (``ZC_LONG``). Results go to
 ``$RIG_OUT/SUITE.json``. Variants are then run by ``graph_run``, in this process, since imports are
@@ -24,19 +26,43 @@ from rig.guest import harness  # noqa: E402
 SUITES: dict[str, tuple[str, ...]] = {
     # Every promise of axl_ioctl.h and of the virtual device; needs the standard library alone.
     'contract': (
-        'check_import', 'check_pixels', 'check_fences', 'check_jobs', 'check_variants', 'check_removal', 'check_lifetime',
-        'check_concurrency', 'check_camera',
+        'check_import',
+        'check_pixels',
+        'check_fences',
+        'check_jobs',
+        'check_variants',
+        'check_removal',
+        'check_lifetime',
+        'check_concurrency',
+        'check_camera',
     ),
     # The heap that package_which_heap makes stays, and results are taken from it: it comes last.
     'memory': (
-        'package_memory', 'package_sync', 'package_fences', 'package_expbuf', 'package_pool', 'package_negotiation', 'package_lifetime',
-        'package_link', 'package_link_deaths', 'package_link_fences', 'package_link_layouts', 'package_foreign', 'package_which_heap',
+        'package_memory',
+        'package_sync',
+        'package_fences',
+        'package_expbuf',
+        'package_pool',
+        'package_negotiation',
+        'package_lifetime',
+        'package_link',
+        'package_link_deaths',
+        'package_link_fences',
+        'package_link_layouts',
+        'package_foreign',
+        'package_which_heap',
     ),
     'accelerator': ('package_npu',),
-    'camera': ('camera_streams', 'camera_faults', 'doctor_checks', 'publisher_fences', 'graph_faults'),
+    'camera': (
+        'camera_streams',
+        'camera_faults',
+        'doctor_checks',
+        'publisher_fences',
+        'graph_faults',
+    ),
     'gstreamer': ('gstreamer_streams',),
     'usb': ('usb_checks',),
-}  # fmt: skip
+}
 
 
 def checks_of(suite: str, without: Sequence[str] = ()) -> dict[str, harness.Check]:

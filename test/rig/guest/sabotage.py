@@ -1,6 +1,7 @@
-"""Ways to break the promise of the graph, each while it runs; undone afterwards. ``zc_verify`` has to find them, from outside.
+"""Ways to break the promise of the graph, each while it runs; undone afterwards.
 
-Nothing here books a copy in the package's ledger: that would be a confession, not evidence.
+``zc_verify`` has to find them, from outside. Nothing here books a copy in the package's ledger:
+that would be a confession, not evidence.
 """
 
 from __future__ import annotations
@@ -35,15 +36,17 @@ from .verifier import judged, NOBODY, NOTHING_AGAIN, Outcome
 
 
 def look_at_the_header(frame: Frame) -> None:
-    """What a consumer does that touches no pixel."""
+    """Do what a consumer does that touches no pixel."""
     assert frame.header.stamp_ns
 
 
 class Consumer:
-    """One more consumer of the frames, in the process of the nodes: what it does with them is to be found out.
+    """One more consumer of the frames, in the process of the nodes.
+
+    ``zc_verify`` has to find out what it does with them.
 
     :ivar act: what it does with each, on a thread that is not the main one.
-    :ivar seen: how many it is done with.
+    :ivar seen: with how many it is done.
     """
 
     def __init__(self) -> None:
@@ -57,7 +60,10 @@ class Consumer:
 
 
 class Running(Protocol):
-    """A graph that runs: with ROS ``graph_kit.RunningGraph``, without it ``plain_graph.PlainGraph``."""
+    """A graph that runs.
+
+    With ROS it is ``graph_kit.RunningGraph``, without it ``plain_graph.PlainGraph``.
+    """
 
     graph: Any
     problems: list[str]
@@ -70,7 +76,10 @@ class Running(Protocol):
 
 
 def _copy_with_numpy(frame: Frame) -> None:
-    """Mapped for as long as it takes: whoever only looks now and then at what is mapped may never see it."""
+    """Copy a frame, mapped only as long as that takes.
+
+    A look now and then at what is mapped may never see it.
+    """
     buffer = frame.data.buffers[0]
     with mmap.mmap(buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ) as memory:
         pixels = np.frombuffer(memory, np.uint8)
@@ -80,7 +89,10 @@ def _copy_with_numpy(frame: Frame) -> None:
 
 
 class _RowCopier:
-    """Hundreds of small copies, none of them large enough for a probe on memmove, out of mappings that were there before anybody looked."""
+    """Hundreds of small copies, out of mappings that were there before the measurement.
+
+    None of them is large enough for a probe on memmove.
+    """
 
     def __init__(self) -> None:
         self._mapped: dict[int, mmap.mmap] = {}
@@ -103,7 +115,7 @@ class _RowCopier:
 
 
 def _map(frame: Frame) -> None:
-    """The package's own door for the CPU; the mapping stays as long as the buffer."""
+    """Map by the package's own way for the CPU; the mapping stays as long as the buffer."""
     with frame.map() as planes:
         assert planes[0].shape == (frame.data.height, frame.data.width)
 
@@ -149,7 +161,7 @@ def _import(npu: AxlAccelerator, layout: ImageLayout, buffer: DmaBuf) -> int:
 
 @contextmanager
 def _decoy(running: Running) -> Iterator[tuple[ImageLayout, DmaBuf]]:
-    """A buffer that is no frame's."""
+    """Return a buffer that is no frame's."""
     heap, _ = open_heap(any_heap())
     layout = running.graph.capture.camera.slots[0].layout
     buffer = heap.allocate(layout.buffer_size(0))
@@ -179,8 +191,10 @@ def _import_decoys_alone(running: Running) -> Iterator[None]:
 
 @contextmanager
 def _submit_an_old_decoy(running: Running) -> Iterator[None]:
-    """The frames' own imports stay, as they should, and nobody uses them, but a decoy's, from before anybody looked: no event tells what
-    its handle stands for.
+    """Submit by the import of a decoy, from before the measurement.
+
+    The frames' own imports stay, as they should, and are not used. No event tells what the decoy's
+    handle stands for.
     """
     handles: list[int] = []
     imported = threading.Event()
@@ -254,8 +268,9 @@ def _keep_imports(running: Running) -> Iterator[None]:
 
 @contextmanager
 def _exchange_handles(running: Running) -> Iterator[None]:
-    """Each frame is submitted by the next buffer's handle. The buffers were imported before anybody looked, and each handle stands for one
-    image, always.
+    """Submit each frame by the next buffer's handle.
+
+    The buffers were imported before the measurement, and each handle stands for one image, always.
     """
     npu = running.graph.inference.accelerator
     entries = dict(npu._cache._entries).values()
@@ -350,12 +365,15 @@ assert len(os.read(reading, {_PINNED})) == {_PINNED}
 
 @contextmanager
 def _other_program(running: Running, program: str) -> Iterator[subprocess.Popen[str]]:
-    """It has the descriptor of a frame's buffer, and has said that it is ready."""
+    """Start a process that has the descriptor of a frame's buffer; wait until it is ready."""
     buffer = running.graph.capture.camera.slots[0].buffers[0]
     process = subprocess.Popen(
-        [sys.executable, '-c', program, str(buffer.fileno()), str(buffer.size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, '-c', program, str(buffer.fileno()), str(buffer.size)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         pass_fds=(buffer.fileno(),),
-    )  # fmt: skip
+    )
     assert process.stdin is not None and process.stdout is not None
     try:
         assert process.stdout.readline(), 'the other program does not run'
@@ -367,7 +385,10 @@ def _other_program(running: Running, program: str) -> Iterator[subprocess.Popen[
 
 @contextmanager
 def _mapped_without_a_main_thread(running: Running) -> Iterator[None]:
-    """Another process has a frame mapped. Its main thread has ended, so its own /proc/PID/maps is empty."""
+    """Let another process have a frame mapped.
+
+    Its main thread has ended, so its own /proc/PID/maps is empty.
+    """
     with _other_program(running, _WITHOUT_MAIN_THREAD) as process:
         assert eventually(lambda: not Path(f'/proc/{process.pid}/maps').read_bytes(), 30), (
             'its main thread goes on'
@@ -384,7 +405,10 @@ _MOMENT_S = 2.0
 
 
 def _has_looked() -> bool:
-    """Whether zc_verify reads its trace and waits: it has looked at all maps, and its window is about to begin."""
+    """Say whether zc_verify reads its trace and waits.
+
+    Then it has looked at all maps, and its window is about to begin.
+    """
     for process in Path('/proc').glob('[0-9]*'):
         with suppress(OSError):
             if b'zc_perception.verify.zc_verify' in (process / 'cmdline').read_bytes():
@@ -400,7 +424,10 @@ def _has_looked() -> bool:
 
 @contextmanager
 def _mapped_before_the_window(running: Running) -> Iterator[None]:
-    """Another process maps a frame after the first look at all maps, and has it no more at the last one."""
+    """Let another process map a frame after the first look at all maps.
+
+    It no longer has it at the last one.
+    """
     ended = threading.Event()
 
     def tell(process: subprocess.Popen[str]) -> None:
@@ -422,7 +449,10 @@ def _mapped_before_the_window(running: Running) -> Iterator[None]:
 
 @contextmanager
 def _pages_in_a_pipe(running: Running) -> Iterator[None]:
-    """Another process had a frame mapped before anybody looked. It maps nothing any more, and can still read the frame's pages."""
+    """Let another process read a frame's pages that it no longer maps.
+
+    It had the frame mapped before the measurement.
+    """
     with _other_program(running, _IN_A_PIPE) as process:
         yield
     assert process.returncode == 0, 'the pages were not in the pipe'
@@ -430,7 +460,7 @@ def _pages_in_a_pipe(running: Running) -> Iterator[None]:
 
 @contextmanager
 def _camera_mapped_by_another_name(running: Running) -> Iterator[None]:
-    """The camera's device has one more node, in another folder, and the camera's buffer is mapped by that."""
+    """Map the camera's buffer by one more node of its device, in another folder."""
     camera = running.graph.capture.camera
     node = Path('/tmp/no_camera')
     os.mknod(node, stat.S_IFCHR | 0o600, os.stat(camera.device.partition(' ')[0]).st_rdev)
@@ -443,7 +473,7 @@ def _camera_mapped_by_another_name(running: Running) -> Iterator[None]:
 
 @contextmanager
 def mapped_by_the_device(path: str, size: int) -> Iterator[None]:
-    """A camera's first buffer is mapped by its video device, and not by its dma-buf."""
+    """Map a camera's first buffer by its video device, and not by its dma-buf."""
     device = V4l2Device.open(path)
     try:
         (offset,) = device.query_offsets(0, 1)
@@ -493,7 +523,10 @@ SABOTAGES: dict[str, Saboteur] = {
 def sabotaged(
     running: Running, spectator: Consumer, names: Sequence[str], out: Path
 ) -> Iterator[tuple[str, Outcome]]:
-    """One graph that runs all the time, sabotaged in one way after the other, and what ``zc_verify`` says of it meanwhile."""
+    """Run one graph all the time, sabotaged in one way after the other.
+
+    Return what ``zc_verify`` says about it meanwhile.
+    """
     inference = running.graph.inference
     assert eventually(lambda: inference.processed > 3 and spectator.seen > 3, 60), running.problems
     for name in SABOTAGES:

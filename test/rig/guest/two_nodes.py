@@ -1,4 +1,6 @@
-"""Starts ``capture_node`` and ``inference_node`` as ordinary processes, as a launch file would; SIGINT ends both.
+"""Start ``capture_node`` and ``inference_node`` as ordinary processes, as a launch file would.
+
+SIGINT ends both.
 
 python two_nodes.py PARAMETERS.yaml
 """

@@ -1,4 +1,7 @@
-"""A camera whose pixels the CPU has no part in, with buffers of any heap, also of one that nobody knows."""
+"""A camera whose pixels the CPU has no part in.
+
+Its buffers are of any heap, also of an unknown one.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ _PAGE = os.sysconf('SC_PAGE_SIZE')
 
 
 class UntouchedCamera(SyntheticCamera):
-    """Publishes its buffers as some device left them: the CPU has no part in it. Make its buffers within :func:`unmapped`."""
+    """Publishes its buffers as some device left them: the CPU has no part in it.
+
+    Make its buffers within :func:`unmapped`.
+    """
 
     def capture(self) -> Frame | None:
         assert self._pool is not None
@@ -34,9 +40,13 @@ class UntouchedCamera(SyntheticCamera):
         self._sequence += 1
         self._captured += 1
         return Frame.publish_slot(
-            self._pool, slot, header=self._header(), colorimetry=self.colorimetry, sequence=self._sequence,
+            self._pool,
+            slot,
+            header=self._header(),
+            colorimetry=self.colorimetry,
+            sequence=self._sequence,
             captured_ns=time.monotonic_ns(),
-        )  # fmt: skip
+        )
 
     def _fill(self, slot: Slot) -> None:
         """Nothing to do."""
@@ -44,13 +54,13 @@ class UntouchedCamera(SyntheticCamera):
 
 @contextmanager
 def unmapped() -> Iterator[None]:
-    """The CPU never looks at these frames, so nothing is mapped for it."""
+    """Map nothing for the CPU, which never looks at these frames."""
     with mock.patch.object(camera_module, 'mapped', lambda allocate: allocate):
         yield
 
 
 class ShadowHeap:
-    """The rig's own exporter, which nobody knows, under the name of a heap that the accelerator takes."""
+    """The rig's own, unknown exporter, under the name of a heap that the accelerator takes."""
 
     name = 'udmabuf'
 
@@ -64,7 +74,10 @@ class ShadowHeap:
 
 
 class OneMemfd:
-    """A heap whose buffers all lie in one memfd. udmabuf makes a dma-buf of each part, and the heap keeps the memfd."""
+    """A heap whose buffers all lie in one memfd.
+
+    udmabuf makes a dma-buf of each part, and the heap keeps the memfd.
+    """
 
     name = 'udmabuf'
     _BUFFERS = 32
@@ -102,7 +115,10 @@ class OneMemfd:
 
 
 def writing_camera(heap: OneMemfd) -> type[UntouchedCamera]:
-    """The class of a camera that writes each frame through the memfd: it maps nothing, and the C library copies nothing."""
+    """Return the class of a camera that writes each frame through the memfd.
+
+    It maps nothing, and the C library copies nothing.
+    """
 
     class WritingCamera(UntouchedCamera):
         """Writes by pwrite(2)."""

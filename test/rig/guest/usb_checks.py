@@ -1,4 +1,8 @@
-"""A webcam on USB: :mod:`rig.guest.usb_webcam` is plugged in, the kernel's ``uvcvideo`` drives it, and this package opens it."""
+"""A webcam on USB.
+
+:mod:`rig.guest.usb_webcam` is plugged in, the kernel's ``uvcvideo`` drives it, and this package
+opens it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ def _bars(number: int, width: int, height: int) -> np.ndarray:
 
 @cache
 def _jpegs() -> Path:
-    """The webcam's JPEGs: 4:2:2 and without Huffman tables, as of most webcams."""
+    """Return the webcam's JPEGs: 4:2:2 and without Huffman tables, as of most webcams."""
     turbojpeg.load()
     home = Path('/tmp/webcam')
     for picture in MJPG:
@@ -102,7 +106,7 @@ def _webcams() -> list[str]:
 
 @contextmanager
 def plugged(**faults: int) -> Iterator[Webcam]:
-    """A webcam; afterwards there is none."""
+    """Plug a webcam in, and out afterwards."""
     webcam = Webcam(**faults)
     try:
         yield webcam
@@ -114,7 +118,7 @@ def plugged(**faults: int) -> Iterator[Webcam]:
 def streaming(
     path: str, consumers: Sequence[BufferConstraints] = (), slots: int = 6, **options: Any
 ) -> Iterator[V4l2Camera]:
-    """A configured camera."""
+    """Yield a configured camera."""
     camera = opened(path, **{'size': SMALL, **options})
     try:
         yield configured(camera, consumers, slots)
@@ -123,7 +127,7 @@ def streaming(
 
 
 def _number_in(frame: Frame) -> int:
-    """What its pixels say, all of which have to be right."""
+    """Return what its pixels say, all of which have to be right."""
     with frame.map() as planes:
         pixels = np.ascontiguousarray(planes[0]).tobytes()
         if len(planes) == 1:
@@ -147,7 +151,7 @@ def _number_in(frame: Frame) -> int:
 
 
 def _counted(camera: V4l2Camera) -> int:
-    """The frames that came and those that were missing, by the camera's own count."""
+    """Return the frames that came and those that were missing, by the camera's own count."""
     statistics = camera.statistics()
     return statistics.captured + statistics.lost + statistics.no_slot + statistics.bad
 
@@ -298,7 +302,7 @@ def a_usb_camera_has_its_controls_and_names_who_uses_it() -> None:
 
 
 def _metadata_node(path: str) -> str:
-    """The other node that uvcvideo makes for a camera."""
+    """Return the other node that uvcvideo makes for a camera."""
     nodes = (Path('/sys/class/video4linux') / Path(path).name / 'device/video4linux').iterdir()
     (other,) = [node.name for node in nodes if node.name != Path(path).name]
     return f'/dev/{other}'

@@ -1,4 +1,6 @@
-"""What the rig's USB webcam says of itself: its descriptors, and the settings that it and ``uvcvideo`` agree on before a stream.
+"""What the rig's USB webcam says about itself.
+
+Its descriptors, and the settings that it and ``uvcvideo`` agree on before a stream.
 
 Sources: USB 2.0 chapter 9 (device, configuration, interface, endpoint); *USB Device Class
 Definition for Video Devices* 1.1, sections 3 (descriptors) and 4.3.1.1 (Video Probe and Commit
@@ -55,14 +57,14 @@ _YUY2_GUID = b'YUY2' + bytes.fromhex('00001000800000aa00389b71')
 
 
 def device() -> bytes:
-    """The device descriptor: a composite device with interface associations."""
+    """Return the device descriptor: a composite device with interface associations."""
     return struct.pack(
         '<BBHBBBBHHHBBBB', 18, 1, 0x0200, 0xEF, 2, 1, 64, 0x1D6B, 0x0104, 0x0100, 1, 2, 3, 1
     )
 
 
 def string(number: int) -> bytes | None:
-    """A string descriptor; none of that number."""
+    """Return a string descriptor; none of that number."""
     if number == 0:
         return struct.pack('<BBH', 4, 3, 0x0409)
     if number not in STRINGS:
@@ -72,13 +74,13 @@ def string(number: int) -> bytes | None:
 
 
 def configuration(packet: int) -> bytes:
-    """The configuration at a speed whose bulk packets have so many bytes."""
+    """Return the configuration at a speed whose bulk packets have this many bytes."""
     interfaces = _association() + _control_interface() + _streaming_interface(packet)
     return struct.pack('<BBHBBBBB', 9, 2, 9 + len(interfaces), 2, 1, 0, 0x80, 250) + interfaces
 
 
 def endpoint(packet: int) -> bytes:
-    """The streaming endpoint: bulk, in."""
+    """Return the streaming endpoint: bulk, in."""
     return struct.pack('<BBBBHB', 7, 5, ENDPOINT, 2, packet, 0)
 
 
@@ -144,7 +146,10 @@ def _pictures(subtype: int, pictures: tuple[Picture, ...]) -> bytes:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a stream has: which format and picture, by their numbers, and the time between two frames in units of 100 ns."""
+    """The settings of a stream.
+
+    Which format and picture, by their numbers, and the time between two frames in units of 100 ns.
+    """
 
     format: int = 1
     picture: int = 1
@@ -152,7 +157,7 @@ class Settings:
 
     @classmethod
     def wanted(cls, data: bytes) -> Settings:
-        """What comes nearest to what the host asks for."""
+        """Return the settings that come nearest to what the host asks for."""
         _, form, number, interval, *_ = struct.unpack_from('<HBBI', data)
         form = min(max(form, 1), len(FORMATS))
         number = min(max(number, 1), len(FORMATS[form - 1]))

@@ -1,9 +1,12 @@
-"""Runs in the guest: a USB webcam that stays plugged in until stdin ends. ``python -S usb_webcam.py PICTURES [short=N] [marked=N]``.
+"""Be a USB webcam, in the guest, that stays plugged in until stdin ends.
 
-The kernel's ``dummy_hcd`` is a USB port and what is plugged into it. GadgetFS leaves the device's
-part to a program, this one, which describes itself as a webcam with a bulk endpoint, answers the
-requests of ``uvcvideo``, and sends frames. (``f_uvc`` is for isochronous endpoints only, which
-``dummy_hcd`` does not have, and FunctionFS refuses the descriptors of the video class.)
+``python -S usb_webcam.py PICTURES [short=N] [marked=N]``.
+
+``python -S usb_webcam.py PICTURES [short=N] [marked=N]``. The kernel's ``dummy_hcd`` is a USB port
+and what is plugged into it. GadgetFS leaves the device's part to a program, this one, which
+describes itself as a webcam with a bulk endpoint, answers the requests of ``uvcvideo``, and sends
+frames. (``f_uvc`` is for isochronous endpoints only, which ``dummy_hcd`` does not have, and
+FunctionFS refuses the descriptors of the video class.)
 
 Frame ``n`` shows its number: :func:`yuyv_frame`, or of *PICTURES* the file ``WIDTHxHEIGHT/N.jpg``
 with ``n`` modulo their count. With ``short=N`` each N-th frame is cut off in the middle, with
@@ -74,13 +77,13 @@ def _ramp(size: int) -> bytes:
 
 
 def yuyv_frame(number: int, size: int) -> bytes:
-    """A frame of *size* bytes: its number, then bytes that count up from a place of its own."""
+    """Return a frame of *size* bytes: its number, then bytes that count up."""
     begin = number % _PERIOD
     return _NUMBER.pack(number) + _ramp(size)[begin + _NUMBER.size : begin + size]
 
 
 def number_of(frame: bytes) -> int:
-    """The number of such a frame."""
+    """Return the number of such a frame."""
     number: int = _NUMBER.unpack_from(frame)[0]
     return number
 
@@ -90,7 +93,11 @@ class _NewStreamError(Exception):
 
 
 class Webcam:
-    """The device: control requests on a thread of its own, frames on the main thread, which a signal takes out of a frame."""
+    """The device.
+
+    Control requests run on a thread of their own, frames on the main thread, which a signal takes
+    out of a frame.
+    """
 
     def __init__(self, pictures: Path, short: int, marked: int) -> None:
         self._pictures = pictures
@@ -205,7 +212,7 @@ class Webcam:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def interrupted(self, number: int, frame: FrameType | None) -> None:
-        """The signal's handler, on the main thread."""
+        """Handle the signal, on the main thread."""
         if self._sending:
             self._sending = False
             raise _NewStreamError

@@ -1,4 +1,7 @@
-"""``zc_verify`` as a process of its own, which judges other processes by what the kernel shows of them and by their frame logs."""
+"""``zc_verify`` as a process of its own, which judges other processes.
+
+It judges by what the kernel shows of them and by their frame logs.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +59,15 @@ class Verifier:
         in_turn = _IN_TURN if user is None and '--' not in options else ()
         self._process = subprocess.Popen(
             [*in_turn, *COMMAND, '--output', str(out), '--seconds', str(_MEASURE_S), *options],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, 'PYTHONUNBUFFERED': '1'}, user=user, group=user, extra_groups=None if user is None else [],
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, 'PYTHONUNBUFFERED': '1'},
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+        )
         self._reader = threading.Thread(target=self._read, name='verifier output')
         self._reader.start()
 
@@ -77,7 +86,10 @@ class Verifier:
         return self._measured.is_set()
 
     def result(self) -> dict[str, Any]:
-        """Wait for the end: its result.json, its exit status as ``exit``, what it printed as ``said``, and the seconds that it took."""
+        """Wait for the end; return its result.json, with its exit status as ``exit``.
+
+        What it printed is ``said``, and the seconds that it took are there.
+        """
         try:
             status = self._process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -107,15 +119,16 @@ AFTERWARDS = 'afterwards'
 
 
 def judged(out: Path, options: Sequence[str] | None = None, *, user: int | None = None) -> Outcome:
-    """What ``zc_verify`` says of some frames of this process, or by other *options*. No check rests on samples, which take as long as the
-    rest.
+    """Return what ``zc_verify`` says about some frames of this process, or by other *options*.
+
+    No check rests on samples, which take as long as the rest.
     """
     watched = ['--pid', str(os.getpid())] if options is None else options
     return Verifier(out, ['--frames', str(FRAMES), '--no-sampling', *watched], user=user).result()
 
 
 def guarded(case: Callable[[], Outcome]) -> Outcome:
-    """What became of a case, also if it could not run."""
+    """Return what became of a case, also if it could not run."""
     try:
         return case()
     except Exception:

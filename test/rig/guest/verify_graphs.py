@@ -1,6 +1,4 @@
-"""Graphs in this process that ``zc_verify`` judges from outside: sabotaged while they run, over a plain link, from and to GStreamer
-pipelines.
-"""
+"""Graphs in this process that ``zc_verify`` judges from outside: sabotaged while they run, over a plain link, from and to GStreamer pipelines."""
 
 from __future__ import annotations
 
@@ -75,7 +73,7 @@ def sabotaged(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
 
 
 def plain_link(out: Path) -> Outcome:
-    """A publisher of ``sensor_msgs/Image`` that knows nothing of us, and the inference node."""
+    """Run a plain publisher of ``sensor_msgs/Image``, and the inference node."""
     message = Image(width=WIDTH, height=HEIGHT, encoding='nv12', step=WIDTH)
     message.data = (
         np.random.default_rng(1).integers(16, 235, HEIGHT * 3 // 2 * WIDTH, np.uint8).tobytes()
@@ -142,20 +140,22 @@ def udmabuf(out: Path) -> Outcome:
 
 
 def writes_through_a_memfd(out: Path) -> Outcome:
-    """The same, and the camera has kept the memfd."""
+    """Do the same; the camera has kept the memfd."""
     heap = OneMemfd()
     return _of_heap(out, lambda name: OfferedHeaps.only(heap), writing_camera(heap))
 
 
 def unknown_exporter(out: Path) -> Outcome:
-    """The same with buffers of an exporter that nobody knows."""
+    """Do the same with buffers of an unknown exporter."""
     return _of_heap(out, lambda name: OfferedHeaps.only(ShadowHeap()))
 
 
 def _streaming(
-    out: Path, capture: dict[str, Any], meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext
-) -> Outcome:  # fmt: skip
-    """The newest frame is enough: a pipeline has only so many buffers."""
+    out: Path,
+    capture: dict[str, Any],
+    meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Outcome:
+    """Run a stream; the newest frame is enough, because a pipeline has few buffers."""
     with (
         ros() as context,
         RunningGraph(context, Variant(FRAMES, True, capture, keep_all=False)) as running,
@@ -175,17 +175,20 @@ _DRIVERS_BUFFERS = _of_pipeline(f'v4l2src device={PLAIN} io-mode=dmabuf ! {_NV12
 
 
 def gstreamer_dmabuf(out: Path) -> Outcome:
-    """A pipeline that hands the driver's own buffers on."""
+    """Run a pipeline that hands the driver's own buffers on."""
     return _streaming(out, _DRIVERS_BUFFERS)
 
 
 def maps_a_pipelines_camera(out: Path) -> Outcome:
-    """The same, and a buffer of the camera is mapped by its device, which the pipeline's node does not name."""
+    """Do the same; a buffer of the camera is mapped by its device.
+
+    The pipeline's node does not name that device.
+    """
     return _streaming(out, _DRIVERS_BUFFERS, lambda: mapped_by_the_device(PLAIN, WIDTH * HEIGHT))
 
 
 def gstreamer_copy(out: Path) -> Outcome:
-    """A pipeline whose frames are in system memory: the camera has to copy them."""
+    """Run a pipeline whose frames are in system memory: the camera has to copy them."""
     scaled = (
         f'v4l2src device={PLAIN} io-mode=dmabuf ! {_NV12} ! videoscale ! '
         'video/x-raw,width=480,height=270'

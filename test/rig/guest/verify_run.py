@@ -1,4 +1,4 @@
-"""In the guest: graphs that are sabotaged while they run, and graphs of several processes, each judged by ``zc_verify`` from outside.
+"""Let ``zc_verify`` judge sabotaged graphs and graphs of several processes, in the guest.
 
     python verify_run.py CASE ...        CASE: those of verify_graphs.py, sabotage.py, and
     two_processes, two_processes_started
@@ -37,7 +37,7 @@ _PATIENCE_S = 300.0
 
 
 def _command(folder: Path, camera: Mapping[str, Any], **inference: Any) -> list[str]:
-    """What starts both nodes."""
+    """Return the command that starts both nodes."""
     capture: dict[str, Any] = {'controls': {}}
     for name, value in camera.items():
         group, _, rest = name.rpartition('.')
@@ -54,7 +54,10 @@ def _command(folder: Path, camera: Mapping[str, Any], **inference: Any) -> list[
 
 
 def _attached() -> dict[str, str]:
-    """By our own look: exporters of the buffers that the card is attached to, result buffers among them."""
+    """Return, by our own look, exporters of the buffers that the card is attached to.
+
+    Result buffers are among them.
+    """
     return {str(inode): info.exporter for inode, info in bufinfo().items() if NPU in info.attached}
 
 
@@ -100,7 +103,7 @@ class TwoNodes:
 
 
 def _attached_to(out: Path) -> Outcome:
-    """A card that reads rows only where they begin at multiples of 64 bytes."""
+    """Attach to a card that reads rows only where they begin at multiples of 64 bytes."""
     with parameters(stride_align=64):
         return TwoNodes(out).judged()
 
