@@ -27,6 +27,6 @@ with suppress(KeyboardInterrupt), FrameReader(node, 'image_raw', copy_free='requ
         rows = range(plane.offset, plane.offset + plane.stride * frame.height, plane.stride)
         with frame.map():  # waits for the camera, and makes its writes visible to the CPU
             crc = zlib.crc32(
-                b''.join(imported[buffer.identity][row : row + frame.width] for row in rows)
+                b''.join(imported[buffer.identity][slice(row, row + frame.width)] for row in rows)
             )
         print(f'frame {frame.sequence}: crc {crc:08x}', flush=True)

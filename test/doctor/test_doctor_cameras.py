@@ -165,10 +165,16 @@ def test_who_uses_a_camera_is_named(vehicle: Vehicle) -> None:
     assert all('in use: cheese (4711)' in text for text in found) and len(found) == 2
 
 
-@pytest.mark.parametrize(('left', 'right'), [
-    ('/dev/video0', '/dev/video0'), ('/dev/video0', '/dev/v4l/by-id/usb-camera'), ('/dev/v4l/by-id/usb-camera', '/dev/front'),
-    ('/dev/../dev/video0', '/dev/front'), ('/dev/missing', '/dev/missing'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ('left', 'right'),
+    [
+        ('/dev/video0', '/dev/video0'),
+        ('/dev/video0', '/dev/v4l/by-id/usb-camera'),
+        ('/dev/v4l/by-id/usb-camera', '/dev/front'),
+        ('/dev/../dev/video0', '/dev/front'),
+        ('/dev/missing', '/dev/missing'),
+    ],
+)
 def test_two_nodes_can_not_have_one_camera_whatever_they_call_it(
     left: str, right: str, vehicle: Vehicle
 ) -> None:

@@ -144,10 +144,16 @@ def accelerator(trial: Trial) -> None:
     )
 
 
-@fault('devices of a real kernel', 'jobs that fail, cards and cameras that are pulled, '
-                                   'consumers killed with imports: frames go on, '
-       'the kernel keeps no dma-buf and no '
-           'attachment', staged=False, long_only=True, needs='a kernel rig')  # fmt: skip
+@fault(
+    'devices of a real kernel',
+    'jobs that fail, cards and cameras that are pulled, '
+    'consumers killed with imports: frames go on, '
+    'the kernel keeps no dma-buf and no '
+    'attachment',
+    staged=False,
+    long_only=True,
+    needs='a kernel rig',
+)
 def rig(trial: Trial) -> None:
     from rig import Rig, RigUnavailable
     from rig.guest import camera_kit

@@ -179,7 +179,7 @@ def files(trial: Trial) -> None:
             sys.executable,
             __file__,
             str(trial.random.randrange(1 << 30)),
-            *map(str, paths[trial.times(2, 12) :]),
+            *map(str, paths[slice(trial.times(2, 12), None)]),
         ]
         done = subprocess.run(
             command,

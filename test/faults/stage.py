@@ -241,7 +241,7 @@ class Stage:
             )
         for role, program in self.programs.items():
             said = ''.join(
-                program.lines[before.lines[role] :]
+                program.lines[slice(before.lines[role], None)]
                 if len(program.lines) >= before.lines[role]
                 else program.lines
             )

@@ -178,12 +178,13 @@ def test_topic_echo_info_and_list(ros2: Ros2) -> None:
     )  # but shows here: inference; nobody looks at the overlay
     listed = ros2.asked('topic list', '-t', until='/detections/image [')
     for topic in (
-        '/image_raw [sensor_msgs/msg/Image]', '/camera_info [sensor_msgs/msg/CameraInfo]',
-        '/detections [vision_msgs/msg/Detection2DArray]', ('/label_info '
-            '[vision_msgs/msg/LabelInfo]'),
-        '/detections/image [sensor_msgs/msg/Image]', ('/diagnostics '
-                                                      '[diagnostic_msgs/msg/DiagnosticArray]'),
-    ):  # fmt: skip
+        '/image_raw [sensor_msgs/msg/Image]',
+        '/camera_info [sensor_msgs/msg/CameraInfo]',
+        '/detections [vision_msgs/msg/Detection2DArray]',
+        ('/label_info [vision_msgs/msg/LabelInfo]'),
+        '/detections/image [sensor_msgs/msg/Image]',
+        ('/diagnostics [diagnostic_msgs/msg/DiagnosticArray]'),
+    ):
         assert topic in listed
 
 

@@ -175,7 +175,7 @@ class Camera:
         if self._pool is None:
             pixels = bytearray(WIDTH * HEIGHT * 3 // 2)
             for begin in (0, WIDTH * HEIGHT - 4, WIDTH * HEIGHT, len(pixels) - 4):
-                pixels[begin : begin + 4] = mark
+                pixels[slice(begin, begin + 4)] = mark
             message = Image(
                 width=WIDTH, height=HEIGHT, step=WIDTH, encoding='nv12', data=bytes(pixels)
             )

@@ -149,7 +149,7 @@ def test_chroma_is_found_behind_padded_rows(
     fields = {'encoding': encoding, 'width': width, 'height': height, 'step': step}
     _, y, uv, colours = viewer.read(**fields, data=content.tobytes())
     luma = content[:height, :width]
-    pairs = content[rows : rows + height // 2, :width]
+    pairs = content[slice(rows, rows + height // 2), :width]
     code = cv2.COLOR_YUV2BGR_NV12 if encoding == 'nv12' else cv2.COLOR_YUV2BGR_NV21
     packed = np.ascontiguousarray(np.vstack([luma, pairs]))
     order = (0, 1) if encoding == 'nv12' else (1, 0)

@@ -74,7 +74,7 @@ class Case:
 
     @property
     def received(self) -> list[int]:
-        return [*self.before[-self.depth :], *AFTER]
+        return [*self.before[slice(-self.depth, None)], *AFTER]
 
     @property
     def published(self) -> int:
@@ -163,7 +163,7 @@ class Run:
             # One at a time, or the thread that converts may skip some.
             self.here(
                 'publish',
-                {f'{case.name}_publisher': case.before[value : value + 1] for case in early},
+                {f'{case.name}_publisher': case.before[slice(value, value + 1)] for case in early},
             )
             converting = [case for case in early if case.publisher == 'adapted']
             self.wait(
@@ -242,7 +242,7 @@ def result(
             run = Run(case.executor, module_domain, tmp_path_factory.mktemp('sockets'))
             try:
                 for first in range(0, len(cases), AT_THE_SAME_TIME):
-                    results.update(run.run(cases[first : first + AT_THE_SAME_TIME]))
+                    results.update(run.run(cases[slice(first, first + AT_THE_SAME_TIME)]))
             finally:
                 run.close()
         return results[case]

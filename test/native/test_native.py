@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_an_error_and_nothing_is_written(compiled: ModuleTy
         (8, numbers[:8].astype(np.float64)),
     ):
         with pytest.raises(ValueError, match='paint'):
-            compiled.paint(*fitting[:place], wrong, *fitting[place + 1 :])
+            compiled.paint(*fitting[:place], wrong, *fitting[slice(place + 1, None)])
     for places in (whole + np.int32(1), whole.astype(np.float32)):
         with pytest.raises(ValueError, match='wipe'):
             compiled.wipe(labels, places)

@@ -323,7 +323,7 @@ def complaint(found: dict[str, Any], alone: dict[str, Any], within_s: float) -> 
 def main(arguments: list[str]) -> int:
     if '--' in arguments:
         index = arguments.index('--')
-        return main(arguments[:index]) or main(arguments[index + 1 :])
+        return main(arguments[:index]) or main(arguments[slice(index + 1, None)])
     values = json.loads(arguments[0])
     for row, column in cases(arguments[1:]):
         began = time.monotonic()

@@ -1,4 +1,7 @@
-"""The node in this process, its camera in another context or process. Run by ``test_gstreamer_node.py`` in a process that has GStreamer."""
+"""The node in this process, its camera in another context or process.
+
+``test_gstreamer_node.py`` runs it in a process that has GStreamer.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def luma(number: int) -> Any:
-    """A picture with slopes and an edge, which moves."""
+    """Return a picture with slopes and an edge, which moves."""
     across, down = np.meshgrid(np.arange(WIDTH), np.arange(HEIGHT))
     wave = 100 + 60 * np.sin((across + 2 * number) / 25) * np.cos(down / 30)
     return np.where(across < (3 * number) % WIDTH, wave, wave + 30).astype(np.uint8)
@@ -52,7 +55,7 @@ def number_of(stamp: Any) -> int:
 
 
 def decoded(units: list[Any]) -> list[Any]:
-    """The luma of each picture, as FFmpeg has it."""
+    """Return the luma of each picture, as FFmpeg has it."""
     context = av.CodecContext.create('h264', 'r')
     frames = [frame for unit in units for frame in context.decode(av.Packet(bytes(unit.data)))]
     return [
@@ -74,7 +77,7 @@ class Source:
         self.number = 0
 
     def put(self) -> int:
-        """The next one; its number."""
+        """Put the next frame; return its number."""
         self.number += 1
         with self.frames.loan(wait_s=60.0) as out:
             out.planes[0][:], out.planes[1][:] = luma(self.number), 128

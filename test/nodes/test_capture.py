@@ -269,7 +269,7 @@ def test_the_command_of_the_page_brings_the_calibrator_picture_and_service(
     """The calibrator has the topic ``image`` and the service ``camera/set_camera_info``."""
     page = (Path(__file__).parents[2] / 'docs' / 'calibration.md').read_text(encoding='utf-8')
     command = page.split('```sh\n')[1].split('```')[0].replace('\\\n', ' ')
-    arguments = command[command.index('--ros-args') :].split()
+    arguments = command[slice(command.index('--ros-args'), None)].split()
     with running(free_domain, Plug(), camera_name='front', image_encoding='mono8') as bench:
         context = rclpy.Context()
         rclpy.init(args=arguments, context=context, domain_id=free_domain)

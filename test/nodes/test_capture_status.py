@@ -350,5 +350,7 @@ def test_a_silent_camera_is_an_error_a_second_later_however_often_one_looks() ->
         assert desk.look(0.2, captured=4).level is Level.OK
     levels = [desk.look(0.2).level for _ in range(10)]
     assert levels.index(Level.ERROR) <= 5, 'within 1.2 s'
-    assert levels[levels.index(Level.ERROR) :] == [Level.ERROR] * (10 - levels.index(Level.ERROR))
+    assert levels[slice(levels.index(Level.ERROR), None)] == [Level.ERROR] * (
+        10 - levels.index(Level.ERROR)
+    )
     assert [desk.look(0.2, captured=4).level for _ in range(6)][-1] is Level.OK

@@ -192,7 +192,7 @@ def tracked(holds: Callable[[Any, Any], bool]) -> Any:
         bench.set(node, 'tracking', 'bytetrack')
         start = len(bench.results) + WITHIN
         bench.run.eventually(lambda: len(bench.results) >= start + JUDGED)
-        ids = [result.found.ids for result in bench.results[start : start + JUDGED]]
+        ids = [result.found.ids for result in bench.results[slice(start, start + JUDGED)]]
         bench.set(node, 'tracking', 'none')
         bench.run.eventually(lambda: bench.results[-1].found.ids is None)
         assert all(map(holds, ids, ids[1:])), ids

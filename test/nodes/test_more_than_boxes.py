@@ -1,4 +1,7 @@
-"""Masks, keypoints and turned boxes from a model's file to topics, to a recording and an independent reader, and to the overlay's picture."""
+"""Masks, keypoints and turned boxes from a model's file to topics, and to the overlay's picture.
+
+Also to a recording and to an independent reader.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ POINTS = [(20.0 + i, 24.0 + i, 0.9 if i < 13 else 0.2) for i in range(17)]
 
 
 def model(folder: Path, task: str) -> str:
-    """An export of one class with one object."""
+    """Return an export of one class with one object."""
     more = {'segment': [1.0, 0.0], 'pose': [n for point in POINTS for n in point], 'obb': [0.5]}
     grids = np.full((2, 16, 16), -1.0)  # the mask is the left half of the input
     grids[0, :, :7] = 1
@@ -42,7 +45,7 @@ def model(folder: Path, task: str) -> str:
 
 
 def recorded(folder: Path) -> list[Any]:
-    """The annotations in a recording, by readers that know nothing but what the file says."""
+    """Return the annotations in a recording, read by readers that know only what the file says."""
     store, found = get_typestore(Stores.EMPTY), []
     for file in folder.glob('*.mcap'):
         with file.open('rb') as stream:

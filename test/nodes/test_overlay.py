@@ -172,7 +172,7 @@ def test_labels_do_not_hide_each_other_and_the_most_certain_come_first() -> None
     fields = list(painter._taken)
     assert 3 <= len(fields) <= 5
     for i, one in enumerate(fields):
-        for other in fields[i + 1 :]:
+        for other in fields[slice(i + 1, None)]:
             assert (
                 one[2] <= other[0]
                 or other[2] <= one[0]

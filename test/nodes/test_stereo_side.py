@@ -176,17 +176,28 @@ def test_a_side_whose_partner_is_not_there_says_so(tmp_path: Path, free_domain: 
     ('args', 'sections', 'message'),
     [
         (['--cameras', 'front'], {}, 'not allowed with argument'),
-        ([], {'left': 'stereo_tolerance: 0.01'}, ("'/right/capture': parameter "
-                                                  "'stereo_tolerance' is 0.01 s on one side "
-                                                  'and 0.005 s')),
-        ([], {'both': 'stereo_tolerance: 0.00001'}, ("'stereo_tolerance' is 1e-05; it must be "
-                                                     'a number from 0.0001 to 1 (s)')),
-        ([], {'both': 'camera: replay, keep_all: true, video: x.avi'}, ("parameter 'keep_all' is "
-            'true')),
-        ([], {'right': 'camera: replay, stamps: recorded, video: '
-            'x.avi'}, 'replays a recording by its own stamps'),
+        (
+            [],
+            {'left': 'stereo_tolerance: 0.01'},
+            ("'/right/capture': parameter 'stereo_tolerance' is 0.01 s on one side and 0.005 s"),
+        ),
+        (
+            [],
+            {'both': 'stereo_tolerance: 0.00001'},
+            ("'stereo_tolerance' is 1e-05; it must be a number from 0.0001 to 1 (s)"),
+        ),
+        (
+            [],
+            {'both': 'camera: replay, keep_all: true, video: x.avi'},
+            ("parameter 'keep_all' is true"),
+        ),
+        (
+            [],
+            {'right': 'camera: replay, stamps: recorded, video: x.avi'},
+            'replays a recording by its own stamps',
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_can_not_be_a_pair_ends_with_one_clear_line(
     args: list[str], sections: dict[str, str], message: str, tmp_path: Path, free_domain: int
 ) -> None:

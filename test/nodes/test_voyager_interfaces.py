@@ -57,7 +57,7 @@ def vehicle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / 'pictures').mkdir()
     for number in range(FRAMES):
         picture = np.zeros((128, 128, 3), np.uint8)
-        picture[20:70, 3 * number : 3 * number + 40] = (0, 0, 255)
+        picture[20:70, slice(3 * number, 3 * number + 40)] = (0, 0, 255)
         picture[80:120, 60:110] = (0, 255, 0)
         assert cv2.imwrite(str(folder / 'pictures' / f'{number:03}.png'), picture)
     return folder

@@ -189,7 +189,7 @@ def test_a_thousand_mutated_pictures_do_not_end_the_node(free_domain: int) -> No
     mixed = [
         picture
         for index in range(250)
-        for picture in (*bad[4 * index : 4 * index + 4], good[index % 4])
+        for picture in (*bad[slice(4 * index, 4 * index + 4)], good[index % 4])
     ]
     webcam = LiveWebcam('MJPG', pictures=mixed, size=size, hz=2000.0)
     with desk(free_domain, webcam) as made:

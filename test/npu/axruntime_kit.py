@@ -132,7 +132,7 @@ def paint(
     """Paint a rectangle at even pixels."""
     y, u, v = COLOURS[colour]
     luma[top:bottom, left:right] = y
-    chroma[top // 2 : bottom // 2, left // 2 : right // 2] = u, v
+    chroma[slice(top // 2, bottom // 2), slice(left // 2, right // 2)] = u, v
 
 
 def numbered(number: int) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], None]:
@@ -146,8 +146,12 @@ def numbered(number: int) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], No
         for bit in range(10):
             if number >> bit & 1:
                 row, column = divmod(bit, 8)
-                luma[8 * row : 8 * row + 8, 8 * column : 8 * column + 8] = COLOURS['red'][0]
-                chroma[4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = COLOURS['red'][1:]
+                luma[slice(8 * row, 8 * row + 8), slice(8 * column, 8 * column + 8)] = COLOURS[
+                    'red'
+                ][0]
+                chroma[slice(4 * row, 4 * row + 4), slice(4 * column, 4 * column + 4)] = COLOURS[
+                    'red'
+                ][1:]
 
     return fill
 
@@ -173,7 +177,11 @@ def detect(tensor: NDArray[np.int8], spec: QuantisedTensorSpec) -> list[RawTenso
     For each stride there are DFL logits and class logits.
     """
     (above, _), (left, _), (before, _) = spec.padding
-    raw = tensor[above : above + spec.height, left : left + spec.width, before : before + 3]
+    raw = tensor[
+        slice(above, above + spec.height),
+        slice(left, left + spec.width),
+        slice(before, before + 3),
+    ]
     real = (raw.astype(np.float64) - spec.zero_point) * spec.scale
     excess = np.stack(
         [

@@ -120,15 +120,16 @@ def export(
     grids: Sequence[NDArray[np.floating]] = (),
     keypoints: Sequence[int] = (),
 ) -> str:
-    """A file as Ultralytics exports it, which yields these rows, whatever it is given.
+    """Write a file as Ultralytics exports it, which yields these rows for any input.
 
-    :param rows: centre and size of a box in pixels of the input, a score for each class, and what the task has more.
+    :param rows: centre and size of a box in pixels of the input, a score for each class, and what
+        the task has in addition.
     :param grids: the prototypes of masks.
     """
     said = {'names': dict(enumerate(names)), 'imgsz': [side, side], 'stride': 32, 'task': task}
     said |= {'kpt_shape': list(keypoints)} if keypoints else {}
     table = np.zeros((1, len(rows[0]), 21 * (side // 32) ** 2), np.float32)
-    table[0, :, 3 : 3 + len(rows)] = np.array(rows).T
+    table[0, :, slice(3, 3 + len(rows))] = np.array(rows).T
     outputs: dict[str, NDArray[np.generic]] = {'output0': table}
     if len(grids):
         outputs['output1'] = np.array(grids, np.float32)[None]

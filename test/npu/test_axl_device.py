@@ -421,7 +421,8 @@ def test_an_import_says_format_modifier_size_and_each_plane_with_its_own_handle(
         (buffers[p.buffer].fileno(), p.offset, p.stride, p.size) for p in layout.planes
     ]
     assert not any(
-        bytes(plane) != bytes(ctypes.sizeof(plane)) for plane in said.planes[said.num_planes :]
+        bytes(plane) != bytes(ctypes.sizeof(plane))
+        for plane in said.planes[slice(said.num_planes, None)]
     ), 'the rest is zero'
 
 

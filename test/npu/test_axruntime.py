@@ -144,7 +144,7 @@ def test_the_detections_are_the_reference_s(
         assert np.abs(same - best.boxes[index]).max(axis=1).min() < 0.03 * max(frame_size), (
             'within what half a step of logits moves a box'
         )
-        assert box_iou(best.boxes[index : index + 1], same).max() > 0.9
+        assert box_iou(best.boxes[slice(index, index + 1)], same).max() > 0.9
     job.close()
     frame.release()
 

@@ -500,8 +500,14 @@ def _levels(per_level: tuple[int, ...], classes: int) -> Arrays:
 
 @pytest.mark.parametrize(
     ('channels', 'kind', 'reg_max'),
-    [((64, 3), 'yolov8', 16), ((4, 3), 'yolov8', 1), ((67,), 'yolov8', 16), ((7,), 'yolov8', 1), ((4, 1, 3), 'yolox', 0)],
-)  # fmt: skip
+    [
+        ((64, 3), 'yolov8', 16),
+        ((4, 3), 'yolov8', 1),
+        ((67,), 'yolov8', 16),
+        ((7,), 'yolov8', 1),
+        ((4, 1, 3), 'yolox', 0),
+    ],
+)
 def test_raw_levels_are_known_by_their_channels(
     channels: tuple[int, ...], kind: str, reg_max: int, model: Callable[..., str]
 ) -> None:
@@ -553,13 +559,31 @@ def test_what_is_no_onnx_file_is_said(content: bytes, what: str, tmp_path: Path)
 
 @pytest.mark.parametrize(
     'text',
-    ['\ufeffcar\nperson\n', '0: car\n1: person\n',
-     "'car'\n\"person\"", 'path: x\nnames:\n  0: car\n  1: '
-         'person\n', 'nc: 2\nnames: [car, person]',
-     '0 car\n1,person', '- car\n- person', '["car", "person"]', '{"0": "car", "1": "person"}',
-     '# of mine\ncar\nperson\n'],
-    ids=['bom', 'numbers', 'quotes', 'data.yaml', 'list', 'spaces', 'yaml', 'json', 'object', 'comment'],
-)  # fmt: skip
+    [
+        '\ufeffcar\nperson\n',
+        '0: car\n1: person\n',
+        '\'car\'\n"person"',
+        'path: x\nnames:\n  0: car\n  1: person\n',
+        'nc: 2\nnames: [car, person]',
+        '0 car\n1,person',
+        '- car\n- person',
+        '["car", "person"]',
+        '{"0": "car", "1": "person"}',
+        '# of mine\ncar\nperson\n',
+    ],
+    ids=[
+        'bom',
+        'numbers',
+        'quotes',
+        'data.yaml',
+        'list',
+        'spaces',
+        'yaml',
+        'json',
+        'object',
+        'comment',
+    ],
+)
 def test_names_in_files_as_people_have_them(
     text: str, model: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -594,8 +618,15 @@ def test_a_path_is_what_a_person_means(
 
 @pytest.mark.parametrize(
     ('written', 'meant'),
-    [('yolo11', 'yolov8'), ('yolov10n', 'boxes'), ('yolo26', 'boxes'), ('YOLOv7', 'yolov5'), ('rt-detr', 'boxes'), ('faster_rcnn', 'boxes')],
-)  # fmt: skip
+    [
+        ('yolo11', 'yolov8'),
+        ('yolov10n', 'boxes'),
+        ('yolo26', 'boxes'),
+        ('YOLOv7', 'yolov5'),
+        ('rt-detr', 'boxes'),
+        ('faster_rcnn', 'boxes'),
+    ],
+)
 def test_a_network_s_name_leads_to_its_head(
     written: str, meant: str, model: Callable[..., str]
 ) -> None:

@@ -114,8 +114,8 @@ def test_small_objects_of_a_large_picture_are_found_in_tiles_of_a_part_of_it(
 
     def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
         luma[:], chroma[:] = 110, 128
-        luma[top : top + 180, left : left + 320] = small[0]
-        chroma[top // 2 : top // 2 + 90, left // 2 : left // 2 + 160] = small[1]
+        luma[slice(top, top + 180), slice(left, left + 320)] = small[0]
+        chroma[slice(top // 2, top // 2 + 90), slice(left // 2, left // 2 + 160)] = small[1]
 
     frame = make_frame(width=3840, height=2160, fill=fill)
     limits = DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100)

@@ -290,9 +290,14 @@ def test_two_nodes_of_one_process_are_told_apart(verify_boot: VerifyBoot) -> Non
     assert sorted(inference) == ['/inference', '/second'], _told(outcome)
 
 
-@pytest.mark.parametrize(('name', 'exporter'), [
-    ('nothing', 'videobuf2_vmalloc'), pytest.param('known_exporter', 'system', marks=pytest.mark.long), ('unknown_exporter', 'axl_shadow'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ('name', 'exporter'),
+    [
+        ('nothing', 'videobuf2_vmalloc'),
+        pytest.param('known_exporter', 'system', marks=pytest.mark.long),
+        ('unknown_exporter', 'axl_shadow'),
+    ],
+)
 def test_exporters_are_named(name: str, exporter: str, verify_boot: VerifyBoot) -> None:
     assert list(verify_boot.case(name)['checks']['I2']['exporters']) == [exporter]
 

@@ -99,7 +99,7 @@ class PlanePixels:
         """Return the significant bytes, row by row."""
         length = shape.row_bytes(width)
         starts = range(self.offset, self.offset + shape.rows(height) * self.stride, self.stride)
-        return [self.data[start : start + length] for start in starts]
+        return [self.data[slice(start, start + length)] for start in starts]
 
 
 def expected_crcs(

@@ -142,7 +142,7 @@ def opened_anew(times: int) -> Observation:
     handles = had(card)
     length = len(TIMES) // (times + 1)
     for part in range(times + 1):
-        cached(card, handles, TIMES[part * length : (part + 1) * length])
+        cached(card, handles, TIMES[slice(part * length, (part + 1) * length)])
         if part < times:
             end = TIMES[(part + 1) * length - 1]
             for inode, handle in handles.items():
@@ -324,7 +324,7 @@ def test_without_a_cache_an_import_has_to_be_given_back() -> None:
 def test_the_driver_may_give_an_import_back_some_frames_later(later: int, holds: bool) -> None:
     card = Card()
     uncached(card, TIMES[: -1 - later])
-    never_given_back(card, TIMES[-1 - later :], 1)
+    never_given_back(card, TIMES[slice(-1 - later, None)], 1)
     assert judged(observed([node(card, cached=False)], [card]))[0] is holds
 
 

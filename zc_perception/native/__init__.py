@@ -1,10 +1,11 @@
-"""What of a frame's way is compiled, where a C compiler was there when the package was installed.
+"""The steps of a frame's way that are compiled, where a C compiler was there at installation.
 
-``compiled`` is that module, or ``None``: then everything runs in Python, which says what the
-compiled steps have to yield, in every bit. ``decode.h`` says what the functions of boxes do; their
-users are ``detection/heads/score_filter.py`` and ``candidates.py``. ``masks.h`` is about masks;
-its user is ``detection/masks.py``. ``receiver.h`` is about frames of other processes; its user is
-``link/shared_memory/remote_slots.py``. The wire it shares with ``client/``.
+``compiled`` is the module with these steps, or ``None``: then everything runs in Python. The
+Python code defines what the compiled steps have to yield, to the last bit. ``decode.h`` says what
+the functions of boxes do; their users are ``detection/heads/score_filter.py`` and
+``candidates.py``. ``masks.h`` is about masks; its user is ``detection/masks.py``. ``receiver.h``
+is about frames of other processes; its user is ``link/shared_memory/remote_slots.py``. It shares
+the wire's code with ``client/``.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class ModelManifest:
     path: Path
     engine: str
     file: Path | None
-    input: ModelInput
+    input: ModelInput  # noqa: A003
     head: HeadSpec
     classes: tuple[str, ...]
     score_threshold: float
@@ -656,6 +656,8 @@ class _DuplicateKeyError(yaml.YAMLError):
 
 
 class _Loader(yaml.SafeLoader):
+    """Load YAML and refuse a key that stands twice in one mapping."""
+
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Refuse a key that stands twice.
 

@@ -184,7 +184,10 @@ def test_padded_rows_are_read_where_they_are_and_that_is_booked(
     # 70 luma and 35 chroma bytes in rows of whole words.
     picture = np.fromfile(file, np.uint8).reshape(40, 72 * 48 + 2 * 36 * 24)
     for number, pixels in enumerate(picture):
-        rows = pixels[: 72 * 48].reshape(48, 72)[:, :70], pixels[72 * 48 :].reshape(48, 36)[:, :35]
+        rows = (
+            pixels[: 72 * 48].reshape(48, 72)[:, :70],
+            pixels[slice(72 * 48, None)].reshape(48, 36)[:, :35],
+        )
         assert {int(v) for part in rows for v in np.unique(part)} == {(number + 2) % 200 + 20}
     assert bench.ledger.count('gstreamer') == 40
     assert feed.statistics().mapped

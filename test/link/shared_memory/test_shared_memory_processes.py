@@ -133,7 +133,8 @@ def test_the_consumers_memory_is_the_producers_mapped_once_and_never_copied(fold
         buffer = slot.buffers[0]
         buffer.mapping()[:] = os.urandom(buffer.size)
         crcs = [
-            zlib.crc32(buffer.mapping()[p.offset : p.offset + p.size]) for p in slot.layout.planes
+            zlib.crc32(buffer.mapping()[slice(p.offset, p.offset + p.size)])
+            for p in slot.layout.planes
         ]
         written[buffer.identity.inode] = buffer.identity.device, buffer.size, crcs
         # Nobody here has the pixels mapped from now on, and nobody can map them for writing.

@@ -77,7 +77,7 @@ def test_buffers_come_once_for_each_slot_and_before_its_first_frame(
         assert wire.message_type(packet) is MessageType.FRAME and not fds, (
             'BUFFERS of a known slot came again'
         )
-        assert packet[wire.FRAME.size :] == b'camera_optical_frame'
+        assert packet[slice(wire.FRAME.size, None)] == b'camera_optical_frame'
 
 
 def test_a_full_window_keeps_the_newest_and_tells_what_it_dropped(
@@ -169,27 +169,44 @@ def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_poo
     assert pool.unpromised == 7
 
 
-@pytest.mark.parametrize(('requirements', 'why'), [
-    (Requirements(formats=((fourcc_code('YUYV'), 0),)), ('format NV12 LINEAR is not one of its '
-        'formats (YUYV LINEAR)')),
-    (Requirements(memory=1), 'the buffers are memfds, which it does not take'),
-    (Requirements(stride_align=256), ('plane 0: stride 64 is not a multiple of its '
-                                      'stride_align 256')),
-    (Requirements(offset_align=4096), ('plane 1: offset 3072 is not a multiple of its '
-                                       'offset_align 4096')),
-    (Requirements(max_width=32), 'takes images of at most 32x65535, not 64x48'),
-    (Requirements(max_height=47), 'takes images of at most 65535x47, not 64x48'),
-    (Requirements(options='min_size=65x1'), 'takes images of at least 65x1, not 64x48'),
-    (Requirements(options='height_align=32; max_stride=63'), ('has a stride of 64 bytes, above '
-        'max_stride 63')),
-    (Requirements(options='buffer_per_plane'), ('planes lie in 1 buffer(s), it needs one '
-                                                'buffer for each plane')),
-    (Requirements(options='heap=dma_heap/system | udmabuf'), ("heap 'memfd', only of "
-        'dma_heap/system, udmabuf')),
-    (Requirements(options='contiguous'), "contiguous memory, which heap 'memfd' is not"),
-    (Requirements(options='device=/dev/npu'), ("/dev/npu of consumer can't attach to buffers "
-                                               "of heap 'memfd'")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ('requirements', 'why'),
+    [
+        (
+            Requirements(formats=((fourcc_code('YUYV'), 0),)),
+            ('format NV12 LINEAR is not one of its formats (YUYV LINEAR)'),
+        ),
+        (Requirements(memory=1), 'the buffers are memfds, which it does not take'),
+        (
+            Requirements(stride_align=256),
+            ('plane 0: stride 64 is not a multiple of its stride_align 256'),
+        ),
+        (
+            Requirements(offset_align=4096),
+            ('plane 1: offset 3072 is not a multiple of its offset_align 4096'),
+        ),
+        (Requirements(max_width=32), 'takes images of at most 32x65535, not 64x48'),
+        (Requirements(max_height=47), 'takes images of at most 65535x47, not 64x48'),
+        (Requirements(options='min_size=65x1'), 'takes images of at least 65x1, not 64x48'),
+        (
+            Requirements(options='height_align=32; max_stride=63'),
+            ('has a stride of 64 bytes, above max_stride 63'),
+        ),
+        (
+            Requirements(options='buffer_per_plane'),
+            ('planes lie in 1 buffer(s), it needs one buffer for each plane'),
+        ),
+        (
+            Requirements(options='heap=dma_heap/system | udmabuf'),
+            ("heap 'memfd', only of dma_heap/system, udmabuf"),
+        ),
+        (Requirements(options='contiguous'), "contiguous memory, which heap 'memfd' is not"),
+        (
+            Requirements(options='device=/dev/npu'),
+            ("/dev/npu of consumer can't attach to buffers of heap 'memfd'"),
+        ),
+    ],
+)
 def test_who_cannot_use_what_is_allocated_is_told_why(
     pool: BufferPool, serve: Serve, requirements: Requirements, why: str
 ) -> None:

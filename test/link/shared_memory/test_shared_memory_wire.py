@@ -268,7 +268,7 @@ def test_frame_comes_back(message: FrameMessage, frame_id: bytes) -> None:
     packet = pack_frame(message, frame_id)
     fields = wire.parse_frame(bytearray(packet).ljust(MAX_PACKET, b'\xff'), len(packet))
     assert FrameMessage(*fields[3:11], bool(fields[11])) == message
-    assert packet[wire.FRAME.size :] == frame_id
+    assert packet[slice(wire.FRAME.size, None)] == frame_id
 
 
 @given(U64, U64, st.booleans())
@@ -345,24 +345,60 @@ def test_reserved_bytes_are_checked(name: str, offset: int) -> None:
         PARSERS[name](bytes(packet))
 
 
-@pytest.mark.parametrize(('name', 'offset', 'value'), [
-    ('HELLO', 8, b'\0\0\0\0'),
-    ('HELLO', 16, b'\0\0\0\0'), ('HELLO', 16, b'\x41\0\0\0'), ('HELLO', 20, b'\0\0\0\0'), ('HELLO', 20, b'\x41\0\0\0'),
-    ('HELLO', 24, b'\4'), ('HELLO', 28, b'\0'), ('HELLO', 28, b'\4'), ('HELLO', 32, b'\0'), ('HELLO', 36, b'\0'), ('HELLO', 48, b'\1'),
-    ('HELLO', 48, b'\x41'), ('HELLO', 52, b'\1'), ('HELLO', 52, b'\x01\x04'),
-    ('HELLO', 55, b'\xff'), ('HELLO', 88, b'a\0b'), ('HELLO', 88, b'\xff\xfe'), ('HELLO', 56, b'\xff\xfe'), ('HELLO', 56, b'a\0b'),
-    ('HELLO', 56, b'\0b'), ('HELLO', 56, b'a\x7f'), ('HELLO', 56, b'\x1f'), ('HELLO', 12, b'\2\0\1\0'), ('HELLO', 12, b'\1\0\0\0'),
-    ('WELCOME', 12, b'\0'), ('WELCOME', 16, b'\0'), ('WELCOME', 12, b'\x41'), ('WELCOME', 32, b'\0'), ('WELCOME', 32, b'\n'),
-    ('WELCOME', 32, b'\xc3\xa4'), ('WELCOME', 33, b'\0b'),
-    ('BUFFERS', 28, b'\0'),
-    ('BUFFERS', 28, b'\5'), ('BUFFERS', 40, b'\0'), ('BUFFERS', 40, b'\5'), ('BUFFERS', 44, b'\0'), ('BUFFERS', 44, b'\3'),
-    ('BUFFERS', 48, b'\0'),
-    ('BUFFERS', 48, b'\5'), ('BUFFERS', 49, b'\0'), ('BUFFERS', 49, b'\3'), ('BUFFERS', 50, b'\0'), ('BUFFERS', 50, b'\4'),
-    ('BUFFERS', 64, b'\1'), ('FRAME', 68, b'\2'), ('RELEASE', 24, b'\2'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ('name', 'offset', 'value'),
+    [
+        ('HELLO', 8, b'\0\0\0\0'),
+        ('HELLO', 16, b'\0\0\0\0'),
+        ('HELLO', 16, b'\x41\0\0\0'),
+        ('HELLO', 20, b'\0\0\0\0'),
+        ('HELLO', 20, b'\x41\0\0\0'),
+        ('HELLO', 24, b'\4'),
+        ('HELLO', 28, b'\0'),
+        ('HELLO', 28, b'\4'),
+        ('HELLO', 32, b'\0'),
+        ('HELLO', 36, b'\0'),
+        ('HELLO', 48, b'\1'),
+        ('HELLO', 48, b'\x41'),
+        ('HELLO', 52, b'\1'),
+        ('HELLO', 52, b'\x01\x04'),
+        ('HELLO', 55, b'\xff'),
+        ('HELLO', 88, b'a\0b'),
+        ('HELLO', 88, b'\xff\xfe'),
+        ('HELLO', 56, b'\xff\xfe'),
+        ('HELLO', 56, b'a\0b'),
+        ('HELLO', 56, b'\0b'),
+        ('HELLO', 56, b'a\x7f'),
+        ('HELLO', 56, b'\x1f'),
+        ('HELLO', 12, b'\2\0\1\0'),
+        ('HELLO', 12, b'\1\0\0\0'),
+        ('WELCOME', 12, b'\0'),
+        ('WELCOME', 16, b'\0'),
+        ('WELCOME', 12, b'\x41'),
+        ('WELCOME', 32, b'\0'),
+        ('WELCOME', 32, b'\n'),
+        ('WELCOME', 32, b'\xc3\xa4'),
+        ('WELCOME', 33, b'\0b'),
+        ('BUFFERS', 28, b'\0'),
+        ('BUFFERS', 28, b'\5'),
+        ('BUFFERS', 40, b'\0'),
+        ('BUFFERS', 40, b'\5'),
+        ('BUFFERS', 44, b'\0'),
+        ('BUFFERS', 44, b'\3'),
+        ('BUFFERS', 48, b'\0'),
+        ('BUFFERS', 48, b'\5'),
+        ('BUFFERS', 49, b'\0'),
+        ('BUFFERS', 49, b'\3'),
+        ('BUFFERS', 50, b'\0'),
+        ('BUFFERS', 50, b'\4'),
+        ('BUFFERS', 64, b'\1'),
+        ('FRAME', 68, b'\2'),
+        ('RELEASE', 24, b'\2'),
+    ],
+)
 def test_values_out_of_range_are_refused(name: str, offset: int, value: bytes) -> None:
     packet = bytearray(PACKETS[name])
-    packet[offset : offset + len(value)] = value
+    packet[slice(offset, offset + len(value))] = value
     with pytest.raises(ProtocolError) as caught:
         PARSERS[name](bytes(packet))
     assert caught.value.code is RefusalCode.PROTOCOL

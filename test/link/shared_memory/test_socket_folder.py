@@ -45,10 +45,15 @@ def leave_dead_socket(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(('environment', 'expected'), [
-    ({'ZC_RUNTIME_DIR': '/a', 'XDG_RUNTIME_DIR': '/b'}, '/a'), ({'XDG_RUNTIME_DIR': '/'}, '/zc_perception'),
-    ({'ZC_RUNTIME_DIR': ''}, f'/tmp/zc_perception-{os.geteuid()}'), ({}, f'/tmp/zc_perception-{os.geteuid()}'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ('environment', 'expected'),
+    [
+        ({'ZC_RUNTIME_DIR': '/a', 'XDG_RUNTIME_DIR': '/b'}, '/a'),
+        ({'XDG_RUNTIME_DIR': '/'}, '/zc_perception'),
+        ({'ZC_RUNTIME_DIR': ''}, f'/tmp/zc_perception-{os.geteuid()}'),
+        ({}, f'/tmp/zc_perception-{os.geteuid()}'),
+    ],
+)
 def test_which_folder(
     environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,10 +269,18 @@ def test_servers_that_start_at_once_leave_each_other_alone(folder: Path) -> None
 ME = os.geteuid()
 
 
-@pytest.mark.parametrize(('peer', 'gids', 'allowed'), [
-    (Peer(1, ME, 99), (), True), (Peer(1, 0, 99), (), True), (Peer(1, ME + 1, 99), (), False), (Peer(1, ME + 1, 99), (98,), False),
-    (Peer(1, ME + 1, 99), (98, 99), True), (Peer(1, ME + 1, 99, (5, 98)), (98,), True), (Peer(1, ME + 1, 99, (5,)), (98,), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ('peer', 'gids', 'allowed'),
+    [
+        (Peer(1, ME, 99), (), True),
+        (Peer(1, 0, 99), (), True),
+        (Peer(1, ME + 1, 99), (), False),
+        (Peer(1, ME + 1, 99), (98,), False),
+        (Peer(1, ME + 1, 99), (98, 99), True),
+        (Peer(1, ME + 1, 99, (5, 98)), (98,), True),
+        (Peer(1, ME + 1, 99, (5,)), (98,), False),
+    ],
+)
 def test_who_is_served(peer: Peer, gids: tuple[int, ...], allowed: bool) -> None:
     assert consumer_allowed(peer, gids) is allowed
 

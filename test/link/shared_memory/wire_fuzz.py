@@ -65,14 +65,14 @@ def mutate(rng: random.Random, messages: list[Message], spare: list[int]) -> lis
         elif kind == 1 and packet:
             packet[rng.randrange(len(packet))] = rng.choice((0, 1, 127, 128, 255))
         elif kind == 2:
-            del packet[rng.randrange(len(packet) + 1) :]
+            del packet[slice(rng.randrange(len(packet) + 1), None)]
         elif kind == 3:
             packet += rng.randbytes(rng.choice((1, 8, 300, MAX_PACKET)))
         elif kind == 4 and len(packet) >= 16:
             at = rng.randrange(0, len(packet) - 7, 4)
-            packet[at : at + 8] = rng.choice((0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)).to_bytes(
-                8, 'little'
-            )
+            packet[slice(at, at + 8)] = rng.choice(
+                (0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
+            ).to_bytes(8, 'little')
         elif kind == 5:
             fds = rng.choices(spare, k=rng.choice((0, 1, 2, 5, 40)))
         elif kind == 6:

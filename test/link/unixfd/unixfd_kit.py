@@ -86,7 +86,7 @@ class Feed:
         for plane in self.pool.layout.planes:
             mapping = slot.buffers[plane.buffer].mapping()
             noise = np.random.default_rng([self.sequence, plane.offset]).bytes(plane.size)
-            mapping[plane.offset : plane.offset + plane.size] = noise
+            mapping[slice(plane.offset, plane.offset + plane.size)] = noise
         with Frame.publish_slot(
             self.pool,
             slot,
@@ -139,7 +139,9 @@ def crcs(data: bytes, frame_bytes: int) -> list[int]:
     assert len(data) % frame_bytes == 0, (
         f'{len(data)} bytes are no whole pictures of {frame_bytes}'
     )
-    return [zlib.crc32(data[at : at + frame_bytes]) for at in range(0, len(data), frame_bytes)]
+    return [
+        zlib.crc32(data[slice(at, at + frame_bytes)]) for at in range(0, len(data), frame_bytes)
+    ]
 
 
 class RawReader:

@@ -237,7 +237,7 @@ def plane_crcs(slot: Slot) -> list[int]:
         row, crc = slot.size[0] // x * unit, 0
         with memoryview(slot.maps[index]) as view:
             for start in range(offset, offset + slot.size[1] // y * stride, stride):
-                crc = zlib.crc32(view[start : start + row], crc)
+                crc = zlib.crc32(view[slice(start, start + row)], crc)
         crcs.append(crc)
     sync(slot, 5)
     return crcs

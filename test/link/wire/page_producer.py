@@ -145,8 +145,8 @@ class Pool:
             )
             for line in range(self.height // y):
                 at, shift = offset + line * stride, line % 256
-                slot.memory[at : at + row] = pattern[shift : shift + row]
-                crc = zlib.crc32(pattern[shift : shift + row], crc)
+                slot.memory[slice(at, at + row)] = pattern[slice(shift, shift + row)]
+                crc = zlib.crc32(pattern[slice(shift, shift + row)], crc)
             crcs.append(crc)
         return crcs
 
@@ -244,7 +244,7 @@ def parse_hello(packet: bytes, publisher_id: str) -> tuple[Wants, str]:
             raise Refusal(RULE, 'a format whose second field is not zero')
         formats.append((fourcc, modifier))
     try:
-        options = packet[128 + 16 * count :].decode()
+        options = packet[slice(128 + 16 * count, None)].decode()
         consumer = name.rstrip(b'\0').decode()
     except UnicodeDecodeError:
         raise Refusal(RULE, 'text that is not UTF-8') from None

@@ -122,13 +122,13 @@ def alter(rng: random.Random, messages: list[Message], others: list[int]) -> lis
         if kind < 11:
             size = rng.choice((1, 2, 4, 4, 8))
             at = rng.randrange(0, len(packet) - size + 1, min(size, 4))
-            value = int.from_bytes(packet[at : at + size], 'little')
+            value = int.from_bytes(packet[slice(at, at + size)], 'little')
             other = (
                 rng.choice(INTERESTING)
                 if rng.random() < 0.5
                 else value + rng.choice((-64, -8, -1, 1, 8, 64))
             )
-            packet[at : at + size] = (other % (1 << 8 * size)).to_bytes(size, 'little')
+            packet[slice(at, at + size)] = (other % (1 << 8 * size)).to_bytes(size, 'little')
         elif kind == 11:
             packet = (
                 packet[: rng.randrange(len(packet) + 1)]

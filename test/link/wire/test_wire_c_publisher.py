@@ -120,7 +120,7 @@ def right_crcs(sequence: int) -> list[int]:
     """Of the picture that moving_bar draws."""
     width, height = SIZE
     row, at = np.full(width, 60, np.uint8), sequence * 4 % width
-    row[at : at + 16] = 200
+    row[slice(at, at + 16)] = 200
     return [zlib.crc32(row.tobytes() * height), zlib.crc32(bytes([128]) * width * (height // 2))]
 
 

@@ -158,7 +158,7 @@ class Hello:
             _demand_text(publisher, 'publisher', '[ -~]*'),
             _demand_text(name, 'name', '[^\0\ufffd]*'),
             tuple((fourcc, modifier) for fourcc, _, modifier in formats),
-            _demand_text(data[128 + 16 * count :], 'options', '[^\0\ufffd]*'),
+            _demand_text(data[slice(128 + 16 * count, None)], 'options', '[^\0\ufffd]*'),
         )
 
 

@@ -208,7 +208,7 @@ WRONG_RELEASES = {
 
 def patched(packet: bytes, at: int, size: int, value: int) -> bytes:
     """*packet* with another number in it."""
-    return packet[:at] + value.to_bytes(size, 'little') + packet[at + size :]
+    return packet[:at] + value.to_bytes(size, 'little') + packet[slice(at + size, None)]
 
 
 _HELLO = spec.Hello(window=2, name=b'bad').pack()

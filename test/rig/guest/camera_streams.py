@@ -52,9 +52,16 @@ def _same_to_device_and_kernel(npu: AxlAccelerator, frame: Frame) -> list[int]:
 
 
 @check_each(
-    'single NV12 export', 'single NV12 import', 'multi NV12 export', 'multi NV12 import', 'multi NM12 export', 'multi NM12 import',
-    'single_dma NV12 export', 'multi_dma NV12 export', 'multi_dma NM12 export',
-)  # fmt: skip
+    'single NV12 export',
+    'single NV12 import',
+    'multi NV12 export',
+    'multi NV12 import',
+    'multi NM12 export',
+    'multi NM12 import',
+    'single_dma NV12 export',
+    'multi_dma NV12 export',
+    'multi_dma NM12 export',
+)
 def frames_reach_the_device_as_the_camera_made_them(variant: str) -> None:
     name, pixel_format, memory = variant.split()
     before = set(bufinfo())

@@ -110,9 +110,13 @@ def _streaming(
 
 
 @check_each(
-    'single io-mode=dmabuf', 'multi io-mode=dmabuf', 'single_dma '
-        'io-mode=dmabuf', 'multi_dma io-mode=dmabuf', 'single', 'multi',
-)  # fmt: skip
+    'single io-mode=dmabuf',
+    'multi io-mode=dmabuf',
+    'single_dma io-mode=dmabuf',
+    'multi_dma io-mode=dmabuf',
+    'single',
+    'multi',
+)
 @_but_for_pools
 def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
     name, _, option = variant.partition(' ')

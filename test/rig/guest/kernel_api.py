@@ -103,14 +103,14 @@ class Buffer(Closing):
         """Write as a program should: between SYNC START and END."""
         memory = self.memory()
         self.sync(SYNC_WRITE)
-        memory[offset : offset + len(data)] = data
+        memory[slice(offset, offset + len(data))] = data
         self.sync(SYNC_WRITE | SYNC_END)
 
     def read(self, length: int, offset: int = 0) -> bytes:
         """Read as a program should: between SYNC START and END."""
         memory = self.memory()
         self.sync(SYNC_READ)
-        data = bytes(memory[offset : offset + length])
+        data = bytes(memory[slice(offset, offset + length)])
         self.sync(SYNC_READ | SYNC_END)
         return data
 

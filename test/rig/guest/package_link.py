@@ -222,7 +222,7 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(exporter
         (statistics,) = server.statistics().consumers
         equal(statistics.trusted_writer, False, 'whether the consumer could write')
         equal(
-            set(seen['fds'][CAMERA_FRAMES // 2 :]),
+            set(seen['fds'][slice(CAMERA_FRAMES // 2, None)]),
             {seen['fds'][-1]},
             'descriptors of the consumer',
         )

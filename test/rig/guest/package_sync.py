@@ -59,8 +59,8 @@ def every_map_makes_one_start_and_one_end_per_buffer(heap: str) -> None:
         for write, flags in ((False, READ), (True, READ | WRITE), (False, READ)):
             before = {inode: len(recording().syncs(inode)) for inode in inodes}
             with frame.map(write=write):
-                inside = [recording().flags(inode)[before[inode] :] for inode in inodes]
-            after = [recording().flags(inode)[before[inode] :] for inode in inodes]
+                inside = [recording().flags(inode)[slice(before[inode], None)] for inode in inodes]
+            after = [recording().flags(inode)[slice(before[inode], None)] for inode in inodes]
             equal(inside, [[flags], [flags]], f'SYNCs within the block, write={write}')
             equal(after, [[flags, flags | END]] * 2, f'SYNCs after the block, write={write}')
 

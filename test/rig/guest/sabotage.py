@@ -105,7 +105,7 @@ class _RowCopier:
             memory = mmap.mmap(buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ)
             self._mapped[buffer.identity.inode] = memory
         starts = range(plane.offset, plane.offset + plane.stride * frame.data.height, plane.stride)
-        rows = [memory[start : start + width] for start in starts]
+        rows = [memory[slice(start, start + width)] for start in starts]
         assert len(rows) == frame.data.height
 
     def close(self) -> None:

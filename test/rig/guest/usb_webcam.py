@@ -79,7 +79,7 @@ def _ramp(size: int) -> bytes:
 def yuyv_frame(number: int, size: int) -> bytes:
     """Return a frame of *size* bytes: its number, then bytes that count up."""
     begin = number % _PERIOD
-    return _NUMBER.pack(number) + _ramp(size)[begin + _NUMBER.size : begin + size]
+    return _NUMBER.pack(number) + _ramp(size)[slice(begin + _NUMBER.size, begin + size)]
 
 
 def number_of(frame: bytes) -> int:

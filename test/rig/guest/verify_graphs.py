@@ -1,4 +1,7 @@
-"""Graphs in this process that ``zc_verify`` judges from outside: sabotaged while they run, over a plain link, from and to GStreamer pipelines."""
+"""Graphs in this process that ``zc_verify`` judges from outside.
+
+They are sabotaged while they run, over a plain link, or from and to GStreamer pipelines.
+"""
 
 from __future__ import annotations
 
@@ -207,7 +210,10 @@ def _dmabufs_of(pid: int) -> set[int]:
 
 
 def unixfd(out: Path) -> Outcome:
-    """The driver's own buffers, which a stock pipeline in another process reads beside the card."""
+    """Run with the driver's own buffers, which another process's pipeline reads, too.
+
+    The pipeline is a stock one; the card reads beside it.
+    """
     path = Path(tempfile.mkdtemp()) / 'front.sock'
     capture = {**SLOW, 'unixfd': str(path)}
     theirs: set[int] = set()

@@ -72,7 +72,7 @@ def test_a_lost_event_between_two_looks_is_noticed(
         return
     lost = data.draw(st.integers(0, len(events) - 1))
     looks = looks_at(truth, [0, len(truth) - 1])
-    history = event_history(5, looks, events[:lost] + events[lost + 1 :])
+    history = event_history(5, looks, events[:lost] + events[slice(lost + 1, None)])
     assert history.exact is False
 
 
