@@ -1,4 +1,4 @@
-"""What Linux shows of the cards: which there are and which one a parameter means, their IOMMU and PCIe link.
+"""What Linux shows of the cards: IOMMU and PCIe link; and the card that a parameter means.
 
 Trees of files stand in for the machine's, laid out as the kernel's documents describe them.
 """

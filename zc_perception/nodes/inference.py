@@ -130,7 +130,7 @@ class Pace:
         self._due_ns = 0
         self.set_rate(max_rate)
 
-    def set(self, max_rate: float) -> None:
+    def set_rate(self, max_rate: float) -> None:
         """Frames per second; 0: all."""
         self._period_ns = round(1e9 / max_rate) if max_rate else 0
 
@@ -561,7 +561,7 @@ class InferenceNode(PerceptionNode):
 
     def _on_parameter(self, name: str, value: Any) -> None:
         if name == 'max_rate':
-            self._pace.set(value)
+            self._pace.set_rate(value)
         elif name == 'deadline':
             self.budget = FrameBudget(value)
         self._tracking.tune(self.parameters)

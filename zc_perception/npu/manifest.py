@@ -259,7 +259,7 @@ def _other_engines() -> Mapping[str, EngineRules]:
 
 
 def _file_engines() -> Iterator[tuple[str, str]]:
-    """Yield each pattern of the names of files that need no manifest, and the engine that runs them."""
+    """Yield each pattern of file names that need no manifest, and the engine that runs them."""
     for engine in (*_shipped_engines().values(), *_other_engines().values()):
         for pattern in engine.files:
             yield pattern, engine.name

@@ -1,4 +1,4 @@
-"""What Linux shows of the Metis cards of this machine: which there are, and their IOMMU and PCIe link.
+"""Read what Linux shows of this machine's Metis cards: their names, IOMMU and PCIe link.
 
 Both accelerators that use a card ask here, and so do diagnostics and ``zc_doctor``. Nothing here
 opens a card or talks to its driver: all of it is read from ``/dev`` and sysfs, each time anew.

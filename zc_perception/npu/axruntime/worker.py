@@ -143,7 +143,7 @@ class LoadPlan:
 
     connection: Connection
     pack: Pack
-    input: TensorSpec
+    input: TensorSpec  # noqa: A003
     outputs: Sequence[TensorSpec]
     options: InstanceOptions
     heap: Heap | None
