@@ -1,4 +1,5 @@
-"""Loads the nodes into a container that runs already.
+"""
+Loads the nodes into a container that runs already.
 
 ``ros2 launch zc_perception load_into_container.launch.py container:=/my_container``. The container
 has to be one of Python nodes, such as ``ros2 run zc_perception component_container``. The nodes

@@ -1,4 +1,5 @@
-"""Starts several cameras, each in the namespace of its name.
+"""
+Starts several cameras, each in the namespace of its name.
 
 ``ros2 launch zc_perception multi_camera.launch.py cameras:=front,rear``.
 """

@@ -1,4 +1,5 @@
-"""Start camera, inference and overlay in one process.
+"""
+Start camera, inference and overlay in one process.
 
 ``ros2 launch zc_perception perception.launch.py``. The nodes are components in a container;
 ``composition:=program`` runs the program ``perception`` instead, which holds the same nodes.

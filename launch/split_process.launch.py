@@ -1,4 +1,5 @@
-"""Starts capture and inference in processes of their own, which share frames.
+"""
+Starts capture and inference in processes of their own, which share frames.
 
 ``ros2 launch zc_perception split_process.launch.py``.
 """

@@ -1,4 +1,5 @@
-"""Starts two cameras whose frames are pairs, in namespaces left and right.
+"""
+Starts two cameras whose frames are pairs, in namespaces left and right.
 
 ``ros2 launch zc_perception stereo.launch.py``.
 """

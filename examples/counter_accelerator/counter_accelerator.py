@@ -1,4 +1,5 @@
-"""An accelerator for the inference node that finds bright objects.
+"""
+An accelerator for the inference node that finds bright objects.
 
 The package's metadata offers it as accelerator: counter.
 """

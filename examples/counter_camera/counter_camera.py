@@ -1,4 +1,5 @@
-"""A camera for the capture node that counts its frames.
+"""
+A camera for the capture node that counts its frames.
 
 The package's metadata offers it as camera: counter.
 """
@@ -13,7 +14,8 @@ BITS = 16
 
 
 def bars(system, needs):
-    """Check for zc_doctor that each bar gets a pixel.
+    """
+    Check for zc_doctor that each bar gets a pixel.
 
     A check yields one finding or more, and may look at the machine by *system*.
     """
@@ -27,7 +29,8 @@ def bars(system, needs):
 
 
 class CounterCamera(DrawnCamera):  # reads width, height, framerate, frame_id and heap by itself
-    """Shows the number of each frame as 16 upright bars.
+    """
+    Shows the number of each frame as 16 upright bars.
 
     White is 1, black is 0, the highest bit is on the left.
     """

@@ -16,7 +16,8 @@ from zc_perception.doctor import machine_checks
 def vehicle(
     tmp_path: Path, no_fd_leak: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Vehicle]:
-    """Yield a healthy vehicle, of which nothing may be left open.
+    """
+    Yield a healthy vehicle, of which nothing may be left open.
 
     It has the compiled steps, whether or not these tests have them.
     """

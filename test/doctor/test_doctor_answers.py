@@ -1,4 +1,5 @@
-"""Each question, put to a real process.
+"""
+Each question, put to a real process.
 
 It uses this machine's ROS and models, the tests' GStreamer, and doubles of the vendors' libraries.
 """

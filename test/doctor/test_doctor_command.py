@@ -284,7 +284,8 @@ def children(pid: int) -> list[int]:
 
 
 def test_a_signal_ends_it_and_all_that_it_has_started(tmp_path: Path) -> None:
-    """Its parameter file is a pipe.
+    """
+    Its parameter file is a pipe.
 
     The doctor itself gets it whole, the process that checks it waits for more.
     """

@@ -1,4 +1,5 @@
-"""The doctor's verdict on a parameter file is the nodes' own.
+"""
+The doctor's verdict on a parameter file is the nodes' own.
 
 Each file is given to both, and the verdict must foretell a node that ends.
 """

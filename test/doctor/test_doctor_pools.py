@@ -1,4 +1,5 @@
-"""The doctor expects of a pool what the capture node's negotiation makes of the parameters.
+"""
+The doctor expects of a pool what the capture node's negotiation makes of the parameters.
 
 The cameras are real.
 """

@@ -1,4 +1,5 @@
-"""A vehicle in a folder, and knobs that break it.
+"""
+A vehicle in a folder, and knobs that break it.
 
 It has what the kernel shows of a healthy one, written from the kernel's documents. Buffers are
 memfds that say they are dma-bufs, the camera is the tests' V4L2 driver, the card counts; all that
@@ -194,7 +195,8 @@ class MetadataNode(DriverDouble):
 
 
 class Vehicle:
-    """A healthy one. Change its attributes and files before :meth:`examine`.
+    """
+    A healthy one. Change its attributes and files before :meth:`examine`.
 
     :param sockets: where the folder of the links would be; a socket's path must be short.
     """

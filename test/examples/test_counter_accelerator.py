@@ -1,4 +1,5 @@
-"""Another package's accelerator has the rights of this package's own.
+"""
+Another package's accelerator has the rights of this package's own.
 
 It has two parameters and a doctor's check.
 """

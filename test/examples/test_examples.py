@@ -1,4 +1,5 @@
-"""Each example runs against a real camera node.
+"""
+Each example runs against a real camera node.
 
 It runs as a program, in the camera's process, and as a component in a container.
 """
@@ -45,7 +46,8 @@ CRC = re.compile(r'frame (\d+): crc ([0-9a-f]{8})')
 def capture(
     domain: int, *, seen: Callable[[Frame], None] = lambda frame: None, **parameters: Any
 ) -> Iterator[CaptureNode]:
-    """Run a camera; *seen* gets each frame before it is published.
+    """
+    Run a camera; *seen* gets each frame before it is published.
 
     No frame is converted.
     """
@@ -72,7 +74,8 @@ def capture(
 def until_ctrl_c(
     program: Path, domain: int, said: re.Pattern[str]
 ) -> tuple[str, list[re.Match[str]]]:
-    """Run *program* until *said* was printed :data:`FRAMES` times, then send SIGINT.
+    """
+    Run *program* until *said* was printed :data:`FRAMES` times, then send SIGINT.
 
     It must end well. Return all its output, and the matches.
     """
@@ -183,7 +186,8 @@ def test_the_own_camera_publishes_to_the_viewer_until_ctrl_c(free_domain: int) -
 
 
 def install_package(name: str, tmp_path: Path, installed: Path) -> None:
-    """Install an example's package as a user does.
+    """
+    Install an example's package as a user does.
 
     It is installed from a copy, because a build leaves files beside its source.
     """

@@ -1,4 +1,5 @@
-"""Faults on purpose, and what the package promises about each.
+"""
+Faults on purpose, and what the package promises about each.
 
 See :mod:`~faults.run_faults` and the modules, one per kind of fault.
 """

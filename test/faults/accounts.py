@@ -1,4 +1,5 @@
-"""Account for the frames of a fault, by the camera's log and the witness.
+"""
+Account for the frames of a fault, by the camera's log and the witness.
 
 Also find out whether a bystander noticed anything.
 """
@@ -22,7 +23,8 @@ A camera that starves publishes less and loses nothing."""
 
 @dataclass
 class Stretch:
-    """Frames of one connection and one pool of the camera.
+    """
+    Frames of one connection and one pool of the camera.
 
     :ivar connection: how many there have been, but for those to cameras that the graph has
         forgotten.
@@ -55,7 +57,8 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Tally:
-    """Of one fault.
+    """
+    Of one fault.
 
     :ivar came: frames that were published.
     :ivar received: of these, those that the witness had.
@@ -73,7 +76,8 @@ class Tally:
 
 
 def tally(stretches: Sequence[Stretch], published: Collection[int]) -> Tally:
-    """Everything behind the last frame before the fault, up to the last one of all.
+    """
+    Everything behind the last frame before the fault, up to the last one of all.
 
     :param stretches: at least one; the first continues what was before.
     :param published: when each frame was captured, as the camera's log has it.
@@ -101,7 +105,8 @@ def noticed(
     detection_pause_s: float,
     stalled_s: float = 0.0,
 ) -> dict[str, int]:
-    """Return what must be zero, for a fault of which *bystanders* notice nothing.
+    """
+    Return what must be zero, for a fault of which *bystanders* notice nothing.
 
     :param no_slot: frames that the camera dropped since no slot was free.
     :param pause_s: the longest pause of the witness's frames.

@@ -1,4 +1,5 @@
-"""The system's clock is set, forwards and back, while frames flow.
+"""
+The system's clock is set, forwards and back, while frames flow.
 
 It is set for all processes at once, also for the witness, as on a real machine.
 

@@ -1,4 +1,5 @@
-"""Cameras that break, go away or say nothing, cards that are pulled or hang.
+"""
+Cameras that break, go away or say nothing, cards that are pulled or hang.
 
 Here they are doubles; in the rig they are devices of a real kernel.
 """
@@ -40,7 +41,8 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Books:
-    """What a fleet's camera and inference node have each counted, while nothing flows.
+    """
+    What a fleet's camera and inference node have each counted, while nothing flows.
 
     :ivar no_device: frames that came while the accelerator was opened anew.
     """
@@ -53,7 +55,8 @@ class Books:
 
     @classmethod
     def of(cls, nodes: Fleet) -> Books:
-        """Return the counts once the camera says nothing and all its frames are done with.
+        """
+        Return the counts once the camera says nothing and all its frames are done with.
 
         The camera says nothing afterwards, too.
         """

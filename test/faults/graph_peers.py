@@ -1,4 +1,5 @@
-"""Strangers in the ROS graph.
+"""
+Strangers in the ROS graph.
 
 Bytes that are no message, announcements that lie, bad producers, impossible pictures and boxes.
 """

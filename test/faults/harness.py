@@ -1,4 +1,5 @@
-"""How a fault is written down, run and judged.
+"""
+How a fault is written down, run and judged.
 
 A fault is a function that gets a :class:`Trial`: it does the damage, looks at what came of it, and
 says what it saw by the trial's methods. What must be zero and isn't, and what it raises, breaks
@@ -30,7 +31,8 @@ class Absent(Exception):
 
 @dataclass(frozen=True)
 class Fault:
-    """See the module.
+    """
+    See the module.
 
     :ivar name: unique, words.
     :ivar group: the module that it is in.
@@ -77,7 +79,8 @@ def fault(
 
 
 class Trial:
-    """One run of one fault.
+    """
+    One run of one fault.
 
     :ivar short: the reduced form.
     :ivar random: seeded.
@@ -132,7 +135,8 @@ class Trial:
         self.note(what, max(float(before), value))
 
     def frames(self, frames_in: int, frames_out: int, **drops: int) -> None:
-        """Count frames that came and went.
+        """
+        Count frames that came and went.
 
         A frame that is neither out nor dropped for a reason is unaccounted for, which must not be.
         """
@@ -146,7 +150,8 @@ class Trial:
         )
 
     def absent(self, why: str) -> None:
-        """Say that it can't be done here.
+        """
+        Say that it can't be done here.
 
         :raises Absent: always.
         """
@@ -180,7 +185,8 @@ def run_fault(
     seed: int = 1,
     short: bool = False,
 ) -> Outcome:
-    """Do it, and say what came of it. Never raises for what goes wrong in it.
+    """
+    Do it, and say what came of it. Never raises for what goes wrong in it.
 
     :param stage: needed where ``each.staged``.
     """

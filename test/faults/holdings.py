@@ -1,4 +1,5 @@
-"""What a process holds, read from outside in ``/proc``.
+"""
+What a process holds, read from outside in ``/proc``.
 
 That is: descriptors by kind, threads, mappings of frames, sockets, memory.
 """
@@ -69,7 +70,8 @@ def resident_bytes(pid: int) -> int:
 
 
 def frame_buffers(pids: Collection[int]) -> set[int]:
-    """Return the inodes of the frame buffers that any of these processes keeps alive.
+    """
+    Return the inodes of the frame buffers that any of these processes keeps alive.
 
     These are all that there are in the kernel.
     """
@@ -96,7 +98,8 @@ def is_ours(kind: str) -> bool:
 
 
 def holding(pid: int) -> Counter[str]:
-    """Return descriptors, threads and mappings by kind: the least of some looks.
+    """
+    Return descriptors, threads and mappings by kind: the least of some looks.
 
     A frame on its way has some for a moment.
     """
@@ -115,7 +118,8 @@ def holding(pid: int) -> Counter[str]:
 
 
 def with_slots(held: Counter[str], slots: int) -> Counter[str]:
-    """Return *held* with slots added.
+    """
+    Return *held* with slots added.
 
     A slot costs a descriptor, a mapping and the mapping's descriptor at its first use in a
     process, whenever that is.
@@ -131,7 +135,8 @@ def excess(before: Mapping[str, int], now: Mapping[str, int]) -> Counter[str]:
 def settled_excess(
     before: Mapping[str, int], look: Callable[[], Mapping[str, int]], patience_s: float = 60.0
 ) -> Counter[str]:
-    """Return what is still held in addition to *before* after some patience.
+    """
+    Return what is still held in addition to *before* after some patience.
 
     Threads end, sockets close and memory is unmapped in their own time.
     """

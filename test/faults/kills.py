@@ -22,7 +22,8 @@ from faults.witness import Witness
 
 
 class Forker:
-    """A process that forks consumers on command, each in milliseconds.
+    """
+    A process that forks consumers on command, each in milliseconds.
 
     See ``test/link/shared_memory/link_process.py``.
     """

@@ -1,4 +1,5 @@
-"""Nodes that are made, stream and are destroyed, a thousand times in one process.
+"""
+Nodes that are made, stream and are destroyed, a thousand times in one process.
 
 ``python lives.py COUNT`` does it and prints what the process holds along the way, as JSON.
 """

@@ -1,4 +1,5 @@
-"""What came of a fault, as ``build/faults/result.json`` has it.
+"""
+What came of a fault, as ``build/faults/result.json`` has it.
 
 ``result.schema.json`` is its format.
 """
@@ -21,7 +22,8 @@ HELD, BROKEN, ABSENT = 'held', 'broken', 'absent'
 
 @dataclass
 class Outcome:
-    """One fault's.
+    """
+    One fault's.
 
     :ivar promise: what has to hold, in words.
     :ivar status: ``held``, ``broken``, or ``absent``: it could not be done here, *reason* says
@@ -70,7 +72,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Result:
-    """All of a run.
+    """
+    All of a run.
 
     :ivar short: the reduced form, as in CI.
     """
@@ -81,7 +84,8 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        """Whether something was measured and no promise was broken.
+        """
+        Whether something was measured and no promise was broken.
 
         What is absent because the machine lacks a part is reported, and isn't broken; see
         :class:`~faults.harness.Fault`.

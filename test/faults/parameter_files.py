@@ -1,4 +1,5 @@
-"""Garbage in place of a parameter file.
+"""
+Garbage in place of a parameter file.
 
 A program ends with 2 and one line that says what is wrong, or starts, if nothing is wrong.
 
@@ -256,7 +257,8 @@ def _forked(program: str, path: str) -> tuple[int, str]:
 
 
 def main() -> None:
-    """Run ``python parameter_files.py SEED FILE …``.
+    """
+    Run ``python parameter_files.py SEED FILE …``.
 
     It prints a line for each: the exit code, or what is wrong.
     """

@@ -1,4 +1,5 @@
-"""Peers that speak wrongly at rung 2's socket.
+"""
+Peers that speak wrongly at rung 2's socket.
 
 Garbage, other versions, floods of descriptors and of connections, half a conversation, silence.
 """

@@ -1,4 +1,5 @@
-"""The package's console scripts as a user would start them, for faults.
+"""
+The package's console scripts as a user would start them, for faults.
 
 Variables, wrappers and signals can be given.
 """
@@ -19,7 +20,8 @@ from ros_domains import discovery_range
 
 
 class Running(Program):
-    """A program; its output is collected. Ends with SIGKILL, where nobody has ended it before.
+    """
+    A program; its output is collected. Ends with SIGKILL, where nobody has ended it before.
 
     :param wrapper: command in front, such as ``unshare``.
     :param variables: of its environment.
@@ -94,7 +96,8 @@ class Running(Program):
 
 @contextlib.contextmanager
 def own_sockets(folder: Path) -> Iterator[Path]:
-    """Give this process a folder for sockets below *folder*, whose name must be short.
+    """
+    Give this process a folder for sockets below *folder*, whose name must be short.
 
     Logs go to *folder*, too, and ROS stays on this machine.
     """

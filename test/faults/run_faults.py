@@ -1,4 +1,5 @@
-"""``make faults``: do every fault, and write ``build/faults/result.json``.
+"""
+``make faults``: do every fault, and write ``build/faults/result.json``.
 
     python test/faults/run_faults.py [--short] [--only WORD …] [--seed N] [--json FILE] [--list]
 
@@ -45,7 +46,8 @@ MODULES = (
 
 
 def all_faults() -> dict[str, Fault]:
-    """Return the faults by name, in the order in which they are done.
+    """
+    Return the faults by name, in the order in which they are done.
 
     Those on the stage come last, since what is left in this process may not be the witness's.
     """
@@ -55,7 +57,8 @@ def all_faults() -> dict[str, Fault]:
 
 
 class Theatre:
-    """The place where faults are done.
+    """
+    The place where faults are done.
 
     There is a stage for those that share one, and a domain of its own for each of the others. A
     stage on which a promise was broken is replaced, so that the next fault does not suffer from

@@ -1,4 +1,5 @@
-"""Nothing left: descriptors (RLIMIT_NOFILE), address space (RLIMIT_AS), disk (a small tmpfs).
+"""
+Nothing left: descriptors (RLIMIT_NOFILE), address space (RLIMIT_AS), disk (a small tmpfs).
 
 The kernel refuses these to programs that run. Limits are lowered and lifted from outside, by
 prlimit(2); only the soft one, which needs no privilege.
@@ -231,7 +232,8 @@ def enomem_capture(trial: Trial) -> None:
 
 
 def small_disk(folder: Path, options: str, afterwards: str = '') -> list[str]:
-    """Return a command that runs another one with a small tmpfs at *folder*.
+    """
+    Return a command that runs another one with a small tmpfs at *folder*.
 
     No other process sees the tmpfs.
     """

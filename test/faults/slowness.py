@@ -1,4 +1,5 @@
-"""Consumers that are slow, full or never read.
+"""
+Consumers that are slow, full or never read.
 
 They lose frames and are told how many; no other consumer notices.
 """

@@ -1,4 +1,5 @@
-"""``make soak``: four cameras in one process for half an hour.
+"""
+``make soak``: four cameras in one process for half an hour.
 
 A consumer is killed every 5 s with frames in its hands, and parameters are changed every second.
 
@@ -88,7 +89,8 @@ _VALUES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
 
 @dataclass
 class Minute:
-    """A line.
+    """
+    A line.
 
     :ivar memory_mb: of the process, without shared pages; the median of a look each second.
     :ivar descriptors: the least; consumers come and go. Those of the middleware and of frame
@@ -119,7 +121,8 @@ class Minute:
 
 @dataclass
 class Soak:
-    """What came of it.
+    """
+    What came of it.
 
     :ivar minutes: those after the warm-up.
     :ivar due: changes of parameters that there should have been until the last minute's end.
@@ -291,7 +294,8 @@ def soak(
     folder: Path,
     say: Callable[[Minute], object] = lambda minute: None,
 ) -> Soak:
-    """Do it.
+    """
+    Do it.
 
     :param minutes: that count, after the warm-up.
     :param minute_s: how long a minute is.

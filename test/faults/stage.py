@@ -1,4 +1,5 @@
-"""The programs to which faults happen.
+"""
+The programs to which faults happen.
 
 They are ``capture_node`` and ``inference_node`` as programs of their own that share frames by rung
 2, and the witness. Books are kept over each fault. What the camera published stands in its frame
@@ -50,7 +51,8 @@ _KNOWN = {'capture', 'inference', 'overlay', NAME}
 
 @dataclass(frozen=True)
 class Account:
-    """How things stood before.
+    """
+    How things stood before.
 
     :ivar held: by role, what its process holds.
     :ivar lines: by role, how much it had said.
@@ -64,7 +66,8 @@ class Account:
 
 
 class Stage:
-    """See the module.
+    """
+    See the module.
 
     :param folder: for sockets, logs and ROS_HOME; its name must be short.
     """
@@ -132,7 +135,8 @@ class Stage:
     # The books.
 
     def read_logs(self) -> None:
-        """Note what the camera's process has published.
+        """
+        Note what the camera's process has published.
 
         Call it often enough that its log doesn't wrap around meanwhile.
         """
@@ -152,7 +156,8 @@ class Stage:
                 del self._logs[log_pid]
 
     def holders(self) -> dict[str, int]:
-        """Return the holders of the camera's slots that may not hold any.
+        """
+        Return the holders of the camera's slots that may not hold any.
 
         Its diagnostics say it from now on.
         """
@@ -170,7 +175,8 @@ class Stage:
         return {name.strip(): int(count) for name, count in _HOLDER.findall(values['holders'])}
 
     def whole(self) -> None:
-        """Until everything flows.
+        """
+        Until everything flows.
 
         :raises AssertionError: it doesn't.
         """
@@ -205,7 +211,8 @@ class Stage:
         final: bool = False,
         bystanders: Collection[str] = (),
     ) -> None:
-        """Close the books of a fault.
+        """
+        Close the books of a fault.
 
         Everything flows again, nothing is held, and every frame is accounted for.
 
@@ -254,7 +261,8 @@ class Stage:
         return sum(is_dead(path) is True for path in self.sockets.glob('*.sock'))
 
     def up_to_date(self) -> None:
-        """Wait until the witness has a frame that is captured from now on.
+        """
+        Wait until the witness has a frame that is captured from now on.
 
         It then also has all earlier frames that it will ever have.
         """
@@ -262,7 +270,8 @@ class Stage:
         self.meanwhile(lambda: self.witness.last_captured_ns > now_ns, 'a frame of now')
 
     def balance(self, trial: Trial, before: Account, bystanders: Collection[str] = ()) -> None:
-        """Return frames in, frames out, and drops by reason, since :meth:`account`.
+        """
+        Return frames in, frames out, and drops by reason, since :meth:`account`.
 
         They count from the last frame before it to one that is captured now.
         """

@@ -1,4 +1,5 @@
-"""The reduced form of ``make faults``: every fault for a moment, on one stage, by the same code.
+"""
+The reduced form of ``make faults``: every fault for a moment, on one stage, by the same code.
 
 The long form is all of it.
 """
@@ -23,7 +24,8 @@ FAULTS = [each for each in all_faults().values() if LONG or not each.long_only]
 
 @pytest.fixture(scope='module', autouse=True)
 def _process_as_it_began() -> Iterator[None]:
-    """Put back after the last fault what a stage sets in this process, such as variables.
+    """
+    Put back after the last fault what a stage sets in this process, such as variables.
 
     Many faults share the process.
     """
@@ -33,7 +35,8 @@ def _process_as_it_began() -> Iterator[None]:
 
 @pytest.fixture(scope='module', autouse=True)
 def _no_speed_is_judged() -> Iterator[None]:
-    """Judge no pauses and rates: other tests run beside this one.
+    """
+    Judge no pauses and rates: other tests run beside this one.
 
     ``make faults`` does, on a machine that does nothing else.
     """

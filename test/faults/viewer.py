@@ -1,4 +1,5 @@
-"""A consumer for the soak.
+"""
+A consumer for the soak.
 
 It takes the frames of several cameras by rung 2 and holds some of each, until it is killed.
 

@@ -1,4 +1,5 @@
-"""A foreign node that looks on.
+"""
+A foreign node that looks on.
 
 It takes every frame by rung 2, reads its number from the pixels, and counts detections.
 
@@ -41,7 +42,8 @@ STRANGE = 'strange'
 
 
 class Stalls:
-    """How long threads of this process were kept from running.
+    """
+    How long threads of this process were kept from running.
 
     On a machine that is too busy, nothing can be shown in time.
     """
@@ -68,7 +70,8 @@ class Stalls:
 
 
 class Pauses:
-    """The longest time between two of something, also without that in which nothing ran.
+    """
+    The longest time between two of something, also without that in which nothing ran.
 
     One thread at a time.
 
@@ -111,7 +114,8 @@ def spinning(onlooker: Onlooker) -> threading.Thread:
 
 
 class Witness(Reader):
-    """See the module. An executor's thread, and one for frames.
+    """
+    See the module. An executor's thread, and one for frames.
 
     :param oldest_s: how long ago the oldest of its frames had been captured when it came to look
         at it: what it takes at once is new.
@@ -210,7 +214,8 @@ class Witness(Reader):
             self.detection_pauses.came(now)
 
     def stalled_s(self) -> float:
-        """Return how long others may have stood still since it is there, because this process did.
+        """
+        Return how long others may have stood still since it is there, because this process did.
 
         They share its processors.
         """
@@ -289,7 +294,8 @@ class Witness(Reader):
         return client
 
     def call(self, kind: Any, service: str, request: Any) -> Any:
-        """Return the answer of a service to a request that may come twice.
+        """
+        Return the answer of a service to a request that may come twice.
 
         :raises AssertionError: no answer.
         """

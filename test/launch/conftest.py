@@ -1,4 +1,5 @@
-"""Real tools for all tests of this folder, and the record of their last run.
+"""
+Real tools for all tests of this folder, and the record of their last run.
 
 After a change in what they depend on (``evidence_file.DEPENDS_ON``) run them anew where launch_ros
 is installed and write down what they said, in one command, in a shell whose ``ros2`` works:

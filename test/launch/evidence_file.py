@@ -1,4 +1,5 @@
-"""The last result of these tests, in a small file.
+"""
+The last result of these tests, in a small file.
 
 CI has no launch_ros, so it checks that nothing has changed since they passed.
 """
@@ -47,7 +48,8 @@ ELSEWHERE = ('test_evidence.py',)
 
 
 def _content(path: Path) -> bytes:
-    """Return a file's bytes; of YAML what a parser reads.
+    """
+    Return a file's bytes; of YAML what a parser reads.
 
     No test depends on comments and blank lines of YAML.
     """

@@ -1,4 +1,5 @@
-"""Real ``ros2`` and ``colcon`` for tests.
+"""
+Real ``ros2`` and ``colcon`` for tests.
 
 There are a workspace that colcon has built, commands in it, and launches that are interrupted.
 Only the commands are used, no Python of theirs: the tests run with any interpreter, as long as
@@ -76,7 +77,8 @@ def without_ros() -> dict[str, str]:
 
 
 class Workspace:
-    """A colcon workspace with the package and a foreign one.
+    """
+    A colcon workspace with the package and a foreign one.
 
     :param folder: where it is made; nothing is written into the repository.
     """
@@ -162,7 +164,8 @@ class Launch:
         return ''.join(self.lines)
 
     def wait_for(self, pattern: str, count: int = 1, timeout_s: float = START_S) -> list[str]:
-        """Lines with the pattern, once there are *count* of them.
+        """
+        Lines with the pattern, once there are *count* of them.
 
         :raises AssertionError: it ended, or took too long.
         """
@@ -190,7 +193,8 @@ class Launch:
         return code
 
     def interrupt(self, *, whole_group: bool = False) -> int:
-        """Do what Ctrl-C does; return the exit code.
+        """
+        Do what Ctrl-C does; return the exit code.
 
         It goes to ``ros2`` alone or, as with a terminal, to the whole group.
         """
@@ -237,7 +241,8 @@ class Ros2:
         return done.stdout
 
     def asked(self, verb: str, *args: str, until: str = '') -> str:
-        """Return :meth:`say` for commands that look at the graph.
+        """
+        Return :meth:`say` for commands that look at the graph.
 
         Without the daemon they take the time to look themselves. On a loaded machine even two
         seconds may not be enough to see all nodes, so they are asked again with more time.
@@ -254,7 +259,8 @@ class Ros2:
 
     @contextmanager
     def daemon(self, *nodes: str) -> Iterator[None]:
-        """Start the daemon of this domain, which remembers the graph.
+        """
+        Start the daemon of this domain, which remembers the graph.
 
         It is ready when it knows these nodes.
         """

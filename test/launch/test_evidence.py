@@ -1,4 +1,5 @@
-"""The tests with the real tools have passed, all of them, on the very files that are here.
+"""
+The tests with the real tools have passed, all of them, on the very files that are here.
 
 They run where launch_ros is installed, which CI is not. After a change run ``.venv/bin/python -m
 pytest test/launch --write-evidence`` in a shell whose ``ros2`` works, and commit

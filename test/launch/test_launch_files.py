@@ -1,4 +1,5 @@
-"""Every launch file, with the real ``ros2 launch``.
+"""
+Every launch file, with the real ``ros2 launch``.
 
 What it says about itself, that it runs, and what it does when something is wrong or ends.
 """

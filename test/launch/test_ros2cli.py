@@ -237,7 +237,8 @@ def test_node_info_names_the_interfaces(ros2: Ros2) -> None:
 
 @pytest.mark.usefixtures('graph')
 def test_doctor_has_nothing_against_our_nodes(ros2: Ros2) -> None:
-    """That a topic has no subscriber at the moment is what it says about every publisher.
+    """
+    That a topic has no subscriber at the moment is what it says about every publisher.
 
     Anything else would be a mistake of ours.
     """

@@ -1,4 +1,5 @@
-"""Programs for test_user_behaviour.py: a camera, a witness, and users who treat frames carelessly.
+"""
+Programs for test_user_behaviour.py: a camera, a witness, and users who treat frames carelessly.
 
 ``python careless_users.py camera|witness|users`` is driven as link_program.py is. Each frame has
 its number in its stamp, and in the first and the last four bytes of each plane: a user that finds
@@ -254,7 +255,8 @@ class CameraProgram:
 
 
 def holding_here() -> Counter[str]:
-    """Return what this process holds.
+    """
+    Return what this process holds.
 
     Left out are the middleware's objects, and the pool of threads that an executor makes on
     demand.
@@ -325,7 +327,8 @@ class Careless(Exception):
 
 @dataclass
 class Held:
-    """Something that a user keeps for a while.
+    """
+    Something that a user keeps for a while.
 
     :param due: when it lets go.
     :param life: of which of its subscriptions.
@@ -346,7 +349,8 @@ class Held:
 
 @dataclass(eq=False)
 class Life:
-    """One subscription of a user's.
+    """
+    One subscription of a user's.
 
     :param left_s: how long it is to get frames.
     :param awaits: what a callback waits for.
@@ -985,7 +989,8 @@ class UsersProgram:
         return excess
 
     def _last_entities(self, executor: Any) -> None:
-        """Be the last that an executor has called.
+        """
+        Be the last that an executor has called.
 
         An executor keeps what it called last, however long it rests after that. Of the exceptions
         that callbacks have raised, a multi-threaded one forgets one each time that it is woken.

@@ -1,4 +1,5 @@
-"""Fixtures of the link's tests.
+"""
+Fixtures of the link's tests.
 
 ROS is imported only where it is needed: the rooms below use none, and are tested on machines
 without ROS.

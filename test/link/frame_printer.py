@@ -1,4 +1,5 @@
-"""Print the frames of a topic, each as a line of JSON.
+"""
+Print the frames of a topic, each as a line of JSON.
 
 A line has the header, the memory that the frame is in, and a checksum of each plane's samples.
 ``python frame_printer.py TOPIC FRAMES [latched]`` ends after this many frames, or when its

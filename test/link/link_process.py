@@ -16,7 +16,8 @@ PROGRAM = Path(__file__).with_name('link_program.py')
 
 
 class LinkProcess:
-    """One link_program.py. Attributes are its commands: ``process('open', [...])``.
+    """
+    One link_program.py. Attributes are its commands: ``process('open', [...])``.
 
     :param executor: the program's argument.
     :param folder: where its sockets lie.

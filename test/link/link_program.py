@@ -1,4 +1,5 @@
-"""A process with adapted and plain publishers and subscriptions, for tests of processes.
+"""
+A process with adapted and plain publishers and subscriptions, for tests of processes.
 
 ``python link_program.py EXECUTOR`` reads a JSON command per line and answers each with a line of
 JSON; see the methods of Program. Frames are tiny; a value (1 to 250) is a frame's luma, a
@@ -73,7 +74,8 @@ def make_executor(kind: str, context: rclpy.Context) -> Any:
 
 
 def spin(executor: Any, kind: str, stop: threading.Event, end: Any = None) -> None:
-    """Spin until the executor is shut down, or the future *end* is done.
+    """
+    Spin until the executor is shut down, or the future *end* is done.
 
     After *stop*, an EventsExecutor ends with its next task. Another thread that destroys a plain
     publisher or subscription at the wrong moment ends a spin of rclpy: then it begins again.
@@ -202,7 +204,8 @@ class FramePublisher:
 
 
 class Receiver:
-    """What arrived.
+    """
+    What arrived.
 
     ``gated``: the callback waits until the gate opens, so that it is slow exactly as long as the
     test wants.
@@ -246,7 +249,8 @@ class PlainSubscription(Receiver):
 
 
 class FrameSubscription(Receiver):
-    """A subscription of frames.
+    """
+    A subscription of frames.
 
     ``held``: frames that it may hold of each remote publisher; ``keeps``: how many it shares and
     never releases.
@@ -340,7 +344,8 @@ class Program:
         self._thread.start()
 
     def open(self, ends: list[dict[str, Any]]) -> None:
-        """Make endpoints.
+        """
+        Make endpoints.
 
         Each has ``name``, ``kind``, ``topic``, ``qos``, ``converts`` (else the adapter raises),
         and the kind's own options.
@@ -355,7 +360,8 @@ class Program:
         self._between_callbacks(make)
 
     def _between_callbacks(self, work: Callable[[], None]) -> None:
-        """Run *work* between callbacks.
+        """
+        Run *work* between callbacks.
 
         An EventsExecutor doesn't bear that entities come and go in another thread than its own.
         """
@@ -385,7 +391,8 @@ class Program:
     def wait(
         self, wanted: dict[str, dict[str, Any]], timeout_s: float = 60.0
     ) -> dict[str, dict[str, Any]]:
-        """Wait until every endpoint's state is as wanted; return what isn't.
+        """
+        Wait until every endpoint's state is as wanted; return what isn't.
 
         A number is the least, and counts entries of a list.
         """
@@ -434,7 +441,8 @@ def _holds(actual: Any, wanted: Any) -> bool:
 
 
 def serve(make: Callable[[], Any]) -> None:
-    """Answer commands, such as ``open`` or ``camera.run``, until there are no more; then end.
+    """
+    Answer commands, such as ``open`` or ``camera.run``, until there are no more; then end.
 
     The answer is what a program's method returns.
     """

@@ -29,7 +29,8 @@ RESERVE = 2
 
 
 class Camera:
-    """Publishes tiny frames by one of the ways.
+    """
+    Publishes tiny frames by one of the ways.
 
     Its pool is like a camera's: :data:`RESERVE` slots are its own.
     """

@@ -1,4 +1,5 @@
-"""The announcement on <topic>/_zc, where strangers may write, and the file beside the socket.
+"""
+The announcement on <topic>/_zc, where strangers may write, and the file beside the socket.
 
 The file is for consumers that no message reaches.
 """

@@ -1,4 +1,5 @@
-"""A camera that is killed again and again.
+"""
+A camera that is killed again and again.
 
 Its consumers are linked to the one that lives, and nothing is left of the dead.
 """
@@ -30,7 +31,8 @@ _FIRST_KILLS = 2
 
 @dataclass
 class Kills:
-    """What was seen.
+    """
+    What was seen.
 
     :param kills: how often the camera was killed.
     :param unmet: lives in which a subscription had no link to the camera when that was killed.
@@ -68,7 +70,8 @@ def holding() -> dict[str, int]:
 
 
 class KilledCamera:
-    """A camera in another process that is killed and started again, and two subscriptions here.
+    """
+    A camera in another process that is killed and started again, and two subscriptions here.
 
     It publishes about 20 frames a second: 1, 2, 3, ... of each life.
     """

@@ -1,4 +1,5 @@
-"""The function create_camera_subscription(): a frame comes with its camera_info, in order.
+"""
+The function create_camera_subscription(): a frame comes with its camera_info, in order.
 
 Frames without one stop nothing.
 """

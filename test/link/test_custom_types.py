@@ -1,4 +1,5 @@
-"""Type adaptation of anything.
+"""
+Type adaptation of anything.
 
 Types without a header, arrays, two custom types on one topic, messages from an adapted publisher.
 """

@@ -1,4 +1,5 @@
-"""How many frames wait for a reader that takes none for a while.
+"""
+How many frames wait for a reader that takes none for a while.
 
 The newest ones, as many as the depth says, in the same way on every rung.
 """
@@ -26,7 +27,8 @@ PUBLISHED = 60
 
 
 class Source:
-    """Publishes a frame of a value.
+    """
+    Publishes a frame of a value.
 
     It comes from a camera of this process or of another one, or as messages from another one.
     """
@@ -79,7 +81,8 @@ def value_of(frame: Frame) -> int:
 
 
 class Reader:
-    """A reader that pauses.
+    """
+    A reader that pauses.
 
     ``callback``: it keeps the first frame, and no other comes until :meth:`go_on`. Otherwise it
     takes none in the meantime.

@@ -1,4 +1,5 @@
-"""What is believed of announcements.
+"""
+What is believed of announcements.
 
 Any program in the ROS domain may send any number of them, and none costs a publisher its consumer.
 """

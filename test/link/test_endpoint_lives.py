@@ -1,4 +1,5 @@
-"""Endpoints that come and go, callbacks that raise, wait or destroy.
+"""
+Endpoints that come and go, callbacks that raise, wait or destroy.
 
 Nothing is lost, leaked, blocked or out of order.
 """

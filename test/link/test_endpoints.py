@@ -1,4 +1,5 @@
-"""Adapted publisher and subscription on real rclpy.
+"""
+Adapted publisher and subscription on real rclpy.
 
 That is: identity of what is handed over, lazy conversion, rungs.
 """

@@ -1,4 +1,5 @@
-"""Plain publishers of rclpy send pictures of every encoding and shape.
+"""
+Plain publishers of rclpy send pictures of every encoding and shape.
 
 A subscription reads the picture, or the log says why it does not.
 

@@ -69,7 +69,8 @@ def fill(planes: Sequence[NDArray[Any]], value: int) -> None:
 
 
 class Cameras:
-    """Make publishers, subscriptions and readers of messages on nodes that are spun.
+    """
+    Make publishers, subscriptions and readers of messages on nodes that are spun.
 
     All are ended at the end.
     """
@@ -466,7 +467,8 @@ def test_a_loan_is_for_one_block(cameras: Cameras) -> None:
 
 
 class Library:
-    """A library with memory of its own; it knows which of its buffers came back.
+    """
+    A library with memory of its own; it knows which of its buffers came back.
 
     The planes of its NV12 images are at odd places.
     """
@@ -629,7 +631,8 @@ def test_planes_may_have_a_descriptor_each(cameras: Cameras, library: Library) -
 def test_a_callback_may_publish_the_next_frame_raise_or_end_the_publisher(
     library: Library, cameras: Cameras, logged: Callable[[], str]
 ) -> None:
-    """There is no consumer, so that each frame comes back at once.
+    """
+    There is no consumer, so that each frame comes back at once.
 
     If one were published inside of the other, that would be too deep, and two locks a deadlock.
     """

@@ -1,4 +1,5 @@
-"""Frames to sensor_msgs/Image and back.
+"""
+Frames to sensor_msgs/Image and back.
 
 The results are compared with OpenCV on the whole picture, the formats' descriptions and ITU-R's
 published matrices.
@@ -451,7 +452,8 @@ RGB_FULL = Colorimetry(Matrix.RGB, Range.FULL)
 def case(
     name: str, matrix: str = 'bt601', span: str = 'limited', *, blocks: int = 1
 ) -> tuple[list[NDArray[Any]], NDArray[Any]]:
-    """Return planes of noise, and R, G, B of each pixel, not rounded.
+    """
+    Return planes of noise, and R, G, B of each pixel, not rounded.
 
     With *blocks* of that many equal pixels.
     """

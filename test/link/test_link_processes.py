@@ -1,4 +1,5 @@
-"""Publishers and subscriptions in different processes.
+"""
+Publishers and subscriptions in different processes.
 
 That is: rungs that rise and fall, strangers, restarts, slow ones, leaks.
 """
@@ -341,7 +342,8 @@ def test_a_slow_subscriber_costs_only_its_own_frames(
 def test_beside_greedy_ones_of_any_process_the_viewers_miss_nothing(
     start: Start, greedy: list[str]
 ) -> None:
-    """A greedy subscription keeps each frame that it gets.
+    """
+    A greedy subscription keeps each frame that it gets.
 
     It asked for two.
     """

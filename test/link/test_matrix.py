@@ -1,4 +1,5 @@
-"""REP 2007's matrix: publishers, subscribers, places, QoS, orders, executors.
+"""
+REP 2007's matrix: publishers, subscribers, places, QoS, orders, executors.
 
 For each case: every message once, in order and with its own content, the right rung, and no
 conversion but those that the rung needs: where none may be, the adapter raises. The cases of one
@@ -221,7 +222,8 @@ class Run:
 def result(
     request: pytest.FixtureRequest, module_domain: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[Case], Any]]:
-    """Return the result of a case.
+    """
+    Return the result of a case.
 
     With the first one of an executor, all of its cases that were selected run.
     """

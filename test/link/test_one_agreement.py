@@ -1,4 +1,5 @@
-"""One agreement on buffers for all that are there, and another one for a later consumer.
+"""
+One agreement on buffers for all that are there, and another one for a later consumer.
 
 It is tested at the camera's socket, byte by byte.
 """
@@ -78,7 +79,8 @@ class Camera:
         return peer
 
     def said(self, peer: RawPeer) -> tuple[MessageType | None, str]:
-        """Return the next thing that the consumer is told, while frames are published.
+        """
+        Return the next thing that the consumer is told, while frames are published.
 
         ``None``: it is EOF.
         """
@@ -120,7 +122,8 @@ def camera(here: Ros) -> Iterator[Callable[..., Camera]]:
 
 
 class Witness:
-    """A well-behaved consumer that keeps the newest frames in hand.
+    """
+    A well-behaved consumer that keeps the newest frames in hand.
 
     It looks at the pixels of each, twice.
     """

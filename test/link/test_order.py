@@ -1,4 +1,5 @@
-"""Each publisher's frames in order and each once, by any way, however slow the reader is.
+"""
+Each publisher's frames in order and each once, by any way, however slow the reader is.
 
 Other publishers on the topic change nothing.
 """
@@ -94,7 +95,8 @@ def publishers(
 
 
 class Reader:
-    """Note each frame's luma, except that which is ``ignored``.
+    """
+    Note each frame's luma, except that which is ``ignored``.
 
     ``slow``: it dawdles now and then.
     """

@@ -1,4 +1,5 @@
-"""Producers that publish no messages on the topic.
+"""
+Producers that publish no messages on the topic.
 
 Without ROS they have their file, with ROS their announcement alone.
 """

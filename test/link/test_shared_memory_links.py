@@ -64,7 +64,8 @@ def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
 def test_a_publisher_that_ended_before_it_was_heard_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
 ) -> None:
-    """If it is of this process, messages are not read because of it.
+    """
+    If it is of this process, messages are not read because of it.
 
     If it is of another one, its folder may not be shared with us.
     """

@@ -1,4 +1,5 @@
-"""Users who raise, keep, forget, sleep and destroy at random.
+"""
+Users who raise, keep, forget, sleep and destroy at random.
 
 Nothing that they do may freeze them for good, leak, or harm another one.
 

@@ -1,4 +1,5 @@
-"""What a subscription holds at a time: no more than it asked for, whichever way frames come.
+"""
+What a subscription holds at a time: no more than it asked for, whichever way frames come.
 
 It goes on whatever a callback does.
 """

@@ -1,4 +1,5 @@
-"""The consumer and the producer that were written from docs/wire.md alone.
+"""
+The consumer and the producer that were written from docs/wire.md alone.
 
 They meet the stock camera and the stock detector.
 """

@@ -1,4 +1,5 @@
-"""The compiled steps and plain Python yield the same, bit by bit.
+"""
+The compiled steps and plain Python yield the same, bit by bit.
 
 A machine without a compiler has the package all the same.
 """

@@ -1,4 +1,5 @@
-"""Random outputs of models, decoded by the compiled steps and in plain Python.
+"""
+Random outputs of models, decoded by the compiled steps and in plain Python.
 
 Both have to yield the same bits. It is a program as well: ``two_forms.py COMPILED SEED CASES``
 does it with a module that was built in another way, such as for a sanitizer.

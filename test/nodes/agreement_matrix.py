@@ -1,4 +1,5 @@
-"""One agreement on buffers, case by case: what a consumer needs, and which process is first.
+"""
+One agreement on buffers, case by case: what a consumer needs, and which process is first.
 
 ``agreement_matrix.py VALUES [CASE ...] [-- VALUES ...]``: VALUES are the capture node's parameters
 as JSON, a case is ``ROW/COLUMN``; by default all. It writes a line of JSON for each case. In the
@@ -62,7 +63,8 @@ _NAME = 'needy'
 
 
 class Consumers:
-    """Consumers in one process.
+    """
+    Consumers in one process.
 
     :param context: the camera's, if they are in its process; by default one of their own.
     """
@@ -128,7 +130,8 @@ class Camera:
         self._beside: Consumers | None = None
 
     def start(self, values: dict[str, Any], needs: str = '') -> float:
-        """Start in the same way as the program does; return when it was ready.
+        """
+        Start in the same way as the program does; return when it was ready.
 
         :param needs: of a consumer that is there first, in this process; by default there is none.
         """
@@ -275,7 +278,8 @@ class Case:
 
 
 def _served(consumer: Process, camera: Process) -> dict[str, Any]:
-    """Return what the consumer says as soon as it has a frame, or is refused.
+    """
+    Return what the consumer says as soon as it has a frame, or is refused.
 
     A refusal by the camera counts, too, not only while it connects slowly.
     """
@@ -304,7 +308,8 @@ def cases(names: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def complaint(found: dict[str, Any], alone: dict[str, Any], within_s: float) -> str:
-    """Say what is wrong with a case; empty: nothing.
+    """
+    Say what is wrong with a case; empty: nothing.
 
     :param alone: the same row in the column ``one process``.
     """

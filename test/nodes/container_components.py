@@ -1,4 +1,5 @@
-"""Components for the container's tests.
+"""
+Components for the container's tests.
 
 There are well-behaved ones as in rclpy's pull request 599, and every kind of bad one.
 """

@@ -42,7 +42,8 @@ OWN = ('CaptureNode', 'InferenceNode')
 
 
 def install(folder: Path) -> Path:
-    """Write metadata of packages with the tests' components, as an installer would.
+    """
+    Write metadata of packages with the tests' components, as an installer would.
 
     Return a folder for the path.
     """
@@ -62,7 +63,8 @@ def install(folder: Path) -> Path:
 
 
 class Container(Program):
-    """A running ``component_container``.
+    """
+    A running ``component_container``.
 
     :param folder: where :func:`install` has put the components' metadata.
     :param cold: start the console script, as a user does, instead of forking an interpreter that

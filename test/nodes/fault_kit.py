@@ -1,4 +1,5 @@
-"""A camera and an accelerator that can be told to fail, with real nodes around them.
+"""
+A camera and an accelerator that can be told to fail, with real nodes around them.
 
 Another program reads ``/diagnostics``.
 """

@@ -1,4 +1,5 @@
-"""The node in this process, its camera in another context or process.
+"""
+The node in this process, its camera in another context or process.
 
 ``test_gstreamer_node.py`` runs it in a process that has GStreamer.
 """

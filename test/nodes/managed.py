@@ -1,4 +1,5 @@
-"""A few nodes in a ROS domain of their own, spun, and a manager.
+"""
+A few nodes in a ROS domain of their own, spun, and a manager.
 
 The manager asks them for transitions as ``ros2 lifecycle`` does.
 """
@@ -32,7 +33,8 @@ CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP = (
 
 
 class Managed:
-    """Nodes, and a manager that asks them things.
+    """
+    Nodes, and a manager that asks them things.
 
     The manager has an executor of its own, like another program.
     """
@@ -184,7 +186,8 @@ def descriptors() -> int:
 
 
 def held() -> tuple[int, int, int]:
-    """Return the number of descriptors, threads and mappings: the least of some looks.
+    """
+    Return the number of descriptors, threads and mappings: the least of some looks.
 
     A job in flight has a fence of its own for a moment.
     """

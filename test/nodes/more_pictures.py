@@ -1,4 +1,5 @@
-"""Draw the pictures of docs/more_than_boxes.md and docs/boxes_in_space.md with the real nodes: replay, inference, overlay.
+"""
+Draw the pictures of docs/more_than_boxes.md and docs/boxes_in_space.md with the real nodes: replay, inference, overlay.
 
     .venv/bin/python test/nodes/more_pictures.py docs/pictures [masks keypoints oriented space]
 

@@ -1,4 +1,5 @@
-"""Consumers with needs of their own, each a node of this process.
+"""
+Consumers with needs of their own, each a node of this process.
 
 ``needy_consumers.py NAME=OPTIONS...``: OPTIONS are a stand-in's, such as ``NV12;
 stride_align=64``; ``hold`` before them keeps a frame in hand. It prints a line when all are there,

@@ -41,7 +41,8 @@ class Viewer(Onlooker):
 def camera_and_overlay(
     domain: int, **overlay: Any
 ) -> Iterator[tuple[CaptureNode, OverlayNode, Viewer, list[int]]]:
-    """Yield a camera, an overlay, and a viewer; there is no model.
+    """
+    Yield a camera, an overlay, and a viewer; there is no model.
 
     The camera's frames have their number in their stamp.
     """

@@ -1,4 +1,5 @@
-"""A plain rclpy process: it knows standard messages and nothing of zc_perception.
+"""
+A plain rclpy process: it knows standard messages and nothing of zc_perception.
 
 It prints what it received as one JSON object.
 

@@ -113,7 +113,8 @@ class PluggedCamera(SyntheticCamera):
 
 
 class Bench:
-    """A capture node on a plug, spun, and another program that asks it.
+    """
+    A capture node on a plug, spun, and another program that asks it.
 
     :param more: other nodes, as kinds and their parameters.
     """

@@ -31,7 +31,8 @@ def environment(domain: int) -> dict[str, str]:
 
 
 class Program:
-    """A running console script.
+    """
+    A running console script.
 
     A thread collects its output, so that it never blocks on a full pipe.
 
@@ -87,7 +88,8 @@ class Program:
         return ''.join(self.lines)
 
     def interrupt(self, timeout_s: float = TIMEOUT_S, number: int = signal.SIGINT) -> int:
-        """Send a signal; the exit code.
+        """
+        Send a signal; the exit code.
 
         :raises subprocess.TimeoutExpired: it is still there after *timeout_s*.
         """

@@ -1,4 +1,5 @@
-"""What rcl itself makes of a parameter file.
+"""
+What rcl itself makes of a parameter file.
 
 It is the judge of everything here that reads such files.
 """
@@ -19,7 +20,8 @@ from zc_perception.link.rclpy_compat import parameter_overrides
 def rcl_reads(
     path: Path, domain: int, nodes: Sequence[str] = ('/capture',)
 ) -> dict[str, dict[str, Any]] | None:
-    """Return what nodes of these full names get; ``None``: rcl refuses the file.
+    """
+    Return what nodes of these full names get; ``None``: rcl refuses the file.
 
     A parameter without a value is ``None``.
     """
@@ -52,7 +54,8 @@ def rcl_reads(
 
 
 def comparable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with their types.
+    """
+    Return values with their types.
 
     rcl has none for an empty list; a NaN equals itself, and -0.0 isn't 0.0.
     """

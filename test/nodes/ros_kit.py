@@ -25,7 +25,8 @@ def overrides(values: Mapping[str, Any]) -> list[Parameter]:
 
 @contextmanager
 def ros(domain: int, *arguments: str) -> Iterator[rclpy.Context]:
-    """Yield a context of its own, and shut it down at the end.
+    """
+    Yield a context of its own, and shut it down at the end.
 
     :param arguments: behind ``--ros-args``.
     """
@@ -52,7 +53,8 @@ def alone(
 
 @contextmanager
 def spun(context: rclpy.Context, *nodes: Any) -> Iterator[NodeGroup]:
-    """Yield nodes of ours, producers first, on one executor, which must not have failed.
+    """
+    Yield nodes of ours, producers first, on one executor, which must not have failed.
 
     They are started, and destroyed at the end.
     """
@@ -111,7 +113,8 @@ def wait_until_known(client: Any, caller: Node, server: Node, timeout_s: float =
 def answer_of(
     client: Any, request: Any, wait: Callable[[Any, float], bool], timeout_s: float = 60.0
 ) -> Any:
-    """Return the answer of a server in another process; the call may be made twice.
+    """
+    Return the answer of a server in another process; the call may be made twice.
 
     :param wait: says whether a future is done within this many seconds.
     """

@@ -1,4 +1,5 @@
-"""What a consumer of another process needs, and which process comes first.
+"""
+What a consumer of another process needs, and which process comes first.
 
 Frames flow wherever they do in one process, or the reason is given.
 """

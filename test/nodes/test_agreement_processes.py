@@ -1,4 +1,5 @@
-"""One agreement on buffers for consumers of other processes, whichever comes first.
+"""
+One agreement on buffers for consumers of other processes, whichever comes first.
 
 ``capture_node`` runs alone, its consumers are elsewhere.
 """
@@ -74,7 +75,8 @@ def pauses(camera: Program) -> list[float]:
 
 
 def check_frames(name: str, found: dict[str, Any], camera: Program) -> None:
-    """Check that pixels are whole, and that no frame is lost except those of the pauses.
+    """
+    Check that pixels are whole, and that no frame is lost except those of the pauses.
 
     Frames may also be lost while a consumer comes again for a larger window.
     """

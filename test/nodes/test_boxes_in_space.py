@@ -1,4 +1,5 @@
-"""The topic ``detections_3d``: for frames with a depth picture of exactly their stamp.
+"""
+The topic ``detections_3d``: for frames with a depth picture of exactly their stamp.
 
 The boxes have the colour frame's header. If there is no such picture, diagnostics say so.
 """

@@ -1,4 +1,5 @@
-"""A camera's controls as parameters.
+"""
+A camera's controls as parameters.
 
 They are set in any order that the driver takes, all or none, and again when the camera is back.
 """

@@ -1,4 +1,5 @@
-"""Frames of a loaded camera go to a loaded accelerator.
+"""
+Frames of a loaded camera go to a loaded accelerator.
 
 They are the same memory, or messages where that is asked for.
 """

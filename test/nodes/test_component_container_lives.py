@@ -38,7 +38,8 @@ def start(free_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def ended_in_time(container: Container, number: int = signal.SIGINT) -> None:
-    """Wait for the end by a signal: exit code 0, and no wait for what never ends.
+    """
+    Wait for the end by a signal: exit code 0, and no wait for what never ends.
 
     The interpreter's own end is included.
     """

@@ -1,4 +1,5 @@
-"""Components meet in their process in any order, and start by themselves.
+"""
+Components meet in their process in any order, and start by themselves.
 
 They leave the others running when they are unloaded.
 """

@@ -1,4 +1,5 @@
-"""The shipped parameter files start the programs.
+"""
+The shipped parameter files start the programs.
 
 A synthetic camera and the CPU stand in for hardware that this machine lacks.
 """

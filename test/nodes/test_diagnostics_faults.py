@@ -1,4 +1,5 @@
-"""Each fault is named in ``/diagnostics`` within two seconds, with what to do.
+"""
+Each fault is named in ``/diagnostics`` within two seconds, with what to do.
 
 It is forgotten when it is gone.
 """
@@ -143,14 +144,16 @@ def test_a_model_that_is_too_slow_for_the_camera(free_domain: int) -> None:
 def test_who_asks_for_few_frames_a_second_gets_them_and_is_not_called_slow(
     free_domain: int,
 ) -> None:
-    """What ran under one ``max_rate`` is not judged by the next one.
+    """
+    What ran under one ``max_rate`` is not judged by the next one.
 
     A model that is too slow even for few frames is called so.
     """
     with fleet(free_domain) as run:
 
         def shows(text: str) -> bool:
-            """Wait until it is well, with these words.
+            """
+            Wait until it is well, with these words.
 
             A machine that stands still is slow for a moment, and called slow.
             """

@@ -1,4 +1,5 @@
-"""The tables of the pages are those that the code gives.
+"""
+The tables of the pages are those that the code gives.
 
 The tables of docs/parameters.md come from the nodes' declarations, and those of
 docs/diagnostics.md from the rows of their parts. Those of docs/launch_and_lifecycle.md name the

@@ -1,4 +1,5 @@
-"""Every parameter that may change while frames flow, each changed on a running graph.
+"""
+Every parameter that may change while frames flow, each changed on a running graph.
 
 The change is in force within two frames, and no lease is lost.
 
@@ -136,7 +137,8 @@ Check = Callable[[Bench, Any], None]
 
 @dataclass(frozen=True)
 class Dynamic:
-    """A change.
+    """
+    A change.
 
     :param check: makes it and looks what becomes of it.
     :param back: what it is set to afterwards; by default the value before.
@@ -148,7 +150,8 @@ class Dynamic:
 
 
 def results(holds: Callable[[Result], bool], *, some: bool = False) -> Any:
-    """Wait until what inference makes of each frame from the third one on holds.
+    """
+    Wait until what inference makes of each frame from the third one on holds.
 
     Not so for all frames before.
     """
@@ -166,7 +169,8 @@ def results(holds: Callable[[Result], bool], *, some: bool = False) -> Any:
 
 
 def messages(topic: str, holds: Callable[[Any], bool]) -> Any:
-    """Wait until all messages on *topic*, of frames from the third one on, hold.
+    """
+    Wait until all messages on *topic*, of frames from the third one on, hold.
 
     Not so for the messages before.
     """
@@ -201,7 +205,8 @@ def tracked(holds: Callable[[Any, Any], bool]) -> Any:
 
 
 def keeps_ids(bench: Bench, node: str, name: str, value: Any) -> None:
-    """Say whether ids are kept.
+    """
+    Say whether ids are kept.
 
     On a busy machine so many frames are left out that an object has moved too far; at some time
     two come close.
@@ -269,7 +274,8 @@ def reaches_the_accelerator(bench: Bench, node: str, name: str, value: bool) -> 
 
 
 def of_thread(look: Callable[[int], Any], allowed: Callable[[], bool], knob: str) -> Any:
-    """Check the node's hot-path thread.
+    """
+    Check the node's hot-path thread.
 
     If the system refuses, there is one warning that says what to grant.
     """

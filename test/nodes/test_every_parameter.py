@@ -1,4 +1,5 @@
-"""Every declared parameter, each with a value that isn't its default, and its visible effect.
+"""
+Every declared parameter, each with a value that isn't its default, and its visible effect.
 
 A parameter without an entry here is a failure. Those that aren't dynamic are set in the same way
 as at run time, while the node is unconfigured, and refused while it is configured.
@@ -74,7 +75,8 @@ class Seen:
 
 @dataclass(frozen=True)
 class Static:
-    """A parameter that is taken when the node is configured.
+    """
+    A parameter that is taken when the node is configured.
 
     :param effect: whether it can be seen.
     :param others: what else is set, so that it matters.
@@ -437,7 +439,8 @@ class Noting(UserDict[str, Any]):
 
 
 def note_arguments(seen: list[Any], original: Any, name: str) -> Any:
-    """Return what takes the place of *original*, and notes its arguments.
+    """
+    Return what takes the place of *original*, and notes its arguments.
 
     Cameras can't be opened; everything else is unchanged.
     """
@@ -529,7 +532,8 @@ def _holds(entry: Static, seen: Seen) -> bool:
 
 
 def _another(spec: ParameterSpec, value: Any) -> Any:
-    """Return an allowed value that isn't this one.
+    """
+    Return an allowed value that isn't this one.
 
     It is no empty list, which has no type in ROS.
     """

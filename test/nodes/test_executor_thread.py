@@ -1,4 +1,5 @@
-"""The programs' executor: what other threads destroy does not end it.
+"""
+The programs' executor: what other threads destroy does not end it.
 
 What its callbacks raise does. Nodes at rest leave it alone, because what it does for one of its
 nodes costs all of them.

@@ -1,4 +1,5 @@
-"""The three nodes in one process.
+"""
+The three nodes in one process.
 
 What is handed over, that nothing leaks over many frames, and the detector's own boxes.
 """
@@ -80,7 +81,8 @@ def test_inference_gets_the_cameras_own_framedata(free_domain: int) -> None:
 
 
 def _threads_and_descriptors(at_most: tuple[int, int] | None = None) -> tuple[int, int]:
-    """Return the least of many looks.
+    """
+    Return the least of many looks.
 
     A job in flight has a fence of its own, and with a busy model there mostly is one; but what
     leaks never goes again.
@@ -259,7 +261,8 @@ def test_each_slot_is_imported_on_trial_before_the_first_frame_and_who_gets_none
 def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
     free_domain: int, tmp_path: Path
 ) -> None:
-    """Real pixels: each frame of (the first seconds of) a real video of pedestrians.
+    """
+    Real pixels: each frame of (the first seconds of) a real video of pedestrians.
 
     They go through a separate plain subscriber.
     """

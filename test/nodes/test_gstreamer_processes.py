@@ -1,4 +1,5 @@
-"""A camera of a GStreamer pipeline, and a consumer in another process.
+"""
+A camera of a GStreamer pipeline, and a consumer in another process.
 
 The pipeline goes on writing to its buffers.
 """

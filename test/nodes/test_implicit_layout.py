@@ -1,4 +1,5 @@
-"""Cameras whose images no CPU can read.
+"""
+Cameras whose images no CPU can read.
 
 They are alone, with consumers that take these images, and with consumers that can't.
 """
@@ -136,7 +137,8 @@ class Viewer:
         assert self.process.stdout.readline().strip() == 'listening'
 
     def result(self, *, ask: bool = False) -> tuple[dict[str, Any], str]:
-        """Return what it found, and its log.
+        """
+        Return what it found, and its log.
 
         :param ask: don't wait until it has all of its frames.
         """

@@ -1,4 +1,5 @@
-"""A block-linear sensor in ``capture_node`` alone, its consumers in other processes.
+"""
+A block-linear sensor in ``capture_node`` alone, its consumers in other processes.
 
 GStreamer is real; Jetson's libraries are doubles.
 """

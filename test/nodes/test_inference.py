@@ -1,4 +1,5 @@
-"""The inference node and its accelerator.
+"""
+The inference node and its accelerator.
 
 Which one it takes and what it says about it, its threads, its notices, its end.
 """
@@ -136,7 +137,8 @@ class _Lines:
 def test_a_machine_without_a_card_is_told_where_it_runs_and_nothing_of_cards(
     free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reasons are at debug level and in diagnostics.
+    """
+    The reasons are at debug level and in diagnostics.
 
     A card that is there and of no use is reported, see the test above.
     """

@@ -1,4 +1,5 @@
-"""Capture and inference as managed nodes.
+"""
+Capture and inference as managed nodes.
 
 What each state holds, what a manager sees, and that nothing leaks in any order of changes.
 """
@@ -258,7 +259,8 @@ def test_an_unforeseen_error_is_recovered_from_by_configuring_again(
 
 @contextmanager
 def consumer_elsewhere(run: Managed, domain: int) -> Iterator[tuple[Any, Program, list[int]]]:
-    """Yield a camera, an inference node elsewhere, and a list that fills with its detections.
+    """
+    Yield a camera, an inference node elsewhere, and a list that fills with its detections.
 
     The inference node is of another process and gets the camera's memory.
     """

@@ -1,4 +1,5 @@
-"""Detections as messages and as bytes.
+"""
+Detections as messages and as bytes.
 
 The middleware reads from the bytes what the message would have said; if it doesn't, messages are
 used.

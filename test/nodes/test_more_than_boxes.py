@@ -1,4 +1,5 @@
-"""Masks, keypoints and turned boxes from a model's file to topics, and to the overlay's picture.
+"""
+Masks, keypoints and turned boxes from a model's file to topics, and to the overlay's picture.
 
 Also to a recording and to an independent reader.
 """
@@ -136,7 +137,8 @@ def test_what_a_model_finds_besides_boxes_is_published_and_drawn(
 
 
 def _shows(task: str, message: Image) -> bool:
-    """Say whether a picture has the model's colour in certain places.
+    """
+    Say whether a picture has the model's colour in certain places.
 
     They are those where only masks, keypoints or a turned box are.
     """

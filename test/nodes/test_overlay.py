@@ -288,7 +288,8 @@ def test_jpeg_is_made_while_somebody_looks_at_it_and_shows_the_same(free_domain:
 
 
 def kept_stamps(overlay: OverlayNode, after_each: Callable[[], None] = lambda: None) -> list[int]:
-    """Return a list of the stamps of frames that the overlay keeps from now on.
+    """
+    Return a list of the stamps of frames that the overlay keeps from now on.
 
     The newest frames win, so not each published one is among them.
     """

@@ -1,4 +1,5 @@
-"""What other programs may ask of a running node's parameters.
+"""
+What other programs may ask of a running node's parameters.
 
 Everything wrong is refused with a reason, and nothing ends the executor.
 """

@@ -1,4 +1,5 @@
-"""The verdict on a file: which nodes it is for, what speaks against it, and what each node gets.
+"""
+The verdict on a file: which nodes it is for, what speaks against it, and what each node gets.
 
 What speaks against it has the line.
 

@@ -1,4 +1,5 @@
-"""A parameter file means what rcl makes of it.
+"""
+A parameter file means what rcl makes of it.
 
 What rcl refuses or misreads is refused in one line; and each parameter has its lines.
 """

@@ -256,7 +256,8 @@ def test_a_key_for_nodes_of_any_name_is_a_warning_and_one_for_ours_the_end(
 def test_an_argument_for_all_nodes_is_no_mistake_where_another_of_ours_has_it(
     free_domain: int,
 ) -> None:
-    """``SetParameter`` of a launch file becomes such an argument of every program.
+    """
+    ``SetParameter`` of a launch file becomes such an argument of every program.
 
     A key that none of ours has is a warning on demand.
     """

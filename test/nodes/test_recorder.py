@@ -1,4 +1,5 @@
-"""``zc_record`` beside a camera of another process.
+"""
+``zc_record`` beside a camera of another process.
 
 The frames arrive as shared memory, and are on disk bit by bit, with other topics.
 """

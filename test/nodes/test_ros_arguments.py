@@ -1,4 +1,5 @@
-"""ROS arguments and parameter files that rcl refuses are explained in one line.
+"""
+ROS arguments and parameter files that rcl refuses are explained in one line.
 
 Also tested: parameters that miss the node for which they were meant.
 """

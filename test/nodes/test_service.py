@@ -1,4 +1,5 @@
-"""What systemd hears on a real datagram socket.
+"""
+What systemd hears on a real datagram socket.
 
 The protocol, and programs that work, wait for a camera, and hang.
 """
@@ -79,7 +80,8 @@ class Waiting:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Serve with these variables; return how long each wait was.
+    """
+    Serve with these variables; return how long each wait was.
 
     No wait lasts longer than *longest_s*. Each of *worries* is there once, and the last one from
     then on.

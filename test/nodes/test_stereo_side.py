@@ -1,4 +1,5 @@
-"""``perception --stereo`` as a user meets it.
+"""
+``perception --stereo`` as a user meets it.
 
 Pairs in two namespaces with one stamp, diagnostics of both sides, otherwise one clear line.
 """
@@ -47,7 +48,8 @@ def _yaml(folder: Path, **sections: str) -> str:
 
 
 class Listener(Onlooker):
-    """A plain node as another process has it.
+    """
+    A plain node as another process has it.
 
     It notes the stamps of pictures and camera_info by side, and diagnostics.
     """

@@ -1,4 +1,5 @@
-"""A driver that takes tight images only.
+"""
+A driver that takes tight images only.
 
 With a publisher that agrees with no consumer on its buffers every frame is lost, and that is
 reported. In another process than the camera the trial import fails, and frames come as messages.

@@ -17,7 +17,8 @@ LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class Listener(Onlooker):
-    """Another program that knows nothing of this package.
+    """
+    Another program that knows nothing of this package.
 
     It notes the headers of all topics of each camera.
     """

@@ -36,7 +36,8 @@ def graph(free_domain: int):
 
 
 def _diagnostics(domain: int, part: str, *programs: Program) -> dict[str, str]:
-    """Return what a status says; a reader that hears nothing of it is replaced.
+    """
+    Return what a status says; a reader that hears nothing of it is replaced.
 
     :param programs: whose output helps to understand a failure.
     """
@@ -131,7 +132,8 @@ def test_image_raw_shows_the_scene_and_is_converted_only_while_subscribed(
 
 
 def _best_luma_difference(pixels: np.ndarray, near: int) -> float:
-    """Return the mean absolute luma difference to the scene's frame that fits best.
+    """
+    Return the mean absolute luma difference to the scene's frame that fits best.
 
     The frame's number doesn't travel in a message.
 

@@ -1,4 +1,5 @@
-"""``zc_demo`` and ``inference_node`` with the doubles of both interfaces of the Voyager runtime.
+"""
+``zc_demo`` and ``inference_node`` with the doubles of both interfaces of the Voyager runtime.
 
 The detections are the same.
 """
@@ -25,7 +26,8 @@ FRAMES = 20
 
 @pytest.fixture(scope='module')
 def vehicle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Yield a folder with all that the tests need.
+    """
+    Yield a folder with all that the tests need.
 
     It has the C library as an SDK has it, the Python package, a model, and a recording of coloured
     squares.

@@ -1,4 +1,5 @@
-"""A webcam at the stock nodes: what the shipped files ask for, with YUYV and MJPG.
+"""
+A webcam at the stock nodes: what the shipped files ask for, with YUYV and MJPG.
 
 Broken pictures end nothing.
 """

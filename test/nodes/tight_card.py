@@ -1,4 +1,5 @@
-"""``inference_node`` with a card whose driver has ioctls 64 to 66.
+"""
+``inference_node`` with a card whose driver has ioctls 64 to 66.
 
 It takes tight images only, and doesn't say so beforehand.
 

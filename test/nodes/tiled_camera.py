@@ -1,4 +1,5 @@
-"""A camera whose images no CPU can read.
+"""
+A camera whose images no CPU can read.
 
 It stands in for a block-linear sensor, or for one with a vendor's tiles.
 
@@ -35,7 +36,8 @@ def content(sequence: int, size: int) -> bytes:
 
 
 class TiledCamera(SyntheticCamera):
-    """A live camera of one modifier.
+    """
+    A live camera of one modifier.
 
     :param converts: it can give LINEAR images too, as a Jetson's VIC does; its own layout is
         cheaper.

@@ -1,4 +1,5 @@
-"""A user's node that reads frames as a device does, by their memory.
+"""
+A user's node that reads frames as a device does, by their memory.
 
 It prints what it found as one JSON object.
 

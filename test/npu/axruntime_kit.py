@@ -136,7 +136,8 @@ def paint(
 
 
 def numbered(number: int) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], None]:
-    """Return a function that fills a frame of 64 x 64 with its number.
+    """
+    Return a function that fills a frame of 64 x 64 with its number.
 
     Cell k of the finest grid is red if bit k is set.
     """
@@ -172,7 +173,8 @@ def run_numbered(accelerator: AxRuntimeAccelerator, make_frame: MakeFrame, numbe
 
 
 def detect(tensor: NDArray[np.int8], spec: QuantisedTensorSpec) -> list[RawTensor]:
-    """Return what the double's model yields, from the same tensor, before it is quantised.
+    """
+    Return what the double's model yields, from the same tensor, before it is quantised.
 
     For each stride there are DFL logits and class logits.
     """

@@ -1,4 +1,5 @@
-"""A card that only counts, in place of :class:`AxlDevice`.
+"""
+A card that only counts, in place of :class:`AxlDevice`.
 
 Handles are numbers, jobs end when a test says so.
 """
@@ -46,7 +47,8 @@ class CardFence(EventFence):
 
 
 class CountingCard:
-    """A card that counts.
+    """
+    A card that counts.
 
     ``held`` are the handles that it has, ``modifiers`` those of the images that it imported.
     ``submitted`` has the in-fence of each job (``None``: none, or an older driver), ``numbers``

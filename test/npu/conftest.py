@@ -76,7 +76,8 @@ def opened(make_opened: Callable[..., Opened]) -> Opened:
 
 @pytest.fixture
 def open_axruntime() -> Iterator[Open]:
-    """Open axruntime accelerators with tensors in memfds.
+    """
+    Open axruntime accelerators with tensors in memfds.
 
     Ask for :func:`double` or :func:`binding` first, so that what these made ends later.
     """
@@ -108,7 +109,8 @@ def warm_engines() -> None:
 
 
 def settle(is_gone: Callable[[], bool]) -> None:
-    """Wait until a call that did not return in time has destroyed what it used.
+    """
+    Wait until a call that did not return in time has destroyed what it used.
 
     It does so when it returns, which takes a while on a busy machine.
     """
@@ -123,7 +125,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Double:
 
 @pytest.fixture
 def double(built: Double) -> Iterator[Double]:
-    """Yield the double.
+    """
+    Yield the double.
 
     At the end everything that was made of it is destroyed, and nothing was misused.
     """
@@ -136,7 +139,8 @@ def double(built: Double) -> Iterator[Double]:
 
 @pytest.fixture
 def binding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Yield the vendor's Python package, as a double.
+    """
+    Yield the vendor's Python package, as a double.
 
     At the end everything that was made of it is gone, and nothing was misused.
     """

@@ -1,4 +1,5 @@
-"""A machine's device nodes and sysfs in a folder, laid out as the kernel's documents say.
+"""
+A machine's device nodes and sysfs in a folder, laid out as the kernel's documents say.
 
 These are ``sysfs-bus-pci`` and ``sysfs-dev``.
 """

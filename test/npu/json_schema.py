@@ -1,4 +1,5 @@
-"""JSON Schema, draft 2020-12: the keywords that this repository's schemas use.
+"""
+JSON Schema, draft 2020-12: the keywords that this repository's schemas use.
 
 It is written from the specification alone. A schema with any other keyword is refused, so that
 none is ignored. NaN and infinity are no JSON, and fit no schema of a number.
@@ -35,7 +36,8 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def conforms(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> bool:
-    """Whether *value* is what *schema* says.
+    """
+    Whether *value* is what *schema* says.
 
     :raises NotImplementedError: a keyword that isn't known here.
     """

@@ -1,4 +1,5 @@
-"""The smallest ONNX models: outputs are the input itself, or constants.
+"""
+The smallest ONNX models: outputs are the input itself, or constants.
 
 They are encoded by hand after ``onnx.proto`` (ONNX 1.14, IR version 8).
 """
@@ -48,7 +49,8 @@ def identity(
     opset: int = 13,
     ir_version: int = 8,
 ) -> bytes:
-    """Return a model with input ``x`` (and ``x1`` …), and output ``y`` with the same values.
+    """
+    Return a model with input ``x`` (and ``x1`` …), and output ``y`` with the same values.
 
     With *output_kind* the output has that type.
 
@@ -90,7 +92,8 @@ def constant(
     metadata: Mapping[str, str] | None = None,
     shapes: Mapping[str, Sequence[Axis]] | None = None,
 ) -> bytes:
-    """Return a model that yields these arrays for any input.
+    """
+    Return a model that yields these arrays for any input.
 
     :param inputs: type and shape of each.
     :param shapes: of outputs, where the file says others than the arrays have.
@@ -120,7 +123,8 @@ def export(
     grids: Sequence[NDArray[np.floating]] = (),
     keypoints: Sequence[int] = (),
 ) -> str:
-    """Write a file as Ultralytics exports it, which yields these rows for any input.
+    """
+    Write a file as Ultralytics exports it, which yields these rows for any input.
 
     :param rows: centre and size of a box in pixels of the input, a score for each class, and what
         the task has in addition.

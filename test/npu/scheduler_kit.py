@@ -50,7 +50,8 @@ class ScriptedJob:
 
     @property
     def takes_place(self) -> bool:
-        """Say whether the job takes a place on the device.
+        """
+        Say whether the job takes a place on the device.
 
         It does until its owner has its result, or has given it up and the device has ended it.
         """
@@ -74,7 +75,8 @@ class ScriptedJob:
 
 
 class ScriptedAccelerator(Accelerator):
-    """Takes jobs as a test says.
+    """
+    Takes jobs as a test says.
 
     It finishes the frames in ``instant`` at once, others never, and raises what is in the lists of
     errors.
@@ -263,7 +265,8 @@ class Bench:
 
 
 def check_balance(bench: Bench) -> None:
-    """Check, once everything has ended, that the figures add up.
+    """
+    Check, once everything has ended, that the figures add up.
 
     Each frame and each job ended exactly once.
     """

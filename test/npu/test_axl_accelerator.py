@@ -1,4 +1,5 @@
-"""The axl accelerator as a whole, on cards that only count.
+"""
+The axl accelerator as a whole, on cards that only count.
 
 What it says about itself, and what it does when the card fails.
 """

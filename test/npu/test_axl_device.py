@@ -1,4 +1,5 @@
-"""What the driver is told about images and jobs, and what its answers mean.
+"""
+What the driver is told about images and jobs, and what its answers mean.
 
 Every errno is an exception with a diagnosis and a next step.
 """
@@ -84,7 +85,8 @@ def test_an_errno_that_nobody_knows_is_still_an_error_with_a_next_step() -> None
 
 
 class Driver:
-    """Keeps a copy of each argument.
+    """
+    Keeps a copy of each argument.
 
     It answers with an errno, or with success, a handle and a fence.
     """
@@ -496,7 +498,8 @@ def test_the_number_is_that_which_the_ioctl_gave(
     monkeypatch: pytest.MonkeyPatch, name: str, expected: int
 ) -> None:
     def answer(fd: int, request: int, argument: Any) -> int:
-        """Answer as the driver does.
+        """
+        Answer as the driver does.
 
         ``struct axl_submit2``: fence_fd at 28, seqno at 40; ``struct axl_submit``: fence_fd at 16.
         """

@@ -1,4 +1,5 @@
-"""The import cache: its key is what a buffer is, not its number.
+"""
+The import cache: its key is what a buffer is, not its number.
 
 It owns what it remembers, until the buffer ends.
 """

@@ -1,4 +1,5 @@
-"""What the shipped driver is asked about a buffer, and what its answers mean.
+"""
+What the shipped driver is asked about a buffer, and what its answers mean.
 
 The rig asks a kernel the same (``package_npu_faults``).
 """
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
 
 class ShippedDriver:
-    """Attaches one buffer to each open file.
+    """
+    Attaches one buffer to each open file.
 
     It raises where a mistake would oops or leak in the real one.
     """

@@ -1,4 +1,5 @@
-"""Results of jobs: views of the device's own memory, from buffers that come back.
+"""
+Results of jobs: views of the device's own memory, from buffers that come back.
 
 They are read between the brackets of the CPU's access.
 """

@@ -1,4 +1,5 @@
-"""The axruntime accelerator on a double that really computes.
+"""
+The axruntime accelerator on a double that really computes.
 
 The detections are the reference's and each frame's own, with one conversion each.
 """

@@ -1,4 +1,5 @@
-"""An ``.axm`` on the runtime's double: the same boxes as from ``model.json``.
+"""
+An ``.axm`` on the runtime's double: the same boxes as from ``model.json``.
 
 Also what fails, and releases that don't fit.
 """

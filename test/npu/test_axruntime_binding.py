@@ -1,4 +1,5 @@
-"""Both interfaces of the Voyager runtime: which is taken, and that they give the same results.
+"""
+Both interfaces of the Voyager runtime: which is taken, and that they give the same results.
 
 Also cores, and parts that don't fit together.
 """

@@ -37,7 +37,8 @@ class Job:
 
 
 class LateDevice:
-    """A runtime as documented: it writes results late.
+    """
+    A runtime as documented: it writes results late.
 
     What was read at call n is written to the outputs of call n + late.
     """

@@ -1,4 +1,5 @@
-"""The axruntime accelerator at faults: runs fail, the runtime hangs, jobs are given up.
+"""
+The axruntime accelerator at faults: runs fail, the runtime hangs, jobs are given up.
 
 It is also closed in the middle.
 """
@@ -50,7 +51,8 @@ def test_a_failed_run_costs_its_frame_and_mixes_nothing_up(
     make_frame: MakeFrame,
     tmp_path: Path,
 ) -> None:
-    """Runs fail now and then, the frames come in bursts, some are given up.
+    """
+    Runs fail now and then, the frames come in bursts, some are given up.
 
     Every result that comes out is the frame's own.
     """

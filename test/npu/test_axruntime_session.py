@@ -1,4 +1,5 @@
-"""The Voyager runtime's objects against a double of its library.
+"""
+The Voyager runtime's objects against a double of its library.
 
 They are made, used and destroyed in order, and errors say what to do.
 """
@@ -85,7 +86,8 @@ def test_a_link_to_a_node_is_the_node_s_device(tmp_path: Path) -> None:
 
 
 def test_an_index_counts_in_the_order_of_the_addresses() -> None:
-    """As with the accelerator axl, whatever the order in which the library lists them.
+    """
+    As with the accelerator axl, whatever the order in which the library lists them.
 
     Addresses are hexadecimal, as the driver names its nodes.
     """

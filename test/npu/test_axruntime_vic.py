@@ -1,4 +1,5 @@
-"""On a Jetson the VIC scales the frames and the CPU only quantises.
+"""
+On a Jetson the VIC scales the frames and the CPU only quantises.
 
 NVIDIA's libraries and the Voyager runtime are doubles.
 """

@@ -31,7 +31,8 @@ pytestmark = [
 
 
 def manifest_file(folder: Path, *variants: dict[str, Any], classes: list[str]) -> ModelManifest:
-    """Return a function that writes a manifest with any number of classes.
+    """
+    Return a function that writes a manifest with any number of classes.
 
     It has the road detector's weights and a compiled model of three classes.
     """

@@ -1,4 +1,5 @@
-"""What exporters write, from the file alone or with a manifest: right boxes, or a refusal.
+"""
+What exporters write, from the file alone or with a manifest: right boxes, or a refusal.
 
 A refusal names both values and the next step. Each model is a graph of constants in an exporter's
 layout, for an input of 320 x 256. All have the same two boxes.

@@ -69,7 +69,8 @@ def written(folder: Path, values: Any) -> str:
 
 
 def changed(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Return a copy with the value at 'a.b' or 'a[0].b' replaced or added.
+    """
+    Return a copy with the value at 'a.b' or 'a[0].b' replaced or added.
 
     MISSING leaves it out.
     """

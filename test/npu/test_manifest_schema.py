@@ -1,4 +1,5 @@
-"""The JSON schema of model.yaml and the reader say the same.
+"""
+The JSON schema of model.yaml and the reader say the same.
 
 Both come from one table; a program that knows only JSON checks the schema.
 """

@@ -1,4 +1,5 @@
-"""What Linux shows of the cards: IOMMU and PCIe link; and the card that a parameter means.
+"""
+What Linux shows of the cards: IOMMU and PCIe link; and the card that a parameter means.
 
 Trees of files stand in for the machine's, laid out as the kernel's documents describe them.
 """

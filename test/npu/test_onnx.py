@@ -97,7 +97,8 @@ def test_the_road_model_finds_what_is_in_the_frame(
 def test_small_objects_of_a_large_picture_are_found_in_tiles_of_a_part_of_it(
     ledger: CopyLedger, make_frame: MakeFrame
 ) -> None:
-    """The objects have 8 pixels and more in a 4K picture.
+    """
+    The objects have 8 pixels and more in a 4K picture.
 
     Without tiles they would be less than two pixels for the model.
     """

@@ -1,4 +1,5 @@
-"""Weights with other inputs than float NCHW, through ONNX Runtime.
+"""
+Weights with other inputs than float NCHW, through ONNX Runtime.
 
 Models that hand their input back show what they got.
 """

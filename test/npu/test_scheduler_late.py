@@ -1,4 +1,5 @@
-"""Jobs that were given up keep their places until the device ends them: frames wait meanwhile.
+"""
+Jobs that were given up keep their places until the device ends them: frames wait meanwhile.
 
 A device that never ends them hangs.
 """

@@ -69,7 +69,8 @@ def test_a_model_that_fits_nowhere_is_refused_with_every_reason() -> None:
 
 
 def variants(folder: Path, *engines: str, **changes: Any) -> ModelManifest:
-    """Return a manifest for several engines.
+    """
+    Return a manifest for several engines.
 
     Only the files of the shipped card and of the runtime are there.
     """
@@ -152,7 +153,8 @@ def test_auto_goes_from_a_driver_without_our_ioctls_to_the_runtime(
 def test_a_node_whose_driver_lacks_our_ioctls_is_the_runtime_s_device_too(
     tmp_path: Path, double: Double
 ) -> None:
-    """The whole way with the parameter set.
+    """
+    The whole way with the parameter set.
 
     It goes from ENOTTY to a model that is ready on the second device of the runtime's double.
     """

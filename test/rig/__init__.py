@@ -1,4 +1,5 @@
-"""The kernel rig: a real Linux kernel with real dma-bufs, in QEMU, without KVM and without root.
+"""
+The kernel rig: a real Linux kernel with real dma-bufs, in QEMU, without KVM and without root.
 
     from rig import Rig
     result = Rig().run(["/usr/bin/python3", "-I", "script.py"], timeout=120, out_dir=tmp_path)

@@ -1,4 +1,5 @@
-"""The rig on arm64, on a machine of another architecture.
+"""
+The rig on arm64, on a machine of another architecture.
 
 It runs Debian's arm64 kernel and an arm64 Python on QEMU's board with an SMMU.
 
@@ -107,7 +108,8 @@ class Tools:
 
 
 class Arm64Rig(Rig):
-    """A rig whose guest has a root of its own, see :class:`Rig`.
+    """
+    A rig whose guest has a root of its own, see :class:`Rig`.
 
     It never installs anything.
     """
@@ -173,7 +175,8 @@ class Arm64Rig(Rig):
 
 
 def _unpacked_tools(folder: Path) -> Path:
-    """Return the folder with the programs of this machine and what they need.
+    """
+    Return the folder with the programs of this machine and what they need.
 
     What is installed is left out.
     """
@@ -210,7 +213,8 @@ def _unpack_into(scratch: Path, names: Sequence[str], architecture: str = '') ->
 
 
 def _guest_root(folder: Path) -> Path:
-    """Return the guest's files: Debian's Python, and wheels.
+    """
+    Return the guest's files: Debian's Python, and wheels.
 
     Another list or another version of a wheel makes another root.
     """
@@ -266,7 +270,8 @@ def _install_wheels(wheels: Sequence[str], target: Path) -> None:
 
 
 def compile_for_guest(*folders: Path) -> None:
-    """Leave byte code, which the guest can't keep and compiles a dozen times slower.
+    """
+    Leave byte code, which the guest can't keep and compiles a dozen times slower.
 
     A Python of another version can't use it: it takes longer.
     """

@@ -14,7 +14,8 @@ from .errors import RigUnavailable
 
 
 def rig_folder() -> Path:
-    """Return the rig's part of the user's cache.
+    """
+    Return the rig's part of the user's cache.
 
     That is ``${XDG_CACHE_HOME:-~/.cache}/zc_perception/rig``.
     """
@@ -22,7 +23,8 @@ def rig_folder() -> Path:
 
 
 def checked_folder(folder: Path) -> Path:
-    """Create `folder` and return its real path.
+    """
+    Create `folder` and return its real path.
 
     A folder in which the kernel cannot build a module is refused.
     """
@@ -49,7 +51,8 @@ def appearing(target: Path) -> Iterator[Path]:
 
 
 def keep_newest(entries: Iterable[Path], count: int) -> None:
-    """Remove all but the `count` last used of these.
+    """
+    Remove all but the `count` last used of these.
 
     `count` is more than one, as others may be running from theirs.
     """

@@ -1,4 +1,5 @@
-"""What tests that run many checks in one boot share.
+"""
+What tests that run many checks in one boot share.
 
 :func:`boot_suite`, and what must hold of a :class:`Boot`.
 """
@@ -64,7 +65,8 @@ def compile_for_guest() -> None:
 
 
 def gstreamer_for_guest() -> dict[str, str]:
-    """Return the environment of a guest's programs with GStreamer.
+    """
+    Return the environment of a guest's programs with GStreamer.
 
     The register of plugins is made here, because the guest can't keep that, either.
     """
@@ -86,7 +88,8 @@ def gstreamer_for_guest() -> dict[str, str]:
 
 
 def checks_of(suite: str) -> list[Any]:
-    """Return a test's parameters: the names of a suite's checks.
+    """
+    Return a test's parameters: the names of a suite's checks.
 
     Those that only the long form runs are marked.
     """
@@ -104,7 +107,8 @@ def boot_suite(
     python: Sequence[str] = (sys.executable,),
     **options: Any,
 ) -> Boot:
-    """Run a suite of checks in one boot.
+    """
+    Run a suite of checks in one boot.
 
     :param options: of :meth:`Rig.run`.
     """

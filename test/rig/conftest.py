@@ -29,7 +29,8 @@ class _CountedRig(Rig):
 
 @pytest.fixture(scope='session')
 def rig(request: pytest.FixtureRequest) -> Rig:
-    """Return a prepared rig.
+    """
+    Return a prepared rig.
 
     If there cannot be one, the tests are skipped, or fail if it is required.
     """

@@ -10,7 +10,8 @@ RC_UNAVAILABLE = 77
 
 
 class RigUnavailable(Exception):
-    """This machine cannot run the rig: QEMU, a compiler or the kernel packages are missing.
+    """
+    This machine cannot run the rig: QEMU, a compiler or the kernel packages are missing.
 
     Tests turn it into a skip, or into an error when ``ZC_RIG=required``; it is never a pass.
     """
@@ -21,7 +22,8 @@ class RigError(Exception):
 
 
 def tell(error: RigUnavailable | RigError) -> int:
-    """Say why a program of the rig ends; return its exit code.
+    """
+    Say why a program of the rig ends; return its exit code.
 
     That there is no rig is an error only where it is required.
     """

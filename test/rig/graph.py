@@ -1,4 +1,5 @@
-"""The node graph in the rig: one boot, several runs, and what must hold of each.
+"""
+The node graph in the rig: one boot, several runs, and what must hold of each.
 
 ``zc_verify`` judges it, and this test's own look does.
 """
@@ -47,7 +48,8 @@ class GraphRuns:
 def graph_command(
     wanted: Mapping[str, int], *, whole: bool = False, verify: bool = True
 ) -> list[str]:
-    """Return the command that runs these variants in the guest, with a number of frames each.
+    """
+    Return the command that runs these variants in the guest, with a number of frames each.
 
     :param whole: ``zc_verify`` judges all of these frames, and draws each run; else as many as the
         variant says, and draws one of them.
@@ -95,7 +97,8 @@ def run_graph(rig: Rig, out_dir: Path, wanted: Mapping[str, int]) -> GraphRuns:
 
 
 def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> Checks:
-    """Return every check of one run: whether it holds, and the figures that say so.
+    """
+    Return every check of one run: whether it holds, and the figures that say so.
 
     One is ``zc_verify``'s verdict, the others are our own.
 
@@ -204,7 +207,8 @@ def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> 
 
 
 def check_names(variant: str) -> list[str]:
-    """Return what is checked of a variant.
+    """
+    Return what is checked of a variant.
 
     The CPU draws the pixels of some, so that I4 does not apply to these.
     """
@@ -228,7 +232,8 @@ def check_names(variant: str) -> list[str]:
 
 
 def _verified(run: dict[str, Any], wanted: int) -> tuple[bool, dict[str, Any]]:
-    """Return ``zc_verify``'s verdict.
+    """
+    Return ``zc_verify``'s verdict.
 
     Everything is measured and true, and the document's four where they can be; waits are counted.
     """

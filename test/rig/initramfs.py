@@ -1,4 +1,5 @@
-"""The guest's first user space: mount the host's root, run one command, power off.
+"""
+The guest's first user space: mount the host's root, run one command, power off.
 
 The host's root lies under an overlay.
 
@@ -118,7 +119,8 @@ def _archive(kernel: Kernel) -> bytes:
 
 
 def _member(number: int, path: str, mode: int, data: bytes) -> bytes:
-    """Return one member of the archive.
+    """
+    Return one member of the archive.
 
     The format is that of Documentation/driver-api/early-userspace/buffer-format.rst in the kernel
     tree (cpio "newc"). It is our own code because neither ``cpio`` nor any Python module for it is

@@ -1,4 +1,5 @@
-"""Which lines of a kernel log mean that the kernel is unhappy.
+"""
+Which lines of a kernel log mean that the kernel is unhappy.
 
 A run whose command succeeded but whose kernel complained has failed: a refcount underflow or a
 KFENCE report is the kind of bug that the rig exists to find.
@@ -68,7 +69,8 @@ def complaints(log: str) -> list[str]:
 
 
 def died_of_emulation(log: str) -> bool:
-    """Say whether the guest met a breakpoint that its kernel had already taken back.
+    """
+    Say whether the guest met a breakpoint that its kernel had already taken back.
 
     The kernel had set it for a moment, to rewrite code. It makes sure that no processor can meet
     it; QEMU's translated code does not keep to that. It says nothing about us.

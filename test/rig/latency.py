@@ -1,4 +1,5 @@
-"""``make rig-rt``: the latency of one program on the ordinary kernel and on PREEMPT_RT.
+"""
+``make rig-rt``: the latency of one program on the ordinary kernel and on PREEMPT_RT.
 
 It writes ``latency.json`` and prints a table.
 

@@ -50,7 +50,8 @@ _CPU = 'max,avx=off,avx2=off,f16c=off,fma=off,vaes=off,vpclmulqdq=off'
 
 @dataclass(frozen=True)
 class Machine:
-    """What QEMU emulates.
+    """
+    What QEMU emulates.
 
     Its program, the arguments that make the machine, and what the kernel is told about it.
 
@@ -87,7 +88,8 @@ X86_64 = Machine(
 
 
 def arm64(qemu: Path, environment: Mapping[str, str]) -> Machine:
-    """Return QEMU's board for arm64, with an SMMU.
+    """
+    Return QEMU's board for arm64, with an SMMU.
 
     A QEMU that is not installed needs its libraries in `environment`. There are no authenticated
     pointers, which cost QEMU a quarter of the time.
@@ -105,7 +107,8 @@ def arm64(qemu: Path, environment: Mapping[str, str]) -> Machine:
 
 @dataclass(frozen=True)
 class Boot:
-    """What to boot and what to run in it.
+    """
+    What to boot and what to run in it.
 
     :param root: the folder that the guest has for its files, read-only.
     :param shares: further folders, which the guest sees under the same path, read-only.
@@ -128,7 +131,8 @@ class Boot:
 
 @dataclass(frozen=True)
 class RigResult:
-    """What a run left behind.
+    """
+    What a run left behind.
 
     `rc` is 0 only if the command succeeded and the kernel is content.
     """

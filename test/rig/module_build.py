@@ -27,7 +27,8 @@ def sources(folder: Path = MODULE_SOURCES) -> list[Path]:
 
 @dataclass(frozen=True)
 class CrossCompiler:
-    """A compiler for another architecture.
+    """
+    A compiler for another architecture.
 
     :param prefix: what its programs' names begin with, such as ``aarch64-linux-gnu-``.
     :param architecture: the kernel's name for it.

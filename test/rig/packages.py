@@ -1,4 +1,5 @@
-"""Which Debian packages the rig needs, and one unpacked copy of them in the cache.
+"""
+Which Debian packages the rig needs, and one unpacked copy of them in the cache.
 
 Nothing is installed: the packages are downloaded, checked by apt and unpacked below the cache. The
 concrete kernel version is asked for, never pinned, because the security suite drops old ones.
@@ -76,7 +77,8 @@ class Kernel:
 
     @property
     def complete(self) -> bool:
-        """Return whether all of it is unpacked.
+        """
+        Return whether all of it is unpacked.
 
         An earlier state of the tests may have wanted fewer modules.
         """
@@ -140,7 +142,8 @@ def dependencies(module: Path) -> list[str]:
 
 
 def current(cache: Path, flavour: str = ORDINARY, *, now: float | None = None) -> Kernel:
-    """Return the kernel to use: the newest that the archive has, asked for at most once a day.
+    """
+    Return the kernel to use: the newest that the archive has, asked for at most once a day.
 
     Without a network the cached one is used; with neither, `RigUnavailable` says what is missing.
     The caller holds the cache's lock.

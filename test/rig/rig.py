@@ -24,7 +24,8 @@ _GUEST_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
 
 class Rig:
-    """A kernel, a module and an initramfs in a cache, and a way to run commands on them.
+    """
+    A kernel, a module and an initramfs in a cache, and a way to run commands on them.
 
     ``install`` allows `prepare` to install QEMU with apt; by default it does so where a missing
     rig would be an error (``ZC_RIG=required``). ``flavour`` is one of `packages.FLAVOURS`, by
@@ -34,7 +35,8 @@ class Rig:
     def __init__(
         self, *, cache_folder: Path | None = None, install: bool | None = None, flavour: str = ''
     ) -> None:
-        """Choose the kernel and the cache; nothing is fetched before `prepare`.
+        """
+        Choose the kernel and the cache; nothing is fetched before `prepare`.
 
         Each kernel has a folder of its own in the cache.
         """
@@ -72,7 +74,8 @@ class Rig:
         return self._ready
 
     def _place(self) -> dict[str, Any]:
-        """Return the fields of `machine.Boot` that say which machine has which files.
+        """
+        Return the fields of `machine.Boot` that say which machine has which files.
 
         Here it is this machine's own.
         """
@@ -94,7 +97,8 @@ class Rig:
         memory_mib: int = 4096,
         cpus: int = 1,
     ) -> machine.RigResult:
-        """Run `command` as root in a fresh guest.
+        """
+        Run `command` as root in a fresh guest.
 
         Its artifacts go to ``$RIG_OUT``, which is `out_dir`. The guest sees this machine's files,
         read-only under a writable layer that is thrown away. ``vivid`` is None for no camera, True
@@ -173,7 +177,8 @@ def _script(
 
 
 def _install_qemu() -> None:
-    """Install QEMU if it is missing and this user may.
+    """
+    Install QEMU if it is missing and this user may.
 
     Any failure shows as a missing QEMU.
     """

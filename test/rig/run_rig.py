@@ -1,4 +1,5 @@
-"""``make rig``: the node graph on a real kernel.
+"""
+``make rig``: the node graph on a real kernel.
 
 ``zc_verify`` judges it, and the test's own look does. It writes ``build/rig/result.json``. Exit 0
 only if every check of every run holds.

@@ -1,4 +1,5 @@
-"""``make rig-arm64``: everything below ROS on Debian's arm64 kernel, behind an SMMU.
+"""
+``make rig-arm64``: everything below ROS on Debian's arm64 kernel, behind an SMMU.
 
 It writes ``build/rig-arm64/result.json``. Exit 0 only if no check failed and ``zc_verify`` found
 in each graph what was wrong with it, and nothing else.
@@ -91,7 +92,8 @@ def afterwards(outcome: Mapping[str, Any]) -> str:
 
 
 def checks_of(part: str, file: Path) -> dict[str, str]:
-    """Return what became of each check of a part.
+    """
+    Return what became of each check of a part.
 
     It is a traceback, why it can't run there, or nothing.
     """

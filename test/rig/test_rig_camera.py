@@ -1,4 +1,5 @@
-"""V4L2 cameras on a real kernel's vivid, the doctor, and faults of the whole graph, in one boot.
+"""
+V4L2 cameras on a real kernel's vivid, the doctor, and faults of the whole graph, in one boot.
 
 In another boot: what processes agree on.
 """

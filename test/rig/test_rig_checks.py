@@ -1,4 +1,5 @@
-"""Checks in a guest, one boot for each suite of ``guest/run_checks.py``.
+"""
+Checks in a guest, one boot for each suite of ``guest/run_checks.py``.
 
 The driver, memory and links, cameras by GStreamer and on USB.
 """
@@ -22,7 +23,8 @@ pytestmark = pytest.mark.rig
 
 
 def _contract(tmp: pytest.TempPathFactory) -> dict[str, Any]:
-    """Boot for the driver's contract, with the system's interpreter.
+    """
+    Boot for the driver's contract, with the system's interpreter.
 
     The guest needs the standard library alone; that interpreter starts faster than one in an
     environment.
@@ -33,7 +35,8 @@ def _contract(tmp: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def _memory(tmp: pytest.TempPathFactory) -> dict[str, Any]:
-    """Boot for memory and links; the C consumer is from here.
+    """
+    Boot for memory and links; the C consumer is from here.
 
     With one processor threads take turns wherever the kernel is interrupted (``preempt=full``).
     """

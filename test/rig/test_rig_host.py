@@ -1,4 +1,5 @@
-"""The parts of the rig that need no boot.
+"""
+The parts of the rig that need no boot.
 
 Its verdicts on what a guest left, and what its programs say where something is missing.
 """

@@ -1,4 +1,5 @@
-"""What a boot of the rig brings back.
+"""
+What a boot of the rig brings back.
 
 Status, output and artifacts; complaints of the kernel, a panic, a hang.
 """

@@ -1,4 +1,5 @@
-"""``zc_verify`` on a real kernel: each invariant can fail.
+"""
+``zc_verify`` on a real kernel: each invariant can fail.
 
 Graphs are sabotaged while they run; programs are attached and started.
 
@@ -185,7 +186,8 @@ def _told(outcome: Mapping[str, Any]) -> str:
 
 
 def wrong_verdict(name: str, outcome: Mapping[str, Any]) -> str:
-    """Return what ``zc_verify`` said instead of the right verdict.
+    """
+    Return what ``zc_verify`` said instead of the right verdict.
 
     Nothing if exactly the checks of the table are false, and all others measured and true.
     """
@@ -317,7 +319,8 @@ def test_waits_for_the_device_are_counted(verify_boot: VerifyBoot) -> None:
 
 @pytest.mark.parametrize('name', _params(SABOTAGES))
 def test_the_sabotaged_graph_went_on(name: str, verify_boot: VerifyBoot) -> None:
-    """What is found out is no accident.
+    """
+    What is found out is no accident.
 
     Frames flowed, through the saboteur's hands, and every one had its result.
     """

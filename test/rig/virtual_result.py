@@ -1,4 +1,5 @@
-"""The virtual Metis's result, and a second computation of the CRCs that it should have.
+"""
+The virtual Metis's result, and a second computation of the CRCs that it should have.
 
 The layout is specified in ``module/axl_virtual.h``; this is written from that text, in another
 language than ``module/axl_pixels.c``, so that a mistake in one of them shows. Standard library
@@ -37,7 +38,8 @@ class VirtualResult(ctypes.LittleEndianStructure):
 
     @classmethod
     def of_job(cls, job: Any, size: int) -> VirtualResult:
-        """Return what the device wrote for an ended job of accelerator axl: *size* bytes.
+        """
+        Return what the device wrote for an ended job of accelerator axl: *size* bytes.
 
         The rest is zero.
         """

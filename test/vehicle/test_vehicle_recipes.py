@@ -1,4 +1,5 @@
-"""What is shipped for a vehicle: udev rules, a systemd unit, limits, a compose file.
+"""
+What is shipped for a vehicle: udev rules, a systemd unit, limits, a compose file.
 
 The tests read them, and run the real tools where these are installed.
 """
@@ -59,7 +60,8 @@ def test_every_file_says_where_it_goes() -> None:
 
 
 def settings_of(**device: str) -> dict[str, str]:
-    """Return what the rules give a device.
+    """
+    Return what the rules give a device.
 
     Patterns are the shell's, alternatives stand between bars.
     """

@@ -1,4 +1,5 @@
-"""Made-up lives of open files of the card.
+"""
+Made-up lives of open files of the card.
 
 There are the kernel's events, and what the node notes about the same frames.
 """
@@ -34,7 +35,8 @@ TIMES = [START + 5 * MS + index * PERIOD for index in range(20)]
 
 
 class Card:
-    """One open file: handles and job numbers of its own.
+    """
+    One open file: handles and job numbers of its own.
 
     :param thread: that imports and submits.
     :param context: of its fences; 0: each job has its own.
@@ -164,7 +166,8 @@ def node(
     pid: int = PID,
     **changes: Any,
 ) -> NodeView:
-    """Return the node whose cards these are.
+    """
+    Return the node whose cards these are.
 
     :param was_cached: when the window began, if not the same.
     :param trials: imports on trial that it counted.
@@ -183,7 +186,8 @@ def node(
 def observed(
     nodes: Sequence[NodeView], cards: Sequence[Card], attached: Mapping[int, int] | None = None
 ) -> Observation:
-    """Return what is seen of them.
+    """
+    Return what is seen of them.
 
     :param attached: by buffer, how often the card was attached before all events.
     """

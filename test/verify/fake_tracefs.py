@@ -1,4 +1,5 @@
-"""A tracefs of plain files.
+"""
+A tracefs of plain files.
 
 It does what a kernel does on writing, after the documentation of ftrace, and refuses the same.
 """
@@ -34,7 +35,8 @@ DMA_BUF = (
 
 
 class FakeTracefs:
-    """A kernel with some abilities.
+    """
+    A kernel with some abilities.
 
     :param events: its tracepoints by system.
     :param probes: what definitions of probes may contain: ``f:``, ``%return``, ``p:``, a

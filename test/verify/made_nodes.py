@@ -1,4 +1,5 @@
-"""Two nodes with frame logs and a pool of memfds, without ROS: one captures, one infers.
+"""
+Two nodes with frame logs and a pool of memfds, without ROS: one captures, one infers.
 
 Both are in one process, with a hundred frames a second.
 

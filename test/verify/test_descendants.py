@@ -1,4 +1,5 @@
-"""Descendants of this process: those that began meanwhile, also orphans, and no others.
+"""
+Descendants of this process: those that began meanwhile, also orphans, and no others.
 
 Also the threads of nodes that come and go.
 """

@@ -32,7 +32,8 @@ def places(
     strangers: Sequence[int] = (),
     others: Mapping[int, int] | None = None,
 ) -> FencePlaces:
-    """Where they are.
+    """
+    Where they are.
 
     :param others: by job number, the buffer of another node's frame.
     """
@@ -67,7 +68,8 @@ def test_a_number_that_several_open_files_have_accuses_nobody() -> None:
 
 
 def with_fences(seen: Observation, exchanged: Mapping[int, int]) -> Observation:
-    """Add fences at each look.
+    """
+    Add fences at each look.
 
     The fence of each buffer's last job is there, or in the buffer with which it is exchanged.
     """

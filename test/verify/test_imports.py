@@ -1,4 +1,5 @@
-"""I3 counts imports by their purpose: each frame's own, or once for each new buffer.
+"""
+I3 counts imports by their purpose: each frame's own, or once for each new buffer.
 
 Nothing else that goes on changes the count.
 """
@@ -85,7 +86,8 @@ def test_the_import_of_a_frame_whose_job_the_card_refused_is_none_too_many() -> 
 
 
 def beside_an_uncached_node(card: Card) -> Observation:
-    """Return the node of *card*, which has a cache, beside another that has none.
+    """
+    Return the node of *card*, which has a cache, beside another that has none.
 
     The other one is of another process and has other buffers.
     """
@@ -181,7 +183,8 @@ def test_it_may_also_have_got_other_buffers_before() -> None:
 
 
 def test_a_number_of_an_earlier_job_is_not_the_later_frame_s() -> None:
-    """The frames before the window are not in the log.
+    """
+    The frames before the window are not in the log.
 
     The card, opened anew, numbers its jobs from 1 once more.
     """

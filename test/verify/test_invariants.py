@@ -1,4 +1,5 @@
-"""Each invariant holds for a good pipeline, and fails for each fault that it is there for.
+"""
+Each invariant holds for a good pipeline, and fails for each fault that it is there for.
 
 It is never true for what was not seen.
 """
@@ -319,7 +320,8 @@ def another_set(seen: Observation, **changes: Any) -> Observation:
 
 
 def killed(seen: Observation) -> Observation:
-    """Kill it in the middle.
+    """
+    Kill it in the middle.
 
     It has noted its last job nowhere, and its counters don't know an import.
     """

@@ -1,4 +1,5 @@
-"""Two nodes of one process each open the card: I3 holds for both.
+"""
+Two nodes of one process each open the card: I3 holds for both.
 
 It holds for neither if one of them is broken.
 """
@@ -44,7 +45,8 @@ def uncached(card: Card, pool: tuple[int, ...], later_ns: int, **changes: int) -
 
 
 def views(cards: Pair, is_cached: bool, *, threads: bool = True) -> list[NodeView]:
-    """Both nodes.
+    """
+    Both nodes.
 
     :param threads: whether their logs have the same thread numbers as the trace.
     """

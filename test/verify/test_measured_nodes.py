@@ -1,4 +1,5 @@
-"""Which nodes ``zc_verify`` measures: all of them, whole, or it says which not.
+"""
+Which nodes ``zc_verify`` measures: all of them, whole, or it says which not.
 
 What it started has ended afterwards.
 """

@@ -1,4 +1,5 @@
-"""Frames that can't be vouched for.
+"""
+Frames that can't be vouched for.
 
 They are of a camera that is not watched, in memory that has a second door, or from a device of
 another name.

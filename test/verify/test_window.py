@@ -1,4 +1,5 @@
-"""The window and what the nodes count meanwhile begin and end together.
+"""
+The window and what the nodes count meanwhile begin and end together.
 
 That is so although a node tells its counters only once in a while.
 """
@@ -24,7 +25,8 @@ EVERY = 40
 
 
 class Pipeline:
-    """Two nodes of this process, which make a frame and a copy at each wait.
+    """
+    Two nodes of this process, which make a frame and a copy at each wait.
 
     They tell their counters every few frames.
 

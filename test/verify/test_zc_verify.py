@@ -1,4 +1,5 @@
-"""The command, on real processes of this machine, whatever its kernel lets it read.
+"""
+The command, on real processes of this machine, whatever its kernel lets it read.
 
 Also on a tracefs of files that lets it read everything.
 """

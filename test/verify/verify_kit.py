@@ -1,4 +1,5 @@
-"""An observation of a pipeline that keeps all invariants, to be spoilt by tests.
+"""
+An observation of a pipeline that keeps all invariants, to be spoilt by tests.
 
 Frames, events and looks are as the kernel would give them.
 """
@@ -145,7 +146,8 @@ def cached_graph(**changes: Any) -> Observation:
 
 
 def uncached_graph(second_device: str = '', **changes: Any) -> Observation:
-    """Return a graph that imports each frame anew.
+    """
+    Return a graph that imports each frame anew.
 
     :param second_device: another device that is attached to all buffers, all the time.
     """
@@ -274,7 +276,8 @@ def with_events(
 
 
 def with_records(seen: Observation, change: Any) -> Observation:
-    """Return the same with each record of the inference node replaced by ``change(record)``.
+    """
+    Return the same with each record of the inference node replaced by ``change(record)``.
 
     ``None`` drops it.
     """

@@ -1,4 +1,5 @@
-"""Run ``zc_doctor``: look at a vehicle before it drives, change nothing, and say what to do.
+"""
+Run ``zc_doctor``: look at a vehicle before it drives, change nothing, and say what to do.
 
 Read in this order:
 

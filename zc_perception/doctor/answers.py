@@ -1,4 +1,5 @@
-"""Questions that the doctor asks by :func:`~zc_perception.machine.asking.ask`.
+"""
+Questions that the doctor asks by :func:`~zc_perception.machine.asking.ask`.
 
 Each is a function that returns what can be written as JSON. It runs alone in its process, so that
 it may load what it likes, and it makes the same calls as the nodes do. What a question needs is
@@ -26,7 +27,8 @@ MESSAGES = (
 
 
 def try_model(text: str) -> dict[str, Any]:
-    """Load the model, and say whether that works and on which accelerator.
+    """
+    Load the model, and say whether that works and on which accelerator.
 
     Reads the manifest, loads the engine, and gives everything back.
 
@@ -84,7 +86,8 @@ def _middlewares() -> list[str]:
 
 
 def _missing_middleware(installed: Sequence[str]) -> str:
-    """Return the middleware that the environment asks for and that is not installed.
+    """
+    Return the middleware that the environment asks for and that is not installed.
 
     rcl ends the process that asks for such a middleware. An empty text: nothing is missing.
     """
@@ -117,7 +120,8 @@ def _version(*names: str) -> str:
 
 
 def describe_ros() -> dict[str, Any]:
-    """Return rclpy's version, its middleware, and which packages of messages can be imported.
+    """
+    Return rclpy's version, its middleware, and which packages of messages can be imported.
 
     ``messages`` has the error of each package, or an empty text. ``missing`` is the middleware
     that the environment asks for and that is not installed; without it nothing can be imported.
@@ -148,7 +152,8 @@ def describe_ros() -> dict[str, Any]:
 
 
 def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dict[str, Any]:
-    """Return what the nodes would say about a parameter file, without starting a node.
+    """
+    Return what the nodes would say about a parameter file, without starting a node.
 
     These are problems that end a node, and warnings.
 

@@ -1,4 +1,5 @@
-"""Run the checks of ``zc_doctor``, report, and write the result.
+"""
+Run the checks of ``zc_doctor``, report, and write the result.
 
 :mod:`~zc_perception.doctor.zc_doctor` reads the options. Much of the report comes from outside:
 names of processes, nodes, cards and files, and values of the parameter file. This file makes all
@@ -54,7 +55,8 @@ class Result:
 
 
 class _Memory:
-    """Remember the answers to questions, because each answer costs a process.
+    """
+    Remember the answers to questions, because each answer costs a process.
 
     If several checks ask the same question at a time, only the first one starts a process.
     """
@@ -102,7 +104,8 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
 def run_checks(
     checks: Sequence[Check], system: System, needs: Needs, limit_s: float = CHECK_LIMIT_S
 ) -> Iterator[Result]:
-    """Run the checks, and yield the findings in the order of *checks*.
+    """
+    Run the checks, and yield the findings in the order of *checks*.
 
     A finding is yielded as soon as it and all those before it are there.
 
@@ -227,7 +230,8 @@ _LONGEST_S = 3600.0
 
 
 def _write(path: Path, result: dict[str, Any]) -> None:
-    """Write the result whole or not at all; make missing folders, and name them.
+    """
+    Write the result whole or not at all; make missing folders, and name them.
 
     :raises ConfigError: it can't be written.
     """
@@ -244,7 +248,8 @@ def _write(path: Path, result: dict[str, Any]) -> None:
 
 
 def _say(text: str) -> None:
-    """Write text to stdout.
+    """
+    Write text to stdout.
 
     :raises BrokenPipeError: the reader has gone.
     :raises ConfigError: stdout can't be written, for example because a disk is full.
@@ -264,7 +269,8 @@ def _complain(text: str) -> None:
 
 
 def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
-    """Run the checks, report, and return the exit code.
+    """
+    Run the checks, report, and return the exit code.
 
     :param json_only: only the JSON goes to standard output.
     :raises ConfigError: the parameter file can't be read, or report or result can't be written.
@@ -294,7 +300,8 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
 
 
 def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
-    """Run the whole command.
+    """
+    Run the whole command.
 
     0: nothing failed, 1: something did, 2: wrong use, 128 + n: signal n.
     """

@@ -1,4 +1,5 @@
-"""Check the machine: the kernel, and the limits of a program that is started like this one.
+"""
+Check the machine: the kernel, and the limits of a program that is started like this one.
 
 Sources: ``DMA_BUF_IOCTL_EXPORT_SYNC_FILE`` came with Linux 6.0, dma-heaps with 5.6; getrlimit(2),
 proc(5) on ``limits``.
@@ -73,7 +74,8 @@ _PER_SLOT = 6
 
 
 def _limit(system: System, name: str, column: int = 0) -> float | None:
-    """Return this process's limit by its name in ``/proc/self/limits``.
+    """
+    Return this process's limit by its name in ``/proc/self/limits``.
 
     *column* 0 is the soft limit. Infinite for ``unlimited``; ``None`` where the limit isn't shown.
     """
@@ -154,7 +156,8 @@ def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check the limit of descriptors.
+    """
+    Check the limit of descriptors.
 
     Each process that shares a buffer has a descriptor of it; each job in flight has a fence.
     """

@@ -1,4 +1,5 @@
-"""Check memory: heaps, the contiguous pool, and real buffers of each heap.
+"""
+Check memory: heaps, the contiguous pool, and real buffers of each heap.
 
 Sources: ``Documentation/userspace-api/dma-buf-heaps``, proc(5) on ``CmaTotal``.
 """
@@ -131,7 +132,8 @@ def read_cma(system: System) -> tuple[int, int] | None:
 
 
 def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
-    """Compare the pools in contiguous memory with what there is of it.
+    """
+    Compare the pools in contiguous memory with what there is of it.
 
     Other pools are named with the memory that they take.
     """

@@ -1,4 +1,5 @@
-"""Work out, without ROS, what the parameter file asks of the machine, and what its pools take.
+"""
+Work out, without ROS, what the parameter file asks of the machine, and what its pools take.
 
 For a pool the doctor makes the capture node's own
 :class:`~zc_perception.negotiation.session.BufferSession` of the same participants (camera,
@@ -48,7 +49,8 @@ def camera_class(camera: NodeNeed) -> type[Camera]:
 
 
 def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
-    """Return the values with which a node would run.
+    """
+    Return the values with which a node would run.
 
     These are the valid ones of *values*, and the node's defaults in place of the others. Check
     ``parameters.file`` reports the others.
@@ -76,7 +78,8 @@ def needs_for(
     *,
     cameras_given: bool = False,
 ) -> Needs:
-    """Return what these nodes ask for.
+    """
+    Return what these nodes ask for.
 
     :param path: of the parameter file.
     """
@@ -90,7 +93,8 @@ def needs_for(
 
 
 def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()) -> Needs:
-    """Return what the nodes would do with these sections.
+    """
+    Return what the nodes would do with these sections.
 
     :param cameras: namespaces of the cameras, as ``perception --cameras`` takes them; empty: those
         that the file names, or else one.
@@ -106,7 +110,8 @@ def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()
 
 
 def read_needs(path: str, cameras: Sequence[str] = ()) -> Needs:
-    """Return what a parameter file asks for.
+    """
+    Return what a parameter file asks for.
 
     :param path: empty: there is none.
     :raises ConfigError: it can't be read, or ``perception`` would refuse the names of the cameras.
@@ -125,7 +130,8 @@ def _namespace(node: str) -> str:
 
 
 def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
-    """Return the inference nodes in the camera's namespace.
+    """
+    Return the inference nodes in the camera's namespace.
 
     If there is none: those in no camera's namespace, since each camera will get such a node.
     """
@@ -175,7 +181,8 @@ _PAGE = os.sysconf('SC_PAGE_SIZE')
 
 @dataclass(frozen=True)
 class PoolNeed:
-    """One camera's pool.
+    """
+    One camera's pool.
 
     :param memory: the heap's name, or whose memory it is.
     :param contiguous: whether that is the contiguous pool; ``None``: the driver chooses, so it
@@ -221,7 +228,8 @@ class PoolNeed:
 
 
 class _Consumers:
-    """All participants in the negotiation except the camera.
+    """
+    All participants in the negotiation except the camera.
 
     :param wanted: slots in all, if the participants don't need more.
     :ivar known: what the camera has said about itself.
@@ -241,7 +249,8 @@ class _Consumers:
         self.misfits: tuple[str, ...] = ()
 
     def agree(self, known: Known) -> BufferSettings:
-        """Return what the capture node's own session will ask the camera for.
+        """
+        Return what the capture node's own session will ask the camera for.
 
         An accelerator that doesn't fit holds no slot.
 
@@ -284,7 +293,8 @@ class _Consumers:
         return f"the driver's frames do not suit {'; '.join(broken)}" if broken else ''
 
     def slots(self, held: int) -> int:
-        """Return how many slots there will be, whatever the frames look like.
+        """
+        Return how many slots there will be, whatever the frames look like.
 
         :param held: slots that the camera itself holds.
         """

@@ -1,4 +1,5 @@
-"""Check what the nodes of the parameter file will do.
+"""
+Check what the nodes of the parameter file will do.
 
 That is: their parameters, cameras, calibrations, models and agreements on buffers. The class of a
 camera declares what the camera needs. Models are loaded for real, in a process of their own. The
@@ -96,7 +97,8 @@ _UNCALIBRATED = (
 
 
 def _share_folder(system: System, package: str) -> str:
-    """Find a package's share folder as ament does; the folder may be missing.
+    """
+    Find a package's share folder as ament does; the folder may be missing.
 
     :raises LookupError: no such package in this environment.
     """
@@ -248,7 +250,8 @@ def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def running_agreements(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report what each running capture node has agreed on with its consumers.
+    """
+    Report what each running capture node has agreed on with its consumers.
 
     Also what its camera could give, and which consumers it refuses.
     """

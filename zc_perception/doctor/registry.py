@@ -1,4 +1,5 @@
-"""List all checks by group.
+"""
+List all checks by group.
 
 The doctor's own checks stand here, those of a kind of camera or accelerator in its class. Ids
 stay, since programs may rely on them. A new check goes to the end of its group.
@@ -114,7 +115,8 @@ _LAST = (
 
 
 def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
-    """Return the checks of some groups, or all: those of this file and those that kinds declare.
+    """
+    Return the checks of some groups, or all: those of this file and those that kinds declare.
 
     They come group by group.
 

@@ -1,4 +1,5 @@
-"""Check ROS 2: which ROS there is, what its middleware does to images, and the links' folder.
+"""
+Check ROS 2: which ROS there is, what its middleware does to images, and the links' folder.
 
 The folder is looked at, never made. Where it isn't there, the check tries to make one of another
 name beside it.
@@ -127,7 +128,8 @@ def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _segment(path: Path) -> int:
-    """Return the largest ``segment_size`` of a profile, 0 without one.
+    """
+    Return the largest ``segment_size`` of a profile, 0 without one.
 
     :raises OSError: it can't be read.
     :raises ElementTree.ParseError: it is no XML.
@@ -148,7 +150,8 @@ def _image(system: System, needs: Needs) -> int:
 
 
 def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check whether whole images fit into the middleware's shared memory.
+    """
+    Check whether whole images fit into the middleware's shared memory.
 
     This matters only for subscribers of plain images in other processes: frames between our own
     nodes don't go through the middleware.
@@ -284,7 +287,8 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _refusal(parent: os.PathLike[str]) -> str:
-    """Say why no folder can be made there; empty: it can.
+    """
+    Say why no folder can be made there; empty: it can.
 
     Rights alone don't tell: file systems may refuse too, and root has every right.
     """

@@ -1,4 +1,5 @@
-"""Run ``zc_doctor``: look at a vehicle before it drives, try real buffers, change nothing.
+"""
+Run ``zc_doctor``: look at a vehicle before it drives, try real buffers, change nothing.
 
 It needs neither ROS nor root. :mod:`~zc_perception.doctor.command` is what it does; that is
 imported when a signal can't hurt any more.
@@ -81,7 +82,8 @@ def _parser() -> OptionParser:
 
 
 def main(arguments: Sequence[str] | None = None, system: System | None = None) -> int:
-    """Run the console script.
+    """
+    Run the console script.
 
     0: nothing failed, 1: something did, 2: wrong use, 128 + n: signal n.
     """

@@ -1,4 +1,5 @@
-"""How a frame reaches a consumer: by the best of three ways, which are called rungs.
+"""
+How a frame reaches a consumer: by the best of three ways, which are called rungs.
 
 Read :mod:`~zc_perception.link.rungs` first: it says which rungs there are, and how a subscription
 chooses. Then follow a frame: :mod:`~zc_perception.link.endpoints.publisher` sends it, and each

@@ -1,4 +1,5 @@
-"""How an adapted publisher says that it is there.
+"""
+How an adapted publisher says that it is there.
 
 It does so by ``<topic>/_zc``, a small latched message, and by a file beside its socket. The format
 is pinned, see docs/wire.md. The file says the same as the message, for consumers which the message
@@ -45,7 +46,8 @@ _OPTIONAL = ('possible_formats', 'possible_heaps', 'possible_sizes')
 
 @dataclass(frozen=True)
 class Announcement:
-    """The JSON object of the announcement.
+    """
+    The JSON object of the announcement.
 
     :param socket: path of the shared-memory socket; empty while this publisher offers no socket.
     :param formats: ``drm-format`` strings.
@@ -72,7 +74,8 @@ class Announcement:
 
     @property
     def sensible(self) -> bool:
-        """Say whether a consumer could say HELLO there, or knows that it can't.
+        """
+        Say whether a consumer could say HELLO there, or knows that it can't.
 
         Other programs may announce anything.
         """
@@ -98,7 +101,8 @@ class Announcement:
 
     @classmethod
     def from_json(cls, text: str) -> Announcement | None:
-        """Return the announcement; ``None``: another version's, or none at all.
+        """
+        Return the announcement; ``None``: another version's, or none at all.
 
         Other programs may write to the topic.
         """
@@ -127,7 +131,8 @@ class Announcement:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """Return the texts of an optional list.
+    """
+    Return the texts of an optional list.
 
     Other programs may write anything there; the texts are only shown to people.
     """
@@ -135,7 +140,8 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def announcement_topic(topic: str) -> str:
-    """Return the topic where publishers of *topic* announce themselves.
+    """
+    Return the topic where publishers of *topic* announce themselves.
 
     :param topic: in full.
     :raises ConfigError: no ROS topic can have so long a name.
@@ -167,7 +173,8 @@ def _process(pid: int) -> str:
 
 
 def host_id() -> str:
-    """Return an id that all processes of one boot of one kernel share.
+    """
+    Return an id that all processes of one boot of one kernel share.
 
     So all containers on it share it, too. The machine's id can't be worked out from it.
     """
@@ -185,7 +192,8 @@ def _boot_id() -> str:
 
 
 def write_announcement(announcement: Announcement, topic: str, domain: int) -> None:
-    """Write the file, or replace an earlier one, in one step.
+    """
+    Write the file, or replace an earlier one, in one step.
 
     It gets the socket's group where that group may connect.
 
@@ -214,7 +222,8 @@ def write_announcement(announcement: Announcement, topic: str, domain: int) -> N
 
 
 def remove_announcement(socket: Path) -> None:
-    """Remove the file.
+    """
+    Remove the file.
 
     Idempotent.
     """
@@ -225,7 +234,8 @@ def remove_announcement(socket: Path) -> None:
 def read_announcements(
     folder: Path, topic: str, domain: int, known: Collection[str] = ()
 ) -> Iterator[Announcement]:
-    """Return announcements in *folder* of publishers that listen.
+    """
+    Return announcements in *folder* of publishers that listen.
 
     Other programs may have written the files: those that make no sense are ignored, and whether
     the right process listens is checked at the socket.

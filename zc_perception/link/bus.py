@@ -1,4 +1,5 @@
-"""The in-process link: each subscription of this process gets the same object, as it is.
+"""
+The in-process link: each subscription of this process gets the same object, as it is.
 
 :class:`InProcessBus` knows the publishers and subscriptions, which meet under a key of (context,
     resolved topic, ROS type). Registration is rare and takes locks. Publishing reads one immutable
@@ -34,7 +35,8 @@ BusKey = tuple[Hashable, str, str]
 
 @dataclass(frozen=True)
 class Granted:
-    """The slots of a publisher's pool that one subscription was promised.
+    """
+    The slots of a publisher's pool that one subscription was promised.
 
     :param holder: its name among the holders of the pool's leases; no other holder there has it.
     :param number: frames that it may hold at the same time; 0: no slot was left for it.
@@ -50,7 +52,8 @@ class Granted:
 
 @dataclass(frozen=True)
 class LinkQos:
-    """The part of a QoS profile that decides matching and queueing.
+    """
+    The part of a QoS profile that decides matching and queueing.
 
     ``depth`` ``None`` is keep-all.
     """
@@ -60,7 +63,8 @@ class LinkQos:
     transient_local: bool = False
 
     def mismatch(self, offered: LinkQos) -> str:
-        """Return the policy that prevents a match with a publisher that offers *offered*.
+        """
+        Return the policy that prevents a match with a publisher that offers *offered*.
 
         The rules are those of DDS; empty: they match.
         """
@@ -73,7 +77,8 @@ class LinkQos:
 
 @dataclass(eq=False)
 class BusSubscription(Generic[T]):
-    """A subscriber's end: its own queue, and how to wake it.
+    """
+    A subscriber's end: its own queue, and how to wake it.
 
     :param holder: its name among the holders of leases, unique in the process.
     :param notify: called after each object was queued; must not block.
@@ -101,7 +106,8 @@ class BusSubscription(Generic[T]):
     refused: int = 0
 
     def go_on(self) -> None:
-        """Get the next frame, if one waits.
+        """
+        Get the next frame, if one waits.
 
         The subscription held as many frames as it may, and has given one back.
         """
@@ -116,7 +122,8 @@ def _deliver_lease(item: Any, holder: str) -> Any:
 
 @dataclass(eq=False)
 class BusPublisher(Generic[T]):
-    """A publisher's end.
+    """
+    A publisher's end.
 
     It owns the objects of its history.
 
@@ -156,7 +163,8 @@ class BusPublisher(Generic[T]):
     _served: tuple[tuple[BusSubscription[T], str], ...] = ()
 
     def publish(self, item: T) -> None:
-        """Give every matched subscription its own object.
+        """
+        Give every matched subscription its own object.
 
         The caller keeps its lease.
 
@@ -289,7 +297,8 @@ class BusPublisher(Generic[T]):
         return tuple(subscription for subscription, _ in self._served)
 
     def misfit(self, subscription: BusSubscription[T]) -> str:
-        """Say why *subscription* must not get the objects as they are, though QoS and type match.
+        """
+        Say why *subscription* must not get the objects as they are, though QoS and type match.
 
         Empty: it may.
         """
@@ -298,7 +307,8 @@ class BusPublisher(Generic[T]):
         return self.objection(subscription.consumer)
 
     def matches(self, subscription: BusSubscription[T]) -> bool:
-        """Say whether a subscription matches here.
+        """
+        Say whether a subscription matches here.
 
         Two custom types for one ROS type don't meet here but through the message, as in REP 2007.
         """
@@ -307,7 +317,8 @@ class BusPublisher(Generic[T]):
         return fits and not self.misfit(subscription)
 
     def rematch(self, subscriptions: tuple[BusSubscription[T], ...]) -> None:
-        """Take over from the bus which subscriptions are matched from now on.
+        """
+        Take over from the bus which subscriptions are matched from now on.
 
         New ones that ask for it get the history first.
         """
@@ -349,7 +360,8 @@ def discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> bool:
 
 
 class InProcessBus:
-    """The publishers and subscriptions under each key.
+    """
+    The publishers and subscriptions under each key.
 
     It owns none of them.
 
@@ -381,7 +393,8 @@ class InProcessBus:
             self._match(key)
 
     def rest(self, key: BusKey, subscription: BusSubscription[Any], resting: bool) -> None:
-        """Let *subscription* get nothing for a while, or something again.
+        """
+        Let *subscription* get nothing for a while, or something again.
 
         What was promised to it stays.
         """
@@ -390,7 +403,8 @@ class InProcessBus:
             self._match(key)
 
     def settle(self, key: BusKey) -> None:
-        """Try again to promise slots.
+        """
+        Try again to promise slots.
 
         This is for subscriptions for which none were left, or that hold another number now.
         """
@@ -399,7 +413,8 @@ class InProcessBus:
                 publisher.settle()
 
     def remove_subscription(self, key: BusKey, subscription: BusSubscription[Any]) -> None:
-        """Unregister.
+        """
+        Unregister.
 
         A second call does nothing.
 
@@ -415,7 +430,8 @@ class InProcessBus:
             self._match(key)
 
     def _match(self, key: BusKey) -> None:
-        """Match; called with the lock held.
+        """
+        Match; called with the lock held.
 
         Publishers read their tuple without the lock, so it is replaced, never changed.
         """
@@ -442,7 +458,8 @@ class CameraEnd(Protocol):
     """A publisher of a camera's frames."""
 
     def join(self, consumer: Consumer) -> None:
-        """Let a consumer in that came after the allocation.
+        """
+        Let a consumer in that came after the allocation.
 
         Without buffers there is nothing to do: they are agreed on later.
         """
@@ -452,7 +469,8 @@ class CameraEnd(Protocol):
 
 
 class MeetingPoint:
-    """The cameras and the consumers of this process, by topic.
+    """
+    The cameras and the consumers of this process, by topic.
 
     :attr:`lock` is held while a camera or consumer comes, goes or agrees on buffers. So none is
     missed, and none leaves half-way.
@@ -472,7 +490,8 @@ class MeetingPoint:
             self._cameras.setdefault(key, []).append(camera)
 
     def remove_camera(self, key: BusKey, camera: CameraEnd) -> None:
-        """Remove a camera that has ended.
+        """
+        Remove a camera that has ended.
 
         A second call does nothing.
         """
@@ -480,7 +499,8 @@ class MeetingPoint:
             discard(self._cameras, key, camera)
 
     def add_consumer(self, key: BusKey, consumer: Consumer) -> None:
-        """Add a consumer, which takes frames from there from now on.
+        """
+        Add a consumer, which takes frames from there from now on.
 
         If a camera's buffers don't suit it, that camera's publisher says why.
         """
@@ -491,7 +511,8 @@ class MeetingPoint:
         BUS.rematch(key)
 
     def remove_consumer(self, key: BusKey, consumer: Consumer) -> None:
-        """Remove a consumer, which takes no frames any more.
+        """
+        Remove a consumer, which takes no frames any more.
 
         A second call does nothing.
         """
@@ -501,7 +522,8 @@ class MeetingPoint:
                     camera.leave(consumer)
 
     def consumers(self, key: BusKey) -> tuple[Consumer, ...]:
-        """Return the consumers that are there.
+        """
+        Return the consumers that are there.
 
         Keep :attr:`lock` while they agree.
         """

@@ -1,4 +1,5 @@
-"""Write messages as bytes: CDR in the wire format of XCDR1, little-endian.
+"""
+Write messages as bytes: CDR in the wire format of XCDR1, little-endian.
 
 Publishing bytes costs a quarter of publishing a message object, which costs an object for each of
 its fields, and then a pass over all of them. Alignment is relative to the end of the four bytes of
@@ -19,7 +20,8 @@ COUNT = struct.Struct('<I')
 
 
 def cdr_string(text: str) -> bytes:
-    """Return a string that begins at a multiple of 4.
+    """
+    Return a string that begins at a multiple of 4.
 
     What follows may have to be aligned.
     """

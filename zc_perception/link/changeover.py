@@ -1,4 +1,5 @@
-"""Tell objects that came directly from their messages, around a change between the two ways.
+"""
+Tell objects that came directly from their messages, around a change between the two ways.
 
 A subscription reads one way at a time: directly, or by messages. The same object may come both
 ways in two cases: while messages are read only to see which publisher sends them, and for 2 s
@@ -26,7 +27,8 @@ BOTH_WAYS_S = 2.0
 
 
 class Changeover:
-    """What came which way.
+    """
+    What came which way.
 
     Any thread may call it.
 
@@ -129,7 +131,8 @@ class Changeover:
             return True
 
     def is_level(self, key: Key) -> bool:
-        """Say whether a message is that of the newest object that was ignored.
+        """
+        Say whether a message is that of the newest object that was ignored.
 
         If so, nothing is on the way.
         """
@@ -148,7 +151,8 @@ class Changeover:
                 self._behind.add(header.frame_id)
 
     def _note(self, newest: dict[str, int], header: Any) -> bool:
-        """Note the newest header of a frame_id, with a limit on the number of frame_ids.
+        """
+        Note the newest header of a frame_id, with a limit on the number of frame_ids.
 
         Other programs' frame_ids take no more room than all else.
         """

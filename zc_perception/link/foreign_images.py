@@ -1,4 +1,5 @@
-"""Images in buffers of another library: where their planes are, and what they can promise.
+"""
+Images in buffers of another library: where their planes are, and what they can promise.
 
 A library exports one descriptor for an image or one for each plane, of which several may be of one
 buffer (EGL and VA-API do so). A buffer is recognised by what its descriptors refer to.
@@ -23,7 +24,8 @@ LEAST_IMAGES = 2
 
 
 class ForeignImages:
-    """Images of one layout.
+    """
+    Images of one layout.
 
     The descriptors are borrowed for the constructor and each call; buffers get duplicates of their
     own.
@@ -92,7 +94,8 @@ class ForeignImages:
             close_buffers(buffers)
 
     def identities(self, fds: Sequence[int]) -> tuple[BufferIdentity, ...]:
-        """Return the identities of one image's buffers.
+        """
+        Return the identities of one image's buffers.
 
         It costs a system call for each descriptor.
 
@@ -109,7 +112,8 @@ class ForeignImages:
         return identities
 
     def buffers(self, fds: Sequence[int]) -> Buffers:
-        """Return the buffers of one image.
+        """
+        Return the buffers of one image.
 
         :raises AllocationError: one is no buffer, or of another kind of memory than the first
             image's.
@@ -154,7 +158,8 @@ class ForeignImages:
         return tuple(made)
 
     def constraints(self, participant: str, *, slots: int) -> BufferConstraints:
-        """Return constraints that describe these images; nothing about them can be chosen.
+        """
+        Return constraints that describe these images; nothing about them can be chosen.
 
         :param slots: that their owner needs for itself.
         """
@@ -175,7 +180,8 @@ class ForeignImages:
 
 
 def _distinct(fds: Sequence[int]) -> tuple[tuple[int, ...], tuple[BufferIdentity, ...]]:
-    """Return the number of each descriptor's buffer, and the buffers.
+    """
+    Return the number of each descriptor's buffer, and the buffers.
 
     :raises AllocationError: one isn't open.
     """
@@ -201,7 +207,8 @@ def _plane_size(
     stride: int,
     buffers: Buffers,
 ) -> int:
-    """Return the size of a plane.
+    """
+    Return the size of a plane.
 
     A LINEAR plane has its rows, the last of which may be cut short. Only the vendor knows what a
     tiled plane needs.

@@ -1,4 +1,5 @@
-"""Convert frames to ``sensor_msgs/Image`` and back.
+"""
+Convert frames to ``sensor_msgs/Image`` and back.
 
 This is the last rung of the link, and each conversion is booked as a copy.
 """
@@ -75,7 +76,8 @@ def stamp_to_message(header: Header, message: Any) -> None:
 
 
 def native_encoding(fourcc: int, colorimetry: Colorimetry) -> str:
-    """Return the encoding in which a frame's own bytes mean the same in a message.
+    """
+    Return the encoding in which a frame's own bytes mean the same in a message.
 
     ``rgb8`` where there is none. A message can't say matrix and range: those of its Y'CbCr are
     BT.601 limited, those of R, G, B and of grey are full.
@@ -98,7 +100,8 @@ def why_no_message(layout: ImageLayout) -> str:
 
 
 class FrameToImage:
-    """Converts frames of any format; keeps one message, which is valid until the next call.
+    """
+    Converts frames of any format; keeps one message, which is valid until the next call.
 
     :param encoding: one of :data:`OUTPUT_ENCODINGS`. Every viewer shows rgb8; many don't show
         nv12. native is :func:`native_encoding`.
@@ -186,7 +189,8 @@ class FrameToImage:
         )
 
     def __call__(self, frame: Frame) -> Image:
-        """Return the message.
+        """
+        Return the message.
 
         With several planes, ``step`` is the first one's row; with nv12 ``data`` holds ``step *
         height * 3 / 2`` bytes.
@@ -207,7 +211,8 @@ class FrameToImage:
 
 
 class FrameToJpeg:
-    """Converts frames of any format to JPEG.
+    """
+    Converts frames of any format to JPEG.
 
     The messages have the format text that image_transport's compressed plugin reads.
 
@@ -225,7 +230,8 @@ class FrameToJpeg:
         self._picture: ToPicture | None = None
 
     def __call__(self, frame: Frame) -> CompressedImage:
-        """Return the message.
+        """
+        Return the message.
 
         :raises FormatError: the frame's format or colorimetry has no conversion.
         """
@@ -245,7 +251,8 @@ class FrameToJpeg:
 
 
 class ImageToFrame:
-    """Converts messages of plain publishers into NV12 frames in a small pool of its own.
+    """
+    Converts messages of plain publishers into NV12 frames in a small pool of its own.
 
     Alpha is ignored.
 
@@ -270,7 +277,8 @@ class ImageToFrame:
         self._window: tuple[int, int, Callable[[], object]] | None = None
 
     def limit(self, held: int, depth: int | None, on_room: Callable[[], object]) -> None:
-        """Limit the frames: up to *held* are held at a time, and up to *depth* wait besides.
+        """
+        Limit the frames: up to *held* are held at a time, and up to *depth* wait besides.
 
         ``None``: as many as are worth their memory. When more are to wait, :meth:`all_in_use` says
         that one of them has to go.
@@ -284,7 +292,8 @@ class ImageToFrame:
         self._slots = window + depth + 1
 
     def suit(self, constraints: BufferConstraints) -> None:
-        """Make frames in buffers that *constraints* take, from the next message on.
+        """
+        Make frames in buffers that *constraints* take, from the next message on.
 
         In this way a device gets dma-bufs.
         """
@@ -345,7 +354,8 @@ class ImageToFrame:
         return request.layout(), heaps
 
     def __call__(self, message: Image) -> Frame:
-        """Return the frame; the caller releases it.
+        """
+        Return the frame; the caller releases it.
 
         NV12 can't have an odd last row or column: it is cut off.
 
@@ -417,7 +427,8 @@ class ImageToFrame:
 
 
 def frame_adapter(encoding: str, ledger: CopyLedger, *, holder: str) -> TypeAdapter[Frame]:
-    """Return the adapter Frame ↔ ``sensor_msgs/Image``.
+    """
+    Return the adapter Frame ↔ ``sensor_msgs/Image``.
 
     Each endpoint has its own, which keeps that endpoint's scratch memory.
     """

@@ -42,7 +42,8 @@ _TYPE_DESCRIPTION = 'start_type_description_service'
 
 
 def refuses_guard_conditions(executor: Executor | None) -> bool:
-    """Say whether an executor refuses guard conditions, as EventsExecutor does.
+    """
+    Say whether an executor refuses guard conditions, as EventsExecutor does.
 
     EventsExecutor (``rclpy.experimental``) raises for them; wake it by ``create_task`` instead.
     """
@@ -50,7 +51,8 @@ def refuses_guard_conditions(executor: Executor | None) -> bool:
 
 
 def call_soon(executor: Executor, function: Callable[[], object]) -> None:
-    """Run *function* on the executor's thread; not at all if that is shutting down.
+    """
+    Run *function* on the executor's thread; not at all if that is shutting down.
 
     Any thread may call this. A method's object is not kept alive for it: the executor keeps tasks
     that are done until it wakes up the next time.
@@ -63,7 +65,8 @@ def call_soon(executor: Executor, function: Callable[[], object]) -> None:
 
 
 def wake_up(executor: Executor) -> None:
-    """Let the executor look at its tasks.
+    """
+    Let the executor look at its tasks.
 
     Any thread may call this.
 
@@ -73,7 +76,8 @@ def wake_up(executor: Executor) -> None:
 
 
 def trigger(guard: Any) -> None:
-    """Trigger a guard condition that may be destroyed at the same time.
+    """
+    Trigger a guard condition that may be destroyed at the same time.
 
     It is called for every frame, so it has no context manager.
     """
@@ -89,7 +93,8 @@ def _says_shut_down(error: RuntimeError) -> bool:
 
 
 def subscription_count(publisher: Any) -> int:
-    """Readers of a publisher; none once it is destroyed or ROS is shut down.
+    """
+    Readers of a publisher; none once it is destroyed or ROS is shut down.
 
     For every frame, hence not by the publisher's own method, which takes six times as long to keep
     it from being destroyed meanwhile: the call keeps the interpreter's lock, so nobody can.
@@ -105,7 +110,8 @@ def subscription_count(publisher: Any) -> int:
 
 
 def publisher_count(node: Node, topic: str) -> int:
-    """Count the publishers of a topic, by its full name.
+    """
+    Count the publishers of a topic, by its full name.
 
     The node's own method costs several times as much, because it works out the full name first.
     """
@@ -130,7 +136,8 @@ def understood(
     write: Callable[..., bytes],
     make: Callable[..., Any],
 ) -> bool:
-    """Say whether the middleware reads what *write* writes as the message that *make* makes.
+    """
+    Say whether the middleware reads what *write* writes as the message that *make* makes.
 
     Each sample is tried.
     """
@@ -150,7 +157,8 @@ def create_reader(
     qos: QoSProfile,
     **options: Any,
 ) -> Any:
-    """Make a subscription that may be destroyed while its node is spun, on any thread.
+    """
+    Make a subscription that may be destroyed while its node is spun, on any thread.
 
     By default a subscription of rclpy has an event handler. An executor that has just gathered
     what it waits for raises InvalidHandle when that handler is destroyed, and ``spin`` ends. So
@@ -163,7 +171,8 @@ def create_reader(
 
 
 def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
-    """Call *call* when a publisher or subscription of rclpy is destroyed.
+    """
+    Call *call* when a publisher or subscription of rclpy is destroyed.
 
     It is destroyed with its node, too. When *call* runs, it has already been destroyed.
     """
@@ -177,7 +186,8 @@ def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
 
 
 def bytes_of(field: Any) -> Any:
-    """Return a message's ``uint8[]`` in the CPU's memory, which NumPy can read.
+    """
+    Return a message's ``uint8[]`` in the CPU's memory, which NumPy can read.
 
     An ``array.array`` is returned as it is. From Lyrical on the field may be a
     ``rosidl_buffer.Buffer`` instead, if a reader of the topic asks for memory of a vendor's
@@ -187,7 +197,8 @@ def bytes_of(field: Any) -> Any:
 
 
 def parameter_overrides(node: Node) -> dict[str, Any]:
-    """Return what the command line and YAML files set for *node*.
+    """
+    Return what the command line and YAML files set for *node*.
 
     It is private in every version so far.
 
@@ -208,7 +219,8 @@ def _unknown_rclpy(name: str) -> str:
 
 
 def send_through(service: Any, sent: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Let an executor call *sent* with each response and its header; return the real sender.
+    """
+    Let an executor call *sent* with each response and its header; return the real sender.
 
     From Lyrical on (rclpy 10) a service has ``_send_response``, too. It isn't documented which of
     them an executor calls.
@@ -225,7 +237,8 @@ def send_through(service: Any, sent: Callable[[Any, Any], None]) -> Callable[[An
 
 
 def guard_parameter_services(node: Node) -> None:
-    """Refuse requests that rclpy can't read, such as a value of a type that doesn't exist.
+    """
+    Refuse requests that rclpy can't read, such as a value of a type that doesn't exist.
 
     What rclpy raises for such a request would end the executor.
     """
@@ -261,7 +274,8 @@ def init_without_signal_handlers(context: rclpy.Context, args: list[str] | None)
 
 
 def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], object]) -> None:
-    """Give a node of :class:`rclpy.lifecycle.LifecycleNodeMixin` its state machine and services.
+    """
+    Give a node of :class:`rclpy.lifecycle.LifecycleNodeMixin` its state machine and services.
 
     The services are the standard ones. What ``change_state`` asks for runs on a thread of its own,
     under *lock*; the executor serves other callbacks meanwhile, and ``get_state`` too. An
@@ -329,7 +343,8 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
 
 
 def _while_there(machine: Any, callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a callback that doesn't touch a machine that was destroyed.
+    """
+    Return a callback that doesn't touch a machine that was destroyed.
 
     To look at such a machine ends the process.
     """
@@ -353,7 +368,8 @@ def lifecycle_state(node: Any) -> str:
 
 
 def end_lifecycle(node: Any) -> None:
-    """Let go of the state machine's publisher and services.
+    """
+    Let go of the state machine's publisher and services.
 
     Idempotent.
 
@@ -364,7 +380,8 @@ def end_lifecycle(node: Any) -> None:
 
 
 def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfile) -> None:
-    """Declare ``qos_overrides.TOPIC.(publisher|subscription).*`` and put what is set into *qos*.
+    """
+    Declare ``qos_overrides.TOPIC.(publisher|subscription).*`` and put what is set into *qos*.
 
     rclpy does this for an endpoint that it creates with :class:`QoSOverridingOptions`. Some of
     ours are created later, or again and again.
@@ -390,7 +407,8 @@ ResponseSender = Callable[[Any], None]
 
 
 def answer_later(service: Any, take: Callable[[Any, ResponseSender], None]) -> None:
-    """Let a service's requests be answered from any thread at any time.
+    """
+    Let a service's requests be answered from any thread at any time.
 
     The executor goes on meanwhile. rclpy answers with what the callback returns: a callback that
     waits keeps the executor, a coroutine that waits makes it spin. But it calls ``send_response``
@@ -417,7 +435,8 @@ def has_logger_service() -> bool:
 
 
 def without_type_description(given: list[Parameter]) -> list[Parameter]:
-    """Return start-up parameters with which a node doesn't offer its types as a service.
+    """
+    Return start-up parameters with which a node doesn't offer its types as a service.
 
     If *given* asks for the service, it stays. rclpy never finalises that service (seen in Jazzy
     and Kilted): when a node is destroyed, the service stays in the graph, with 100 KiB of memory,

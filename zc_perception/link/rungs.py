@@ -1,4 +1,5 @@
-"""Choose the way by which the publishers of a topic reach a subscription, and what that takes.
+"""
+Choose the way by which the publishers of a topic reach a subscription, and what that takes.
 
 It is pure: endpoints ask, and it calls nothing.
 
@@ -32,7 +33,8 @@ class RemoteState(Enum):
 
 @dataclass(frozen=True)
 class LocalPublisher:
-    """An adapted publisher of this process.
+    """
+    An adapted publisher of this process.
 
     ``mismatch`` says why its QoS doesn't match; empty: it does.
 
@@ -50,7 +52,8 @@ class LocalPublisher:
 
 @dataclass(frozen=True)
 class RemotePublisher:
-    """An adapted publisher of another process that has announced itself.
+    """
+    An adapted publisher of another process that has announced itself.
 
     :param reason: what is in the way; empty while nothing is.
     :param listens: the latest attempt to connect to its socket reached a process, which may be
@@ -65,7 +68,8 @@ class RemotePublisher:
 
 @dataclass(frozen=True)
 class TopicView:
-    """The publishers on the topic.
+    """
+    The publishers on the topic.
 
     :param local: adapted publishers of this process.
     :param remote: announced ones of other processes that are still there.
@@ -92,7 +96,8 @@ class TopicView:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to do.
+    """
+    What to do.
 
     :param rung: the way in use; of direct links the worst.
     :param reason: why, for people.
@@ -113,7 +118,8 @@ class Choice:
 
 
 def choose(view: TopicView) -> Choice:
-    """Choose direct links while every publisher has one, else messages for all of them.
+    """
+    Choose direct links while every publisher has one, else messages for all of them.
 
     If some have one and others don't, the change comes once one of the others has sent something
     readable. If copies are not allowed, it never comes.

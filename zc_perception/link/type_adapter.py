@@ -1,4 +1,5 @@
-"""REP 2007 type adaptation for rclpy: the vocabulary of rclcpp's ``TypeAdapter``.
+"""
+REP 2007 type adaptation for rclpy: the vocabulary of rclcpp's ``TypeAdapter``.
 
 An adapted object goes by one of two rules. A *leased* type (:class:`Leased`;
 :class:`~zc_perception.frame.Frame` is one) gives every subscriber a lease of its own, which ends
@@ -28,7 +29,8 @@ class Leased(Protocol):
         """Whether it ends with the callback."""
 
     def deliver(self, holder: str) -> Any | None:
-        """Return another object over the same thing with a lease of its own.
+        """
+        Return another object over the same thing with a lease of its own.
 
         ``None`` when *holder* is at its quota.
         """
@@ -37,7 +39,8 @@ class Leased(Protocol):
         """Mark it as ending with the callback that it is handed to."""
 
     def release(self) -> None:
-        """Give it back.
+        """
+        Give it back.
 
         :raises BufferError: a view of its memory still exists. Then it has to end by itself;
             ``release_when_unseen`` is called if the type has that.
@@ -46,7 +49,8 @@ class Leased(Protocol):
 
 @dataclass(frozen=True)
 class TypeAdapter(Generic[CustomT]):
-    """Says how objects of a type of yours become ROS messages and come back.
+    """
+    Says how objects of a type of yours become ROS messages and come back.
 
     ::
 
@@ -94,7 +98,8 @@ class TypeAdapter(Generic[CustomT]):
         )
 
     def deliver(self, item: CustomT, holder: str) -> CustomT | None:
-        """Return for links what *holder* gets, a lease of its own or the very object.
+        """
+        Return for links what *holder* gets, a lease of its own or the very object.
 
         ``None``: it is at its quota.
         """
@@ -106,7 +111,8 @@ class TypeAdapter(Generic[CustomT]):
             item.release()  # type: ignore[attr-defined]
 
     def end(self, item: CustomT) -> BufferError | None:
-        """End for links an object that a subscriber had.
+        """
+        End for links an object that a subscriber had.
 
         If a view of its memory was kept, say so; then it ends with the last view, if its type can
         do that (``release_when_unseen``, as frames can).

@@ -1,4 +1,5 @@
-"""The steps of a frame's way that are compiled, where a C compiler was there at installation.
+"""
+The steps of a frame's way that are compiled, where a C compiler was there at installation.
 
 ``compiled`` is the module with these steps, or ``None``: then everything runs in Python. The
 Python code defines what the compiled steps have to yield, to the last bit. ``decode.h`` says what

@@ -1,4 +1,5 @@
-"""The ROS nodes, their parameters, and the programs that run them.
+"""
+The ROS nodes, their parameters, and the programs that run them.
 
 Read in this order:
 
@@ -23,7 +24,8 @@ import time
 
 
 class Startup:
-    """When each stage was reached for the first time, CLOCK_MONOTONIC ns.
+    """
+    When each stage was reached for the first time, CLOCK_MONOTONIC ns.
 
     What happens again later isn't the start.
     """

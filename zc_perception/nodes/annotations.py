@@ -1,4 +1,5 @@
-"""The inference node's ``detections/annotations``, which Foxglove draws over a picture.
+"""
+The inference node's ``detections/annotations``, which Foxglove draws over a picture.
 
 They are boxes, turned ones too, names and keypoints.
 """
@@ -27,7 +28,8 @@ _LINE, _POINT, _FONT = 2.0, 6.0, 14.0
 
 
 class AnnotationTopic:
-    """Publish annotations on the scheduler's thread, after the detections went out.
+    """
+    Publish annotations on the scheduler's thread, after the detections went out.
 
     Nothing is computed while there is no subscriber.
 
@@ -85,7 +87,8 @@ class AnnotationTopic:
     def _keypoints(
         box: PointsAnnotation, rows: Sequence[Sequence[float]]
     ) -> list[PointsAnnotation]:
-        """Return all keypoints in the model's order, and lines between those of people.
+        """
+        Return all keypoints in the model's order, and lines between those of people.
 
         Each point has a colour whose alpha is its score.
         """

@@ -23,7 +23,8 @@ _REQUESTS = QoSProfile(depth=200)
 
 
 class TriggerService:
-    """Answers from a thread of its own, which lives as long as the black box.
+    """
+    Answers from a thread of its own, which lives as long as the black box.
 
     Triggers are written one after the other, each with what came until it was called.
     """

@@ -1,4 +1,5 @@
-"""A camera's own controls (brightness, exposure, ...) as parameters ``controls.NAME``.
+"""
+A camera's own controls (brightness, exposure, ...) as parameters ``controls.NAME``.
 
 Their ranges are the driver's.
 """
@@ -41,7 +42,8 @@ class _Telling(threading.local):
 
 
 class CameraControls:
-    """Declare a parameter for each control of a camera that comes, and set what the user set.
+    """
+    Declare a parameter for each control of a camera that comes, and set what the user set.
 
     When the camera comes back, the values are set again.
     """
@@ -66,7 +68,8 @@ class CameraControls:
         node.add_on_set_parameters_callback(self._on_set)
 
     def attach(self, camera: Camera) -> None:
-        """Set what is wanted, then declare all controls, or show their values of now.
+        """
+        Set what is wanted, then declare all controls, or show their values of now.
 
         If the camera doesn't have a control, or the driver refuses a value, that is a warning.
 
@@ -102,7 +105,8 @@ class CameraControls:
             )
 
     def detach(self) -> None:
-        """Note that the camera goes: from here on nothing uses it.
+        """
+        Note that the camera goes: from here on nothing uses it.
 
         Until it is back, setting a control is refused.
         """
@@ -124,7 +128,8 @@ class CameraControls:
         return SetParametersResult(successful=True)
 
     def _set(self, wanted: Mapping[str, Any]) -> None:
-        """Set all values, or none.
+        """
+        Set all values, or none.
 
         The driver is asked even for a value that was set before: another program may have changed
         it.
@@ -160,7 +165,8 @@ class CameraControls:
                 call_soon(self._node.executor, lambda name=name: self._show(name))
 
     def _show(self, name: str) -> None:
-        """Make the parameter say what is in force.
+        """
+        Make the parameter say what is in force.
 
         ROS doesn't let read-only parameters change; :meth:`values` has them.
         """
@@ -194,7 +200,8 @@ class CameraControls:
 
 
 def _set_all(camera: Camera, wanted: Mapping[str, Any]) -> dict[str, ZcError]:
-    """Set values in any order that the driver takes; return why it refused the others.
+    """
+    Set values in any order that the driver takes; return why it refused the others.
 
     Whether one value may be set depends on others: no exposure time under automatic exposure. So
     the refused ones are tried again as long as that helps.

@@ -50,7 +50,8 @@ def _package_folder(name: str) -> str:
 
 
 def calibration_store(values: Mapping[str, Any], node: str) -> CameraInfoStore:
-    """Return the place of the calibration that the parameters name.
+    """
+    Return the place of the calibration that the parameters name.
 
     :param values: of the capture node.
     :param node: the full name of the camera's node.

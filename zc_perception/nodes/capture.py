@@ -70,7 +70,8 @@ def _check_frame_id(frame_id: str) -> None:
 
 
 def _check_room(qos: QoSProfile, slots: int) -> None:
-    """Check that late readers leave the camera enough slots.
+    """
+    Check that late readers leave the camera enough slots.
 
     ``image_raw`` may keep frames for late readers, and each takes one of the camera's *slots*.
     """
@@ -84,7 +85,8 @@ def _check_room(qos: QoSProfile, slots: int) -> None:
 
 
 class CameraFactory:
-    """Opens the camera that the parameters describe, as often as needed.
+    """
+    Opens the camera that the parameters describe, as often as needed.
 
     :param options: with the node's parameters. Their clock makes all stamps, so that these go on
         increasing over a loss.
@@ -104,14 +106,16 @@ class CameraFactory:
 
     @property
     def slow(self) -> bool:
-        """Whether opening takes so long that no caller should wait for it.
+        """
+        Whether opening takes so long that no caller should wait for it.
 
         :meth:`check` says meanwhile what can't work at all.
         """
         return self._kind().SLOW
 
     def check(self) -> None:
-        """Check what can be known without opening anything.
+        """
+        Check what can be known without opening anything.
 
         :raises ConfigError: the parameters don't go together, or name a pipeline that can't be
             made.
@@ -121,7 +125,8 @@ class CameraFactory:
         kind.try_out(self._options)
 
     def open(self, identity: str) -> Camera:  # noqa: A003
-        """Open the camera.
+        """
+        Open the camera.
 
         :param identity: that of the camera which was lost, to find where it is now; empty: the
             camera that the parameters name.
@@ -145,7 +150,8 @@ class CameraFactory:
 
 
 class CaptureNode(PerceptionNode):
-    """Publishes ``image_raw`` (type-adapted) and ``camera_info``.
+    """
+    Publishes ``image_raw`` (type-adapted) and ``camera_info``.
 
     If a camera can't be opened yet, or goes away, the node waits for it; diagnostics say what is
     wrong. What waiting can't mend is an error at once.
@@ -395,7 +401,8 @@ class CaptureNode(PerceptionNode):
         )
 
     def now_ns(self) -> int:
-        """Return the ROS clock in ns.
+        """
+        Return the ROS clock in ns.
 
         Unless a simulation drives it, that is the system's clock, which costs less to read.
         """
@@ -404,7 +411,8 @@ class CaptureNode(PerceptionNode):
 
     @property
     def camera(self) -> Camera:
-        """The camera that is open.
+        """
+        The camera that is open.
 
         :raises CameraLostError: none is.
         """
@@ -417,7 +425,8 @@ class CaptureNode(PerceptionNode):
         return camera
 
     def _renew(self) -> Renewal:
-        """Return whether to agree on other buffers now.
+        """
+        Return whether to agree on other buffers now.
 
         On the camera's thread, between two frames.
         """
@@ -483,7 +492,8 @@ class CaptureNode(PerceptionNode):
             self.frame_log.describe(lambda: self._facts(server.peers()))
 
     def _facts(self, peers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return the facts for the frame log: camera, pool and consumers.
+        """
+        Return the facts for the frame log: camera, pool and consumers.
 
         Without a camera, they are what is known without one.
         """
@@ -585,7 +595,8 @@ class CaptureNode(PerceptionNode):
         return self.supervisor.finished
 
     def progress(self) -> int | None:
-        """Frames that the camera has had, whatever became of them.
+        """
+        Frames that the camera has had, whatever became of them.
 
         ``None`` while the node waits for the camera, because recordings have pauses.
         """
@@ -622,7 +633,8 @@ class CaptureNode(PerceptionNode):
         )  # fmt: skip
 
     def collect_diagnostics(self) -> list[Status]:
-        """Return the parts of the diagnostics.
+        """
+        Return the parts of the diagnostics.
 
         They are state, camera, pool, clock, link, copies, latencies, calibration, negotiation and
         controls; for a side of a pair also the pairs.

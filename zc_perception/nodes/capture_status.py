@@ -205,7 +205,8 @@ NEGOTIATION = Part(
 
 @dataclass(frozen=True)
 class CaptureInterval:
-    """What came within the last seconds.
+    """
+    What came within the last seconds.
 
     :param rate: good frames per second; the counts are those of :class:`CameraStatistics`.
     :param pace: share of the target rate, over a stretch of streaming that is long enough to
@@ -258,7 +259,8 @@ class CaptureCounters:
         )
 
     def look(self, target: float) -> CaptureInterval:
-        """Return what came lately.
+        """
+        Return what came lately.
 
         :param target: frames per second that a streaming camera should give; 0: there is none, or
             it doesn't stream.
@@ -286,7 +288,8 @@ def camera_status(
     started: bool,
     paced: bool = True,
 ) -> Status:
-    """Say whether it streams at its rate, and what was lost lately.
+    """
+    Say whether it streams at its rate, and what was lost lately.
 
     :param paced: whether it should keep its rate; else its consumers set the pace.
     """
@@ -353,7 +356,8 @@ def negotiation_status(
     renewals: int = 0,
     pause_s: float = 0.0,
 ) -> Status:
-    """Say what was agreed on, why, and what became of each participant.
+    """
+    Say what was agreed on, why, and what became of each participant.
 
     :param disagreement: why there is no agreement; empty: it was not tried yet.
     :param waits: whether a camera is still to come, of which part ``camera`` tells.
@@ -442,7 +446,8 @@ def _pool_values(found: PoolStatistics, pool: BufferPool, heap: str) -> dict[str
 
 
 def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: int) -> Status:
-    """Compare the driver's clock with the ROS clock.
+    """
+    Compare the driver's clock with the ROS clock.
 
     :param ros_now_ns: the ROS clock's time; 0 if a simulation drives it and has never told it.
     """

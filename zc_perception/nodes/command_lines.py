@@ -1,4 +1,5 @@
-"""The options of the programs that run nodes, and what ``--help`` says about them.
+"""
+The options of the programs that run nodes, and what ``--help`` says about them.
 
 It imports no ROS, because ``--help`` must not need it.
 """
@@ -161,7 +162,8 @@ _NAMESPACE = re.compile(f'{_PART}(/{_PART})*')
 
 
 def check_namespace(name: str, where: str) -> None:
-    """Refuse what can't be a namespace.
+    """
+    Refuse what can't be a namespace.
 
     :param name: relative, without a slash at its begin or end.
     """

@@ -1,4 +1,5 @@
-"""The nodes as components, which any container can build and spin.
+"""
+The nodes as components, which any container can build and spin.
 
 A container builds them with ``rclpy.node.Node``'s own arguments. Each starts by itself as soon as
 an executor spins it (parameter ``autostart``). Nothing has to wire them: a consumer and the camera
@@ -25,7 +26,8 @@ _SOON_S = 0.001
 
 
 class SelfStarting(PerceptionNode):
-    """Starts when it is spun, on a thread of its own, so that other components need not wait.
+    """
+    Starts when it is spun, on a thread of its own, so that other components need not wait.
 
     Parameters that no node of the package has are a warning here: a launch file's global
     parameters, and a file's section for all nodes (``/**``), reach every component, also those

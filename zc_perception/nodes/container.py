@@ -1,4 +1,5 @@
-"""Load, unload and list Python components, as rclcpp's container does C++ ones.
+"""
+Load, unload and list Python components, as rclcpp's container does C++ ones.
 
 The programs are ``component_container`` and ``component_container_mt``; :func:`run` runs them.
 :class:`ComponentManager` answers ``ros2 component`` and launch files.
@@ -103,7 +104,8 @@ _PAUSE_S = 0.05
 
 
 class ContainerExecutor(Executor):
-    """Spins nodes on its own daemon threads.
+    """
+    Spins nodes on its own daemon threads.
 
     One thread at a time waits for work, and then does it.
 
@@ -158,7 +160,8 @@ class ContainerExecutor(Executor):
             self._on_end()
 
     def spin_once(self, timeout_sec: float | None = None) -> None:
-        """Wait for one callback and run it. What it raises goes to ``on_error``.
+        """
+        Wait for one callback and run it. What it raises goes to ``on_error``.
 
         :raises ExternalShutdownException: the context was shut down.
         """
@@ -203,7 +206,8 @@ class ContainerExecutor(Executor):
         return bool(super().add_node(node))
 
     def leave(self, node: Node, timeout_s: float) -> bool:
-        """Remove *node*, and wait for its callbacks that run; return whether none is left.
+        """
+        Remove *node*, and wait for its callbacks that run; return whether none is left.
 
         None of these callbacks may call this.
         """
@@ -227,7 +231,8 @@ class ContainerExecutor(Executor):
 
 
 class LoadError(ZcError):
-    """A component can't be loaded.
+    """
+    A component can't be loaded.
 
     The message is the answer to the client, in rclcpp's words where rclcpp has some: clients may
     compare.
@@ -241,7 +246,8 @@ class LoadError(ZcError):
 
 
 def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> EntryPoint:
-    """Return the entry point for *plugin* of *package*.
+    """
+    Return the entry point for *plugin* of *package*.
 
     :param entries: those of :data:`GROUP`; of several with one name the first counts, as it is the
         first on the path.
@@ -274,7 +280,8 @@ def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> Ent
 
 
 def load_class(package: str, plugin: str) -> type[Node]:
-    """Return the component's class.
+    """
+    Return the component's class.
 
     Its module is imported now.
 
@@ -299,7 +306,8 @@ def construct(
     context: rclpy.Context,
     warn: Callable[[str], object],
 ) -> Node:
-    """Make the component as *request* asks.
+    """
+    Make the component as *request* asks.
 
     If its constructor fails, the node that it has begun leaves the graph.
 
@@ -393,7 +401,8 @@ class _Loaded:
 
 
 class ComponentManager(Node):
-    """The container's node.
+    """
+    The container's node.
 
     It owns the components, from their load until their unload.
 
@@ -531,7 +540,8 @@ class ComponentManager(Node):
         return True
 
     def _end(self, node: Node, name: str) -> None:
-        """Do the steps of an end, see the class.
+        """
+        Do the steps of an end, see the class.
 
         A step that fails doesn't stop the later ones.
         """
@@ -576,7 +586,8 @@ class ComponentManager(Node):
         return response
 
     def on_callback_error(self, node: Node | None, error: BaseException) -> None:
-        """Report that a component's callback has raised; repeat the same error only now and then.
+        """
+        Report that a component's callback has raised; repeat the same error only now and then.
 
         :param node: the component; ``None`` for a task of the executor, which belongs to no node.
         """
@@ -595,7 +606,8 @@ class ComponentManager(Node):
         )
 
     def close(self, timeout_s: float) -> bool:
-        """Unload everything within *timeout_s*; return whether all have ended.
+        """
+        Unload everything within *timeout_s*; return whether all have ended.
 
         The last loaded component goes first; none waits for another. Loads that come now are
         refused.
@@ -650,7 +662,8 @@ def limit_heaps() -> None:
 
 
 def _return_memory() -> None:
-    """Free what nothing refers to any more, and give unused memory back to the system.
+    """
+    Free what nothing refers to any more, and give unused memory back to the system.
 
     It takes about 50 ms.
 
@@ -674,7 +687,8 @@ _EXECUTOR_ENDS_S = 0.2
 
 
 def run(program: str, *, multi_threaded: bool) -> int:
-    """Run until a signal; return the exit code.
+    """
+    Run until a signal; return the exit code.
 
     0 after a signal, :data:`EXIT_USAGE` with one line for a ROS argument that is wrong, 1 for a
     bug.

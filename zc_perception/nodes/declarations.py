@@ -1,4 +1,5 @@
-"""The parameters of every node, except those of the kinds that it chooses among.
+"""
+The parameters of every node, except those of the kinds that it chooses among.
 
 The kinds' own classes declare these. This file needs no ROS. Values that a declaration allows but
 that can't work are refused by the ``CHECKS`` and ``check_together`` of the node's class.
@@ -21,7 +22,8 @@ from zc_perception.pixel.image_encodings import OUTPUT_ENCODINGS
 
 
 class NodeSpecs:
-    """Iterate over it to get each parameter once, the node's own first.
+    """
+    Iterate over it to get each parameter once, the node's own first.
 
     Iterating imports the kinds; nothing does so before.
 
@@ -38,7 +40,8 @@ class NodeSpecs:
         self.kinds = kinds
 
     def __iter__(self) -> Iterator[ParameterSpec]:
-        """Yield each parameter once.
+        """
+        Yield each parameter once.
 
         :raises ConfigError: a kind's parameter has the name of one of the node's own, or of
             another kind's that is not the same.
@@ -62,7 +65,8 @@ class NodeSpecs:
         return () if self.kinds is None else self.kinds.declared.broken
 
     def unread(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return parameters that have no effect, with a sentence for each.
+        """
+        Return parameters that have no effect, with a sentence for each.
 
         These are parameters among *values* that the chosen kind doesn't read and that aren't at
         their default.

@@ -1,4 +1,5 @@
-"""``zc_demo``: its options, and checks of what would go wrong later.
+"""
+``zc_demo``: its options, and checks of what would go wrong later.
 
 :mod:`~zc_perception.nodes.demo_run` is what it does.
 """
@@ -112,7 +113,8 @@ def option_parser() -> OptionParser:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Refuse options that can't be meant, and fill in those that depend on others.
+    """
+    Refuse options that can't be meant, and fill in those that depend on others.
 
     :raises ConfigError: an option can't be used, or has no effect.
     """

@@ -1,4 +1,5 @@
-"""Run the whole graph for a while, watch its topics as a plain subscriber would, and report.
+"""
+Run the whole graph for a while, watch its topics as a plain subscriber would, and report.
 
 This is what ``zc_demo`` does, see :mod:`~zc_perception.nodes.demo`.
 """
@@ -99,7 +100,8 @@ class Truth:
                 self._recent.popitem(last=False)
 
     def boxes_iou_min(self, stamp: int) -> float | None:
-        """Return the smallest IoU between a box of that frame and its best true object.
+        """
+        Return the smallest IoU between a box of that frame and its best true object.
 
         Only objects of the box's class count; ``None`` without truth.
         """
@@ -120,7 +122,8 @@ class Truth:
 
 
 class Watcher(Node):
-    """A plain subscriber: it knows only standard messages.
+    """
+    A plain subscriber: it knows only standard messages.
 
     It keeps the annotated picture on which the detector was surest. If there are pictures with at
     least :data:`_ENOUGH_BOXES` boxes, only these count; among them the one whose lowest score is

@@ -1,4 +1,5 @@
-"""How the nodes use the links.
+"""
+How the nodes use the links.
 
 That is: parameters that say what is allowed, the publisher's server, and what diagnostics show.
 """
@@ -161,7 +162,8 @@ def subscribe_frames(
     constraints: BufferConstraints | None = None,
     slow: TooSlow | None = None,
 ) -> AdaptedSubscription[Frame]:
-    """Make a subscription of ``image_raw`` as the node's parameters allow.
+    """
+    Make a subscription of ``image_raw`` as the node's parameters allow.
 
     :param held: frames that the node holds at the same time.
     :param constraints: what the node needs of the buffers; ``None``: the caller says it later,
@@ -191,7 +193,8 @@ def subscribe_frames(
 def subscription_status(
     subscription: AdaptedSubscription[Frame], errors: RecentCount, untaken: str = ''
 ) -> Status:
-    """Report the rung, why it was chosen, and what it cost.
+    """
+    Report the rung, why it was chosen, and what it cost.
 
     :param errors: remembers, from look to look, messages that could not be converted.
     :param untaken: why the accelerator takes none of the frames; empty: it takes them.
@@ -260,7 +263,8 @@ def user_ids(names: Sequence[str]) -> list[int]:
 
 
 class FrameServer:
-    """A publisher's end of the links to other processes, as the node's parameters allow.
+    """
+    A publisher's end of the links to other processes, as the node's parameters allow.
 
     ``server`` is ``None`` where they allow none.
 

@@ -1,4 +1,5 @@
-"""``gstreamer_node``: a GStreamer pipeline over the camera's frames.
+"""
+``gstreamer_node``: a GStreamer pipeline over the camera's frames.
 
 H.264 that comes out of the pipeline goes to topics.
 """
@@ -85,7 +86,8 @@ GSTREAMER = Part(
 
 
 class GStreamerNode(PerceptionNode):
-    """Subscribes to ``image_raw`` and hands each frame to a pipeline, in its own memory.
+    """
+    Subscribes to ``image_raw`` and hands each frame to a pipeline, in its own memory.
 
     If the pipeline ends in an appsink called ``zc_sink``, its H.264 goes out on
     ``image_raw/foxglove`` and ``image_raw/ffmpeg``. Frames then go in only while there is a

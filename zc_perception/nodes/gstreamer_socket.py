@@ -44,7 +44,8 @@ UNIXFD = Part(
 
 
 def socket_path(named: str) -> Path | None:
-    """Return the path that parameter ``unixfd`` gives the socket; ``None``: there is none.
+    """
+    Return the path that parameter ``unixfd`` gives the socket; ``None``: there is none.
 
     :raises ConfigError: it names a variable or a user that isn't known here, or isn't a whole
         path.
@@ -61,7 +62,8 @@ def socket_path(named: str) -> Path | None:
 
 
 class GStreamerSocket:
-    """One camera's socket for ``unixfdsrc``, as the node's parameters say.
+    """
+    One camera's socket for ``unixfdsrc``, as the node's parameters say.
 
     It takes part in the agreement on buffers with one window.
 

@@ -64,7 +64,8 @@ _EARLY = 0.125
 def select_accelerator(
     values: Mapping[str, Any], ledger: CopyLedger, factory: Callable[[], Accelerator] | None
 ) -> Selection:
-    """Open the accelerator that the parameters name, or *factory*'s, with the model loaded.
+    """
+    Open the accelerator that the parameters name, or *factory*'s, with the model loaded.
 
     :param values: the values of now, also when the accelerator is opened again.
     :raises ZcError: model or accelerator can't be used.
@@ -99,7 +100,8 @@ class InferenceStream:
         self.to_message = detections_writer(len(self.manifest.classes))
 
     def hot_threads(self) -> Sequence[threading.Thread]:
-        """Return the threads that frames go through.
+        """
+        Return the threads that frames go through.
 
         The scheduler's thread opens an accelerator that was lost: its new threads inherit CPUs and
         priority, as every thread does from the one that starts it.
@@ -107,7 +109,8 @@ class InferenceStream:
         return [self.scheduler.thread, *self.scheduler.accelerator.hot_threads()]
 
     def close(self) -> None:
-        """End it.
+        """
+        End it.
 
         If a call of the accelerator never returns, only the accelerator stays.
         """
@@ -118,7 +121,8 @@ class InferenceStream:
 
 
 class Pace:
-    """Lets a number of frames per second through, always the newest.
+    """
+    Lets a number of frames per second through, always the newest.
 
     One thread asks.
     """
@@ -148,7 +152,8 @@ class Pace:
 
 
 class ClassFilter:
-    """The classes that are published.
+    """
+    The classes that are published.
 
     :param wanted: names or indices; none: all.
     :raises ConfigError: one that the model doesn't have.
@@ -182,7 +187,8 @@ class ClassFilter:
 
 
 def check_classes(values: Mapping[str, Any]) -> None:
-    """Check that the model exists and can do what the parameters ask.
+    """
+    Check that the model exists and can do what the parameters ask.
 
     It has the wanted classes on an accelerator that may run it, and can run in tiles if it shall.
     """
@@ -344,7 +350,8 @@ class Stage(Protocol):
     """A stage that makes something else of boxes than ``detections``."""
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """Take what was found in a frame, after it was published.
+        """
+        Take what was found in a frame, after it was published.
 
         On the hot path.
         """
@@ -354,7 +361,8 @@ class Stage(Protocol):
 
 
 class InferenceNode(PerceptionNode):
-    """Subscribes to ``image_raw`` (type-adapted), publishes ``detections`` and ``label_info``.
+    """
+    Subscribes to ``image_raw`` (type-adapted), publishes ``detections`` and ``label_info``.
 
     ``label_info`` is latched; service ``~/enable`` switches detection on and off.
 
@@ -420,7 +428,8 @@ class InferenceNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """Open accelerator and model, and make the subscription.
+        """
+        Open accelerator and model, and make the subscription.
 
         The subscription takes nothing before the node is active.
         """
@@ -456,7 +465,8 @@ class InferenceNode(PerceptionNode):
         subscription.take_part(self._consumer())
 
     def _open_stages(self, stream: InferenceStream) -> None:
-        """Open the stages that use boxes.
+        """
+        Open the stages that use boxes.
 
         Each is imported only where it is wanted, as its messages cost time at each start.
         """
@@ -540,7 +550,8 @@ class InferenceNode(PerceptionNode):
 
     @property
     def accelerator(self) -> Accelerator:
-        """The accelerator in use.
+        """
+        The accelerator in use.
 
         It is another one after the device was lost.
         """
@@ -622,7 +633,8 @@ class InferenceNode(PerceptionNode):
         )
 
     def _consumer(self) -> Consumer:
-        """Return the accelerator as a participant in the camera's buffers.
+        """
+        Return the accelerator as a participant in the camera's buffers.
 
         It holds the frames in flight and the one that waits.
         """
@@ -783,7 +795,8 @@ class InferenceNode(PerceptionNode):
 
 
 class InferenceStatus:
-    """What diagnostics say about an inference node.
+    """
+    What diagnostics say about an inference node.
 
     That is: its link, its accelerator, the rate of its detections, latencies, copies.
 
@@ -812,7 +825,8 @@ class InferenceStatus:
         self._worst: Late | None = None
 
     def lost(self, error: Exception) -> None:
-        """Note that a frame has no result.
+        """
+        Note that a frame has no result.
 
         Any thread.
         """
@@ -825,7 +839,8 @@ class InferenceStatus:
         self._node.warn_once([] if stream is None else stream.scheduler.accelerator.notices())
 
     def collect(self) -> list[Status]:
-        """Return link, accelerator, detections, latencies and copies.
+        """
+        Return link, accelerator, detections, latencies and copies.
 
         The first three only while there are an accelerator and a subscription.
         """
@@ -1031,7 +1046,8 @@ class InferenceStatus:
 
 
 def first_found(found: Detections, names: Sequence[str]) -> str:
-    """Return what the first boxes show, in words for a person who has just started it.
+    """
+    Return what the first boxes show, in words for a person who has just started it.
 
     In the message classes are numbers.
     """

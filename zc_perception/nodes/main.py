@@ -1,4 +1,5 @@
-"""The console scripts that run nodes.
+"""
+The console scripts that run nodes.
 
 They import what they need when a signal can't hurt any more, and ``--help`` needs no ROS.
 """

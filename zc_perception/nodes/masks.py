@@ -1,4 +1,5 @@
-"""The inference node's ``detections/masks``: which pixel belongs to which detection.
+"""
+The inference node's ``detections/masks``: which pixel belongs to which detection.
 
 They are published while there is a subscriber.
 """
@@ -27,7 +28,8 @@ TOPIC = 'detections/masks'
 
 
 class MaskTopic:
-    """Paint into one message again and again.
+    """
+    Paint into one message again and again.
 
     This runs on the scheduler's thread, after the detections went out.
 

@@ -1,4 +1,5 @@
-"""Detections as ``vision_msgs``: as a message, or as the bytes of one, without a message object.
+"""
+Detections as ``vision_msgs``: as a message, or as the bytes of one, without a message object.
 
 Most fields of a message never change. :class:`DetectionsCdr` lays out once everything that doesn't
 change, and puts six numbers per detection in between, see :mod:`~zc_perception.link.cdr`.
@@ -38,7 +39,8 @@ _NO_ID = _ONE + b'\0'
 
 
 class DetectionsWriter:
-    """Fills one message again and again.
+    """
+    Fills one message again and again.
 
     Building the nested Python objects anew would cost more than everything else in publishing.
     """
@@ -56,7 +58,8 @@ class DetectionsWriter:
         return self._spare[index]
 
     def write(self, header: Header, detections: Detections) -> Detection2DArray:
-        """Return the message, valid until the next call.
+        """
+        Return the message, valid until the next call.
 
         It has the whole header of the frame. Boxes are centre, angle and size in source-image
         pixels; ``class_id`` is a decimal string.
@@ -112,7 +115,8 @@ class DetectionsCdr:
         self._use_frame('')
 
     def _use_frame(self, frame_id: str) -> None:
-        """Lay out what is between a header and the numbers.
+        """
+        Lay out what is between a header and the numbers.
 
         It depends on the length of the header's frame id, but only by its alignment.
         """
@@ -132,7 +136,8 @@ class DetectionsCdr:
         return text + bytes(-(begin + len(text)) % 8)
 
     def write(self, header: Header, detections: Detections) -> bytes:
-        """Serialise the same message as :meth:`DetectionsWriter.write` makes.
+        """
+        Serialise the same message as :meth:`DetectionsWriter.write` makes.
 
         :raises struct.error: the stamp is beyond what ``builtin_interfaces/Time`` can say.
         """
@@ -167,7 +172,8 @@ class DetectionsCdr:
 
 
 def _samples() -> list[tuple[Header, Detections]]:
-    """Yield messages for the test of the bytes.
+    """
+    Yield messages for the test of the bytes.
 
     They have every remainder of 8 in the length of the frame id, class ids and ids of all lengths
     that alignment tells apart, and also no detections.
@@ -199,7 +205,8 @@ def _samples() -> list[tuple[Header, Detections]]:
 
 
 def cdr_is_understood(write: Write) -> bool:
-    """Say whether the middleware reads the bytes as exactly the message that *write* makes.
+    """
+    Say whether the middleware reads the bytes as exactly the message that *write* makes.
 
     It doesn't with another version of ``vision_msgs``.
 
@@ -211,7 +218,8 @@ def cdr_is_understood(write: Write) -> bool:
 def detections_writer(
     num_classes: int,
 ) -> Callable[[Header, Detections], Detection2DArray | bytes]:
-    """Return the function that turns a frame's detections into what ``Publisher.publish`` takes.
+    """
+    Return the function that turns a frame's detections into what ``Publisher.publish`` takes.
 
     These are serialised bytes where the middleware understands them correctly, else a message that
     is valid until the next call.

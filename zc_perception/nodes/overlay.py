@@ -82,7 +82,8 @@ OVERLAY = Part(
 
 
 class OverlayNode(PerceptionNode):
-    """Subscribes to frames and detections; publishes ``detections/image`` with the boxes drawn in.
+    """
+    Subscribes to frames and detections; publishes ``detections/image`` with the boxes drawn in.
 
     It reads ``image_raw`` (type-adapted), ``detections`` and ``label_info``; it publishes
     ``detections/image`` as bgr8, and ``detections/image/compressed``.
@@ -324,7 +325,8 @@ class OverlayNode(PerceptionNode):
         self.failed += 1
 
     def _draw_newest(self, history: PictureHistory, detections: deque[Detection2DArray]) -> None:
-        """Draw the newest detections whose picture is here.
+        """
+        Draw the newest detections whose picture is here.
 
         Older ones are out of date, newer ones wait for their picture.
         """

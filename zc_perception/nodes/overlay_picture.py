@@ -45,7 +45,8 @@ _BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
 
 @dataclass(frozen=True)
 class ReducedPicture:
-    """A frame, reduced, as NV12 planes.
+    """
+    A frame, reduced, as NV12 planes.
 
     :param captured_ns: CLOCK_MONOTONIC, when the camera had the frame.
     """
@@ -58,7 +59,8 @@ class ReducedPicture:
 
 
 class PictureHistory:
-    """Reduced copies of the last frames.
+    """
+    Reduced copies of the last frames.
 
     They are copies, because a viewer must not hold the camera's slots while a slow model computes.
     One thread keeps and takes; :attr:`scale` may be set by any, for frames that come from then on.
@@ -80,7 +82,8 @@ class PictureHistory:
         return len(self._pictures)
 
     def keep(self, frame: Frame) -> int:
-        """Copy *frame*, reduced; return the number of bytes that were read.
+        """
+        Copy *frame*, reduced; return the number of bytes that were read.
 
         :raises FormatError: its format or its colorimetry has no conversion.
         :raises ZcError: it can't be mapped.
@@ -125,7 +128,8 @@ class PictureHistory:
         return stamp in self._pictures
 
     def take(self, stamp: int) -> ReducedPicture | None:
-        """Return the picture of that frame, valid until the next :meth:`keep`.
+        """
+        Return the picture of that frame, valid until the next :meth:`keep`.
 
         It and everything older is forgotten.
         """
@@ -148,7 +152,8 @@ class PictureHistory:
 
 @dataclass(frozen=True)
 class LabelledBox:
-    """A box in pixels of the frame.
+    """
+    A box in pixels of the frame.
 
     It has its class, its score, its track's id if there is one, and the angle by which it is
     turned about its centre. If all its numbers are finite, it can be drawn wherever it is.
@@ -268,7 +273,8 @@ class Painter:
         corner: tuple[int, int, int, int],
         colour: Colour,
     ) -> None:
-        """Write a box's label above the box, or where there is room.
+        """
+        Write a box's label above the box, or where there is room.
 
         That is below its upper edge, or below the box. Where there is no room it is left out,
         because it would hide another label that is more certain.

@@ -1,4 +1,5 @@
-"""The overlay's layers of masks and of keypoints.
+"""
+The overlay's layers of masks and of keypoints.
 
 They are drawn where their topics have a message for exactly that frame.
 """
@@ -28,7 +29,8 @@ Scale = tuple[float, float]
 
 
 class Layer(ABC):
-    """Keeps the last messages of a topic that is published beside the detections.
+    """
+    Keeps the last messages of a topic that is published beside the detections.
 
     :param came: called when a message came.
     """

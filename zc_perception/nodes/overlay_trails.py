@@ -18,7 +18,8 @@ _MOST = 512
 
 
 class Trails:
-    """Remember the centres of boxes with an id for two seconds, and draw them as lines.
+    """
+    Remember the centres of boxes with an id for two seconds, and draw them as lines.
 
     One thread uses it.
     """
@@ -35,7 +36,8 @@ class Trails:
         stamp_ns: int,
         line: int,
     ) -> None:
-        """Draw the trails of those *boxes* that have an id.
+        """
+        Draw the trails of those *boxes* that have an id.
 
         :param stamp_ns: of the frame; trails from before a jump of time are forgotten.
         """

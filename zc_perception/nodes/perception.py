@@ -23,7 +23,8 @@ Overrides = Mapping[str, Mapping[str, Any]]
 
 
 class PerceptionGraph:
-    """The three nodes of one camera, wired: capture allocates what the accelerator can import.
+    """
+    The three nodes of one camera, wired: capture allocates what the accelerator can import.
 
     :param overrides: start-up parameters by node name (``capture``, ``inference``, ``overlay``),
         besides those of the command line.
@@ -92,7 +93,8 @@ class PerceptionGraph:
 def perception_nodes(
     context: rclpy.Context, cameras: Sequence[str], check: Callable[[], None]
 ) -> Sequence[PerceptionNode]:
-    """Make the nodes of several cameras in one process, or those of the only one.
+    """
+    Make the nodes of several cameras in one process, or those of the only one.
 
     Each camera is in the namespace of its name.
 
@@ -106,7 +108,8 @@ def perception_nodes(
 
 
 def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[PerceptionNode]:
-    """Make the nodes of two cameras whose frames are pairs.
+    """
+    Make the nodes of two cameras whose frames are pairs.
 
     Their namespaces are ``left`` and ``right``, below the program's own if it has one.
 
@@ -125,7 +128,8 @@ def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[
 
 
 def _program_namespace(context: rclpy.Context) -> str:
-    """Return the namespace that the command line gives to all nodes; only a node knows it.
+    """
+    Return the namespace that the command line gives to all nodes; only a node knows it.
 
     Other arguments are left to the nodes that they are for.
     """

@@ -1,4 +1,5 @@
-"""What the package's nodes have in common: parameters, and a life in the states of a managed node.
+"""
+What the package's nodes have in common: parameters, and a life in the states of a managed node.
 
 Transitions that others ask for (``ros2 lifecycle``, a manager) run on a thread of their own, one
 at a time: to open a camera, load a model or wait for a thread's end takes up to seconds. Meanwhile
@@ -73,7 +74,8 @@ LIFECYCLE = Part(
 
 
 class _WholeOrNothing(type):
-    """Let a node whose constructor fails leave nothing in the ROS graph.
+    """
+    Let a node whose constructor fails leave nothing in the ROS graph.
 
     Neither endpoints nor the middleware's participant stay.
     """
@@ -100,7 +102,8 @@ _LEDGERS_LOCK = threading.Lock()
 
 
 def process_ledger(context: Context) -> CopyLedger:
-    """Return the ledger of what the CPU did to pixels in this process.
+    """
+    Return the ledger of what the CPU did to pixels in this process.
 
     It is one for all nodes, however they were made; a program has one context.
     """
@@ -112,7 +115,8 @@ def process_ledger(context: Context) -> CopyLedger:
 
 
 class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
-    """A managed node with declared parameters.
+    """
+    A managed node with declared parameters.
 
     All other keyword arguments go to ``rclpy.node.Node``.
 
@@ -169,7 +173,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
-        """Refuse values that are allowed alone but don't go together, or name what isn't there.
+        """
+        Refuse values that are allowed alone but don't go together, or name what isn't there.
 
         :meth:`_open` refuses the same. This opens no device.
 
@@ -178,7 +183,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """
 
     def _open(self) -> None:
-        """Open what the parameters name: the first part of configuring.
+        """
+        Open what the parameters name: the first part of configuring.
 
         At autostart the constructor does this, so that mistakes end it.
 
@@ -192,7 +198,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """Let frames flow. Afterwards :attr:`flowing` is true."""
 
     def _deactivate(self) -> None:
-        """Stop the flow and give buffers back.
+        """
+        Stop the flow and give buffers back.
 
         Idempotent.
 
@@ -200,7 +207,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """
 
     def _cleanup(self) -> None:
-        """Free everything that :meth:`_open` and :meth:`_agree` have got so far.
+        """
+        Free everything that :meth:`_open` and :meth:`_agree` have got so far.
 
         Idempotent; it never raises on purpose.
         """
@@ -222,14 +230,16 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return [self.lifecycle_status()]
 
     def signs(self) -> object:
-        """Return what a level may depend on, see :class:`DiagnosticsPublisher`.
+        """
+        Return what a level may depend on, see :class:`DiagnosticsPublisher`.
 
         By default it changes each time, so that levels are looked at each time.
         """
         return object()
 
     def stir(self) -> None:
-        """Note that something has happened that a level may depend on.
+        """
+        Note that something has happened that a level may depend on.
 
         Any thread.
         """
@@ -247,7 +257,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     @property
     def flowing(self) -> bool:
-        """Whether frames may be handed on.
+        """
+        Whether frames may be handed on.
 
         It is asked for every frame, so it is cheap.
         """
@@ -259,7 +270,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return False
 
     def progress(self) -> int | None:
-        """Return a number that grows while work gets done.
+        """
+        Return a number that grows while work gets done.
 
         ``None`` while there is no work, or the node knows why there is no progress.
         """
@@ -281,7 +293,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         )
 
     def start(self) -> None:
-        """Configure and activate, as far as that isn't done.
+        """
+        Configure and activate, as far as that isn't done.
 
         Without ``autostart`` this does nothing, because a manager does it.
 
@@ -308,7 +321,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             )
 
     def stop(self) -> None:
-        """End work within a second or two and give everything back.
+        """
+        End work within a second or two and give everything back.
 
         Idempotent.
 
@@ -376,7 +390,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             self._free()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Configure for rclpy.
+        """
+        Configure for rclpy.
 
         What the user can mend leaves the node unconfigured; anything else is an error.
         """
@@ -444,7 +459,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self.get_logger().error(f'the node is {self.state}: {why or self._failure}')
 
     def warn_once(self, sentences: Iterable[str], *, error: bool = False) -> None:
-        """Log each sentence once in the life of the node, however often it is found.
+        """
+        Log each sentence once in the life of the node, however often it is found.
 
         :param error: whether they are errors.
         """
@@ -481,7 +497,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         )
 
     def _not_changeable(self) -> str:
-        """Say why parameters that aren't dynamic can't be set now.
+        """
+        Say why parameters that aren't dynamic can't be set now.
 
         Empty: they can be set, and the next configure takes them.
         """
@@ -499,14 +516,16 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return f'the node is {now}: set it while unconfigured ({way}), or restart with it'
 
     def set_parameters(self, parameter_list: list[Parameter]) -> list[SetParametersResult]:
-        """Set parameters, see rclpy.
+        """
+        Set parameters, see rclpy.
 
         Every reason against a value is reported.
         """
         return [self.set_parameters_atomically([parameter]) for parameter in parameter_list]
 
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
-        """Set all parameters or none, see rclpy.
+        """
+        Set all parameters or none, see rclpy.
 
         rclpy itself reports only the first reason against them; here all are reported. An integer
         is taken for a number, as at the start. Nothing that a client can send makes this raise,

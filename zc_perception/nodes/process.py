@@ -1,4 +1,5 @@
-"""Run nodes as a program: ROS context, executor, signals, one-line errors, an orderly end.
+"""
+Run nodes as a program: ROS context, executor, signals, one-line errors, an orderly end.
 
 It also tells systemd how it is (:func:`serve`). The watchdog has to notice a program that hangs,
 not a camera that is unplugged: a restart would not help, and would remove the diagnostics that say
@@ -51,7 +52,8 @@ _SWITCH_S = 0.0005
 
 
 class _Executor(SingleThreadedExecutor):
-    """Wait again if another thread destroys an entity while it is looked at.
+    """
+    Wait again if another thread destroys an entity while it is looked at.
 
     Such a thread may be a transition's. rclpy's own executor ends with that error.
     """
@@ -66,7 +68,8 @@ class _Executor(SingleThreadedExecutor):
 
 
 class ExecutorThread:
-    """Spins a SingleThreadedExecutor on a thread of its own; the main thread is free for signals.
+    """
+    Spins a SingleThreadedExecutor on a thread of its own; the main thread is free for signals.
 
     rclpy's ``shutdown`` does not wait for the thread that spins, although it says so: it takes the
     guard conditions away at once, and the thread may use one that is gone. So the thread is ended
@@ -97,7 +100,8 @@ class ExecutorThread:
                 self._on_failure()
 
     def stop(self) -> None:
-        """End it; a callback that runs may finish within :data:`_CALLBACK_ENDS_S`.
+        """
+        End it; a callback that runs may finish within :data:`_CALLBACK_ENDS_S`.
 
         What it raises after that is no failure: its node is gone.
         """
@@ -117,7 +121,8 @@ class ExecutorThread:
 def ros_context(
     args: Sequence[str] | None, context: rclpy.Context | None = None, *, tolerant: bool = False
 ) -> Iterator[rclpy.Context]:
-    """Return an initialised context: *context*, or one of its own.
+    """
+    Return an initialised context: *context*, or one of its own.
 
     :param tolerant: a bare ``-p`` that none of the package's nodes has is a warning.
     :raises ConfigError: the command line's ROS arguments or a parameter file can't be used.
@@ -142,7 +147,8 @@ def ros_context(
 
 
 def _raise_descriptor_limit() -> str:
-    """Raise the soft limit to the hard one; return what a log may say about it.
+    """
+    Raise the soft limit to the hard one; return what a log may say about it.
 
     Every buffer of every camera and every fence is a descriptor. The usual soft limit of 1,024
     exists for programs that call ``select()``, which nothing here does.
@@ -153,7 +159,8 @@ def _raise_descriptor_limit() -> str:
 
 
 class NodeGroup:
-    """Some nodes on one executor, as a context manager; leaving it stops and destroys the nodes.
+    """
+    Some nodes on one executor, as a context manager; leaving it stops and destroys the nodes.
 
     :param nodes: producers first.
     :param on_failure: called on the executor's thread when a callback's exception has ended it.
@@ -175,7 +182,8 @@ class NodeGroup:
         return self
 
     def start(self, check: Callable[[], None] = lambda: None) -> None:
-        """Start the nodes, consumers first, so that no frame is lost between them.
+        """
+        Start the nodes, consumers first, so that no frame is lost between them.
 
         All cameras start at once: they are open by then.
 
@@ -224,7 +232,8 @@ def serve(
     worry: Callable[[], str],
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Wait for the end; meanwhile tell a service manager that we are ready and live.
+    """
+    Wait for the end; meanwhile tell a service manager that we are ready and live.
 
     A process that has ``$WATCHDOG_USEC`` feeds the watchdog, whatever ``$WATCHDOG_PID`` is: a
     service's main process may be ``ros2 launch``, which speaks no sd_notify.
@@ -265,7 +274,8 @@ def notify(message: str) -> None:
 
 
 class Liveness:
-    """Whether the nodes of a process and their executors make progress.
+    """
+    Whether the nodes of a process and their executors make progress.
 
     It looks each time it is asked, and takes no lock of theirs: it must not hang with them.
 
@@ -321,7 +331,8 @@ def run_program(
     build: Callable[[rclpy.Context, Callable[[], None]], Sequence[PerceptionNode]],
     options: argparse.Namespace,
 ) -> int:
-    """Run until a signal; return the exit code.
+    """
+    Run until a signal; return the exit code.
 
     0 after SIGINT, SIGTERM or SIGHUP, :data:`EXIT_USAGE` with one line on stderr for anything the
     user can mend, 1 for a bug.

@@ -1,4 +1,5 @@
-"""Real-time knobs of a node's hot-path threads: their CPUs and priority, and the process's memory.
+"""
+Real-time knobs of a node's hot-path threads: their CPUs and priority, and the process's memory.
 
 Memory can be locked, so that it isn't paged out, and kept from the garbage collector's longest
 pauses.
@@ -50,7 +51,8 @@ _THREADS_OF = {'cpu_affinity', 'realtime_priority'}
 
 
 def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
-    """Return the numbers of CPUs from texts such as ``2``, ``4-7``; empty for none.
+    """
+    Return the numbers of CPUs from texts such as ``2``, ``4-7``; empty for none.
 
     :raises ConfigError: one that isn't a CPU of this machine, or not of this process.
     """
@@ -78,7 +80,8 @@ _given = frozenset(os.sched_getaffinity(0))
 
 
 class _Process:
-    """Knobs of the process, not of one node.
+    """
+    Knobs of the process, not of one node.
 
     They are counted, so that one node's end doesn't undo what another node wants.
     """
@@ -89,7 +92,8 @@ class _Process:
         self._frozen: set[object] = set()
 
     def lock_memory(self, who: object) -> None:
-        """Lock the process's memory for *who*.
+        """
+        Lock the process's memory for *who*.
 
         :raises OSError: the system refuses.
         """
@@ -130,7 +134,8 @@ def _libc_call(name: str, *arguments: int) -> None:
 
 
 class Realtime:
-    """One node's knobs.
+    """
+    One node's knobs.
 
     :param parameters: of a node that has these threads.
     :param threads: returns the threads; asked each time, since cameras and devices come again

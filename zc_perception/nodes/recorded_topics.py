@@ -27,7 +27,8 @@ _NESTED = re.compile(r'\w+/\w+')
 
 
 def message_class(msgtype: str) -> type[Any]:
-    """Return the class of a message type, such as ``sensor_msgs/msg/CameraInfo``.
+    """
+    Return the class of a message type, such as ``sensor_msgs/msg/CameraInfo``.
 
     :raises ImportError: its package isn't installed, or has no such message.
     """
@@ -39,7 +40,8 @@ def message_class(msgtype: str) -> type[Any]:
 
 
 def definition_of(kind: type[Any]) -> str:
-    """Return a message type's fields and those of the types in it, as ``.msg`` files have them.
+    """
+    Return a message type's fields and those of the types in it, as ``.msg`` files have them.
 
     They come from the Python class, since not every installation has the files.
     """
@@ -94,7 +96,8 @@ def _is_latched(profiles: Sequence[QoSProfile]) -> bool:
 
 
 class RecordedTopics:
-    """Subscribes to topics as they appear.
+    """
+    Subscribes to topics as they appear.
 
     :param names: relative to the node, or with ``*`` for any part of a name.
     :param take: gets each message, serialised, with the time when it came; on the executor's

@@ -1,4 +1,5 @@
-"""The node of ``zc_record``: records frames bit by bit, and other topics.
+"""
+The node of ``zc_record``: records frames bit by bit, and other topics.
 
 It does not slow the camera down.
 """
@@ -87,7 +88,8 @@ BLACK_BOX = Part(
 
 
 class RecorderNode(PerceptionNode):
-    """Subscribes to ``image_raw`` (type-adapted) and to plain topics, and records them.
+    """
+    Subscribes to ``image_raw`` (type-adapted) and to plain topics, and records them.
 
     :param on_finished: called once, on the recorder's thread, when it has all frames that it had
         to record, or when the disk has failed.
@@ -277,7 +279,8 @@ class RecorderNode(PerceptionNode):
         )
 
     def _deactivate(self) -> None:
-        """Keep the file open for more.
+        """
+        Keep the file open for more.
 
         What was taken is already copied, and goes to the disk by itself.
         """

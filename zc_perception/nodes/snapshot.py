@@ -34,7 +34,8 @@ _REQUESTS = QoSProfile(depth=200)
 
 
 def snapshot_folder(named: str) -> Path:
-    """Return the absolute folder that parameter ``snapshot_folder`` means.
+    """
+    Return the absolute folder that parameter ``snapshot_folder`` means.
 
     Answers name it to clients that are elsewhere.
 
@@ -53,7 +54,8 @@ def snapshot_folder(named: str) -> Path:
 
 
 class SnapshotService:
-    """Answers from a thread of its own.
+    """
+    Answers from a thread of its own.
 
     So neither the camera's thread nor the executor's waits for a frame, a conversion or the disk.
     That thread begins with the first call. The frame's slot is free again after one copy, booked
@@ -96,7 +98,8 @@ class SnapshotService:
             self._frames.put(delivery)
 
     def _on_request(self, response: Any, send: ResponseSender) -> None:
-        """Take a request; runs on the executor.
+        """
+        Take a request; runs on the executor.
 
         The thread calls *send* later.
         """
@@ -137,7 +140,8 @@ class SnapshotService:
                 send(response)
 
     def _take(self) -> str:
-        """Take the snapshot; return one line about what was written.
+        """
+        Take the snapshot; return one line about what was written.
 
         :raises ZcError: why nothing was.
         """
@@ -182,7 +186,8 @@ class SnapshotService:
             self._wanted = False
 
     def close(self) -> None:
-        """End the thread, after what is being written.
+        """
+        End the thread, after what is being written.
 
         Idempotent.
 

@@ -1,4 +1,5 @@
-"""The inference node's boxes in space: ``detections_3d`` and ``detections_3d/markers``.
+"""
+The inference node's boxes in space: ``detections_3d`` and ``detections_3d/markers``.
 
 They are published while there is a depth topic.
 """
@@ -67,7 +68,8 @@ SPACE = Part(
 
 
 class BoxesInSpace:
-    """Joins detections and depth pictures of exactly the same stamp, on the executor's thread.
+    """
+    Joins detections and depth pictures of exactly the same stamp, on the executor's thread.
 
     :param topic: of the depth pictures.
     """
@@ -103,7 +105,8 @@ class BoxesInSpace:
             self._node.destroy_publisher(publisher)
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """Take what was found in a frame; the executor's thread does the rest.
+        """
+        Take what was found in a frame; the executor's thread does the rest.
 
         On the hot path.
         """

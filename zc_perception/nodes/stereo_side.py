@@ -1,4 +1,5 @@
-"""What a capture node has in addition as one side of a stereo pair.
+"""
+What a capture node has in addition as one side of a stereo pair.
 
 That is: the rule of its parameters, and what becomes of its frames.
 """
@@ -29,7 +30,8 @@ STEREO = Part(
 
 
 class StereoRig:
-    """The pairing of two capture nodes.
+    """
+    The pairing of two capture nodes.
 
     The first one's parameters say how they pair, and the second one's must say the same.
     """
@@ -46,7 +48,8 @@ class StereoRig:
         return self._sides
 
     def settle(self, side: Side, rule: PairingRule) -> None:
-        """Note that a side wants to pair by *rule*.
+        """
+        Note that a side wants to pair by *rule*.
 
         :raises ConfigError: the other side wants another rule.
         """
@@ -56,7 +59,8 @@ class StereoRig:
         self._begun.add(side)
 
     def end(self, side: Side) -> None:
-        """Note that a side has ended; after both the rule may change.
+        """
+        Note that a side has ended; after both the rule may change.
 
         Idempotent.
         """
@@ -75,7 +79,8 @@ class StereoSide:
         self._paired = True
 
     def begin(self, node: str, parameters: Mapping[str, Any]) -> None:
-        """Take the pairing from a node's *parameters*.
+        """
+        Take the pairing from a node's *parameters*.
 
         :raises ConfigError: they don't suit a pair, or the other side's; names *node*.
         """
@@ -94,7 +99,8 @@ class StereoSide:
             raise ConfigError(f"node '{node}': {error}") from None
 
     def end(self) -> None:
-        """End the side's part: the node is cleaned up.
+        """
+        End the side's part: the node is cleaned up.
 
         Idempotent.
         """

@@ -1,4 +1,5 @@
-"""Accelerators behind one small interface, the models they load, and the scheduler.
+"""
+Accelerators behind one small interface, the models they load, and the scheduler.
 
 No ROS.
 

@@ -31,7 +31,8 @@ Outputs = Sequence[RawTensor]
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an accelerator can do.
+    """
+    What an accelerator can do.
 
     :param copy_free: whether it reads the frame's memory itself, without any pass of the CPU over
         the pixels.
@@ -51,7 +52,8 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class ImportHandle:
-    """An imported frame buffer, valid until released.
+    """
+    An imported frame buffer, valid until released.
 
     :param number: the device's handle; 0 where nothing has to be imported.
     :param cached: the accelerator's import cache owns it.
@@ -62,7 +64,8 @@ class ImportHandle:
 
 
 class Job(Protocol):
-    """A submitted frame. Its owner ends it by exactly one of :meth:`close` and :meth:`abandon`.
+    """
+    A submitted frame. Its owner ends it by exactly one of :meth:`close` and :meth:`abandon`.
 
     A job may have ``device_seqno``, the driver's own number of it (from 1), by which it is found
     again among the kernel's events.
@@ -70,13 +73,15 @@ class Job(Protocol):
 
     @property
     def fence(self) -> Fence:
-        """Signals when the result is there, or when the job failed.
+        """
+        Signals when the result is there, or when the job failed.
 
         The job owns it.
         """
 
     def outputs(self) -> Outputs:
-        """Return the raw result, once the fence has signalled success.
+        """
+        Return the raw result, once the fence has signalled success.
 
         These are views that are valid until :meth:`close`. The CPU's access to the result's memory
         (DMA_BUF_IOCTL_SYNC) begins here and ends with :meth:`close`.
@@ -90,7 +95,8 @@ class Job(Protocol):
         """Geometry between the frame and the result's pixels."""
 
     def abandon(self) -> Fence:
-        """Give the job up instead of closing it: its result is no longer wanted.
+        """
+        Give the job up instead of closing it: its result is no longer wanted.
 
         The fence that is returned belongs to the caller. It signals when the device no longer uses
         the frame. :attr:`fence` signals when the device has ended the job. Then the job's place on
@@ -110,7 +116,8 @@ def reads_by_cpu(participant: str) -> BufferConstraints:
 
 
 def with_frames(constraints: BufferConstraints, in_flight: int, most: int) -> BufferConstraints:
-    """Return an accelerator's constraints with the slots that inference holds.
+    """
+    Return an accelerator's constraints with the slots that inference holds.
 
     These are the frames in flight, and the one that waits.
 
@@ -121,7 +128,8 @@ def with_frames(constraints: BufferConstraints, in_flight: int, most: int) -> Bu
 
 
 class Accelerator(ABC):
-    """One opened device.
+    """
+    One opened device.
 
     Derive from it, and register the class in :mod:`zc_perception.npu.kinds` or by an entry point.
 
@@ -172,7 +180,8 @@ class Accelerator(ABC):
 
     @classmethod
     def own(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the inference node's parameters that this class reads, by name.
+        """
+        Return the inference node's parameters that this class reads, by name.
 
         A parameter that is not among *values* has its default.
         """
@@ -181,7 +190,8 @@ class Accelerator(ABC):
 
     @classmethod
     def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints | None:
-        """Return the constraints that it would state, as far as they are known without a device.
+        """
+        Return the constraints that it would state, as far as they are known without a device.
 
         They say which frames it takes and how many it holds. ``zc_doctor`` counts with them.
 
@@ -192,7 +202,8 @@ class Accelerator(ABC):
 
     @classmethod
     def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:  # noqa: A003
-        """Open the device.
+        """
+        Open the device.
 
         No model is loaded yet.
 
@@ -213,14 +224,16 @@ class Accelerator(ABC):
 
     @abstractmethod
     def load(self, manifest: ModelManifest) -> None:
-        """Make a model ready.
+        """
+        Make a model ready.
 
         :raises ConfigError: the model can't run here.
         """
 
     @abstractmethod
     def submit(self, handle: ImportHandle, frame: Frame) -> Job:
-        """Start a job. The caller keeps *frame* until the job's fence has signalled.
+        """
+        Start a job. The caller keeps *frame* until the job's fence has signalled.
 
         :raises AcceleratorError: the device refused.
         :raises DeviceLostError: the device is gone.
@@ -233,7 +246,8 @@ class Accelerator(ABC):
     def trial_import(
         self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
     ) -> Callable[[], None] | None:
-        """Import one slot's buffers before the first frame, as :meth:`import_frame` will.
+        """
+        Import one slot's buffers before the first frame, as :meth:`import_frame` will.
 
         Where imports are cached this one is kept.
 
@@ -244,7 +258,8 @@ class Accelerator(ABC):
         return None
 
     def import_frame(self, frame: Frame) -> ImportHandle:
-        """Make the frame's buffers readable for the device.
+        """
+        Make the frame's buffers readable for the device.
 
         :raises AcceleratorError: it can't import them.
         :raises DeviceLostError: the device is gone.
@@ -255,21 +270,24 @@ class Accelerator(ABC):
         """Undo :meth:`import_frame`."""
 
     def notices(self) -> Sequence[str]:
-        """Return sentences to say once: what works less well than it could, and the remedy.
+        """
+        Return sentences to say once: what works less well than it could, and the remedy.
 
         They are known after :meth:`load`.
         """
         return ()
 
     def facts(self) -> Mapping[str, object]:
-        """Return what diagnostics show: device, driver, link, counters.
+        """
+        Return what diagnostics show: device, driver, link, counters.
 
         The call is cheap. Any thread may call it, after :meth:`close` too.
         """
         return {}
 
     def hot_threads(self) -> Sequence[threading.Thread]:
-        """Return its own threads that a frame waits for; their CPUs and priority may be set.
+        """
+        Return its own threads that a frame waits for; their CPUs and priority may be set.
 
         Threads that compute are not among them: at a real-time priority they would keep everything
         else
@@ -280,13 +298,15 @@ class Accelerator(ABC):
         return ()
 
     def tidy(self) -> None:  # noqa: B027
-        """Let go of buffers whose owners have given them up since.
+        """
+        Let go of buffers whose owners have given them up since.
 
         The call is cheap; the scheduler makes it when there is nothing else to do.
         """
 
     def tune(self, values: Mapping[str, Any]) -> None:  # noqa: B027
-        """Take over, between two frames, values that may change while it runs.
+        """
+        Take over, between two frames, values that may change while it runs.
 
         :param values: as :meth:`own` returns them.
         """
@@ -298,7 +318,8 @@ class Accelerator(ABC):
 
     @property
     def imports(self) -> int:
-        """Return how many times buffers were really imported.
+        """
+        Return how many times buffers were really imported.
 
         Neither cache hits nor :attr:`trial_imports` count.
         """
@@ -306,7 +327,8 @@ class Accelerator(ABC):
 
     @property
     def trial_imports(self) -> int:
-        """Return how many imports were made on trial and given back at once.
+        """
+        Return how many imports were made on trial and given back at once.
 
         0 where the cache keeps them.
         """

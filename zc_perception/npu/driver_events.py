@@ -1,4 +1,5 @@
-"""The tracepoints of drivers that import frames.
+"""
+The tracepoints of drivers that import frames.
 
 ``zc_verify`` measures an accelerator by them, and ``zc_timeline`` shows them. An accelerator
 declares its driver's as ``EVENTS``. Their fields are those of ``axl_trace.h``: ``handle`` and
@@ -16,7 +17,8 @@ from zc_perception.npu.kinds import ACCELERATORS
 
 @dataclass(frozen=True)
 class DriverEvents:
-    """The events of one driver.
+    """
+    The events of one driver.
 
     :param system: tracefs' folder of the events.
     :param absent: what to do where the kernel does not have them.
@@ -40,7 +42,8 @@ class DriverEvents:
 
 
 class Traced:
-    """What can be traced.
+    """
+    What can be traced.
 
     :param drivers: by accelerator.
     """

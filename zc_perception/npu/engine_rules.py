@@ -1,4 +1,5 @@
-"""What a manifest has to say for one engine.
+"""
+What a manifest has to say for one engine.
 
 The accelerator that runs the engine declares it.
 """
@@ -15,7 +16,8 @@ Values = Mapping[str, Any]
 
 
 class EngineRules:
-    """An engine without rules of its own: any input, any outputs, with or without a file.
+    """
+    An engine without rules of its own: any input, any outputs, with or without a file.
 
     Derive from it for an engine with rules.
 
@@ -43,7 +45,8 @@ class EngineRules:
         self.takes_frames, self.keys = takes_frames, keys or {}
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
-        """Return the input's width and height if something other than the manifest tells them.
+        """
+        Return the input's width and height if something other than the manifest tells them.
 
         ``None``: the manifest has to say them.
 
@@ -61,7 +64,8 @@ class EngineRules:
         return 0, 0
 
     def check_outputs(self, outputs: Sequence[Values] | None, place: Place) -> None:
-        """Check the entries of ``outputs``; ``None``: there are none.
+        """
+        Check the entries of ``outputs``; ``None``: there are none.
 
         Each entry has already been checked by itself.
 
@@ -69,7 +73,8 @@ class EngineRules:
         """
 
     def check_tensors(self, tensors: Sequence[Any], place: Place) -> None:
-        """Check the tensors that the outputs became.
+        """
+        Check the tensors that the outputs became.
 
         :param tensors: each a :class:`~zc_perception.npu.manifest.TensorSpec`.
         :raises ConfigError: they can't be.

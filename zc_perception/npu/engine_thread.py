@@ -1,4 +1,5 @@
-"""A thread that runs an engine on one frame after the other.
+"""
+A thread that runs an engine on one frame after the other.
 
 ``onnx`` uses it, and ``axruntime`` for an ``.axm``. It reads the frame's buffer through the CPU
 mapping once per frame; that pass is booked as ``tensor``.
@@ -34,14 +35,16 @@ EngineJob = WorkedJob[HostResult]
 
 
 class Engine(ABC):
-    """Something that turns the planes of a frame, or of a part of it, into raw outputs.
+    """
+    Something that turns the planes of a frame, or of a part of it, into raw outputs.
 
     One thread makes it, uses it and closes it.
     """
 
     @abstractmethod
     def run(self, planes: Planes, layout: ImageLayout | Part, colorimetry: Colorimetry) -> Outputs:
-        """Run the planes; block until the outputs are there.
+        """
+        Run the planes; block until the outputs are there.
 
         These belong to the caller.
 
@@ -51,7 +54,8 @@ class Engine(ABC):
 
     @abstractmethod
     def geometry(self, width: int, height: int) -> Letterbox:
-        """Return the geometry between a frame of that size and the outputs.
+        """
+        Return the geometry between a frame of that size and the outputs.
 
         Any thread.
         """
@@ -69,7 +73,8 @@ class TensorEngine(Engine):
 
     @abstractmethod
     def infer(self, tensor: NDArray[Any]) -> Outputs:
-        """Run the tensor.
+        """
+        Run the tensor.
 
         See :meth:`run`.
         """
@@ -102,7 +107,8 @@ class TensorEngine(Engine):
 
 
 class EngineThread:
-    """Owns an engine and the thread that makes it, runs it and closes it.
+    """
+    Owns an engine and the thread that makes it, runs it and closes it.
 
     :meth:`submit` only queues the frame. The thread maps it, runs the engine and signals the job's
     fence. Jobs that were given up before the thread has come to them are skipped.
@@ -123,7 +129,8 @@ class EngineThread:
         self._began_ns = 0
 
     def load(self, make: Callable[[], Engine], timeout_s: float) -> None:
-        """Let the thread close the engine that it has, if there is one, and make another.
+        """
+        Let the thread close the engine that it has, if there is one, and make another.
 
         :raises DeviceLostError: it is not there within *timeout_s*.
         """
@@ -151,7 +158,8 @@ class EngineThread:
             raise refusal
 
     def submit(self, frame: Frame) -> EngineJob:
-        """Queue a job. Jobs run and finish in this order.
+        """
+        Queue a job. Jobs run and finish in this order.
 
         :raises AcceleratorError: nothing is loaded.
         """
@@ -223,7 +231,8 @@ class EngineThread:
         return outputs
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """End the thread, and the engine on it.
+        """
+        End the thread, and the engine on it.
 
         A second call does nothing.
 

@@ -1,4 +1,5 @@
-"""List the accelerators: one line each.
+"""
+List the accelerators: one line each.
 
 Accelerators of other packages come by entry points of the group ``zc_perception.accelerators``:
 the name is the accelerator's, the value ``module:Class`` is a class derived from

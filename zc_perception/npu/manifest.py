@@ -1,4 +1,5 @@
-"""``model.yaml``: what a model takes, what it yields, how to read it.
+"""
+``model.yaml``: what a model takes, what it yields, how to read it.
 
 Read :class:`ModelManifest` first: it is what :func:`load_manifest` makes of a file. The file's
 keys stand in one table, :func:`manifest_table`, made of the rules of :mod:`zc_perception.rules`.
@@ -69,7 +70,8 @@ _UNCHOSEN = {'columns', 'coordinates', 'box_order', 'reg_max', *EXTRAS}
 
 @dataclass(frozen=True)
 class ModelInput:
-    """The network's input.
+    """
+    The network's input.
 
     :param width: pixels, without padding; 0 where the model runs on the frame's own planes at
         their size (``resize`` ``none``).
@@ -130,7 +132,8 @@ class ModelInput:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor in a device's memory: value = (raw − zero_point) · scale.
+    """
+    A tensor in a device's memory: value = (raw − zero_point) · scale.
 
     The outputs of a manifest are such tensors, and the Voyager runtime's inputs and outputs. If
     the model has a file, the manifest says only what the file leaves open: an empty ``dtype`` or
@@ -174,7 +177,8 @@ class TensorSpec:
         ).reshape(self.padded_shape)
 
     def view(self, memory: Any) -> RawTensor:
-        """Return a view of the tensor in *memory*, without its padding, as heads take it.
+        """
+        Return a view of the tensor in *memory*, without its padding, as heads take it.
 
         Nothing is copied.
         """
@@ -206,7 +210,8 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class ModelManifest:
-    """A validated manifest, or one of its variants.
+    """
+    A validated manifest, or one of its variants.
 
     :param file: weights, or the compiled model; ``None`` for an engine that has none.
     :param tensors: the outputs as the manifest describes them.
@@ -515,7 +520,8 @@ def shipped_models() -> list[str]:
 
 
 def find_manifest(model: str) -> Path:
-    """Find the manifest of a model by its name, folder or path.
+    """
+    Find the manifest of a model by its name, folder or path.
 
     A model's own file is returned where it needs no manifest.
 
@@ -548,7 +554,8 @@ def find_manifest(model: str) -> Path:
 
 
 def _in_folder(folder: Path) -> Path:
-    """Find the manifest in a folder, or its only model.
+    """
+    Find the manifest in a folder, or its only model.
 
     :raises ConfigError: there is none, or several.
     """
@@ -581,7 +588,8 @@ def _read(path: Path) -> Any:
 
 
 def load_manifest(model: str) -> ModelManifest:
-    """Find, read and validate a manifest; the model's file says what it leaves out.
+    """
+    Find, read and validate a manifest; the model's file says what it leaves out.
 
     Without ``variants`` it is one model for one engine. With them, each variant has the top
     level's keys, with some replaced. The keys ``file``, ``outputs`` and those of its engine alone
@@ -619,7 +627,8 @@ def load_manifest(model: str) -> ModelManifest:
 
 
 def check_head(manifest: ModelManifest, outputs: Sequence[RawTensor]) -> None:
-    """Decode *outputs*, which are those of a blank picture, or blank ones.
+    """
+    Decode *outputs*, which are those of a blank picture, or blank ones.
 
     If a head's grids depend on each frame's size, it can't be checked before there is a frame.
 
@@ -659,7 +668,8 @@ class _Loader(yaml.SafeLoader):
     """Load YAML and refuse a key that stands twice in one mapping."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Refuse a key that stands twice.
+        """
+        Refuse a key that stands twice.
 
         This is done here and not where values are made: merged keys (``<<``) may stand again, and
         are no mistake.
@@ -682,7 +692,8 @@ _Loader.add_implicit_resolver('tag:yaml.org,2002:float', _FLOAT, list('-+.012345
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the values of *text*, which is YAML with two differences.
+    """
+    Return the values of *text*, which is YAML with two differences.
 
     Numbers with an exponent are numbers, as in YAML 1.2, and a key must not stand twice.
 
@@ -692,7 +703,8 @@ def parse_yaml(text: str) -> Any:
 
 
 class _Part:
-    """One variant's values, already checked: its own, or else those of the top level.
+    """
+    One variant's values, already checked: its own, or else those of the top level.
 
     It knows where each value stands.
 
@@ -735,7 +747,8 @@ class _Part:
         return self.values.get(key, manifest_table().keys[key].default)
 
     def needed(self, key: str) -> Any:
-        """Return the key's value.
+        """
+        Return the key's value.
 
         :raises ConfigError: there is none.
         """
@@ -788,7 +801,8 @@ def _classes(part: _Part) -> tuple[str, ...]:
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """Return the classes of a file as people have them.
+    """
+    Return the classes of a file as people have them.
 
     One a line, quoted or not, with its number before it or not; a list or a numbered mapping, in
     YAML or JSON; ``names`` of a ``data.yaml``.
@@ -912,7 +926,8 @@ def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
 
 
 def _complete(part: _Part, facts: ModelFacts) -> None:
-    """Add what the manifest leaves out and the file says.
+    """
+    Add what the manifest leaves out and the file says.
 
     :raises ConfigError: they contradict each other; or the file leaves open how to read it.
     """
@@ -970,7 +985,8 @@ def _input_of(facts: ModelFacts, own: Values) -> dict[str, Any]:
 
 
 def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part) -> None:
-    """Check that the file takes the input that the manifest says.
+    """
+    Check that the file takes the input that the manifest says.
 
     :raises ConfigError: it takes another tensor, or one that nothing here can fill.
     """

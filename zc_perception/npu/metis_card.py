@@ -1,4 +1,5 @@
-"""Read what Linux shows of this machine's Metis cards: their names, IOMMU and PCIe link.
+"""
+Read what Linux shows of this machine's Metis cards: their names, IOMMU and PCIe link.
 
 Both accelerators that use a card ask here, and so do diagnostics and ``zc_doctor``. Nothing here
 opens a card or talks to its driver: all of it is read from ``/dev`` and sysfs, each time anew.
@@ -129,7 +130,8 @@ def _device_number(path: str) -> int:
 
 
 def find_cards(tree: HostTree = HOST) -> list[MetisCard]:
-    """Return all cards that have a device node, by PCI address.
+    """
+    Return all cards that have a device node, by PCI address.
 
     Each is listed once, however many names it has.
     """
@@ -189,7 +191,8 @@ def found_cards(tree: HostTree = HOST) -> str:
 
 
 def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
-    """Return the card that a parameter means.
+    """
+    Return the card that a parameter means.
 
     :param wanted: a device node (any path, taken as it is), a PCI address (``0000:01:00.0``,
         ``01:00.0``), a name (``metis-0:1:0``, ``metis-0-1-0``, ``0:1:0``, with leading zeros or
@@ -226,7 +229,8 @@ def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
 
 
 def card_is_gone(card: MetisCard, tree: HostTree = HOST) -> bool:
-    """Say whether the card has left the machine.
+    """
+    Say whether the card has left the machine.
 
     It has no node any more, no PCI device, or the device doesn't answer.
     """
@@ -244,7 +248,8 @@ def card_is_gone(card: MetisCard, tree: HostTree = HOST) -> bool:
 
 @dataclass(frozen=True)
 class Iommu:
-    """What the kernel shows of the IOMMU in front of a PCI device.
+    """
+    What the kernel shows of the IOMMU in front of a PCI device.
 
     :param translates: whether scattered pages are one range of addresses for the device; ``None``:
         it isn't known.
@@ -262,7 +267,8 @@ class Iommu:
 
     @property
     def needs_contiguous(self) -> bool:
-        """Whether only physically contiguous buffers will do.
+        """
+        Whether only physically contiguous buffers will do.
 
         Where nothing is known, the import of each buffer tells.
         """
@@ -270,7 +276,8 @@ class Iommu:
 
 
 def read_iommu(address: str, tree: HostTree = HOST) -> Iommu:
-    """Return the IOMMU in front of a PCI device, as it is now.
+    """
+    Return the IOMMU in front of a PCI device, as it is now.
 
     Never raises.
 
@@ -350,7 +357,8 @@ NEEDED = LinkRate(NEEDED_GTS, NEEDED_WIDTH)
 
 @dataclass(frozen=True)
 class PcieLink:
-    """A card's link as it is now, what the card could do, and what the port it hangs on could do.
+    """
+    A card's link as it is now, what the card could do, and what the port it hangs on could do.
 
     :param problem: why the link can't be read; empty when it was.
     """
@@ -366,7 +374,8 @@ class PcieLink:
         return f'unknown ({self.problem})' if self.problem else str(self.now)
 
     def diagnosis(self) -> str:
-        """Return one sentence, or nothing if the link is known to be good.
+        """
+        Return one sentence, or nothing if the link is known to be good.
 
         A link that can't be read is never good.
         """
@@ -413,7 +422,8 @@ def _rate(device: Path, which: str) -> LinkRate:
 
 
 def read_link(address: str, tree: HostTree = HOST) -> PcieLink:
-    """Return the link of a PCI device.
+    """
+    Return the link of a PCI device.
 
     Never raises: what can't be read is in ``problem``.
 

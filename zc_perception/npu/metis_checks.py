@@ -1,4 +1,5 @@
-"""Check for ``zc_doctor`` what accelerators with a Metis card need.
+"""
+Check for ``zc_doctor`` what accelerators with a Metis card need.
 
 That is: the card on PCI, driver, node, rights, PCIe link, IOMMU.
 
@@ -61,7 +62,8 @@ def card_need(needs: Needs) -> Need:
 def of_each_card(
     look: Callable[[System, Needs, MetisCard], Finding],
 ) -> Callable[[System, Needs], Iterator[Finding]]:
-    """Make a check that looks at the cards one by one.
+    """
+    Make a check that looks at the cards one by one.
 
     Without a card it does not apply: only :func:`metis_cards` complains about that.
     """

@@ -1,4 +1,5 @@
-"""Read what a model's file says about itself: :func:`facts_of`.
+"""
+Read what a model's file says about itself: :func:`facts_of`.
 
 It loads nothing and doesn't need ONNX Runtime.
 
@@ -54,7 +55,8 @@ _IMPOSTORS = (
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """An input or output.
+    """
+    An input or output.
 
     A size that the file leaves open is ``None``.
     """
@@ -69,7 +71,8 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What a model's file says.
+    """
+    What a model's file says.
 
     :param source: the file that says it.
     :param said: its metadata, each value parsed.
@@ -99,7 +102,8 @@ class ModelFacts:
 
     @property
     def axes(self) -> dict[str, int | None]:
-        """Return the picture tensor's layout and the length of each axis.
+        """
+        Return the picture tensor's layout and the length of each axis.
 
         The place of the channels tells the layout. Empty where it can't be told.
         """
@@ -138,7 +142,8 @@ class ModelFacts:
 
 
 def facts_of(file: Path) -> ModelFacts:
-    """Return what *file*, and ``metadata.yaml`` beside it, say.
+    """
+    Return what *file*, and ``metadata.yaml`` beside it, say.
 
     :raises ConfigError: it is no model; says what it is instead, and the next step.
     """

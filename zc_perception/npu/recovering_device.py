@@ -20,7 +20,8 @@ Reopen = Callable[[], Accelerator]
 
 @dataclass(frozen=True)
 class DeviceState:
-    """Whether there is a device.
+    """
+    Whether there is a device.
 
     It is replaced as a whole, so that any thread may read it.
 
@@ -39,7 +40,8 @@ class DeviceState:
         return self.since_ns != 0
 
     def describe(self) -> str:
-        """Return ``running``, or since when there is no device, and why.
+        """
+        Return ``running``, or since when there is no device, and why.
 
         Also how often opening it was tried.
         """
@@ -53,7 +55,8 @@ class DeviceState:
 
 
 class RecoveringDevice:
-    """An accelerator and its successors.
+    """
+    An accelerator and its successors.
 
     The scheduler's thread uses it; any thread may read :attr:`state` and the counters.
 
@@ -99,7 +102,8 @@ class RecoveringDevice:
         return str(error) if isinstance(error, DeviceLostError) and self.replaceable else ''
 
     def guarded(self, function: Callable[..., object], *arguments: object) -> str:
-        """Call *function*, and let nothing that it raises end the thread.
+        """
+        Call *function*, and let nothing that it raises end the thread.
 
         :returns: why the device is lost, if it is; else nothing.
         """
@@ -110,7 +114,8 @@ class RecoveringDevice:
         return ''
 
     def lose(self, reason: str) -> None:
-        """Close the device, and note when it is due again.
+        """
+        Close the device, and note when it is due again.
 
         Its jobs have been abandoned by now.
         """
@@ -149,7 +154,8 @@ class RecoveringDevice:
 
 
 class HangWatch:
-    """Tells a device that hangs from one that is only late.
+    """
+    Tells a device that hangs from one that is only late.
 
     The scheduler's thread uses it.
 
@@ -176,7 +182,8 @@ class HangWatch:
         self._in_a_row = self._full_since_ns = 0
 
     def timed_out(self, submitted_ns: int) -> str:
-        """Note that a job that was submitted at that time had no result in time.
+        """
+        Note that a job that was submitted at that time had no result in time.
 
         :returns: what to say about a device that hangs, or nothing.
         """
@@ -191,7 +198,8 @@ class HangWatch:
         )
 
     def full(self, is_full: bool, now_ns: int) -> str:
-        """Note whether jobs that were given up take every place.
+        """
+        Note whether jobs that were given up take every place.
 
         :returns: what to say about a device that hangs, or nothing.
         """

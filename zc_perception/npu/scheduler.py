@@ -1,4 +1,5 @@
-"""Keep an accelerator busy: frames in, results out in frame order; bring a lost device back.
+"""
+Keep an accelerator busy: frames in, results out in frame order; bring a lost device back.
 
 The number of frames in flight is bounded.
 
@@ -40,7 +41,8 @@ T = TypeVar('T')
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """One submitted frame.
+    """
+    One submitted frame.
 
     Times are CLOCK_MONOTONIC nanoseconds; ``signalled_ns`` is 0 until its fence has been seen.
 
@@ -59,7 +61,8 @@ class InFlight:
 
 @dataclass
 class SchedulerStatistics:
-    """Frames that a scheduler has seen.
+    """
+    Frames that a scheduler has seen.
 
     Each frame ends once: taken = refused_disabled + refused_recovering + refused_device +
     submitted, and submitted = completed + timed_out + failed + in_flight.
@@ -112,7 +115,8 @@ class SchedulerStatistics:
 
 
 class Scheduler:
-    """Take frames from a queue, run them on an accelerator, and hand results over in frame order.
+    """
+    Take frames from a queue, run them on an accelerator, and hand results over in frame order.
 
     *Threads.* One thread, ``inference``, does everything: it imports and submits, calls
     ``on_result`` and ``on_error``, closes jobs, releases frames, and opens a lost device again. It
@@ -199,14 +203,16 @@ class Scheduler:
 
     @property
     def in_flight(self) -> int:
-        """Return the number of frames taken from the queue and not finished.
+        """
+        Return the number of frames taken from the queue and not finished.
 
         To wait for all frames, look at the queue first and then here: a frame never goes back.
         """
         return len(self._jobs) + self._handling
 
     def statistics(self) -> SchedulerStatistics:
-        """Return a copy of the counters.
+        """
+        Return a copy of the counters.
 
         Any thread.
         """
@@ -228,7 +234,8 @@ class Scheduler:
         self._thread.start()
 
     def stop(self) -> bool:
-        """Stop the thread.
+        """
+        Stop the thread.
 
         Idempotent.
 
@@ -252,7 +259,8 @@ class Scheduler:
     def trial_import(
         self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
     ) -> Callable[[], None] | None:
-        """Let the scheduler's thread do :meth:`Accelerator.trial_import` between two frames.
+        """
+        Let the scheduler's thread do :meth:`Accelerator.trial_import` between two frames.
 
         Another thread calls this. While the device is lost nothing is tried: the new device
         imports the buffers with their first frames.
@@ -281,7 +289,8 @@ class Scheduler:
         return None if self._device.state.recovering else self._between_frames(attempt)
 
     def tune(self, values: Mapping[str, Any]) -> None:
-        """Change, between two frames, what may change while it runs.
+        """
+        Change, between two frames, what may change while it runs.
 
         Jobs in flight keep their deadline.
 
@@ -370,7 +379,8 @@ class Scheduler:
             self._submit(frame)
 
     def _has_room(self) -> bool:
-        """Return whether the device takes another job.
+        """
+        Return whether the device takes another job.
 
         A job that was given up keeps its place until the device has ended it. With *keep_all* no
         frame is submitted behind such a job, as it would be late too.
@@ -516,7 +526,8 @@ class Scheduler:
         return lost or closing or releasing
 
     def _give_up(self, entry: InFlight) -> str:
-        """Give up a job whose result did not come in time.
+        """
+        Give up a job whose result did not come in time.
 
         The device may still read the frame, so the lease takes the fence: the slot is not reused
         before the fence signals.
@@ -535,7 +546,8 @@ class Scheduler:
         return lost or hanging
 
     def _count_late(self, entry: InFlight) -> str:
-        """Count a job without a result in time, whether the driver or this thread noticed it.
+        """
+        Count a job without a result in time, whether the driver or this thread noticed it.
 
         :returns: why the device counts as lost, if it hangs; else nothing.
         """
@@ -570,7 +582,8 @@ class Scheduler:
         self.failing = None
 
     def _release(self, frame: Frame, fence: Fence | None = None) -> None:
-        """Release a frame.
+        """
+        Release a frame.
 
         If a callback has kept a view of its pixels, the release is refused, and the frame's
         finalizer takes it back later.
@@ -583,7 +596,8 @@ class Scheduler:
 
 
 class _LatePlaces:
-    """Count the places on the device that late jobs take.
+    """
+    Count the places on the device that late jobs take.
 
     These jobs were given up, but the device hasn't ended them yet. A place is free again when the
     job's fence has signalled. By then the frame's lease owns that fence, and may close it at any
@@ -602,7 +616,8 @@ class _LatePlaces:
         return len(self._fences)
 
     def give_up(self, job: Job, timeout_s: float) -> Fence:
-        """Abandon a job, and count its place as taken until the device is done with it.
+        """
+        Abandon a job, and count its place as taken until the device is done with it.
 
         :param timeout_s: how long the frame is kept if the job can't be abandoned.
         :returns: the fence that the frame waits for; the caller's.
@@ -666,7 +681,8 @@ class _CallQueue:
         return bool(self._calls)
 
     def run(self, function: Callable[[], T], wake: Callable[[], None], timeout_s: float) -> T:
-        """Let the other thread run *function*, and wait for what it returns or raises.
+        """
+        Let the other thread run *function*, and wait for what it returns or raises.
 
         :param wake: tells the other thread to look.
         :raises AcceleratorError: not within *timeout_s*, or there is no other thread any more.

@@ -1,4 +1,5 @@
-"""Choose the accelerator: the named one, or the first of ``auto``'s order that fits.
+"""
+Choose the accelerator: the named one, or the first of ``auto``'s order that fits.
 
 It also gives the reasons why the others don't. :mod:`zc_perception.npu.kinds` lists the
 accelerators; each class says what it can do.
@@ -21,7 +22,8 @@ from zc_perception.shipped_files import shipped_file
 
 @dataclass(frozen=True)
 class Selection:
-    """An accelerator with a model loaded.
+    """
+    An accelerator with a model loaded.
 
     :param manifest: the model's variant for this accelerator.
     :param reasons: one sentence for each better accelerator that didn't fit.
@@ -39,7 +41,8 @@ class Selection:
 
 
 def auto_order() -> tuple[str, ...]:
-    """Return the accelerators that ``auto`` tries, in the order that they declare.
+    """
+    Return the accelerators that ``auto`` tries, in the order that they declare.
 
     Those of broken packages are left out.
     """
@@ -58,7 +61,8 @@ def candidates(name: str) -> tuple[str, ...]:
 
 
 def engines_of(name: str) -> tuple[str, ...]:
-    """Return the engines that an accelerator runs, best first; ``auto``: all that it tries.
+    """
+    Return the engines that an accelerator runs, best first; ``auto``: all that it tries.
 
     :raises ConfigError: there is none of that name, or its package is broken.
     """
@@ -68,7 +72,8 @@ def engines_of(name: str) -> tuple[str, ...]:
 
 
 def _variant(name: str, manifest: ModelManifest) -> ModelManifest:
-    """Return the variant that *name* would run.
+    """
+    Return the variant that *name* would run.
 
     :raises ConfigError: the manifest has nothing for it, or its file isn't there.
     """
@@ -115,7 +120,8 @@ def _alternatives(failed: str, manifest: ModelManifest) -> str:
 def open_accelerator(
     name: str, manifest: ModelManifest, values: Mapping[str, Any], ledger: CopyLedger
 ) -> Selection:
-    """Open an accelerator and load the model's variant for it.
+    """
+    Open an accelerator and load the model's variant for it.
 
     :param name: ``auto``, or one of :data:`~zc_perception.npu.kinds.ACCELERATORS`.
     :param values: the inference node's parameters as they are now, also when the device is

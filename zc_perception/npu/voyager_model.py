@@ -1,4 +1,5 @@
-"""Read what Voyager's compiler says about a model's input.
+"""
+Read what Voyager's compiler says about a model's input.
 
 It is in ``model.json``, which the runtime loads, and ``manifest.json`` beside it. ``model.json``
 has the input as it lies in memory; only ``manifest.json`` tells which part of that is padding. The
@@ -29,7 +30,8 @@ _PADDING = 'n_padded_ch_inputs'
 
 @dataclass(frozen=True)
 class CompiledInput:
-    """A compiled model's first input.
+    """
+    A compiled model's first input.
 
     :param shape: as it lies in memory, NHWC, with padding.
     :param inner_shape: without padding; ``None`` where it is unknown.
@@ -73,7 +75,8 @@ def _numbers(value: object, low: int) -> tuple[int, ...]:
 
 
 def _find_manifest(path: Path) -> Path | None:
-    """Find ``manifest.json`` beside *path*, or in the folder above.
+    """
+    Find ``manifest.json`` beside *path*, or in the folder above.
 
     There it counts only if it names *path*'s own folder (``lib_export/model.json``).
     """
@@ -89,7 +92,8 @@ def _find_manifest(path: Path) -> Path | None:
 
 
 def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the shape without padding.
+    """
+    Return the shape without padding.
 
     :param listed: the padding of each input, of which there may be none.
     """
@@ -116,7 +120,8 @@ def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tupl
 
 
 def read_compiled_input(path: Path) -> CompiledInput | None:
-    """Return what is known about a compiled model's input before it is loaded.
+    """
+    Return what is known about a compiled model's input before it is loaded.
 
     :param path: ``model.json``.
     :returns: ``None`` for a file that only the runtime can read: not JSON by its name, or of a
@@ -163,7 +168,8 @@ class VoyagerRules(EngineRules):
     """Engine ``axruntime``: a compiled model, which says itself how its input lies in memory."""
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
-        """Return the input's size, see :class:`EngineRules`.
+        """
+        Return the input's size, see :class:`EngineRules`.
 
         Without the file it is unknown and unused.
         """

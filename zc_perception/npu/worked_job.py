@@ -1,4 +1,5 @@
-"""A job that a thread of the accelerator itself works on, as for ``onnx`` and ``axruntime``.
+"""
+A job that a thread of the accelerator itself works on, as for ``onnx`` and ``axruntime``.
 
 That thread and the job's owner share it.
 """
@@ -48,7 +49,8 @@ R = TypeVar('R', bound=Result)
 
 
 class WorkedJob(Generic[R]):
-    """One frame on its way through a thread.
+    """
+    One frame on its way through a thread.
 
     Its owner sees it as a :class:`zc_perception.npu.accelerator.Job`. It keeps the frame until its
     pixels were read, and the result from its arrival until the owner ends the job. It is open
@@ -123,7 +125,8 @@ class WorkedJob(Generic[R]):
         return result.raw
 
     def abandon(self) -> EventFence:
-        """Give the job up, see :class:`Job`.
+        """
+        Give the job up, see :class:`Job`.
 
         The frame is free as soon as nothing reads it, the place when the thread has come to the
         job.

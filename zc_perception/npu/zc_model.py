@@ -1,4 +1,5 @@
-"""``zc_model``: say what a model's file contains, how it is understood, and whether it runs here.
+"""
+``zc_model``: say what a model's file contains, how it is understood, and whether it runs here.
 
 It also writes a manifest to start from. No ROS.
 """

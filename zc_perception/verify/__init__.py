@@ -1,4 +1,5 @@
-"""Measure from outside whether the running nodes keep the four invariants of zero copy.
+"""
+Measure from outside whether the running nodes keep the four invariants of zero copy.
 
 This is ``zc_verify``; ``docs/verify.md`` states the invariants.
 

@@ -1,4 +1,5 @@
-"""Follow the driver's imports, releases and submits through a trace, and compare with the frames.
+"""
+Follow the driver's imports, releases and submits through a trace, and compare with the frames.
 
 Read :class:`ImportFollowing` first, at the end. It goes through the trace once, event by event:
 
@@ -48,7 +49,8 @@ class _Frames:
             self._of_job.setdefault((record.device_handle, record.device_seqno), []).append(record)
 
     def candidates(self, event: KernelEvent) -> list[FrameRecord]:
-        """Return frames that may be this job's: those that were in flight when it ran.
+        """
+        Return frames that may be this job's: those that were in flight when it ran.
 
         Each open file counts its jobs anew. The first generation of drivers tells no numbers: they
         are 0.
@@ -71,7 +73,8 @@ class _Frames:
 
 
 class JobOwners:
-    """Find the node and the frame of each job, and the node of each import.
+    """
+    Find the node and the frame of each job, and the node of each import.
 
     A node is given by its place in *nodes*.
 
@@ -139,7 +142,8 @@ class JobOwners:
         ] or nodes
 
     def of_import(self, pid: int, event: KernelEvent) -> Sequence[int]:
-        """Return the nodes that may have made an import, the most likely one first.
+        """
+        Return the nodes that may have made an import, the most likely one first.
 
         They are found by the import's thread, and by the frames that lie in the buffer. The most
         likely node is the one that uses the handle soonest.
@@ -153,7 +157,8 @@ class JobOwners:
         threads: Mapping[int, tuple[Sequence[int], Sequence[KernelEvent]]],
         imported: Mapping[int, Counter[int]],
     ) -> dict[int, int]:
-        """Assign to each thread the node whose jobs it submitted, the surest first.
+        """
+        Assign to each thread the node whose jobs it submitted, the surest first.
 
         Threads that were busy at the same time do not belong to one node.
 
@@ -218,7 +223,8 @@ class FrameJob:
 
 @dataclass
 class FencePlaces:
-    """Where fences were seen; a job is given by its place in the list.
+    """
+    Where fences were seen; a job is given by its place in the list.
 
     :ivar own: jobs whose fence was in the buffers of their frame.
     :ivar elsewhere: jobs whose fence was not there, but in a buffer of no frame with this job's
@@ -230,7 +236,8 @@ class FencePlaces:
 
 
 def drivers_of(contexts: Collection[tuple[int, int]], events: Sequence[KernelEvent]) -> set[str]:
-    """Return the kernel's names of the drivers that these fences belong to.
+    """
+    Return the kernel's names of the drivers that these fences belong to.
 
     :param contexts: (context, seqno).
     :param events: events of fences.
@@ -249,7 +256,8 @@ def find_fences(
     looks: Sequence[Snapshot],
     drivers: Collection[str],
 ) -> FencePlaces:
-    """Compare the last job of each buffer with the fences that lay there at each look.
+    """
+    Compare the last job of each buffer with the fences that lay there at each look.
 
     Several open files of the card may have a job of the same number, so a fence's number alone
     says nothing about a buffer that a job of another file with the same number read.
@@ -282,7 +290,8 @@ def find_fences(
 
 @dataclass(eq=False)
 class Import:
-    """One import of one image, which may lie in several buffers.
+    """
+    One import of one image, which may lie in several buffers.
 
     :ivar begin_ns: time of its event.
     :ivar image: its buffers' inodes; for an import from before the recording, those of the first
@@ -313,7 +322,8 @@ class Import:
 
 
 class ImportTable:
-    """A node's imports, in the order of the trace.
+    """
+    A node's imports, in the order of the trace.
 
     :ivar imports: the imports that were recorded.
     :ivar earlier: imports that are known by their submits alone.
@@ -351,7 +361,8 @@ class ImportTable:
         self._given_back.clear()
 
     def submit(self, event: KernelEvent, inodes: Sequence[int]) -> Import:
-        """Return the import that a job reads.
+        """
+        Return the import that a job reads.
 
         :param inodes: of its frame; none: unknown.
         """
@@ -372,7 +383,8 @@ class ImportTable:
         return found
 
     def holds(self, event: KernelEvent, *, recorded: bool = False) -> bool:
-        """Say whether a release can be one of this node's.
+        """
+        Say whether a release can be one of this node's.
 
         :param recorded: whether only imports count that were seen.
         """
@@ -380,7 +392,8 @@ class ImportTable:
         return any(event.inode in one.left and not (recorded and one.earlier) for one in imports)
 
     def release(self, event: KernelEvent) -> None:
-        """Note that the driver has given back one buffer, which this node :meth:`holds`.
+        """
+        Note that the driver has given back one buffer, which this node :meth:`holds`.
 
         Of several imports by the same handle the oldest one ends: the driver works on several
         threads, so the next import by a handle may be traced before the release of the last one.
@@ -403,7 +416,8 @@ class ImportTable:
             )
 
     def cleared_ns(self, since_ns: int) -> int:
-        """Return the first time after *since_ns* when the node gave everything back.
+        """
+        Return the first time after *since_ns* when the node gave everything back.
 
         It imported everything again later. 0: there is no such time. This happens when the card is
         opened anew, or when the same frames come by a new link. A cache that gives back only what
@@ -421,7 +435,8 @@ class ImportTable:
 def _needed(
     cached: Sequence[Import], table: ImportTable, since_ns: int, attached: Collection[int]
 ) -> list[Import]:
-    """Return the imports that a cache needs.
+    """
+    Return the imports that a cache needs.
 
     These are the first import of each image that the node did not have yet, and, if the node gave
     everything back, the first import of each image after that.
@@ -442,7 +457,8 @@ def _needed(
 
 
 def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
-    """Return *unread* without imports that were not read because the card refused the job.
+    """
+    Return *unread* without imports that were not read because the card refused the job.
 
     Their frames failed before the card had a job for them; the imports themselves were fine.
     """
@@ -457,7 +473,8 @@ def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
 
 
 def _kept(node: NodeView, table: ImportTable) -> int:
-    """Count the imports that a node without a cache did not give back in time.
+    """
+    Count the imports that a node without a cache did not give back in time.
 
     The node had already been done with some later frames.
     """
@@ -485,7 +502,8 @@ _SUBMITS_DIFFER = (
 
 
 class ImportFollowing:
-    """What the imports, releases and submits of a trace amount to.
+    """
+    What the imports, releases and submits of a trace amount to.
 
     It owns one :class:`ImportTable` for each node that imports frames, and one for the imports of
     all other programs.
@@ -630,7 +648,8 @@ class ImportFollowing:
             self._shared[owner] += 1
 
     def _release(self, pid: int, event: KernelEvent) -> None:
-        """Note that a buffer is given back.
+        """
+        Note that a buffer is given back.
 
         Often the driver does this on a thread of its own, after the last job that reads the
         buffer.

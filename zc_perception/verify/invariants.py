@@ -1,4 +1,5 @@
-"""The four invariants, as ``docs/verify.md`` states them.
+"""
+The four invariants, as ``docs/verify.md`` states them.
 
 Each is a pure function of what was observed.
 A check is false when something speaks against it, unknown when a source that it needs could not be
@@ -54,7 +55,8 @@ _LOST_EVENTS = 'measure for a shorter time, or stop what else makes fences on th
 
 @dataclass(frozen=True)
 class Check:
-    """Whether an invariant holds.
+    """
+    Whether an invariant holds.
 
     :ivar holds: ``None``: not known. Never true for what could not be read.
     :ivar source: what was asked.
@@ -90,7 +92,8 @@ class Check:
 
 @dataclass
 class Findings:
-    """What speaks against an invariant, and what is not known about it.
+    """
+    What speaks against an invariant, and what is not known about it.
 
     A check is made of both.
 
@@ -129,7 +132,8 @@ class Findings:
 
 
 def histories(seen: Observation) -> dict[int, History]:
-    """Return the attachments of each frame's buffer.
+    """
+    Return the attachments of each frame's buffer.
 
     They come from looks alone where the kernel's events can't be had.
     """
@@ -148,7 +152,8 @@ def attachments_are_recorded(seen: Observation) -> bool:
 
 
 def _frames(seen: Observation, findings: Findings) -> None:
-    """Check what every check needs from frames.
+    """
+    Check what every check needs from frames.
 
     Each inference node submitted frames in the window, and all its frames were seen.
     """
@@ -179,7 +184,8 @@ def _unread(seen: Observation, findings: Findings, *topics: str) -> bool:
 
 
 def _counters(seen: Observation, findings: Findings) -> None:
-    """Check that the counters of the nodes end with the window; checks that use counters need it.
+    """
+    Check that the counters of the nodes end with the window; checks that use counters need it.
 
     The nodes wrote the counters after the window's end.
     """
@@ -193,7 +199,8 @@ def _counters(seen: Observation, findings: Findings) -> None:
 
 
 def _bystanders(seen: Observation, findings: Findings) -> None:
-    """Report nodes whose accelerator reads frames through the CPU.
+    """
+    Report nodes whose accelerator reads frames through the CPU.
 
     There nothing can be imported or attached.
     """
@@ -326,7 +333,8 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
 
 
 def check_imports(seen: Observation) -> Check:
-    """Check I3: each submitted buffer was imported before, as often as the cache says.
+    """
+    Check I3: each submitted buffer was imported before, as often as the cache says.
 
     And the driver's jobs are the node's frames.
     """
@@ -364,7 +372,8 @@ def check_imports(seen: Observation) -> Check:
 
 
 def check_copies(seen: Observation) -> Check:
-    """Check I4: no process maps a frame, and nothing copies one.
+    """
+    Check I4: no process maps a frame, and nothing copies one.
 
     That is: no node copies as many bytes as a frame has, or out of a frame, and the nodes
     themselves count no copy.
@@ -421,7 +430,8 @@ def check_copies(seen: Observation) -> Check:
 
 
 def _unwatched(seen: Observation, findings: Findings) -> None:
-    """Note what may touch frames and was not looked at.
+    """
+    Note what may touch frames and was not looked at.
 
     That is: nodes that make frames, the memory below udmabuf, and pages without a mapping.
     """

@@ -1,4 +1,5 @@
-"""Watch running nodes for a while from outside: set up, look again and again, take down.
+"""
+Watch running nodes for a while from outside: set up, look again and again, take down.
 
 Read :class:`Measurement` first, at the end of the file. Above it are: one node while it is
 measured (:class:`WatchedNode`: its frames, what it says about itself at both ends of the window,
@@ -123,7 +124,8 @@ _RECENT = 32
 
 
 class WatchedNode(NodeView):
-    """One node whose frame log is read.
+    """
+    One node whose frame log is read.
 
     A node rewrites its facts about once a second. Its facts at a certain time are therefore the
     next ones that it writes: call :meth:`expect_facts`, and wait until :attr:`renewed`.
@@ -167,7 +169,8 @@ class WatchedNode(NodeView):
 
     @property
     def renewed(self) -> bool:
-        """Whether it has written facts since :meth:`expect_facts`.
+        """
+        Whether it has written facts since :meth:`expect_facts`.
 
         The first ones are kept, because later ones describe a later time.
         """
@@ -177,14 +180,16 @@ class WatchedNode(NodeView):
 
     @property
     def idle(self) -> bool:
-        """Whether it has finished no frame since :meth:`expect_facts`.
+        """
+        Whether it has finished no frame since :meth:`expect_facts`.
 
         Then it need not write new facts.
         """
         return self.log.written == self._written
 
     def is_past(self, time_ns: int) -> bool:
-        """Say whether all frames are known that the node submitted before *time_ns*.
+        """
+        Say whether all frames are known that the node submitted before *time_ns*.
 
         They are if it has finished one that it submitted later.
         """
@@ -193,7 +198,8 @@ class WatchedNode(NodeView):
         return any(record.submitted_ns > time_ns for record in self.records[-_RECENT:])
 
     def keep_facts(self) -> None:
-        """Take the first facts since :meth:`expect_facts` as those of the window's end.
+        """
+        Take the first facts since :meth:`expect_facts` as those of the window's end.
 
         What the node does later does not count.
         """
@@ -213,7 +219,8 @@ class WatchedNode(NodeView):
 
 
 class NodeThreads:
-    """Find the threads that belong to the nodes: their own, and those that these start.
+    """
+    Find the threads that belong to the nodes: their own, and those that these start.
 
     Threads of child processes are included.
 
@@ -239,7 +246,8 @@ class NodeThreads:
                 self._process_of[tid] = pid
 
     def follow(self, events: Iterable[KernelEvent]) -> None:
-        """Take in ``sched_process_fork`` events.
+        """
+        Take in ``sched_process_fork`` events.
 
         They tell of threads and children that may have ended before anyone looked.
         """
@@ -269,7 +277,8 @@ def identities_of(nodes: Iterable[WatchedNode]) -> set[tuple[int, int]]:
 
 
 class Cameras:
-    """The video devices of the watched capture nodes.
+    """
+    The video devices of the watched capture nodes.
 
     A node names a path. In a container the same path may be another device, so it is looked up
     below the node's own root.
@@ -317,7 +326,8 @@ def memory_of(
     cameras: Cameras,
     exporters: Mapping[int, str],
 ) -> FrameMemory:
-    """Return the memory to look for in maps.
+    """
+    Return the memory to look for in maps.
 
     :param kinds: of buffers, as far as known. A buffer that no process holds any more may have
         been of either kind: it is looked for as both.
@@ -372,7 +382,8 @@ class Ending(Enum):
 
 
 class Measurement:
-    """A measurement, as a context manager: at its end nothing of it is left in the system.
+    """
+    A measurement, as a context manager: at its end nothing of it is left in the system.
 
     Everything runs on the caller's thread. The order is this:
 
@@ -456,7 +467,8 @@ class Measurement:
         more: Callable[[], bool],
         meanwhile: Callable[[], object] = lambda: None,
     ) -> Ending:
-        """Measure, and return why it ended.
+        """
+        Measure, and return why it ended.
 
         The window goes on a moment longer, until the first node has rewritten its facts, so that
         counters and what is seen from outside end together.
@@ -539,7 +551,8 @@ class Measurement:
         return sorted({node.pid for node in self._nodes})
 
     def _sample(self, seconds: float, wait: Wait, more: Callable[[], bool]) -> None:
-        """Sample the processors after the window, without the probe.
+        """
+        Sample the processors after the window, without the probe.
 
         While the kernel handles a probe no sample can be taken; the timer then fires when
         ``memmove`` goes on, which would count as time in ``memmove``.
@@ -582,7 +595,8 @@ class Measurement:
         before_ns: int,
         past_ns: int = 0,
     ) -> int:
-        """Wait until *enough* nodes have rewritten their facts.
+        """
+        Wait until *enough* nodes have rewritten their facts.
 
         A signal doesn't shorten the wait, because the jobs in flight go on, too.
 
@@ -652,7 +666,8 @@ class Measurement:
         self._seen.exporters = {**holders.exporters(), **self._seen.exporters}
 
     def _look_at_maps(self, everybody: bool) -> None:
-        """Look for mappings of frames.
+        """
+        Look for mappings of frames.
 
         At the window's ends the maps of all processes are read. In between only those of the nodes
         are read, if the kernel's events tell of every new mapping.
@@ -686,7 +701,8 @@ class Measurement:
             )
 
     def _look_at_pins(self) -> None:
-        """Look for pages that are held without a mapping.
+        """
+        Look for pages that are held without a mapping.
 
         A pipe whose reader is only slow gets a moment to become empty.
         """

@@ -1,4 +1,5 @@
-"""What was seen of a running system in one window of time.
+"""
+What was seen of a running system in one window of time.
 
 This is plain data and the input of the invariants.
 :class:`~zc_perception.verify.measurement.Measurement` fills it in; nothing else changes it.
@@ -36,7 +37,8 @@ def time_of(record: FrameRecord) -> int:
 
 @dataclass
 class NodeView:
-    """One node.
+    """
+    One node.
 
     :ivar before: its facts at the window's begin.
     :ivar after: the first facts that it wrote when the window had ended.
@@ -96,7 +98,8 @@ class NodeView:
 
 @dataclass
 class Observation:
-    """All evidence of one window.
+    """
+    All evidence of one window.
 
     :ivar start_ns: the window, CLOCK_MONOTONIC.
     :ivar snapshots: looks at ``bufinfo``; empty: unreadable.
@@ -180,7 +183,8 @@ class Observation:
         ]
 
     def unseen_frames(self) -> dict[str, int]:
-        """Return how many frames each inference node has from cameras that are not watched.
+        """
+        Return how many frames each inference node has from cameras that are not watched.
 
         The counts are by the node's name. Such a frame's buffers are in no pool of a watched
         capture node, and in none of its records. Frames that were published before the window

@@ -1,4 +1,5 @@
-"""Write ``result.json``: what a verification found.
+"""
+Write ``result.json``: what a verification found.
 
 Its form is fixed by ``result.schema.json``.
 
@@ -37,7 +38,8 @@ KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_mem
 
 @dataclass(frozen=True)
 class DocumentKeys:
-    """The four answers that the zero-copy document asks for.
+    """
+    The four answers that the zero-copy document asks for.
 
     :ivar keys: the four, by their names; ``None``: not known.
     """
@@ -138,7 +140,8 @@ EXIT_PASS, EXIT_BROKEN, EXIT_USAGE, EXIT_NOT_MEASURED = 0, 1, 2, 3
 
 @dataclass(frozen=True)
 class Result:
-    """The whole outcome.
+    """
+    The whole outcome.
 
     :ivar files: the files beside ``result.json``, by purpose.
     """
@@ -274,7 +277,8 @@ def verdict(result: Result) -> list[str]:
 
 
 def notes(seen: Observation) -> list[str]:
-    """Return what breaks no invariant but is worth knowing.
+    """
+    Return what breaks no invariant but is worth knowing.
 
     That is: nodes that ended, and long waits for fences.
     """

@@ -1,4 +1,5 @@
-"""Check whether nodes that run, or those that a command starts, keep the four invariants.
+"""
+Check whether nodes that run, or those that a command starts, keep the four invariants.
 
 This is the command ``zc_verify``. It begins in :mod:`~zc_perception.verify.zc_verify`; :func:`run`
 is the whole command.
@@ -49,7 +50,8 @@ from zc_perception.whole_file import write_whole
 
 
 class Say:
-    """Print each text as one line.
+    """
+    Print each text as one line.
 
     Names come from other programs, so :func:`printable` escapes what would forge a line. If the
     reader goes away, the measurement goes on.
@@ -173,7 +175,8 @@ class _NotMeasured(ConfigError):
 def _unreadable(
     found: FoundFrameLogs, arguments: argparse.Namespace, command: Command | None
 ) -> list[Unreadable]:
-    """List node logs that this user may not read.
+    """
+    List node logs that this user may not read.
 
     :raises ConfigError: a process that was asked for has no node, or there is nothing to measure.
     """
@@ -290,7 +293,8 @@ def _cut_short(
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Check the options.
+    """
+    Check the options.
 
     :raises ConfigError: an option can't be used.
     """

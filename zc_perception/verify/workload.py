@@ -1,4 +1,5 @@
-"""Find the nodes to measure: those that run, or those that a command starts.
+"""
+Find the nodes to measure: those that run, or those that a command starts.
 
 A :class:`Command` finds what it has started with :class:`Descendants`. :class:`Newcomers` are
 nodes that begin while others are measured: nothing looked at them, so nothing is known of what
@@ -35,7 +36,8 @@ _WALKS = 10
 
 
 class Descendants:
-    """The descendants of this process that began after this object was made.
+    """
+    The descendants of this process that began after this object was made.
 
     It finds them whatever sessions and environments they made for themselves. Until :meth:`close`
     this process is the "subreaper": if a descendant's parent ends, the descendant becomes a child
@@ -79,7 +81,8 @@ class Descendants:
         return False
 
     def reap(self, but: int) -> None:
-        """Take the exit status of each orphan that has ended, so that no zombie stays.
+        """
+        Take the exit status of each orphan that has ended, so that no zombie stays.
 
         :param but: a child whose status is taken elsewhere.
         """
@@ -114,7 +117,8 @@ _NAMED = 4
 
 
 class Command:
-    """A command that runs while its nodes are measured.
+    """
+    A command that runs while its nodes are measured.
 
     :meth:`stop` ends it, and everything that it has started. It runs in a session of its own, so
         that
@@ -157,7 +161,8 @@ class Command:
         return self._process.poll()
 
     def stop(self) -> None:
-        """End the command as Ctrl-C would, then harder, then all processes that it left.
+        """
+        End the command as Ctrl-C would, then harder, then all processes that it left.
 
         Those may be in its session or in another one.
         """
@@ -187,7 +192,8 @@ def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:
 def wait_for_frames(
     command: Command, seconds: float, wait: Callable[[float], bool]
 ) -> FoundFrameLogs:
-    """Wait until all nodes of a command have begun and frames flow through each inference node.
+    """
+    Wait until all nodes of a command have begun and frames flow through each inference node.
 
     After *seconds* return the nodes that there are.
     """
@@ -265,7 +271,8 @@ _REASON, _STEP = 'it began while others were measured, and was not looked at', '
 
 
 class Newcomers:
-    """Nodes that begin while others are measured.
+    """
+    Nodes that begin while others are measured.
 
     Each :meth:`look` finds those that run at that moment, and remembers them.
 

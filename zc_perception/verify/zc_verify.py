@@ -1,4 +1,5 @@
-"""Start ``zc_verify``: check whether running nodes keep the four invariants.
+"""
+Start ``zc_verify``: check whether running nodes keep the four invariants.
 
 The nodes run already, or a command starts them. See
 :mod:`~zc_perception.verify.verification`, which is imported when a signal can't hurt any more.

@@ -1,4 +1,5 @@
-"""Another project's package, with a component for rclpy's proposal of a Python container.
+"""
+Another project's package, with a component for rclpy's proposal of a Python container.
 
 Nothing of zc_perception is in it.
 """

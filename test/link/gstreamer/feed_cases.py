@@ -1,4 +1,5 @@
-"""A feed and its pipelines, over frames of memfds.
+"""
+A feed and its pipelines, over frames of memfds.
 
 ``test_feed.py`` runs it in a process that has GStreamer.
 """

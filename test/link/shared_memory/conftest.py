@@ -19,7 +19,8 @@ Serve = Callable[..., SharedMemoryServer]
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give peers time, however slow the machine.
+    """
+    Give peers time, however slow the machine.
 
     A peer that says hello a little late isn't turned away, and an attempt doesn't end before its
     test answers.

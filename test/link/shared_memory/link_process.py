@@ -1,4 +1,5 @@
-"""Children for the tests of rung 2. Forks on command, so that a fresh process costs milliseconds.
+"""
+Children for the tests of rung 2. Forks on command, so that a fresh process costs milliseconds.
 
 python link_process.py consumers PATH hold|work N     a line on stdin: fork one with a window and a
 depth of N; prints its pid python link_process.py producers FOLDER PUBLISHER     a line on stdin:
@@ -40,7 +41,8 @@ def resources() -> tuple[int, int, int]:
 
 
 def consume(path: Path, mode: str, count: int) -> None:
-    """Consume until the producer goes.
+    """
+    Consume until the producer goes.
 
     ``hold``: keeps what it got; ``work``: reads a byte and releases.
     """

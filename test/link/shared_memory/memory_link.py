@@ -1,4 +1,5 @@
-"""What the tests of rung 2 share.
+"""
+What the tests of rung 2 share.
 
 That is: a producer, raw sockets that speak docs/wire.md byte by byte, and waiting for another
 thread or process.
@@ -268,7 +269,8 @@ def receive(client: SharedMemoryClient) -> Frame:
 
 
 def attempt(client: SharedMemoryClient) -> float | None:
-    """Make an attempt to connect, if one is due, until its end.
+    """
+    Make an attempt to connect, if one is due, until its end.
 
     Return what :meth:`SharedMemoryClient.approach` returns.
     """

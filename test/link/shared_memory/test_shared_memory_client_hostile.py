@@ -1,4 +1,5 @@
-"""Producers that break rules: every violation ends the connection.
+"""
+Producers that break rules: every violation ends the connection.
 
 Those of the page's tables are in wire/test_wire_client.py.
 """

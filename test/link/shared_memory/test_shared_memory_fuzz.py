@@ -1,4 +1,5 @@
-"""A second of :mod:`wire_fuzz` for each seed, both directions and both forms.
+"""
+A second of :mod:`wire_fuzz` for each seed, both directions and both forms.
 
 The long form takes a minute altogether.
 """

@@ -1,4 +1,5 @@
-"""A consumer that can't use what it gets.
+"""
+A consumer that can't use what it gets.
 
 A trial import fails, or the buffers are of another kind than it asked for.
 """

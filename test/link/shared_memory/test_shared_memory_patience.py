@@ -57,7 +57,8 @@ def test_one_call_takes_only_so_much_that_brings_no_frame_and_the_rest_is_still_
 
 
 def test_releases_that_found_the_socket_full_go_out_when_there_is_room(folder: Path) -> None:
-    """The producer reads nothing meanwhile.
+    """
+    The producer reads nothing meanwhile.
 
     No other call would come: there is no frame, and for the producer the window is full.
     """

@@ -1,4 +1,5 @@
-"""Rung 2 between processes: the same memory, and what is left after a kill or a stop.
+"""
+Rung 2 between processes: the same memory, and what is left after a kill or a stop.
 
 The long form kills 200 consumers and 50 producers. There the slowest has to be quick enough, not
 only the median. Figures are printed with ``-s``.
@@ -186,7 +187,8 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
     timeout_s: float,
     fence_s: float | None,
 ) -> None:
-    """Three others go on meanwhile.
+    """
+    Three others go on meanwhile.
 
     ``fences``: as if devices were busy with what was held; ``default``: no slot is spare.
     """

@@ -313,7 +313,8 @@ def test_another_pool_disconnects_and_another_slot_does_not(
 def test_a_consumer_goes_on_with_other_buffers_and_keeps_what_it_holds(
     pool: BufferPool, serve: Serve
 ) -> None:
-    """It holds one earlier frame, and another one waits for it.
+    """
+    It holds one earlier frame, and another one waits for it.
 
     Both are good, and then the old slots are retired.
     """

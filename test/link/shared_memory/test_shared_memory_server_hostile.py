@@ -1,4 +1,5 @@
-"""Consumers that say nothing, never read or die.
+"""
+Consumers that say nothing, never read or die.
 
 Those that break a rule are in wire/test_wire_producer.py.
 """

@@ -297,7 +297,8 @@ def test_who_is_listened_to(uid: int, uids: tuple[int, ...], allowed: bool) -> N
 def test_a_stranger_is_refused_and_a_member_of_a_group_that_is_let_in_is_served(
     folder: Path, monkeypatch: pytest.MonkeyPatch, groups: list[int], served: bool
 ) -> None:
-    """A stranger is another user, if root runs this.
+    """
+    A stranger is another user, if root runs this.
 
     Otherwise the server takes itself for another user, and its own group for that of strangers.
     """

@@ -1,4 +1,5 @@
-"""Mutated packets of a producer, received by the compiled steps and in plain Python.
+"""
+Mutated packets of a producer, received by the compiled steps and in plain Python.
 
 Both must give the same frames, ends and words, and leave no descriptor.
 
@@ -87,7 +88,8 @@ def _outcome(form: ModuleType | None, messages: list[Message], seed: int) -> Ite
 
 
 def compare(seed: int, packets: int, compiled: ModuleType) -> Counter[str]:
-    """Return how often a conversation ended in which way, equally in both forms.
+    """
+    Return how often a conversation ended in which way, equally in both forms.
 
     ``frame``: how many frames came.
     """

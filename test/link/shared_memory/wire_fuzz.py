@@ -1,4 +1,5 @@
-"""Mutated conversations against both ends of rung 2. Seeded: what fails once fails again.
+"""
+Mutated conversations against both ends of rung 2. Seeded: what fails once fails again.
 
     python test/link/shared_memory/wire_fuzz.py --seconds 3600 [--seed 1]
 

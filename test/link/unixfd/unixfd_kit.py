@@ -1,4 +1,5 @@
-"""A camera of small frames with its unixfd socket, raw readers, and GStreamer's own ``unixfdsrc``.
+"""
+A camera of small frames with its unixfd socket, raw readers, and GStreamer's own ``unixfdsrc``.
 
 Run as a program it serves frames at a path until it is killed.
 """
@@ -153,7 +154,8 @@ class RawReader:
         self.socket.connect(os.fspath(path))
 
     def command(self) -> tuple[int, bytes]:
-        """Return the next command and its payload; -1 at the end.
+        """
+        Return the next command and its payload; -1 at the end.
 
         Its descriptors are closed.
         """

@@ -1,4 +1,5 @@
-"""A consumer of camera frames, written from docs/wire.md alone with the standard library.
+"""
+A consumer of camera frames, written from docs/wire.md alone with the standard library.
 
 It finds the publishers of a topic in their folder, takes frames from one at a time, prints each
 frame's CRCs as one line of JSON, and gives the frame back. It goes on when the camera ends, comes
@@ -141,7 +142,8 @@ class Slot:
 
 
 def check_buffers(packet: bytes, fds: list[int], same_user: bool) -> tuple[int, Slot]:
-    """Return the slot of a BUFFERS message, all rules checked.
+    """
+    Return the slot of a BUFFERS message, all rules checked.
 
     The caller still owns the descriptors.
     """

@@ -17,7 +17,8 @@ Event = dict[str, Any]
 
 
 class PageProcess:
-    """One of the two programs, whose output is always read.
+    """
+    One of the two programs, whose output is always read.
 
     A context manager: what still runs at its end is killed.
 

@@ -1,4 +1,5 @@
-"""A producer of camera frames, written from docs/wire.md alone with the standard library.
+"""
+A producer of camera frames, written from docs/wire.md alone with the standard library.
 
 It serves a moving pattern in memfds to each consumer that connects, and prints each frame's CRCs
 as one line of JSON. With --reconfigure it changes to buffers of half the size, and back, after

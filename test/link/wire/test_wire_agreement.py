@@ -1,4 +1,5 @@
-"""Two consumers that share no code, the package's and client/'s, see the same conversations.
+"""
+Two consumers that share no code, the package's and client/'s, see the same conversations.
 
 Both see a broken rule, or neither. First comes each rule that a producer can break, which the C
 consumer names. Then conversations that are altered at random: two seeds of 60 each, a hundred in
@@ -110,7 +111,8 @@ def conversation(slots: list[Slot]) -> list[Message]:
 
 
 def alter(rng: random.Random, messages: list[Message], others: list[int]) -> list[Message]:
-    """Change mostly one field of one message.
+    """
+    Change mostly one field of one message.
 
     The new value is nearly right, or at the end of a range.
     """
@@ -157,7 +159,8 @@ def alter(rng: random.Random, messages: list[Message], others: list[int]) -> lis
 
 
 def say(listener: socket.socket, messages: list[Message]) -> None:
-    """Say message by message.
+    """
+    Say message by message.
 
     After a FRAME comes its RELEASE, or the consumer's end, so that no verdict is a matter of time.
     """

@@ -1,4 +1,5 @@
-"""The folder client/ as another project takes it: installed, found by CMake and pkg-config.
+"""
+The folder client/ as another project takes it: installed, found by CMake and pkg-config.
 
 It is built from C and from C++17; its table of formats is tested, too.
 """

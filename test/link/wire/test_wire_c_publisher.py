@@ -1,4 +1,5 @@
-"""The producer of client/, under the sanitizers, against consumers of every kind.
+"""
+The producer of client/, under the sanitizers, against consumers of every kind.
 
 The sanitizers are those of memory and of undefined behaviour.
 """
@@ -58,7 +59,8 @@ NOT_ALLOWED, CONSTRAINTS, BUSY, RULE, ANOTHER = range(2, 7)
 
 
 class Bar:
-    """The program ``moving_bar``.
+    """
+    The program ``moving_bar``.
 
     A context manager, at whose end the program has to end without a complaint.
     """
@@ -125,7 +127,8 @@ def right_crcs(sequence: int) -> list[int]:
 
 
 def check(frames: list[dict[str, Any]], summary: dict[str, Any]) -> None:
-    """Check for right pixels, in order.
+    """
+    Check for right pixels, in order.
 
     A consumer on a busy machine was told what it lost; one connection brought all of it.
     """

@@ -1,4 +1,5 @@
-"""The package's consumer against a producer written from docs/wire.md alone.
+"""
+The package's consumer against a producer written from docs/wire.md alone.
 
 What it says is right, and it notices what is wrong.
 """

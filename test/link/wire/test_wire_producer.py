@@ -1,4 +1,5 @@
-"""The package's producer, in a process of its own, against client/.
+"""
+The package's producer, in a process of its own, against client/.
 
 Neither knows more of the other than what docs/wire.md says.
 """
@@ -131,7 +132,8 @@ def test_frames_stay_readable_after_the_producer_was_killed(
 
 
 def test_what_a_slow_consumer_loses_is_told(start_producer: StartProducer, start: Start) -> None:
-    """A consumer that holds its window gets no more; once it has ended, another gets all.
+    """
+    A consumer that holds its window gets no more; once it has ended, another gets all.
 
     No other consumer loses a frame.
     """
@@ -206,7 +208,8 @@ def test_slots_whose_place_others_take_are_retired(
 
 @pytest.fixture(scope='module')
 def living_producer() -> Iterator[Callable[[], ProducerProcess]]:
-    """Yield one producer that all of the bad consumers meet, one after the other.
+    """
+    Yield one producer that all of the bad consumers meet, one after the other.
 
     There is another one only where it didn't survive.
     """

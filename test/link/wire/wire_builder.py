@@ -1,4 +1,5 @@
-"""Build the consumer of the wire tests: client/ and a program on top of it.
+"""
+Build the consumer of the wire tests: client/ and a program on top of it.
 
 The machine's C compiler builds it.
 """
@@ -24,7 +25,8 @@ class CompilerError(Exception):
 
 
 def compiler() -> list[str]:
-    """Return the command in ``CC``, else ``cc``.
+    """
+    Return the command in ``CC``, else ``cc``.
 
     Raises CompilerError where it isn't installed.
     """

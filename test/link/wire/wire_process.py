@@ -13,7 +13,8 @@ FRAMES_READ, ENDED, USAGE, REFUSED, RULE_BROKEN = range(5)
 
 
 class ConsumerProcess:
-    """One run, whose output is always read.
+    """
+    One run, whose output is always read.
 
     A context manager: what still runs at its end is killed.
     """
@@ -40,7 +41,8 @@ class ConsumerProcess:
         return dict(json.loads(text))
 
     def result(self, timeout_s: float = 60.0) -> tuple[int, list[dict[str, Any]], dict[str, Any]]:
-        """Return the exit code, the lines not yet taken by ``line``, and the summary.
+        """
+        Return the exit code, the lines not yet taken by ``line``, and the summary.
 
         Fails where the consumer left a descriptor open or wrote to stderr.
         """

@@ -1,4 +1,5 @@
-"""The package's producer in a process of its own, driven by ``ProducerProcess``.
+"""
+The package's producer in a process of its own, driven by ``ProducerProcess``.
 
 It publishes numbered frames of random pixels, and tells their CRCs. It reads commands from
 standard input, one JSON list for each line, and answers each with one line: ``["publish", COUNT,
@@ -60,7 +61,8 @@ class ProducerProcess:
         return self._answer()
 
     def publish(self, count: int, *names: str) -> list[dict[str, Any]]:
-        """Publish *count* frames, none of which the consumers called *names* lose.
+        """
+        Publish *count* frames, none of which the consumers called *names* lose.
 
         Return sequence, stamp, frame_id and CRCs.
         """

@@ -1,4 +1,5 @@
-"""Rung 2's wire protocol a second time: written from docs/wire.md, not from the package.
+"""
+Rung 2's wire protocol a second time: written from docs/wire.md, not from the package.
 
 It has tables, packing and checks. ``SpecServer`` is a producer that a test drives step by step,
 and that says which rule a consumer broke. It shares no code with the package's producer, so what
@@ -336,7 +337,8 @@ class Conversation:
         self.refusal = ''
 
     def receive(self) -> bytes:
-        """Receive one packet of the consumer, check it, and do what it says.
+        """
+        Receive one packet of the consumer, check it, and do what it says.
 
         Raises RuleBroken, ConsumerGone, TimeoutError.
         """

@@ -1,4 +1,5 @@
-"""What a producer can do wrong by docs/wire.md.
+"""
+What a producer can do wrong by docs/wire.md.
 
 For each case: the rule's name as client/ tells it, and the messages or changed fields.
 """

@@ -1,4 +1,5 @@
-"""Run in the arm64 guest all checks that need no ROS.
+"""
+Run in the arm64 guest all checks that need no ROS.
 
 ``python arm64_checks.py PART ...``, each PART one of :data:`PARTS`.
 
@@ -41,7 +42,8 @@ _CASES, _PACKETS = 60, 2_000
 
 
 def run_checks(part: str) -> bool:
-    """Run the checks of a part: those of the short form.
+    """
+    Run the checks of a part: those of the short form.
 
     Of a check for each heap, those of heaps that are there run.
     """

@@ -1,4 +1,5 @@
-"""What can go wrong with a camera, injected by vivid's own controls.
+"""
+What can go wrong with a camera, injected by vivid's own controls.
 
 Also what the controls do to the picture.
 """

@@ -1,4 +1,5 @@
-"""What the checks of the V4L2 camera share.
+"""
+What the checks of the V4L2 camera share.
 
 That is: a registry, opened cameras with consumers' constraints, the next frame.
 """
@@ -97,7 +98,8 @@ def _at_once() -> None:
 
 
 def settled(camera: V4l2Camera) -> Frame:
-    """Return a frame that was begun after now.
+    """
+    Return a frame that was begun after now.
 
     Frames that were already queued pass by, however many, and the one that may be under way.
     """

@@ -1,4 +1,5 @@
-"""Frames of vivid in every combination of API, format and memory.
+"""
+Frames of vivid in every combination of API, format and memory.
 
 Each is compared in the device with what the kernel says it holds.
 """
@@ -95,7 +96,8 @@ def frames_reach_the_device_as_the_camera_made_them(variant: str) -> None:
 
 @check
 def a_device_without_iommu_imports_contiguous_memory_or_says_why_not() -> None:
-    """Stream whether the system heap's pages are scattered or not, or say why not.
+    """
+    Stream whether the system heap's pages are scattered or not, or say why not.
 
     What counts is that the camera knows before it streams.
 
@@ -121,7 +123,8 @@ def a_device_without_iommu_imports_contiguous_memory_or_says_why_not() -> None:
 
 @check
 def every_frame_of_a_stream_at_640x360_comes_or_is_counted_as_lost() -> None:
-    """Count the frames that vivid skips; the rate is by the driver's stamps.
+    """
+    Count the frames that vivid skips; the rate is by the driver's stamps.
 
     vivid skips frames while the machine under the guest stands still.
     """

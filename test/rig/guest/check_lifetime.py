@@ -1,4 +1,5 @@
-"""What is held ends when it should, however the holder goes.
+"""
+What is held ends when it should, however the holder goes.
 
 Release in flight, close, SIGKILL, module removal.
 """

@@ -1,4 +1,5 @@
-"""The result comes from the pixels that were imported.
+"""
+The result comes from the pixels that were imported.
 
 A wrong layout or a missing SYNC is a wrong result.
 """

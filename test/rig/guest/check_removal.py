@@ -1,4 +1,5 @@
-"""The card goes away and comes back while files of it are open.
+"""
+The card goes away and comes back while files of it are open.
 
 What they had ends at once, with ENODEV, and nothing is left of it.
 """

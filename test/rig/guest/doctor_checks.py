@@ -1,4 +1,5 @@
-"""The doctor on a real kernel.
+"""
+The doctor on a real kernel.
 
 It finds vivid's cameras, the dma-heaps and the virtual Metis, tries them, and gives them back.
 """
@@ -74,7 +75,8 @@ def _parameters(**values: str) -> str:
 
 
 def _examined_by_nobody(*groups: str) -> tuple[int, list[dict[str, Any]]]:
-    """Examine as a user who may open nothing.
+    """
+    Examine as a user who may open nothing.
 
     There is no parameter file, as that user can't read ours.
     """

@@ -1,4 +1,5 @@
-"""What the kernel says from outside about watched programs: attachments, mappings, trace events.
+"""
+What the kernel says from outside about watched programs: attachments, mappings, trace events.
 
 ``zc_verify`` knows more of this and is what judges a graph; this is the test's own look, which
 shares no line with the package.
@@ -28,7 +29,8 @@ _EVENTS = (
 
 
 def cpu_mappings(inodes: Iterable[int]) -> list[str]:
-    """Return lines of every process's ``maps`` that show a mapping of these dma-bufs.
+    """
+    Return lines of every process's ``maps`` that show a mapping of these dma-bufs.
 
     Also lines that show a video device.
     """
@@ -46,7 +48,8 @@ def cpu_mappings(inodes: Iterable[int]) -> list[str]:
 
 @dataclass
 class Watch:
-    """Looks at the kernel's own lists again and again while frames flow.
+    """
+    Looks at the kernel's own lists again and again while frames flow.
 
     :param find_inodes: those of the frames' buffers, as far as there are any.
     :ivar attached: by inode, which devices were ever listed.
@@ -89,7 +92,8 @@ class Watch:
 
 @contextmanager
 def recording(buffer_kb: int = 16384) -> Iterator[None]:
-    """Record the axl events and the signals of fences, from an empty buffer.
+    """
+    Record the axl events and the signals of fences, from an empty buffer.
 
     The events stay switched on: each switch rewrites the kernel's code, which QEMU's other cores
     may be running at that moment.

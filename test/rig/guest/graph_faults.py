@@ -1,4 +1,5 @@
-"""Faults while the whole graph streams: vivid camera → capture → link → axl → detections.
+"""
+Faults while the whole graph streams: vivid camera → capture → link → axl → detections.
 
 What each check demands of every fault: frames go on, or come back by themselves; meanwhile and
 afterwards the kernel holds no more dma-bufs and the device no more attachments than before it; at
@@ -80,7 +81,8 @@ class Running:
 def streaming_graph(
     device: str = SINGLE, capture: Mapping[str, object] = MappingProxyType({}), **inference: object
 ) -> Iterator[Running]:
-    """Start capture, inference and overlay in this process.
+    """
+    Start capture, inference and overlay in this process.
 
     *capture* replaces parameters of here.
     """
@@ -252,7 +254,8 @@ def the_graph_survives_buffers_that_the_driver_drops() -> None:
 
 
 def _consumer(name: str, **values: object) -> subprocess.Popen[bytes]:
-    """Start an inference node in another process, over rung 2.
+    """
+    Start an inference node in another process, over rung 2.
 
     It has an accelerator and imports of its own; its log is ``$RIG_OUT/NAME.log``.
 
@@ -312,7 +315,8 @@ def the_graph_survives_a_consumer_that_is_killed_with_its_imports() -> None:
 
 @long_check
 def nodes_whose_trial_imports_fail_fall_a_rung_by_name_in_this_process_and_in_another() -> None:
-    """Use a driver that has ioctls 64 to 66 only.
+    """
+    Use a driver that has ioctls 64 to 66 only.
 
     It says nothing about strides and imports tight images only, and the camera pads its rows.
     """

@@ -106,7 +106,8 @@ class RunningGraph:
 
     @contextmanager
     def second_inference(self) -> Iterator[None]:
-        """Add one more inference node in this process.
+        """
+        Add one more inference node in this process.
 
         It has an open file of the card, handles and job numbers of its own.
         """

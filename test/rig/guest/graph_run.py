@@ -1,4 +1,5 @@
-"""Run a graph in the guest, watched from outside.
+"""
+Run a graph in the guest, watched from outside.
 
 It is: camera → capture → in-process link → axl → detections topic → a plain subscriber.
 
@@ -44,7 +45,8 @@ _Streamed = tuple[Watch, dict[str, float], 'Verifier | None']
 
 
 class FrameChecker:
-    """An observer of the inference node.
+    """
+    An observer of the inference node.
 
     The frame is still leased then, so that the camera can't be writing it.
 
@@ -80,7 +82,8 @@ class FrameChecker:
 
 
 def _patience(frames: int) -> float:
-    """Return the patience of zc_verify on a machine that is several times too slow.
+    """
+    Return the patience of zc_verify on a machine that is several times too slow.
 
     Nodes that end before it has measured leave it nothing to judge.
     """

@@ -1,4 +1,5 @@
-"""The graphs that run in the rig: cameras, memory and layouts.
+"""
+The graphs that run in the rig: cameras, memory and layouts.
 
 They are data for the guest that runs them and for the tests that judge them.
 """
@@ -46,7 +47,8 @@ _SYNTHETIC = {
 
 @dataclass(frozen=True)
 class Variant:
-    """One run of the graph.
+    """
+    One run of the graph.
 
     :param frames: how many of them at least, all of which are checked.
     :param cached: whether the accelerator keeps its imports.
@@ -72,7 +74,8 @@ class Variant:
     keep_all: bool = True
 
     def inference(self, model: str) -> dict[str, Any]:
-        """Return parameters of the inference node.
+        """
+        Return parameters of the inference node.
 
         A guest that stands still for a while gives up no job.
         """

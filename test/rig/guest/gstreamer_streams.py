@@ -1,4 +1,5 @@
-"""The element v4l2src over both of vivid's APIs.
+"""
+The element v4l2src over both of vivid's APIs.
 
 Its dma-bufs are as the driver exported them; pipelines that copy are found out.
 """
@@ -45,7 +46,8 @@ _opened = [0]
 
 
 def _but_for_pools(function: Callable[[str], None]) -> Callable[[str], None]:
-    """Allow for pools: v4l2src of 1.22 and 1.24 never frees one that has streamed.
+    """
+    Allow for pools: v4l2src of 1.22 and 1.24 never frees one that has streamed.
 
     Each time it keeps a descriptor of the device and two pairs of sockets.
     """
@@ -79,7 +81,8 @@ def _foreign() -> dict[int, str]:
 
 
 def warm_up() -> None:
-    """Let GStreamer open its own descriptors once for the process.
+    """
+    Let GStreamer open its own descriptors once for the process.
 
     They are for its clock, and for its V4L2 elements.
     """
@@ -161,7 +164,8 @@ def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
 @check_each('single', 'multi')
 @_but_for_pools
 def rows_that_the_driver_pads_are_no_reason_to_copy(name: str) -> None:
-    """Stream rows of 1366 pixels.
+    """
+    Stream rows of 1366 pixels.
 
     Neither GStreamer's own stride nor vivid's may decide whether a frame is copied.
     """

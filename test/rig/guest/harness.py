@@ -44,7 +44,8 @@ def check(function: Check) -> Check:
 
 
 def long_check(function: Check) -> Check:
-    """Register a check that only the long form runs.
+    """
+    Register a check that only the long form runs.
 
     The short one has the same at another level.
     """
@@ -55,7 +56,8 @@ def long_check(function: Check) -> Check:
 def check_each(
     *variants: str, long: Sequence[str] = ()
 ) -> Callable[[CheckOfVariant], CheckOfVariant]:
-    """Register a check once for each variant, which is its argument.
+    """
+    Register a check once for each variant, which is its argument.
 
     The long form has more variants.
     """
@@ -97,7 +99,8 @@ def settles(look: Callable[[], object], expected: object, what: str) -> None:
 
 
 def together(workers: Sequence[Callable[[], None]], seconds: float = 60.0) -> None:
-    """Run the workers in threads and raise what one of them raised.
+    """
+    Run the workers in threads and raise what one of them raised.
 
     A worker that doesn't end is dead-locked.
     """
@@ -121,7 +124,8 @@ def together(workers: Sequence[Callable[[], None]], seconds: float = 60.0) -> No
 
 
 def at_rest() -> dict[str, int]:
-    """Return what the device still holds when all had time to let go.
+    """
+    Return what the device still holds when all had time to let go.
 
     A worker tidies up after it has signalled.
     """
@@ -164,7 +168,8 @@ def _said(text: str) -> str:
 
 
 def run(checks: dict[str, Check], results: Path) -> bool:
-    """Run the checks; return whether none failed.
+    """
+    Run the checks; return whether none failed.
 
     After each, write ``{name: traceback, why it can't run here, or ""}``.
     """

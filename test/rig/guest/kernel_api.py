@@ -1,4 +1,5 @@
-"""The kernel's own interfaces that the checks need.
+"""
+The kernel's own interfaces that the checks need.
 
 Buffers, SYNC, fences, bufinfo, trace, modules. Written from the kernel's UAPI headers, not from
 the package that is being tested. Standard library alone.
@@ -122,7 +123,8 @@ class Buffer(Closing):
 
 
 class NotHere(Exception):
-    """This kernel lacks what a check is about.
+    """
+    This kernel lacks what a check is about.
 
     If a kernel must have it, the check has failed.
     """
@@ -133,7 +135,8 @@ HEAP_EXPORTERS = {'dma_heap/system': 'system', 'udmabuf': 'udmabuf'}
 
 
 def heaps_there() -> list[str]:
-    """Return the names of the heaps of this kernel, the first choice first.
+    """
+    Return the names of the heaps of this kernel, the first choice first.
 
     Debian's arm64 kernel has no dma-heaps.
     """
@@ -203,7 +206,8 @@ def shadow_buffer(size: int) -> Buffer:
 
 @dataclass(frozen=True)
 class FenceInfo:
-    """SYNC_IOC_FILE_INFO of a sync_file with one fence.
+    """
+    SYNC_IOC_FILE_INFO of a sync_file with one fence.
 
     `status` is 0 pending, 1 good or a negative errno.
     """
@@ -263,7 +267,8 @@ _OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t[0-9a-f]{8}\t(\S+)\t
 
 
 def bufinfo() -> dict[int, BufInfo]:
-    """Return all dma-bufs of the system by inode.
+    """
+    Return all dma-bufs of the system by inode.
 
     Sizes and inodes are decimal, padded with zeros.
     """
@@ -309,7 +314,8 @@ _UFFD_API, _UFFD_REGISTER, _UFFD_COPY = 0xC018AA3F, 0xC020AA00, 0xC028AA03
 
 
 class LatePage(Closing):
-    """A page of memory that is not there before `fill`.
+    """
+    A page of memory that is not there before `fill`.
 
     The kernel waits for it in the middle of a copy (userfaultfd(2)).
     """
@@ -398,7 +404,8 @@ def identity() -> Iterator[None]:
 
 
 def write_control(path: Path, text: str, *, append: bool = False) -> None:
-    """Write a control file of tracefs.
+    """
+    Write a control file of tracefs.
 
     ``open()`` with 'w' truncates, which clears the buffer, and with 'a' it seeks, which fails.
     """
@@ -410,7 +417,8 @@ def write_control(path: Path, text: str, *, append: bool = False) -> None:
 
 
 def use_one_cpu() -> None:
-    """Switch all processors off but the first, until the guest ends.
+    """
+    Switch all processors off but the first, until the guest ends.
 
     Call it before probes are installed and removed under load. That rewrites code of the running
     kernel, and another processor of QEMU's may still run into a breakpoint that is gone by then

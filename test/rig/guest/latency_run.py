@@ -1,4 +1,5 @@
-"""Measure in the guest how long frames wait for our threads beside two busy processes.
+"""
+Measure in the guest how long frames wait for our threads beside two busy processes.
 
     python latency_run.py FRAMES
 

@@ -1,4 +1,5 @@
-"""What the checks of rung 2 share.
+"""
+What the checks of rung 2 share.
 
 Servers, cameras, the C consumer, and consumers and producers in processes of their own.
 """
@@ -93,7 +94,8 @@ def camera_of(exporter: str) -> Iterator[tuple[V4l2Camera, BufferPool]]:
 
 
 def overwrite(server: SharedMemoryServer, pool: BufferPool) -> set[int]:
-    """Publish a frame in every slot that is free; return their uids.
+    """
+    Publish a frame in every slot that is free; return their uids.
 
     It is written without waiting for devices, as a camera's DMA is.
     """
@@ -119,7 +121,8 @@ class RemoteError(Exception):
 
 
 class Remote:
-    """An object that lives in a forked process.
+    """
+    An object that lives in a forked process.
 
     Fork it before anything is there that it must not inherit.
     """
@@ -171,7 +174,8 @@ class Remote:
         self._child.join()
 
     def _abort(self) -> None:
-        """End it after a failure, which matters more than how the process ends.
+        """
+        End it after a failure, which matters more than how the process ends.
 
         The process may already be dead.
         """
@@ -218,7 +222,8 @@ def next_received(client: SharedMemoryClient) -> Frame:
 
 
 class Consumer:
-    """Keeps what it receives until it is told to release it.
+    """
+    Keeps what it receives until it is told to release it.
 
     :param device: an open file of the device that this process shares with others; by default it
         opens one of its own.
@@ -310,7 +315,8 @@ class Consumer:
         return status
 
     def stream(self, count: int) -> dict[str, Any]:
-        """Read and release frames; return what was seen.
+        """
+        Read and release frames; return what was seen.
 
         Also how many descriptors and mappings of theirs there were after each.
         """

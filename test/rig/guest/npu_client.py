@@ -1,4 +1,5 @@
-"""The device node for the checks: each ioctl as one call, and images laid out in buffers.
+"""
+The device node for the checks: each ioctl as one call, and images laid out in buffers.
 
 A call raises `OSError`.
 """
@@ -212,7 +213,8 @@ def make_image(
     allocate: Callable[[int], Buffer] = heap_buffer,
     seed: int = 1,
 ) -> Image:
-    """Make an image in one buffer or one per plane.
+    """
+    Make an image in one buffer or one per plane.
 
     There are `padding` bytes after each row, and a gap before each plane.
     """

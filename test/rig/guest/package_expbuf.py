@@ -1,4 +1,5 @@
-"""Buffers that a V4L2 driver exports: what the package makes of them.
+"""
+Buffers that a V4L2 driver exports: what the package makes of them.
 
 A read-only export stays one.
 """

@@ -1,4 +1,5 @@
-"""Fences of a real driver, through the package's own calls.
+"""
+Fences of a real driver, through the package's own calls.
 
 They are in sync_files and in the reservation objects of buffers.
 """

@@ -1,4 +1,5 @@
-"""Buffers of a foreign library: real dma-bufs, which the card reads as they are.
+"""
+Buffers of a foreign library: real dma-bufs, which the card reads as they are.
 
 They are recognised by what they refer to.
 """

@@ -1,4 +1,5 @@
-"""What the checks of the package in the guest share.
+"""
+What the checks of the package in the guest share.
 
 That is: an opened accelerator, pools and frames, CRCs, probes in the kernel, processes. The probes
 see every ``ioctl`` and ``mmap`` of every dma-buf, whoever exports it, and are not of this package.
@@ -92,7 +93,8 @@ def refused(kind: type[Exception], *words: str) -> Iterator[None]:
 
 
 def opened_accelerator(**options: Any) -> AxlAccelerator:
-    """Return an accelerator with the virtual model.
+    """
+    Return an accelerator with the virtual model.
 
     The driver gives up no job because a machine stands still for a second.
     """
@@ -120,7 +122,8 @@ def start(
     timeout_us: int = LONG_US,
     after: SyncFile | None = None,
 ) -> SyncFile:
-    """Let the device read `source` and write `result`, once `after` has signalled.
+    """
+    Let the device read `source` and write `result`, once `after` has signalled.
 
     Both stay attached until the fence has signalled.
     """
@@ -133,7 +136,8 @@ def start(
 
 @contextmanager
 def jobs_held() -> Iterator[Callable[[], None]]:
-    """Keep jobs that are submitted within in flight until what this yields is called.
+    """
+    Keep jobs that are submitted within in flight until what this yields is called.
 
     No clock decides what a check sees.
     """
@@ -186,7 +190,8 @@ _BAD_CLOSE = TRACING / 'events/syscalls/sys_exit_close'
 
 @dataclass(frozen=True)
 class Sync:
-    """A DMA_BUF_IOCTL_SYNC that the kernel did.
+    """
+    A DMA_BUF_IOCTL_SYNC that the kernel did.
 
     It has the thread, the buffer, and the flags (1 READ, 2 WRITE, 4 END).
     """
@@ -205,7 +210,8 @@ class Recording:
         ]
 
     def syncs(self, *inodes: int, result: int = 0) -> list[Sync]:
-        """Return the SYNCs that ended with `result` (0 is success), in order.
+        """
+        Return the SYNCs that ended with `result` (0 is success), in order.
 
         They are those of these buffers, or of all.
         """
@@ -238,7 +244,8 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _install_probes() -> None:
-    """Install the probes once for all.
+    """
+    Install the probes once for all.
 
     Each change of a probe rewrites the kernel's code, which QEMU's other cores may be running at
     that moment.
@@ -259,7 +266,8 @@ def _install_probes() -> None:
 
 @contextmanager
 def recorded() -> Iterator[Callable[[], Recording]]:
-    """Record what happens to dma-bufs, and closes of descriptors that are not open.
+    """
+    Record what happens to dma-bufs, and closes of descriptors that are not open.
 
     Call what it yields to read the record, during or after.
     """
@@ -340,7 +348,8 @@ def publish(
     level: int | None = None,
     **options: Any,
 ) -> Frame:
-    """Publish a frame of a free slot, or of *slot*.
+    """
+    Publish a frame of a free slot, or of *slot*.
 
     It is filled with one value where *level* is given.
     """
@@ -369,7 +378,8 @@ def fill(frame: Frame, level: int) -> None:
 
 @contextmanager
 def frames(layout: ImageLayout, heap: str = '', slots: int = 3) -> Iterator[Callable[[], Frame]]:
-    """Make frames of random pixels, with sequences from 1.
+    """
+    Make frames of random pixels, with sequences from 1.
 
     They are written through the package's own mapping.
     """
@@ -394,7 +404,8 @@ def crcs(frame: Frame) -> list[int]:
 
 
 def kernel_crcs(frame: Frame) -> list[int]:
-    """Return the CRC of each plane by the exporter's own mapping in the kernel.
+    """
+    Return the CRC of each plane by the exporter's own mapping in the kernel.
 
     No process has to map it for that.
     """
@@ -474,7 +485,8 @@ def received(theirs: socket.socket) -> OwnedFd:
 
 
 def wait_for(pid: int, seconds: float = 60.0) -> int:
-    """Return the exit status of a child, negative for a signal.
+    """
+    Return the exit status of a child, negative for a signal.
 
     A child that doesn't end is dead-locked: it is killed, and the check fails.
     """

@@ -1,4 +1,5 @@
-"""What is never closed: frames, buffers and fences that are forgotten.
+"""
+What is never closed: frames, buffers and fences that are forgotten.
 
 They are forgotten in threads, over forks, and by a process that is killed.
 """
@@ -48,7 +49,8 @@ _inherited: list[Any] = []
 
 @contextmanager
 def _collector_everywhere() -> Iterator[None]:
-    """Run the collector at every few allocations.
+    """
+    Run the collector at every few allocations.
 
     So finalizers run in the middle of everything.
     """
@@ -72,7 +74,8 @@ def _acquired(pool: BufferPool) -> Slot:
 
 
 def _forget(pool: BufferPool, fence: SyncFile, turn: int) -> None:
-    """Lose two frames, a buffer, three fences and sometimes a view.
+    """
+    Lose two frames, a buffer, three fences and sometimes a view.
 
     They are in a knot that only the collector unties.
     """

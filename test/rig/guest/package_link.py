@@ -1,4 +1,5 @@
-"""Rung 2 with real dma-bufs: another process gets the very memory.
+"""
+Rung 2 with real dma-bufs: another process gets the very memory.
 
 Every consumer gets what it takes.
 """

@@ -1,4 +1,5 @@
-"""Rung 2 when one end is killed.
+"""
+Rung 2 when one end is killed.
 
 A device of the dead consumer still reads, or a dead producer's frames are still held.
 """
@@ -87,7 +88,8 @@ class Scene:
 def _killed_while_its_device_reads(
     heap: str, quarantine_s: float, *, reservation_fences: int
 ) -> Iterator[Scene]:
-    """Kill a consumer while its device reads.
+    """
+    Kill a consumer while its device reads.
 
     The device's open file is shared with this process, so that the kernel doesn't end the job
     along with the consumer.
@@ -179,7 +181,8 @@ def _waits_for_the_longest_job(heap: str, quarantine_s: float) -> bool:
 
 @check
 def without_any_quarantine_the_device_would_read_another_frame() -> None:
-    """Prove that the two checks before can fail.
+    """
+    Prove that the two checks before can fail.
 
     With neither fences nor a deadline, what they exclude does happen.
     """

@@ -1,4 +1,5 @@
-"""Rung 2 with fences that a driver made.
+"""
+Rung 2 with fences that a driver made.
 
 With FRAME and with RELEASE they keep two processes and a device apart.
 """
@@ -43,7 +44,8 @@ from .package_kit import (
 
 @check
 def a_frame_is_not_read_before_the_device_has_written_it() -> None:
-    """The driver puts no fences into the reservation object.
+    """
+    The driver puts no fences into the reservation object.
 
     The one that comes with FRAME is all that the other process has.
     """

@@ -1,4 +1,5 @@
-"""NV12 with padded rows and heights, as a consumer asked for them, over both rungs.
+"""
+NV12 with padded rows and heights, as a consumer asked for them, over both rungs.
 
 Also a card that learns on trial that it can't.
 """
@@ -176,7 +177,8 @@ def in_another_process_the_card_and_the_cpu_read_what_was_written(variant: str) 
 
 @check
 def in_another_process_a_card_whose_trial_import_fails_leaves_by_name() -> None:
-    """Use a driver that has ioctls 64 to 66 only and says nothing about strides.
+    """
+    Use a driver that has ioctls 64 to 66 only and says nothing about strides.
 
     HELLO suits, the first BUFFERS does not.
     """

@@ -36,7 +36,8 @@ SIZE, SLOTS = (336, 240), 3
 
 
 class HeapCamera:
-    """A camera that allocates from a real heap what is agreed on, and publishes random pixels.
+    """
+    A camera that allocates from a real heap what is agreed on, and publishes random pixels.
 
     It also tells what becomes of its consumers.
 
@@ -85,7 +86,8 @@ class HeapCamera:
         return [found[inode].attached for inode in self.inodes()]
 
     def frame(self) -> tuple[Frame, list[int]]:
-        """Return the next frame, and the CRCs of what was written.
+        """
+        Return the next frame, and the CRCs of what was written.
 
         Nothing has read that from its memory.
         """

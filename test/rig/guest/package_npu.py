@@ -1,4 +1,5 @@
-"""The package's accelerator and scheduler on a real kernel.
+"""
+The package's accelerator and scheduler on a real kernel.
 
 Results are right and in order, whatever the card and its driver do.
 
@@ -111,7 +112,8 @@ class Flow:
 def flow(
     *, in_flight: int = 4, timeout_s: float = 20.0, patience_s: float = 0.0, **options: float
 ) -> Iterator[Flow]:
-    """Yield a scheduler on the card, which opens the card anew if it is lost.
+    """
+    Yield a scheduler on the card, which opens the card anew if it is lost.
 
     It gives a job up when the driver should, or after *patience_s*.
     """

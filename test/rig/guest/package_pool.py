@@ -1,4 +1,5 @@
-"""The pool on real buffers while a real device reads them.
+"""
+The pool on real buffers while a real device reads them.
 
 Slots wait for release fences, and are given up when a device hangs.
 """
@@ -93,7 +94,8 @@ def _stays_taken(pool: BufferPool) -> None:
 
 
 def _overwrite_as_soon_as_possible(pool: BufferPool) -> Slot:
-    """Write the next frame into the first slot that comes free.
+    """
+    Write the next frame into the first slot that comes free.
 
     It doesn't wait for the device as a CPU should: a camera's DMA doesn't either.
     """

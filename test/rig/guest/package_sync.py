@@ -82,7 +82,8 @@ def a_block_that_nobody_leaves_is_ended_too(heap: str) -> None:
 
 @check
 def what_a_block_wrote_before_it_raised_reaches_the_device() -> None:
-    """Use an exporter whose device has pages of its own.
+    """
+    Use an exporter whose device has pages of its own.
 
     Without the END that belongs to the block it would read the old ones.
     """
@@ -107,7 +108,8 @@ def what_a_block_wrote_before_it_raised_reaches_the_device() -> None:
 
 @contextmanager
 def _signals(count: int, then: Callable[[], None]) -> Iterator[list[float]]:
-    """Send a signal every 30 ms.
+    """
+    Send a signal every 30 ms.
 
     Its handler notes the time, and does something at the last of `count`.
     """
@@ -147,7 +149,8 @@ def signals_do_not_end_the_wait_for_the_device(heap: str) -> None:
 
 @check_each(*HEAPS)
 def a_sync_that_a_signal_interrupts_is_repeated(heap: str) -> None:
-    """Let a job come between our look at the fences and START: the kernel itself waits.
+    """
+    Let a job come between our look at the fences and START: the kernel itself waits.
 
     The result is EINTR, by its documentation to be repeated.
     """

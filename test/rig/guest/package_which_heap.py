@@ -1,4 +1,5 @@
-"""Which heap a camera's buffers come from: real heaps, a real card, with and without an IOMMU.
+"""
+Which heap a camera's buffers come from: real heaps, a real card, with and without an IOMMU.
 
 It is agreed on as a capture node does it.
 
@@ -62,7 +63,8 @@ def _agree(
     heap: str = 'auto',
     seen: Verdict = Verdict.ACCEPTED,
 ) -> None:
-    """Check the heap that is chosen.
+    """
+    Check the heap that is chosen.
 
     It is the kernel's exporter of every buffer, and a card that was accepted sees what the CPU
     wrote.
@@ -88,7 +90,8 @@ def _agree(
 
 
 def _doctors(participants: Sequence[str], heap: str) -> str:
-    """Return the heap in which the doctor counts the same camera's buffers.
+    """
+    Return the heap in which the doctor counts the same camera's buffers.
 
     It has the same accelerator beside it.
     """
@@ -167,7 +170,8 @@ def a_card_behind_no_iommu_gets_contiguous_memory() -> None:
 
 
 def _expect_scattered_to_fail() -> None:
-    """Check that scattered pages fail now, so that the demand is the card's own.
+    """
+    Check that scattered pages fail now, so that the demand is the card's own.
 
     Some buffers may be contiguous by chance.
     """

@@ -1,4 +1,5 @@
-"""Camera, in-process link and accelerator without ROS, with the frame logs that the nodes keep.
+"""
+Camera, in-process link and accelerator without ROS, with the frame logs that the nodes keep.
 
 ``zc_verify`` judges it where there is no ROS to run the nodes. The rooms below ``nodes/`` are put
 together as the nodes do it.
@@ -174,7 +175,8 @@ def _copies(ledger: CopyLedger) -> dict[str, dict[str, int]]:
 
 
 class PlainGraph:
-    """One camera and one consumer with an accelerator, in this process.
+    """
+    One camera and one consumer with an accelerator, in this process.
 
     It runs from its construction until :meth:`close`.
 
@@ -340,7 +342,8 @@ GRAPHS: dict[str, Callable[[Path], Outcome]] = {
 
 
 def cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
-    """Return what became of each case, and last what is left in the kernel.
+    """
+    Return what became of each case, and last what is left in the kernel.
 
     Each sees at least :data:`verifier.FRAMES` frames.
     """

@@ -1,4 +1,5 @@
-"""Frames of a user's node whose device still writes them.
+"""
+Frames of a user's node whose device still writes them.
 
 With the fence that its driver made, no consumer reads too early.
 """
@@ -68,7 +69,8 @@ class _Camera:
         return str(self.publisher._server.path)
 
     def _begin(self, target: DmaBuf) -> SyncFile:
-        """Begin a job.
+        """
+        Begin a job.
 
         Its sync_file is the only fence.
 

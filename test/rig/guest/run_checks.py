@@ -1,4 +1,5 @@
-"""Run in the guest the checks of one suite.
+"""
+Run in the guest the checks of one suite.
 
 ``python run_checks.py SUITE [PART OF A NAME ...] [VARIANT:FRAMES ...]``.
 

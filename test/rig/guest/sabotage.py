@@ -1,4 +1,5 @@
-"""Ways to break the promise of the graph, each while it runs; undone afterwards.
+"""
+Ways to break the promise of the graph, each while it runs; undone afterwards.
 
 ``zc_verify`` has to find them, from outside. Nothing here books a copy in the package's ledger:
 that would be a confession, not evidence.
@@ -41,7 +42,8 @@ def look_at_the_header(frame: Frame) -> None:
 
 
 class Consumer:
-    """One more consumer of the frames, in the process of the nodes.
+    """
+    One more consumer of the frames, in the process of the nodes.
 
     ``zc_verify`` has to find out what it does with them.
 
@@ -60,7 +62,8 @@ class Consumer:
 
 
 class Running(Protocol):
-    """A graph that runs.
+    """
+    A graph that runs.
 
     With ROS it is ``graph_kit.RunningGraph``, without it ``plain_graph.PlainGraph``.
     """
@@ -76,7 +79,8 @@ class Running(Protocol):
 
 
 def _copy_with_numpy(frame: Frame) -> None:
-    """Copy a frame, mapped only as long as that takes.
+    """
+    Copy a frame, mapped only as long as that takes.
 
     A look now and then at what is mapped may never see it.
     """
@@ -89,7 +93,8 @@ def _copy_with_numpy(frame: Frame) -> None:
 
 
 class _RowCopier:
-    """Hundreds of small copies, out of mappings that were there before the measurement.
+    """
+    Hundreds of small copies, out of mappings that were there before the measurement.
 
     None of them is large enough for a probe on memmove.
     """
@@ -191,7 +196,8 @@ def _import_decoys_alone(running: Running) -> Iterator[None]:
 
 @contextmanager
 def _submit_an_old_decoy(running: Running) -> Iterator[None]:
-    """Submit by the import of a decoy, from before the measurement.
+    """
+    Submit by the import of a decoy, from before the measurement.
 
     The frames' own imports stay, as they should, and are not used. No event tells what the decoy's
     handle stands for.
@@ -268,7 +274,8 @@ def _keep_imports(running: Running) -> Iterator[None]:
 
 @contextmanager
 def _exchange_handles(running: Running) -> Iterator[None]:
-    """Submit each frame by the next buffer's handle.
+    """
+    Submit each frame by the next buffer's handle.
 
     The buffers were imported before the measurement, and each handle stands for one image, always.
     """
@@ -385,7 +392,8 @@ def _other_program(running: Running, program: str) -> Iterator[subprocess.Popen[
 
 @contextmanager
 def _mapped_without_a_main_thread(running: Running) -> Iterator[None]:
-    """Let another process have a frame mapped.
+    """
+    Let another process have a frame mapped.
 
     Its main thread has ended, so its own /proc/PID/maps is empty.
     """
@@ -405,7 +413,8 @@ _MOMENT_S = 2.0
 
 
 def _has_looked() -> bool:
-    """Say whether zc_verify reads its trace and waits.
+    """
+    Say whether zc_verify reads its trace and waits.
 
     Then it has looked at all maps, and its window is about to begin.
     """
@@ -424,7 +433,8 @@ def _has_looked() -> bool:
 
 @contextmanager
 def _mapped_before_the_window(running: Running) -> Iterator[None]:
-    """Let another process map a frame after the first look at all maps.
+    """
+    Let another process map a frame after the first look at all maps.
 
     It no longer has it at the last one.
     """
@@ -449,7 +459,8 @@ def _mapped_before_the_window(running: Running) -> Iterator[None]:
 
 @contextmanager
 def _pages_in_a_pipe(running: Running) -> Iterator[None]:
-    """Let another process read a frame's pages that it no longer maps.
+    """
+    Let another process read a frame's pages that it no longer maps.
 
     It had the frame mapped before the measurement.
     """
@@ -523,7 +534,8 @@ SABOTAGES: dict[str, Saboteur] = {
 def sabotaged(
     running: Running, spectator: Consumer, names: Sequence[str], out: Path
 ) -> Iterator[tuple[str, Outcome]]:
-    """Run one graph all the time, sabotaged in one way after the other.
+    """
+    Run one graph all the time, sabotaged in one way after the other.
 
     Return what ``zc_verify`` says about it meanwhile.
     """

@@ -1,4 +1,5 @@
-"""Start ``capture_node`` and ``inference_node`` as ordinary processes, as a launch file would.
+"""
+Start ``capture_node`` and ``inference_node`` as ordinary processes, as a launch file would.
 
 SIGINT ends both.
 

@@ -1,4 +1,5 @@
-"""A camera whose pixels the CPU has no part in.
+"""
+A camera whose pixels the CPU has no part in.
 
 Its buffers are of any heap, also of an unknown one.
 """
@@ -26,7 +27,8 @@ _PAGE = os.sysconf('SC_PAGE_SIZE')
 
 
 class UntouchedCamera(SyntheticCamera):
-    """Publishes its buffers as some device left them: the CPU has no part in it.
+    """
+    Publishes its buffers as some device left them: the CPU has no part in it.
 
     Make its buffers within :func:`unmapped`.
     """
@@ -74,7 +76,8 @@ class ShadowHeap:
 
 
 class OneMemfd:
-    """A heap whose buffers all lie in one memfd.
+    """
+    A heap whose buffers all lie in one memfd.
 
     udmabuf makes a dma-buf of each part, and the heap keeps the memfd.
     """
@@ -115,7 +118,8 @@ class OneMemfd:
 
 
 def writing_camera(heap: OneMemfd) -> type[UntouchedCamera]:
-    """Return the class of a camera that writes each frame through the memfd.
+    """
+    Return the class of a camera that writes each frame through the memfd.
 
     It maps nothing, and the C library copies nothing.
     """

@@ -1,4 +1,5 @@
-"""A webcam on USB.
+"""
+A webcam on USB.
 
 :mod:`rig.guest.usb_webcam` is plugged in, the kernel's ``uvcvideo`` drives it, and this package
 opens it.
@@ -65,7 +66,8 @@ def _jpegs() -> Path:
 
 
 class Webcam:
-    """A webcam that is plugged in from here on.
+    """
+    A webcam that is plugged in from here on.
 
     :param path: its device node.
     """

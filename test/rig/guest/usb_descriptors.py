@@ -1,4 +1,5 @@
-"""What the rig's USB webcam says about itself.
+"""
+What the rig's USB webcam says about itself.
 
 Its descriptors, and the settings that it and ``uvcvideo`` agree on before a stream.
 
@@ -146,7 +147,8 @@ def _pictures(subtype: int, pictures: tuple[Picture, ...]) -> bytes:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a stream.
+    """
+    The settings of a stream.
 
     Which format and picture, by their numbers, and the time between two frames in units of 100 ns.
     """

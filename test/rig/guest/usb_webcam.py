@@ -1,4 +1,5 @@
-"""Be a USB webcam, in the guest, that stays plugged in until stdin ends.
+"""
+Be a USB webcam, in the guest, that stays plugged in until stdin ends.
 
 ``python -S usb_webcam.py PICTURES [short=N] [marked=N]``.
 
@@ -93,7 +94,8 @@ class _NewStreamError(Exception):
 
 
 class Webcam:
-    """The device.
+    """
+    The device.
 
     Control requests run on a thread of their own, frames on the main thread, which a signal takes
     out of a frame.

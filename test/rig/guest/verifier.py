@@ -1,4 +1,5 @@
-"""``zc_verify`` as a process of its own, which judges other processes.
+"""
+``zc_verify`` as a process of its own, which judges other processes.
 
 It judges by what the kernel shows of them and by their frame logs.
 """
@@ -37,7 +38,8 @@ def _let_in(*paths: str) -> None:
 
 
 class Verifier:
-    """One run of the command. Its output is read by a thread, so that it never waits for us.
+    """
+    One run of the command. Its output is read by a thread, so that it never waits for us.
 
     :param out: its folder for result and timeline.
     :param options: besides ``--output``.
@@ -86,7 +88,8 @@ class Verifier:
         return self._measured.is_set()
 
     def result(self) -> dict[str, Any]:
-        """Wait for the end; return its result.json, with its exit status as ``exit``.
+        """
+        Wait for the end; return its result.json, with its exit status as ``exit``.
 
         What it printed is ``said``, and the seconds that it took are there.
         """
@@ -119,7 +122,8 @@ AFTERWARDS = 'afterwards'
 
 
 def judged(out: Path, options: Sequence[str] | None = None, *, user: int | None = None) -> Outcome:
-    """Return what ``zc_verify`` says about some frames of this process, or by other *options*.
+    """
+    Return what ``zc_verify`` says about some frames of this process, or by other *options*.
 
     No check rests on samples, which take as long as the rest.
     """

@@ -1,4 +1,5 @@
-"""Graphs in this process that ``zc_verify`` judges from outside.
+"""
+Graphs in this process that ``zc_verify`` judges from outside.
 
 They are sabotaged while they run, over a plain link, or from and to GStreamer pipelines.
 """
@@ -183,7 +184,8 @@ def gstreamer_dmabuf(out: Path) -> Outcome:
 
 
 def maps_a_pipelines_camera(out: Path) -> Outcome:
-    """Do the same; a buffer of the camera is mapped by its device.
+    """
+    Do the same; a buffer of the camera is mapped by its device.
 
     The pipeline's node does not name that device.
     """
@@ -210,7 +212,8 @@ def _dmabufs_of(pid: int) -> set[int]:
 
 
 def unixfd(out: Path) -> Outcome:
-    """Run with the driver's own buffers, which another process's pipeline reads, too.
+    """
+    Run with the driver's own buffers, which another process's pipeline reads, too.
 
     The pipeline is a stock one; the card reads beside it.
     """

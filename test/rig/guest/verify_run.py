@@ -1,4 +1,5 @@
-"""Let ``zc_verify`` judge sabotaged graphs and graphs of several processes, in the guest.
+"""
+Let ``zc_verify`` judge sabotaged graphs and graphs of several processes, in the guest.
 
     python verify_run.py CASE ...        CASE: those of verify_graphs.py, sabotage.py, and
     two_processes, two_processes_started
@@ -54,7 +55,8 @@ def _command(folder: Path, camera: Mapping[str, Any], **inference: Any) -> list[
 
 
 def _attached() -> dict[str, str]:
-    """Return, by our own look, exporters of the buffers that the card is attached to.
+    """
+    Return, by our own look, exporters of the buffers that the card is attached to.
 
     Result buffers are among them.
     """
@@ -62,7 +64,8 @@ def _attached() -> dict[str, str]:
 
 
 class TwoNodes:
-    """Programs that run already when ``zc_verify`` comes; it is not told where.
+    """
+    Programs that run already when ``zc_verify`` comes; it is not told where.
 
     As ``split_process.launch.py`` starts them: frames that come as messages are an error.
     """

@@ -18,7 +18,8 @@ STEP = 10 * MS
 def simulate(
     before: list[str], changes: list[tuple[str, bool]]
 ) -> tuple[list[KernelEvent], list[Counter[str]]]:
-    """Return events of one buffer every 10 ms, and the truth after each of them.
+    """
+    Return events of one buffer every 10 ms, and the truth after each of them.
 
     Impossible detaches are left out.
     """

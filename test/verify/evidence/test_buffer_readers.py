@@ -110,7 +110,8 @@ def test_any_bufinfo_is_read_back(objects: dict[int, tuple[int, list[str]]]) -> 
 
 
 def fake_process(proc: Path, pid: int, **links: tuple[str, str]) -> Path:
-    """Make descriptors by number: where they lead, and their fdinfo.
+    """
+    Make descriptors by number: where they lead, and their fdinfo.
 
     What a link leads to can't be there: its status is the fake's own.
     """

@@ -1,4 +1,5 @@
-"""Which processes have frames mapped, and which hold memfds of which udmabuf may make frames.
+"""
+Which processes have frames mapped, and which hold memfds of which udmabuf may make frames.
 
 Also pipes and rings that may hold their pages.
 """
@@ -188,7 +189,8 @@ ctypes.CDLL(None).syscall({SYS_EXIT}, 0)
 
 @contextmanager
 def process_without_main_thread() -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield the pid of a process whose main thread has ended, and a memfd.
+    """
+    Yield the pid of a process whose main thread has ended, and a memfd.
 
     Another thread has the memfd open and mapped; the memfd is given by (st_dev, inode).
     """
@@ -222,7 +224,8 @@ CAMERA = os.stat('/dev/null')
 
 
 def device_at(path: str, tmp_path: Path, permissions: str = 'rw-s') -> Path:
-    """Yield the folder of a process that has mapped what it calls *path*.
+    """
+    Yield the folder of a process that has mapped what it calls *path*.
 
     The mapping has the device and inode of CAMERA.
     """

@@ -1,4 +1,5 @@
-"""Publishers and subscriptions for ROS nodes.
+"""
+Publishers and subscriptions for ROS nodes.
 
 Read ``publisher`` and ``subscription`` first: they take objects of any type. ``frame_publisher``
 and ``frame_subscription`` (with ``FrameReader`` and the camera subscription) are these for camera

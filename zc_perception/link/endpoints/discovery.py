@@ -1,4 +1,5 @@
-"""Find the publishers on a topic: the graph counts them, announcements say where their memory is.
+"""
+Find the publishers on a topic: the graph counts them, announcements say where their memory is.
 
 :class:`PublisherGraph` and :class:`Announcements` belong to one subscription each. :class:`Rivals`
 belongs to a publisher: it finds others that publish on the same topic, because every consumer gets
@@ -48,7 +49,8 @@ UNPROVED_S = 30.0
 
 @dataclass(frozen=True)
 class PublisherCount:
-    """Publishers of a topic besides the adapted ones of this process.
+    """
+    Publishers of a topic besides the adapted ones of this process.
 
     :param adapted: adapted ones, whatever their QoS.
     :param matching: how many of them match by QoS; only the middleware knows which ones.
@@ -63,7 +65,8 @@ class PublisherCount:
 
 
 class GraphSigns:
-    """Signs that it is worth asking which nodes publish on a topic.
+    """
+    Signs that it is worth asking which nodes publish on a topic.
 
     To ask for the number of publishers costs a tenth of asking for their names and QoS.
     """
@@ -75,7 +78,8 @@ class GraphSigns:
         self._refresh_at = 0.0
 
     def changed(self, *others: object) -> bool:
-        """Say whether a number has changed since the last call, or one of *others* has.
+        """
+        Say whether a number has changed since the last call, or one of *others* has.
 
         Also true if the last such answer is some seconds old.
         """
@@ -88,7 +92,8 @@ class GraphSigns:
 
 
 class PublisherGraph:
-    """Ask the graph which nodes publish on a topic.
+    """
+    Ask the graph which nodes publish on a topic.
 
     An adapted publisher has a writer on ``<topic>/_zc``, and beside it one on the topic, from the
     same node. One that makes no messages has only the first.
@@ -193,7 +198,8 @@ def link_qos_or_default(profile: object) -> LinkQos:
 
 
 class _Heard:
-    """One publisher's announcement, and what became of it.
+    """
+    One publisher's announcement, and what became of it.
 
     :param confirmed: a file in the sockets' folder says the same, which only that folder's users
         can write.
@@ -231,7 +237,8 @@ class _Heard:
 
 
 class Announcements:
-    """What publishers have said about themselves, the newest last.
+    """
+    What publishers have said about themselves, the newest last.
 
     One subscription owns it and calls it under its ``_rung_lock``. The graph doesn't say which
     announcement has ended: see :meth:`present`.
@@ -257,7 +264,8 @@ class Announcements:
         confirmed: bool = False,
         connected: Collection[str] = (),
     ) -> None:
-        """Take note of an announcement.
+        """
+        Take note of an announcement.
 
         A publisher's later one replaces its earlier, unless that one is proved. An announcement
         that makes no sense counts as none.
@@ -296,7 +304,8 @@ class Announcements:
         return [heard.announcement for heard in self._known.values()]
 
     def incomplete(self, adapted: int) -> bool:
-        """Say whether to look for files.
+        """
+        Say whether to look for files.
 
         Yes, if not all of the *adapted* ones have been heard of. If they have, every two seconds,
         because a publisher without ROS has only its file.
@@ -319,7 +328,8 @@ class Announcements:
         own_ids: Collection[str] = (),
         connected: Collection[str] = (),
     ) -> None:
-        """Take note of the files in *folder*; see :meth:`add`.
+        """
+        Take note of the files in *folder*; see :meth:`add`.
 
         :param own_ids: ids of publishers of this process.
         """
@@ -329,7 +339,8 @@ class Announcements:
             self.add(announcement, confirmed=True, connected=connected)
 
     def judge(self, states: Sequence[RemotePublisher]) -> None:
-        """Note what became of them.
+        """
+        Note what became of them.
 
         Those that have ended are no longer :meth:`known`.
         """
@@ -352,7 +363,8 @@ class Announcements:
             del self._ended[next(iter(self._ended))]
 
     def present(self, states: Sequence[RemotePublisher], adapted: int) -> list[RemotePublisher]:
-        """Return the *adapted* ones that are most likely there.
+        """
+        Return the *adapted* ones that are most likely there.
 
         First come those that are connected, then the newest of the rest and those that may still
         be there. Beyond the number that the graph knows, those that listen although the graph
@@ -388,7 +400,8 @@ class Announcements:
 
 
 class Rivals:
-    """Look for publishers of the same topic.
+    """
+    Look for publishers of the same topic.
 
     If its socket on this host answers, a publisher is there. Others, such as those on another
     host,
@@ -413,7 +426,8 @@ class Rivals:
         self._alone = False
 
     def look(self) -> list[str]:
-        """Return names of the nodes that publish there too.
+        """
+        Return names of the nodes that publish there too.
 
         Empty: there is none, or none that is known to be alive.
         """

@@ -1,4 +1,5 @@
-"""Give the link its turn on a node's executor, whatever kind of executor that is.
+"""
+Give the link its turn on a node's executor, whatever kind of executor that is.
 
 :class:`ExecutorWake` lets the executor run something soon, :func:`coroutine_turn` runs a coroutine
     to its end, :class:`NodeWatch` looks at a node now and then on another thread, and
@@ -35,7 +36,8 @@ _LONGEST_STOP_S = 5.0
 
 
 class ExecutorWake:
-    """Let a node's executor run *work* soon.
+    """
+    Let a node's executor run *work* soon.
 
     Call it from any thread: *work* then runs once or more on the node's executor, in *group*.
 
@@ -81,7 +83,8 @@ class ExecutorWake:
 def coroutine_turn(
     node: Node, work: Callable[[], Coroutine[Any, Any, None]]
 ) -> Callable[[], Awaitable[None]]:
-    """Return a callback for rclpy that runs *work*, a method, as a coroutine.
+    """
+    Return a callback for rclpy that runs *work*, a method, as a coroutine.
 
     Until that has ended, its callback group is taken, as with rclpy.
 
@@ -130,7 +133,8 @@ def _rest(coroutine: Coroutine[Any, Any, None]) -> Generator[None, None, None]:
 
 
 def phase_s(node: Node) -> float:
-    """Return the time within a second at which a node is looked at.
+    """
+    Return the time within a second at which a node is looked at.
 
     It is the same for the nodes of a namespace, which are one camera's. Cameras are looked at one
     after the other, so that they don't all keep the interpreter's lock from frames at once.
@@ -139,7 +143,8 @@ def phase_s(node: Node) -> float:
 
 
 class NodeWatch:
-    """Look at a node now and then, by the steady clock.
+    """
+    Look at a node now and then, by the steady clock.
 
     It ends with :meth:`stop`, with the node, with its context, or when nothing refers to this
     object any more.
@@ -169,7 +174,8 @@ class NodeWatch:
         self._watch.period_s = period_s
 
     def stop(self) -> None:
-        """Stop looking.
+        """
+        Stop looking.
 
         Idempotent.
 
@@ -179,7 +185,8 @@ class NodeWatch:
 
 
 def is_spun(node: Node) -> bool:
-    """Say whether the node is in an executor.
+    """
+    Say whether the node is in an executor.
 
     ``rclpy.spin_once(node)`` leaves it the name of an executor that it is no longer in.
     """
@@ -188,7 +195,8 @@ def is_spun(node: Node) -> bool:
 
 
 class NodeSpinner:
-    """A thread with an executor of its own for *node*.
+    """
+    A thread with an executor of its own for *node*.
 
     It runs until :meth:`stop`, the end of the context or of the program. Another executor may spin
     the node later: then this executor is left, and :meth:`take` takes the node back.
@@ -208,7 +216,8 @@ class NodeSpinner:
         atexit.register(self.stop)
 
     def take(self) -> None:
-        """Spin the node again after it has left another executor.
+        """
+        Spin the node again after it has left another executor.
 
         :raises Exception: what a callback of the node has raised. Nothing is spun any more then.
         """
@@ -231,7 +240,8 @@ class NodeSpinner:
             self._executor.shutdown()
 
     def stop(self) -> None:
-        """End the thread.
+        """
+        End the thread.
 
         A callback of the node may call this, too. Idempotent.
         """

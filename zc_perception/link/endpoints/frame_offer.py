@@ -1,4 +1,5 @@
-"""What every publisher of frames does about its buffers.
+"""
+What every publisher of frames does about its buffers.
 
 It agrees on them with the consumers of its process, passes them to other processes, and announces
 them.
@@ -53,7 +54,8 @@ def serve_frames(
     allowed_gids: Collection[int] = (),
     quarantine_timeout_s: float = QUARANTINE_S,
 ) -> SharedMemoryServer | None:
-    """Pass the frames of *publisher* to other processes of this host from now on.
+    """
+    Pass the frames of *publisher* to other processes of this host from now on.
 
     Return ``None`` if the node uses no direct links.
 
@@ -77,7 +79,8 @@ def serve_frames(
 
 
 class FrameOffer:
-    """The buffers of one publisher, offered to all consumers that can use them.
+    """
+    The buffers of one publisher, offered to all consumers that can use them.
 
     These are consumers of this process and of others.
 
@@ -138,7 +141,8 @@ class FrameOffer:
             server.door = self
 
     def listen(self, size: Size) -> None:
-        """Let consumers of other processes say what they need, before there are buffers.
+        """
+        Let consumers of other processes say what they need, before there are buffers.
 
         :param size: of the images as far as it is known, else (1, 1).
         """
@@ -150,7 +154,8 @@ class FrameOffer:
         MEETING.add_camera(self._key, self)
 
     def await_consumers(self) -> None:
-        """Wait for the consumers of other processes that the graph knows, at most :data:`HEAR_S`.
+        """
+        Wait for the consumers of other processes that the graph knows, at most :data:`HEAR_S`.
 
         It waits only once.
         """
@@ -166,7 +171,8 @@ class FrameOffer:
                 return
 
     def _remote(self) -> list[tuple[Consumer, int]]:
-        """Return the consumers of other processes that take part; those of this user first.
+        """
+        Return the consumers of other processes that take part; those of this user first.
 
         With each comes the number of frames that it wants to hold.
         """
@@ -196,7 +202,8 @@ class FrameOffer:
         stand_ins: Sequence[BufferConstraints] = (),
         possible: Callable[[], BufferConstraints] | None = None,
     ) -> BufferSession:
-        """Agree with the consumers that are there, and allocate.
+        """
+        Agree with the consumers that are there, and allocate.
 
         :param producer: what it can make.
         :param possible: asked after the allocation: what it could make if it were opened anew.
@@ -237,7 +244,8 @@ class FrameOffer:
         return session
 
     def _enough(self, held: int, windows: Sequence[int]) -> int:
-        """Return slots for all.
+        """
+        Return slots for all.
 
         That is: for *held* frames of this process, for consumers of other processes with these
         *windows*, for the frames that wait for all of them, and for the next consumer that comes.
@@ -252,7 +260,8 @@ class FrameOffer:
         attempt: Callable[[Sequence[Consumer]], BufferSession],
         error: AllocationError | NegotiationError,
     ) -> BufferSession:
-        """Try again without some consumers of other processes.
+        """
+        Try again without some consumers of other processes.
 
         What they want must keep neither the camera nor the others from their frames. So do without
         the one for which there can be no buffers, without all that came since, or without all.
@@ -273,7 +282,8 @@ class FrameOffer:
     def begin(
         self, session: BufferSession, pool: BufferPool | None, heap: str, sizes: Sequence[str] = ()
     ) -> None:
-        """Begin to use *pool*, on which *session* has agreed.
+        """
+        Begin to use *pool*, on which *session* has agreed.
 
         Promise it to consumers, and tell all subscriptions about it.
 
@@ -360,7 +370,8 @@ class FrameOffer:
         return self._wish(session, consumer, outcome, ours=_is_ours(peer))
 
     def starved(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        """Say whether a consumer waits for more slots.
+        """
+        Say whether a consumer waits for more slots.
 
         It waits if a new agreement would ask for more slots than ever before. See
         :class:`~zc_perception.link.shared_memory.server.Door`.
@@ -472,7 +483,8 @@ class FrameOffer:
             return ', '.join(consumer.constraints.participant for consumer in self._granted)
 
     def give_up(self, why: str) -> None:
-        """Refuse the consumers for which :meth:`renew` was called: there are no other buffers.
+        """
+        Refuse the consumers for which :meth:`renew` was called: there are no other buffers.
 
         They are not asked about again.
         """
@@ -492,7 +504,8 @@ class FrameOffer:
             self.session = self._begun = None
 
     def close(self) -> None:
-        """End: consumers of this process don't find it any more.
+        """
+        End: consumers of this process don't find it any more.
 
         A second call does nothing.
         """

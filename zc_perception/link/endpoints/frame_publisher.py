@@ -65,7 +65,8 @@ _FIXED_FDS = 'a library has allocated the buffers of {name}, which never change'
 
 @dataclass(frozen=True)
 class FramePublisherStatistics(PublisherStatistics):
-    """What a :class:`FramePublisher` has counted since its start.
+    """
+    What a :class:`FramePublisher` has counted since its start.
 
     This comes on top of what every publisher counts.
 
@@ -87,7 +88,8 @@ class _Busy(threading.local):
 
 
 class LoanedFrame:
-    """A frame that is being made: what ``with publisher.loan() as out:`` gives.
+    """
+    A frame that is being made: what ``with publisher.loan() as out:`` gives.
 
     Use it only inside the block.
     """
@@ -103,7 +105,8 @@ class LoanedFrame:
 
     @property
     def planes(self) -> Sequence[NDArray[Any]]:
-        """Arrays of NumPy over the buffer's planes, to be written.
+        """
+        Arrays of NumPy over the buffer's planes, to be written.
 
         At first they have an older frame's pixels. NV12 has ``planes[0]`` of shape (height, width)
         and ``planes[1]`` of shape (height/2, width/2, 2), rgb8 has ``planes[0]`` of shape (height,
@@ -113,7 +116,8 @@ class LoanedFrame:
 
     @property
     def dropped(self) -> bool:
-        """Whether no buffer was free.
+        """
+        Whether no buffer was free.
 
         Then the planes are scratch memory, and no consumer will get the frame.
         """
@@ -121,7 +125,8 @@ class LoanedFrame:
 
     @property
     def stamp(self) -> Time:
-        """Time of exposure in the ROS clock; by default the time at which the loan began.
+        """
+        Time of exposure in the ROS clock; by default the time at which the loan began.
 
         Set it to a ``builtin_interfaces/msg/Time``, a ``rclpy.time.Time``, or nanoseconds.
         """
@@ -142,7 +147,8 @@ class LoanedFrame:
         self._frame_id = _checked_frame_id(frame_id)
 
     def set_fence(self, fd: int) -> None:
-        """Say that a device is still writing to the buffer.
+        """
+        Say that a device is still writing to the buffer.
 
         Consumers wait for *fd*, or let their device wait.
 
@@ -172,7 +178,8 @@ class LoanedFrame:
 
 
 def _nanoseconds(stamp: Stamp) -> int:
-    """Return a stamp in nanoseconds.
+    """
+    Return a stamp in nanoseconds.
 
     :raises ConfigError: it is no stamp, or one that no message can say.
     """
@@ -196,7 +203,8 @@ def _nanoseconds(stamp: Stamp) -> int:
 
 
 def _sync_file(fd: int) -> SyncFile:
-    """Own a duplicate of a fence's descriptor.
+    """
+    Own a duplicate of a fence's descriptor.
 
     :raises ConfigError: it is no sync_file, the only kind of fence that another process can be
         given.
@@ -208,7 +216,8 @@ def _sync_file(fd: int) -> SyncFile:
 
 
 def _checked_frame_id(frame_id: str) -> str:
-    """Check a frame id.
+    """
+    Check a frame id.
 
     :raises ConfigError: no message can have it, or it can't be sent to other processes.
     """
@@ -239,7 +248,8 @@ class _Loan(AbstractContextManager[LoanedFrame]):
 
 
 class FramePublisher:
-    """Publishes camera frames of your own.
+    """
+    Publishes camera frames of your own.
 
     Subscriptions of this package get them without a copy, all others as messages.
 
@@ -469,7 +479,8 @@ class FramePublisher:
         return Allocation(images.layout, tuple(slot.buffers for slot in pool.slots))
 
     def loan(self, *, wait_s: float = 0.0) -> AbstractContextManager[LoanedFrame]:
-        """Lend a free buffer to write a frame to, see :class:`LoanedFrame`.
+        """
+        Lend a free buffer to write a frame to, see :class:`LoanedFrame`.
 
         Use it so: ``with publisher.loan() as out:``.
 
@@ -548,7 +559,8 @@ class FramePublisher:
         released: Callable[[], object] | None = None,
         fence: int | None = None,
     ) -> bool:
-        """Publish a frame that is in one buffer of a library of yours.
+        """
+        Publish a frame that is in one buffer of a library of yours.
 
         Nothing is copied.
 
@@ -587,7 +599,8 @@ class FramePublisher:
         released: Callable[[], object] | None = None,
         fence: int | None = None,
     ) -> bool:
-        """Publish a frame with a descriptor for each plane, as :meth:`publish_fd` does.
+        """
+        Publish a frame with a descriptor for each plane, as :meth:`publish_fd` does.
 
         :raises ConfigError: see there, as for all others.
         """
@@ -627,7 +640,8 @@ class FramePublisher:
         return self._send(pool, taken, header, 0, acquire)
 
     def _give_back(self, released: Callable[[], object] | None) -> None:
-        """Tell the owner of a buffer that it is free, after publishing or telling has ended.
+        """
+        Tell the owner of a buffer that it is free, after publishing or telling has ended.
 
         The owner may publish the next frame at once.
         """
@@ -638,7 +652,8 @@ class FramePublisher:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Let one thread at a time publish.
+        """
+        Let one thread at a time publish.
 
         Owners of buffers are told afterwards.
         """
@@ -722,7 +737,8 @@ class FramePublisher:
         return int(self._node.get_clock().now().nanoseconds)
 
     def get_subscription_count(self) -> int:
-        """Return how many subscriptions get frames now.
+        """
+        Return how many subscriptions get frames now.
 
         They are those in this process, those in others, and those that read messages.
         """
@@ -742,7 +758,8 @@ class FramePublisher:
         )
 
     def destroy(self) -> None:
-        """Stop publishing.
+        """
+        Stop publishing.
 
         A second call does nothing.
 
@@ -772,7 +789,8 @@ class FramePublisher:
 
 
 def _colorimetry(fmt: PixelFormat, given: str | Colorimetry | None) -> Colorimetry:
-    """Return the colorimetry.
+    """
+    Return the colorimetry.
 
     :raises FormatError: it isn't known, or the format's samples can't mean that.
     """
@@ -785,7 +803,8 @@ def _colorimetry(fmt: PixelFormat, given: str | Colorimetry | None) -> Colorimet
 
 
 def _check_history(qos: QoSProfile, slots: int) -> None:
-    """Check that late subscriptions leave a buffer to fill.
+    """
+    Check that late subscriptions leave a buffer to fill.
 
     :raises ConfigError: so many frames wait for late subscriptions that no buffer would be left to
         fill.
@@ -807,7 +826,8 @@ def _foreign_images(
     strides: Sequence[int],
     offsets: Sequence[int],
 ) -> ForeignImages | None:
-    """Return the images in the buffers *fds*; ``None`` if there are none.
+    """
+    Return the images in the buffers *fds*; ``None`` if there are none.
 
     :raises ConfigError: what describes them is there without them, or the other way round; and as
         :class:`ForeignImages`.

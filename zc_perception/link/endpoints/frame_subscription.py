@@ -1,4 +1,5 @@
-"""Camera frames for your own node; everything else is chosen for you.
+"""
+Camera frames for your own node; everything else is chosen for you.
 
 They come to a callback, alone or with their ``camera_info``, or in a loop.
 """
@@ -36,7 +37,8 @@ CopyFree = Literal['preferred', 'required']
 
 
 def requires_copy_free(copy_free: str) -> bool:
-    """Return what a user's *copy_free* says.
+    """
+    Return what a user's *copy_free* says.
 
     :raises ConfigError: another word.
     """
@@ -46,7 +48,8 @@ def requires_copy_free(copy_free: str) -> bool:
 
 
 class FrameSubscription(AdaptedSubscription[Frame]):
-    """A subscription of camera frames, as :func:`create_frame_subscription` returns it.
+    """
+    A subscription of camera frames, as :func:`create_frame_subscription` returns it.
 
     Here the callback may be left out.
 
@@ -140,7 +143,8 @@ def create_frame_subscription(
     callback_group: CallbackGroup | None = None,
     ledger: CopyLedger | None = None,
 ) -> FrameSubscription:
-    """Call a function with each camera frame, without copying the frame.
+    """
+    Call a function with each camera frame, without copying the frame.
 
     ::
 
@@ -200,7 +204,8 @@ def create_frame_subscription(
 
 
 def check_callback(callback: object) -> None:
-    """Check that frames have a callback to go to.
+    """
+    Check that frames have a callback to go to.
 
     :raises ConfigError: it can't be called.
     """
@@ -218,7 +223,8 @@ _ALONE_S = 2.0
 
 
 class CameraSubscription(FrameSubscription):
-    """Holds each frame in the queue until its ``camera_info`` is there.
+    """
+    Holds each frame in the queue until its ``camera_info`` is there.
 
     Newer frames replace those that wait there. A ``camera_info`` with a newer stamp means that the
     older one doesn't come any more: then the frame ends at once. At the latest it ends half a
@@ -269,7 +275,8 @@ class CameraSubscription(FrameSubscription):
         self._go_on()
 
     def _gate(self, frame: Frame) -> bool:
-        """Say whether the frame may go to the callback now.
+        """
+        Say whether the frame may go to the callback now.
 
         If no ``camera_info`` will come for a frame, it may go too, but the user doesn't get it.
         """
@@ -327,7 +334,8 @@ class CameraSubscription(FrameSubscription):
         )
 
     def statistics(self) -> SubscriptionStatistics:
-        """Return the statistics, see :meth:`AdaptedSubscription.statistics`.
+        """
+        Return the statistics, see :meth:`AdaptedSubscription.statistics`.
 
         Frames that ended without their ``camera_info`` count as dropped.
         """
@@ -356,7 +364,8 @@ def create_camera_subscription(
     callback_group: CallbackGroup | None = None,
     ledger: CopyLedger | None = None,
 ) -> FrameSubscription:
-    """Call a function with each camera frame and its ``sensor_msgs/msg/CameraInfo``.
+    """
+    Call a function with each camera frame and its ``sensor_msgs/msg/CameraInfo``.
 
     image_transport's camera subscriber does the same.
 
@@ -411,7 +420,8 @@ _LOOK_S = 0.25
 
 
 class FrameReader(FrameSubscription):
-    """Camera frames in a loop, without copying them.
+    """
+    Camera frames in a loop, without copying them.
 
     ::
 
@@ -571,7 +581,8 @@ class FrameReader(FrameSubscription):
             os.close(descriptor)
 
     def destroy(self) -> None:
-        """Unsubscribe, and release the frames that wait.
+        """
+        Unsubscribe, and release the frames that wait.
 
         A loop ends. A second call does nothing.
         """

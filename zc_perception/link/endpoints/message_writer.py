@@ -27,7 +27,8 @@ _BURST = 16
 
 @dataclass(frozen=True)
 class ExtraMessage(Generic[T]):
-    """One more message that a publisher makes of each object, on ``<topic><suffix>``.
+    """
+    One more message that a publisher makes of each object, on ``<topic><suffix>``.
 
     It is made while the topic has a reader.
 
@@ -51,7 +52,8 @@ def _is_object(entry: object) -> bool:
 
 
 class MessageWriter(Generic[T]):
-    """Publishes the messages of one adapted publisher.
+    """
+    Publishes the messages of one adapted publisher.
 
     There is one conversion per object and message type, whatever the number of readers.
 
@@ -110,7 +112,8 @@ class MessageWriter(Generic[T]):
         self.offer(extras)
 
     def convert_by(self, to_ros: Callable[[T], Any]) -> None:
-        """Make the topic's messages with *to_ros* from the next object on.
+        """
+        Make the topic's messages with *to_ros* from the next object on.
 
         Any thread may call it.
         """
@@ -121,7 +124,8 @@ class MessageWriter(Generic[T]):
             ]  # its readers take no lock: replaced, never changed
 
     def offer(self, extras: Sequence[ExtraMessage[T]]) -> None:
-        """Publish these further messages from now on, in place of those before.
+        """
+        Publish these further messages from now on, in place of those before.
 
         A publisher stays while its topic is among them. Any thread may call it.
         """
@@ -182,7 +186,8 @@ class MessageWriter(Generic[T]):
         return False
 
     def write(self, item: T) -> None:
-        """Convert *item* if a reader wants it.
+        """
+        Convert *item* if a reader wants it.
 
         Never waits; the caller keeps its lease.
         """
@@ -205,7 +210,8 @@ class MessageWriter(Generic[T]):
             self._queue.put(delivery)
 
     def _take_from(self, pool: Any) -> None:
-        """Let *pool* promise slots for the frame that is converted and those that wait.
+        """
+        Let *pool* promise slots for the frame that is converted and those that wait.
 
         It does so while there are readers of messages. If the pool has no slot left to promise,
         the frames are converted all the same: that takes as long as a conversion, whatever a
@@ -221,7 +227,8 @@ class MessageWriter(Generic[T]):
             self._pool.grant(self._holder, 1, self._depth)
 
     def write_message(self, message: Any) -> None:
-        """Publish a message as it is, behind the objects that came before.
+        """
+        Publish a message as it is, behind the objects that came before.
 
         Never waits.
 
@@ -238,7 +245,8 @@ class MessageWriter(Generic[T]):
         self._queue.put(_Waiting(serialize_message(message)))
 
     def _begin(self, entry: T | _Waiting) -> bool:
-        """Begin with an entry, as the queue's gate.
+        """
+        Begin with an entry, as the queue's gate.
 
         So no message overtakes an entry between its place in the queue and the thread.
         """

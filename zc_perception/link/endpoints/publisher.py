@@ -48,7 +48,8 @@ _AGAIN_S = 5.0
 
 
 class Announcer:
-    """Announces one publisher, by a file and a message.
+    """
+    Announces one publisher, by a file and a message.
 
     The file is beside the publisher's socket. The message is latched, on ``<topic>/_zc``. It owns
     the message's writer and the file. Any thread may call it.
@@ -70,7 +71,8 @@ class Announcer:
         self.unannounced = ''
 
     def announce(self, announcement: Announcement) -> None:
-        """Announce in place of what was announced before.
+        """
+        Announce in place of what was announced before.
 
         A file that can't be written now, as on a full disk, is tried again.
         """
@@ -110,7 +112,8 @@ class Announcer:
             logger.info(f"'{self._topic}': its announcement '{path}' is written now")
 
     def fall_silent(self) -> None:
-        """Remove the file, before its socket goes.
+        """
+        Remove the file, before its socket goes.
 
         Nothing is announced from here on.
         """
@@ -135,7 +138,8 @@ class SharedMemoryEnd(Protocol):
         """The socket to which consumers connect."""
 
     def publish(self, frame: Frame) -> None:
-        """Send to all connected consumers.
+        """
+        Send to all connected consumers.
 
         Never blocks.
         """
@@ -146,7 +150,8 @@ class SharedMemoryEnd(Protocol):
 
 @dataclass(frozen=True)
 class PublisherStatistics:
-    """What a publisher has counted since its start.
+    """
+    What a publisher has counted since its start.
 
     :param published: objects and messages that were given to ``publish``.
     :param in_process_subscriptions: how many subscriptions in this process get objects as they
@@ -172,7 +177,8 @@ class PublisherStatistics:
 
 @dataclass(frozen=True)
 class InProcessPeer:
-    """A subscription in this process that gets objects as they are.
+    """
+    A subscription in this process that gets objects as they are.
 
     :param name: the name of its holder.
     :param sent: objects that were put into its queue.
@@ -196,7 +202,8 @@ class InProcessPeer:
 
 
 class AdaptedPublisher(Generic[T]):
-    """Publishes objects of a type of yours.
+    """
+    Publishes objects of a type of yours.
 
     Subscriptions in this process get them as they are, others get ROS messages.
 
@@ -285,14 +292,16 @@ class AdaptedPublisher(Generic[T]):
         when_destroyed(self.announcer.writer, self.destroy)
 
     def serve(self, shared_memory: SharedMemoryEnd) -> None:
-        """Pass a camera's frames to other processes of this host as the same memory from now on.
+        """
+        Pass a camera's frames to other processes of this host as the same memory from now on.
 
         The publisher owns *shared_memory* and closes it.
         """
         self._shared_memory = shared_memory
 
     def use(self, pool: BufferPool) -> None:
-        """Take a camera's frames from *pool* from now on.
+        """
+        Take a camera's frames from *pool* from now on.
 
         Promise the subscriptions in this process what they hold, before others ask for it.
         """
@@ -307,7 +316,8 @@ class AdaptedPublisher(Generic[T]):
         heap: str = '',
         **possible: Sequence[str],
     ) -> None:
-        """Tell all subscriptions, also later ones, what a camera publishes and where it is.
+        """
+        Tell all subscriptions, also later ones, what a camera publishes and where it is.
 
         Call it each time that buffers were allocated: consumers that could not use those before
         try again. Call it before that without *formats*: consumers come and say what they need.
@@ -340,14 +350,16 @@ class AdaptedPublisher(Generic[T]):
         return (qos.depth or 0) if qos.transient_local else 0
 
     def tell_end(self, call: Callable[[], object]) -> None:
-        """Call *call* once when the publisher has ended, also by the end of its node.
+        """
+        Call *call* once when the publisher has ended, also by the end of its node.
 
         For cameras.
         """
         self._at_end = call
 
     def judge_by(self, objection: Callable[[Consumer], str]) -> None:
-        """Ask *objection*, for a camera, why a consumer of this process can't use the objects.
+        """
+        Ask *objection*, for a camera, why a consumer of this process can't use the objects.
 
         It returns '' if the consumer can. A consumer that can't gets messages. After its answers
         have changed call ``BUS.rematch``.
@@ -355,7 +367,8 @@ class AdaptedPublisher(Generic[T]):
         self._bus_publisher.objection = objection
 
     def publish(self, item: T | Any) -> None:
-        """Publish an object of the adapter's type, or a message of the ROS type.
+        """
+        Publish an object of the adapter's type, or a message of the ROS type.
 
         A frame stays yours to release. After :meth:`destroy` it does nothing.
 
@@ -410,7 +423,8 @@ class AdaptedPublisher(Generic[T]):
         )
 
     def in_process_peers(self) -> tuple[InProcessPeer, ...]:
-        """Return a camera's subscriptions in this process, each with its name and its counters.
+        """
+        Return a camera's subscriptions in this process, each with its name and its counters.
 
         Any thread may call it.
         """
@@ -431,7 +445,8 @@ class AdaptedPublisher(Generic[T]):
         )
 
     def destroy(self) -> None:
-        """Stop publishing.
+        """
+        Stop publishing.
 
         A second call does nothing.
 

@@ -21,7 +21,8 @@ ANNOUNCEMENTS_QOS = QoSProfile(
 
 
 def link_qos(profile: QoSProfile) -> LinkQos:
-    """Return the link's view of a profile.
+    """
+    Return the link's view of a profile.
 
     :raises ConfigError: keep-last with depth 0, which could never hold a frame.
     """
@@ -48,7 +49,8 @@ def uses_direct_links(node: Node) -> bool:
 
 
 def bus_key(node: Node, topic: str, ros_type: type[Any]) -> BusKey:
-    """Return the key under which publishers and subscriptions of one topic meet.
+    """
+    Return the key under which publishers and subscriptions of one topic meet.
 
     If the node doesn't use direct links, it meets no other endpoint.
     """

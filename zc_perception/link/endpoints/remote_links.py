@@ -1,4 +1,5 @@
-"""The links of one subscription of frames to publishers in other processes of this host.
+"""
+The links of one subscription of frames to publishers in other processes of this host.
 
 There is one client for each announced publisher.
 """
@@ -43,7 +44,8 @@ OTHER_HOST = 'it is on another host'
 
 
 class _Link:
-    """One publisher's client, as a source of the queue.
+    """
+    One publisher's client, as a source of the queue.
 
     :param again: the publisher sends its history again after a connection has broken.
     :param accept: asked by the header of each frame that comes for the first time.
@@ -75,7 +77,8 @@ class _Link:
         self._seen: deque[int] | None = deque(maxlen=2 * _MAX_DEPTH) if again else None
 
     def receive(self) -> Frame | None:
-        """Receive a frame, see :class:`~zc_perception.frame_queue.Source`.
+        """
+        Receive a frame, see :class:`~zc_perception.frame_queue.Source`.
 
         Called for every frame.
         """
@@ -117,7 +120,8 @@ class _Link:
         )
 
     def state(self, shared: bool) -> RemotePublisher:
-        """Return how far the link is.
+        """
+        Return how far the link is.
 
         :param shared: another publisher was met in the same folder.
         """
@@ -139,7 +143,8 @@ class _Link:
         return RemotePublisher(publisher_id, state, reason, self.client.listens)
 
     def _has_ended(self, reason: str, shared: bool) -> bool:
-        """Say whether the publisher has ended.
+        """
+        Say whether the publisher has ended.
 
         If no process listens at a socket that is there, it was killed. No socket may also mean
         that its folder isn't shared with us.
@@ -152,7 +157,8 @@ class _Link:
 
 
 class SharedMemoryLinks:
-    """Rung 2 for a subscription, its owner: a client for each announced publisher elsewhere.
+    """
+    Rung 2 for a subscription, its owner: a client for each announced publisher elsewhere.
 
     These publishers are in other processes on this host.
 
@@ -203,7 +209,8 @@ class SharedMemoryLinks:
         wake: Callable[[], None] | None,
         changed: Callable[[], None],
     ) -> None:
-        """Begin; called once, before anything else.
+        """
+        Begin; called once, before anything else.
 
         :param queue: to which each publisher is attached as a source.
         :param accept: asked by the header of each frame; one that the owner doesn't take is
@@ -319,7 +326,8 @@ class SharedMemoryLinks:
             os.eventfd_write(self._bell.fileno(), 1)
 
     def _run(self) -> None:
-        """Run the thread that connects.
+        """
+        Run the thread that connects.
 
         Connecting may wait for a producer that is busy or stopped. Neither an executor nor the
         owner's thread has time for that, and no publisher waits for another one.
@@ -344,7 +352,8 @@ class SharedMemoryLinks:
             return links
 
     def _await(self, links: Sequence[_Link], patience_s: float) -> bool:
-        """Wait for an answer, the bell, or a frame; return whether there may be frames.
+        """
+        Wait for an answer, the bell, or a frame; return whether there may be frames.
 
         Each frame that comes is reported once. Frames that were left then, or came before there
         was an executor, are looked for after a while.
@@ -388,7 +397,8 @@ class SharedMemoryLinks:
             )
 
     def hold(self, held: int) -> None:
-        """Note that the owner holds this many frames at a time from now on.
+        """
+        Note that the owner holds this many frames at a time from now on.
 
         If that is more than before, all publishers are left, and met again by :meth:`update`.
         """

@@ -1,4 +1,5 @@
-"""The adapted subscription: one queue of objects, and one way at a time by which they come.
+"""
+The adapted subscription: one queue of objects, and one way at a time by which they come.
 
 **Who owns what.** The node owns the subscription. The subscription owns its queue, its links to
 other processes, its reader of messages while it has one, and its reader of announcements. The
@@ -108,7 +109,8 @@ _NO_WINDOW = Window('', (0, 0), 0, 0)
 
 @dataclass(frozen=True)
 class SubscriptionStatistics:
-    """What a subscription has counted since its start, and its link.
+    """
+    What a subscription has counted since its start, and its link.
 
     :param rung: the link in use: ``in_process`` (the same object), ``shared_memory`` (the same
         memory; of several publishers some may be in this process), ``ros_message`` (a copy),
@@ -148,7 +150,8 @@ class SubscriptionStatistics:
 
 
 class AdaptedSubscription(Generic[T]):
-    """Subscribes to objects of a type of yours.
+    """
+    Subscribes to objects of a type of yours.
 
     Publishers in this process pass them as they are, others pass ROS messages.
 
@@ -364,7 +367,8 @@ class AdaptedSubscription(Generic[T]):
         return SLOW_CALLBACK if runs else self._slow
 
     def _restless(self) -> bool:
-        """Say whether another choice may be due.
+        """
+        Say whether another choice may be due.
 
         It may at any time, unless all objects come directly or there is no publisher, and no sign
         says that this has changed.
@@ -403,7 +407,8 @@ class AdaptedSubscription(Generic[T]):
             self.update_rung()
 
     def update_rung(self) -> None:
-        """Look now at the publishers, and choose the best link to each.
+        """
+        Look now at the publishers, and choose the best link to each.
 
         For links.
 
@@ -420,7 +425,8 @@ class AdaptedSubscription(Generic[T]):
             self._move_to(choice)
 
     def pause(self) -> None:
-        """Receive nothing until :meth:`resume`.
+        """
+        Receive nothing until :meth:`resume`.
 
         Objects that wait are released, and publishers no longer serve this subscription.
         """
@@ -450,7 +456,8 @@ class AdaptedSubscription(Generic[T]):
         self.update_rung()
 
     def take_part(self, consumer: Consumer) -> None:
-        """Take part in the agreement on each publisher's buffers from now on.
+        """
+        Take part in the agreement on each publisher's buffers from now on.
 
         Call it once.
 
@@ -500,7 +507,8 @@ class AdaptedSubscription(Generic[T]):
         return windows
 
     def _remote_changed(self) -> None:
-        """Update the rung after a change of the links, whose thread calls this.
+        """
+        Update the rung after a change of the links, whose thread calls this.
 
         Entities come and go on the executor's thread.
         """
@@ -570,7 +578,8 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def _judge(self, choice: Choice) -> bool:
-        """Say whether a publisher without a direct link has sent something readable by now.
+        """
+        Say whether a publisher without a direct link has sent something readable by now.
 
         Nothing is judged while a publisher is about to be connected, because messages of what is
         sent before that look like it. Two others look like it as well, if frames with their
@@ -675,7 +684,8 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def _reads_reliably(self) -> bool:
-        """Say whether messages are to be read as reliable ones.
+        """
+        Say whether messages are to be read as reliable ones.
 
         They are not where a publisher offers less and we accept that.
         """
@@ -754,7 +764,8 @@ class AdaptedSubscription(Generic[T]):
         return True
 
     def _go_on(self) -> None:
-        """Let the executor run the callback for what waits.
+        """
+        Let the executor run the callback for what waits.
 
         Nothing is done if that has to wait for room in a window.
         """
@@ -762,7 +773,8 @@ class AdaptedSubscription(Generic[T]):
             self._wake()
 
     def _drain(self) -> None:
-        """Run the callback for each queued object, one after the other on any kind of executor.
+        """
+        Run the callback for each queued object, one after the other on any kind of executor.
 
         What comes meanwhile is for its next turn: a callback that is slower than the camera must
         not keep the executor from everything else.
@@ -783,7 +795,8 @@ class AdaptedSubscription(Generic[T]):
                 self._go_on()
 
     async def _drain_coroutine(self) -> None:
-        """Run a callback that is awaited, as :meth:`_drain` does for others.
+        """
+        Run a callback that is awaited, as :meth:`_drain` does for others.
 
         One at a time: what comes meanwhile waits for it.
         """
@@ -847,7 +860,8 @@ class AdaptedSubscription(Generic[T]):
         return self._choice
 
     def statistics(self) -> SubscriptionStatistics:
-        """Return counters, the kind of link that is in use, and why.
+        """
+        Return counters, the kind of link that is in use, and why.
 
         Any thread may call it; see :class:`SubscriptionStatistics`.
         """
@@ -874,7 +888,8 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def destroy(self) -> None:
-        """Unsubscribe, and release the objects that wait.
+        """
+        Unsubscribe, and release the objects that wait.
 
         A second call does nothing.
 
@@ -905,7 +920,8 @@ class AdaptedSubscription(Generic[T]):
 
 
 def _forget_variables(raised: BaseException) -> None:
-    """Empty the frames of functions that ended by *raised*, or by its causes.
+    """
+    Empty the frames of functions that ended by *raised*, or by its causes.
 
     The lines that it names stay.
     """

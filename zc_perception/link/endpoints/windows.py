@@ -1,4 +1,5 @@
-"""Compare the frames that publishers let a subscription hold with what it asked for.
+"""
+Compare the frames that publishers let a subscription hold with what it asked for.
 
 Also find windows in which it holds all frames that it may.
 """
@@ -16,7 +17,8 @@ STALLED_S = 1.0
 
 
 def full_s(window: int, in_hand: Sequence[tuple[int, float]]) -> float:
-    """Return for how many seconds a *window* has been full; 0 while it isn't.
+    """
+    Return for how many seconds a *window* has been full; 0 while it isn't.
 
     :param in_hand: the sequence of each frame that is held, and for how many seconds.
     """
@@ -38,7 +40,8 @@ def describe_full(window: int, in_hand: Sequence[tuple[int, float]], slow: TooSl
 
 @dataclass(frozen=True)
 class Window:
-    """What one connection was granted.
+    """
+    What one connection was granted.
 
     :param publisher_id: of the publisher.
     :param connection: a new number for each time that the publisher was connected to.
@@ -72,7 +75,8 @@ SLOW_CALLBACK = TooSlow(
 
 
 class WindowWarnings:
-    """What a subscription has to say about its windows.
+    """
+    What a subscription has to say about its windows.
 
     :param warn: logs a sentence.
     """
@@ -82,7 +86,8 @@ class WindowWarnings:
         self._full = Seldom(warn, 10.0)
 
     def say(self, windows: Sequence[Window], slow: TooSlow | None = None) -> None:
-        """Warn of windows.
+        """
+        Warn of windows.
 
         Each connection's window that is smaller than what was asked for is reported once. Full
         ones are reported soon, and then rarely.

@@ -1,4 +1,5 @@
-"""Frames into a GStreamer pipeline of this process, from their own memory.
+"""
+Frames into a GStreamer pipeline of this process, from their own memory.
 
 :mod:`~zc_perception.link.gstreamer.lent_frames` makes buffers of them and gets them back,
 :mod:`~zc_perception.link.gstreamer.run` is one run of a pipeline,

@@ -1,4 +1,5 @@
-"""Keep a pipeline running over the frames of a queue.
+"""
+Keep a pipeline running over the frames of a queue.
 
 If an element fails, the run ends, and another one begins after a pause.
 """
@@ -38,7 +39,8 @@ _JOIN_S = 3.0
 
 @dataclass(frozen=True)
 class FeedStatistics:
-    """A snapshot for diagnostics.
+    """
+    A snapshot for diagnostics.
 
     :param frames: that went into the pipeline.
     :param held: that it has now.
@@ -76,7 +78,8 @@ def rate_of(one: FrameData, other: FrameData) -> float:
 
 
 class FrameFeed:
-    """Feeds one pipeline.
+    """
+    Feeds one pipeline.
 
     It owns the thread ``gstreamer NAME``, the pipeline, and the frames in it.
 
@@ -129,7 +132,8 @@ class FrameFeed:
             raise
 
     def formats(self) -> tuple[Format, ...] | None:
-        """Return the formats, see :meth:`FramePipeline.formats`.
+        """
+        Return the formats, see :meth:`FramePipeline.formats`.
 
         ``None`` also while a device is missing that the pipeline needs.
         """
@@ -306,7 +310,8 @@ class FrameFeed:
             thread.join(_JOIN_S)
 
     def close(self) -> None:
-        """Stop for good.
+        """
+        Stop for good.
 
         What a stuck element holds stays lent until the element lets go.
         """

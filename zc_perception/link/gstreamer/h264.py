@@ -1,4 +1,5 @@
-"""Take H.264 out of the end of a pipeline.
+"""
+Take H.264 out of the end of a pipeline.
 
 Each access unit gets the header of the frame that it shows.
 """
@@ -34,7 +35,8 @@ _JOIN_S = 1.0
 
 @dataclass(frozen=True)
 class AccessUnit:
-    """One picture's bytes, as Annex B has them.
+    """
+    One picture's bytes, as Annex B has them.
 
     :param header: of the frame that was encoded.
     :param key: it can be decoded without any other.
@@ -58,7 +60,8 @@ def nal_types(data: bytes) -> list[int]:
 
 
 class AccessUnits:
-    """Pulls them out of a pipeline's sink, on the thread ``gstreamer h264 NAME``.
+    """
+    Pulls them out of a pipeline's sink, on the thread ``gstreamer h264 NAME``.
 
     :param headers: of the frames that went in, by PTS.
     :param take: called with each, on that thread.

@@ -1,4 +1,5 @@
-"""Lend frames to a pipeline: a ``GstMemory`` over each buffer of a frame.
+"""
+Lend frames to a pipeline: a ``GstMemory`` over each buffer of a frame.
 
 The frame's lease ends when the last of these memories is freed. Elements may put the memories into
 other buffers, so the memories are watched and not the buffer. When a memory ends, GStreamer calls
@@ -90,7 +91,8 @@ class _Allocator:
 
 
 class LentFrames:
-    """Makes buffers of frames, and releases each frame when GStreamer has freed all its memories.
+    """
+    Makes buffers of frames, and releases each frame when GStreamer has freed all its memories.
 
     It owns the thread ``gstreamer leases NAME``, which lives until :meth:`close` and until the
     last frame is back: what a stuck element holds stays lent, because that element, or its device,
@@ -145,7 +147,8 @@ class LentFrames:
         self._lent = 0
 
     def buffer(self, frame: Frame, pts_ns: int) -> int:
-        """Make a buffer over the frame's memory, with the places of its planes.
+        """
+        Make a buffer over the frame's memory, with the places of its planes.
 
         The frame is lent from here on.
 
@@ -230,7 +233,8 @@ class LentFrames:
             self._gst.g_async_queue_unref(self._freed)
 
     def close(self) -> None:
-        """Lend no more.
+        """
+        Lend no more.
 
         The thread ends with the last frame that comes back. Frames that are already back are
         waited for.

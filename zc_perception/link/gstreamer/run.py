@@ -1,4 +1,5 @@
-"""One run of a pipeline that begins with our frames.
+"""
+One run of a pipeline that begins with our frames.
 
 It goes from the pipeline's text to its end, its error, or the moment when it is not needed any
 more.
@@ -37,14 +38,16 @@ _FLOW_OK = 0
 
 
 class PipelineError(ZcError):
-    """A pipeline can't run, or has failed.
+    """
+    A pipeline can't run, or has failed.
 
     The message names the element that said so.
     """
 
 
 def complete(description: str) -> str:
-    """Return *description* with our source in front.
+    """
+    Return *description* with our source in front.
 
     :raises ConfigError: it begins with a source of its own, or something around it is for a shell.
     """
@@ -60,7 +63,8 @@ def complete(description: str) -> str:
 
 
 class FramePipeline(BarePipeline):
-    """A pipeline over frames.
+    """
+    A pipeline over frames.
 
     All methods but :meth:`close` belong to one thread.
 
@@ -124,7 +128,8 @@ class FramePipeline(BarePipeline):
             return bool(self._gst.gst_caps_can_intersect(offer.address, accepted.address))
 
     def formats(self) -> tuple[Format, ...] | None:
-        """Return the linear formats that the pipeline takes; ``None``: any.
+        """
+        Return the linear formats that the pipeline takes; ``None``: any.
 
         Its devices are opened for that.
 
@@ -143,7 +148,8 @@ class FramePipeline(BarePipeline):
             )
 
     def start(self) -> None:
-        """Start the pipeline.
+        """
+        Start the pipeline.
 
         :raises PipelineError: an element can't run.
         """
@@ -162,7 +168,8 @@ class FramePipeline(BarePipeline):
         return self._last_pts
 
     def push(self, frame: Frame, pts_ns: int) -> bool:
-        """Hand a frame over, which is the pipeline's from here on.
+        """
+        Hand a frame over, which is the pipeline's from here on.
 
         ``False``: the pipeline takes none, and the frame is released.
 
@@ -234,7 +241,8 @@ class FramePipeline(BarePipeline):
             time.sleep(_POLL_S)
 
     def close(self) -> None:
-        """Stop it within a second, on a thread of its own.
+        """
+        Stop it within a second, on a thread of its own.
 
         An element that is stuck keeps that thread, and the frames that it holds.
         """

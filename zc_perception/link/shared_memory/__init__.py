@@ -1,4 +1,5 @@
-"""Rung 2: frames for other processes of the host, by descriptor over a Unix socket.
+"""
+Rung 2: frames for other processes of the host, by descriptor over a Unix socket.
 
 No ROS in here.
 

@@ -1,4 +1,5 @@
-"""The consumer's end: it receives the frames of another process's publisher as ordinary Frames.
+"""
+The consumer's end: it receives the frames of another process's publisher as ordinary Frames.
 
 A connection begins with a :class:`Greeting`: connect, say HELLO, await the answer. Then
 :class:`SharedMemoryClient` receives: the thread that polls :meth:`SharedMemoryClient.fileno` calls
@@ -68,7 +69,8 @@ _FROM_HERE = ('closed', 'retargeted', 'constraints')
 
 
 class Greeting:
-    """An attempt to connect: it says HELLO at a producer's socket and awaits the answer.
+    """
+    An attempt to connect: it says HELLO at a producer's socket and awaits the answer.
 
     Nothing here waits. After a WELCOME the caller owns the socket. Without one, the caller closes
     this object.
@@ -120,7 +122,8 @@ class Greeting:
         return self.socket.fileno()
 
     def answer(self) -> Welcome | None:
-        """Return what the producer grants; ``None``: it hasn't answered yet.
+        """
+        Return what the producer grants; ``None``: it hasn't answered yet.
 
         :raises SilentError: the time is over.
         :raises PeerGoneError: the producer has gone.
@@ -175,7 +178,8 @@ class Greeting:
 
 
 def somebody_listens(error: ZcError) -> bool:
-    """Say whether an attempt that ended by *error* has met a process.
+    """
+    Say whether an attempt that ended by *error* has met a process.
 
     It may be the publisher that was asked for.
     """
@@ -185,7 +189,8 @@ def somebody_listens(error: ZcError) -> bool:
 
 
 def worth_patience(error: ZcError) -> bool:
-    """Say whether to try again every few seconds only.
+    """
+    Say whether to try again every few seconds only.
 
     True if the producer doesn't answer, or has refused us for good, which a new announcement ends.
     False if the producer isn't there yet, or is busy: that ends soon.
@@ -197,7 +202,8 @@ def worth_patience(error: ZcError) -> bool:
 
 @dataclass(frozen=True)
 class ClientStatistics:
-    """A snapshot for diagnostics.
+    """
+    A snapshot for diagnostics.
 
     :param window: granted; 0 while not connected.
     :param asked: the window that was asked for.
@@ -227,7 +233,8 @@ class ClientStatistics:
 
 
 class SharedMemoryClient:
-    """Receives one publisher's frames from another process of this host.
+    """
+    Receives one publisher's frames from another process of this host.
 
     It owns the epoll, the attempt to connect, and the :class:`RemoteSlots` of the connection.
     Frames that were received own their leases, so they stay readable after the end. Any thread may
@@ -299,7 +306,8 @@ class SharedMemoryClient:
         in_child(Turn.LINKS, self._after_fork)
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when :meth:`receive` may have work.
+        """
+        Return the descriptor that is readable when :meth:`receive` may have work.
 
         That is: there is a frame, or something to give back: a frame was forgotten, a release
         fence of this process has signalled, or the socket has room again.
@@ -365,7 +373,8 @@ class SharedMemoryClient:
                 self._slots = slots
 
     def approach(self) -> float | None:
-        """Connect if that is due, and never wait.
+        """
+        Connect if that is due, and never wait.
 
         The next call goes on; call it when :attr:`awaited` is readable. Connecting is due at once
         after a producer that served us for a second has gone, then less and less often, but at
@@ -409,7 +418,8 @@ class SharedMemoryClient:
         return fd if fd >= 0 else None
 
     def retarget(self, path: Path, publisher_id: str = '') -> None:
-        """Note a new announcement: the next :meth:`approach` connects there, at once.
+        """
+        Note a new announcement: the next :meth:`approach` connects there, at once.
 
         A connection to another place ends.
         """
@@ -431,7 +441,8 @@ class SharedMemoryClient:
             greeting.close()
 
     def receive(self) -> Frame | None:
-        """Return the next frame, whose lease is the caller's; ``None``: there is none.
+        """
+        Return the next frame, whose lease is the caller's; ``None``: there is none.
 
         ``None`` may also mean that much else came before it; then :meth:`fileno` stays readable.
         Never blocks and never raises; a connection that ended is counted.
@@ -479,7 +490,8 @@ class SharedMemoryClient:
             return None
 
     def wait(self, epoll: select.epoll, timeout_s: float) -> None:
-        """Wait until *epoll*, of which :meth:`fileno` is a part, is readable.
+        """
+        Wait until *epoll*, of which :meth:`fileno` is a part, is readable.
 
         It may already fetch what the socket has for :meth:`receive`.
         """
@@ -495,7 +507,8 @@ class SharedMemoryClient:
                 os.eventfd_read(self._bell.fileno())
 
     def _other_packet(self, slots: RemoteSlots, came: CameUnread) -> tuple[Frame, int] | None:
-        """Handle what the receiver has not admitted: everything but a plain FRAME.
+        """
+        Handle what the receiver has not admitted: everything but a plain FRAME.
 
         It owns the descriptors.
 

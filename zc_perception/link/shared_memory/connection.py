@@ -1,4 +1,5 @@
-"""One consumer, as its producer sees it: what it holds, what waits for it, and its socket.
+"""
+One consumer, as its producer sees it: what it holds, what waits for it, and its socket.
 
 Frames come from the camera's thread, releases on the server's; one lock for each connection keeps
 them apart, held for no more than one ``send`` that doesn't block. Pools are called without it,
@@ -39,7 +40,8 @@ _PATIENCE_S = 1.0
 
 @dataclass(frozen=True)
 class ConsumerStatistics:
-    """One connected consumer, for diagnostics.
+    """
+    One connected consumer, for diagnostics.
 
     :param holder: its name among the holders of leases.
     :param window: granted, of *asked*.
@@ -67,7 +69,8 @@ class ConsumerStatistics:
 
 
 class Connection:
-    """A consumer from its HELLO on.
+    """
+    A consumer from its HELLO on.
 
     It owns the socket, the leases that the consumer holds, and the frames that wait for it.
     :meth:`offer` comes from the camera's thread, the rest from the server's.
@@ -120,7 +123,8 @@ class Connection:
         self._pack = wire.FRAME.pack_into
 
     def offer(self, frame: Frame) -> None:
-        """Send the frame, or keep it while the window is full.
+        """
+        Send the frame, or keep it while the window is full.
 
         Never blocks; the caller keeps its lease.
 
@@ -191,7 +195,8 @@ class Connection:
             _release(unwanted)
 
     def _flush(self) -> list[Frame]:
-        """Flush; called with the lock held.
+        """
+        Flush; called with the lock held.
 
         Return what is to be released without it.
         """
@@ -229,7 +234,8 @@ class Connection:
         return unwanted
 
     def _transmit(self, frame: Frame, fence: SyncFile | None) -> bool:
-        """Send a frame; called with the lock held.
+        """
+        Send a frame; called with the lock held.
 
         ``False``: it wasn't sent, and the consumer doesn't hold it. Otherwise the caller puts its
         lease into ``_out``.
@@ -347,7 +353,8 @@ class Connection:
             self._send_failed('BUFFER_RETIRED', error)
 
     def move(self, pool: BufferPool) -> bool:
-        """Go on with the buffers of *pool*, which has promised this holder what it was granted.
+        """
+        Go on with the buffers of *pool*, which has promised this holder what it was granted.
 
         ``False``: the connection has ended. The consumer keeps the frames that it holds, and gets
         those that wait for it. It is told that the earlier slots are retired, each after its last
@@ -375,7 +382,8 @@ class Connection:
         return self._window, self._depth
 
     def _send_failed(self, what: str, error: Exception) -> None:
-        """Note that sending failed; called with the lock held.
+        """
+        Note that sending failed; called with the lock held.
 
         A peer that has gone is no failure: its EOF is on the way to the server's thread.
         """
@@ -383,7 +391,8 @@ class Connection:
             self._fail('send', f'{what} could not be sent: {error}')
 
     def _fail(self, reason: str, text: str) -> None:
-        """Shut the socket down; called with the lock held.
+        """
+        Shut the socket down; called with the lock held.
 
         The server's thread sees the hang-up and ends the connection.
         """
@@ -397,7 +406,8 @@ class Connection:
         self._fail(code.name.lower(), text)
 
     def welcome(self, welcome: Welcome, join: Callable[[], None]) -> None:
-        """Send WELCOME, the first message.
+        """
+        Send WELCOME, the first message.
 
         *join* makes the connection known to publishers, which wait until it is sent.
         """
@@ -415,7 +425,8 @@ class Connection:
                 self._refuse(code, text)
 
     def release(self, uid: int, generation: int, fence: SyncFile | None) -> None:
-        """Note that the consumer is done with a frame.
+        """
+        Note that the consumer is done with a frame.
 
         Owns *fence*.
 
@@ -489,7 +500,8 @@ class Connection:
 def take_back(
     pool: BufferPool, holder: str, held: Sequence[Frame], quarantine_timeout_s: float
 ) -> None:
-    """Take *held* back from *holder*, whose process is gone.
+    """
+    Take *held* back from *holder*, whose process is gone.
 
     Its devices may still read: the slots rest until the devices are done.
     """

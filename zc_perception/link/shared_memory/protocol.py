@@ -52,7 +52,8 @@ class RefusalCode(IntEnum):
 
 
 class ProtocolError(ZcError):
-    """The peer broke a rule of docs/wire.md.
+    """
+    The peer broke a rule of docs/wire.md.
 
     The connection is closed.
 
@@ -67,14 +68,16 @@ class ProtocolError(ZcError):
 
 
 class MisfitError(ZcError):
-    """This consumer can't use the producer's buffers.
+    """
+    This consumer can't use the producer's buffers.
 
     Its constraints don't suit, or a trial import failed.
     """
 
 
 class RefusedError(ZcError):
-    """The producer said REFUSED, and why.
+    """
+    The producer said REFUSED, and why.
 
     :param code: PROTOCOL also where it was a number that this version doesn't know.
     """

@@ -1,4 +1,5 @@
-"""One connection of a consumer: the producer's slots as they are known here, and their leases.
+"""
+One connection of a consumer: the producer's slots as they are known here, and their leases.
 
 :class:`RemoteSlots` owns the socket and the slots. A :class:`RemoteSlot` owns the slot's buffers,
 as long as both ends use it. A :class:`RemoteLease` is the right to use one generation of a slot.
@@ -67,7 +68,8 @@ _unpack, _LEAST, _MOST, _FRAME_TYPE = (
 
 
 class RemoteSlot:
-    """A slot of the producer's pool, mapped at most once for as long as both ends use it.
+    """
+    A slot of the producer's pool, mapped at most once for as long as both ends use it.
 
     :param generation: the newest that came; while ``leases`` isn't 0, the one that is held here.
     :param sequence: of the frame in it.
@@ -106,7 +108,8 @@ class RemoteSlot:
         self.spare: Frame | None = None
 
     def prepare(self, owner: RemoteSlots) -> Frame:
-        """Make the slot's next Frame in advance, at a time when no frame waits.
+        """
+        Make the slot's next Frame in advance, at a time when no frame waits.
 
         A FRAME message fills in the rest. It has no lease yet.
         """
@@ -125,7 +128,8 @@ class RemoteSlot:
 
 
 class RemoteLease:
-    """The right to use one generation of a remote slot, in this process.
+    """
+    The right to use one generation of a remote slot, in this process.
 
     The producer sends no more than the window.
     """
@@ -141,7 +145,8 @@ class RemoteLease:
 
 
 class CameUnread(NamedTuple):
-    """What a receiver has not admitted, so that Python looks at it.
+    """
+    What a receiver has not admitted, so that Python looks at it.
 
     :param packet: empty at the end of the connection.
     :param truncated: it was longer, or had more descriptors, than there was room for.
@@ -155,7 +160,8 @@ class CameUnread(NamedTuple):
 
 
 class PlainReceiver:
-    """Receives from the socket of a connection.
+    """
+    Receives from the socket of a connection.
 
     ``native/receiver.c`` does the same in C, where it is compiled. Plain FRAMEs that break no rule
     go to :meth:`RemoteSlots.admit`; everything else goes to Python.
@@ -168,14 +174,16 @@ class PlainReceiver:
         self._packet = memoryview(buffer)
 
     def wait(self, epoll: select.epoll, timeout_s: float) -> None:
-        """Wait until *epoll* is readable, for at most *timeout_s*.
+        """
+        Wait until *epoll* is readable, for at most *timeout_s*.
 
         It may fetch what the socket has, which :meth:`receive` yields next.
         """
         epoll.poll(timeout_s)
 
     def receive(self, slots: RemoteSlots) -> tuple[Frame, int] | CameUnread | None:
-        """Return a frame and how many were dropped before it; or what else came, or nothing.
+        """
+        Return a frame and how many were dropped before it; or what else came, or nothing.
 
         One thread at a time.
 
@@ -207,7 +215,8 @@ class PlainReceiver:
 
 
 def _unread(packet: bytes, numbers: list[int], truncated: bool, error: int) -> CameUnread:
-    """Make a :class:`CameUnread` for ``native/receiver.c``.
+    """
+    Make a :class:`CameUnread` for ``native/receiver.c``.
 
     Owns the descriptors.
     """
@@ -215,7 +224,8 @@ def _unread(packet: bytes, numbers: list[int], truncated: bool, error: int) -> C
 
 
 class RemoteSlots:
-    """The producer's slots as one connection knows them, and the pool of the frames in them.
+    """
+    The producer's slots as one connection knows them, and the pool of the frames in them.
 
     It owns the socket. Any thread may call it, but only one at a time receives.
 
@@ -281,7 +291,8 @@ class RemoteSlots:
         return 0 if self._ended else self.admitted - self.released
 
     def count_other(self) -> None:
-        """Note that something other than a FRAME came.
+        """
+        Note that something other than a FRAME came.
 
         :raises ProtocolError: for too long nothing but that.
         """
@@ -294,7 +305,8 @@ class RemoteSlots:
             )
 
     def introduce(self, message: BuffersMessage, fds: list[OwnedFd]) -> None:
-        """Take in a slot's BUFFERS.
+        """
+        Take in a slot's BUFFERS.
 
         Owns the descriptors.
 
@@ -365,7 +377,8 @@ class RemoteSlots:
             self._send(wire.pack_refused(Refused(RefusalCode.CONSTRAINTS, text)), SEND_FLAGS)
 
     def admit(self, packet: wire.Packet, size: int, fence: SyncFile | None) -> tuple[Frame, int]:
-        """Take in a FRAME; return the frame, and how many were dropped before it.
+        """
+        Take in a FRAME; return the frame, and how many were dropped before it.
 
         Owns *fence*.
 
@@ -455,7 +468,8 @@ class RemoteSlots:
         return frame, dropped
 
     def lease(self, slot: RemoteSlot, generation: int, holder: str) -> RemoteLease:
-        """Add a lease in this process on a slot that is held, for :class:`Frame`.
+        """
+        Add a lease in this process on a slot that is held, for :class:`Frame`.
 
         :raises StaleFrameError: that generation has been released.
         """
@@ -471,7 +485,8 @@ class RemoteSlots:
         return RemoteLease(self, slot, generation, holder)
 
     def release(self, lease: RemoteLease, fence: Fence | None = None) -> None:
-        """Drop a lease, for :class:`Frame`; after this process's last one send RELEASE.
+        """
+        Drop a lease, for :class:`Frame`; after this process's last one send RELEASE.
 
         Owns *fence*. A fence of this process can't be sent: RELEASE goes out at the first call
         after it has signalled.
@@ -500,14 +515,16 @@ class RemoteSlots:
         return self.lease(lease.slot, lease.generation, lease.holder)
 
     def hand_out(self, lease: RemoteLease) -> bool:
-        """Hand out, see :meth:`BufferPool.hand_out`.
+        """
+        Hand out, see :meth:`BufferPool.hand_out`.
 
         The producer sends no more than the window.
         """
         return True
 
     def in_hand(self) -> tuple[tuple[int, float], ...]:
-        """Return the sequence of each frame that the producer counts as held here, and its age.
+        """
+        Return the sequence of each frame that the producer counts as held here, and its age.
 
         Ages are in seconds.
         """
@@ -517,7 +534,8 @@ class RemoteSlots:
             return tuple(sorted((slot.sequence, (now - slot.since_ns) / 1e9) for slot in held))
 
     def abandon(self, lease: RemoteLease, *, forgotten: bool = True) -> None:
-        """Let *lease* be dropped soon, for finalizers; take no lock now.
+        """
+        Let *lease* be dropped soon, for finalizers; take no lock now.
 
         :param forgotten: whether that is to be counted: its owner should have released it.
         """
@@ -529,7 +547,8 @@ class RemoteSlots:
             self._ring()
 
     def _take_abandoned(self) -> None:
-        """Take back abandoned leases when :meth:`attend` is not called any more.
+        """
+        Take back abandoned leases when :meth:`attend` is not called any more.
 
         It runs in finalizers too, so it never waits for the lock; the lock's holder looks again
         after it.
@@ -596,7 +615,8 @@ class RemoteSlots:
             self._part()
 
     def _await_room(self, wanted: bool) -> None:
-        """Set whether the descriptor is readable when the socket has room; lock held.
+        """
+        Set whether the descriptor is readable when the socket has room; lock held.
 
         The descriptor is the consumer's.
         """
@@ -608,7 +628,8 @@ class RemoteSlots:
                 )
 
     def _give_back_last(self, slot: RemoteSlot) -> None:
-        """Give a slot back as :meth:`_give_back` does, when nothing would send what has to wait.
+        """
+        Give a slot back as :meth:`_give_back` does, when nothing would send what has to wait.
 
         Called with the lock held. What isn't released ends with the socket; then the producer
         itself waits for the devices.
@@ -625,7 +646,8 @@ class RemoteSlots:
             fence.close()
 
     def _settle_fences(self, slot: RemoteSlot) -> SyncFile | None:
-        """Return the fence to send along; called with the lock held.
+        """
+        Return the fence to send along; called with the lock held.
 
         ``slot.fences`` keeps those that have to be waited for first.
         """
@@ -670,7 +692,8 @@ class RemoteSlots:
                 fence.close()
 
     def _try_send(self, packet: bytes, fence: SyncFile | None) -> bool:
-        """Try to send a packet; called with the lock held.
+        """
+        Try to send a packet; called with the lock held.
 
         ``False``: the socket is full. Owns *fence* otherwise.
         """
@@ -691,7 +714,8 @@ class RemoteSlots:
         return True
 
     def retire(self, uid: int) -> None:
-        """Take in BUFFER_RETIRED: unmap and close once the last frame is released.
+        """
+        Take in BUFFER_RETIRED: unmap and close once the last frame is released.
 
         :raises ProtocolError: there is no such slot.
         """
@@ -707,7 +731,8 @@ class RemoteSlots:
                 slot.close()
 
     def leave(self) -> None:
-        """End the conversation from here.
+        """
+        End the conversation from here.
 
         The producer must not use the buffers of frames that are still held. So the socket is
         closed after the last of them. Until then the producer can send nothing more.
@@ -745,7 +770,8 @@ class RemoteSlots:
         self._close()
 
     def end(self) -> None:
-        """End the conversation.
+        """
+        End the conversation.
 
         Frames that are held stay readable; each slot is unmapped and closed with its last one.
         """

@@ -1,4 +1,5 @@
-"""What a consumer needs of the buffers, as its HELLO says it.
+"""
+What a consumer needs of the buffers, as its HELLO says it.
 
 Both ends check by this.
 """
@@ -31,7 +32,8 @@ _NO_OPTIONS = {'stride_align': 1, 'offset_align': 1, 'slots': 0, 'max_slots': No
 
 @dataclass(frozen=True)
 class Requirements:
-    """One consumer's constraints.
+    """
+    One consumer's constraints.
 
     They don't say how many frames it holds: the window in its HELLO does.
 
@@ -88,7 +90,8 @@ class Requirements:
 
     @classmethod
     def of(cls, constraints: BufferConstraints) -> Requirements:
-        """Return what a HELLO says about *constraints*.
+        """
+        Return what a HELLO says about *constraints*.
 
         :raises ConfigError: more than fits a HELLO, or no format at all: on the wire, no formats
             are any.
@@ -142,7 +145,8 @@ class Requirements:
         return min(self.max_width or width, width), min(self.max_height or height, height)
 
     def constraints(self, participant: str) -> BufferConstraints:
-        """Return the constraints of the consumer called *participant*, for an agreement.
+        """
+        Return the constraints of the consumer called *participant*, for an agreement.
 
         This is the reverse of :meth:`of`.
         """
@@ -154,7 +158,8 @@ class Requirements:
         return self._constraints.uses_cpu
 
     def misfit(self, layout: ImageLayout, kind: BufferKind, heap: HeapOffer | None) -> str:
-        """Say why a slot of that layout and kind can't be used; empty if it can.
+        """
+        Say why a slot of that layout and kind can't be used; empty if it can.
 
         :param heap: where the buffers come from; ``None``: unknown, so that it can't be judged.
         """

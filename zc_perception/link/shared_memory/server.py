@@ -1,4 +1,5 @@
-"""The producer's end: a listening socket for each publisher, a thread for all its consumers.
+"""
+The producer's end: a listening socket for each publisher, a thread for all its consumers.
 
 :class:`SharedMemoryServer` owns the socket, the thread, the epoll and the connections. ``publish``
 runs on the caller's thread and never blocks. Everything else runs on the server's thread: it
@@ -75,7 +76,8 @@ _numbers = itertools.count(1)
 
 @dataclass
 class ServerStatistics:
-    """What the server's thread counts.
+    """
+    What the server's thread counts.
 
     :meth:`SharedMemoryServer.statistics` gives a copy of it to diagnostics.
 
@@ -138,7 +140,8 @@ class ServerStatistics:
 
 
 class FenceWatch:
-    """Fences in an epoll, each by a duplicate of its descriptor.
+    """
+    Fences in an epoll, each by a duplicate of its descriptor.
 
     Thread-safe.
 
@@ -186,7 +189,8 @@ class FenceWatch:
 
 @dataclass(eq=False)
 class Newcomer:
-    """A consumer that has connected and isn't welcome yet.
+    """
+    A consumer that has connected and isn't welcome yet.
 
     :param deadline: when it must have said HELLO, in seconds of CLOCK_MONOTONIC.
     :param hello: what it has said, while it waits for buffers.
@@ -211,7 +215,8 @@ class Answer(Enum):
 
 
 class Door(Protocol):
-    """Decides on consumers by the agreement on the buffers.
+    """
+    Decides on consumers by the agreement on the buffers.
 
     The server calls it on its own thread, without locks.
     """
@@ -223,7 +228,8 @@ class Door(Protocol):
         """Say whether *consumer*, for which no slot is left, waits for more of them."""
 
     def left(self, consumer: Consumer, why: str) -> None:
-        """Note that *consumer* has gone.
+        """
+        Note that *consumer* has gone.
 
         *why* is empty, or says why it can't use the buffers.
         """
@@ -238,7 +244,8 @@ def grant(hello: Hello, holder: str, pool: BufferPool, window: int, depth: int) 
 def admit(
     hello: Hello, holder: str, pool: BufferPool | None, heap: HeapOffer | None
 ) -> tuple[BufferPool, int, int]:
-    """Return the pool, and the granted window and depth; set the pool's quota for *holder*.
+    """
+    Return the pool, and the granted window and depth; set the pool's quota for *holder*.
 
     :param heap: where the pool's buffers come from; ``None``: unknown.
     :raises ProtocolError: with the code for REFUSED.
@@ -262,7 +269,8 @@ def admit(
 
 
 class SharedMemoryServer:
-    """Serves one publisher's frames to other processes of this host.
+    """
+    Serves one publisher's frames to other processes of this host.
 
     Connections come and go on the server's thread. ``publish`` reads one immutable tuple of them.
     The lock guards that tuple, the history and the choice of the pool; a connection's own lock is
@@ -356,7 +364,8 @@ class SharedMemoryServer:
         return len(self._connections)
 
     def publish(self, frame: Frame) -> None:
-        """Send *frame* to every consumer, or keep it for those whose window is full.
+        """
+        Send *frame* to every consumer, or keep it for those whose window is full.
 
         Never blocks; the caller keeps its lease.
 
@@ -373,7 +382,8 @@ class SharedMemoryServer:
             connection.offer(frame)
 
     def _remember(self, frame: Frame) -> tuple[Connection, ...]:
-        """Keep *frame* for late joiners.
+        """
+        Keep *frame* for late joiners.
 
         A consumer that joins before this is served by publish, one that joins after it by the
         history.
@@ -395,7 +405,8 @@ class SharedMemoryServer:
         return connections
 
     def participants(self) -> list[tuple[Consumer, Peer, int]]:
-        """Return the consumers that have said HELLO, in the order in which they came.
+        """
+        Return the consumers that have said HELLO, in the order in which they came.
 
         With each comes the number of frames that it wants to hold.
         """
@@ -403,7 +414,8 @@ class SharedMemoryServer:
             return list(self._consumers.values())
 
     def await_consumers(self, count: int, timeout_s: float) -> bool:
-        """Wait until *count* consumers have said HELLO, at most *timeout_s* seconds.
+        """
+        Wait until *count* consumers have said HELLO, at most *timeout_s* seconds.
 
         Return whether they have.
         """
@@ -416,7 +428,8 @@ class SharedMemoryServer:
         self._wake_up()
 
     def set_pool(self, pool: BufferPool | None, heap: HeapOffer | None = None) -> None:
-        """Serve the slots of *pool* from here on.
+        """
+        Serve the slots of *pool* from here on.
 
         Consumers of another pool go on with this one, if it suits them and can promise what they
         were granted. Otherwise they are disconnected, and come back.
@@ -683,7 +696,8 @@ class SharedMemoryServer:
         self._welcome(number, newcomer, hello, holder, pool, window, depth)
 
     def _note(self, number: int, newcomer: Newcomer, text: str) -> None:
-        """Let the consumer wait.
+        """
+        Let the consumer wait.
 
         :raises ProtocolError: it doesn't wait.
         """
@@ -785,7 +799,8 @@ class SharedMemoryServer:
             self._drop(number, error.reason, str(error))
 
     def _refused_by(self, number: int, connection: Connection, refused: Refused) -> None:
-        """Note that the consumer has seen the buffers and can't use them.
+        """
+        Note that the consumer has seen the buffers and can't use them.
 
         :raises ProtocolError: that is not what it says.
         """
@@ -815,7 +830,8 @@ class SharedMemoryServer:
         self._drop(number, 'constraints', text)
 
     def _receive_with_fence(self, connection: Connection, size: int, fds: list[OwnedFd]) -> None:
-        """Receive a RELEASE with its fence, or anything else that may come.
+        """
+        Receive a RELEASE with its fence, or anything else that may come.
 
         :raises ProtocolError: it may not.
         """
@@ -877,7 +893,8 @@ class SharedMemoryServer:
         )
 
     def close(self) -> None:
-        """Disconnect all, end the thread, remove the socket.
+        """
+        Disconnect all, end the thread, remove the socket.
 
         A second call does nothing.
 
@@ -902,7 +919,8 @@ class SharedMemoryServer:
         self.close()
 
     def _after_fork(self) -> None:
-        """Close the child's copies of its sockets.
+        """
+        Close the child's copies of its sockets.
 
         They would hide the parent's death from the consumers; nothing of the server is the
         child's.

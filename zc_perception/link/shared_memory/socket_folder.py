@@ -26,7 +26,8 @@ _BACKLOG = 128
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder for sockets.
+    """
+    Return the folder for sockets.
 
     It is ``$ZC_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/zc_perception`` where that is possible, else
     ``/tmp/zc_perception-UID``.
@@ -40,7 +41,8 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _has_room(runtime: Path) -> bool:
-    """Say whether the folder is there or can be made.
+    """
+    Say whether the folder is there or can be made.
 
     Programs started by su, cron or docker often name a folder that isn't this user's.
     """
@@ -50,7 +52,8 @@ def _has_room(runtime: Path) -> bool:
 
 
 def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
-    """Say that XDG_RUNTIME_DIR can't be used, where the sockets are, and what to do.
+    """
+    Say that XDG_RUNTIME_DIR can't be used, where the sockets are, and what to do.
 
     Empty: all is well.
     """
@@ -67,7 +70,8 @@ def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def runtime_folder(group: int | None = None, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder for sockets; make it where it isn't there.
+    """
+    Return the folder for sockets; make it where it isn't there.
 
     Its mode is 0700, or with *group* 0750 and that group.
 
@@ -120,7 +124,8 @@ def _check(descriptor: int, group: int | None, where: str, step: str) -> None:
 
 
 def socket_path(folder: Path, publisher_id: str) -> Path:
-    """Return the path at which a publisher listens.
+    """
+    Return the path at which a publisher listens.
 
     :raises ConfigError: the folder's name is too long for a socket's address, or the id is no file
         name.
@@ -148,7 +153,8 @@ def _excess(path: Path) -> int:
 
 
 def check_place(path: Path, parameter: str) -> None:
-    """Check that a socket that the user has named may lie at *path*.
+    """
+    Check that a socket that the user has named may lie at *path*.
 
     Only the folder's owner may be able to put files there.
 
@@ -206,7 +212,8 @@ def listen(
     kind: socket.SocketKind = socket.SOCK_SEQPACKET,
     step: str = 'name another folder in the environment variable ZC_RUNTIME_DIR',
 ) -> socket.socket:
-    """Return a listening socket at *path*, not blocking.
+    """
+    Return a listening socket at *path*, not blocking.
 
     It gets its name only once it listens. So if no process listens at a socket of that name, it is
     a leftover, which may be removed.
@@ -241,7 +248,8 @@ def listen(
 
 
 def is_dead(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> bool | None:
-    """Say whether no process listens at *path* any more.
+    """
+    Say whether no process listens at *path* any more.
 
     ``None`` if there is no socket, or one that we can't judge.
     """
@@ -260,7 +268,8 @@ def is_dead(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> bool
 
 
 def remove_stale(folder: Path) -> int:
-    """Remove the sockets of killed producers, and their announcements; return how many sockets.
+    """
+    Remove the sockets of killed producers, and their announcements; return how many sockets.
 
     It is safe while others start and run.
     """

@@ -1,4 +1,5 @@
-"""What a Unix socket brings: packets, their descriptors, and the credentials of the peer.
+"""
+What a Unix socket brings: packets, their descriptors, and the credentials of the peer.
 
 Each descriptor is owned from the moment it arrives, so that no path forgets one.
 """
@@ -37,7 +38,8 @@ Ancillary = Iterable[tuple[int, int, bytes]]
 
 
 class Peer(NamedTuple):
-    """Credentials that the kernel noted when the peer connected or listened.
+    """
+    Credentials that the kernel noted when the peer connected or listened.
 
     :param groups: supplementary groups; empty where they weren't asked for.
     """
@@ -49,7 +51,8 @@ class Peer(NamedTuple):
 
 
 def peer_of(sock: socket.socket, *, groups: bool = False) -> Peer:
-    """Return SO_PEERCRED, and with *groups* also SO_PEERGROUPS.
+    """
+    Return SO_PEERCRED, and with *groups* also SO_PEERGROUPS.
 
     :raises OSError: the socket isn't connected.
     """
@@ -70,7 +73,8 @@ def _groups(sock: socket.socket) -> tuple[int, ...]:
 
 
 def check_ids(ids: Collection[int], name: str) -> None:
-    """Check that these can be numbers of users or groups.
+    """
+    Check that these can be numbers of users or groups.
 
     :param name: what the user calls them.
     :raises ConfigError: they can't.
@@ -117,7 +121,8 @@ def adopt(ancillary: Ancillary) -> list[OwnedFd]:
 
 
 def own(numbers: Sequence[int]) -> list[OwnedFd]:
-    """Return owners of descriptors that have just come.
+    """
+    Return owners of descriptors that have just come.
 
     Those that can't be owned are closed.
     """
@@ -140,7 +145,8 @@ def close_all(fds: Iterable[OwnedFd]) -> None:
 
 
 def drain(sock: socket.socket) -> None:
-    """Throw away what has come before closing.
+    """
+    Throw away what has come before closing.
 
     Otherwise closing would reset the connection, and the peer might miss our last messages.
     """
@@ -156,7 +162,8 @@ def drain(sock: socket.socket) -> None:
 
 
 def adopt_fence(fd: OwnedFd) -> SyncFile:
-    """Own a fence that came along.
+    """
+    Own a fence that came along.
 
     :raises ProtocolError: it is no sync_file; then it is closed.
     """
@@ -167,7 +174,8 @@ def adopt_fence(fd: OwnedFd) -> SyncFile:
 
 
 class PacketReader:
-    """Reads packets into one buffer, for one thread.
+    """
+    Reads packets into one buffer, for one thread.
 
     :param size: bytes of the longest packet that may come.
     """
@@ -178,7 +186,8 @@ class PacketReader:
         self.packet = memoryview(buffer)
 
     def read(self, sock: socket.socket, most_fds: int) -> tuple[int, list[OwnedFd]] | None:
-        """Return the size of the next packet in ``packet``, and its descriptors.
+        """
+        Return the size of the next packet in ``packet``, and its descriptors.
 
         ``None``: nothing there. Size 0 is EOF.
 

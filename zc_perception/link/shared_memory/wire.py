@@ -1,4 +1,5 @@
-"""Pack and parse the messages of docs/wire.md, and nothing else.
+"""
+Pack and parse the messages of docs/wire.md, and nothing else.
 
 Parsing takes any bytes and raises nothing but ProtocolError. The functions of FRAME and RELEASE,
 which run per frame, work on a buffer that is used again and again.
@@ -73,7 +74,8 @@ Packet = bytes | bytearray | memoryview
 
 
 class Hello(NamedTuple):
-    """What a consumer asks for.
+    """
+    What a consumer asks for.
 
     :param waits: it understands NOTED, and waits for buffers that are not there yet.
     """
@@ -134,7 +136,8 @@ def _require_window(window: int, depth: int, what: str) -> None:
 
 
 def message_type(packet: Packet) -> MessageType:
-    """Return the type of a whole packet, once its header and its length are right.
+    """
+    Return the type of a whole packet, once its header and its length are right.
 
     :raises ProtocolError: they aren't.
     """
@@ -177,7 +180,8 @@ def _is_identifier(raw: bytes) -> bool:
 
 
 def check_publisher_id(publisher_id: str) -> bytes:
-    """Return the id as HELLO has it.
+    """
+    Return the id as HELLO has it.
 
     :raises ConfigError: not 1 to 32 printable ASCII characters.
     """
@@ -191,7 +195,8 @@ def check_publisher_id(publisher_id: str) -> bytes:
 
 
 def frame_id_bytes(frame_id: object, name: str = 'frame_id') -> bytes:
-    """Return a frame_id as FRAME has it.
+    """
+    Return a frame_id as FRAME has it.
 
     :param name: what the user calls it.
     :raises ConfigError: it is no text that a message can have, or too long for FRAME.
@@ -234,7 +239,8 @@ def cut_text(text: str, size: int) -> bytes:
 
 
 def pack_hello(hello: Hello) -> bytes:
-    """Pack a HELLO.
+    """
+    Pack a HELLO.
 
     :raises ConfigError: a value that doesn't fit the message.
     """
@@ -272,7 +278,8 @@ def pack_hello(hello: Hello) -> bytes:
 
 
 def parse_hello(packet: Packet) -> Hello:
-    """Parse a HELLO.
+    """
+    Parse a HELLO.
 
     :raises ProtocolError: with code VERSION where only the version doesn't fit.
     """
@@ -367,7 +374,8 @@ def parse_hello(packet: Packet) -> Hello:
 
 
 def pack_welcome(welcome: Welcome) -> bytes:
-    """Pack a WELCOME.
+    """
+    Pack a WELCOME.
 
     :raises ConfigError: see :func:`check_publisher_id`.
     """
@@ -386,7 +394,8 @@ def pack_welcome(welcome: Welcome) -> bytes:
 
 
 def parse_welcome(packet: Packet) -> Welcome:
-    """Parse a WELCOME.
+    """
+    Parse a WELCOME.
 
     :raises ProtocolError: it isn't one.
     """
@@ -406,7 +415,8 @@ def pack_refused(refused: Refused) -> bytes:
 
 
 def parse_refused(packet: Packet) -> Refused:
-    """Parse a REFUSED; any code and any text are taken.
+    """
+    Parse a REFUSED; any code and any text are taken.
 
     An unknown code becomes PROTOCOL, and bytes that are no UTF-8 are replaced.
 
@@ -426,7 +436,8 @@ def pack_noted(text: str) -> bytes:
 
 
 def parse_noted(packet: Packet) -> str:
-    """Return why the consumer has to wait. Bytes that are no UTF-8 are replaced.
+    """
+    Return why the consumer has to wait. Bytes that are no UTF-8 are replaced.
 
     :raises ProtocolError: the packet is no NOTED.
     """
@@ -468,7 +479,8 @@ def pack_buffers(message: BuffersMessage) -> bytes:
 
 
 def parse_buffers(packet: Packet) -> BuffersMessage:
-    """Parse BUFFERS: only ranges and reserved fields.
+    """
+    Parse BUFFERS: only ranges and reserved fields.
 
     validate_layout checks whether the planes fit.
 
@@ -532,7 +544,8 @@ def parse_buffers(packet: Packet) -> BuffersMessage:
 
 
 def parse_frame(buffer: Packet, size: int) -> tuple[int, ...]:
-    """Return the fields of the FRAME at the begin of *buffer*, from ``type`` to ``flags``.
+    """
+    Return the fields of the FRAME at the begin of *buffer*, from ``type`` to ``flags``.
 
     The frame has *size* bytes; its frame_id lies behind the fields.
 
@@ -552,7 +565,8 @@ def parse_frame(buffer: Packet, size: int) -> tuple[int, ...]:
 
 
 def plain_release(buffer: Packet, size: int) -> tuple[int, int] | None:
-    """Return uid and generation of a RELEASE without a fence, which nearly all are; or ``None``.
+    """
+    Return uid and generation of a RELEASE without a fence, which nearly all are; or ``None``.
 
     It is in the first *size* bytes of *buffer*.
     """
@@ -567,7 +581,8 @@ def plain_release(buffer: Packet, size: int) -> tuple[int, int] | None:
 
 
 def parse_release(buffer: Packet, size: int) -> ReleaseMessage:
-    """Parse the RELEASE in the first *size* bytes of *buffer*.
+    """
+    Parse the RELEASE in the first *size* bytes of *buffer*.
 
     :raises ProtocolError: it isn't one.
     """
@@ -596,7 +611,8 @@ def pack_retired(uid: int) -> bytes:
 
 
 def parse_retired(packet: Packet) -> int:
-    """Return the slot's uid.
+    """
+    Return the slot's uid.
 
     :raises ProtocolError: it isn't one.
     """

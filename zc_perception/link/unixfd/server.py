@@ -1,4 +1,5 @@
-"""Serve a camera's frames to ``unixfdsrc``: one thread for all readers of one socket.
+"""
+Serve a camera's frames to ``unixfdsrc``: one thread for all readers of one socket.
 
 Each reader is a client of the bus of its own. The bus promises each reader the frames that it may
 hold (its *window*), and queues the newest frame for it while it holds that many. The thread passes
@@ -73,7 +74,8 @@ READER = 'unixfd reader'
 
 @dataclass(frozen=True)
 class ReaderStatistics:
-    """One reader, for diagnostics.
+    """
+    One reader, for diagnostics.
 
     :param held: frames that it has.
     :param dropped: frames that it didn't get because it held its window, or didn't read.
@@ -90,7 +92,8 @@ class ReaderStatistics:
 
 @dataclass(frozen=True)
 class UnixfdStatistics:
-    """A snapshot for diagnostics.
+    """
+    A snapshot for diagnostics.
 
     :param connected: readers since start.
     :param ended: by reason, how connections ended (eof, format, silent peers and so on), and which
@@ -149,7 +152,8 @@ class _Reader:
 
 
 class UnixfdServer:
-    """Serves the frames under a key of the bus at *path*.
+    """
+    Serves the frames under a key of the bus at *path*.
 
     It owns the socket, the thread ``unixfd NAME``, its readers' sockets and the frames that these
     hold. Nothing waits for a reader: one that stops, hoards or dies costs only its own window.
@@ -302,7 +306,8 @@ class UnixfdServer:
                 self._drop(reader, reason, text, warn=True)
 
     def _hear(self, reader: _Reader) -> None:
-        """Hear a reader, which gives frames back or has gone.
+        """
+        Hear a reader, which gives frames back or has gone.
 
         :raises ProtocolError: it says something else, or gives back what it doesn't hold.
         """
@@ -393,7 +398,8 @@ class UnixfdServer:
         return sent
 
     def _stream_of(self, data: FrameData) -> _Stream | None:
-        """Return what the frame has in common with others of its layout.
+        """
+        Return what the frame has in common with others of its layout.
 
         ``None``: GStreamer can't be told about it.
         """
@@ -422,7 +428,8 @@ class UnixfdServer:
         return self._stream
 
     def _write(self, reader: _Reader, packet: bytes, fds: Sequence[int]) -> bool:
-        """Write a command; return whether it is on its way.
+        """
+        Write a command; return whether it is on its way.
 
         A reader's EOF tells that it has gone.
         """
@@ -441,7 +448,8 @@ class UnixfdServer:
         return True
 
     def _say_end(self, reader: _Reader) -> None:
-        """Send EOS: the reader gets no further frames.
+        """
+        Send EOS: the reader gets no further frames.
 
         It may go on reading what it holds.
         """
@@ -489,7 +497,8 @@ class UnixfdServer:
         reader.socket.close()
 
     def end_streams(self) -> None:
-        """Tell all readers that the stream has ended.
+        """
+        Tell all readers that the stream has ended.
 
         A later reader gets the frames from then on.
         """
@@ -512,7 +521,8 @@ class UnixfdServer:
         )
 
     def close(self) -> None:
-        """End all streams and the thread, and remove the socket.
+        """
+        End all streams and the thread, and remove the socket.
 
         A second call does nothing.
 

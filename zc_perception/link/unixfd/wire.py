@@ -1,4 +1,5 @@
-"""The commands of GStreamer's ``unixfd`` elements, byte for byte.
+"""
+The commands of GStreamer's ``unixfd`` elements, byte for byte.
 
 Source: gst-plugins-bad's ``gst/unixfd``, ``gstmeta.c`` and ``gstvideometa.c`` of GStreamer 1.26.
 Each command is a header of two 32-bit numbers, the command and the size of what follows, in the
@@ -89,7 +90,8 @@ def pack_caps(text: str) -> bytes:
 def pack_buffer(
     number: int, pts_ns: int, sequence: int, kind: MemoryType, sizes: Sequence[int], meta: bytes
 ) -> bytes:
-    """Pack NEW_BUFFER; a descriptor for each of *sizes* goes with it.
+    """
+    Pack NEW_BUFFER; a descriptor for each of *sizes* goes with it.
 
     :param number: by which the reader gives it back.
     :param pts_ns: in CLOCK_MONOTONIC.
@@ -125,7 +127,8 @@ def video_meta(layout: ImageLayout, where: BufferPlanes) -> bytes:
 
 
 def parse_release(data: bytes | bytearray) -> int | None:
-    """Return the number of the buffer that RELEASE_BUFFER at the begin of *data* gives back.
+    """
+    Return the number of the buffer that RELEASE_BUFFER at the begin of *data* gives back.
 
     ``None``: not all of it is there.
 

@@ -1,4 +1,5 @@
-"""What the launch files share: arguments, processes and components.
+"""
+What the launch files share: arguments, processes and components.
 
 A parameter file is checked before anything starts.
 """

@@ -40,7 +40,8 @@ _OF_LAUNCH = (
 
 
 def description(*entities: Action) -> LaunchDescription:
-    """Return a launch file's content, which begins with a check of the command line.
+    """
+    Return a launch file's content, which begins with a check of the command line.
 
     launch itself ignores arguments that no launch file declares.
     """
@@ -54,7 +55,8 @@ def description(*entities: Action) -> LaunchDescription:
 
 
 def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse arguments of the command line that a launch file of ours doesn't have.
+    """
+    Refuse arguments of the command line that a launch file of ours doesn't have.
 
     If another file includes ours, its arguments are its own matter.
     """
@@ -111,7 +113,8 @@ def _installed() -> list[str]:
 
 
 def common(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
-    """Return the arguments that all launch files have.
+    """
+    Return the arguments that all launch files have.
 
     :param overlay: whether it can be left out.
     """
@@ -224,7 +227,8 @@ def container() -> list[DeclareLaunchArgument]:
 
 
 class Chosen:
-    """The values that the arguments have.
+    """
+    The values that the arguments have.
 
     :raises ConfigError: from the methods, for a value that isn't allowed.
     """
@@ -253,7 +257,8 @@ class Chosen:
         return value
 
     def params_file(self) -> ParameterYaml:
-        """Return the parameter file, not checked yet.
+        """
+        Return the parameter file, not checked yet.
 
         :raises ConfigError: it isn't there, can't be read, or is no parameter file.
         """
@@ -278,7 +283,8 @@ class Chosen:
         return self[name].replace(',', ' ').split()
 
     def namespace(self, camera_name: str = '') -> str:
-        """Return the whole namespace, with a slash in front.
+        """
+        Return the whole namespace, with a slash in front.
 
         It is below the namespace that a group of the including launch file pushes.
         """
@@ -290,7 +296,8 @@ class Chosen:
         return '/' + '/'.join(part.strip('/') for part in (*parts, camera_name) if part.strip('/'))
 
     def kinds(self) -> Sequence[str]:
-        """Return the nodes of one camera, in the order in which they should start.
+        """
+        Return the nodes of one camera, in the order in which they should start.
 
         Consumers come first, so that they take part in the negotiation.
         """

@@ -1,4 +1,5 @@
-"""Start processes and components from launch files, and handle those that end or can't start.
+"""
+Start processes and components from launch files, and handle those that end or can't start.
 
 Programs leave their parameter files to rcl. Components get values instead, which have to be picked
 from the file. launch_ros picks them by rules of its own, which differ between distributions, and
@@ -45,7 +46,8 @@ _LOGGER = get_logger('launch')
 
 
 class LaunchFailedError(ZcError):
-    """Something that the launch can't do without has ended or couldn't be started.
+    """
+    Something that the launch can't do without has ended or couldn't be started.
 
     The launch ends with exit code 1.
     """
@@ -84,7 +86,8 @@ def program(
 def perception_program(
     chosen: Chosen, file: ParameterYaml, cameras: Sequence[str] = (), stereo: bool = False
 ) -> list[Action]:
-    """Return the program ``perception``, with the nodes of one camera, several, or a pair.
+    """
+    Return the program ``perception``, with the nodes of one camera, several, or a pair.
 
     Its file is checked.
     """
@@ -105,7 +108,8 @@ def perception_program(
 def container(
     chosen: Chosen, components: Sequence[ComposableNode], *, name: str, namespace: str
 ) -> list[Action]:
-    """Return a container with components.
+    """
+    Return a container with components.
 
     A component that can't be loaded ends the launch, unless the launch shall go on without nodes
     that end.
@@ -156,7 +160,8 @@ def _when_it_ends(chosen: Chosen, process: Action, what: str) -> list[Action]:
 def components(
     chosen: Chosen, cameras: Sequence[str], file: ParameterYaml, kinds: Sequence[str] | None = None
 ) -> dict[str, list[ComposableNode]]:
-    """Return the nodes of each camera, with their parameters, once the file was checked.
+    """
+    Return the nodes of each camera, with their parameters, once the file was checked.
 
     :param cameras: names, which become namespaces; an empty one for the only camera.
     """
@@ -188,7 +193,8 @@ def node_values(
     cameras: Sequence[str] = ('',),
     kinds: Sequence[str] | None = None,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the values that each node gets in place of the parameter file, by camera and kind.
+    """
+    Return the values that each node gets in place of the parameter file, by camera and kind.
 
     They come from the file and the launch arguments. This also logs warnings, because nodes that
     get values can't.
@@ -210,7 +216,8 @@ def node_values(
 def _judge(
     chosen: Chosen, file: ParameterYaml, cameras: Sequence[str], kinds: Iterable[str]
 ) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Return the nodes' full names, by camera and kind, and what they would warn of.
+    """
+    Return the nodes' full names, by camera and kind, and what they would warn of.
 
     What they would refuse is refused here.
     """
@@ -232,7 +239,8 @@ def _judge(
 
 
 class LoadComponents(LoadComposableNodes):
-    """Loads components into a container, as launch_ros does, but doesn't ignore failures.
+    """
+    Loads components into a container, as launch_ros does, but doesn't ignore failures.
 
     Before each load the container has to answer, because a request to a container that has just
     ended would wait for ever.
@@ -334,7 +342,8 @@ class LoadComponents(LoadComposableNodes):
 
 
 def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float = 0.0) -> Any:
-    """Return the answer; ``None`` if none came within *timeout_s*, or if it is *over*.
+    """
+    Return the answer; ``None`` if none came within *timeout_s*, or if it is *over*.
 
     0: it may take any time.
     """

@@ -1,4 +1,5 @@
-"""Parameters: what nodes declare, what a parameter file says for them, and why a value is refused.
+"""
+Parameters: what nodes declare, what a parameter file says for them, and why a value is refused.
 
 Why is a parameter refused? A message with "it must be" comes from
 :mod:`~zc_perception.parameters`, and the declaration of that parameter stands at the top of the

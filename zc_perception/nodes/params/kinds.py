@@ -1,4 +1,5 @@
-"""The package's nodes by name, and which of them has a parameter.
+"""
+The package's nodes by name, and which of them has a parameter.
 
 Node classes are imported on demand: a program that runs one node needs none of the others.
 """
@@ -27,7 +28,8 @@ NAMES = tuple(_CLASSES)
 
 
 class NodeKind(Protocol):
-    """What a node class declares.
+    """
+    What a node class declares.
 
     See :class:`~zc_perception.nodes.perception_node.PerceptionNode`.
     """
@@ -56,7 +58,8 @@ def node_kinds() -> dict[str, NodeKind]:
 
 
 def declares(kind: NodeKind, parameter: str) -> bool:
-    """Say whether such a node has a parameter.
+    """
+    Say whether such a node has a parameter.
 
     Of parameters that the node declares later only the prefix is known. A parameter of a topic's
     QoS counts as the node's unless it is known as another node's: the topic may be a remapped one.
@@ -84,7 +87,8 @@ def owners(parameter: str) -> list[str]:
 
 
 def belongs_elsewhere(parameter: str) -> str:
-    """Return the rest of a sentence that a node doesn't know a parameter.
+    """
+    Return the rest of a sentence that a node doesn't know a parameter.
 
     It says which of the package's nodes has the parameter, or is meant by ``NODE.NAME``; empty:
     none.
@@ -119,7 +123,8 @@ def names_of(kinds: Iterable[NodeKind]) -> tuple[str, ...]:
 
 
 def somebody_has(parameter: str) -> bool:
-    """Say whether any node of the package has the parameter.
+    """
+    Say whether any node of the package has the parameter.
 
     Also whether it would have it for its topics' QoS in another namespace.
     """

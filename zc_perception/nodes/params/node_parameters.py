@@ -1,4 +1,5 @@
-"""The parameters of a node that runs: declared, set at the start, changed later.
+"""
+The parameters of a node that runs: declared, set at the start, changed later.
 
 Start-up values and later changes go through the same check (:mod:`zc_perception.parameters`), and
 every refusal says the value, what is allowed, and what to do.
@@ -43,7 +44,8 @@ def _declared(name: str, value: Any) -> Parameter:
 
 
 def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor:
-    """Describe a parameter for ``ros2 param describe``.
+    """
+    Describe a parameter for ``ros2 param describe``.
 
     :param changeable: whether there is a state in which parameters that aren't dynamic may be set.
     """
@@ -75,7 +77,8 @@ def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor
 
 
 def begin_node(node: Node, name: str, **node_options: Any) -> None:
-    """Call rclpy's own constructor of *node*.
+    """
+    Call rclpy's own constructor of *node*.
 
     :raises ConfigError: a name or namespace that can't be, or one of :data:`EVERY_NODE_SPECS` has
         another type. rclpy has exceptions of its own for these.
@@ -100,7 +103,8 @@ def begin_node(node: Node, name: str, **node_options: Any) -> None:
 
 
 class NodeParameters(Mapping[str, Any]):
-    """A node's declared parameters and their current values.
+    """
+    A node's declared parameters and their current values.
 
     :param on_change: called with name and new value after a run-time change was accepted.
     :param prefixes: of parameters that the node declares later, when it knows them.
@@ -156,7 +160,8 @@ class NodeParameters(Mapping[str, Any]):
         node.add_on_set_parameters_callback(self._on_set)
 
     def judged(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[str]]:
-        """Return *parameters* in their declared types, and all reasons why they can't be set now.
+        """
+        Return *parameters* in their declared types, and all reasons why they can't be set now.
 
         ROS itself takes no integer for a number. Parameters that others have declared, such as a
         topic's QoS, are left to rclpy.
@@ -269,7 +274,8 @@ class NodeParameters(Mapping[str, Any]):
         return '' if name.startswith(self._foreign_prefixes) else belongs_elsewhere(name)
 
     def unknown(self, name: str, others: Iterable[str] = ()) -> str:
-        """Return a sentence about a key that this node doesn't have, with the nearest key.
+        """
+        Return a sentence about a key that this node doesn't have, with the nearest key.
 
         :param others: other keys that may be meant, besides the declarations here.
         """

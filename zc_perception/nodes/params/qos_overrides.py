@@ -1,4 +1,5 @@
-"""QoS of the package's topics, which parameters change at the start.
+"""
+QoS of the package's topics, which parameters change at the start.
 
 The parameters are ``qos_overrides.TOPIC.publisher.*`` and ``….subscription.*``.
 """
@@ -38,7 +39,8 @@ _KEY = re.compile(rf'{re.escape(PREFIX)}(/.+)\.(publisher|subscription)\.([a-z_]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A publisher or subscription whose QoS can be overridden.
+    """
+    A publisher or subscription whose QoS can be overridden.
 
     :param topic: relative to the node's namespace.
     :param direction: ``publisher`` or ``subscription``.
@@ -55,7 +57,8 @@ class Endpoint:
 
 
 def _check_policy(name: str, value: Any) -> None:
-    """Check one policy.
+    """
+    Check one policy.
 
     :raises ConfigError: no such policy has that value.
     """
@@ -74,7 +77,8 @@ def _check_policy(name: str, value: Any) -> None:
 
 
 def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) -> QoSProfile:
-    """Return the QoS of an endpoint by a node's parameters, where nothing is remapped.
+    """
+    Return the QoS of an endpoint by a node's parameters, where nothing is remapped.
 
     :raises ConfigError: no policy has a value.
     """
@@ -90,7 +94,8 @@ def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) ->
 def qos_problems(
     endpoints: Iterable[Endpoint], namespace: str, values: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Return a sentence for each reason why endpoints can't be made with these parameters.
+    """
+    Return a sentence for each reason why endpoints can't be made with these parameters.
 
     If something is remapped, only the node itself can judge it.
     """

@@ -1,4 +1,5 @@
-"""What a command line's ROS arguments set, and for which nodes; and what is wrong with them.
+"""
+What a command line's ROS arguments set, and for which nodes; and what is wrong with them.
 
 Only the command line tells for which node a key was meant. If none of our nodes has a key, it is
 refused if it was meant for one of them, by the node's name or by a bare ``-p``. In a section for
@@ -38,7 +39,8 @@ _FORMS = {'parameter override': '-p NAME:=VALUE, or -p NODE:NAME:=VALUE', 'remap
 
 
 def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigError:
-    """Return the error to raise for what rclpy said about a command line, in plain words.
+    """
+    Return the error to raise for what rclpy said about a command line, in plain words.
 
     rcl's own message names lines of its C source.
 
@@ -69,7 +71,8 @@ class MeantFor(Enum):
 
 
 class CommandLine:
-    """A command line's parameters.
+    """
+    A command line's parameters.
 
     Its files are read once, on demand. rcl has parsed them before, so they are valid.
 
@@ -92,7 +95,8 @@ class CommandLine:
         ]
 
     def keys(self, node: str) -> dict[str, MeantFor]:
-        """Return the keys that a node gets, and for which nodes each was meant.
+        """
+        Return the keys that a node gets, and for which nodes each was meant.
 
         If a key was meant for this node, that counts most.
         """
@@ -116,7 +120,8 @@ class CommandLine:
         )
 
     def place(self, node: str, key: str) -> str:
-        """Return the file, section and line that a node has a key from, in brackets.
+        """
+        Return the file, section and line that a node has a key from, in brackets.
 
         Empty: the key is in no file, or an argument wins over it.
         """
@@ -130,7 +135,8 @@ class CommandLine:
         return ''
 
     def check(self, nodes: Sequence[Node]) -> None:
-        """Refuse parameters that miss the node for which they were meant.
+        """
+        Refuse parameters that miss the node for which they were meant.
 
         :param nodes: this process's nodes.
         :raises ConfigError: names the file or argument, the section, and the node.
@@ -148,7 +154,8 @@ class CommandLine:
 
 
 def _check_argument(name: str, where: str, nodes: Sequence[Node]) -> None:
-    """Check what an argument sets for a node by its name.
+    """
+    Check what an argument sets for a node by its name.
 
     :raises ConfigError: it reaches no node.
     """
@@ -184,7 +191,8 @@ def command_line(context: Context) -> CommandLine:
 def check_start(
     nodes: Sequence[PerceptionNode], line: CommandLine, *, component: bool = False
 ) -> None:
-    """Refuse keys that the command line means for one of *nodes* and that none of them has.
+    """
+    Refuse keys that the command line means for one of *nodes* and that none of them has.
 
     A typing error must not go unnoticed. Keys that may be meant for other packages' nodes are a
     warning, see above. A key that another of our nodes has is ignored, unless it was set for this

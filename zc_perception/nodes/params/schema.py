@@ -1,4 +1,5 @@
-"""The JSON schema of parameter files, by which editors complete and check a YAML.
+"""
+The JSON schema of parameter files, by which editors complete and check a YAML.
 
 It is made from the nodes' own declarations. ``python -m zc_perception.nodes.params.schema
 config/perception.schema.json`` writes it anew; a test compares. A file names it in its first line:
@@ -85,7 +86,8 @@ def _section(parameters: str) -> dict[str, Any]:
 
 
 def file_schema() -> dict[str, Any]:
-    """Return what a parameter file may be.
+    """
+    Return what a parameter file may be.
 
     Sections of other packages' nodes are ignored, and so is what ``/**`` has for them.
     """

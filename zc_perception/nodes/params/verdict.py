@@ -1,4 +1,5 @@
-"""Judge, before anything runs, whether nodes would take a parameter file: :func:`judge`.
+"""
+Judge, before anything runs, whether nodes would take a parameter file: :func:`judge`.
 
 It asks three questions, and the nodes at their start go by the same rules:
 
@@ -52,7 +53,8 @@ Node = tuple[str, str]
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a node would not start with a file.
+    """
+    Why a node would not start with a file.
 
     :param text: one sentence: the value, what is allowed, what to do.
     :param node: kind of the node; empty: it is about a section.
@@ -71,7 +73,8 @@ class Problem:
 
 @dataclass
 class Verdict:
-    """What the nodes would say.
+    """
+    What the nodes would say.
 
     :ivar misses: sections that were meant for one of the nodes and match none. The nodes end with
         them.
@@ -89,7 +92,8 @@ def judge(
     nodes: Mapping[str, str],
     on_top: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Verdict:
-    """Return what the nodes would say about a file.
+    """
+    Return what the nodes would say about a file.
 
     :param nodes: the nodes that will get it: kinds (``capture``, ``inference`` …) by full
         names.
@@ -141,7 +145,8 @@ def check_file(
     nodes: Mapping[str, str],
     on_top: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[str]:
-    """Refuse what the nodes would refuse, as far as that can be known without opening a device.
+    """
+    Refuse what the nodes would refuse, as far as that can be known without opening a device.
 
     See :func:`judge`.
 
@@ -163,7 +168,8 @@ def check_file(
 def component_values(
     file: ParameterYaml, node: str, kind: str, on_top: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the values for a component that doesn't get the file itself.
+    """
+    Return the values for a component that doesn't get the file itself.
 
     They are the file's values for it, and *on_top*. What a section for all nodes has for other
     nodes is left out. An empty list has no type in ROS, so it goes as one empty string, which
@@ -179,7 +185,8 @@ def component_values(
 def expected_nodes(
     sections: Sequence[Section], namespaces: Sequence[str] | None
 ) -> dict[str, str]:
-    """Return the nodes that will get a file, for :func:`judge`.
+    """
+    Return the nodes that will get a file, for :func:`judge`.
 
     They are those of some namespaces, or those that the file names, or one of each kind. A
     recorder or a pipeline is among them only where a section is for it: none of the programs for
@@ -214,7 +221,8 @@ def expected_nodes(
 
 
 def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return why a node would not start with *values*: parameter and sentence for each reason.
+    """
+    Return why a node would not start with *values*: parameter and sentence for each reason.
 
     The parameter is empty where the reason is about several. Keys that the node doesn't have are
     ignored.
@@ -242,7 +250,8 @@ def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list
 
 
 def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
-    """Return a sentence for each key that no node of the package has.
+    """
+    Return a sentence for each key that no node of the package has.
 
     The keys are those for nodes of any name that reach one of *nodes*.
     """
@@ -271,7 +280,8 @@ def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
 def judge_sections(
     file: ParameterYaml, nodes: Sequence[Node], among: Sequence[str] = ()
 ) -> list[Problem]:
-    """Return what is to be refused in a file's sections.
+    """
+    Return what is to be refused in a file's sections.
 
     :param nodes: those that will have them.
     :param among: the sections of all files, where there are others.
@@ -302,7 +312,8 @@ def judge_sections(
 
 
 def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
-    """Say whether a section for *name* may be for a node.
+    """
+    Say whether a section for *name* may be for a node.
 
     If a renamed node has a section, it leaves sections with the names of its kind to others.
     """
@@ -313,7 +324,8 @@ def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
 
 
 def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
-    """Say whether one name looks like the other with a typing error.
+    """
+    Say whether one name looks like the other with a typing error.
 
     Names that differ in a number or in a whole word belong to different cameras.
     """
@@ -328,7 +340,8 @@ def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
 
 
 def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
-    """Return why a section that matches none of *nodes* was meant for one of them.
+    """
+    Return why a section that matches none of *nodes* was meant for one of them.
 
     All of *nodes* are of its node's kind. Empty: it may be another camera's section.
     """

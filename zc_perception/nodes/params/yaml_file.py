@@ -1,4 +1,5 @@
-"""A parameter file: what rcl makes of it, and the lines of its keys.
+"""
+A parameter file: what rcl makes of it, and the lines of its keys.
 
 rcl's own parser says what a file means: the library of ``rcl_yaml_param_parser``, whose header is
 the same from Humble to Kilted. It keeps no lines, so a walk over PyYAML's events finds them. If
@@ -30,7 +31,8 @@ Section = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class ParameterYaml:
-    """What a parameter file says.
+    """
+    What a parameter file says.
 
     :param where: begins messages about the file.
     :param sections: in their order: a later one wins over an earlier one.
@@ -50,7 +52,8 @@ class ParameterYaml:
         return values_of(node, self.sections)
 
     def keys_for_any_name(self, node: str) -> set[str]:
-        """Return keys that a node gets only from sections for nodes of any name, such as ``/**``.
+        """
+        Return keys that a node gets only from sections for nodes of any name, such as ``/**``.
 
         Some of them are meant for other nodes.
         """
@@ -89,7 +92,8 @@ def last_name(section: str) -> str:
 
 
 def nodes_named(name: str, sections: Iterable[Section]) -> list[str]:
-    """Return the full names of nodes of that name that sections name.
+    """
+    Return the full names of nodes of that name that sections name.
 
     The section has no wildcard, or ``/**`` in front of a namespace.
     """
@@ -173,7 +177,8 @@ def _rcl() -> ctypes.CDLL | None:
 
 
 def _python(variant: Any) -> Any:
-    """Return a value as Python has it.
+    """
+    Return a value as Python has it.
 
     Only one pointer is set; of an empty list none is.
     """
@@ -192,7 +197,8 @@ def _python(variant: Any) -> Any:
 
 
 def _read_by_rcl(library: ctypes.CDLL, raw: bytes) -> list[Section] | str:
-    """Return what rcl makes of a file, or why it refuses it.
+    """
+    Return what rcl makes of a file, or why it refuses it.
 
     rcl gets a copy, because the file may be a pipe.
     """
@@ -265,7 +271,8 @@ def _section_name(name: str) -> str:
 
 
 def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
-    """Return the value that PyYAML sees in the next events, of which *event* is the first.
+    """
+    Return the value that PyYAML sees in the next events, of which *event* is the first.
 
     :data:`_UNREADABLE`: no parameter can be that.
     """
@@ -291,7 +298,8 @@ def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
 def _walk(
     events: Iterator[yaml.Event], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], int, Any]]:
-    """Yield each key of a mapping that has begun, with those above it, its line, and its value.
+    """
+    Yield each key of a mapping that has begun, with those above it, its line, and its value.
 
     The value is ``None`` for a mapping, whose keys follow.
     """
@@ -309,7 +317,8 @@ def _walk(
 
 
 def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
-    """Return what a file has, by section and name as in :class:`ParameterYaml`.
+    """
+    Return what a file has, by section and name as in :class:`ParameterYaml`.
 
     Each has its line, and the value that PyYAML sees; ``None`` where a section begins, or where a
     name has others below.
@@ -338,7 +347,8 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
 
 
 def _refusal(reason: str, sections: Mapping[str, int]) -> str:
-    """Return what rcl says about a file, in plain words and with the line.
+    """
+    Return what rcl says about a file, in plain words and with the line.
 
     :param sections: lines of the sections, because rcl gives none for a node's name.
     """
@@ -359,7 +369,8 @@ def _in_plain_words(problem: str) -> str:
 
 
 def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterYaml:
-    """Read a parameter file: a node gets the sections that match it, and later ones win.
+    """
+    Read a parameter file: a node gets the sections that match it, and later ones win.
 
     :param called: what messages call the file.
     :raises ConfigError: it can't be read, or is no parameter file for ROS.

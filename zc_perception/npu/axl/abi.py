@@ -1,4 +1,5 @@
-"""The kernel interface of an Axelera driver that imports dma-bufs: structs, flags, ioctl numbers.
+"""
+The kernel interface of an Axelera driver that imports dma-bufs: structs, flags, ioctl numbers.
 
 This file does no I/O. Source: the UAPI header ``test/rig/module/axl_ioctl.h``, which says what
 every member means and which errno every mistake gets. ``test/npu/test_axl_abi.py`` has a C
@@ -118,7 +119,8 @@ class AxlFormat(ctypes.LittleEndianStructure):
 
 
 class AxlQuery(ctypes.LittleEndianStructure):
-    """``struct axl_query``: what the device can do.
+    """
+    ``struct axl_query``: what the device can do.
 
     `formats_ptr` has room for `num_formats` `AxlFormat`.
     """
@@ -175,7 +177,8 @@ def ioc(direction: int, ioctl_type: str, number: int, size: int) -> int:
 
 
 def requests(numbers: Mapping[str, int] | None = None) -> Requests:
-    """Return the request codes.
+    """
+    Return the request codes.
 
     `numbers` replaces some of `IOCTL_NUMBERS` for a driver that chose others.
     """
@@ -189,7 +192,8 @@ def requests(numbers: Mapping[str, int] | None = None) -> Requests:
 
 
 def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
-    """Parse numbers from texts such as ``submit=65`` or ``submit=0x41``.
+    """
+    Parse numbers from texts such as ``submit=65`` or ``submit=0x41``.
 
     :raises ConfigError: names the parameter, the entry and what is allowed.
     """

@@ -1,4 +1,5 @@
-"""The ``axl`` accelerator: the Metis driver imports the camera's own buffer and reads it there.
+"""
+The ``axl`` accelerator: the Metis driver imports the camera's own buffer and reads it there.
 
 The CPU makes no pass over pixels.
 
@@ -63,7 +64,8 @@ def import_key(
 
 
 class ImportsInUse:
-    """Know which jobs read which handle, and give a handle back after its last job.
+    """
+    Know which jobs read which handle, and give a handle back after its last job.
 
     One thread uses it. ``release_errors`` counts handles that the device refused to take back, and
     ``last_release_error`` says why. Nothing is raised, because no frame has a part in it.
@@ -116,7 +118,8 @@ class CachedImport:
 
 
 class ImportCache:
-    """Keep a device's imports, so that each buffer is imported once and not with every frame.
+    """
+    Keep a device's imports, so that each buffer is imported once and not with every frame.
 
     If there would be more than ``limit`` entries, the one that was unused for the longest time
     goes.
@@ -138,7 +141,8 @@ class ImportCache:
         return len(self._entries)
 
     def get(self, key: CacheKey, buffers: Sequence[DmaBuf], make: Callable[[], int]) -> int:
-        """Return the handle for *key*; *make* imports it at the first time.
+        """
+        Return the handle for *key*; *make* imports it at the first time.
 
         Imports of buffers that have ended are released first.
         """
@@ -173,7 +177,8 @@ class ImportCache:
             self._drop(key)
 
     def forget_ended(self) -> None:
-        """Release the imports of all buffers that have ended since.
+        """
+        Release the imports of all buffers that have ended since.
 
         Cheap if there are none.
         """
@@ -202,7 +207,8 @@ def _is_tight(layout: ImageLayout, num_buffers: int) -> bool:
 
 
 class AxlAccelerator(Axl):
-    """One card whose driver imports dma-bufs.
+    """
+    One card whose driver imports dma-bufs.
 
     It has no thread of its own: the driver signals each job's fence. It owns the open device node,
     the cache of imports and, while a model is loaded, one result buffer for each job in flight.
@@ -446,7 +452,8 @@ class AxlAccelerator(Axl):
 
 
 def open_result_heap(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
-    """Allocate *count* result buffers from the best heap that has room for all of them.
+    """
+    Allocate *count* result buffers from the best heap that has room for all of them.
 
     That is CMA, or else the system heap.
 
@@ -473,7 +480,8 @@ def open_result_heap(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
 
 
 def allocate_results(heap: Heap, size: int, count: int) -> list[DmaBuf]:
-    """Allocate *count* buffers; if there is no room for all, free them and close the heap.
+    """
+    Allocate *count* buffers; if there is no room for all, free them and close the heap.
 
     :raises AllocationError: there is no room for all.
     """
@@ -490,7 +498,8 @@ def allocate_results(heap: Heap, size: int, count: int) -> list[DmaBuf]:
 
 
 class ResultBuffer:
-    """A result's memory.
+    """
+    A result's memory.
 
     It is mapped for its first result and not again. The views of its tensors are made once, too.
     """
@@ -508,7 +517,8 @@ class ResultBuffer:
         return self._tensors
 
     def close(self) -> None:
-        """Unmap and close it.
+        """
+        Unmap and close it.
 
         Memory with a view that is still in use stays until that view ends.
         """
@@ -518,7 +528,8 @@ class ResultBuffer:
 
 
 class ResultBuffers:
-    """One buffer for each job in flight.
+    """
+    One buffer for each job in flight.
 
     Buffers of jobs that were given up come back once their fences have signalled.
 
@@ -550,7 +561,8 @@ class ResultBuffers:
         return len(self._late)
 
     def take(self) -> ResultBuffer:
-        """Return a buffer that no job writes.
+        """
+        Return a buffer that no job writes.
 
         :raises AcceleratorError: there is none.
         """
@@ -563,7 +575,8 @@ class ResultBuffers:
         return self._spare.pop()
 
     def collect(self) -> None:
-        """Take back buffers of given-up jobs that have ended.
+        """
+        Take back buffers of given-up jobs that have ended.
 
         Cheap if there are none.
         """
@@ -588,7 +601,8 @@ class ResultBuffers:
             self._late.append((fence, lambda: self.give_back(result, handle)))
 
     def close(self) -> None:
-        """Close all buffers; the driver keeps those that its jobs still write.
+        """
+        Close all buffers; the driver keeps those that its jobs still write.
 
         Idempotent.
         """
@@ -602,7 +616,8 @@ class ResultBuffers:
 
 
 class AxlJob:
-    """A submitted frame.
+    """
+    A submitted frame.
 
     It holds its import and a result buffer until it is closed, or until it was given up and has
     ended.
@@ -627,7 +642,8 @@ class AxlJob:
         self._ended = False
 
     def outputs(self) -> Outputs:
-        """Return views of the result buffer, see :class:`Job`.
+        """
+        Return views of the result buffer, see :class:`Job`.
 
         The device may write the buffer again after :meth:`close`.
 

@@ -1,4 +1,5 @@
-"""Check for ``zc_doctor`` what accelerator axl needs.
+"""
+Check for ``zc_doctor`` what accelerator axl needs.
 
 That is: the driver's ioctls, and whether the card can import a real buffer of each heap.
 """
@@ -31,7 +32,8 @@ _OTHER_DRIVER = (
 
 
 def numbers_of(needs: Needs) -> Mapping[str, int]:
-    """Return the driver's ioctl numbers that the parameter file gives.
+    """
+    Return the driver's ioctl numbers that the parameter file gives.
 
     :raises ConfigError: they can't be understood.
     """
@@ -42,7 +44,8 @@ def numbers_of(needs: Needs) -> Mapping[str, int]:
 
 
 def open_card(system: System, needs: Needs, card: MetisCard) -> AxlDevice:
-    """Open a card's node with the ioctl numbers that the parameter file gives.
+    """
+    Open a card's node with the ioctl numbers that the parameter file gives.
 
     :raises ZcError: it can't be opened.
     """
@@ -196,7 +199,8 @@ def _imported(
 def _attached(
     system: System, needs: Needs, card: MetisCard, buffer: DmaBuf, subject: str
 ) -> Finding:
-    """Ask the shipped driver, which can only say whether it could attach the buffer.
+    """
+    Ask the shipped driver, which can only say whether it could attach the buffer.
 
     The buffer is one page, because a failed attach keeps the buffer for ever.
     """

@@ -1,4 +1,5 @@
-"""An open ``/dev/metis-*``: one method for each ioctl.
+"""
+An open ``/dev/metis-*``: one method for each ioctl.
 
 Errnos become exceptions that say what to do. Nothing is cached.
 """
@@ -123,7 +124,8 @@ def errno_name(number: int) -> str:
 
 
 class AxlError(AcceleratorError):
-    """An axl ioctl failed, or a job.
+    """
+    An axl ioctl failed, or a job.
 
     ``errno`` is the kind of error, and the message also says what to do about it.
 
@@ -156,7 +158,8 @@ class AxlGoneError(AxlError, DeviceLostError):
 def axl_error(
     request: str, number: int, detail: str = '', *, gone: bool = False, more: str = ''
 ) -> AxlError:
-    """Return the exception for an errno.
+    """
+    Return the exception for an errno.
 
     :param gone: the card doesn't answer any more, which makes an input/output error the loss of
         the device.
@@ -166,7 +169,8 @@ def axl_error(
 
 
 def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
-    """Return the exception for a device node that can't be opened.
+    """
+    Return the exception for a device node that can't be opened.
 
     :param found: which cards there are, or why there are none.
     """
@@ -193,7 +197,8 @@ def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
 
 @dataclass(frozen=True)
 class AxlCapabilities:
-    """What QUERY says; for a driver of the first generation what its ioctls imply.
+    """
+    What QUERY says; for a driver of the first generation what its ioctls imply.
 
     :param level: 0 no import ioctls at all, 1 only 64–66 (tight LINEAR images in one buffer), 2
         all.
@@ -212,7 +217,8 @@ class AxlCapabilities:
         return min(self.max_in_flight, _MOST_IN_FLIGHT)
 
     def constraints(self, path: str, iommu: Iommu) -> BufferConstraints:
-        """Return the constraints of frames that the card at *path* can import.
+        """
+        Return the constraints of frames that the card at *path* can import.
 
         *iommu* is the IOMMU in front of it.
         """
@@ -229,7 +235,8 @@ class AxlCapabilities:
 
 
 class JobFence(SyncFile):
-    """A job's fence: a sync_file of the driver, whose error is the driver's errno, explained.
+    """
+    A job's fence: a sync_file of the driver, whose error is the driver's errno, explained.
 
     :param explain: makes the exception for the errno that the job ended with; called only after
         an error.
@@ -242,7 +249,8 @@ class JobFence(SyncFile):
         self._explain = explain
 
     def check(self) -> None:
-        """Raise what the job's fence says, see :class:`Fence`.
+        """
+        Raise what the job's fence says, see :class:`Fence`.
 
         :raises AcceleratorError: it has not signalled.
         :raises DeviceLostError: the card is gone.
@@ -260,7 +268,8 @@ class JobFence(SyncFile):
 def call_driver(
     fd: OwnedFd, request: int, argument: ctypes.Structure | ctypes.c_uint32 | ctypes.c_int
 ) -> OSError | None:
-    """Call ``ioctl(2)``; return why it failed, or ``None``.
+    """
+    Call ``ioctl(2)``; return why it failed, or ``None``.
 
     After a signal whose handler ran it is called again: the interrupted call did nothing.
     """
@@ -281,7 +290,8 @@ def _is_power_of_two(number: int) -> bool:
 
 
 class AxlDevice:
-    """One open file of the driver. Handles belong to it and end with it.
+    """
+    One open file of the driver. Handles belong to it and end with it.
 
     :param path: the device node.
     :param numbers: ioctl numbers by name, for a driver that uses others than the pinned ones.
@@ -337,7 +347,8 @@ class AxlDevice:
         return read_link(self.card.pci_address, self._tree)
 
     def query(self) -> AxlCapabilities:
-        """Ask the driver by QUERY; without it return what can be told otherwise.
+        """
+        Ask the driver by QUERY; without it return what can be told otherwise.
 
         :raises AcceleratorError: the driver's answer makes no sense.
         """
@@ -376,7 +387,8 @@ class AxlDevice:
         return query, table
 
     def _has_first_generation(self) -> bool:
-        """Say whether the driver has the first generation of ioctls.
+        """
+        Say whether the driver has the first generation of ioctls.
 
         A release of no handle answers ENOENT where the ioctl exists, and an import of no
         descriptor EBADF; neither call changes anything.
@@ -448,7 +460,8 @@ class AxlDevice:
         timeout_us: int,
         in_fence: SyncFile | None,
     ) -> JobFence:
-        """Submit a job that starts after *in_fence* (SUBMIT2).
+        """
+        Submit a job that starts after *in_fence* (SUBMIT2).
 
         The fence stays the caller's. The rest is as in :meth:`submit`.
         """
@@ -467,7 +480,8 @@ class AxlDevice:
         return JobFence(OwnedFd(fd), partial(self._job_error, handle, timeout_us), seqno)
 
     def release_import(self, handle: int) -> None:
-        """Release an import (RELEASE_IMPORT).
+        """
+        Release an import (RELEASE_IMPORT).
 
         A job that still runs keeps the buffer attached until its fence signals.
 

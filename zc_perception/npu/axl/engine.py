@@ -1,4 +1,5 @@
-"""Engine ``axl`` of a manifest: a model on the card.
+"""
+Engine ``axl`` of a manifest: a model on the card.
 
 Its result is one buffer that only the manifest describes.
 """

@@ -1,4 +1,5 @@
-"""Declare accelerator axl.
+"""
+Declare accelerator axl.
 
 The accelerator itself is imported when it is opened, because every node reads this file at its
 start.
@@ -88,7 +89,8 @@ class Axl(Accelerator):
 
     @classmethod
     def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints | None:
-        """Return the constraints that are known without opening it, see :class:`Accelerator`.
+        """
+        Return the constraints that are known without opening it, see :class:`Accelerator`.
 
         ``None``: no card can be asked, or its driver has no ioctls for frames.
         """
@@ -108,7 +110,8 @@ class Axl(Accelerator):
 
     @classmethod
     def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:  # noqa: A003
-        """Open the card, see :class:`Accelerator`.
+        """
+        Open the card, see :class:`Accelerator`.
 
         The ledger books nothing: no CPU reads the pixels.
         """

@@ -1,4 +1,5 @@
-"""Ask the driver of the Voyager SDK (metis-dkms) whether it can import a buffer.
+"""
+Ask the driver of the Voyager SDK (metis-dkms) whether it can import a buffer.
 
 The probe attaches and detaches; nothing runs on the card. That driver attaches one dma-buf to each
 open file: ``'U'`` 5 (``_IOWR``, argument: pointer to an int with the descriptor) attaches and maps
@@ -34,7 +35,8 @@ DMA_DETACH = ioc(3, IOCTL_TYPE, 6, _INT)
 
 
 class Importable(Enum):
-    """The answer.
+    """
+    The answer.
 
     ``UNKNOWN``: the driver failed before it tried.
     """
@@ -46,7 +48,8 @@ class Importable(Enum):
 
 @dataclass(frozen=True)
 class AttachProbe:
-    """What the driver said about a buffer.
+    """
+    What the driver said about a buffer.
 
     :param number: the errno; 0 with :attr:`Importable.YES`.
     :param text: one sentence with what to do about it.
@@ -110,7 +113,8 @@ def _call(fd: OwnedFd, request: int, descriptor: int) -> int:
 
 
 def probe_shipped_attach(path: str, buffer: DmaBuf, *, tree: HostTree = HOST) -> AttachProbe:
-    """Say whether the shipped driver of a card can attach and map *buffer*.
+    """
+    Say whether the shipped driver of a card can attach and map *buffer*.
 
     Leaves nothing attached. Nothing that a driver says makes it raise.
 

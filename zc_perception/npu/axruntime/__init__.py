@@ -1,4 +1,5 @@
-"""Axelera's Voyager runtime.
+"""
+Axelera's Voyager runtime.
 
 The vendor's Python package is used where it can be imported, else the C library.
 

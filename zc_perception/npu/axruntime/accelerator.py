@@ -1,4 +1,5 @@
-"""The ``axruntime`` accelerator: Metis cards through the shipped Voyager runtime.
+"""
+The ``axruntime`` accelerator: Metis cards through the shipped Voyager runtime.
 
 Its models take a letterboxed, quantised, padded int8 tensor and not NV12. So this way is not free
 of copies: each frame is read once, and its tensor is written once, straight into the dma-buf that
@@ -64,7 +65,8 @@ _CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
 
 
 class AxRuntimeAccelerator(AxRuntime):
-    """A Metis card through the runtime.
+    """
+    A Metis card through the runtime.
 
     It owns the session with the runtime, and while a model is loaded one worker for each core.
     :meth:`submit` only queues a job, on the core with the fewest. The worker's two threads convert
@@ -169,14 +171,16 @@ class AxRuntimeAccelerator(AxRuntime):
         return jobs(self._values)
 
     def constraints(self) -> BufferConstraints:
-        """Return the constraints, see :class:`Accelerator`.
+        """
+        Return the constraints, see :class:`Accelerator`.
 
         Where a VIC reads the frames it makes no difference how the CPU sees them.
         """
         return CONSTRAINTS
 
     def load(self, manifest: ModelManifest) -> None:
-        """Load a model, see :class:`Accelerator`.
+        """
+        Load a model, see :class:`Accelerator`.
 
         :raises ConfigError: the model can't run here: not compiled for the runtime, other sizes
             than in the manifest, options it refuses.
@@ -310,7 +314,8 @@ class AxRuntimeAccelerator(AxRuntime):
         return max(axm, *(worker.silent_s() for worker in self._workers), 0.0)
 
     def hot_threads(self) -> Sequence[threading.Thread]:
-        """Return the threads that frames wait for, see :class:`Accelerator`.
+        """
+        Return the threads that frames wait for, see :class:`Accelerator`.
 
         For each core one thread writes tensors and one waits for the runtime. The runtime's own
         threads are not known.
@@ -377,7 +382,8 @@ class AxRuntimeAccelerator(AxRuntime):
         return facts
 
     def _worker_has_ended(self) -> None:
-        """Note that a worker has ended; the last one closes the model.
+        """
+        Note that a worker has ended; the last one closes the model.
 
         Runs on its run thread.
         """
@@ -415,7 +421,8 @@ class AxRuntimeAccelerator(AxRuntime):
             self._vic.close()
 
     def close(self) -> None:
-        """Close the device, see :class:`Accelerator`.
+        """
+        Close the device, see :class:`Accelerator`.
 
         Jobs that were submitted run to their end.
 

@@ -1,4 +1,5 @@
-"""An ``.axm``: a compiled model in one file, which takes a float tensor and gives raw outputs.
+"""
+An ``.axm``: a compiled model in one file, which takes a float tensor and gives raw outputs.
 
 ``yolo export format=axelera`` writes such files. The runtime quantises, pads, runs, takes the
 padding off and dequantises, and runs the ONNX graphs before and behind the compiled part, so that
@@ -33,7 +34,8 @@ SUFFIX = '.axm'
 
 
 class AxmEngine(TensorEngine):
-    """One ``.axm`` on one core.
+    """
+    One ``.axm`` on one core.
 
     One thread makes, uses and closes it.
 

@@ -1,4 +1,5 @@
-"""The runtime by the vendor's Python package ``axelera.runtime``.
+"""
+The runtime by the vendor's Python package ``axelera.runtime``.
 
 It is preferred where it can be imported: in the field it ran more frames per second than the
 public C interface. :class:`BindingSession` owns the package's context and what is made from it. An
@@ -40,7 +41,8 @@ _CODES = {
 
 
 def import_binding() -> Any:
-    """Import the vendor's package.
+    """
+    Import the vendor's package.
 
     :raises AcceleratorError: it isn't installed, or importing it fails in any way; the
         message says how.
@@ -72,7 +74,8 @@ def binding_release(module: Any) -> str:
 
 
 def _tensor(info: Any) -> TensorSpec:
-    """Return the tensor that the package describes.
+    """
+    Return the tensor that the package describes.
 
     :raises ConfigError: an element type or padding that can't be.
     """
@@ -99,7 +102,8 @@ def _properties(model: Any) -> dict[str, str]:
 
 
 class BindingSession(Session):
-    """The package's context, and the device that was chosen.
+    """
+    The package's context, and the device that was chosen.
 
     :param device: see :func:`~zc_perception.npu.axruntime.runtime.choose_device`.
     :raises AcceleratorError: no package, no device, or not that one.
@@ -120,7 +124,8 @@ class BindingSession(Session):
         super().__init__(device)
 
     def _failure(self, error: Exception, what: str, *, running: bool = False) -> ZcError:
-        """Return the exception for one of the package's own errors.
+        """
+        Return the exception for one of the package's own errors.
 
         See :func:`~zc_perception.npu.axruntime.library.explain`.
         """
@@ -179,7 +184,8 @@ class BindingSession(Session):
             ) from None
 
     def free(self, handle: Any) -> None:
-        """Free an object, see :class:`Session`.
+        """
+        Free an object, see :class:`Session`.
 
         Connections have a call for it; the others end with their last reference.
         """

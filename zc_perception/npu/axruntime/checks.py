@@ -1,4 +1,5 @@
-"""Check for ``zc_doctor`` what accelerator axruntime needs.
+"""
+Check for ``zc_doctor`` what accelerator axruntime needs.
 
 That is: the Voyager SDK's runtime, its compiler, and the shipped driver's attach ioctl.
 
@@ -114,7 +115,8 @@ def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check the SDK's compiler.
+    """
+    Check the SDK's compiler.
 
     Before release 1.8 the runtime compiles part of each model when it loads it.
     """

@@ -1,4 +1,5 @@
-"""Declare accelerator axruntime.
+"""
+Declare accelerator axruntime.
 
 The accelerator itself is imported when it is opened, because every node reads this file at its
 start.

@@ -1,4 +1,5 @@
-"""``libaxruntime.so``: its structs, enums and functions, its places, and its result codes.
+"""
+``libaxruntime.so``: its structs, enums and functions, its places, and its result codes.
 
 Source: *API Reference* of ``axruntime.h`` in the Voyager SDK (``docs/reference/axruntime.md``,
 releases 1.2 to 1.6), the struct offsets that a C compiler makes of it
@@ -66,7 +67,8 @@ class TensorDataType(IntEnum):
 
 
 class Argument(ctypes.Structure):
-    """``axrArgument``: where a tensor is.
+    """
+    ``axrArgument``: where a tensor is.
 
     Host memory: ``ptr``, and ``fd`` 0 or −1. dma-buf: ``fd``, and ``ptr`` NULL. ``offset`` must be
     0, so that a tensor needs a buffer of its own; ``size`` is checked against the tensor's unless
@@ -82,7 +84,8 @@ class Argument(ctypes.Structure):
 
 
 class DeviceInfo(ctypes.Structure):
-    """``axrDeviceInfo`` as in the releases up to 1.6.
+    """
+    ``axrDeviceInfo`` as in the releases up to 1.6.
 
     Later ones may be longer: see :func:`device_stride`.
     """
@@ -103,7 +106,8 @@ class DeviceInfo(ctypes.Structure):
 
 
 class TensorInfo(ctypes.Structure):
-    """``axrTensorInfo``: an input or output of a model.
+    """
+    ``axrTensorInfo``: an input or output of a model.
 
     ``dims`` include ``padding``, (before, after) of each axis. Real value = (raw − zero_point) ·
     scale.
@@ -200,7 +204,8 @@ _OLD_MODEL = re.compile(r'Unsupported model version: .*expected at least')
 
 
 def explain(what: str, text: str, code: Result, *, release: str, running: bool = False) -> ZcError:
-    """Return the exception for a call that the runtime refused.
+    """
+    Return the exception for a call that the runtime refused.
 
     :param what: what could not be done: the beginning of the message.
     :param text: the runtime's own words.
@@ -233,7 +238,8 @@ def explain(what: str, text: str, code: Result, *, release: str, running: bool =
 
 
 def _in_site_packages() -> list[str]:
-    """Return where a wheel that this interpreter sees has put the library.
+    """
+    Return where a wheel that this interpreter sees has put the library.
 
     Nothing of the wheel is imported.
     """
@@ -248,7 +254,8 @@ def _in_site_packages() -> list[str]:
 
 
 def candidates(library: str = '') -> list[str]:
-    """Return the places where the library may be.
+    """
+    Return the places where the library may be.
 
     Only *library* if it is given; else the places in this order: where the loader looks, an
     activated SDK, a wheel, the newest release that is installed.
@@ -274,7 +281,8 @@ def candidates(library: str = '') -> list[str]:
 
 
 class RuntimeLibrary:
-    """The loaded library.
+    """
+    The loaded library.
 
     :param library: its path; empty: the first of :func:`candidates` that loads.
     :raises AcceleratorError: none loads, or it lacks a function.
@@ -323,7 +331,8 @@ class RuntimeLibrary:
 
     @property
     def api_version(self) -> str:
-        """Return major.minor.patch as the library tells it, or ``unknown``.
+        """
+        Return major.minor.patch as the library tells it, or ``unknown``.
 
         The packing (a byte each) is inferred, not documented.
         """
@@ -334,7 +343,8 @@ class RuntimeLibrary:
 
     @property
     def release(self) -> str:
-        """Return the release of the SDK that the library belongs to; empty where it is unknown.
+        """
+        Return the release of the SDK that the library belongs to; empty where it is unknown.
 
         The folder that it was installed in tells it, or else the library itself.
         """

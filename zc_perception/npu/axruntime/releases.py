@@ -1,4 +1,5 @@
-"""Know which releases of Voyager runtime, Metis driver and card firmware go together.
+"""
+Know which releases of Voyager runtime, Metis driver and card firmware go together.
 
 And which advice depends on them. Source: Voyager SDK, ``RELEASE_COMPATIBILITY_MATRIX.md`` and
 ``RELEASE_NOTES.md`` of 1.6 to 1.8. If a release is unknown, it is never called wrong.
@@ -36,7 +37,8 @@ def wheel_release() -> str:
 
 
 def needs_toolchain(release: str) -> bool:
-    """Say whether the runtime needs the SDK's RISC-V compiler to load a model.
+    """
+    Say whether the runtime needs the SDK's RISC-V compiler to load a model.
 
     Such a runtime compiles a part of each model then.
     """
@@ -53,7 +55,8 @@ def needed_driver(release: str) -> str:
 def mismatches(
     release: str, driver: str, firmware: str = '', board_controller: str = ''
 ) -> list[str]:
-    """Return one line for each part that is too old for the runtime, with what to do about it.
+    """
+    Return one line for each part that is too old for the runtime, with what to do about it.
 
     For a release that is not known here there are no lines.
 

@@ -1,4 +1,5 @@
-"""What both interfaces of the Voyager runtime have in common.
+"""
+What both interfaces of the Voyager runtime have in common.
 
 They are the vendor's Python binding (``binding``) and its C library (``session``).
 
@@ -38,7 +39,8 @@ _LAST = (1 << 32, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Device:
-    """A card's chip, as the runtime names it.
+    """
+    A card's chip, as the runtime names it.
 
     That is ``metis-0:1:0``, or ``metis-0-1-0`` with later drivers.
 
@@ -73,7 +75,8 @@ class InstanceOptions:
 
 
 class Connection:
-    """One core of the card, reserved for this process, and the model on it while one is loaded.
+    """
+    One core of the card, reserved for this process, and the model on it while one is loaded.
 
     One thread runs the model. Loading it and giving it back takes the session's lock.
 
@@ -86,7 +89,8 @@ class Connection:
         self._instance: Any = None
 
     def load_instance(self, options: InstanceOptions) -> None:
-        """Put the model on the device; an earlier instance is given back first.
+        """
+        Put the model on the device; an earlier instance is given back first.
 
         :raises ConfigError: the runtime refuses the options.
         :raises AcceleratorError: the device can't take it.
@@ -96,7 +100,8 @@ class Connection:
             self._instance = self._session.load_instance(self._handle, self._model, options)
 
     def run(self, inputs: Any, outputs: Any) -> None:
-        """Run one frame; block until the device has taken it and given a result.
+        """
+        Run one frame; block until the device has taken it and given a result.
 
         The arguments are what the session's ``pack`` made.
 
@@ -115,7 +120,8 @@ class Connection:
                 self._session.free(instance)
 
     def close(self) -> None:
-        """Close the instance, then the connection: its core is free for others.
+        """
+        Close the instance, then the connection: its core is free for others.
 
         Idempotent.
         """
@@ -127,7 +133,8 @@ class Connection:
 
 @dataclass
 class OpenedModel:
-    """A compiled model, and the connections that it will run on, one for each core.
+    """
+    A compiled model, and the connections that it will run on, one for each core.
 
     :param handle: the interface's own object.
     :param inputs: as they lie in memory.
@@ -144,7 +151,8 @@ class OpenedModel:
 
 
 class Session(ABC):
-    """One interface of the runtime, with a device.
+    """
+    One interface of the runtime, with a device.
 
     It owns the runtime's context and the model that is open. A derived class makes the context,
     calls this constructor, and implements each step for its interface.
@@ -203,13 +211,15 @@ class Session(ABC):
 
     @abstractmethod
     def _close_context(self) -> None:
-        """Close the context.
+        """
+        Close the context.
 
         A second call does nothing.
         """
 
     def open_model(self, file: Path, cores: int) -> OpenedModel:
-        """Load a compiled model and connect to *cores* cores; close the one before.
+        """
+        Load a compiled model and connect to *cores* cores; close the one before.
 
         :raises ConfigError: the file isn't a compiled model, or its tensors can't be used.
         :raises AcceleratorError: the device is in use or doesn't answer.
@@ -275,7 +285,8 @@ class Session(ABC):
 
 
 def choose_device(devices: Sequence[Device], wanted: str) -> Device:
-    """Return the device that a parameter means.
+    """
+    Return the device that a parameter means.
 
     :param wanted: a name as ``axdevice`` lists them, with dashes or colons; or what the
         accelerator ``axl`` takes: the card's device node, its PCI address, an index in the order

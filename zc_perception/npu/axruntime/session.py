@@ -1,4 +1,5 @@
-"""The runtime by its C interface.
+"""
+The runtime by its C interface.
 
 The context owns everything that is made from it, but an instance has to go before its model and
 its connection, and a device stays reserved for this process as long as the connection lives:
@@ -56,7 +57,8 @@ _MODEL_PROPERTIES = ('input_tensor_layout', 'preamble_graph', 'postamble_graph')
 
 
 def device_stride(first: int, count: int) -> int:
-    """Return the distance in bytes between the entries of the library's device list.
+    """
+    Return the distance in bytes between the entries of the library's device list.
 
     Later releases have appended members. The second entry begins with a name. So a search for one,
     which starts at the length of the shortest struct, ends at the right distance and never reads
@@ -77,7 +79,8 @@ def device_stride(first: int, count: int) -> int:
 
 
 class RuntimeSession(Session):
-    """The library's context, and the device that was chosen.
+    """
+    The library's context, and the device that was chosen.
 
     Handles are addresses of the library's objects, each destroyed once.
 
@@ -192,7 +195,8 @@ class RuntimeSession(Session):
     def run(
         self, instance: int, inputs: ctypes.Array[Argument], outputs: ctypes.Array[Argument]
     ) -> None:
-        """Run one frame, see :class:`Session`.
+        """
+        Run one frame, see :class:`Session`.
 
         Other Python threads go on meanwhile.
         """

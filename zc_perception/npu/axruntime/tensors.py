@@ -1,4 +1,5 @@
-"""The runtime's tensors, their memory, and how a camera's frame becomes one.
+"""
+The runtime's tensors, their memory, and how a camera's frame becomes one.
 
 :func:`runtime_tensor` makes a :class:`TensorSpec` of what the runtime says about an input or
     output; :class:`InputSlot` and :class:`OutputSlot` are the memory for one frame.
@@ -56,7 +57,8 @@ def runtime_tensor(
     scale: float,
     zero_point: int,
 ) -> TensorSpec:
-    """Describe an input or output in the way the runtime does.
+    """
+    Describe an input or output in the way the runtime does.
 
     :param shape: with padding.
     :raises ConfigError: padding that can't be.
@@ -76,7 +78,8 @@ def runtime_tensor(
 def named_outputs(
     tensors: Sequence[TensorSpec], named: Sequence[TensorSpec]
 ) -> tuple[TensorSpec, ...]:
-    """Return the runtime's outputs with what the manifest says about them, if it names any.
+    """
+    Return the runtime's outputs with what the manifest says about them, if it names any.
 
     They are the same outputs in the same order.
 
@@ -107,7 +110,8 @@ def named_outputs(
 
 
 def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec:
-    """Say how frames become *tensor*.
+    """
+    Say how frames become *tensor*.
 
     Sizes, padding and quantisation are the runtime's, colours and letterbox the manifest's.
 
@@ -150,7 +154,8 @@ def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec
 
 
 class TensorBuffer:
-    """One tensor's memory.
+    """
+    One tensor's memory.
 
     :param heap: where it comes from; ``None``: host memory, whole pages.
     :raises AllocationError: the heap has none.
@@ -170,7 +175,8 @@ class TensorBuffer:
 
     @property
     def place(self) -> int | NDArray[Any]:
-        """Return it as the Python binding takes it.
+        """
+        Return it as the Python binding takes it.
 
         That is the dma-buf's descriptor, or the values in host memory.
         """
@@ -184,7 +190,8 @@ class TensorBuffer:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[NDArray[Any]]:
-        """Give access to the whole tensor, with padding, between DMA_BUF_IOCTL_SYNC start and end.
+        """
+        Give access to the whole tensor, with padding, between DMA_BUF_IOCTL_SYNC start and end.
 
         :raises AcceleratorError: a device doesn't finish with it.
         """
@@ -198,7 +205,8 @@ class TensorBuffer:
             self._buffer.end_cpu_access(CpuAccess.WRITE)
 
     def begin_reading(self) -> None:
-        """Begin the CPU's reading: DMA_BUF_IOCTL_SYNC start.
+        """
+        Begin the CPU's reading: DMA_BUF_IOCTL_SYNC start.
 
         :raises AcceleratorError: a device doesn't finish with it.
         """
@@ -211,7 +219,8 @@ class TensorBuffer:
             self._buffer.end_cpu_access(CpuAccess.READ)
 
     def close(self) -> None:
-        """Give it back.
+        """
+        Give it back.
 
         If a view of its memory was kept, the memory ends with that view.
         """
@@ -224,7 +233,8 @@ class TensorBuffer:
 
 
 def c_arguments(buffers: Sequence[TensorBuffer]) -> ctypes.Array[Argument]:
-    """Return what the C library takes.
+    """
+    Return what the C library takes.
 
     See :data:`Pack`.
     """
@@ -232,7 +242,8 @@ def c_arguments(buffers: Sequence[TensorBuffer]) -> ctypes.Array[Argument]:
 
 
 def places(buffers: Sequence[TensorBuffer]) -> list[int | NDArray[Any]]:
-    """Return what the Python binding takes.
+    """
+    Return what the Python binding takes.
 
     See :data:`Pack`.
     """
@@ -240,7 +251,8 @@ def places(buffers: Sequence[TensorBuffer]) -> list[int | NDArray[Any]]:
 
 
 class InputSlot:
-    """The memory of one frame's tensor.
+    """
+    The memory of one frame's tensor.
 
     ``prepared`` names the writer of its constant parts.
     """
@@ -297,7 +309,8 @@ class OutputSlot:
 
 
 class FrameToTensor:
-    """Fills input slots, and books one ``tensor`` pass for each frame. One thread.
+    """
+    Fills input slots, and books one ``tensor`` pass for each frame. One thread.
 
     :param vic: scales frames in NvBufSurface memory; ``None`` where there is none.
     :param vic_lock: held while the VIC is used: it serves one thread at a time, and each core has
@@ -332,7 +345,8 @@ class FrameToTensor:
         )
 
     def write(self, frame: Frame, slot: InputSlot) -> None:
-        """Fill *slot*.
+        """
+        Fill *slot*.
 
         Each byte that depends on the frame is written once. What never changes is written once per
         slot and geometry.
@@ -380,7 +394,8 @@ class FrameToTensor:
         return known
 
     def _write_by_vic(self, frame: Frame, converter: PlanesToQuantised, slot: InputSlot) -> bool:
-        """Let the VIC write the tensor; return whether it did.
+        """
+        Let the VIC write the tensor; return whether it did.
 
         After a refusal it isn't asked again.
         """

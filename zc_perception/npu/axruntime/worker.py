@@ -1,4 +1,5 @@
-"""A model on the device, and the two threads that keep it busy.
+"""
+A model on the device, and the two threads that keep it busy.
 
 One thread writes tensors and one runs them, so the next frame is converted while one computes.
 Read :class:`AxRuntimeWorker` first. It owns a
@@ -45,7 +46,8 @@ AxRuntimeJob = WorkedJob[OutputSlot]
 
 @dataclass
 class Call:
-    """A call whose result hasn't come.
+    """
+    A call whose result hasn't come.
 
     ``job`` is ``None`` for a call that only moves the queue on.
     """
@@ -55,7 +57,8 @@ class Call:
 
 
 class RuntimeCalls:
-    """The calls of one instance, in order.
+    """
+    The calls of one instance, in order.
 
     The result of a call comes *late* calls after it.
 
@@ -80,14 +83,16 @@ class RuntimeCalls:
 
     @property
     def holds_jobs(self) -> bool:
-        """Whether a job waits for further calls, even one that was given up.
+        """
+        Whether a job waits for further calls, even one that was given up.
 
         It takes a place until these calls come.
         """
         return any(call.job is not None for call in self._waiting)
 
     def run(self, job: AxRuntimeJob | None, slot: InputSlot, outputs: OutputSlot) -> Call | None:
-        """Make one call.
+        """
+        Make one call.
 
         :returns: the call whose result is in *outputs* now; it doesn't use its input any more.
             ``None``: *outputs* has no result yet.
@@ -134,7 +139,8 @@ def why_no_heap(name: str, error: AllocationError) -> str:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """What is to be loaded on one connection, and how.
+    """
+    What is to be loaded on one connection, and how.
 
     :param pack: of the session that the connection belongs to.
     :param heap: where dma-bufs for tensors come from; ``None``: nowhere, because of ``no_heap``.
@@ -157,7 +163,8 @@ class LoadPlan:
 
 
 class LoadedModel:
-    """An instance on the device, with the memory of its tensors.
+    """
+    An instance on the device, with the memory of its tensors.
 
     There is an input and an output slot for each job that may be open.
 
@@ -191,7 +198,8 @@ class LoadedModel:
         self.calls.run(None, self.inputs[0], self.outputs[0])
 
     def reload(self) -> None:
-        """Load a new instance in place of one that can't be trusted any more.
+        """
+        Load a new instance in place of one that can't be trusted any more.
 
         :raises ZcError: the device doesn't take it.
         """
@@ -208,7 +216,8 @@ class LoadedModel:
 
 
 def load_best(plan: LoadPlan) -> LoadedModel:
-    """Load by the first of the plan's ways that works; return a notice for each better one.
+    """
+    Load by the first of the plan's ways that works; return a notice for each better one.
 
     :raises ConfigError: the runtime refuses the model or an option.
     :raises AcceleratorError: the device can't take it.
@@ -246,7 +255,8 @@ def load_best(plan: LoadPlan) -> LoadedModel:
 
 
 class AxRuntimeWorker:
-    """Own a model on one core, and run jobs there until :meth:`stop`.
+    """
+    Own a model on one core, and run jobs there until :meth:`stop`.
 
     It also owns what makes tensors for the model. Each core in use has a worker.
 
@@ -309,7 +319,8 @@ class AxRuntimeWorker:
         return self._model
 
     def start(self, timeout_s: float) -> None:
-        """Load the model.
+        """
+        Load the model.
 
         :raises ConfigError: the runtime refuses it.
         :raises AcceleratorError: the device can't take it.
@@ -336,7 +347,8 @@ class AxRuntimeWorker:
         return job
 
     def _job_is_over(self, slot: OutputSlot | None) -> None:
-        """Free the output slot of a job that is over, if it had one.
+        """
+        Free the output slot of a job that is over, if it had one.
 
         Any thread calls it.
 
@@ -489,7 +501,8 @@ class AxRuntimeWorker:
         slot: InputSlot,
         error: AcceleratorError,
     ) -> None:
-        """Load the instance anew after a call failed.
+        """
+        Load the instance anew after a call failed.
 
         It is unknown whether the call took part in the runtime's own queue: results that are still
         inside would come out under wrong names.

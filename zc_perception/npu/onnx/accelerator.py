@@ -22,7 +22,8 @@ _LOAD_TIMEOUT_S = 600.0
 
 
 class OnnxAccelerator(Onnx):
-    """See :class:`Onnx`. It owns the thread ``onnx-accelerator``.
+    """
+    See :class:`Onnx`. It owns the thread ``onnx-accelerator``.
 
     :param ledger: books the pass over each frame's pixels.
     :param values: as :meth:`own` of :class:`Onnx` has them.

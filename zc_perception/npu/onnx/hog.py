@@ -18,7 +18,8 @@ from zc_perception.pixel.samples import Planes
 
 
 class HogEngine(Engine):
-    """OpenCV's HOG people detector on the frame's luma.
+    """
+    OpenCV's HOG people detector on the frame's luma.
 
     :raises ConfigError: this OpenCV has none (version 5 dropped it).
     """
@@ -39,7 +40,8 @@ class HogEngine(Engine):
         return Letterbox.fit(width, height, width, height, stretch=True)
 
     def run(self, planes: Planes, layout: ImageLayout | Part, colorimetry: Colorimetry) -> Outputs:
-        """Run the detector, see :class:`Engine`.
+        """
+        Run the detector, see :class:`Engine`.
 
         One output (n, 6): x0, y0, x1, y1, score, class. The SVM's distance d > 0 has no upper
         bound; the score is 1 - exp(-d), so that it lies in 0..1 as subscribers expect.

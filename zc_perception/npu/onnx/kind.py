@@ -1,4 +1,5 @@
-"""Declare accelerator onnx.
+"""
+Declare accelerator onnx.
 
 The accelerator itself is imported when it is opened, because every node reads this file at its
 start.
@@ -44,7 +45,8 @@ OPENCV_HOG = EngineRules('opencv_hog', needs_file=False)
 
 
 def parse_providers(entries: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
-    """Return name and options of each entry of parameter ``providers``.
+    """
+    Return name and options of each entry of parameter ``providers``.
 
     :raises ConfigError: an entry can't be read.
     """

@@ -57,7 +57,8 @@ def _dtype(onnx: str) -> str:
 
 
 class OnnxEngine(TensorEngine):
-    """One model in ONNX Runtime.
+    """
+    One model in ONNX Runtime.
 
     :param entries: parameter ``providers``.
     :param threads: threads of the CPU; 0: one per core.
@@ -199,7 +200,8 @@ class OnnxEngine(TensorEngine):
         return [given.get(name) for name in names]
 
     def infer_blank(self) -> Outputs:
-        """Run an input of zeros, see :class:`TensorEngine`.
+        """
+        Run an input of zeros, see :class:`TensorEngine`.
 
         :raises ConfigError: the model can't be run.
         """
@@ -220,7 +222,8 @@ class OnnxEngine(TensorEngine):
 
 
 class _Bound:
-    """A session whose input lies in a device's memory, allocated once.
+    """
+    A session whose input lies in a device's memory, allocated once.
 
     Results come back by one copy each.
 
@@ -246,7 +249,8 @@ class _Bound:
         self._outputs = [output.name for output in session.get_outputs()]
 
     def run(self, tensor: NDArray[Any]) -> Sequence[NDArray[Any]]:
-        """Run the tensor; block until the outputs are there.
+        """
+        Run the tensor; block until the outputs are there.
 
         These belong to the caller.
         """

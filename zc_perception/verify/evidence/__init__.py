@@ -1,4 +1,5 @@
-"""Read what the kernel and ``/proc`` say about a running system, from outside.
+"""
+Read what the kernel and ``/proc`` say about a running system, from outside.
 
 No file in this folder knows the nodes' frame logs.
 
@@ -23,7 +24,8 @@ from zc_perception.observe.processes import as_root
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A source that could not be read.
+    """
+    A source that could not be read.
 
     The checks never take it for a good sign.
 
@@ -45,7 +47,8 @@ class Unreadable:
 
 
 def unreadable_file(path: Path, error: OSError, absent: str, source: str = '') -> Unreadable:
-    """Describe a file that could not be opened or read.
+    """
+    Describe a file that could not be opened or read.
 
     :param absent: the next step where the file doesn't exist at all.
     """

@@ -1,4 +1,5 @@
-"""Find the system's dma-bufs and memfds, what is attached to them, and which process holds them.
+"""
+Find the system's dma-bufs and memfds, what is attached to them, and which process holds them.
 
 There are two sources.
 
@@ -42,7 +43,8 @@ _READ_FENCE = re.compile(r'^\t[Rr]ead fence:(\S+) .*\bseq (\d+) ')
 
 @dataclass
 class BufferObject:
-    """One dma-buf.
+    """
+    One dma-buf.
 
     :ivar attached: names of the devices attached to it, one for each attachment.
     :ivar reads: fences of jobs that read it: the driver's name, and the fence's number.
@@ -117,7 +119,8 @@ class Snapshot:
 
 @dataclass
 class History:
-    """The attachments of one buffer.
+    """
+    The attachments of one buffer.
 
     :ivar times: when each state begins; the first state also holds for all time before.
     :ivar exact: whether events and looks agree; else the states are only what was seen, and there
@@ -129,7 +132,8 @@ class History:
     exact: bool = True
 
     def at(self, time_ns: int) -> Counter[str]:
-        """Return the devices at a moment.
+        """
+        Return the devices at a moment.
 
         Two moments within one microsecond are the same.
         """
@@ -193,7 +197,8 @@ def _step(state: Counter[str], event: KernelEvent, *, backwards: bool) -> bool:
 
 
 def polled_history(inode: int, snapshots: Sequence[Snapshot]) -> History:
-    """Make a history from looks alone: what was attached at each of them.
+    """
+    Make a history from looks alone: what was attached at each of them.
 
     It is never exact.
     """
@@ -210,7 +215,8 @@ DMABUF, MEMFD = 'dma-buf', 'memfd'
 
 @dataclass(frozen=True)
 class HeldBuffer:
-    """A descriptor of a buffer in a process.
+    """
+    A descriptor of a buffer in a process.
 
     :ivar kind: :data:`DMABUF` or :data:`MEMFD`.
     :ivar device: ``st_dev``.

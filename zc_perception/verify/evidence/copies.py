@@ -1,4 +1,5 @@
-"""Count what the CPU copies: large copies of the nodes' C library, and the time of all copies.
+"""
+Count what the CPU copies: large copies of the nodes' C library, and the time of all copies.
 
 In this file, in this order: :class:`Sampler` takes samples with ``perf_event_open``. Then: where
 ``memmove`` and ``memcpy`` of each process's C library are. :class:`MemmoveProbe` lets the kernel
@@ -156,7 +157,8 @@ def parse_cpus(text: str) -> list[int]:
 
 
 def open_sampler(pids: Collection[int]) -> Sampler | Unreadable:
-    """Open an event on each CPU, not started yet.
+    """
+    Open an event on each CPU, not started yet.
 
     :param pids: the processes whose samples are kept.
     """
@@ -223,7 +225,8 @@ class CodeMapping(NamedTuple):
 
 @dataclass(frozen=True)
 class CopyFunction:
-    """A function of one library file.
+    """
+    A function of one library file.
 
     :ivar names: its names; one function often has both.
     :ivar file: a path by which this process can open the file.
@@ -257,7 +260,8 @@ def parse_code(text: str) -> list[CodeMapping]:
 
 
 def code_of(pid: int | str, proc: Path = PROC) -> list[CodeMapping]:
-    """Return the executable mappings of a process.
+    """
+    Return the executable mappings of a process.
 
     :raises OSError: its maps can't be read.
     """
@@ -270,7 +274,8 @@ def libc_path(code: Iterable[CodeMapping]) -> str:
 
 
 def function_size(address: int) -> int:
-    """Return the size of a function of this process by its library's unwind table.
+    """
+    Return the size of a function of this process by its library's unwind table.
 
     2048 where the table doesn't know the function.
     """
@@ -290,7 +295,8 @@ def function_size(address: int) -> int:
 
 
 def own_functions(proc: Path = PROC) -> tuple[Path, dict[tuple[int, int], tuple[str, ...]]]:
-    """Return this process's C library, and its copy functions by offset and size.
+    """
+    Return this process's C library, and its copy functions by offset and size.
 
     These are the variants that the linker chose.
 
@@ -319,7 +325,8 @@ def _identity(path: Path) -> tuple[int, int]:
 def find_copy_functions(
     pids: Iterable[int], proc: Path = PROC
 ) -> tuple[list[CopyFunction], list[Unreadable]]:
-    """Find the copy functions of these processes' C libraries.
+    """
+    Find the copy functions of these processes' C libraries.
 
     :returns: these functions, and the processes whose functions are not known.
     """
@@ -392,7 +399,8 @@ _MAX_RANGES = 24
 
 
 class MemmoveProbe:
-    """Probes on the C libraries of the nodes.
+    """
+    Probes on the C libraries of the nodes.
 
     :ivar functions: the functions that are watched.
     :ivar unreadable: what can't be watched.
@@ -451,7 +459,8 @@ class MemmoveProbe:
         self.functions.append(function)
 
     def watch_sources(self, mappings: Iterable[MemoryMapping]) -> None:
-        """Keep also copies of any size out of these mappings from now on.
+        """
+        Keep also copies of any size out of these mappings from now on.
 
         This rewrites no code.
         """
@@ -495,7 +504,8 @@ class MemmoveProbe:
 
 @dataclass(frozen=True)
 class LargeCopy:
-    """Copies of one size that a node's C library made.
+    """
+    Copies of one size that a node's C library made.
 
     :ivar from_frame: whether the source was a frame; else the size is at least :data:`LARGE`
         bytes.
@@ -585,7 +595,8 @@ _USER_END = 1 << 63
 
 @dataclass(frozen=True)
 class CopyShare:
-    """A process's samples, taken just after the window.
+    """
+    A process's samples, taken just after the window.
 
     :ivar copying: samples in the C library's memcpy and memmove.
     :ivar kernel: samples in the kernel's copy functions, by function.
@@ -598,7 +609,8 @@ class CopyShare:
 
     @property
     def percent(self) -> float:
-        """Return the share of its time that the process spent in the function it copied in most.
+        """
+        Return the share of its time that the process spent in the function it copied in most.
 
         One function's share is what a profiler calls "self".
         """
@@ -611,7 +623,8 @@ class CopyShare:
 def shares_of(
     samples: Mapping[int, Counter[int]], pids: Sequence[int], proc: Path = PROC
 ) -> tuple[list[CopyShare] | None, list[Unreadable]]:
-    """Return how much of each process's time went into copying; ``None``: it isn't known.
+    """
+    Return how much of each process's time went into copying; ``None``: it isn't known.
 
     :param samples: for each process, how often each address was met.
     """

@@ -1,4 +1,5 @@
-"""Record the kernel's events by the best means that this kernel has, and read the trace.
+"""
+Record the kernel's events by the best means that this kernel has, and read the trace.
 
 Tracepoints show what dma-buf does (from about 7.0). Without them, probes that know the arguments'
 types do (BTF, from about 6.5). Without these, the function tracer counts calls but tells no
@@ -43,7 +44,8 @@ _REMOVAL_ATTEMPTS = 50
 
 
 def write_control(path: Path, text: str, *, append: bool = False) -> None:
-    """Write a control file once.
+    """
+    Write a control file once.
 
     ``open()`` with 'w' truncates the file, which some control files take for "clear"; with 'a' it
     seeks, which fails.
@@ -61,7 +63,8 @@ def own_name(pid: int | None = None) -> str:
 
 
 class TraceInstance:
-    """A buffer, events and clock of our own in tracefs.
+    """
+    A buffer, events and clock of our own in tracefs.
 
     Make it with :func:`open_instance`. :meth:`close` leaves nothing behind.
 
@@ -75,7 +78,8 @@ class TraceInstance:
         self._pipe = -1
 
     def create(self, buffer_kb: int) -> None:
-        """Make the instance: not recording yet.
+        """
+        Make the instance: not recording yet.
 
         :raises OSError: the kernel doesn't let us.
         """
@@ -90,7 +94,8 @@ class TraceInstance:
         return os.path.isdir(self.path / 'events' / event)
 
     def enable(self, event: str) -> None:
-        """Record an event, ``SYSTEM/NAME``.
+        """
+        Record an event, ``SYSTEM/NAME``.
 
         :raises OSError: the kernel doesn't have it, or can't enable it.
         """
@@ -105,14 +110,16 @@ class TraceInstance:
         write_control(self.path / 'events' / event / 'filter', condition)
 
     def install(self, definition: str) -> None:
-        """Install a probe; its group has to be :attr:`group`.
+        """
+        Install a probe; its group has to be :attr:`group`.
 
         :raises OSError: the kernel has no such function, argument or kind of probe.
         """
         write_control(self.tracing / 'dynamic_events', definition + '\n', append=True)
 
     def trace_functions(self, functions: list[str]) -> list[str]:
-        """Record calls of those of these functions that the function tracer knows.
+        """
+        Record calls of those of these functions that the function tracer knows.
 
         :raises OSError: there is no function tracer, or it knows none of them.
         """
@@ -203,7 +210,8 @@ def _without_names(tracing: Path) -> Iterator[None]:
 def open_instance(
     tracing: Path = TRACING, buffer_kb: int = 4096, name: str = ''
 ) -> TraceInstance | Unreadable:
-    """Open an instance that does not record yet.
+    """
+    Open an instance that does not record yet.
 
     :param buffer_kb: per CPU.
     """
@@ -233,7 +241,8 @@ def probes_of(tracing: Path, group: str) -> list[str]:
 
 
 def remove(tracing: Path, name: str) -> list[Unreadable]:
-    """Remove an instance and its probes; return what could not be removed.
+    """
+    Remove an instance and its probes; return what could not be removed.
 
     What is not there needs no removal.
     """
@@ -321,7 +330,8 @@ _LOST = re.compile(r'^CPU:(\d+) \[LOST (?:(\d+) )?EVENTS\]')
 
 @dataclass
 class Trace:
-    """What was recorded, in order of time.
+    """
+    What was recorded, in order of time.
 
     :ivar lost: how many events the kernel says it threw away; if there are any, nothing that
         depends on them counts as measured.
@@ -432,7 +442,8 @@ _NEWER = (
 
 
 class KernelRecording:
-    """A running record of the kernel's events.
+    """
+    A running record of the kernel's events.
 
     It owns a :class:`TraceInstance`, and uses it in this order: :meth:`begin`, :meth:`drain` again
     and again, :meth:`stop`, :meth:`trace`, :meth:`close`.
@@ -451,7 +462,8 @@ class KernelRecording:
         self._lost = 0
 
     def begin(self, video: bool = True) -> None:
-        """Install and enable everything, each once, then record.
+        """
+        Install and enable everything, each once, then record.
 
         :param video: whether there are video devices, so that their mappings matter.
         """
@@ -550,7 +562,8 @@ class KernelRecording:
         return b''.join(self._chunks).decode(errors='replace')
 
     def trace(self) -> Trace:
-        """Return the trace in order of time.
+        """
+        Return the trace in order of time.
 
         Events that the buffer lost count as lost. If the buffer could not be read, one event
         counts as lost, too.

@@ -1,4 +1,5 @@
-"""Find what can touch a frame with the CPU: mappings, memfds, and pages held without a mapping.
+"""
+Find what can touch a frame with the CPU: mappings, memfds, and pages held without a mapping.
 
 :func:`scan_maps` finds mappings, :func:`find_memfds` finds memfds of which udmabuf may make
 frames, and :func:`find_pins` finds pages.
@@ -52,7 +53,8 @@ _SHARED = re.compile(_LINE % (rb'\S{3}s', rb'(?!/dmabuf:|/memfd:)/'), re.MULTILI
 
 @dataclass(frozen=True)
 class MemoryMapping:
-    """One mapping of a frame's memory, or of a camera.
+    """
+    One mapping of a frame's memory, or of a camera.
 
     :ivar device: ``st_dev`` of the inode.
     :ivar name: as ``maps`` shows it.
@@ -78,7 +80,8 @@ class MemoryMapping:
 
 @dataclass(frozen=True)
 class FrameMemory:
-    """The memory to look for.
+    """
+    The memory to look for.
 
     :param dmabufs: inodes.
     :param memfds: (st_dev, inode).
@@ -136,7 +139,8 @@ def _parsed(pid: int, pattern: re.Pattern[bytes], text: bytes) -> list[MemoryMap
 
 
 def read_maps(pid: int, proc: Path = PROC) -> bytes:
-    """Read a process's maps; empty: it has ended, or has no memory.
+    """
+    Read a process's maps; empty: it has ended, or has no memory.
 
     :raises OSError: this user may not read them.
     """
@@ -153,7 +157,8 @@ def scan_maps(
     proc: Path = PROC,
     skip: Collection[int] = (),
 ) -> MapsScan:
-    """Look for mappings of frames in these processes, or in all.
+    """
+    Look for mappings of frames in these processes, or in all.
 
     :param skip: processes not to look at.
     """
@@ -245,7 +250,8 @@ def find_memfds(
     skip: Collection[int] = (),
     but: Collection[tuple[int, int]] = (),
 ) -> list[str]:
-    """Find memfds of processes of which udmabuf may have made a frame.
+    """
+    Find memfds of processes of which udmabuf may have made a frame.
 
     :returns: a line for each process and memfd that it holds or maps.
 
@@ -326,7 +332,8 @@ _RING = 'anon_inode:[io_uring]'
 
 
 def find_pins(pids: Iterable[int] | None = None, proc: Path = PROC) -> list[str]:
-    """Find pipes and rings that may hold pages.
+    """
+    Find pipes and rings that may hold pages.
 
     :returns: a line for each, with one of the processes that have it.
 
