@@ -42,7 +42,7 @@ help:
 	@echo 'make faults       damage it on purpose: build/faults/result.json (FAULTS_ARGS=--short)'
 	@echo 'make soak         four cameras, kills and changes for half an hour: build/faults/soak.csv (SOAK_ARGS="--minutes 5")'
 	@echo 'make docs         build the pages as a site: build/site/index.html'
-	@echo 'make lint         run ruff and mypy'
+	@echo 'make lint         run ruff, with the rules of ament_pep257, and mypy'
 	@echo 'make env          only set up .venv/'
 	@echo 'make clean        remove build/, .venv/ and .venv-kilted/'
 

@@ -208,7 +208,11 @@ def space(folder: Path) -> Scene:
 
 
 def from_above(found: Detection3DArray) -> Picture:
-    """The truth as outlines, and what was found as filled boxes with their distance, from above; a line each 2 m."""
+    """
+    Draw the scene from above, with a line each 2 m.
+
+    The truth is outlines; what was found is filled boxes with their distance.
+    """
     scale, picture = HEIGHT / 13.0, np.full((HEIGHT, HEIGHT, 3), 245, np.uint8)
 
     def place(x: float, z: float) -> tuple[int, int]:
@@ -252,7 +256,7 @@ def from_above(found: Detection3DArray) -> Picture:
 
 
 def show(video: str, model: str, depth: NDArray[np.float32] | None) -> Picture:
-    """What the overlay draws at last, and beside it what is found in space."""
+    """Show what the overlay draws at last, and beside it what is found in space."""
     with locked_domain() as domain, managed(domain) as run:
         camera = {'camera': 'replay', 'video': video, 'heap': 'memfd'}
         values = {'model': model, 'accelerator': 'onnx', 'timeout': 20.0, 'threads': 1}

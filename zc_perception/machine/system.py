@@ -82,12 +82,12 @@ class System:
 
     @property
     def proc(self) -> Path:
-        """procfs."""
+        """The folder of procfs."""
         return self.root / 'proc'
 
     @property
     def sys(self) -> Path:
-        """sysfs."""
+        """The folder of sysfs."""
         return self.root / 'sys'
 
     @property

@@ -45,9 +45,10 @@ from .package_kit import (
 @check
 def a_frame_is_not_read_before_the_device_has_written_it() -> None:
     """
-    The driver puts no fences into the reservation object.
+    Check that the fence of FRAME is waited for.
 
-    The one that comes with FRAME is all that the other process has.
+    The driver puts no fences into the reservation object, so that one is all that the other
+    process has.
     """
     heap = any_heap()
     with (
