@@ -1,6 +1,20 @@
-/* SPDX-License-Identifier: Apache-2.0
+/*
+ * Copyright 2026 The zc_perception authors
+ * SPDX-License-Identifier: Apache-2.0
  *
- * A consumer of docs/wire.md.
+ * Licensed under the Apache License, Version 2.0 (the "License");
+ * you may not use this file except in compliance with the License.
+ * You may obtain a copy of the License at
+ *
+ *     http://www.apache.org/licenses/LICENSE-2.0
+ *
+ * Unless required by applicable law or agreed to in writing, software
+ * distributed under the License is distributed on an "AS IS" BASIS,
+ * WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+ * See the License for the specific language governing permissions and
+ * limitations under the License.
+ */
+/* A consumer of docs/wire.md.
  *
  * Who owns what: the client owns its socket and the slots that BUFFERS brought. A frame that is handed out owns a share of
  * its slot and of the client, so that it outlives both a connection and zc_client_close(). One lock guards all of it; it is

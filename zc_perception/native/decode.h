@@ -1,6 +1,20 @@
-/* SPDX-License-Identifier: Apache-2.0
+/*
+ * Copyright 2026 The zc_perception authors
+ * SPDX-License-Identifier: Apache-2.0
  *
- * A frame's boxes. Nothing here knows Python, allocates more than it says, or keeps anything from one call to the next.
+ * Licensed under the Apache License, Version 2.0 (the "License");
+ * you may not use this file except in compliance with the License.
+ * You may obtain a copy of the License at
+ *
+ *     http://www.apache.org/licenses/LICENSE-2.0
+ *
+ * Unless required by applicable law or agreed to in writing, software
+ * distributed under the License is distributed on an "AS IS" BASIS,
+ * WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+ * See the License for the specific language governing permissions and
+ * limitations under the License.
+ */
+/* A frame's boxes. Nothing here knows Python, allocates more than it says, or keeps anything from one call to the next.
  * score_filter.py and candidates.py beside detection/heads do the same in NumPy, and say what each result means: both have
  * to agree in every bit, so this is compiled without contraction of floating-point operations. */
 #ifndef ZC_NATIVE_DECODE_H

@@ -1,6 +1,20 @@
-/* SPDX-License-Identifier: Apache-2.0
+/*
+ * Copyright 2026 The zc_perception authors
+ * SPDX-License-Identifier: Apache-2.0
  *
- * What looks at numbers, for one type of them: decode.c includes it for each, with T, LOWEST, IS_FINITE and REAL. The loops are such that
+ * Licensed under the Apache License, Version 2.0 (the "License");
+ * you may not use this file except in compliance with the License.
+ * You may obtain a copy of the License at
+ *
+ *     http://www.apache.org/licenses/LICENSE-2.0
+ *
+ * Unless required by applicable law or agreed to in writing, software
+ * distributed under the License is distributed on an "AS IS" BASIS,
+ * WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+ * See the License for the specific language governing permissions and
+ * limitations under the License.
+ */
+/* What looks at numbers, for one type of them: decode.c includes it for each, with T, LOWEST, IS_FINITE and REAL. The loops are such that
  * GCC makes vector code of them, and no comparison is true of a NaN. */
 #define JOINED(a, b) a##b
 #define JOIN(a, b) JOINED(a, b)
