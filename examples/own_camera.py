@@ -25,6 +25,8 @@ from zc_perception import FramePublisher
 
 
 class OwnCamera(Node):
+    """Publishes pictures of its own."""
+
     def __init__(self, **options):  # a component container passes rclpy.Node's options
         super().__init__('own_camera', **options)
         self.frames = FramePublisher(self, 'image_raw', width=640, height=480, format='NV12')

@@ -25,6 +25,8 @@ from zc_perception import create_frame_subscription, Frame
 
 
 class Viewer(Node):
+    """Logs the brightness of each frame."""
+
     def __init__(self, **options):  # a component container passes rclpy.Node's options
         super().__init__('viewer', **options)
         self.frames = create_frame_subscription(self, 'image_raw', self.on_frame)

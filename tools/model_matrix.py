@@ -313,7 +313,12 @@ def _ours(made: Made, picture: Any) -> tuple[str, Any, Callable[[float], Ours]]:
     height, width = picture.shape[:2]
     tensors: list[Any] = []
     infer = engine.infer
-    engine.infer = lambda tensor: tensors.append(tensor.copy()) or infer(tensor)  # type: ignore[method-assign,func-returns-value]
+
+    def kept(tensor: Any) -> Any:
+        tensors.append(tensor.copy())
+        return infer(tensor)
+
+    engine.infer = kept  # type: ignore[method-assign]
     layout = compute_layout(fourcc_code('RG24'), width, height)
     outputs = engine.run([np.ascontiguousarray(picture)], layout, RGB_FULL)
     box, head = engine.geometry(width, height), make_head(spec)
@@ -388,6 +393,8 @@ def _made_by_ultralytics(
         given = iter([{'images': pixels}])
 
         class Once(CalibrationDataReader):
+            """Yields the picture once."""
+
             def get_next(self) -> Any:
                 return next(given, None)
 
@@ -488,7 +495,7 @@ def _clear_overlap(raw: Any, classes: int, task: str) -> float:
     from ultralytics.utils.ops import xywh2xyxy
 
     rows = torch.from_numpy(raw[0].T.astype(np.float64))
-    scores, kinds = rows[:, 4 : 4 + classes].max(1)
+    scores, kinds = rows[:, 4:][:, :classes].max(1)
     rows, kinds = rows[scores > SCORE], kinds[scores > SCORE]
     if task == 'obb':
         turned = torch.cat((rows[:, :4], rows[:, -1:]), 1)
@@ -651,7 +658,10 @@ def _made_by_transformers(
         inputs,
         ['labels', 'boxes', 'scores'] if deploy else ['logits', 'pred_boxes'],
     )
-    asked = '{kind: boxes, columns: [scores, box], coordinates: relative, box_order: cxcywh, background: %d}'
+    asked = (
+        '{kind: boxes, columns: [scores, box], coordinates: relative, box_order: cxcywh, '
+        'background: %d}'
+    )
 
     def read(raw: dict[str, Any], width: int, height: int) -> Reference:
         if deploy:

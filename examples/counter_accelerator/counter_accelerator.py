@@ -56,7 +56,7 @@ class CounterAccelerator(Accelerator):
         self._values, self._ledger = values, ledger
 
     @classmethod
-    def open(cls, values, ledger):
+    def open(cls, values, ledger):  # noqa: A003
         return cls(values, ledger)
 
     def capabilities(self):

@@ -22,6 +22,8 @@ from zc_perception import Frame, FrameSubscription
 
 
 class Brightness(Node):
+    """Publishes the brightness of each frame."""
+
     def __init__(self, **options):  # the container passes rclpy.Node's options
         super().__init__('brightness', **options)
         self.publisher = self.create_publisher(Float32, 'brightness', 10)
