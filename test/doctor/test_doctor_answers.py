@@ -145,6 +145,8 @@ def test_the_accelerator_is_given_back_even_if_it_can_not_be_described(
     closed: list[str] = []
 
     class Accelerator:
+        """Stands in for an accelerator."""
+
         def capabilities(self) -> None:
             raise OSError('the card is gone')
 

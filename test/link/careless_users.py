@@ -251,7 +251,7 @@ class CameraProgram:
         self._executor = make_executor('single', self._ros.context)
         self._ros.spin(self._executor)
 
-    def open(self, progress: str, messages: bool) -> None:
+    def open(self, progress: str, messages: bool) -> None:  # noqa: A003
         self._progress = progress_in(progress)
         self.camera = Camera(self._ros, self._progress, messages=messages)
         self._executor.add_node(self.camera.node)
@@ -296,7 +296,7 @@ class WitnessProgram:
         self._stop = threading.Event()
         self.first = self.last = self.frames = self.lost = self.disorder = self.torn = 0
 
-    def open(self, progress: str) -> None:
+    def open(self, progress: str) -> None:  # noqa: A003
         self._progress = progress_in(progress)
         self._frames = FrameSubscription(self._node, TOPIC, depth=AHEAD + 8, held=2)
         self._thread = threading.Thread(target=self._take, name='witness', daemon=True)
@@ -895,7 +895,7 @@ class UsersProgram:
         node.destroy_node()
         warm.shutdown()
 
-    def open(self, progress: str, with_camera: bool) -> None:
+    def open(self, progress: str, with_camera: bool) -> None:  # noqa: A003
         self._progress = progress_in(progress)
         self._own = make_executor('single', self._ros.context)
         self._ros.spin(self._own)

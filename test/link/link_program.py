@@ -240,6 +240,8 @@ class Receiver:
 
 
 class PlainSubscription(Receiver):
+    """A plain subscription of rclpy."""
+
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
         super().__init__(options)
         self._node = node
@@ -358,7 +360,7 @@ class Program:
         )
         self._thread.start()
 
-    def open(self, ends: list[dict[str, Any]]) -> None:
+    def open(self, ends: list[dict[str, Any]]) -> None:  # noqa: A003
         """
         Make endpoints.
 

@@ -160,7 +160,7 @@ class Run:
         for ends, process in missing:
             assert not ends, f'{ends}\n{process.log[-4000:]}'
 
-    def open(self, cases: list[Case], role: str) -> None:
+    def open(self, cases: list[Case], role: str) -> None:  # noqa: A003
         for process in (self.here, self.there):
             process(
                 'open', [case.end(role) for case in cases if self.place(case, role) is process]

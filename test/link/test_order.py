@@ -52,7 +52,7 @@ class Publishers:
         self._there = start() if place == 'other' else None
         self._here: dict[str, Any] = {}
 
-    def open(self, name: str, kind: str, **options: Any) -> None:
+    def open(self, name: str, kind: str, **options: Any) -> None:  # noqa: A003
         qos = {'depth': 50, 'transient_local': False, 'best_effort': False}
         end = {
             'name': name,

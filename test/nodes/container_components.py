@@ -71,6 +71,8 @@ class Ticking(Node):
 
 
 class RaisesAfterNode(Node):
+    """Raises once there is a node."""
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__('half_made', **kwargs)
         KEPT.append(self)  # only who destroys it gets it out of the graph
@@ -111,6 +113,8 @@ class Interrupts(RaisesBeforeNode):
 
 
 class NeedsParameter(Node):
+    """Needs a parameter of a certain type."""
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__('needs_parameter', **kwargs)
         self.declare_parameter('size', 1)
@@ -152,11 +156,15 @@ class Fragile(Ticking):
 
 
 class ExitsInCallback(Ticking):
+    """Calls exit in a callback."""
+
     def tick(self) -> None:
         sys.exit('that is all')
 
 
 class HangsInCallback(Ticking):
+    """Hangs in a callback."""
+
     def tick(self) -> None:
         print('a callback hangs')
         FOREVER.wait()
@@ -214,6 +222,8 @@ class EndsItself(Ticking):
 
 
 class NeverStops(Ticking):
+    """Never comes back from stop()."""
+
     def stop(self) -> None:
         FOREVER.wait()
 

@@ -246,7 +246,7 @@ class Client:
         """Return the answer to an unload request."""
         return self.begin_unload(unique_id).answer()
 
-    def list(self) -> dict[int, str]:
+    def list(self) -> dict[int, str]:  # noqa: A003
         """Names by id, in the order of the answer."""
         client = self._services[ListNodes]
         assert client.wait_for_service(TIMEOUT_S), f'no service {client.srv_name}'

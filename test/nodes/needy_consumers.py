@@ -41,6 +41,8 @@ SEED = 1
 
 
 class Needy:
+    """A consumer with needs of its own."""
+
     def __init__(self, text: str) -> None:
         name, _, needs = text.partition('=')
         options = needs.removeprefix('hold ')

@@ -74,7 +74,7 @@ class Desk:
         self.counters = CaptureCounters(lambda: self.now)
         self.open(**facts)
 
-    def open(self, **facts: object) -> None:
+    def open(self, **facts: object) -> None:  # noqa: A003
         self.camera = CountingCamera(**facts)
         self.counters.begin(cast(Camera, self.camera))
 

@@ -123,7 +123,7 @@ class Bench:
 
         self.capture.publisher.publish = counted
 
-    def set(self, node: str, name: str, value: Any) -> None:
+    def set(self, node: str, name: str, value: Any) -> None:  # noqa: A003
         done = self.nodes[node].set_parameters([Parameter(name, value=value)])[0]
         assert done.successful, done.reason
 

@@ -412,7 +412,7 @@ class Bench:
         return node
 
     @staticmethod
-    def set(kind: str, node: Any, values: dict[str, Any]) -> None:
+    def set(kind: str, node: Any, values: dict[str, Any]) -> None:  # noqa: A003
         """All of *values*, and the defaults of all others, at once."""
         specs = node_specs()[kind]
         wanted = {

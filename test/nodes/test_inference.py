@@ -144,6 +144,8 @@ def test_a_driver_without_our_ioctls_is_one_line_and_the_next_is_taken(
 
 
 class _Lines:
+    """Collects log lines."""
+
     def __init__(self, lines: list[str], debug: list[str] | None = None) -> None:
         self.info = self.warning = self.error = lambda text, **options: lines.append(text)
         self.debug = lambda text, **options: debug is not None and debug.append(text)
@@ -203,6 +205,8 @@ def test_a_factory_whose_accelerator_refuses_the_model_leaves_nothing_open(
     free_domain: int,
 ) -> None:
     class Refusing(FaultyAccelerator):
+        """Refuses each model."""
+
         def load(self, manifest: ModelManifest) -> None:
             raise ConfigError('not this model')
 

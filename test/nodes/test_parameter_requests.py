@@ -55,7 +55,7 @@ class Bench:
         for node in (inference, capture):
             node.start()
 
-    def set(self, node: str, *parameters: Any) -> list[str]:
+    def set(self, node: str, *parameters: Any) -> list[str]:  # noqa: A003
         """Each by itself; the reasons, empty ones for those that are set."""
         answer = self.run.call(
             SetParameters,

@@ -447,6 +447,8 @@ def test_without_memory_for_tensors_the_next_way_is_tried(
     open_accelerator: Open, tmp_path: Path
 ) -> None:
     class Empty(SealedMemfd):
+        """A heap without memory."""
+
         def allocate(self, size: int) -> object:
             raise AllocationError('no memory left')
 

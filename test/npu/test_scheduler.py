@@ -321,6 +321,8 @@ def test_a_source_that_joins_the_queue_is_waited_for(start: Callable[..., Bench]
     """The queue's descriptor changes with the first source of another process."""
 
     class Silent:
+        """Never answers."""
+
         def __init__(self) -> None:
             self.bell = FrameQueue(1)
 

@@ -334,6 +334,8 @@ def test_an_accelerator_whose_end_fails_is_replaced_all_the_same(
     start: Callable[..., Bench],
 ) -> None:
     class Stubborn(ScriptedAccelerator):
+        """Takes its time to close."""
+
         def close(self) -> None:
             raise OSError('no such device')
 

@@ -117,6 +117,8 @@ def test_what_is_copied_behind_the_window_is_not_counted(
     with pipeline() as made:
 
         class Sampler:
+            """Stands in for the sampler."""
+
             def start(self) -> None:
                 made.book()
 

@@ -75,6 +75,8 @@ class Unusable(Exception):
 
 
 class Refused(Exception):
+    """The producer refused this consumer."""
+
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f'{code}: {text}')
         self.code = code

@@ -67,6 +67,8 @@ def say(event: str, **details: Any) -> None:
 
 
 class Refusal(Exception):
+    """Why a consumer is refused."""
+
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
@@ -286,6 +288,8 @@ class Client:
 
 
 class Producer:
+    """The producer of the page."""
+
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.publisher_id = secrets.token_hex(16)
         self._arguments = arguments

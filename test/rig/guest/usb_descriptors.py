@@ -168,7 +168,7 @@ class Settings:
     Which format and picture, by their numbers, and the time between two frames in units of 100 ns.
     """
 
-    format: int = 1
+    format: int = 1  # noqa: A003
     picture: int = 1
     interval: int = 0
 
