@@ -138,7 +138,26 @@ def test_an_example_is_read_at_a_glance(program: Path) -> None:
         'limitations under the License.\n\n'
     )
     lines = text.splitlines()
-    assert 0 < len(lines) <= 32 and max(map(len, lines)) <= 99
+    # The GPU's program computes a letterbox and compares, too.
+    assert 0 < len(lines) <= (180 if program.name == 'cuda_reader.py' else 32)
+    assert max(map(len, lines)) <= 99
+
+
+def test_the_reader_on_a_gpu_says_that_it_lacks_cupy(free_domain: int) -> None:
+    script = (
+        "import runpy, sys; sys.modules['cupy'] = None; "
+        "runpy.run_path(sys.argv[1], run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', script, str(EXAMPLES / 'cuda_reader.py')],
+        env=environment(free_domain),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 1 and done.stderr.startswith('cuda_reader needs CuPy'), done.stderr
+    assert "'pip install cupy-cuda12x'" in done.stderr and 'Traceback' not in done.stderr
 
 
 @pytest.mark.parametrize('name', ['viewer.py', 'asyncio_reader.py', 'README.md'])
