@@ -277,6 +277,7 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('inference', 'axruntime_library'): option('axruntime_library', '/opt/lib.so'),
     ('inference', 'aipu_cores'): option('aipu_cores', 3),
     ('inference', 'double_buffer'): option('double_buffer', True),
+    ('inference', 'output_dmabuf'): option('output_dmabuf', 'false'),
     ('inference', 'roi'): option('roi', '0,0,64,64'),
     ('inference', 'tiles'): option('tiles', '2x3'),
     ('inference', 'tile_overlap'): option('tile_overlap', 0.3),

@@ -109,6 +109,7 @@ def reference(
 
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+@pytest.mark.parametrize('output_dmabuf', ['auto', 'false'])
 @pytest.mark.parametrize(
     ('frame_size', 'input_size', 'quantisation'),
     [
@@ -122,12 +123,15 @@ def test_the_detections_are_the_reference_s(
     frame_size: tuple[int, int],
     input_size: tuple[int, int],
     quantisation: tuple[float, int],
+    output_dmabuf: str,
     double_buffer: bool,
     open_accelerator: Open,
     make_frame: MakeFrame,
     tmp_path: Path,
 ) -> None:
-    accelerator = open_accelerator(double_buffer=double_buffer, flush_after_s=0.001)
+    accelerator = open_accelerator(
+        double_buffer=double_buffer, output_dmabuf=output_dmabuf, flush_after_s=0.001
+    )
     scale, zero_point = quantisation
     manifest = model(tmp_path, *input_size, input_scale=scale, input_zero_point=zero_point)
     accelerator.load(manifest)
@@ -257,38 +261,45 @@ def test_results_that_no_frame_pushes_out_come_by_themselves(
 
 
 @pytest.mark.parametrize(
-    ('heap', 'refuse', 'used', 'words'),
+    ('heap', 'refuse', 'output_dmabuf', 'used', 'words'),
     [
-        ('memfd', {}, (True, True), ''),
+        ('memfd', {}, 'auto', (True, True), ''),
+        ('memfd', {}, 'false', (True, False), ''),
         (
             'memfd',
             {'refuse_output_dmabuf': 1},
+            'auto',
             (True, False),
             r'output_dmabuf: results go to host memory.*not MMIO',
         ),
         (
             'memfd',
             {'refuse_output_dmabuf': 2},
+            'auto',
             (True, False),
             r'output_dmabuf: results go to host memory.*outputs are MMIO',
         ),
         (
             'memfd',
             {'refuse_input_dmabuf': 1},
+            'auto',
             (False, False),
             r'input_dmabuf: tensors are in host memory',
         ),
         (
             'none',
             {},
+            'auto',
             (False, False),
             r'no dma-heap can be used: there is no /dev/dma_heap/nowhere; ',
         ),
+        ('none', {}, 'false', (False, False), 'no dma-heap'),
     ],
 )
 def test_the_best_way_that_works_is_found_and_said(
     heap: str,
     refuse: dict[str, int],
+    output_dmabuf: str,
     used: tuple[bool, bool],
     words: str,
     double: Double,
@@ -300,7 +311,9 @@ def test_the_best_way_that_works_is_found_and_said(
     monkeypatch.setattr(axruntime, 'TENSOR_HEAP', 'dma_heap/nowhere')
     for name, value in refuse.items():
         setattr(double, name, value)
-    accelerator = open_accelerator(tensor_heap=SealedMemfd() if heap == 'memfd' else None)
+    accelerator = open_accelerator(
+        output_dmabuf=output_dmabuf, tensor_heap=SealedMemfd() if heap == 'memfd' else None
+    )
     accelerator.load(model(tmp_path))
     facts = accelerator.facts()
     assert (facts['input_dmabuf'], facts['output_dmabuf']) == used
@@ -308,6 +321,23 @@ def test_the_best_way_that_works_is_found_and_said(
     assert bool(notices) == bool(words)
     assert re.search(words, notices), notices
     assert run_numbered(accelerator, make_frame, 517) == 517
+
+
+def test_what_is_insisted_on_and_refused_is_an_error(
+    double: Double, open_accelerator: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    double.refuse_output_dmabuf = 1
+    with pytest.raises(
+        ConfigError,
+        match=r'^output_dmabuf: true does not work here; set output_dmabuf to auto \(.*not MMIO',
+    ):
+        open_accelerator(output_dmabuf='true').load(model(tmp_path))
+    monkeypatch.setattr(axruntime, 'TENSOR_HEAP', 'dma_heap/nowhere')
+    with pytest.raises(
+        ConfigError,
+        match=r'output_dmabuf: true needs a dma-heap: .*nowhere.*or set output_dmabuf to auto',
+    ):
+        open_accelerator(output_dmabuf='true', tensor_heap=None).load(model(tmp_path))
 
 
 def test_its_threads_are_known_while_there_is_a_model(

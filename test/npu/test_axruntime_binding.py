@@ -81,21 +81,27 @@ def raw_results(accelerator: AxRuntimeAccelerator, frame: Frame) -> list[NDArray
 
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
-@pytest.mark.parametrize('refused', [0, 2], ids=['taken', 'refused'])
+@pytest.mark.parametrize(
+    ('output_dmabuf', 'refused'),
+    [('auto', 0), ('false', 0), ('auto', 2)],
+    ids=['auto', 'false', 'refused'],
+)
 def test_both_interfaces_give_the_same_results(
-    refused: int, double_buffer: bool,
+    output_dmabuf: str, refused: int, double_buffer: bool,
     binding: Any, double: Double, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path,
 ) -> None:  # fmt: skip
     binding.double.refuse_output_dmabuf, double.refuse_output_dmabuf = bool(refused), refused
     frame = make_frame(width=64, height=64, fill=noise)
     results = []
     for library in ('', double.path):
-        accelerator = open_accelerator(axruntime_library=library, double_buffer=double_buffer)
+        accelerator = open_accelerator(
+            axruntime_library=library, double_buffer=double_buffer, output_dmabuf=output_dmabuf
+        )
         accelerator.load(model(tmp_path))
         results.append((accelerator.facts()['interface'], raw_results(accelerator, frame)))
         facts = accelerator.facts()
         assert (facts['input_dmabuf'], facts['output_dmabuf'], facts['postamble_graph']) == (
-            True, not refused, 'postprocess_graph.onnx',
+            True, output_dmabuf == 'auto' and not refused, 'postprocess_graph.onnx',
         )  # fmt: skip
         assert any('outputs are MMIO' in notice for notice in accelerator.notices()) == bool(
             refused

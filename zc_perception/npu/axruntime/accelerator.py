@@ -262,10 +262,11 @@ class AxRuntimeAccelerator(AxRuntime):
             plans = [
                 LoadPlan(
                     connection, session.pack, tensor, outputs, options, self._heap, self._no_heap,
-                    jobs({**self._values, 'aipu_cores': 1}),
+                    self._values['output_dmabuf'], jobs({**self._values, 'aipu_cores': 1}),
                 )
                 for connection in model.connections
             ]  # fmt: skip
+            plans[0].attempts()
         except BaseException:
             session.close_model()
             raise

@@ -35,6 +35,7 @@ from zc_perception.npu.metis_card import CARD, CARD_CHECKS
 from zc_perception.npu.voyager_model import AXRUNTIME
 from zc_perception.parameters import ParameterSpec
 
+OUTPUT_DMABUF = ('auto', 'true', 'false')
 LATE_CALLS = 2
 """With double buffering: how many calls later a result comes."""
 CONSTRAINTS = reads_by_cpu('axruntime accelerator')
@@ -80,6 +81,12 @@ class AxRuntime(Accelerator):
                 'Transfers overlap with computing: more frames per second, results two frames '
                 'late. Set in_flight to 3.'
             ),
+        ),
+        ParameterSpec(
+            'output_dmabuf',
+            'auto',
+            'Whether results are written to dma-bufs. auto: yes if a trial run works.',
+            choices=OUTPUT_DMABUF,
         ),
     )
     CHECKS = (

@@ -42,7 +42,13 @@ import threading
 import time
 from typing import Any
 
-from zc_perception.errors import AcceleratorError, AllocationError, DeviceLostError, ZcError
+from zc_perception.errors import (
+    AcceleratorError,
+    AllocationError,
+    ConfigError,
+    DeviceLostError,
+    ZcError,
+)
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import Heap
 from zc_perception.npu.axruntime.kind import LATE_CALLS
@@ -159,6 +165,7 @@ class LoadPlan:
 
     :param pack: of the session that the connection belongs to.
     :param heap: where dma-bufs for tensors come from; ``None``: nowhere, because of ``no_heap``.
+    :param output_dmabuf: ``auto``, ``true`` or ``false``.
     :param jobs: how many are in flight at most.
     """
 
@@ -169,12 +176,32 @@ class LoadPlan:
     options: InstanceOptions
     heap: Heap | None
     no_heap: str
+    output_dmabuf: str
     jobs: int
 
     @property
     def late(self) -> int:
         """How many calls later a result comes."""
         return LATE_CALLS if self.options.double_buffer else 0
+
+    def attempts(self) -> list[tuple[bool, bool]]:
+        """
+        Return whether input and output lie in dma-bufs, for each attempt, the best first.
+
+        :raises ConfigError: dma-bufs are wanted, and there are none.
+        """
+        if self.heap is None:
+            if self.output_dmabuf == 'true':
+                raise ConfigError(
+                    f'output_dmabuf: true needs a dma-heap: {self.no_heap}; or set '
+                    'output_dmabuf to auto'
+                )
+            return [(False, False)]
+        return {
+            'auto': [(True, True), (True, False), (False, False)],
+            'true': [(True, True)],
+            'false': [(True, False), (False, False)],
+        }[self.output_dmabuf]
 
 
 class LoadedModel:
@@ -243,21 +270,27 @@ def load_best(plan: LoadPlan) -> LoadedModel:
             'tensors are in host memory, which the runtime copies, because no dma-heap can be '
             f'used: {plan.no_heap}'
         )
-    better = {
+    attempts = plan.attempts()
+    refused = {
         (True, True): 'output_dmabuf: results go to host memory',
         (True, False): 'input_dmabuf: tensors are in host memory',
     }
-    for input_dmabuf, output_dmabuf in (*(better if plan.heap else ()), (False, False)):
-        options = replace(plan.options, input_dmabuf=input_dmabuf, output_dmabuf=output_dmabuf)
+    for attempt in attempts:
+        options = replace(plan.options, input_dmabuf=attempt[0], output_dmabuf=attempt[1])
         try:
             loaded = LoadedModel(plan, options)
         except DeviceLostError:
             raise
         except ZcError as error:
-            if not input_dmabuf:
+            if attempt == attempts[-1]:
+                if plan.output_dmabuf == 'true':
+                    kind = ConfigError if isinstance(error, ConfigError) else AcceleratorError
+                    raise kind(
+                        'output_dmabuf: true does not work here; set output_dmabuf to auto '
+                        f'({error})'
+                    ) from error
                 raise
-            refused = better[input_dmabuf, output_dmabuf]
-            notices.append(f'the runtime refused {refused}, which it copies ({error})')
+            notices.append(f'the runtime refused {refused[attempt]}, which it copies ({error})')
             continue
         if plan.late:
             notices.append(
