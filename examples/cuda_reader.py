@@ -127,7 +127,7 @@ class Comparison:
 
     def __init__(self):
         """Begin with no frame."""
-        self.took = {'read in place': [], 'copied by DMA': [], 'copied by the CPU': []}
+        self.took = {'read in place': [], 'copied by DMA': [], 'copied by the driver': []}
         self._expected = cupy.empty((1, 3, SIDE, SIDE), cupy.float32)
         self._copies = []
 
