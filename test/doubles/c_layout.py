@@ -31,7 +31,8 @@ from typing import Any
 
 Layout = dict[str, Any]
 """
-``{'structs': {name: {'sizeof', 'fields': [[name, offset, size, kind], ...]}}, 'enums': {name: {enumerator: value}}}``.
+``{'structs': {name: {'sizeof', 'fields': [[name, offset, size, kind], ...]}},
+'enums': {name: {enumerator: value}}}``.
 """
 
 _STRUCT = re.compile(r'typedef struct \{([^{}]*)\} (\w+);')

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Draw the pictures of docs/more_than_boxes.md and docs/boxes_in_space.md with the real nodes: replay, inference, overlay.
+Draw the pictures of docs/more_than_boxes.md and docs/boxes_in_space.md with the real nodes.
 
     .venv/bin/python test/nodes/more_pictures.py docs/pictures [masks keypoints oriented space]
 
@@ -81,7 +81,7 @@ def _row(
 
 
 def masks(folder: Path) -> Scene:
-    """Fruit that lies before each other; a prototype for each, by the distance from its outline."""
+    """Draw fruit before fruit, with a prototype for each, by the distance from its outline."""
     names = ['apple', 'banana', 'pear']
     curve = np.linspace(-2.4, 0.3, 40)
     banana = [

@@ -128,7 +128,7 @@ def run_decode(part: str) -> bool:
 
 
 def run_native(part: str) -> bool:
-    """Compare the compiled steps, which this guest's tests of decoding and of the link have too, with plain Python."""
+    """Compare the compiled steps of decoding and of the link with plain Python."""
     sys.path += [str(_TEST / 'link/shared_memory'), str(_TEST / 'link/wire')]
     from native import two_forms
     import two_receivers
