@@ -148,19 +148,6 @@ def test_alpha_is_left_out_and_a_palette_looked_up(tmp_path: Path) -> None:
         assert all(np.array_equal(a, b) for a, b in zip(planes, wanted, strict=True)), name
 
 
-def test_a_picture_is_turned_as_its_exif_data_say(tmp_path: Path) -> None:
-    stored = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
-    stored[:, : WIDTH // 2] = 200
-    whole = cv2.imencode('.jpg', stored)[1].tobytes()
-    # One entry of EXIF: orientation 6, a quarter of a circle clockwise.
-    exif = b'Exif\0\0II*\0\x08\0\0\0\1\0\x12\1\3\0\1\0\0\0\6\0\0\0\0\0\0\0'
-    segment = b'\xff\xe1' + struct.pack('>H', len(exif) + 2) + exif
-    (tmp_path / 'a.jpg').write_bytes(whole[:2] + segment + whole[2:])
-    ((_, (luma, _)),) = played(replay(tmp_path))
-    assert luma.shape == (WIDTH, HEIGHT)
-    assert luma[: WIDTH // 2 - 8].min() > 150 and luma[WIDTH // 2 + 8 :].max() < 50
-
-
 def test_levels_that_are_no_brightness_are_refused(tmp_path: Path) -> None:
     assert cv2.imwrite(str(tmp_path / 'a.tiff'), np.ones((HEIGHT, WIDTH), np.float32))
     with pytest.raises(ConfigError, match=r"a\.tiff' has levels of float32, which have no"):

@@ -31,13 +31,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from zc_perception.camera.replay.orientation import orientation_of, turned
 from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, PlaneWriter
 from zc_perception.errors import ConfigError, FormatError, RecordingError
 from zc_perception.pixel.nv12 import even
 from zc_perception.pixel.raw_picture import layout_of, RawPicture
 
 PICTURES = ('.png', '.jpg', '.jpeg', '.bmp', '.webp', '.tif', '.tiff', '.ppm', '.pgm', '.pnm')
-_FLAGS = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH
+_FLAGS = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
 _SHOWN = 5
 _NO_PICTURE = "can't be decoded"
 _WHITE = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
@@ -47,7 +48,7 @@ _PNM = re.compile(rb'P[2356]' + rb'(?:\s|#[^\n]*\n)+(\d+)' * 3)
 
 def decode_picture(content: NDArray[np.uint8]) -> RawPicture:
     """
-    Decode a picture (PNG, JPEG, …), turned as OpenCV reads its EXIF data, without alpha.
+    Decode a picture (PNG, JPEG, …), turned as its EXIF data say, without alpha.
 
     It is bgr8, mono8, or mono16: colours have 8 bits here; grey levels have 16 if the file has 16,
     as depth does.
@@ -69,7 +70,7 @@ def decode_picture(content: NDArray[np.uint8]) -> RawPicture:
     white = _white(content, picture.dtype)
     if white != 255 and not (picture.ndim == 2 and white == 65535):
         picture = cv2.convertScaleAbs(picture, alpha=255 / white)
-    pixels = np.ascontiguousarray(picture)
+    pixels = np.ascontiguousarray(turned(np.asarray(picture), orientation_of(content)))
     height, width = pixels.shape[:2]
     encoding = 'bgr8' if pixels.ndim == 3 else f'mono{8 * pixels.itemsize}'
     data = pixels.reshape(-1).view(np.uint8)
