@@ -44,8 +44,8 @@ def link(variant: str, size: Size = FULL_HD, rate_hz: float = 0.0) -> Key:
     return 'link', variant, *size, rate_hz
 
 
-def decode(case: str, variant: str = 'ours') -> Key:
-    return case, variant, *FULL_HD, 0.0
+def decode(case: str, variant: str = 'ours', size: Size = FULL_HD) -> Key:
+    return case, variant, *size, 0.0
 
 
 def pipeline(size: Size, rate_hz: float, cameras: str = '1_camera') -> Key:
@@ -118,6 +118,10 @@ def decoding_just_met() -> Table:
             decode('yolov8_dfl_int8', 'numpy_usual'): {'ratio_to': {'yolov8_dfl_int8/ours': 1.0}},
             decode('tensor'): {'median_us': 900.0, 'figures': {'noise_max_off_levels': 1.0}},
             decode('tensor', 'exact'): {'ratio_to': {'tensor/ours': 1.0}},
+            decode('masks_200px', size=(640, 640)): {'median_us': 700.0},
+            decode('masks_200px', 'whole_picture', (640, 640)): {
+                'ratio_to': {'masks_200px/ours': 1.0}
+            },
         }
     )
 

@@ -39,6 +39,7 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import Placement
+from zc_perception.negotiation.settings import heap_offer
 from zc_perception.npu.axl.accelerator import AxlAccelerator, import_key, ImportCache, ImportsInUse
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout, PlaneLayout
@@ -522,7 +523,7 @@ def test_what_the_driver_says_is_in_the_constraints(make_opened: MakeOpened) -> 
         ((NV12, LINEAR),),
         None,
     )
-    assert not constraints.uses_cpu and not constraints.accepts_heap('memfd')
+    assert not constraints.uses_cpu and heap_offer('memfd').objections(constraints, (NV12, LINEAR))
     assert (
         constraints.memory_note.startswith('whether the card is behind an IOMMU is not known')
         and not constraints.contiguous

@@ -41,7 +41,7 @@ from .kernel_api import bufinfo, parameters
 
 #  What needs no process of its own: those are slow in the guest, and have nothing to do with its
 #  kernel.
-GROUPS = ('kernel', 'memory', 'buffers', 'cameras', 'metis', 'link', 'time', 'limits')
+GROUPS = ('kernel', 'memory', 'buffers', 'cameras', 'metis', 'link', 'limits')
 REPORT = 'doctor.json'
 _NOBODY = 65534
 _SCHEMA = json.loads(
