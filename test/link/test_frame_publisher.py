@@ -32,6 +32,7 @@ import zlib
 
 import cv2
 from link_ros import Ros
+from long_form import LONG
 import numpy as np
 from numpy.typing import NDArray
 import pytest
@@ -356,6 +357,25 @@ def test_it_ends_with_its_node_and_leaves_nothing(here: Ros) -> None:
         'shared-memory' in name for name in threads
     )
     assert not [path.name for path in folder.iterdir() if path.suffix in ('.sock', '.json')]
+
+
+def test_consumers_follow_publishers_that_are_made_again_with_other_sizes(
+    cameras: Cameras,
+) -> None:
+    subscription, lives = cameras.subscription(), 40 if LONG else 4
+    with printer(lives) as running:
+        for life in range(lives):
+            width, height = (side * (life % 8 + 1) for side in (WIDTH, HEIGHT))
+            publisher = cameras.publisher(width=width, height=height)
+            assert eventually(lambda: publisher.statistics().shared_memory_consumers == 1)  # noqa: B023
+            assert eventually(lambda: publisher.statistics().in_process_subscriptions == 1)  # noqa: B023
+            checksums = sent(publisher, life)
+            with subscription.queue.get(60.0) as frame, frame.map() as planes:
+                assert np.array_equal(planes[0], picture((height, width), life))
+                del planes
+            assert printed(running)['planes'] == checksums
+            assert publisher.statistics().conversions == 0
+            publisher.destroy()
 
 
 # The agreement.

@@ -159,12 +159,15 @@ def _boot(rig: Arm64Rig, name: str, out: Path, variables: Mapping[str, str]) -> 
 
 
 def result_of(results: Mapping[str, RigResult], out: Path) -> dict[str, Any]:
-    """Return what ``result.json`` says."""
+    """Return what ``result.json`` says of the guests that were started."""
     parts = {
         part: checks_of(part, out / name / f'{part}.json')
-        for name, share in SHARES.items()
-        for part in share.parts
+        for name in results
+        for part in SHARES[name].parts
     }
+    left_out = [
+        part for name, share in SHARES.items() if name not in results for part in share.parts
+    ]
     checks = {
         f'{part}: {check}': text for part, found in parts.items() for check, text in found.items()
     }
@@ -181,10 +184,12 @@ def result_of(results: Mapping[str, RigResult], out: Path) -> dict[str, Any]:
         'checks': len(checks) - len(not_here),
         'failed': failed,
         'not_here': not_here,
-        'not_run': NOT_RUN,
+        'not_run': {**dict.fromkeys(left_out, '--only leaves it out'), **NOT_RUN},
         'by_part': {part: len(found) for part, found in parts.items()},
         'verify': {
-            name: {check: check not in CASES[name] for check in INVARIANTS} for name in VERIFIED
+            name: {check: check not in CASES[name] for check in INVARIANTS}
+            for name in VERIFIED
+            if 'verify' in parts
         },
         'kernel_complaints': complaints,
         'wall_s': {name: round(result.wall_s, 1) for name, result in results.items()},

@@ -326,6 +326,15 @@ def test_a_guest_that_did_not_get_there_is_a_failure(tmp_path: Path) -> None:
     assert not arm64_result_of(results, tmp_path)['pass']
 
 
+def test_a_guest_that_was_not_started_is_listed_and_neither_passed_nor_failed(
+    tmp_path: Path,
+) -> None:
+    results = _leave(tmp_path)
+    found = arm64_result_of({'contract': results['contract']}, tmp_path)
+    assert found['pass'] and set(found['by_part']) == set(SHARES['contract'].parts)
+    assert found['not_run']['memory'] == '--only leaves it out' and not found['verify']
+
+
 # --- the kernel's log
 # ------------------------------------------------------------------------------
 
