@@ -49,10 +49,10 @@ from numpy.typing import NDArray
 
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.detections import Detections
+from zc_perception.detection.extras import MaskPainter
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.masks import MaskPainter
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import PlanesToQuantised, QuantisedTensorSpec
 from zc_perception.pixel.colorimetry import BT601_LIMITED

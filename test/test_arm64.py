@@ -73,7 +73,7 @@ NATIVE_ALLOWED = {
     ('camera/gstreamer/abi.py', 'ulong'): 'gstpad.h: gulong id, in GstPadProbeInfo',
     ('camera/gstreamer/abi.py', 'c_ulong'): 'gstpad.h: the id of a probe',
     (
-        'camera/jpeg.py',
+        'camera/v4l2/mjpeg.py',
         'c_ulong',
     ): 'turbojpeg.h: unsigned long jpegSize, of tjDecompressHeader3 and tjDecompressToYUVPlanes',
 }

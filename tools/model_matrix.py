@@ -65,13 +65,12 @@ import cv2
 import numpy as np
 
 from zc_perception.detection.detections import Detections
+from zc_perception.detection.extras import keypoints, MaskPainter
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
-from zc_perception.detection.keypoints import keypoints
-from zc_perception.detection.masks import MaskPainter
 from zc_perception.errors import ZcError
 from zc_perception.npu.manifest import check_head, load_manifest
-from zc_perception.npu.onnx.session import OnnxEngine
+from zc_perception.npu.onnx.accelerator import OnnxEngine
 from zc_perception.pixel.colorimetry import RGB_FULL
 from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.layout import compute_layout

@@ -31,8 +31,8 @@ from zc_perception.machine.checks import Check, Need, ok, skip, warn
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Accelerator, Capabilities
-from zc_perception.npu.engine_rules import EngineRules
-from zc_perception.npu.worked_job import HostResult, WorkedJob
+from zc_perception.npu.engine_thread import HostResult, WorkedJob
+from zc_perception.npu.manifest import EngineRules
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR

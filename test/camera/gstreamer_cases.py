@@ -54,8 +54,8 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.colorimetry import Matrix, Range, RGB_FULL
+from zc_perception.pixel.format_names import buffer_planes, default_layout, frame_caps
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code, NV12
-from zc_perception.pixel.gstreamer_caps import buffer_planes, default_layout, frame_caps
 from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 

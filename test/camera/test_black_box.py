@@ -23,8 +23,8 @@ import struct
 import pytest
 from rosbags.rosbag2 import Reader
 
-from zc_perception.camera.black_box import BlackBox, is_key_frame, VIDEO, write_event
 from zc_perception.camera.mcap_file import Topic
+from zc_perception.camera.recording import BlackBox, is_key_frame, VIDEO, write_event
 from zc_perception.errors import RecordingError
 
 S = 1_000_000_000

@@ -29,10 +29,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
-from zc_perception.camera.controls import checked_value, ControlInfo, NO_CONTROLS, no_such_control
+from zc_perception.camera.camera import checked_value, ControlInfo, NO_CONTROLS, no_such_control
 from zc_perception.camera.v4l2 import abi
-from zc_perception.camera.v4l2.controls import V4l2Controls
-from zc_perception.camera.v4l2.device import call, DeviceFile, V4l2Device
+from zc_perception.camera.v4l2.device import call, DeviceFile, V4l2Controls, V4l2Device
 from zc_perception.errors import CameraError, CameraLostError, ConfigError
 
 INTEGER = ControlInfo('gain', 'integer', -5, 20, 5, 0, 10)

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 import pytest
 
-from zc_perception.camera import jpeg as jpeg_module
-from zc_perception.camera.jpeg import BadJpegError, JpegDecoder, missing_library
+from zc_perception.camera.v4l2 import mjpeg as jpeg_module
+from zc_perception.camera.v4l2.mjpeg import BadJpegError, JpegDecoder, missing_library
 from zc_perception.errors import CameraError, ConfigError
 
 WIDTH, HEIGHT = 320, 180

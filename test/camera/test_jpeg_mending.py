@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 import pytest
 
-from zc_perception.camera.jpeg import BadJpegError, JpegDecoder, mended
+from zc_perception.camera.v4l2.mjpeg import BadJpegError, JpegDecoder, mended
 
 WIDTH, HEIGHT = 320, 176
 GOOD = jpeg(picture(WIDTH, HEIGHT), '420')

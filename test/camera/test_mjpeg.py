@@ -37,9 +37,9 @@ import numpy as np
 import pytest
 from waiting import until
 
-from zc_perception.camera.jpeg import JPEG_COLORIMETRY
 from zc_perception.camera.v4l2 import abi, choice
 from zc_perception.camera.v4l2.camera import V4l2Camera
+from zc_perception.camera.v4l2.mjpeg import JPEG_COLORIMETRY
 from zc_perception.errors import CameraLostError, ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import CpuAccess

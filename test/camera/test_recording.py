@@ -39,9 +39,8 @@ from rosbags.rosbag2 import Reader
 from waiting import until
 import yaml
 
-from zc_perception.camera.mcap_file import Topic
+from zc_perception.camera.mcap_file import finish_recording, Topic
 from zc_perception.camera.recording import Limits, Recorder
-from zc_perception.camera.recording_folder import finish_recording
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 import pytest
 
-from zc_perception.camera.replay.orientation import orientation_of, UPRIGHT
+from zc_perception.camera.replay.pictures import orientation_of, UPRIGHT
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 WIDTH, HEIGHT = 64, 32

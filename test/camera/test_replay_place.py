@@ -31,7 +31,7 @@ import pytest
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin
 from rosbags.rosbag2 import Writer as BagWriter
 
-from zc_perception.camera.replay.place import recording_path
+from zc_perception.camera.replay.source import recording_path
 from zc_perception.errors import ConfigError, RecordingError
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

@@ -51,7 +51,7 @@ import numpy as np
 from numpy.typing import NDArray
 import pytest
 
-from zc_perception.camera.replay.opening import open_source
+from zc_perception.camera.replay.camera import open_source
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 
@@ -627,8 +627,8 @@ def test_of_several_video_streams_the_first_is_played_and_the_others_are_named(
 def test_the_decoder_comes_with_the_first_video_only() -> None:
     """And a camera that replays no video needs no PyAV."""
     code = (
-        'import sys, zc_perception.camera.replay.opening as camera\n'
-        "assert 'av' not in sys.modules and camera.VideoSource"
+        'import sys, zc_perception.camera.replay.video as video\n'
+        "assert 'av' not in sys.modules and video.VideoSource"
     )
     subprocess.run([sys.executable, '-c', code], check=True)
 

@@ -29,7 +29,7 @@ from camera.video_kit import scenes, write_video
 import numpy as np
 import pytest
 
-from zc_perception.camera.replay.opening import open_source
+from zc_perception.camera.replay.camera import open_source
 from zc_perception.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

@@ -32,10 +32,9 @@ from camera.video_kit import frame_of, psnr, scene
 import numpy as np
 import pytest
 
-from zc_perception.camera.black_box import BlackBox, VIDEO, write_event
 from zc_perception.camera.mcap_file import Topic
-from zc_perception.camera.recording import Recorder
-from zc_perception.camera.replay.video_topic import DEFINITION
+from zc_perception.camera.recording import BlackBox, Recorder, VIDEO, write_event
+from zc_perception.camera.replay.bag import DEFINITION
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 import pytest
 
-from zc_perception.camera import scene_shapes
+from zc_perception.camera import scene
 from zc_perception.camera.scene import (
     CLASS_NAMES,
     MAX_OBJECTS,
@@ -42,7 +42,7 @@ from zc_perception.camera.scene import (
 sides = st.integers(32, 420).map(lambda half: 2 * half)
 seeds = st.integers(0, 2**40)
 indices = st.integers(0, 10**9)
-palettes = st.sampled_from(sorted(scene_shapes.PALETTES))
+palettes = st.sampled_from(sorted(scene.PALETTES))
 
 
 def planes(width: int, height: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -152,7 +152,7 @@ def test_levels_are_limited_range() -> None:
 
 class RecordingPaint:
     """
-    Stands in for ``scene_shapes.paint``.
+    Stands in for ``scene.paint``.
 
     Keeps, per shape painted, the pixels that it touched.
     """
@@ -163,7 +163,7 @@ class RecordingPaint:
     def __call__(
         self,
         polygons: list[NDArray[np.int32]],
-        shape: scene_shapes.Shape,
+        shape: scene.Shape,
         luma: NDArray[np.uint8],
         chroma: NDArray[np.uint8],
     ) -> None:
@@ -193,7 +193,7 @@ def test_truth_is_what_is_painted(
     scene = RoadScene(width, height, seed)
     for index in (0, 77, 1234):
         record = RecordingPaint()
-        monkeypatch.setattr('zc_perception.camera.scene_shapes.paint', record)
+        monkeypatch.setattr('zc_perception.camera.scene.paint', record)
         objects = scene.draw(index, *planes(width, height))
         nearest_first = record.touched[::-1]
         hidden = np.zeros((height, width), np.bool_)
@@ -223,8 +223,8 @@ def test_every_class_and_a_wide_range_of_sizes_appear() -> None:
 def body_samples(palette: str) -> dict[str, NDArray[np.float64]]:
     """First colour drawn by each class, 400 times: (Y, U, V)."""
     rng = np.random.default_rng(0)
-    makers = (scene_shapes.car, scene_shapes.pedestrian, scene_shapes.sign, scene_shapes.cone)
-    hues = scene_shapes.PALETTES[palette]
+    makers = (scene.car, scene.pedestrian, scene.sign, scene.cone)
+    hues = scene.PALETTES[palette]
     shapes = {
         name: [make(rng, hues, 0.5) for _ in range(400)]
         for name, make in zip(CLASS_NAMES, makers, strict=True)
@@ -244,17 +244,14 @@ def coloured_hues(colours: NDArray[np.float64]) -> NDArray[np.float64]:
 def test_palettes_for_training_and_testing_do_not_meet() -> None:
     rounding = 4
     for palette in ('train', 'held_out'):
-        low, high = scene_shapes.PALETTES[palette]
+        low, high = scene.PALETTES[palette]
         hues = np.concatenate(
             [coloured_hues(colours) for colours in body_samples(palette).values()]
         )
         away = (hues - low + rounding) % 360
         assert away.max() <= high - low + 2 * rounding
-    assert scene_shapes.PALETTES['train'][1] + 2 * rounding < scene_shapes.PALETTES['held_out'][0]
-    assert (
-        scene_shapes.PALETTES['held_out'][1] + 2 * rounding
-        < scene_shapes.PALETTES['train'][0] + 360
-    )
+    assert scene.PALETTES['train'][1] + 2 * rounding < scene.PALETTES['held_out'][0]
+    assert scene.PALETTES['held_out'][1] + 2 * rounding < scene.PALETTES['train'][0] + 360
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ import cv2
 import numpy as np
 import pytest
 
-from zc_perception.camera.replay.opening import open_source
+from zc_perception.camera.replay.camera import open_source
 from zc_perception.camera.snapshot import REASON, Snapshot
 from zc_perception.camera.synthetic import BAR_COLOURS, ColourBars
 from zc_perception.errors import FormatError

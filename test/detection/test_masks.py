@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 import pytest
 
 from zc_perception.detection.detections import Detections
+from zc_perception.detection.extras import MaskPainter
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, Head, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.masks import MaskPainter
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tiles import decode, Region, Tiling
 

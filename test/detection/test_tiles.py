@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 import pytest
 
 from zc_perception.detection.detections import box_iou, Detections
+from zc_perception.detection.extras import keypoints
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, Head, HeadSpec
-from zc_perception.detection.keypoints import keypoints
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tiles import (

@@ -33,7 +33,7 @@ from npu.axruntime_kit import build_double
 import pytest
 
 from zc_perception.camera.argus import describe_nvbufsurface, describe_vic
-from zc_perception.camera.gstreamer.checks import describe_gstreamer, try_pipeline
+from zc_perception.camera.gstreamer.camera import describe_gstreamer, try_pipeline
 from zc_perception.camera.libcamera import describe_libcamera
 from zc_perception.doctor.answers import check_parameters, describe_ros, try_model
 from zc_perception.doctor.needs import node_need

@@ -34,11 +34,11 @@ import pytest
 
 from zc_perception.camera.calibration import Calibration, format_calibration
 from zc_perception.camera.camera import DrawnCamera
-from zc_perception.camera.jpeg import INSTALL
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.camera.v4l2 import checks as v4l2_checks
 from zc_perception.camera.v4l2 import choice
 from zc_perception.camera.v4l2.checks import look_at
+from zc_perception.camera.v4l2.mjpeg import INSTALL
 from zc_perception.doctor.needs import node_need
 from zc_perception.doctor.node_checks import configured_cameras
 from zc_perception.errors import ZcError

@@ -28,7 +28,7 @@ from zc_perception.doctor.needs import needs_of, node_need, read_needs
 from zc_perception.errors import ConfigError
 from zc_perception.machine.checks import Need, Needs
 from zc_perception.nodes.params.yaml_file import section_matches
-from zc_perception.npu.metis_checks import card_need
+from zc_perception.npu.metis_card import card_need
 
 CONFIG = Path(__file__).parents[2] / 'config' / 'perception.yaml'
 

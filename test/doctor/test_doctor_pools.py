@@ -42,10 +42,9 @@ from zc_perception.doctor.needs import pool_need, PoolNeed
 from zc_perception.machine.checks import Finding
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.constraints import BufferConstraints, parse_stand_ins
 from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
-from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.npu.accelerator import with_frames
 from zc_perception.npu.axl.device import AxlCapabilities
 from zc_perception.npu.metis_card import Iommu

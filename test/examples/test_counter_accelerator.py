@@ -42,9 +42,8 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.params.schema import file_schema
 from zc_perception.nodes.params.verdict import judge
 from zc_perception.nodes.params.yaml_file import read_parameter_yaml
-from zc_perception.npu.engine_rules import EngineRules
 from zc_perception.npu.kinds import ACCELERATORS
-from zc_perception.npu.manifest import find_manifest
+from zc_perception.npu.manifest import EngineRules, find_manifest
 
 EXAMPLE = Path(__file__).resolve().parents[2] / 'examples' / 'counter_accelerator'
 COUNTER = {'accelerator': 'counter', 'model': str(EXAMPLE / 'bright.yaml')}

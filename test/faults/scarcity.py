@@ -40,7 +40,7 @@ from faults.harness import EVERYBODY, fault, Trial
 from faults.holdings import frame_mappings
 from faults.program import own_sockets, Running
 from faults.witness import Witness
-from zc_perception.camera.replay.opening import open_source
+from zc_perception.camera.replay.camera import open_source
 from zc_perception.link.shared_memory.protocol import MessageType
 
 

@@ -45,8 +45,7 @@ from zc_perception.camera.calibration import format_calibration, uncalibrated
 from zc_perception.camera.recording import Recorder
 from zc_perception.link.announcement import Announcement
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.protocol import RefusalCode
-from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.protocol import RefusalCode, Requirements
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.observe.frame_log import FrameLog, RECORD_SIZE, RING_OFFSET

@@ -36,9 +36,9 @@ from camera.replay_kit import COMPRESSED, IMAGE, STORE
 import numpy as np
 
 from zc_perception.camera.calibration import parse_calibration
-from zc_perception.camera.jpeg import JpegDecoder
 from zc_perception.camera.replay.bag import read_message
-from zc_perception.camera.replay.opening import open_source
+from zc_perception.camera.replay.camera import open_source
+from zc_perception.camera.v4l2.mjpeg import JpegDecoder
 from zc_perception.errors import ZcError
 from zc_perception.link.announcement import Announcement
 from zc_perception.link.shared_memory import wire
@@ -47,7 +47,7 @@ from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.params.yaml_file import read_parameter_yaml
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.observe.frame_log import FrameLogReader, SIZE
-from zc_perception.pixel.drm_format import parse_drm_format
+from zc_perception.pixel.format_names import parse_drm_format
 from zc_perception.pixel.fourcc import NV12
 
 CORPUS = Path(__file__).with_name('corpus')

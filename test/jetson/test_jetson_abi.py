@@ -29,24 +29,24 @@ from pathlib import Path
 from doubles.c_layout import c_layout, differences, python_layout, Rest
 import pytest
 
-from zc_perception.jetson import abi
+from zc_perception.jetson import nvbufsurface
 from zc_perception.pixel.format_names import NvBufSurfaceFormat
 
 HEADER = Path(__file__).resolve().parents[1] / 'doubles' / 'nvbufsurface.h'
 RELEASES = {'R35': (), 'R39.2': ('-DNEWER_RELEASE',)}
 STRUCTS: dict[str, type[ctypes.Structure]] = {
-    'NvBufSurfaceChromaSubsamplingParams': abi.ChromaSubsampling,
-    'NvBufSurfaceCreateParams': abi.CreateParams,
-    'NvBufSurfaceAllocateParams': abi.AllocateParams,
-    'NvBufSurfacePlaneParams': abi.PlaneParams,
-    'NvBufSurfaceMappedAddr': abi.MappedAddr,
-    'NvBufSurfaceParams': abi.MappedSurfaceParams,
-    'NvBufSurface': abi.Surface,
-    'NvBufSurfaceMapPlaneParams': abi.MapPlaneParams,
-    'NvBufSurfaceMapParams': abi.MapParams,
-    'NvBufSurfTransformRect': abi.TransformRect,
-    'NvBufSurfTransformConfigParams': abi.TransformConfigParams,
-    'NvBufSurfTransformParams': abi.TransformParams,
+    'NvBufSurfaceChromaSubsamplingParams': nvbufsurface.ChromaSubsampling,
+    'NvBufSurfaceCreateParams': nvbufsurface.CreateParams,
+    'NvBufSurfaceAllocateParams': nvbufsurface.AllocateParams,
+    'NvBufSurfacePlaneParams': nvbufsurface.PlaneParams,
+    'NvBufSurfaceMappedAddr': nvbufsurface.MappedAddr,
+    'NvBufSurfaceParams': nvbufsurface.MappedSurfaceParams,
+    'NvBufSurface': nvbufsurface.Surface,
+    'NvBufSurfaceMapPlaneParams': nvbufsurface.MapPlaneParams,
+    'NvBufSurfaceMapParams': nvbufsurface.MapParams,
+    'NvBufSurfTransformRect': nvbufsurface.TransformRect,
+    'NvBufSurfTransformConfigParams': nvbufsurface.TransformConfigParams,
+    'NvBufSurfTransformParams': nvbufsurface.TransformParams,
 }
 #  The library makes these, and the package reads only their beginning. What follows there,
 #  computed by hand for LP64.
@@ -77,19 +77,19 @@ ENUMS: dict[str, tuple[type[IntEnum] | type[IntFlag], Callable[[str], str]]] = {
         lambda name: name.removeprefix('NVBUF_COLOR_FORMAT_'),
     ),
     'NvBufSurfTransform_Compute': (
-        abi.TransformCompute,
+        nvbufsurface.TransformCompute,
         lambda name: name.removeprefix('NvBufSurfTransformCompute_').upper(),
     ),
     'NvBufSurfTransform_Inter': (
-        abi.TransformFilter,
+        nvbufsurface.TransformFilter,
         lambda name: name.removeprefix('NvBufSurfTransformInter_').upper(),
     ),
     'NvBufSurfTransform_Error': (
-        abi.TransformError,
+        nvbufsurface.TransformError,
         lambda name: name.removeprefix('NvBufSurfTransformError_').upper(),
     ),
     'NvBufSurfTransform_Transform_Flag': (
-        abi.TransformFlag,
+        nvbufsurface.TransformFlag,
         lambda name: name.removeprefix('NVBUFSURF_TRANSFORM_'),
     ),
 }
@@ -121,12 +121,12 @@ TABLES = {
 #: The colour formats that the double takes; the package knows more of them.
 DOUBLE_S_FORMATS = {'GRAY8', 'NV12', 'NV12_ER', 'RGBA', 'NV12_709', 'NV12_709_ER'}
 CONSTANTS = {
-    'NVBUF_MEM_SURFACE_ARRAY': abi.MEM_SURFACE_ARRAY,
-    'NVBUF_LAYOUT_PITCH': abi.LAYOUT_PITCH,
-    'NVBUF_LAYOUT_BLOCK_LINEAR': abi.LAYOUT_BLOCK_LINEAR,
-    'NVBUF_TAG_CAMERA': abi.TAG_CAMERA,
-    'NVBUF_TAG_VIDEO_CONVERT': abi.TAG_VIDEO_CONVERT,
-    'NVBUF_MAP_READ': abi.MAP_READ,
+    'NVBUF_MEM_SURFACE_ARRAY': nvbufsurface.MEM_SURFACE_ARRAY,
+    'NVBUF_LAYOUT_PITCH': nvbufsurface.LAYOUT_PITCH,
+    'NVBUF_LAYOUT_BLOCK_LINEAR': nvbufsurface.LAYOUT_BLOCK_LINEAR,
+    'NVBUF_TAG_CAMERA': nvbufsurface.TAG_CAMERA,
+    'NVBUF_TAG_VIDEO_CONVERT': nvbufsurface.TAG_VIDEO_CONVERT,
+    'NVBUF_MAP_READ': nvbufsurface.MAP_READ,
 }
 
 

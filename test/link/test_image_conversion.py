@@ -64,9 +64,9 @@ from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import fourcc_code, NV12
-from zc_perception.pixel.image_encodings import ENCODINGS, OUTPUT_ENCODINGS
 from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
+from zc_perception.pixel.raw_picture import ENCODINGS, OUTPUT_ENCODINGS
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]

@@ -40,8 +40,7 @@ from zc_perception.link.endpoints.frame_offer import FrameOffer
 from zc_perception.link.endpoints.frame_publisher import FramePublisher
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.protocol import MessageType, RefusalCode
-from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.protocol import MessageType, RefusalCode, Requirements
 from zc_perception.link.shared_memory.server import Answer
 from zc_perception.link.shared_memory.unix_socket import Peer
 from zc_perception.link.shared_memory.wire import Hello

@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from zc_perception.machine.host_tree import programs_using
+from zc_perception.machine.system import programs_using
 
 
 def test_who_has_a_node_open_is_named() -> None:

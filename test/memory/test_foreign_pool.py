@@ -28,9 +28,15 @@ import pytest
 from zc_perception.errors import ConfigError, LayoutError
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.fence import EventFence
-from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers, identities_of
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.pool import Buffers, Slot, SlotState
+from zc_perception.memory.pool import (
+    Buffers,
+    ForeignBufferPool,
+    HeldBuffers,
+    identities_of,
+    Slot,
+    SlotState,
+)
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 

@@ -31,7 +31,6 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.detection import masks
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import candidates, make_head, score_filter
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
@@ -139,8 +138,8 @@ def compare_masks(seed: int, cases: int, compiled: ModuleType) -> int:
         )
         painted = []
         for form in (compiled, None):
-            with patch.object(masks, 'compiled', form), np.errstate(all='ignore'):
-                painter = masks.MaskPainter(head, many)
+            with patch.object(extras, 'compiled', form), np.errstate(all='ignore'):
+                painter = extras.MaskPainter(head, many)
                 labels = np.zeros(size[::-1], np.uint16)
                 if random.random() < 0.5:  # in rows that are padded
                     labels = np.zeros((size[1], size[0] + 8), np.uint16)[:, : size[0]]

@@ -21,9 +21,8 @@ from negotiation.kit import who
 import pytest
 
 from zc_perception.negotiation.agreement import choose_heap, offers_of
-from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.constraints import BufferConstraints, parse_stand_in
 from zc_perception.negotiation.settings import heap_offer, HeapOffer
-from zc_perception.negotiation.stand_in import parse_stand_in
 
 SYSTEM, CMA, UDMABUF, MEMFD = 'dma_heap/system', 'dma_heap/linux,cma', 'udmabuf', 'memfd'
 CARD = '/dev/metis-0:1:0'

@@ -31,8 +31,12 @@ import pytest
 
 from zc_perception.errors import ConfigError
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.negotiation.constraints import BufferConstraints, Placement
-from zc_perception.negotiation.stand_in import parse_stand_in, parse_stand_ins
+from zc_perception.negotiation.constraints import (
+    BufferConstraints,
+    parse_stand_in,
+    parse_stand_ins,
+    Placement,
+)
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
 
@@ -170,8 +174,8 @@ def test_any_text_is_constraints_or_a_config_error(text: str) -> None:
 
 
 def test_every_constraint_can_be_written_but_costs_and_upgrade() -> None:
-    from zc_perception.negotiation import stand_in
+    from zc_perception.negotiation import constraints
 
-    written = {name for name, *_ in (*stand_in._OPTIONS.values(), *stand_in._FLAGS.values())}
+    written = {name for name, *_ in (*constraints._OPTIONS.values(), *constraints._FLAGS.values())}
     own = {field.name for field in fields(BufferConstraints)} - {'participant', 'formats'}
     assert own - written == {'costs', 'memory_note', 'format_heaps'}

@@ -48,8 +48,7 @@ from waiting import eventually, until  # noqa: E402
 
 from zc_perception import create_frame_subscription, Frame  # noqa: E402
 from zc_perception.link.rungs import REFUSED  # noqa: E402
-from zc_perception.negotiation.constraints import format_text  # noqa: E402
-from zc_perception.negotiation.stand_in import parse_stand_in  # noqa: E402
+from zc_perception.negotiation.constraints import format_text, parse_stand_in  # noqa: E402
 from zc_perception.nodes.capture import CaptureNode  # noqa: E402
 from zc_perception.nodes.process import ExecutorThread, NodeGroup  # noqa: E402
 

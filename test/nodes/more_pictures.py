@@ -44,7 +44,7 @@ from ros_domains import locked_domain, ON_THIS_HOST
 from sensor_msgs.msg import CameraInfo, Image
 from vision_msgs.msg import Detection2DArray, Detection3DArray
 
-from zc_perception.detection.keypoints import PERSON
+from zc_perception.detection.extras import PERSON
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode

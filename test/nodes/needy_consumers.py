@@ -35,7 +35,7 @@ from rclpy.executors import SingleThreadedExecutor
 
 from zc_perception import create_frame_subscription, Frame
 from zc_perception.camera.synthetic import draw_counter, TimeCode
-from zc_perception.negotiation.stand_in import parse_stand_in
+from zc_perception.negotiation.constraints import parse_stand_in
 
 SEED = 1
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from nodes.managed import Managed, managed, status
 
-from zc_perception.camera.controls import checked_value, ControlInfo, no_such_control
+from zc_perception.camera.camera import checked_value, ControlInfo, no_such_control
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.errors import CameraError, CameraLostError
 from zc_perception.frame import Frame

@@ -49,10 +49,9 @@ from zc_perception.link.endpoints import IN_PROCESS
 from zc_perception.link.endpoints.qos import bus_key
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.pool import SlotState
-from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.constraints import BufferConstraints, parse_stand_in
 from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import BufferSettings
-from zc_perception.negotiation.stand_in import parse_stand_in
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
 from zc_perception.observe.diagnostics import Level, Status

@@ -35,7 +35,7 @@ import pytest
 from rclpy.parameter import Parameter
 
 from zc_perception.errors import ConfigError
-from zc_perception.machine.host_tree import HostTree
+from zc_perception.machine.system import HostTree
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.npu.axl import accelerator as axl_accelerator
 from zc_perception.npu.manifest import ModelManifest

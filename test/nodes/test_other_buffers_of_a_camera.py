@@ -31,8 +31,7 @@ from waiting import until
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.errors import CameraBusyError
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.protocol import MessageType
-from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.protocol import MessageType, Requirements
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints

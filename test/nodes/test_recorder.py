@@ -37,7 +37,7 @@ from rosbags.typesys import get_types_from_msg, get_typestore, Stores
 from std_msgs.msg import String
 from waiting import until
 
-from zc_perception.camera.replay.opening import open_source
+from zc_perception.camera.replay.camera import open_source
 from zc_perception.camera.scene import RoadScene
 from zc_perception.nodes import recorded_topics
 

@@ -32,7 +32,7 @@ from rcl_interfaces.srv import GetParameters
 from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 
-from zc_perception.camera.replay.opening import open_source
+from zc_perception.camera.replay.camera import open_source
 from zc_perception.camera.snapshot import Snapshot
 from zc_perception.nodes import snapshot
 from zc_perception.nodes.capture import CaptureNode

@@ -28,7 +28,7 @@ from typing import Any
 import pytest
 
 from zc_perception.detection.heads.spec import HeadSpec
-from zc_perception.machine.host_tree import HOST, HostTree
+from zc_perception.machine.system import HOST, HostTree
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence, Fence
 from zc_perception.memory.heaps import Heap, SealedMemfd

@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from zc_perception.machine.host_tree import HostTree
+from zc_perception.machine.system import HostTree
 
 #  Character devices that every machine has and that refuse our ioctls with ENOTTY: nodes are links
 #  to them.

@@ -34,9 +34,9 @@ import pytest
 
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.npu.axl import checks as axl_probe
 from zc_perception.npu.axl import device as axl_device
-from zc_perception.npu.axl import probe as axl_probe
-from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
+from zc_perception.npu.axl.checks import Importable, probe_shipped_attach
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 

@@ -26,7 +26,7 @@ from doubles.c_layout import c_layout, differences, Layout, python_layout, Rest
 import pytest
 
 from zc_perception.npu.axruntime import library as abi
-from zc_perception.npu.axruntime.session import device_stride
+from zc_perception.npu.axruntime.runtime import device_stride
 
 DOUBLES = Path(__file__).resolve().parents[1] / 'doubles'
 HEADER = DOUBLES / 'axruntime.h'

@@ -40,7 +40,7 @@ from zc_perception.npu.axruntime import accelerator as axruntime
 from zc_perception.npu.axruntime import library as axruntime_library
 from zc_perception.npu.axruntime import runtime as axruntime_runtime
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
-from zc_perception.npu.axruntime.releases import mismatches, needs_toolchain
+from zc_perception.npu.axruntime.library import mismatches, needs_toolchain
 from zc_perception.npu.axruntime.worker import AxRuntimeJob
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

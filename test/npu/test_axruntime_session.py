@@ -31,8 +31,12 @@ import pytest
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.npu.axruntime import library as axruntime_library
 from zc_perception.npu.axruntime.library import Argument, candidates
-from zc_perception.npu.axruntime.runtime import choose_device, Device, InstanceOptions
-from zc_perception.npu.axruntime.session import RuntimeSession
+from zc_perception.npu.axruntime.runtime import (
+    choose_device,
+    Device,
+    InstanceOptions,
+    RuntimeSession,
+)
 
 OPTIONS = InstanceOptions()
 

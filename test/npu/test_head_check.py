@@ -169,7 +169,7 @@ def test_a_table_of_any_length_fits(rows: int) -> None:
 def test_weights_that_cannot_be_run_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from zc_perception.npu.onnx.session import OnnxEngine
+    from zc_perception.npu.onnx.accelerator import OnnxEngine
 
     def broken(self: OnnxEngine, tensor: Any) -> Any:
         raise RuntimeError('a node\nfailed')

@@ -38,7 +38,7 @@ from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.errors import ConfigError
 from zc_perception.npu.manifest import check_head, load_manifest
-from zc_perception.npu.onnx.session import OnnxEngine
+from zc_perception.npu.onnx.accelerator import OnnxEngine
 from zc_perception.npu.zc_model import main
 
 pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')

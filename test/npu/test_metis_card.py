@@ -32,7 +32,7 @@ from npu.host_tree import Host
 import pytest
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.machine.host_tree import HostTree
+from zc_perception.machine.system import HostTree
 from zc_perception.npu.axl.device import AxlCapabilities
 from zc_perception.npu.metis_card import (
     card_at,

@@ -46,7 +46,6 @@ from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.npu.engine_thread import Engine, EngineJob
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.npu.onnx import accelerator as onnx_accelerator
-from zc_perception.npu.onnx import session
 from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 from zc_perception.pixel.fourcc import fourcc_code
 
@@ -394,7 +393,7 @@ def test_a_provider_with_memory_of_its_own_gets_its_input_there(
     frames = [road_frame(make_frame, RoadScene(640, 360, 3), index) for index in (0, 30)]
     found = []
     for memories in ({}, {'CPUExecutionProvider': 'cpu'}):
-        monkeypatch.setattr(session, '_MEMORIES', memories)
+        monkeypatch.setattr(onnx_accelerator, '_MEMORIES', memories)
         accelerator.load(load_manifest('road'))
         for frame in frames:
             job = run(accelerator, frame)

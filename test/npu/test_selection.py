@@ -268,7 +268,7 @@ OWN = """
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu.accelerator import Accelerator, Capabilities, reads_by_cpu
 from zc_perception.npu.onnx.kind import ONNX
-from zc_perception.npu.engine_rules import EngineRules
+from zc_perception.npu.manifest import EngineRules
 from zc_perception.npu.metis_card import CARD
 
 

@@ -27,8 +27,8 @@ import pytest
 import yaml
 
 from zc_perception.errors import ConfigError
+from zc_perception.npu.axruntime.kind import CompiledInput, read_compiled_input
 from zc_perception.npu.manifest import load_manifest
-from zc_perception.npu.voyager_model import CompiledInput, read_compiled_input
 
 
 def tensor(name: str, *shape: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 import pytest
 
 from zc_perception.errors import FormatError
-from zc_perception.pixel.drm_format import drm_format_string, parse_drm_format
+from zc_perception.pixel.format_names import drm_format_string, parse_drm_format
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code, NV12
 from zc_perception.pixel.modifier import INVALID, LINEAR
 

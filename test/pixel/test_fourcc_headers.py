@@ -30,12 +30,12 @@ import sys
 from environment.c_header import CHeader
 import pytest
 
-from zc_perception.pixel.drm_format import parse_drm_format
 from zc_perception.pixel.format_names import (
     _GSTREAMER_TILED,
     _ROS_OLD_NAMES,
     _V4L2_REFUSED,
     _V4L2_TILED,
+    parse_drm_format,
 )
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code, PixelFormat
 

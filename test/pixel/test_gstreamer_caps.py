@@ -27,7 +27,7 @@ from environment.fixtures import headers
 import pytest
 
 from zc_perception.errors import FormatError
-from zc_perception.link.unixfd.wire import VIDEO_FORMATS
+from zc_perception.link.unixfd import VIDEO_FORMATS
 from zc_perception.pixel.colorimetry import (
     BT601_LIMITED,
     Colorimetry,
@@ -38,9 +38,8 @@ from zc_perception.pixel.colorimetry import (
     RGB_FULL,
     Transfer,
 )
-from zc_perception.pixel.format_names import from_gstreamer
+from zc_perception.pixel.format_names import buffer_planes, frame_caps, from_gstreamer, is_default
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code
-from zc_perception.pixel.gstreamer_caps import buffer_planes, frame_caps, is_default
 from zc_perception.pixel.layout import compute_layout, ImageLayout
 from zc_perception.pixel.modifier import INVALID, KnownModifier, LINEAR
 

@@ -34,8 +34,8 @@ import pytest
 
 from zc_perception.errors import FormatError, LayoutError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+from zc_perception.pixel.conversion import Nv12Writer, ToNv12
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code
-from zc_perception.pixel.nv12 import Nv12Writer, ToNv12
 from zc_perception.pixel.readable import READABLE
 
 RGB_FORMATS = tuple(FORMATS[code].name for code in READABLE if not FORMATS[code].is_yuv)

@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 import pytest
 
 from zc_perception.errors import FormatError, LayoutError
-from zc_perception.pixel.image_encodings import ENCODINGS
 from zc_perception.pixel.layout import views
-from zc_perception.pixel.raw_picture import layout_of, PictureReader, RawPicture
+from zc_perception.pixel.raw_picture import ENCODINGS, layout_of, PictureReader, RawPicture
 
 Bytes = NDArray[np.uint8]
 

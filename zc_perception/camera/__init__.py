@@ -20,9 +20,7 @@ Read :mod:`~zc_perception.camera.camera` first: what every camera does, and the 
 frames the CPU writes. :mod:`synthetic` is the shortest camera. :mod:`kinds` is where cameras are
 registered; the thread of :mod:`supervisor` opens a camera, runs it and brings it back;
 :mod:`clock` makes its stamps. Each device or library has a file or folder: ``v4l2/``,
-``gstreamer/`` (with :mod:`argus` on top of it), :mod:`libcamera`, ``replay/``; :mod:`borrowed` is
-memory that such a library lends. :mod:`stereo` makes pairs of two cameras, :mod:`calibration`
-keeps what lenses do. :mod:`recording` and :mod:`snapshot` write frames to disk:
-:mod:`recorded_image` is a frame as a message, :mod:`mcap_file` a file, :mod:`recording_folder`
-what rosbag2 keeps beside it.
+``gstreamer/`` (with :mod:`argus` on top of it), :mod:`libcamera`, ``replay/``. :mod:`stereo` makes
+pairs of two cameras, :mod:`calibration` keeps what lenses do. :mod:`recording` and
+:mod:`snapshot` write frames to disk, as :mod:`mcap_file` says.
 """

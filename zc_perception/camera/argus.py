@@ -40,12 +40,12 @@ from typing import Any, TYPE_CHECKING
 
 from zc_perception.camera.camera import CameraOptions, PIPELINE_BUFFERS
 from zc_perception.camera.gstreamer.abi import GStreamer, load_gstreamer, MAP_READ, MapInfo
-from zc_perception.camera.gstreamer.buffers import RESERVE
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.camera.gstreamer.image import (
     FrameMemory,
     FrameReader,
     offered_nvmm_caps,
+    RESERVE,
     StreamFormat,
 )
 from zc_perception.camera.gstreamer.pipeline import Sample
@@ -61,10 +61,9 @@ from zc_perception.errors import (
 )
 from zc_perception.machine.asking import Question
 from zc_perception.machine.checks import Check, fail, Finding, Need, Needs, ok, skip, warn
-from zc_perception.machine.host_tree import file_of
+from zc_perception.machine.system import file_of
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
-from zc_perception.memory.foreign_pool import BorrowedMemory, own_descriptors
-from zc_perception.memory.pool import BufferPool, Buffers, Slot
+from zc_perception.memory.pool import BorrowedMemory, BufferPool, Buffers, own_descriptors, Slot
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.parameters import ParameterSpec

@@ -67,9 +67,15 @@ from zc_perception.machine.checks import (
     Status,
     told,
 )
-from zc_perception.memory.foreign_pool import BorrowedMemory, own_descriptors
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import BufferPool, Buffers, close_buffers, Slot
+from zc_perception.memory.pool import (
+    BorrowedMemory,
+    BufferPool,
+    Buffers,
+    close_buffers,
+    own_descriptors,
+    Slot,
+)
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.settings import AllocationRequest
 from zc_perception.parameters import ParameterSpec

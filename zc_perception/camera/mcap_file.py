@@ -14,15 +14,23 @@
 # limitations under the License.
 
 """
-One MCAP file, written so that a kill costs its last chunk only.
-
-The next program that finds an unfinished file finishes it.
+Recordings on disk: MCAP files, the folder that rosbag2 knows, and frames as messages in them.
 
 The format is that of https://mcap.dev/spec, with profile ``ros2`` and chunks that aren't
-compressed. Schemas and channels stand before the chunks that use them, so that a file without its
+compressed. A kill costs the last chunk only, and the next program that finds an unfinished file
+finishes it: schemas and channels stand before the chunks that use them, so that a file without its
 end can be read by the heads of its records. The package has its own writer: rosbags' writer knows
 no splits and keeps unwritten data where it can't be flushed, and rosdep has no key for the library
 ``mcap``. The tests read the files with both.
+
+A recording is ``NAME/NAME_0.mcap``, ``NAME_1.mcap`` … and ``metadata.yaml``, which lists those
+that are finished.
+
+A frame is a ``sensor_msgs/Image`` that keeps every bit and what the bits mean
+(:class:`RecordedFormat`). The encoding is ROS's where ROS has one, else the DRM format's name,
+such as ``NV12`` or ``P010``. Rows and planes follow each other without padding. What ROS has no
+field for stands in the channel's metadata: ``fourcc``, ``matrix``, ``range`` and ``transfer`` (as
+in pixel/colorimetry.py), and ``planes``, how the producer's buffers held the frame.
 """
 
 from __future__ import annotations
@@ -30,13 +38,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+import fcntl
+from functools import cached_property
+import json
 import os
 from pathlib import Path
+import re
 import struct
 from typing import Any, BinaryIO, NamedTuple
 import zlib
 
-from zc_perception.errors import RecordingError
+import yaml
+
+from zc_perception.errors import ConfigError, FormatError, RecordingError
+from zc_perception.frame import Header
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
+from zc_perception.pixel.fourcc import format_by_name
+from zc_perception.pixel.layout import compute_layout, ImageLayout
+from zc_perception.whole_file import write_whole
 
 SUFFIX = '.mcap'
 MAGIC = b'\x89MCAP0\r\n'
@@ -480,3 +499,235 @@ def _are_all(indexes: Sequence[bytes], content: bytes) -> bool:
         at += _RECORD.size + _RECORD.unpack_from(content, at)[1]
     known = sum(struct.unpack_from('<I', index, _RECORD.size + 2)[0] for index in indexes)
     return bool(messages * _PLACE.size == known)
+
+
+METADATA = 'metadata.yaml'
+# The newest whose QoS profiles are text, which every rosbag2 from Humble on reads.
+_VERSION = 8
+_NUMBER = re.compile(r'_(\d+)$')
+Parts = Sequence[tuple[str, Contents]]
+
+
+def number_of(path: Path) -> int:
+    """Return the number of a file of a recording; -1: its name has none."""
+    found = _NUMBER.search(path.stem)
+    return int(found[1]) if found else -1
+
+
+def parts_in(folder: Path) -> list[Path]:
+    """Return a folder's MCAP files in their order."""
+    return sorted(folder.glob(f'*{SUFFIX}'), key=lambda path: (number_of(path), path.name))
+
+
+def _yaml(content: object) -> str:
+    return str(yaml.safe_dump(content, sort_keys=False, width=1 << 20))
+
+
+def describe(parts: Parts) -> str:
+    """Return ``metadata.yaml`` of these files."""
+    return _yaml({'rosbag2_bagfile_information': _information(parts)})
+
+
+def describe_alone(name: str, contents: Contents) -> str:
+    """Return what rosbag2 keeps in a file about this file."""
+    return _yaml(_information([(name, contents)]))
+
+
+def _information(parts: Parts) -> dict[str, object]:
+    # Channels of one topic may differ in what rosbag2 doesn't know.
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for _, contents in parts:
+        for number, topic in contents.topics.items():
+            qos = dict(topic.metadata).get('offered_qos_profiles', '')
+            counts[topic.name, topic.msgtype, qos] += contents.counts[number]
+    some = [contents for _, contents in parts if contents.messages]
+    first_ns = min((contents.first_ns for contents in some), default=0)
+    last_ns = max((contents.last_ns for contents in some), default=0)
+    return {
+        'version': _VERSION,
+        'storage_identifier': 'mcap',
+        'duration': {'nanoseconds': last_ns - first_ns},
+        'starting_time': {'nanoseconds_since_epoch': first_ns},
+        'message_count': sum(counts.values()),
+        'topics_with_message_count': [
+            {
+                'topic_metadata': {
+                    'name': name,
+                    'type': msgtype,
+                    'serialization_format': 'cdr',
+                    'offered_qos_profiles': qos,
+                    'type_description_hash': '',
+                },
+                'message_count': count,
+            }
+            for (name, msgtype, qos), count in counts.items()
+        ],
+        'compression_format': '',
+        'compression_mode': '',
+        'relative_file_paths': [name for name, _ in parts],
+        'files': [
+            {
+                'path': name,
+                'starting_time': {'nanoseconds_since_epoch': contents.first_ns},
+                'duration': {'nanoseconds': contents.last_ns - contents.first_ns},
+                'message_count': contents.messages,
+            }
+            for name, contents in parts
+        ],
+        'custom_data': None,
+        'ros_distro': os.environ.get('ROS_DISTRO', 'rolling'),
+    }
+
+
+def read_parts(folder: Path) -> tuple[list[tuple[str, Contents]], list[str]]:
+    """
+    Return what a folder's MCAP files have, and which can't be read, in sentences.
+
+    :raises OSError: the disk, or rights, stand against it.
+    """
+    parts, bad = [], []
+    for path in parts_in(folder):
+        try:
+            parts.append((path.name, read_contents(path)))
+        except RecordingError as error:
+            bad.append(f'{error}; it is left out')
+    return parts, bad
+
+
+def finish_recording(folder: Path) -> tuple[list[tuple[str, Contents]], list[str]]:
+    """
+    Finish what a recorder has left without its end, and list all files.
+
+    :returns: the files with their contents, and in sentences what was done or can't be.
+    :raises ConfigError: a file can't be written, or is still being recorded.
+    """
+    metadata = folder / METADATA
+    try:
+        parts, said = read_parts(folder)
+        for name, contents in parts:
+            if not contents.finished:
+                _finish(folder / name, contents)
+                said.append(
+                    f"'{folder / name}' had no end; {contents.messages} messages are whole"
+                )
+        ours = all(contents.library == LIBRARY for _, contents in parts)
+        there = metadata.read_text() if metadata.exists() else ''
+        if parts and (not there or (ours and there != describe(parts))):
+            write_whole(metadata, describe(parts))
+            said.append(f"'{metadata}' lists {len(parts)} files")
+    except OSError as error:
+        raise ConfigError(
+            f"'{error.filename or folder}' can't be finished: {error.strerror}; "
+            'make room there, or allow writing'
+        ) from error
+    return parts, said
+
+
+def _finish(path: Path, contents: Contents) -> None:
+    with path.open('rb') as file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"'{path}' is still being recorded; end zc_record first") from error
+        finish_file(path, contents, describe_alone(path.name, contents))
+
+
+IMAGE = 'sensor_msgs/msg/Image'
+_RULE = '=' * 80
+_DEFINITION = f"""\
+std_msgs/Header header
+uint32 height
+uint32 width
+string encoding
+uint8 is_bigendian
+uint32 step
+uint8[] data
+{_RULE}
+MSG: std_msgs/Header
+builtin_interfaces/Time stamp
+string frame_id
+{_RULE}
+MSG: builtin_interfaces/Time
+int32 sec
+uint32 nanosec
+"""
+_ENCAPSULATION = b'\0\1\0\0'
+
+
+def tight_layout(fourcc: int, width: int, height: int) -> ImageLayout:
+    """Return how a recording holds such frames: rows and planes one after the other."""
+    return compute_layout(fourcc, width, height, stride_align=1, offset_align=1)
+
+
+@dataclass(frozen=True)
+class RecordedFormat:
+    """
+    What all frames of one channel have in common.
+
+    :param layout: the producer's; LINEAR.
+    """
+
+    layout: ImageLayout
+    colorimetry: Colorimetry
+
+    @cached_property
+    def tight(self) -> ImageLayout:
+        """How the frames lie in the recording."""
+        return tight_layout(self.layout.fourcc, self.layout.width, self.layout.height)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Of a frame's pixels in the recording."""
+        return self.tight.buffer_size(0)
+
+    def topic(self, name: str) -> Topic:
+        """Return the channel of such frames."""
+        colours = self.colorimetry
+        planes = [[p.buffer, p.offset, p.stride, p.size] for p in self.layout.planes]
+        metadata = {
+            'offered_qos_profiles': '',
+            'fourcc': self.layout.format.name.strip(),
+            'matrix': colours.matrix.value,
+            'range': colours.range.value,
+            'transfer': colours.transfer.value,
+            'planes': json.dumps(planes),
+        }
+        return Topic(name, IMAGE, _DEFINITION, tuple(metadata.items()))
+
+    def message_head(self, header: Header) -> bytes:
+        """
+        Return the bytes before a frame's pixels.
+
+        They are a serialised message (CDR) without its data.
+        """
+        layout = self.tight
+        encoding = layout.format.ros or layout.format.name.strip()
+        stamp = struct.pack('<iI', *divmod(header.stamp_ns, 1_000_000_000))
+        body = stamp + _string(header.frame_id)
+        body += bytes(-len(body) % 4) + struct.pack('<II', layout.height, layout.width)
+        body += _string(encoding) + b'\0'
+        body += bytes(-len(body) % 4)
+        body += struct.pack('<II', layout.planes[0].stride, self.frame_bytes)
+        return _ENCAPSULATION + body
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode() + b'\0'
+    return struct.pack('<I', len(encoded)) + encoded
+
+
+def recorded_format(metadata: Mapping[str, str], source: str) -> tuple[int, Colorimetry] | None:
+    """
+    Return the fourcc and colorimetry of a channel's frames; ``None``: another program's channel.
+
+    :param source: for messages.
+    :raises ConfigError: a format that can't be.
+    """
+    if 'fourcc' not in metadata:
+        return None
+    try:
+        return format_by_name(metadata['fourcc']).code, Colorimetry(
+            Matrix(metadata['matrix']), Range(metadata['range']), Transfer(metadata['transfer'])
+        )
+    except (KeyError, ValueError, FormatError) as error:
+        raise ConfigError(f"recording '{source}': its format can't be used: {error}") from error

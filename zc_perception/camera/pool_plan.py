@@ -25,8 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zc_perception.machine.heaps import auto_heaps
-from zc_perception.machine.system import System
+from zc_perception.machine.system import auto_heaps, System
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps
 from zc_perception.negotiation.constraints import BufferConstraints, Size
 from zc_perception.negotiation.settings import BufferSettings

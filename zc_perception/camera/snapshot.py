@@ -32,9 +32,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.mcap_file import McapWriter, SUFFIX
-from zc_perception.camera.recorded_image import RecordedFormat
-from zc_perception.camera.recording_folder import describe_alone
+from zc_perception.camera.mcap_file import describe_alone, McapWriter, RecordedFormat, SUFFIX
 from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger

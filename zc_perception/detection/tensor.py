@@ -36,8 +36,7 @@ from numpy.typing import NDArray
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.errors import ConfigError, LayoutError
 from zc_perception.pixel.colorimetry import Colorimetry
-from zc_perception.pixel.conversion import ToPicture
-from zc_perception.pixel.samples import Pixels, Planes
+from zc_perception.pixel.conversion import Pixels, Planes, ToPicture
 
 Padding = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 Tensor = NDArray[np.int8]

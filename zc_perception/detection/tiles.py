@@ -43,7 +43,7 @@ from zc_perception.errors import AcceleratorError, ConfigError, shown
 from zc_perception.parameters import ParameterSpec
 
 if TYPE_CHECKING:
-    from zc_perception.pixel.samples import (
+    from zc_perception.pixel.conversion import (
         Planes,
     )  # whose OpenCV every node's start would wait for
 

@@ -27,8 +27,7 @@ import math
 
 from zc_perception.doctor.needs import pool_need
 from zc_perception.machine.checks import fail, Finding, Needs, NodeNeed, ok, skip, Status, warn
-from zc_perception.machine.heaps import first_dmabuf
-from zc_perception.machine.system import System
+from zc_perception.machine.system import first_dmabuf, System
 from zc_perception.native import compiled, how_it_runs
 
 HEAPS_SINCE, FENCES_SINCE = (5, 6), (6, 0)

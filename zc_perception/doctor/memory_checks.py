@@ -29,15 +29,16 @@ from pathlib import Path
 from zc_perception.doctor.needs import pool_need, PoolNeed
 from zc_perception.errors import ZcError
 from zc_perception.machine.checks import fail, Finding, Need, Needs, ok, skip, warn
-from zc_perception.machine.heaps import (
+from zc_perception.machine.system import (
     allocate,
+    DENIED,
     heap_nodes,
     PAGE,
     rights_advice,
+    System,
     trial_heaps,
     udev_line,
 )
-from zc_perception.machine.system import DENIED, System
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.heaps import is_contiguous
 from zc_perception.pixel.fourcc import NV12

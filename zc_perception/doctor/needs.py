@@ -38,10 +38,9 @@ from zc_perception.machine.checks import Needs, NodeNeed
 from zc_perception.machine.system import System
 from zc_perception.memory.heaps import HeapUse, is_contiguous
 from zc_perception.negotiation.agreement import slots_of
-from zc_perception.negotiation.constraints import BufferConstraints, NO_CPU, Size
+from zc_perception.negotiation.constraints import BufferConstraints, NO_CPU, parse_stand_ins, Size
 from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import BufferSettings, violations
-from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.nodes.command_lines import check_cameras
 from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.params.yaml_file import (

@@ -16,18 +16,20 @@
 """
 Images of NVIDIA's ``libnvbufsurface``: one image in one nvmap dma-buf.
 
-Jetson cameras and the VIC use such images.
+Jetson cameras and the VIC use such images. First come the structs and enums of this library and of
+``libnvbufsurftransform``.
 
 * :class:`NvBufSurfaceHeap` allocates one.
 * :func:`surface_parameters` and :func:`surface_image` read one that something else made, such as a
   camera: where its planes lie.
 * :class:`SurfaceCache` makes the library's object for one that came as a descriptor.
 
-Source: NvBufSurface pages of the *Jetson Linux API Reference* (R35.3.1 to R39.2). The head of
-``NvBufSurface`` and of its parameters is the same in all of them. Their tails have grown, so only
-element 0 of a list may be read. R36's own page wasn't found. So this module checks the structs
-before it reads a camera's: it makes an image of its own, and compares the result with what was
-asked for.
+Source: NvBufSurface and NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1 to
+R39.2); offsets as a C compiler lays out the documented fields (``test_jetson_abi.py``).
+The head of ``NvBufSurface`` and of its parameters is the same in all of them. Their tails have
+grown, so only element 0 of a list may be read. R36's own page wasn't found. So this module checks
+the structs before it reads a camera's: it makes an image of its own, and compares the result with
+what was asked for.
 """
 
 from __future__ import annotations
@@ -35,27 +37,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from dataclasses import dataclass
+from enum import IntEnum, IntFlag
 import fcntl
 import os
 import queue
 from typing import Any
 
+from zc_perception.c_structs import c_struct
 from zc_perception.errors import AcceleratorError, AllocationError, LayoutError
-from zc_perception.jetson.abi import (
-    AllocateParams,
-    CreateParams,
-    LAYOUT_BLOCK_LINEAR,
-    LAYOUT_PITCH,
-    MapParams,
-    MEM_DEFAULT,
-    MEM_HANDLE,
-    MEM_SURFACE_ARRAY,
-    PlaneParams,
-    Surface,
-    SurfaceParams,
-    SurfacePointer,
-    TAG_CAMERA,
-)
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.pixel.colorimetry import Colorimetry
@@ -67,6 +56,105 @@ from zc_perception.pixel.format_names import (
 from zc_perception.pixel.fourcc import fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name
+
+LAYOUT_PITCH = 0
+LAYOUT_BLOCK_LINEAR = 1
+MEM_DEFAULT = 0
+MEM_SURFACE_ARRAY = 4
+MEM_HANDLE = 5
+TAG_CAMERA = 0x200
+TAG_VIDEO_CONVERT = 0xF01
+MAP_READ = 0
+
+# Below a name is the library's without ``NvBufSurface`` or ``NvBufSurf``. Some structs end with
+# the last field that is used here.
+CreateParams = c_struct(
+    'u32 gpuId width height size; bool isContiguous; int colorFormat layout memType'
+)
+# Where chroma samples sit.
+ChromaSubsampling = c_struct('u8 chromaLocHoriz chromaLocVert')
+AllocateParams = c_struct(
+    'params params; int displayscanformat; chroma chromaSubsampling; int memtag; bool '
+    'disablePitchPadding; u32 _reservedParam; '
+    'ptr[3] _reserved',
+    params=CreateParams,
+    chroma=ChromaSubsampling,
+)
+PlaneParams = c_struct(
+    'u32 num_planes; u32[4] width height pitch offset psize bytesPerPix; ptr[16] _reserved'
+)
+_SURFACE = (
+    'u32 width height pitch; int colorFormat layout; u64 bufferDesc; u32 dataSize; ptr '
+    'dataPtr; planes planeParams'
+)
+# Its size differs between releases, so that only element 0 of a list may be read.
+SurfaceParams = c_struct(_SURFACE, planes=PlaneParams)
+Surface = c_struct(
+    'u32 gpuId batchSize numFilled; bool isContiguous; int memType; list surfaceList',
+    list=ctypes.POINTER(SurfaceParams),
+)
+SurfacePointer = ctypes.POINTER(Surface)
+MappedAddr = c_struct('ptr[4] addr; ptr eglImage; ptr[4] _reserved')
+# This far it is the same in R35 and R39.
+MappedSurfaceParams = c_struct(
+    f'{_SURFACE}; mapped mappedAddr', planes=PlaneParams, mapped=MappedAddr
+)
+MapPlaneParams = c_struct(
+    'u32 width height pitch offset psize secondfieldoffset blockheightlog2; u64 flags; u8[64] '
+    'reserved'
+)
+# All that another process needs to know of a buffer.
+MapParams = c_struct(
+    'u32 num_planes gpuId; u64 fd; u32 totalSize; int memType layout scanformat colorFormat; '
+    'chroma chromaSubsampling; planes[4] planes; '
+    'u8[64] reserved',
+    chroma=ChromaSubsampling,
+    planes=MapPlaneParams,
+)
+# In pixels.
+TransformRect = c_struct('u32 top left width height')
+# The last two don't count for the VIC.
+TransformConfigParams = c_struct('int compute_mode; s32 gpu_id; ptr cuda_stream')
+# One rectangle for each surface of the batch.
+TransformParams = c_struct(
+    'u32 transform_flag; int transform_flip transform_filter; rect src_rect dst_rect',
+    rect=ctypes.POINTER(TransformRect),
+)
+
+
+class TransformCompute(IntEnum):
+    """``NvBufSurfTransform_Compute``."""
+
+    DEFAULT = 0
+    GPU = 1
+    VIC = 2
+
+
+class TransformFlag(IntFlag):
+    """``NvBufSurfTransform_Transform_Flag``: which parameters count."""
+
+    CROP_SRC = 1
+    CROP_DST = 2
+    FILTER = 4
+    FLIP = 8
+
+
+class TransformFilter(IntEnum):
+    """``NvBufSurfTransform_Inter``; the others are the VIC's own filters with more taps."""
+
+    NEAREST = 0
+    BILINEAR = 1
+
+
+class TransformError(IntEnum):
+    """``NvBufSurfTransform_Error``."""
+
+    ROI_ERROR = -4
+    INVALID_PARAMS = -3
+    EXECUTION_ERROR = -2
+    UNSUPPORTED = -1
+    SUCCESS = 0
+
 
 LIBRARY = 'libnvbufsurface.so'
 SURFACE_LIST_OFFSET = 24

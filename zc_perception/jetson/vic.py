@@ -37,9 +37,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.errors import AcceleratorError, AllocationError
-from zc_perception.jetson.abi import (
+from zc_perception.jetson.nvbufsurface import (
+    load_library,
     MAP_READ,
     MappedSurfaceParams,
+    NvBufSurfaceHeap,
+    OwnedSurface,
+    SurfaceCache,
+    SurfaceImage,
     SurfacePointer,
     TAG_VIDEO_CONVERT,
     TransformCompute,
@@ -49,13 +54,6 @@ from zc_perception.jetson.abi import (
     TransformFlag,
     TransformParams,
     TransformRect,
-)
-from zc_perception.jetson.nvbufsurface import (
-    load_library,
-    NvBufSurfaceHeap,
-    OwnedSurface,
-    SurfaceCache,
-    SurfaceImage,
 )
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
 from zc_perception.pixel.fourcc import fourcc_name

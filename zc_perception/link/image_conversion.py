@@ -46,16 +46,27 @@ from zc_perception.memory.pool import BufferPool, MAX_SLOTS
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.conversion import ToLuma, ToPicture
+from zc_perception.pixel.conversion import (
+    cut_to,
+    even,
+    Nv12Writer,
+    Planes,
+    ToLuma,
+    ToNv12,
+    ToPicture,
+)
 from zc_perception.pixel.format_names import from_ros_encoding
 from zc_perception.pixel.fourcc import NV12, pixel_format
-from zc_perception.pixel.image_encodings import NATIVE, OUTPUT_ENCODINGS
 from zc_perception.pixel.layout import chained_layout, compute_layout, ImageLayout, views
 from zc_perception.pixel.modifier import LINEAR
-from zc_perception.pixel.nv12 import even, Nv12Writer, ToNv12
-from zc_perception.pixel.raw_picture import layout_of, PictureReader, RawPicture
+from zc_perception.pixel.raw_picture import (
+    layout_of,
+    NATIVE,
+    OUTPUT_ENCODINGS,
+    PictureReader,
+    RawPicture,
+)
 from zc_perception.pixel.readable import check_readable, full_range_table, READABLE, rgb_range
-from zc_perception.pixel.samples import cut_to, Planes
 
 _KEEP_ALL_DEPTH = 16
 # sensor_msgs has two names for each of the packed formats. Only the old ones are known to every
@@ -271,7 +282,7 @@ class ImageToFrame:
 
     Alpha is ignored.
 
-    It takes every encoding of :data:`~zc_perception.pixel.image_encodings.ENCODINGS`.
+    It takes every encoding of :data:`~zc_perception.pixel.raw_picture.ENCODINGS`.
 
     :param holder: name of that pool among holders of leases.
     :param slots: frames that may be alive at the same time.

@@ -18,23 +18,92 @@ What the checks may look at.
 
 That is the machine's folders below one root, the environment, and the few calls that open
 something. Tests put a folder tree and functions of their own in their place, so that a broken
-vehicle is a folder.
+vehicle is a folder. :class:`HostTree` says where nodes and attributes are, for whoever looks
+without opening a device. At the end stand the machine's heaps: their nodes, the rights that they
+need, and real buffers to try, which a check gives back at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, ExitStack, suppress
+import ctypes
 from dataclasses import dataclass, field
 import errno
+import glob
 import os
 from pathlib import Path
 import platform
 from typing import Any, cast, TypeVar
 
+from zc_perception.errors import ZcError
 from zc_perception.machine.asking import ask
-from zc_perception.machine.host_tree import HostTree, programs_using
-from zc_perception.memory.heaps import Heap, open_heap
+from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.memory.heaps import (
+    Heap,
+    heap_order,
+    HeapUse,
+    OfferedHeaps,
+    open_heap,
+    working_heaps,
+)
 from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.shipped_files import shipped_file
+
+
+@dataclass(frozen=True)
+class HostTree:
+    """Where the machine's nodes and attributes are; tests have trees of their own."""
+
+    dev: Path = Path('/dev')
+    sysfs: Path = Path('/sys')
+
+    def pci(self, address: str) -> Path:
+        """Return the folder of a PCI device's attributes."""
+        return self.sysfs / 'bus' / 'pci' / 'devices' / address
+
+
+HOST = HostTree()
+
+
+def programs_using(path: str) -> list[str]:
+    """
+    Return the programs that have the device node open, as ``name (pid)``.
+
+    Only those that this user may see.
+    """
+    try:
+        wanted = os.stat(path).st_rdev
+    except OSError:
+        return []
+    found = set()
+    for entry in glob.glob('/proc/[0-9]*/fd/*'):
+        try:
+            # Only nodes are of interest; a stat of a pipe or socket would be as good as none.
+            if os.readlink(entry).startswith('/dev/') and os.stat(entry).st_rdev == wanted:
+                found.add(int(entry.split('/')[2]))
+        except OSError:
+            continue
+    names = []
+    for pid in sorted(found):
+        name = 'process'
+        with suppress(OSError):
+            name = Path(f'/proc/{pid}/comm').read_text(encoding='utf-8', errors='replace').strip()
+        names.append('this process' if pid == os.getpid() else f'{name} ({pid})')
+    return names
+
+
+def file_of(library: ctypes.CDLL | str) -> str:
+    """Return the file that the loader took: its name often ends in the version."""
+    wanted = library if isinstance(library, str) else library._name
+    base = os.path.basename(wanted or '').split('.so')[0]
+    with open('/proc/self/maps', encoding='utf-8', errors='replace') as maps:
+        for line in maps:
+            path = line.rstrip('\n').partition('/')
+            if path[1] and os.path.basename(path[2]).startswith(f'{base}.so'):
+                return os.path.realpath('/' + path[2])
+    return ''
+
 
 T = TypeVar('T')
 
@@ -162,3 +231,92 @@ class System:
 
 
 DENIED = (errno.EACCES, errno.EPERM)
+
+
+def heap_nodes(system: System) -> dict[str, Path]:
+    """Return the heaps' names as parameter ``heap`` takes them, and their nodes."""
+    found = {
+        f'dma_heap/{name}': system.dev / 'dma_heap' / name for name in system.names('dev/dma_heap')
+    }
+    if (system.dev / 'udmabuf').exists():
+        found['udmabuf'] = system.dev / 'udmabuf'
+    return found
+
+
+def auto_heaps(system: System, use: HeapUse) -> OfferedHeaps:
+    """
+    Return the heaps that ``auto`` offers.
+
+    :raises AllocationError: none works.
+    """
+    nodes = heap_nodes(system)
+
+    def open_one(name: str) -> Heap:
+        if name != 'memfd' and name not in nodes:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return system.open_heap(name)
+
+    order = heap_order(
+        use, dma_heaps=str(system.dev / 'dma_heap'), nvmap=str(system.dev / 'nvmap')
+    )
+    return working_heaps('auto', order, opener=open_one)
+
+
+def udev_line(name: str) -> str:
+    """Return the rule that opens a heap to group video."""
+    if name == 'udmabuf':
+        return 'SUBSYSTEM=="misc", KERNEL=="udmabuf", GROUP="video", MODE="0660"'
+    return (
+        f'SUBSYSTEM=="dma_heap", KERNEL=="{name.removeprefix("dma_heap/")}", '
+        'GROUP="video", MODE="0660"'
+    )
+
+
+def rights_advice(line: str, node: str) -> str:
+    """Return what to do where a node refuses this user."""
+    return (
+        f'copy {shipped_file("config/vehicle/70-zc-perception.rules")} to /etc/udev/rules.d/ '
+        f'(or add there: {line}), then udevadm control --reload && udevadm trigger; '
+        'add the user to group video (usermod -aG video USER) and log in again; give a '
+        f'container the node (--device {node}) and the group'
+    )
+
+
+PAGE = 4096
+
+
+@contextmanager
+def allocate(system: System, name: str, size: int = PAGE) -> Iterator[DmaBuf]:
+    """
+    Allocate a buffer of a heap; it is given back at the end of the block.
+
+    :raises ZcError: the heap can't be opened, or has no memory.
+    """
+    with closing(system.open_heap(name)) as heap, closing(heap.allocate(size)) as buffer:
+        yield buffer
+
+
+@contextmanager
+def first_dmabuf(system: System) -> Iterator[DmaBuf | None]:
+    """
+    Return a page of the first heap that gives a dma-buf; ``None``: no heap does.
+
+    Scattered heaps come first, since the contiguous pool is small.
+    """
+    names = sorted(
+        heap_nodes(system), key=lambda name: (name != 'dma_heap/system', 'cma' in name, name)
+    )
+    found = None
+    with ExitStack() as opened:
+        for name in names:
+            with suppress(ZcError, OSError):
+                buffer = opened.enter_context(allocate(system, name))
+                if buffer.kind is BufferKind.DMABUF:
+                    found = buffer
+                    break
+        yield found
+
+
+def trial_heaps(system: System) -> list[str]:
+    """Return the heaps to try: all that the machine has, and the memfd that stands in for them."""
+    return [*heap_nodes(system), 'memfd']

@@ -19,7 +19,7 @@ The steps of a frame's way that are compiled, where a C compiler was there at in
 ``compiled`` is the module with these steps, or ``None``: then everything runs in Python. The
 Python code defines what the compiled steps have to yield, to the last bit. ``decode.h`` says what
 the functions of boxes do; their users are ``detection/heads/score_filter.py`` and
-``candidates.py``. ``masks.h`` is about masks; its user is ``detection/masks.py``. ``receiver.h``
+``candidates.py``. ``masks.h`` is about masks; its user is ``detection/extras.py``. ``receiver.h``
 is about frames of other processes; its user is ``link/shared_memory/remote_slots.py``. It shares
 the wire's code with ``client/``.
 """

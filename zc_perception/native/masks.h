@@ -14,7 +14,7 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* Masks of what was found, painted into a picture of labels. detection/masks.py does the same in NumPy, and says what it means:
+/* Masks of what was found, painted into a picture of labels. detection/extras.py does the same in NumPy, and says what it means:
  * both agree in every bit, so sums are added mask by mask, and nothing is contracted. */
 #ifndef ZC_NATIVE_MASKS_H
 #define ZC_NATIVE_MASKS_H

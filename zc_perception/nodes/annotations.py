@@ -30,8 +30,8 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
 from zc_perception.detection.detections import Detections
+from zc_perception.detection.extras import keypoints, PEOPLE, PERSON, SEEN
 from zc_perception.detection.heads.spec import Head
-from zc_perception.detection.keypoints import keypoints, PEOPLE, PERSON, SEEN
 from zc_perception.frame import Header
 from zc_perception.link.rclpy_compat import publish, subscription_count
 from zc_perception.nodes.overlay_picture import class_colour, LabelledBox

@@ -28,7 +28,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from std_srvs.srv import Trigger
 
-from zc_perception.camera.black_box import BlackBox, Kept, write_event
+from zc_perception.camera.recording import BlackBox, Kept, write_event
 from zc_perception.errors import one_line
 from zc_perception.link.rclpy_compat import answer_later, ResponseSender
 

@@ -30,8 +30,7 @@ from rcl_interfaces.msg import IntegerRange, ParameterDescriptor, SetParametersR
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from zc_perception.camera.camera import Camera
-from zc_perception.camera.controls import checked_value, ControlInfo, no_such_control
+from zc_perception.camera.camera import Camera, checked_value, ControlInfo, no_such_control
 from zc_perception.errors import CameraError, CameraLostError, ConfigError, ZcError
 from zc_perception.link.rclpy_compat import call_soon, parameter_overrides
 from zc_perception.observe.diagnostics import Part, Row, Status, WARN

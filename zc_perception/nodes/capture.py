@@ -38,10 +38,9 @@ from zc_perception.link.endpoints.qos import bus_key
 from zc_perception.link.image_conversion import frame_adapter, FrameToJpeg
 from zc_perception.link.rungs import IN_PROCESS
 from zc_perception.link.shared_memory.wire import frame_id_bytes
-from zc_perception.negotiation.constraints import BufferConstraints, formats_text
+from zc_perception.negotiation.constraints import BufferConstraints, formats_text, parse_stand_ins
 from zc_perception.negotiation.session import BufferSession
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
-from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.nodes import STARTUP
 from zc_perception.nodes.camera_controls import CameraControls, PREFIX
 from zc_perception.nodes.camera_info import calibration_store, CameraInfoPublisher

@@ -30,10 +30,10 @@ from zc_perception.detection.space import PARAMETERS as SPACE
 from zc_perception.detection.tracking import PARAMETERS as TRACKING
 from zc_perception.errors import ConfigError
 from zc_perception.kinds import Kinds
-from zc_perception.negotiation.stand_in import SYNTAX
+from zc_perception.negotiation.constraints import SYNTAX
 from zc_perception.npu.kinds import ACCELERATORS, AUTO, FOR_ALL
 from zc_perception.parameters import ParameterSpec
-from zc_perception.pixel.image_encodings import OUTPUT_ENCODINGS
+from zc_perception.pixel.raw_picture import OUTPUT_ENCODINGS
 
 
 class NodeSpecs:

@@ -52,7 +52,7 @@ from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rungs import NO_PUBLISHER
 from zc_perception.link.shared_memory.server import ServerStatistics, SharedMemoryServer
 from zc_perception.link.shared_memory.unix_socket import HIGHEST_ID
-from zc_perception.link.unixfd.server import READER
+from zc_perception.link.unixfd import READER
 from zc_perception.log import Seldom
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.ledger import CopyLedger

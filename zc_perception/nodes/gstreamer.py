@@ -36,10 +36,8 @@ from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.endpoints.windows import TooSlow
-from zc_perception.link.gstreamer.feed import FrameFeed
-from zc_perception.link.gstreamer.h264 import AccessUnit
-from zc_perception.link.gstreamer.lent_frames import COPIED
-from zc_perception.link.gstreamer.run import complete
+from zc_perception.link.gstreamer.feed import AccessUnit, FrameFeed
+from zc_perception.link.gstreamer.run import complete, COPIED
 from zc_perception.link.rclpy_compat import publish, subscription_count
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints

@@ -24,7 +24,7 @@ from rclpy.node import Node
 
 from zc_perception.errors import ConfigError
 from zc_perception.link.bus import BusKey, MEETING
-from zc_perception.link.unixfd.server import UnixfdServer
+from zc_perception.link.unixfd import UnixfdServer
 from zc_perception.local_path import local_path
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints

@@ -90,7 +90,7 @@ def _repair(folder: str) -> int:
     """Finish a recording; needs no ROS."""
     from pathlib import Path
 
-    from zc_perception.camera.recording_folder import finish_recording
+    from zc_perception.camera.mcap_file import finish_recording
     from zc_perception.errors import ConfigError
 
     parts, done = finish_recording(Path(folder))

@@ -31,8 +31,8 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 
 from zc_perception.detection.detections import Detections
+from zc_perception.detection.extras import MaskPainter
 from zc_perception.detection.heads.spec import Head
-from zc_perception.detection.masks import MaskPainter
 from zc_perception.link.image_conversion import stamp_to_message
 from zc_perception.link.rclpy_compat import publish, subscription_count
 from zc_perception.memory.ledger import CopyLedger

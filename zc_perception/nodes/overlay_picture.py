@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from zc_perception.frame import Frame
 from zc_perception.pixel.colorimetry import Colorimetry
+from zc_perception.pixel.conversion import ToNv12
 from zc_perception.pixel.layout import ImageLayout
-from zc_perception.pixel.nv12 import ToNv12
 
 MOST_BOXES = 200
 """Drawn in one picture, those with the highest scores: the work of a picture is bounded."""

@@ -29,9 +29,8 @@ from typing import Any, ClassVar
 
 from rclpy.qos import QoSProfile
 
-from zc_perception.camera.black_box import BlackBox
 from zc_perception.camera.mcap_file import Topic
-from zc_perception.camera.recording import Limits, MIB, Recorder, RecorderStatistics
+from zc_perception.camera.recording import BlackBox, Limits, MIB, Recorder, RecorderStatistics
 from zc_perception.errors import ConfigError, FrameReleasedError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription

@@ -18,8 +18,6 @@ Accelerators behind one small interface, the models they load, and the scheduler
 
 No ROS.
 
-No ROS.
-
 Read first:
 
 * :mod:`~zc_perception.npu.accelerator`: :class:`Accelerator` and :class:`Job`, what each device
@@ -34,6 +32,6 @@ The accelerators: :mod:`~zc_perception.npu.axl`, whose driver reads the camera's
 :mod:`~zc_perception.npu.axruntime`, through Axelera's Voyager runtime;
 :mod:`~zc_perception.npu.onnx`, with ONNX Runtime. Each begins with its ``kind``.
 :mod:`~zc_perception.npu.metis_card` reads what Linux shows of the cards that the last two use;
-:mod:`~zc_perception.npu.worked_job` is a frame on its way through a thread, for accelerators
-    without a driver that signals, and :mod:`~zc_perception.npu.engine_thread` is such a thread.
+:mod:`~zc_perception.npu.engine_thread` is a thread for accelerators without a driver that signals,
+and a frame on its way through it.
 """

@@ -32,10 +32,8 @@ from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import Fence
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.npu.driver_events import DriverEvents
-from zc_perception.npu.engine_rules import EngineRules
-from zc_perception.npu.kinds import FOR_ALL
-from zc_perception.npu.manifest import ModelManifest
+from zc_perception.npu.kinds import DriverEvents, FOR_ALL
+from zc_perception.npu.manifest import EngineRules, ModelManifest
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR

@@ -20,7 +20,7 @@ Read :class:`ModelManifest` first: it is what :func:`load_manifest` makes of a f
 keys stand in one table, :func:`manifest_table`, made of the rules of :mod:`zc_perception.rules`.
 The reader checks a file by this table, and ``models/model.schema.json``, which editors use, is
 written from it. The accelerator that runs an engine declares the keys and rules of that engine
-alone (:mod:`~zc_perception.npu.engine_rules`). A head declares those of that head alone. Rules on
+alone (:class:`EngineRules`). A head declares those of that head alone. Rules on
 several keys at once are checked where a variant's values become a manifest (``_manifest``).
 :func:`check_head` tries before the first frame whether the head can read what the model yields.
 """
@@ -48,7 +48,6 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError, message_of, nearest, shown
 from zc_perception.local_path import local_path
-from zc_perception.npu.engine_rules import EngineRules, Values
 from zc_perception.npu.kinds import ACCELERATORS
 from zc_perception.npu.model_file import AXES, BESIDES, contradiction, facts_of, ModelFacts
 from zc_perception.rules import (
@@ -65,6 +64,75 @@ from zc_perception.rules import (
     text,
 )
 from zc_perception.shipped_files import shipped_file
+
+Values = Mapping[str, Any]
+
+
+class EngineRules:
+    """
+    An engine without rules of its own: any input, any outputs, with or without a file.
+
+    Derive from it for an engine with rules.
+
+    :param name: the value of key ``engine``.
+    :param file: what key ``file`` names, in a few words.
+    :param files: patterns of the names of models that it runs without a manifest.
+    :param needs_file: whether there has to be one; ``None``: it may be left out.
+    :param takes_frames: whether it can run on a frame as it is, at the frame's size (``resize:
+        none``).
+    :param keys: a manifest's keys that only this engine has, each a variant's own; their values
+        are in ``ModelManifest.own``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        file: str = '',
+        files: Sequence[str] = (),
+        needs_file: bool | None = None,
+        takes_frames: bool = True,
+        keys: Mapping[str, Key] | None = None,
+    ) -> None:
+        self.name, self.file, self.files, self.needs_file = name, file, files, needs_file
+        self.takes_frames, self.keys = takes_frames, keys or {}
+
+    def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
+        """
+        Return the input's width and height if something other than the manifest tells them.
+
+        ``None``: the manifest has to say them.
+
+        :param given: the keys of ``input`` that are there, each checked by itself.
+        :param file: the model's file, if it is there.
+        :param place: of ``input``.
+        :raises ConfigError: the engine takes no such input, or the file contradicts the manifest.
+        """
+        if given.get('resize') != 'none':
+            return None
+        if not self.takes_frames:
+            raise place.at('resize').refuse(
+                'none', f'one of letterbox, stretch for engine {self.name}'
+            )
+        return 0, 0
+
+    def check_outputs(self, outputs: Sequence[Values] | None, place: Place) -> None:
+        """
+        Check the entries of ``outputs``; ``None``: there are none.
+
+        Each entry has already been checked by itself.
+
+        :raises ConfigError: something is missing that the engine needs.
+        """
+
+    def check_tensors(self, tensors: Sequence[Any], place: Place) -> None:
+        """
+        Check the tensors that the outputs became.
+
+        :param tensors: each a :class:`~zc_perception.npu.manifest.TensorSpec`.
+        :raises ConfigError: they can't be.
+        """
+
 
 MODELS = Path(__file__).resolve().parent.parent / 'models'
 DTYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')

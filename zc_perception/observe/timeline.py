@@ -37,7 +37,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zc_perception.npu.driver_events import traced
+from zc_perception.npu.kinds import traced
 from zc_perception.observe.budget import spans_ns, STAGES
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 

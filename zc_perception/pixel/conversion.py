@@ -14,12 +14,13 @@
 # limitations under the License.
 
 """
-Convert pixels of any LINEAR format to colour pictures and to luma.
+Convert pixels of any LINEAR format to colour pictures, to luma and into NV12 planes.
 
-This module and :mod:`~zc_perception.pixel.nv12` are the only places that know how to read a
-format; :data:`~zc_perception.pixel.readable.READABLE` says which formats they read. Code that
+This module is the only place that knows how to read a format;
+:data:`~zc_perception.pixel.readable.READABLE` says which formats it reads. Code that
 needs pixels asks here and never looks at planes by itself: NV12 and NV21 differ only in the order
-of two bytes, and a picture with the wrong order looks plausible.
+of two bytes, and a picture with the wrong order looks plausible. Below every conversion are the
+samples of frames as single planes, and planes at another size.
 
 Each converter is made for one format, size and colorimetry. It allocates its memory once, and
 refuses planes of anything else. Where the picture gets smaller, planes are resized first and
@@ -32,7 +33,7 @@ from converting the full frame first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -40,20 +41,218 @@ from numpy.typing import NDArray
 
 from zc_perception.errors import LayoutError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import PixelFormat
-from zc_perception.pixel.readable import check_readable, full_range_table, rgb_matrix, rgb_range
-from zc_perception.pixel.samples import (
-    Apart,
-    Checked,
-    Filters,
-    Pixels,
-    Planes,
-    Resized,
-    Size,
-    two_by_two,
-    Yuv,
-    yuv_of,
+from zc_perception.pixel.fourcc import NV12, pixel_format, PixelFormat
+from zc_perception.pixel.layout import check_dimensions, compute_layout
+from zc_perception.pixel.readable import (
+    check_readable,
+    full_range_table,
+    limited_range_table,
+    rgb_matrix,
+    rgb_range,
 )
+
+Pixels = NDArray[np.uint8]
+Planes = Sequence[NDArray[Any]]
+Size = tuple[int, int]
+
+
+class Checked:
+    """
+    Refuses planes of another format or size.
+
+    OpenCV would answer them with memory of its own, or misread them.
+    """
+
+    def __init__(self, fmt: PixelFormat, width: int, height: int) -> None:
+        check_dimensions(fmt, width, height)
+        self._text = f'{fmt.name.strip()} {width}x{height}'
+        arrays = compute_layout(fmt.code, width, height).arrays
+        self._arrays = [(array.shape, np.dtype(array.sample)) for array in arrays]
+
+    def __call__(self, planes: Planes) -> Sequence[NDArray[Any]]:
+        found = planes[:]
+        fits = len(found) == len(self._arrays)
+        for plane, (shape, dtype) in zip(found, self._arrays, strict=False):
+            fits = fits and plane.shape == shape and plane.dtype == dtype
+        if not fits:
+            has, wants = (
+                [f'{dtype} {shape}' for shape, dtype in these]
+                for these in ([(p.shape, p.dtype) for p in found], self._arrays)
+            )
+            raise LayoutError(
+                f'planes are {" and ".join(has)}; this conversion was made for {self._text}, '
+                f'{" and ".join(wants)}: '
+                'make another for frames of another size or format'
+            )
+        return found
+
+
+class Resized:
+    """
+    One plane at another size and in 8 bits.
+
+    What is that already stays where it is.
+
+    :param shape: of the plane: rows, columns and, if it has several, components.
+    :param wide: whether its samples have 16 bits.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], size: Size, interpolation: int, *, wide: bool = False
+    ) -> None:
+        rows, columns, *components = shape
+        self._size = size
+        self._filter = interpolation
+        self._scaled = (columns, rows) != size
+        # The mean of two rows, for which OpenCV's resizing takes twelve times as long.
+        self._two_rows = interpolation == cv2.INTER_AREA and (columns, rows) == (
+            size[0],
+            2 * size[1],
+        )
+        result = (size[1], size[0], *components)
+        # Where a filter mixes samples, they are of 8 bits before: the picture is the one that NV12
+        # gives. Where it only picks some, it comes first, and fewer are left to cut down.
+        between = self._scaled and interpolation not in (
+            cv2.INTER_NEAREST,
+            cv2.INTER_NEAREST_EXACT,
+        )
+        self._before = np.empty(tuple(shape), np.uint8) if wide and between else None
+        wide = wide and not between
+        self._memory = np.empty(result, np.uint16 if wide else np.uint8) if self._scaled else None
+        self._narrow = np.empty(result, np.uint8) if wide else None
+
+    def __call__(self, plane: NDArray[Any], out: Pixels | None = None) -> Pixels:
+        """
+        Return the resized plane, which is *out* if that is given.
+
+        With *out*, it is there.
+        """
+        if self._before is not None:
+            plane = narrowed(plane, self._before)
+        if self._scaled:
+            target = self._memory if out is None or self._narrow is not None else out
+            if self._two_rows:
+                cv2.addWeighted(plane[0::2], 0.5, plane[1::2], 0.5, 0.0, dst=target)
+            else:
+                cv2.resize(plane, self._size, dst=target, interpolation=self._filter)
+            assert target is not None
+            plane = target
+        if self._narrow is not None:
+            plane = narrowed(plane, self._narrow if out is None else out)
+        if out is not None and plane is not out:
+            np.copyto(out, plane)
+        return plane
+
+
+def cut_to(size: Size, fmt: PixelFormat, planes: Planes) -> Planes:
+    """Return the left upper part of an image's planes, of *size* pixels."""
+    width, height = size
+    return [
+        plane[: part.rows(height), : width // part.horizontal]
+        for plane, part in zip(planes, fmt.planes, strict=True)
+    ]
+
+
+def narrowed(plane: NDArray[np.uint16], out: Pixels) -> Pixels:
+    """Narrow 16 bits to 8, rounded: the high byte alone would darken."""
+    cv2.convertScaleAbs(plane, dst=out, alpha=1 / 256)
+    return out
+
+
+class Yuv(NamedTuple):
+    """
+    How the samples of a Y'CbCr format lie.
+
+    :param packed: luma and chroma in one plane, in turn.
+    :param luma_first: of a packed one.
+    :param planar: U and V have a plane each; otherwise one plane has pairs.
+    :param v_first: V before U.
+    :param horizontal: luma samples of a row that share a chroma sample.
+    :param vertical: rows that do.
+    :param wide: 16 bits each.
+    """
+
+    packed: bool
+    luma_first: bool
+    planar: bool
+    v_first: bool
+    horizontal: int
+    vertical: int
+    wide: bool
+
+
+def yuv_of(fmt: PixelFormat) -> Yuv:
+    components = ''.join(''.join(plane) for plane in fmt.components)
+    return Yuv(
+        packed=len(fmt.planes) == 1,
+        luma_first=components[0] == 'Y',
+        planar=len(fmt.planes) == 3,
+        v_first=components.index('V') < components.index('U'),
+        horizontal=fmt.horizontal,
+        vertical=fmt.vertical,
+        wide=fmt.bits > 8,
+    )
+
+
+class Apart:
+    """
+    Splits a picture into luma and chroma; chroma is one plane of pairs or two planes.
+
+    The planes are views, except for packed formats: their samples are copied.
+    """
+
+    def __init__(self, yuv: Yuv, width: int, height: int) -> None:
+        self._yuv = yuv
+        self._halves = (
+            [np.empty((height, width), np.uint8) for _ in range(2)] if yuv.packed else []
+        )
+        self._pairs = (height, width // 2, 2)
+
+    def __call__(self, planes: Planes) -> tuple[NDArray[Any], list[NDArray[Any]]]:
+        if not self._yuv.packed:
+            return planes[0], list(planes[1:])
+        cv2.split(two_by_two(planes[0]), self._halves)
+        luma, chroma = self._halves if self._yuv.luma_first else self._halves[::-1]
+        return luma, [chroma.reshape(self._pairs)]
+
+
+def two_by_two(packed: Pixels) -> Pixels:
+    """
+    View (rows, columns / 2, 4) as (rows, columns, 2).
+
+    Each pixel has its luma and one of the two chroma samples.
+    """
+    return packed.reshape(packed.shape[0], packed.shape[1] * 2, 2)
+
+
+class Filters:
+    """How to resize planes to a picture."""
+
+    def __init__(self, source: Size, size: Size) -> None:
+        # Source samples per sample of the picture, across and down; 0 where that is no whole
+        # number.
+        self._ratios = [
+            0 if whole % part else whole // part for whole, part in zip(source, size, strict=True)
+        ]
+        self._enlarged = size[0] > source[0] or size[1] > source[1]
+        # At an odd ratio linear interpolation reads the one sample in the middle: the same
+        # picture, a third of the time.
+        odd = all(ratio % 2 for ratio in self._ratios)
+        self.luma: int = cv2.INTER_NEAREST_EXACT if odd else cv2.INTER_LINEAR
+
+    def chroma(self, horizontal: int, vertical: int) -> int:
+        """
+        Resize chroma; a luma sample has the colour of the chroma sample that it lies in.
+
+        The same holds for the picture's pixel, unless it lies between two samples. The rule is the
+        same for 4:4:4: a scene gives the same picture in every format.
+        """
+        between = any(
+            ratio and ratio % (2 * shared) == 0
+            for ratio, shared in zip(self._ratios, (horizontal, vertical), strict=True)
+        )
+        return int(cv2.INTER_LINEAR if self._enlarged or between else cv2.INTER_NEAREST_EXACT)
+
 
 # OpenCV converts this many columns at once (two vectors of 64 bytes, AVX-512; others have less),
 # and those that are left over one by one: at 360 columns nine tenths of the time.
@@ -469,3 +668,234 @@ class ToLuma:
             assert self._yuv is not None
             cv2.extractChannel(two_by_two(found[0]), 0 if self._yuv.luma_first else 1, dst=target)
         return target
+
+
+# By whether red comes first, and whether alpha follows.
+_CODES = {
+    (False, False): cv2.COLOR_BGR2YUV_I420,
+    (True, False): cv2.COLOR_RGB2YUV_I420,
+    (False, True): cv2.COLOR_BGRA2YUV_I420,
+    (True, True): cv2.COLOR_RGBA2YUV_I420,
+}
+
+
+def even(size: int) -> int:
+    """Return *size* without an odd last row or column, which NV12 can't have."""
+    return size & ~1
+
+
+class Nv12Writer:
+    """
+    Converts pictures of one size to BT.601 limited, into planes that the caller owns.
+
+    It converts as OpenCV does. Its scratch memory is allocated once.
+
+    :raises LayoutError: a size that NV12 can't have.
+    """
+
+    def __init__(self, width: int, height: int) -> None:
+        check_dimensions(pixel_format(NV12), width, height)
+        self._shapes = {
+            'picture': (height, width, 3),
+            'luma': (height, width),
+            'chroma': (height // 2, width // 2, 2),
+        }
+        self._height = height
+        self._planar = np.empty((height * 3 // 2, width), np.uint8)
+        half, quarter = (height // 2, width // 2), height * width // 4
+        flat = self._planar[height:].reshape(-1)
+        self._half_planes = [flat[:quarter].reshape(half), flat[quarter:][:quarter].reshape(half)]
+
+    def write(
+        self,
+        picture: NDArray[np.uint8],
+        luma: NDArray[np.uint8],
+        chroma: NDArray[np.uint8],
+        *,
+        rgb: bool = False,
+    ) -> None:
+        """
+        Write *picture* into *luma* and *chroma*, which may have any row stride.
+
+        *picture* is (height, width, 3): B G R, or with *rgb* R G B. It may have a fourth channel,
+        alpha, which is ignored: a transparent pixel keeps its colour.
+
+        :raises LayoutError: an array isn't ``uint8`` of the writer's size, or a plane is
+            read-only.
+        """
+        alpha = picture.shape[2:] == (4,)
+        shapes = self._shapes | {'picture': (*self._shapes['luma'], 4 if alpha else 3)}
+        for (name, shape), array in zip(shapes.items(), (picture, luma, chroma), strict=True):
+            # OpenCV answers a destination of the wrong shape with a new array, and the planes
+            # would keep the picture before.
+            if array.shape != shape or array.dtype != np.uint8:
+                raise LayoutError(
+                    f'{name} is {array.dtype} {array.shape}; this writer needs uint8 {shape}'
+                )
+            if array is not picture and not array.flags.writeable:
+                raise LayoutError(f'{name} is read-only; map the frame with write=True')
+        cv2.cvtColor(picture, _CODES[rgb, alpha], dst=self._planar)
+        np.copyto(luma, self._planar[: self._height])
+        cv2.merge(self._half_planes, dst=chroma)
+
+
+class ToNv12:
+    """
+    Makes NV12 of frames.
+
+    Luma and chroma keep their matrix and range; grey and R, G, B become BT.601 limited.
+
+    :param size: width and height to scale to; ``None``: the frame's. Both have to be even.
+    :raises FormatError: see :func:`check_readable`.
+    :raises LayoutError: a size that the format or NV12 can't have.
+    """
+
+    def __init__(
+        self,
+        fourcc: int,
+        width: int,
+        height: int,
+        colorimetry: Colorimetry,
+        *,
+        size: Size | None = None,
+    ) -> None:
+        fmt = check_readable(fourcc, colorimetry)
+        self._check = Checked(fmt, width, height)
+        self._size = size or (width, height)
+        check_dimensions(pixel_format(NV12), *self._size)
+        self.colorimetry = colorimetry if fmt.is_yuv else BT601_LIMITED
+        shapes = (self._size[1], self._size[0]), (self._size[1] // 2, self._size[0] // 2, 2)
+        self._shapes = shapes
+        self._way: _Nv12Way
+        if fmt.is_yuv:
+            self._way = _YuvToNv12(yuv_of(fmt), (width, height), self._size)
+        elif fmt.is_grey:
+            self._way = _GreyToNv12(fmt, (width, height), self._size, colorimetry.range)
+        else:
+            self._way = _RgbToNv12(fmt, (width, height), self._size, colorimetry)
+
+    def convert(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
+        """
+        Convert in one pass into *luma* and *chroma*, which may have any row stride.
+
+        *luma* is (height, width), *chroma* is (height / 2, width / 2, 2).
+
+        :raises LayoutError: planes have another size or type, or a target can't be written.
+        """
+        found = self._check(planes)
+        for name, target, shape in zip(
+            ('luma', 'chroma'), (luma, chroma), self._shapes, strict=True
+        ):
+            # OpenCV answers a destination of the wrong shape with a new array, and the planes
+            # would keep the picture before.
+            if target.shape != shape or target.dtype != np.uint8 or not target.flags.writeable:
+                kind = 'uint8' if target.flags.writeable else 'read-only'
+                raise LayoutError(
+                    f'{name} is {kind} {target.shape}; this conversion writes uint8 {shape}'
+                )
+        self._way.write(found, luma, chroma)
+
+
+class _Nv12Way:
+    """One way from planes to NV12."""
+
+    def write(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
+        """Fill both."""
+        raise NotImplementedError
+
+
+def _area(source: Size, size: Size) -> int:
+    return int(
+        cv2.INTER_AREA if size[0] <= source[0] and size[1] <= source[1] else cv2.INTER_LINEAR
+    )
+
+
+class _YuvToNv12(_Nv12Way):
+    """Scales Y'CbCr planes and brings chroma to NV12's resolution."""
+
+    def __init__(self, yuv: Yuv, source: Size, size: Size) -> None:
+        width, height = source
+        self._v_first = yuv.v_first
+        self._apart = Apart(yuv, width, height)
+        self._luma = Resized((height, width), size, _area(source, size), wide=yuv.wide)
+        samples, half = (
+            (width // yuv.horizontal, height // yuv.vertical),
+            (size[0] // 2, size[1] // 2),
+        )
+        self._pairs = not yuv.planar
+        # A pair of planes is resized more quickly than a plane of pairs.
+        self._direct = (
+            Resized((*samples[::-1], 2), half, cv2.INTER_NEAREST, wide=yuv.wide)
+            if self._pairs and samples == half
+            else None
+        )
+        if self._direct is not None:
+            self._order = [0, 1, 1, 0] if yuv.v_first else []
+            return
+        self._split = (
+            [np.empty(samples[::-1], np.uint16 if yuv.wide else np.uint8) for _ in range(2)]
+            if self._pairs
+            else []
+        )
+        self._chroma = [
+            Resized(samples[::-1], half, _area(samples, half), wide=yuv.wide) for _ in range(2)
+        ]
+
+    def write(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
+        own_luma, own_chroma = self._apart(planes)
+        self._luma(own_luma, luma)
+        if self._direct is not None:
+            if self._order:
+                cv2.mixChannels([self._direct(own_chroma[0])], [chroma], self._order)
+            else:
+                self._direct(own_chroma[0], chroma)
+            return
+        if self._pairs:
+            cv2.split(own_chroma[0], self._split)
+            own_chroma = self._split
+        halves = [resized(plane) for resized, plane in zip(self._chroma, own_chroma, strict=True)]
+        cv2.merge(halves[::-1] if self._v_first else halves, dst=chroma)
+
+
+class _GreyToNv12(_Nv12Way):
+    """Scales grey to luma; chroma is constant."""
+
+    def __init__(self, fmt: PixelFormat, source: Size, size: Size, span: Range) -> None:
+        self._resized = Resized(source[::-1], size, _area(source, size), wide=fmt.bits > 8)
+        self._table = limited_range_table() if span is Range.FULL else None
+
+    def write(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
+        if self._table is None:
+            self._resized(planes[0], luma)
+        else:
+            cv2.LUT(self._resized(planes[0]), self._table, dst=luma)
+        chroma[:] = 128
+
+
+class _RgbToNv12(_Nv12Way):
+    def __init__(
+        self, fmt: PixelFormat, source: Size, size: Size, colorimetry: Colorimetry
+    ) -> None:
+        components = fmt.components[0]
+        self._rgb = components[0] == 'R'
+        plain = (
+            components[0] in 'RB' and fmt.bits == 8 and rgb_range(fmt, colorimetry) is Range.FULL
+        )
+        # Nv12Writer takes B, G, R and R, G, B, with a fourth channel and without.
+        self._resized = (
+            Resized((*source[::-1], len(components)), size, _area(source, size)) if plain else None
+        )
+        self._picture = (
+            None
+            if plain
+            else ToPicture(fmt.code, *source, colorimetry, size=size, bgr=not self._rgb)
+        )
+        self._writer = Nv12Writer(*size)
+
+    def write(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
+        if self._resized is not None:
+            picture = self._resized(planes[0])
+        else:
+            assert self._picture is not None
+            picture = self._picture.convert(planes)
+        self._writer.write(picture, luma, chroma, rgb=self._rgb)

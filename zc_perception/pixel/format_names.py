@@ -20,17 +20,136 @@ V4L2's fourccs look like DRM's and aren't: V4L2 ``RG16`` is Bayer, DRM ``RG16`` 
 V4L2's own NV12, NM12, YUYV … are LINEAR by definition; its tiled fourccs map to the vendor's
 modifier where the headers describe one and the same layout, and are refused by name where they
 don't.
+
+A ``drm-format`` of GStreamer is a DRM fourcc and its modifier as one name, for example
+``NV12:0x0100000000000002``. Of each format there is exactly one string: all four characters of the
+fourcc, trailing blanks too (``'R8  '``), and all sixteen digits of the modifier, which is left out
+when it is LINEAR. The fourcc is DRM's, not GStreamer's name: ``AR24``, not ``BGRA``. GStreamer has
+no string for an implicit layout (modifier INVALID). Outside of caps, in announcements and
+parameters, it is written ``NV12:INVALID`` here, which GStreamer refuses, so that nobody takes it
+for another format.
+
+Source: GStreamer's *DMA buffers* design, ``gst_video_dma_drm_fourcc_to_string()``, and
+*video-info.c* for the default strides and offsets.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import IntEnum
+from fractions import Fraction
+import re
 from typing import NamedTuple
 
 from zc_perception.errors import FormatError, nearest
-from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, RGB_FULL
+from zc_perception.pixel.colorimetry import (
+    Colorimetry,
+    gstreamer_colorimetry,
+    Matrix,
+    Range,
+    RGB_FULL,
+)
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code, fourcc_name, pixel_format, PixelFormat
-from zc_perception.pixel.modifier import KnownModifier, LINEAR
+from zc_perception.pixel.layout import ImageLayout, PlaneLayout
+from zc_perception.pixel.modifier import check_modifier, INVALID, KnownModifier, LINEAR
+
+_IMPLICIT = 'INVALID'
+_FOURCC = re.compile('(?=.{4}$)[A-Z0-9]+ *', re.ASCII)
+_MODIFIER = re.compile('0x[0-9a-fA-F]{16}', re.ASCII)
+# GStreamer's names: some look like a fourcc, and people write them in its place.
+_DRM_NAMES = {f.name for f in FORMATS.values()}
+_GSTREAMER_NAMES = {f.gstreamer: f.name for f in FORMATS.values() if f.gstreamer}
+
+
+def drm_format_string(fourcc: int, modifier: int, *, implicit: bool = False) -> str:
+    """
+    Return the ``drm-format`` string: the bare fourcc for LINEAR, else with its modifier.
+
+    With a modifier it looks like ``NV12:0x0100000000000002``. The fourcc need not be one that this
+    package can use: lists of other formats are passed on as they are.
+
+    :param implicit: whether an INVALID modifier may be written, as ``NV12:INVALID``. Caps have no
+        such string.
+    :raises FormatError: a fourcc that isn't four capitals, digits and trailing blanks, a modifier
+        of more than 64 bits, or INVALID without *implicit*.
+    """
+    name = fourcc_name(fourcc)
+    if not 0 <= fourcc < 1 << 32 or not _FOURCC.fullmatch(name):
+        raise FormatError(
+            f"fourcc 0x{fourcc:08x} ('{name}') has no drm-format string: capitals, digits and "
+            'trailing blanks only'
+        )
+    _refuse_gstreamer_name(name, name)
+    if check_modifier(modifier) == LINEAR:
+        return name
+    if modifier == INVALID:
+        if implicit:
+            return f'{name}:{_IMPLICIT}'
+        raise FormatError(
+            f"'{name.strip()}' with an INVALID (implicit) modifier has no drm-format string: "
+            'ask the allocator first'
+        )
+    return f'{name}:0x{modifier:016x}'
+
+
+def parse_drm_format(text: str, *, implicit: bool = False) -> tuple[int, int]:
+    """
+    Return ``(fourcc, modifier)`` of a ``drm-format`` string.
+
+    The fourcc may be one that this package doesn't know.
+
+    :param implicit: whether ``NV12:INVALID`` is a format.
+    :raises FormatError: a GStreamer name (the DRM fourcc is suggested), a linear format with its
+        modifier written out, a modifier that isn't ``0x`` and 16 digits, or INVALID by its digits.
+    """
+    name, colon, value = text.partition(':')
+    fourcc = _parse_fourcc(name, text)
+    if not colon:
+        return fourcc, LINEAR
+    if implicit and value == _IMPLICIT:
+        return fourcc, INVALID
+    if not _MODIFIER.fullmatch(value):
+        raise FormatError(
+            f"drm-format '{text}': the modifier must be '0x' and 16 hexadecimal digits, as in "
+            "'NV12:0x0100000000000002'"
+        )
+    modifier = int(value, 16)
+    if modifier == LINEAR:
+        raise FormatError(
+            f"drm-format '{text}': LINEAR is not written out; the linear format is '{name}'"
+        )
+    if modifier == INVALID:
+        advice = f"write '{name}:{_IMPLICIT}'" if implicit else 'leave the format out of the list'
+        raise FormatError(
+            f"drm-format '{text}': the digits of INVALID (a layout that nobody names) are no "
+            f'modifier; {advice}'
+        )
+    return fourcc, modifier
+
+
+def _parse_fourcc(name: str, text: str) -> int:
+    _refuse_gstreamer_name(name, text)
+    if _FOURCC.fullmatch(name):
+        return fourcc_code(name)
+    padded = f'{name:<4}'
+    if len(name) < 4 and _FOURCC.fullmatch(padded):
+        raise FormatError(
+            f"drm-format '{text}': a fourcc has four characters; write '{padded}' with its "
+            'trailing blanks'
+        )
+    raise FormatError(
+        f"drm-format '{text}': '{name}' is no DRM fourcc, which is four capitals and digits"
+        + nearest(name, _DRM_NAMES)
+    )
+
+
+def _refuse_gstreamer_name(name: str, text: str) -> None:
+    if name in _GSTREAMER_NAMES and name not in _DRM_NAMES:
+        raise FormatError(
+            f"drm-format '{text}': '{name}' is GStreamer's name; the DRM fourcc is "
+            f"'{_GSTREAMER_NAMES[name]}'"
+        )
+
 
 DMA_DRM = 'DMA_DRM'
 _NV12, _NV15 = fourcc_code('NV12'), fourcc_code('NV15')
@@ -297,3 +416,109 @@ def from_nvbufsurface(value: int) -> tuple[int, Colorimetry]:
         f'NvBufSurface colour format {value} has no DRM fourcc here; known are '
         f'{min(NvBufSurfaceFormat)} .. {max(NvBufSurfaceFormat)}'
     )
+
+
+_TEN_BITS_PACKED = fourcc_code('NV15')
+_MOST_DENOMINATOR = 1001
+
+
+class BufferPlanes(NamedTuple):
+    """
+    One picture's memories, and its planes.
+
+    Offsets count from the beginning of the first memory; the memories follow each other.
+    """
+
+    sizes: tuple[int, ...]
+    offsets: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def buffer_planes(layout: ImageLayout) -> BufferPlanes:
+    """
+    Describe how a ``GstBuffer`` over a picture's buffers lies in memory.
+
+    Bytes behind the last plane of a buffer are left out.
+    """
+    sizes = [layout.buffer_size(index) for index in range(layout.num_buffers)]
+    begins = [sum(sizes[:index]) for index in range(len(sizes))]
+    return BufferPlanes(
+        tuple(sizes),
+        tuple(begins[plane.buffer] + plane.offset for plane in layout.planes),
+        tuple(plane.stride for plane in layout.planes),
+    )
+
+
+def default_layout(layout: ImageLayout) -> ImageLayout:
+    """
+    Return the layout that GStreamer assumes for the picture where nothing else is said.
+
+    All planes lie in one buffer, and each row is a multiple of 4 bytes.
+    """
+    planes, offset = [], 0
+    for plane in layout.format.planes:
+        stride = plane.row_bytes(layout.width)
+        if layout.fourcc != _TEN_BITS_PACKED:
+            stride = -(-stride // 4) * 4
+        size = stride * plane.rows(layout.height)
+        planes.append(PlaneLayout(0, offset, stride, size))
+        offset += size
+    return replace(layout, planes=tuple(planes))
+
+
+def is_default(layout: ImageLayout) -> bool:
+    """Tell whether GStreamer finds a linear picture's planes without being told."""
+    return buffer_planes(layout)[1:] == buffer_planes(default_layout(layout))[1:]
+
+
+def frame_caps(
+    layout: ImageLayout,
+    colorimetry: Colorimetry,
+    framerate: float = 0.0,
+    *,
+    dmabuf: bool,
+    drm: bool = False,
+) -> str:
+    """
+    Return caps of pictures.
+
+    They are ``video/x-raw`` where GStreamer has a name for the format, else caps with a
+    ``drm-format``.
+
+    :param framerate: 0: it varies, or nobody knows.
+    :param dmabuf: the memory is dma-bufs; only caps of dma-bufs can have a ``drm-format``.
+    :param drm: write the ``drm-format`` in any case.
+    :raises FormatError: GStreamer has no caps for these pictures.
+    """
+    name = DMA_DRM if drm else _format(layout, dmabuf)
+    described = f'format=(string){name}'
+    if name == DMA_DRM:
+        if not dmabuf or layout.modifier == INVALID:
+            why = 'no dma-buf' if not dmabuf else 'of a layout that nobody names'
+            raise FormatError(
+                f'{layout.describe()} is {why}, and needs caps with a drm-format in GStreamer; '
+                'choose a linear pixel_format that GStreamer has a name for, such as NV12'
+            )
+        described += f', drm-format=(string){drm_format_string(layout.fourcc, layout.modifier)}'
+    feature = '(memory:DMABuf)' if name == DMA_DRM else ''
+    rate = Fraction(framerate).limit_denominator(_MOST_DENOMINATOR)
+    return (
+        f'video/x-raw{feature}, {described}, width=(int){layout.width}, '
+        f'height=(int){layout.height}, '
+        f'framerate=(fraction){rate.numerator}/{rate.denominator}, '
+        f'colorimetry=(string){gstreamer_colorimetry(colorimetry)}'
+    )
+
+
+def _format(layout: ImageLayout, dmabuf: bool) -> str:
+    if layout.modifier == LINEAR:
+        try:
+            return gstreamer_name(layout.fourcc)
+        except FormatError:
+            if dmabuf:
+                return DMA_DRM
+            raise FormatError(
+                f"'{fourcc_name(layout.fourcc).strip()}' has no name in GStreamer; choose "
+                'another pixel_format, such as NV12'
+            ) from None
+    return gstreamer_format(layout.fourcc, layout.modifier)

@@ -13,7 +13,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Pictures as messages hold them: where their planes lie in the data, and their pixels."""
+"""
+Pictures as messages and recordings hold them: their encodings, planes and pixels.
+
+:data:`ENCODINGS` is the one table for topics and recordings; names are those of
+``sensor_msgs/image_encodings.hpp``.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +28,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.errors import FormatError
+from zc_perception.errors import FormatError, nearest
+from zc_perception.pixel.conversion import narrowed, Pixels
+from zc_perception.pixel.format_names import from_ros_encoding, ROS_FORMATS
 from zc_perception.pixel.fourcc import fourcc_code, pixel_format, PixelFormat
-from zc_perception.pixel.image_encodings import encoding_named
 from zc_perception.pixel.layout import (
     chained_layout,
     check_dimensions,
@@ -34,7 +40,66 @@ from zc_perception.pixel.layout import (
     sample_bytes,
     views,
 )
-from zc_perception.pixel.samples import narrowed, Pixels
+
+
+class Encoding(NamedTuple):
+    """
+    What the samples of an encoding are.
+
+    :param fourcc: their format; of Bayer grey, because each pixel has one sample.
+    :param demosaic: OpenCV's conversion of Bayer to B, G, R; ``None`` for all others.
+    """
+
+    fourcc: int
+    demosaic: int | None = None
+
+
+# ROS and GStreamer name a Bayer pattern by the first two pixels of the first two rows, OpenCV by
+# the second and third pixel of the second and third row.
+_BAYER = {
+    'rggb': cv2.COLOR_BayerBG2BGR,
+    'bggr': cv2.COLOR_BayerRG2BGR,
+    'gbrg': cv2.COLOR_BayerGR2BGR,
+    'grbg': cv2.COLOR_BayerGB2BGR,
+}
+# What users of cv_bridge mean by the types of OpenCV.
+_MEANT = {'8UC1': 'mono8', '8UC3': 'bgr8'}
+NATIVE = 'native'
+OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12', NATIVE)
+"""
+What plain subscribers may get. ``native``: the frame's own bytes, where an encoding means the
+same.
+"""
+DEPTHS = ('16UC1', '32FC1')
+"""What has distances and no brightness."""
+
+ENCODINGS: dict[str, Encoding] = (
+    {name: Encoding(fourcc) for name, fourcc in ROS_FORMATS.items()}
+    | {name: Encoding(from_ros_encoding(same)) for name, same in _MEANT.items()}
+    | {
+        f'bayer_{pattern}{bits}': Encoding(from_ros_encoding(f'mono{bits}'), code)
+        for bits in (8, 16)
+        for pattern, code in _BAYER.items()
+    }
+)
+"""What can be read, by name."""
+
+
+def encoding_named(name: str) -> Encoding:
+    """
+    Return the entry of *name*.
+
+    :raises FormatError: there is none. The message lists the names that exist.
+    """
+    found = ENCODINGS.get(name)
+    if found is None:
+        why = ', it has depths and no colours' if name in DEPTHS else nearest(name, ENCODINGS)
+        raise FormatError(
+            f"encoding '{name[:40]}' can't be read as a picture{why}; "
+            f'known are {", ".join(ENCODINGS)}'
+        )
+    return found
+
 
 _BGR = fourcc_code('RG24')
 # Codecs and image processors round heights up to one of these.

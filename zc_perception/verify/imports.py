@@ -38,7 +38,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zc_perception.npu.driver_events import traced
+from zc_perception.npu.kinds import traced
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.observe.timeline import KernelEvent, ran_at
 from zc_perception.verify.evidence.buffers import History, Snapshot

@@ -28,7 +28,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zc_perception.npu.driver_events import traced
+from zc_perception.npu.kinds import traced
 from zc_perception.observe.processes import as_root
 from zc_perception.observe.timeline import KernelEvent
 from zc_perception.verify.evidence.buffers import event_history, History, polled_history

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zc_perception.npu.driver_events import traced
+from zc_perception.npu.kinds import traced
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.evidence.buffers import Snapshot

@@ -37,7 +37,7 @@ import platform
 from typing import Any
 
 import zc_perception
-from zc_perception.npu.driver_events import traced
+from zc_perception.npu.kinds import traced
 from zc_perception.verify.evidence.kernel_events import FENCES
 from zc_perception.verify.imports import ImportFollowing
 from zc_perception.verify.invariants import attachments_are_recorded, Check, histories

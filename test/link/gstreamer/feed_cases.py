@@ -40,8 +40,7 @@ from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.gstreamer import feed as feed_module
-from zc_perception.link.gstreamer.feed import FrameFeed
-from zc_perception.link.gstreamer.h264 import AccessUnit, nal_types
+from zc_perception.link.gstreamer.feed import AccessUnit, FrameFeed, nal_types
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger

@@ -31,8 +31,7 @@ from waiting import until
 
 from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.protocol import RefusalCode
-from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.protocol import RefusalCode, Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.pool import BufferPool

@@ -37,8 +37,7 @@ from waiting import until
 
 from zc_perception.link.shared_memory import server as server_module
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.protocol import MessageType
-from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.protocol import MessageType, Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.pool import BufferPool
 

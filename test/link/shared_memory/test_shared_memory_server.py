@@ -36,8 +36,12 @@ from waiting import until
 
 from zc_perception.frame import Frame, Header
 from zc_perception.link.shared_memory import unix_socket, wire
-from zc_perception.link.shared_memory.protocol import MAX_DEPTH, MessageType, RefusalCode
-from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.protocol import (
+    MAX_DEPTH,
+    MessageType,
+    RefusalCode,
+    Requirements,
+)
 from zc_perception.link.shared_memory.server import Answer, SharedMemoryServer
 from zc_perception.link.shared_memory.unix_socket import Peer
 from zc_perception.memory.fence import EventFence, SyncFile

@@ -37,11 +37,15 @@ from zc_perception.link.shared_memory.protocol import (
     MessageType,
     ProtocolError,
     RefusalCode,
+    Requirements,
 )
-from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess
-from zc_perception.negotiation.constraints import BufferConstraints, Placement
-from zc_perception.negotiation.stand_in import options_text, parse_options
+from zc_perception.negotiation.constraints import (
+    BufferConstraints,
+    options_text,
+    parse_options,
+    Placement,
+)
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 

@@ -42,7 +42,7 @@ from wire_fuzz import Message, mutate, send_all
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import remote_slots, wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.requirements import ANYTHING
+from zc_perception.link.shared_memory.protocol import ANYTHING
 from zc_perception.link.shared_memory.unix_socket import Peer
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.heaps import SealedMemfd

@@ -54,8 +54,7 @@ from memory_link import (
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.protocol import MAX_PACKET
-from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.protocol import MAX_PACKET, Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.heaps import SealedMemfd

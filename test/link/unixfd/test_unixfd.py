@@ -36,7 +36,7 @@ from waiting import until
 
 from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory.unix_socket import Peer
-from zc_perception.link.unixfd.server import COPIED
+from zc_perception.link.unixfd import COPIED
 from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.layout import compute_layout
 
@@ -322,7 +322,7 @@ def test_half_a_command_waits_for_the_other_half(make_feed: MakeFeed) -> None:
 def test_other_users_are_turned_away(make_feed: MakeFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     feed = make_feed()
     stranger = Peer(1, os.geteuid() + 1, 1)
-    monkeypatch.setattr('zc_perception.link.unixfd.server.peer_of', lambda _: stranger)
+    monkeypatch.setattr('zc_perception.link.unixfd.peer_of', lambda _: stranger)
     reader = RawReader(feed.server.path)
     assert reader.command()[0] == -1
     assert feed.server.statistics().ended == {'not_allowed': 1}
@@ -343,6 +343,6 @@ def test_a_reader_without_a_slot_hears_the_end_and_the_log_says_why(make_feed: M
 
 def test_frames_reach_a_reader_in_any_of_our_layouts() -> None:
     """The tight layout of the other tests is GStreamer's own."""
-    from zc_perception.pixel.gstreamer_caps import is_default
+    from zc_perception.pixel.format_names import is_default
 
     assert is_default(NV12)

@@ -38,7 +38,7 @@ import numpy as np
 
 from zc_perception.frame import Frame, Header
 from zc_perception.link.bus import BUS, BusKey, BusPublisher, LinkQos
-from zc_perception.link.unixfd.server import UnixfdServer
+from zc_perception.link.unixfd import UnixfdServer
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger

@@ -43,7 +43,7 @@ from wire_spec import Image, Slot
 from wire_violations import FIRST_MESSAGES, lie, WRONG_BUFFERS, WRONG_FRAMES, WRONG_IMAGES
 
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.protocol import Requirements
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 PATIENCE_S = 60.0

@@ -45,7 +45,7 @@ import wire_spec as spec
 from wire_violations import INSTEAD, INSTEAD_OF_RELEASE
 
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.protocol import Requirements
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 # Takes another set of buffers each time, as its arguments say; prints what it is told.

@@ -37,8 +37,7 @@ from wire_violations import CHROMA, lie, LUMA, UNCLEAR_REFUSALS, WRONG_BUFFERS
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory.client import Greeting, SharedMemoryClient
-from zc_perception.link.shared_memory.protocol import RefusedError
-from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.protocol import RefusedError, Requirements
 from zc_perception.link.shared_memory.wire import Hello
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak', 'form')

@@ -28,8 +28,7 @@ import numpy as np
 from waiting import until
 
 from zc_perception.camera.v4l2.camera import V4l2Camera
-from zc_perception.camera.v4l2.controls import V4l2Controls
-from zc_perception.camera.v4l2.device import find_device, V4l2Device
+from zc_perception.camera.v4l2.device import find_device, V4l2Controls, V4l2Device
 from zc_perception.errors import (
     CameraBusyError,
     CameraChangedError,

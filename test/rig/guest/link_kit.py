@@ -41,7 +41,7 @@ from waiting import until
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.protocol import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile

@@ -26,8 +26,8 @@ import time
 from zc_perception.frame import Frame, Header
 from zc_perception.link.foreign_images import ForeignImages
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess
-from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers
 from zc_perception.memory.heaps import open_heap
+from zc_perception.memory.pool import ForeignBufferPool, HeldBuffers
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import compute_layout

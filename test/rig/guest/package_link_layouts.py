@@ -31,7 +31,7 @@ from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.bus import BusPublisher, BusSubscription, InProcessBus, LinkQos
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.protocol import Requirements
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 

@@ -45,8 +45,8 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.accelerator import AxlAccelerator
+from zc_perception.npu.axl.checks import Importable, probe_shipped_attach
 from zc_perception.npu.axl.device import AxlDevice, AxlError, AxlGoneError
-from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.npu.metis_card import choose_card, find_cards
 from zc_perception.npu.scheduler import InFlight, Scheduler

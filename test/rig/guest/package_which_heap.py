@@ -36,8 +36,8 @@ from zc_perception.doctor.needs import needs_of, pool_need
 from zc_perception.machine.system import System
 from zc_perception.memory.heaps import open_heap, working_heaps
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.constraints import parse_stand_ins
 from zc_perception.negotiation.session import Verdict
-from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.npu.axl.device import AxlError
 from zc_perception.npu.metis_card import read_iommu
 from zc_perception.pixel.fourcc import NV12

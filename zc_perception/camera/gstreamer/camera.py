@@ -31,7 +31,7 @@ any sink): a camera that was unplugged may come back under another number. Name 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 import time
 from typing import Any, ClassVar, TYPE_CHECKING
@@ -45,13 +45,16 @@ from zc_perception.camera.camera import (
 )
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.gstreamer.abi import load_gstreamer
-from zc_perception.camera.gstreamer.buffers import copy_frame, frame_layout, RESERVE, SharedFrames
 from zc_perception.camera.gstreamer.image import (
     accepted_formats,
+    copy_frame,
+    frame_layout,
     FrameReader,
     offered_caps,
     read_format,
     READABLE_FORMATS,
+    RESERVE,
+    SharedFrames,
 )
 from zc_perception.camera.gstreamer.pipeline import (
     check_description,
@@ -69,13 +72,30 @@ from zc_perception.errors import (
     ConfigError,
     FormatError,
     LayoutError,
+    ZcError,
 )
 from zc_perception.frame import Frame, Header
-from zc_perception.machine.checks import Check, Finding, Needs, NodeNeed, skip
+from zc_perception.machine.checks import (
+    Check,
+    fail,
+    Finding,
+    Need,
+    Needs,
+    NodeNeed,
+    ok,
+    skip,
+    told,
+)
+from zc_perception.machine.system import System
 from zc_perception.memory.dmabuf import CpuAccess, pending_fence
-from zc_perception.memory.foreign_pool import ForeignBufferPool, own_descriptors
 from zc_perception.memory.heaps import OfferedHeaps
-from zc_perception.memory.pool import BufferPool, close_buffers, Slot
+from zc_perception.memory.pool import (
+    BufferPool,
+    close_buffers,
+    ForeignBufferPool,
+    own_descriptors,
+    Slot,
+)
 from zc_perception.negotiation.constraints import (
     BufferConstraints,
     Format,
@@ -88,6 +108,7 @@ from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 
 if TYPE_CHECKING:
+    from zc_perception.camera.gstreamer.abi import GStreamer
     from zc_perception.machine.system import System
 
 COPY_REASON = 'gstreamer_copy'
@@ -126,17 +147,17 @@ class GStreamerCamera(Camera):
         Check(
             'gstreamer.library',
             'GStreamer, and its version',
-            'zc_perception.camera.gstreamer.checks:gstreamer_library',
+            'zc_perception.camera.gstreamer.camera:gstreamer_library',
         ),
         Check(
             'gstreamer.elements',
             'the elements that matter',
-            'zc_perception.camera.gstreamer.checks:gstreamer_elements',
+            'zc_perception.camera.gstreamer.camera:gstreamer_elements',
         ),
         Check(
             'gstreamer.pipeline',
             "whether the parameter file's pipelines can be made",
-            'zc_perception.camera.gstreamer.checks:gstreamer_pipelines',
+            'zc_perception.camera.gstreamer.camera:gstreamer_pipelines',
         ),
     )
     MEMORY = "the pipeline's buffers"
@@ -602,3 +623,156 @@ class GStreamerCamera(Camera):
             self._shared.held.end_close()
         if self._heaps is not None:
             self._heaps.close()
+
+
+_JETPACK = 'it comes with JetPack (nvidia-l4t-gstreamer), and a container needs it mounted'
+
+
+#: What each is for, and where it comes from.
+PURPOSES = {
+    'appsink': (
+        'the end of every pipeline, which gives frames to this package',
+        'apt install gstreamer1.0-plugins-base',
+    ),
+    'v4l2src': ('V4L2 cameras in pipelines', 'apt install gstreamer1.0-plugins-good'),
+    'nvarguscamerasrc': ("the Argus camera (ZED X through Jetson's ISP)", _JETPACK),
+    'nvv4l2camerasrc': ('V4L2 cameras into NVMM memory', _JETPACK),
+    'nvvidconv': ('conversions in NVMM memory', _JETPACK),
+    'libcamerasrc': ('libcamera in pipelines', 'apt install gstreamer1.0-libcamera'),
+}
+
+
+# What cannot be done without.
+_OF_CAMERA = {'gstreamer': ('appsink',), 'argus': ('appsink', 'nvarguscamerasrc')}
+
+
+def _pipeline_need(needs: Needs) -> Need:
+    return needs.camera('gstreamer', 'argus')
+
+
+def gstreamer_library(system: System, needs: Needs) -> Iterator[Finding]:
+    """Check that GStreamer loads."""
+    if _pipeline_need(needs) is Need.UNUSED:
+        yield skip('no camera in the parameter file uses a GStreamer pipeline')
+        return
+    answer = system.ask(describe_gstreamer, *PURPOSES)
+    if 'error' in answer:
+        yield told(
+            _pipeline_need(needs).missing_extra, answer['error']
+        )  # as the camera itself says it, with the packages to install
+    else:
+        yield ok(f'GStreamer {answer["version"]}', version=answer['version'])
+
+
+def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
+    """Report one line for each element."""
+    if _pipeline_need(needs) is Need.UNUSED:
+        yield skip('no camera in the parameter file uses a GStreamer pipeline')
+        return
+    answer = system.ask(describe_gstreamer, *PURPOSES)
+    if 'error' in answer:
+        yield skip('GStreamer can not be loaded; see gstreamer.library')
+        return
+    wanted = {name for camera in needs.cameras for name in _OF_CAMERA.get(camera.kind, ())}
+    if all(camera['pipeline'].strip() for camera in needs.cameras if camera.kind == 'argus'):
+        wanted.discard('nvarguscamerasrc')  # a pipeline brings its own source
+    pipelines = [camera['pipeline'] for camera in needs.cameras if camera.kind in _OF_CAMERA]
+    wanted |= {
+        part.split()[0] for pipeline in pipelines for part in pipeline.split('!') if part.split()
+    }
+    for name, (purpose, advice) in PURPOSES.items():
+        found: dict[str, Any] = answer['elements'].get(name, {'there': False})
+        need = Need.REQUIRED if name in wanted else Need.UNUSED if needs.known else Need.POSSIBLE
+        figures = {'there': found['there']}
+        if not found['there']:
+            step = advice if need is Need.REQUIRED else ''
+            yield Finding(
+                need.missing_extra,
+                f'element {name} is missing; it is for: {purpose}',
+                step,
+                name,
+                figures,
+            )
+        elif 'error' in found:
+            yield Finding(need.missing, f'{name}: {found["error"]}', advice, name, figures)
+        else:
+            yield ok(f'{name}, for: {purpose}', name, **figures)
+
+
+def gstreamer_pipelines(system: System, needs: Needs) -> Iterator[Finding]:
+    """Make each pipeline of the parameter file, and throw it away."""
+    cameras = [camera for camera in needs.cameras if camera.kind in _OF_CAMERA]
+    if not cameras:
+        yield skip('no camera in the parameter file uses a GStreamer pipeline')
+    for camera in cameras:
+        if not camera['pipeline'].strip():
+            if camera.kind == 'argus':
+                yield skip(
+                    (
+                        f'argus makes its own pipeline for sensor {camera["sensor_id"]}; see '
+                        'gstreamer.elements'
+                    ),
+                    camera.node,
+                )
+            else:
+                advice = (
+                    "set parameter pipeline, for example to 'v4l2src device=/dev/video0 "
+                    "io-mode=dmabuf'"
+                )
+                yield fail('camera gstreamer has an empty pipeline', advice, camera.node)
+            continue
+        answer = system.ask(try_pipeline, camera['pipeline'])
+        if 'error' in answer:
+            advice = (
+                'compare the names of elements and properties with gst-inspect-1.0 '
+                'ELEMENT, and see gstreamer.elements'
+            )
+            yield fail(
+                f'GStreamer can not make the pipeline: {answer["error"]}', advice, camera.node
+            )
+        else:
+            yield ok('GStreamer can make the pipeline', camera.node)
+
+
+def _element(gst: GStreamer, name: str) -> dict[str, Any]:
+    if not gst.has_element(name):
+        return {'there': False}
+    made = gst.gst_element_factory_make(name.encode(), None)
+    if not made:
+        return {
+            'there': True,
+            'error': (
+                'the registry has it, but it could not be made: a library of its plugin is missing'
+            ),
+        }
+    gst.gst_object_unref(gst.gst_object_ref_sink(made))
+    return {'there': True}
+
+
+def describe_gstreamer(*elements: str) -> dict[str, Any]:
+    """Return the version, and whether each element can be made; or why there is no GStreamer."""
+    from zc_perception.camera.gstreamer.abi import load_gstreamer
+
+    try:
+        gst = load_gstreamer()
+    except ZcError as error:
+        return {'error': str(error)}
+    return {
+        'version': '.'.join(map(str, gst.version)),
+        'elements': {name: _element(gst, name) for name in elements},
+    }
+
+
+def try_pipeline(description: str) -> dict[str, Any]:
+    """
+    Tell whether a pipeline can be made of *description*, as the gstreamer camera does.
+
+    No device is opened.
+    """
+    from zc_perception.camera.gstreamer.pipeline import check_description
+
+    try:
+        check_description(description)
+    except ZcError as error:
+        return {'error': str(error)}
+    return {}

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 import contextlib
 from dataclasses import replace
 import importlib
+import io
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,23 +37,33 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.black_box import VIDEO
-from zc_perception.camera.mcap_file import read_contents, SUFFIX
-from zc_perception.camera.recorded_image import recorded_format, tight_layout
-from zc_perception.camera.recording_folder import METADATA, parts_in
+from zc_perception.camera.mcap_file import (
+    Contents,
+    describe,
+    describe_alone,
+    LIBRARY,
+    METADATA,
+    parts_in,
+    read_contents,
+    read_parts,
+    recorded_format,
+    SUFFIX,
+    tight_layout,
+)
+from zc_perception.camera.recording import VIDEO
 from zc_perception.camera.replay.pictures import decode_picture
-from zc_perception.camera.replay.place import BAG_MAGIC, ZSTD
 from zc_perception.camera.replay.source import (
+    BAG_MAGIC,
     DEFAULT_FRAMERATE,
     FrameSource,
     Moment,
     PlaneWriter,
     RATE_FROM,
     rate_of,
+    RecordedStamps,
+    ZSTD,
 )
-from zc_perception.camera.replay.stamps import RecordedStamps
-from zc_perception.camera.replay.unfinished import is_unfinished, RecordedPath
-from zc_perception.camera.replay.video_topic import DEFINITION, TopicDecoder
+from zc_perception.camera.replay.video import PictureWriter, pyav, said_by, UPRIGHT
 from zc_perception.errors import (
     ConfigError,
     FormatError,
@@ -63,11 +74,171 @@ from zc_perception.errors import (
 )
 from zc_perception.frame import Header
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
+from zc_perception.pixel.conversion import even
 from zc_perception.pixel.fourcc import fourcc_name, pixel_format
-from zc_perception.pixel.image_encodings import DEPTHS, ENCODINGS
 from zc_perception.pixel.layout import views
-from zc_perception.pixel.nv12 import even
-from zc_perception.pixel.raw_picture import layout_of, RawPicture
+from zc_perception.pixel.raw_picture import DEPTHS, ENCODINGS, layout_of, RawPicture
+
+
+class _Finished(io.RawIOBase):
+    """A file's whole part, with its end behind it."""
+
+    def __init__(self, path: Path, contents: Contents) -> None:
+        self._file = open(path, 'rb', buffering=0)  # noqa: SIM115 - closed by close()
+        self._whole = contents.end
+        self._tail = contents.tail(describe_alone(path.name, contents))
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = (0, self._at, self._whole + len(self._tail))[whence]
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast('B')
+        if self._at < self._whole:
+            self._file.seek(self._at)
+            count = self._file.readinto(view[: self._whole - self._at])
+        else:
+            begin = self._at - self._whole
+            rest = self._tail[begin:][: len(view)]
+            count = len(rest)
+            view[:count] = rest
+        self._at += count
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def is_unfinished(path: Path) -> bool:
+    """Tell whether it is an MCAP file of ours without its end."""
+    try:
+        contents = read_contents(path)
+    except (RecordingError, OSError):  # whoever opens it says so
+        return False
+    return not contents.finished and contents.library == LIBRARY
+
+
+class RecordedPath(type(Path())):  # type: ignore[misc]
+    """
+    A path by which rosbags reads unfinished recordings of ours.
+
+    These are files without their end, and folders whose ``metadata.yaml`` doesn't list all files.
+    """
+
+    def open(self, mode: str = 'r', *args: Any, **options: Any) -> Any:  # noqa: A003
+        if self.suffix == SUFFIX and mode == 'rb' and is_unfinished(self):
+            return io.BufferedReader(_Finished(self, read_contents(self)))
+        return super().open(mode, *args, **options)
+
+    def exists(self, *args: Any, **options: Any) -> bool:
+        return super().exists(*args, **options) or (
+            self.name == METADATA and bool(parts_in(self.parent))
+        )
+
+    def read_text(self, *args: Any, **options: Any) -> str:
+        if self.name != METADATA:
+            return str(super().read_text(*args, **options))
+        there = super().read_text(*args, **options) if super().exists() else ''
+        parts, _ = read_parts(Path(self.parent))
+        ours = parts and all(contents.library == LIBRARY for _, contents in parts)
+        return describe(parts) if ours or not there else str(there)
+
+
+DEFINITION = """\
+builtin_interfaces/Time timestamp
+string frame_id
+uint8[] data
+string format
+"""
+"""The definition of such a message, whose package need not be installed."""
+_CODECS = {'h264': 'h264', 'h265': 'hevc', 'vp9': 'vp9', 'av1': 'libdav1d'}
+
+
+class TopicDecoder:
+    """
+    Decodes the messages (``foxglove_msgs/msg/CompressedVideo``) of one topic in their order.
+
+    Each message is one picture. It needs the pictures before it, back to a key frame, and no later
+    one.
+
+    :raises ConfigError: PyAV is missing or too old.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._av = pyav(name)
+        self._name = name
+        self._codec: Any = None
+        self._format = ''
+        self._writer: PictureWriter | None = None
+        self._colours: Colorimetry | None = None
+
+    def restart(self) -> None:
+        """Note that the next picture is the recording's first."""
+        self._codec = None
+
+    def decode(self, form: str, data: NDArray[Any]) -> Any:
+        """
+        Return a message's picture, a frame of PyAV.
+
+        :raises FormatError: it is damaged, or what it refers to did not come.
+        :raises RecordingError: its time can't be known, since later pictures come before it.
+        """
+        if form not in _CODECS:
+            raise FormatError(f"format '{form[:60]}' is none of {', '.join(_CODECS)}")
+        if self._codec is None or form != self._format:
+            self._format, self._codec = form, self._av.CodecContext.create(_CODECS[form], 'r')
+            # One picture in, one out; damage is said, as in video.py.
+            self._codec.thread_type = 'SLICE'
+            detect = {'err_detect': 'explode'} if form == 'h265' else {}
+            self._codec.options = {'flags': 'low_delay', **detect}
+        frames: list[Any] = []
+        with contextlib.suppress(self._av.error.FFmpegError):
+            frames = self._codec.decode(self._av.Packet(data.tobytes()))
+        if self._codec.has_b_frames:
+            raise RecordingError(
+                f"recording '{self._name}' has B-frames, which belong to another message's time; "
+                'record it from an encoder without them (max_b_frames: 0)'
+            )
+        if not frames or frames[-1].is_corrupt:
+            raise FormatError('its picture is damaged, or no key frame came before')
+        return frames[-1]
+
+    def begin(self, frame: Any, size: tuple[int, int]) -> Colorimetry:
+        """
+        Return what frames of *size* say of their colours, made of pictures such as this one.
+
+        :raises FormatError: its colours have no conversion.
+        """
+        self._writer = PictureWriter(*size, UPRIGHT, self._av.video.reformatter.VideoReformatter())
+        self._colours = self._writer.colorimetry(frame, said_by(frame, self._codec))
+        return self._writer.written(self._colours)
+
+    def write(self, frame: Any, planes: Sequence[NDArray[Any]]) -> None:
+        """
+        Write a picture's pixels.
+
+        :raises RecordingError: its colours are others than the first one's.
+        """
+        assert self._writer is not None and self._colours is not None
+        try:
+            colours = self._writer.colorimetry(frame, said_by(frame, self._codec))
+        except FormatError as error:
+            raise RecordingError(f"recording '{self._name}' changes: {error}") from error
+        if colours != self._colours:
+            raise RecordingError(
+                f"recording '{self._name}' changes its colours; play its parts one by one"
+            )
+        self._writer.write(frame, colours, planes)
+
 
 _NANOSECONDS = 1_000_000_000
 

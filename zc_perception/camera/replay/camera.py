@@ -19,23 +19,85 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import json
+from pathlib import Path
 import time
 from typing import Any, TYPE_CHECKING
 
 from numpy.typing import NDArray
 
 from zc_perception.camera.camera import DrawnCamera
-from zc_perception.camera.replay.place import recording_path
-from zc_perception.camera.replay.source import FrameSource, Moment, STAMPS
-from zc_perception.errors import ConfigError, RecordingError
+from zc_perception.camera.replay.source import (
+    FrameSource,
+    Moment,
+    recording_path,
+    refuse_foreign,
+    STAMPS,
+)
+from zc_perception.errors import ConfigError, RecordingError, ZcError
 from zc_perception.frame import Header
-from zc_perception.machine.checks import Finding, Needs, NodeNeed
+from zc_perception.local_path import local_path
+from zc_perception.machine.asking import NoAnswerError
+from zc_perception.machine.checks import fail, Finding, Needs, NodeNeed, ok, warn
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.fourcc import pixel_format
 from zc_perception.pixel.layout import check_dimensions
 
 if TYPE_CHECKING:
     from zc_perception.machine.system import System
+
+_RAW = ('.nv12', '.yuv')
+
+
+def open_source(
+    path: str, *, width: int = 0, height: int = 0, framerate: float = 0.0, topic: str = ''
+) -> FrameSource:
+    """
+    Return the source of *path*.
+
+    A folder is a recording of zc_record or rosbag2, or a folder of pictures; ``.mcap`` and
+    ``.db3`` are recordings too, a single picture is a recording of one frame; anything else is a
+    video.
+
+    :param path: as :func:`recording_path` returns it.
+    :param width: of the frames; 0 for the recording's own.
+    :param height: likewise.
+    :param framerate: for recordings without a rate of their own: pictures, and videos without a
+        plausible one.
+    :param topic: which topic of a rosbag2 recording.
+    :raises ConfigError: it can't be used.
+    :raises LayoutError: an odd width or height.
+    """
+    # Files' readers: no other kind of camera needs them.
+    from zc_perception.camera.replay.bag import BagSource, is_bag
+    from zc_perception.camera.replay.pictures import ImageSource, PICTURES
+    from zc_perception.camera.replay.video import VideoSource
+
+    path = recording_path(path)
+    place = Path(path)
+    suffix = place.suffix.lower()
+    if place.is_file():
+        if suffix in _RAW:
+            raise ConfigError(
+                f"raw file '{path}' says neither size nor format; put it into a container: ffmpeg "
+                '-f rawvideo -pix_fmt nv12 -video_size WIDTHxHEIGHT -framerate 30 -i IN -c '
+                'copy OUT.nut'
+            )
+        refuse_foreign(place)
+    try:
+        bag = is_bag(place)
+    except OSError as error:
+        raise ConfigError(f"'{path}' can't be read: {error.strerror}") from error
+    if topic and not bag:
+        raise ConfigError(
+            f"parameter 'replay_topic' is '{topic}', but '{path}' is no rosbag2 recording; "
+            'leave it empty'
+        )
+    if bag:
+        return BagSource(path, topic, width, height)
+    if place.is_dir() or suffix in PICTURES:
+        return ImageSource(path, width, height, framerate)
+    return VideoSource(path, width, height, framerate)
 
 
 class ReplayCamera(DrawnCamera):
@@ -76,10 +138,6 @@ class ReplayCamera(DrawnCamera):
     reason = 'decode'
 
     def __init__(self, parameters: Mapping[str, Any], *, frame_id: str, **base: Any) -> None:
-        from zc_perception.camera.replay.opening import (
-            open_source,  # files' readers: no other kind needs them
-        )
-
         video: str = parameters['video']
         framerate: float = parameters['framerate']
         self._rate: float = parameters['replay_rate']
@@ -129,9 +187,37 @@ class ReplayCamera(DrawnCamera):
 
     @classmethod
     def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
-        from zc_perception.camera.replay.checks import recording as looked_at
-
-        return looked_at(system, camera)
+        if not camera['video']:
+            advice = (
+                'set it in the parameter file, or when the node starts (-p '
+                f'{camera.node.rsplit("/", 1)[-1]}:video:=PATH)'
+            )
+            return warn(
+                "camera replay has no recording: parameter 'video' is empty", advice, camera.node
+            )
+        path = camera['video']
+        with contextlib.suppress(ConfigError):  # what is wrong with it is what opening it says
+            path = local_path(path, 'video')
+        asked = {
+            'video': str(system.root / path.lstrip('/')) if path.startswith('/') else path,
+            **{name: camera[name] for name in ('width', 'height', 'framerate')},
+            'topic': camera['replay_topic'],
+        }
+        try:
+            answer = system.ask(try_recording, json.dumps(asked))
+        except NoAnswerError as error:
+            answer = {'error': str(error)}
+        if 'error' in answer:
+            return fail(
+                answer['error'],
+                'give video the path of a recording that can be played',
+                camera.node,
+            )
+        return ok(
+            f'{camera["video"]} can be played, {answer["width"]}x{answer["height"]}',
+            camera.node,
+            **answer,
+        )
 
     @classmethod
     def keeps_all(cls, values: Mapping[str, Any]) -> bool:
@@ -266,3 +352,18 @@ class ReplayCamera(DrawnCamera):
     def close(self) -> None:
         super().close()
         self._source.close()
+
+
+def try_recording(text: str) -> dict[str, Any]:
+    """
+    Tell whether a recording can be played: open it as the capture node does, and close it.
+
+    :param text: JSON: ``video`` and the options of :func:`open_source`.
+    """
+    wanted = json.loads(text)
+    try:
+        source = open_source(wanted.pop('video'), **wanted)
+    except ZcError as error:
+        return {'error': str(error)}
+    with contextlib.closing(source):
+        return {'width': source.width, 'height': source.height}

@@ -16,9 +16,11 @@
 """
 What the replay camera plays.
 
-:class:`FrameSource` is what each kind of recording has to do, :class:`PlaneWriter` makes NV12
-    planes of its pictures. Every conversion that replay makes is there: each is one pass, scaled
-    where it has to be. Bayer takes one more.
+:func:`recording_path` says where a recording is, :func:`refuse_foreign` knows files that are none
+by their first bytes. :class:`FrameSource` is what each kind of recording has to do,
+:class:`PlaneWriter` makes NV12 planes of its pictures: each conversion is one pass, scaled where
+it has to be (Bayer takes one more). :class:`RecordedStamps` replaces stamps that say nothing: of
+cameras without a clock, which are 0 or never change.
 """
 
 from __future__ import annotations
@@ -26,19 +28,183 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+import os
+from pathlib import Path
+import re
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.replay.stamps import RecordedStamps
+from zc_perception.camera.mcap_file import MAGIC, METADATA, SUFFIX
+from zc_perception.errors import ConfigError
 from zc_perception.frame import Header
+from zc_perception.local_path import local_path
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+from zc_perception.pixel.conversion import cut_to, even, Planes, ToNv12
 from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import check_dimensions, ImageLayout
-from zc_perception.pixel.nv12 import even, ToNv12
 from zc_perception.pixel.raw_picture import PictureReader, RawPicture
-from zc_perception.pixel.samples import cut_to, Planes
+
+ZSTD = b'\x28\xb5\x2f\xfd'
+_URL = re.compile(r'(?!file:)[a-z][a-z0-9+.-]*://', re.IGNORECASE)
+_SECRET = re.compile(r'(?<=://)[^/@]*@')
+
+
+def recording_path(video: str) -> str:
+    """
+    Return the path that parameter ``video`` means.
+
+    :raises ConfigError: no path, the URL of a stream, nothing is there, or something for which one
+        could wait for ever: a pipe, a device.
+    """
+    if not video:
+        raise ConfigError(
+            "parameter 'video' is empty; set it to the path of a video file or another recording "
+            "(camera is 'replay')"
+        )
+    if _URL.match(video) and not os.path.exists(video):
+        raise ConfigError(
+            f"parameter 'video' is '{_SECRET.sub('', video)}'; "
+            'camera replay plays what a path or a file:// URL names; '
+            "for a stream set 'camera' to gstreamer and 'pipeline' to "
+            "'uridecodebin uri=URL ! videoconvert'"
+        )
+    path = local_path(video, 'video')
+    if not os.path.exists(path):
+        raise ConfigError(
+            f"video '{path}' does not exist; set parameter 'video' to the path of a video file "
+            'or another recording'
+        )
+    if not os.path.isfile(path) and not os.path.isdir(path):
+        raise ConfigError(
+            f"video '{path}' is neither a file nor a folder; "
+            "set parameter 'video' to the path of a recording"
+        )
+    return path
+
+
+_COMPRESSED = {
+    'zstd': ZSTD,
+    'gzip': b'\x1f\x8b\x08',
+    'xz': b'\xfd7zXZ\0',
+    'bzip2': b'BZh',
+    'lz4': b'\x04\x22\x4d\x18',
+}
+_FOREIGN = (
+    *(
+        (f'compressed by {tool}', magic, f"run {tool} -dc 'PATH' > 'TARGET' and play 'TARGET'")
+        for tool, magic in _COMPRESSED.items()
+    ),
+    (
+        'a bag of ROS 1',
+        b'#ROSBAG V',
+        "run rosbags-convert --src 'PATH' --dst 'TARGET' (pip install rosbags) and play 'TARGET'",
+    ),
+    ('a zip archive', b'PK\x03\x04', "run unzip 'PATH' and play what was in it"),
+    ('a tar archive', b'ustar', "run tar -xf 'PATH' and play what was in it"),
+    (
+        'only a pointer of Git LFS',
+        b'version https://git-lfs.github.com/spec/',
+        'run git lfs pull in its repository, then play it again',
+    ),
+)
+"""What a file is, how it begins, and the step to the recording in it; PATH and TARGET are the
+file's path, with and without suffix."""
+_TAR_AT = 257
+BAG_MAGIC = {SUFFIX: MAGIC, '.db3': b'SQLite format 3\0'}
+"""How the storage files of rosbag2 begin. rosbags tells them by these suffixes, in lower case."""
+
+
+def refuse_foreign(path: Path) -> None:
+    """
+    Refuse a file whose first bytes say that it is no recording, or not what its name says.
+
+    :raises ConfigError: says what it is, and how to get the recording.
+    """
+    try:
+        with path.open('rb') as file:
+            head = file.read(512)
+    except OSError as error:
+        raise ConfigError(f"'{path}' can't be read: {error.strerror}") from error
+    if not head:
+        raise ConfigError(
+            f"'{path}' is empty (0 bytes): nothing was recorded, or the copy broke off; "
+            'play another file'
+        )
+    for name, magic, how in _FOREIGN:
+        if head.startswith(magic, _TAR_AT if magic == b'ustar' else 0):
+            step = how.replace('PATH', str(path)).replace('TARGET', str(path.with_suffix('')))
+            if magic == ZSTD and (path.parent / METADATA).is_file():
+                step = f"play its folder '{path.parent}', or {step}"
+            raise ConfigError(f"'{path}' is {name}, which can't be played; {step}")
+    for suffix, magic in BAG_MAGIC.items():
+        if head.startswith(magic) and path.suffix != suffix:
+            raise ConfigError(
+                f"'{path}' has the content of {suffix} files; rename it to '{path.stem}{suffix}'"
+            )
+    wanted = BAG_MAGIC.get(path.suffix.lower(), b'')
+    if not head.startswith(wanted):
+        raise ConfigError(
+            f"'{path}' is no {path.suffix} file, for it begins with {head[: len(wanted)]!r}; "
+            'play another file'
+        )
+
+
+class RecordedStamps:
+    """
+    What a recording's frames are stamped with, in their order.
+
+    A stamp of 0, and one that is the same as that of the frame before, says nothing. Such a frame
+    gets the last good stamp plus the time since then by the recorder's clock; if there was none
+    yet, the recorder's time. All others stay as they are: what else was recorded refers to them.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._replaced = False
+        self._went_back = False
+        self.restart()
+
+    def restart(self) -> None:
+        """Note that the recording begins again."""
+        self._before: int | None = None
+        self._good: tuple[int, int] | None = None
+        self._given: int | None = None
+
+    def stamp(self, recorded: int, at_ns: int) -> int:
+        """
+        Return the stamp of the next frame.
+
+        :param recorded: its own stamp.
+        :param at_ns: when the recorder got it.
+        """
+        before, self._before = self._before, recorded
+        if recorded > 0 and recorded != before:
+            self._good = recorded, at_ns
+            self._went_back |= self._given is not None and recorded < self._given
+            given = recorded
+        else:
+            self._replaced = True
+            base, since_ns = self._good or (at_ns, at_ns)
+            given = base + at_ns - since_ns
+            if self._given is not None:
+                given = max(given, self._given + 1)
+        self._given = given
+        return given
+
+    def notice(self) -> str:
+        """Return what the user should know of the stamps up to now; empty for nothing."""
+        found = []
+        if self._replaced:
+            found.append(
+                'has stamps that are 0 or repeat: '
+                'these frames are stamped by the times of recording'
+            )
+        if self._went_back:
+            found.append('has stamps that go back: they stay as they are')
+        return f"'{self._name}' {' and '.join(found)}" if found else ''
+
 
 DEFAULT_FRAMERATE = 30.0
 RATE_FROM = 64
@@ -180,9 +346,7 @@ class PlaneWriter:
         """
         Write planes of any readable format.
 
-        An odd last row or column is cut off, other sizes are scaled. If luma and chroma become
-        NV12 they keep their matrix and range; everything else becomes BT.601 limited.
-
+        An odd last row or column is cut off, other sizes are scaled.
         What becomes NV12 of luma and chroma keeps its matrix and range, everything else becomes
         BT.601 limited.
 

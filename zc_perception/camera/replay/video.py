@@ -13,21 +13,741 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Video files. PyAV decodes them."""
+"""
+Video files. PyAV (extra ``video``) decodes them; planes are read where the decoder left them.
+
+In this order: opening a file, or saying what it is instead; what a stream says of its pictures, in
+FFmpeg's names (what their numbers mean, how they are turned); decoded frames as NV12; the frames
+of a file in their order; the source.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from bisect import insort
+import codecs
+from collections.abc import Generator, Iterator, Sequence
+import importlib
+import os
+import re
+from typing import Any, NamedTuple
 
+import cv2
+import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment
-from zc_perception.camera.replay.video_file import VideoFile
-from zc_perception.camera.replay.video_picture import PictureWriter
-from zc_perception.errors import ConfigError, FormatError, RecordingError
-from zc_perception.pixel.colorimetry import Colorimetry
-from zc_perception.pixel.nv12 import even
+from zc_perception.camera.replay.source import (
+    DEFAULT_FRAMERATE,
+    FrameSource,
+    Moment,
+    PlaneWriter,
+    RATE_FROM,
+    rate_of,
+)
+from zc_perception.errors import (
+    ConfigError,
+    FormatError,
+    message_of,
+    NO_DESCRIPTOR,
+    RecordingError,
+    shown,
+)
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range, Transfer
+from zc_perception.pixel.conversion import even
+from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.pixel.layout import compute_layout, PlaneArray
+
+_HEAD_BYTES = 1024
+# What a text has below a blank.
+_TEXT_CONTROLS = frozenset(b'\t\n\v\f\r\x1b')
+# A line of text with binary pictures behind it.
+_YUV4MPEG = b'YUV4MPEG2'
+_COVER_RATE = 90_000
+# libavformat of FFmpeg 6.1, the first whose frames have what is said of their stream.
+_ASKABLE = (60, 16)
+_CONVERT = "convert it to H.264 with another program, for example 'ffmpeg -i IN OUT.mp4'"
+_ANOTHER = "set parameter 'video' to the path of a video file or another recording"
+
+
+class OpenVideo(NamedTuple):
+    """
+    An open file.
+
+    :param av: PyAV.
+    :param stream: of *container*, the one to play.
+    :param others: how many more streams it has that could be played.
+    """
+
+    av: Any
+    container: Any
+    stream: Any
+    others: int
+
+
+def open_video(path: str) -> OpenVideo:
+    """
+    Open *path*.
+
+    :raises ConfigError: PyAV is missing, or the file is no video that it can decode; says what the
+        file is.
+    """
+    av = pyav(path)
+    head = _head(path)
+    try:
+        # A name with a colon would be taken for a protocol, and a playlist could name any host.
+        container = av.open(
+            f'file:{os.path.abspath(path)}',
+            options={'protocol_whitelist': 'file'},
+            metadata_errors='replace',
+        )
+    except (av.error.FFmpegError, OSError, ValueError) as error:
+        raise ConfigError(_why_not(path, head, error)) from error
+    try:
+        stream, others = _choose(path, container)
+    except BaseException:
+        container.close()
+        raise
+    return OpenVideo(av, container, stream, others)
+
+
+def pyav(path: str) -> Any:
+    """
+    Return PyAV.
+
+    :raises ConfigError: it is missing, or too old to say how pictures are turned and coloured.
+    """
+    try:
+        av = importlib.import_module('av')
+        importlib.import_module('av.video.reformatter')
+    except ImportError as error:
+        raise ConfigError(
+            f"video '{path}' needs the library PyAV, which is not installed: "
+            'sudo apt install python3-av, or pip install av'
+        ) from error
+    version = av.library_versions['libavformat'][:2]
+    if version < _ASKABLE or not hasattr(av.VideoCodecContext, 'color_trc'):
+        raise ConfigError(
+            f"video '{path}' needs PyAV 12 with FFmpeg 6.1, or newer; here is PyAV "
+            f'{av.__version__} '
+            f'with libavformat {".".join(map(str, version))}, which does not say how pictures are '
+            "turned and coloured: pip install -U 'av<20'"
+        )
+    # Old ones hand FFmpeg's warnings to Python's logging, from the threads that decode.
+    if av.logging.get_level() is not None:
+        av.logging.set_level(av.logging.PANIC)
+    return av
+
+
+def _head(path: str) -> bytes:
+    """
+    Return the first bytes.
+
+    :raises ConfigError: they are text, or can't be read.
+    """
+    try:
+        with open(path, 'rb') as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError as error:
+        reason = NO_DESCRIPTOR.get(error.errno or 0, error.strerror)
+        raise ConfigError(f"video '{path}' can't be read: {reason}") from error
+    line = _first_line(head)
+    if line is not None:
+        raise ConfigError(
+            f"video '{path}' is a text, not a video; it begins with {shown(line)}: {_ANOTHER}"
+        )
+    return head
+
+
+def _first_line(head: bytes) -> str | None:
+    """
+    Return the first line of a text; ``None``: it is none.
+
+    FFmpeg would play a text as a picture of a terminal, and follow a playlist.
+    """
+    controls = (byte for byte in head if byte < 0x20 and byte not in _TEXT_CONTROLS)
+    if not head or head.startswith(_YUV4MPEG) or any(True for _ in controls):
+        return None
+    try:
+        # The last character may be cut.
+        text = codecs.getincrementaldecoder('utf-8-sig')().decode(head)
+    except UnicodeDecodeError:
+        return None
+    return next((line.strip() for line in text.splitlines() if line.strip()), '')
+
+
+def _why_not(path: str, head: bytes, error: Exception) -> str:
+    number = getattr(error, 'errno', 0)
+    if number in NO_DESCRIPTOR:
+        return f"video '{path}' can't be opened: {NO_DESCRIPTOR[number]}"
+    if head[4:8] == b'ftyp':
+        return (
+            f"video '{path}' is an MP4 or MOV file whose index (moov) is missing, because its "
+            'recorder was cut off. It can be mended with the program untrunc; '
+            'recordings in Matroska (.mkv) need no index'
+        )
+    reason = getattr(error, 'strerror', None) or message_of(error)
+    return (
+        f"video '{path}' is of no kind that FFmpeg knows ({reason}); "
+        f"'file NAME' says what it is. If it is a video, {_CONVERT}"
+    )
+
+
+def _choose(path: str, container: Any) -> tuple[Any, int]:
+    """
+    Return the first stream with moving pictures, and how many more there are.
+
+    :raises ConfigError: there is none, or nothing here decodes it.
+    """
+    sound = [_codec_name(stream) for stream in container.streams if stream.type == 'audio']
+    pictures = [stream for stream in container.streams if stream.type == 'video']
+    videos = [stream for stream in pictures if not _is_cover(stream, bool(sound))]
+    if not videos:
+        has = f'has sound ({", ".join(sound)})' if sound else 'has no sound'
+        cover = ' and a cover picture' if pictures else ''
+        raise ConfigError(
+            f"video '{path}' {has}{cover}, but no moving pictures "
+            f'(a file of kind {container.format.name}); {_ANOTHER}'
+        )
+    if not _codec_name(videos[0]):
+        raise ConfigError(
+            f"video '{path}' has pictures of a codec for which the FFmpeg of PyAV has no decoder; "
+            f'{_CONVERT}'
+        )
+    return videos[0], len(videos) - 1
+
+
+def _codec_name(stream: Any) -> str:
+    context = stream.codec_context
+    return '' if context is None else context.name or ''
+
+
+def _is_cover(stream: Any, has_sound: bool) -> bool:
+    """
+    Tell whether it is a picture that belongs to music.
+
+    FFmpeg gives it the rate of its clock, and old PyAV tells no more of it.
+    """
+    disposition = getattr(stream, 'disposition', None)
+    if disposition is not None:
+        return bool(disposition & type(disposition).attached_pic)
+    return has_sound and not stream.average_rate and stream.base_rate == _COVER_RATE
+
+
+UNKNOWN = 'unknown'
+# By the numbers of ISO/IEC 23091-2, which FFmpeg uses as they are; 2 and 3 say nothing.
+_MATRICES = (
+    'gbr', 'bt709', UNKNOWN, UNKNOWN, 'fcc', 'bt470bg', 'smpte170m', 'smpte240m', 'ycgco',
+    'bt2020nc', 'bt2020c', 'smpte2085', 'chroma-derived-nc', 'chroma-derived-c', 'ictcp',
+    'ipt-c2', 'ycgco-re', 'ycgco-ro',
+)  # fmt: skip
+_TRANSFERS = (
+    UNKNOWN, 'bt709', UNKNOWN, UNKNOWN, 'bt470m', 'bt470bg', 'smpte170m', 'smpte240m', 'linear',
+    'log100', 'log316', 'iec61966-2-4', 'bt1361e', 'iec61966-2-1', 'bt2020-10', 'bt2020-12',
+    'smpte2084', 'smpte428', 'arib-std-b67',
+)  # fmt: skip
+_RANGES = (UNKNOWN, 'tv', 'pc')
+# fcc weighs red and blue by 0.30 and 0.11, BT.601 by 0.299 and 0.114: about one level apart.
+_OUR_MATRICES = {
+    'bt709': Matrix.BT709,
+    **dict.fromkeys(('fcc', 'bt470bg', 'smpte170m'), Matrix.BT601),
+    'bt2020nc': Matrix.BT2020,
+}
+_NOT_CONVERTED = {
+    'smpte2084': 'PQ (HDR)',
+    'arib-std-b67': 'HLG (HDR)',
+    **{name: name for name in ('linear', 'log100', 'log316', 'smpte428')},
+}
+_TO_SDR = (
+    'convert it to BT.709 (SDR) with another program, '
+    "for example with ffmpeg's filters zscale and tonemap"
+)
+_UPRIGHT_BY = (
+    'only quarters of a circle and mirroring can be undone: convert it with another program, '
+    "for example 'ffmpeg -i IN OUT', which turns the pictures themselves"
+)
+# The largest picture of standard definition has 720x576 pixels.
+_HIGH_DEFINITION = 1280, 577
+
+Turn = tuple[int, int, int, int]
+"""(a, b, c, d): a picture's pixels go to x' = a·x + c·y, y' = b·x + d·y. Rows are counted down."""
+UPRIGHT: Turn = (1, 0, 0, 1)
+_HALF = 1 << 15
+
+
+class Said(NamedTuple):
+    """What a stream says of its colours; ``unknown`` stands for nothing."""
+
+    matrix: str = UNKNOWN
+    range: str = UNKNOWN  # noqa: A003
+    transfer: str = UNKNOWN
+
+    def completed(self, before: Said) -> Said:
+        """Fill in what an earlier frame said, where this one says nothing."""
+        return Said(
+            *(old if new == UNKNOWN else new for new, old in zip(self, before, strict=True))
+        )
+
+
+def said_by(frame: Any, codec: Any) -> Said:
+    """Return what a frame says, and its decoder of the transfer."""
+    numbers = int(frame.colorspace), int(frame.color_range), int(codec.color_trc)
+    names = _MATRICES, _RANGES, _TRANSFERS
+    return Said(
+        *(each[n] if n < len(each) else UNKNOWN for each, n in zip(names, numbers, strict=True))
+    )
+
+
+def turn_of(frame: Any) -> Turn:
+    """
+    Return how a frame's display matrix turns it: fixed point of 16 bits.
+
+    PyAV keeps a frame that was asked until the garbage collector runs: ask one frame, not all.
+
+    :raises FormatError: it isn't turned by a quarter of a circle.
+    """
+    for data in frame.side_data:
+        if getattr(data.type, 'name', data.type) == 'DISPLAYMATRIX':
+            a, b, _, c, d = (_sign(int(value)) for value in np.frombuffer(data, np.int32, 5))
+            if abs(a) + abs(b) != 1 or (abs(a), abs(b)) != (abs(d), abs(c)):
+                raise FormatError(
+                    f'its pictures are not turned by quarters of a circle; {_UPRIGHT_BY}'
+                )
+            return a, b, c, d
+    return UPRIGHT
+
+
+def _sign(value: int) -> int:
+    return (value > _HALF) - (value < -_HALF)
+
+
+def colorimetry(
+    said: Said, *, rgb: bool, grey: bool, jpeg: bool, size: tuple[int, int]
+) -> Colorimetry:
+    """
+    Return what the numbers in such pictures mean.
+
+    Where the stream says nothing, players' assumptions count.
+
+    :param rgb: they are R, G, B.
+    :param grey: they have one level for each pixel.
+    :param jpeg: the name of their format means full range (``yuvj…``).
+    :param size: as they are stored.
+    :raises FormatError: a matrix or a transfer that has no conversion here.
+    """
+    if said.transfer in _NOT_CONVERTED:
+        curve = _NOT_CONVERTED[said.transfer]
+        raise FormatError(f'its transfer is {curve}, which is not converted here; {_TO_SDR}')
+    transfer = Transfer.SRGB if said.transfer == 'iec61966-2-1' else Transfer.BT709
+    full = said.range == 'pc' or (said.range == UNKNOWN and (rgb or grey or jpeg))
+    range_ = Range.FULL if full else Range.LIMITED
+    if rgb or grey:
+        return Colorimetry(Matrix.RGB, range_, transfer)
+    if said.matrix not in (*_OUR_MATRICES, UNKNOWN):
+        known = ', '.join(dict.fromkeys(each.value for each in _OUR_MATRICES.values()))
+        raise FormatError(
+            f'its colour matrix is {said.matrix}; there is a conversion for {known}: {_TO_SDR}'
+        )
+    high = any(side >= least for side, least in zip(size, _HIGH_DEFINITION, strict=True))
+    custom = Matrix.BT709 if high else Matrix.BT601
+    return Colorimetry(_OUR_MATRICES.get(said.matrix, custom), range_, transfer)
+
+
+# Alpha of planar formats is a plane of its own, which is left out.
+_PLANAR = {
+    f'yuv{kind}4{sampling}p': name
+    for sampling, name in (('20', 'YU12'), ('22', 'YU16'), ('44', 'YU24'))
+    for kind in ('', 'j', 'a')
+}
+_RGB = {
+    'bgr24': 'RG24', 'bgr0': 'XR24', 'bgra': 'AR24', '0bgr': 'RX24', 'abgr': 'RA24',
+    'rgb24': 'BG24', 'rgb0': 'XB24', 'rgba': 'AB24', '0rgb': 'BX24', 'argb': 'BA24',
+    'rgb565le': 'RG16', 'bgr565le': 'BG16',
+}  # fmt: skip
+_GREY = {'gray': 'R8  ', 'gray16le': 'R16 '}
+_FOURCCS = {
+    **_PLANAR, **_RGB, **_GREY,
+    'nv12': 'NV12', 'nv21': 'NV21', 'nv16': 'NV16', 'nv24': 'NV24', 'nv42': 'NV42',
+    'p010le': 'P010', 'p012le': 'P012', 'p016le': 'P016', 'p210le': 'P210',
+    'yuyv422': 'YUYV', 'uyvy422': 'UYVY', 'yvyu422': 'YVYU',
+}  # fmt: skip
+"""FFmpeg's names of formats that have a DRM format."""
+# Samples in the low bits of two bytes each.
+_DEEP = re.compile(r'(yuva?4(?:20|22|44)p|gray)(9|10|12|14|16)le')
+
+
+class _Kind(NamedTuple):
+    """
+    How to read frames of one format and size.
+
+    :param form: FFmpeg's name of a format in :data:`_FOURCCS`.
+    :param parts: of its planes.
+    :param bits: of a sample, if it has two bytes and *form* has one; else 0.
+    :param converted: whether FFmpeg has to convert frames to *form* before.
+    """
+
+    form: str
+    fourcc: int
+    parts: tuple[PlaneArray, ...]
+    bits: int
+    converted: bool
+
+
+def _kind_of(frame: Any, *, upside_down: bool) -> _Kind:
+    name, bits, converted = frame.format.name, 0, False
+    deep = _DEEP.fullmatch(name)
+    # Versions of PyAV differ in where such a plane begins.
+    if upside_down or (deep is None and name not in _FOURCCS):
+        name, converted = _plain(frame.format), True
+    elif name not in _FOURCCS:
+        assert deep is not None
+        name, bits = deep[1], int(deep[2])
+    fourcc = fourcc_code(_FOURCCS[name])
+    layout = compute_layout(fourcc, even(frame.width), even(frame.height))
+    return _Kind(name, fourcc, layout.arrays, bits, converted)
+
+
+def _plain(form: Any) -> str:
+    """Return another format, in :data:`_FOURCCS`, that keeps what NV12 can hold of *form*."""
+    if form.is_rgb or form.has_palette or form.name.startswith('xyz'):
+        best = 'bgr24'
+    elif len(form.components) < 3:
+        best = 'gray'
+    else:
+        best = 'yuvj444p' if form.name.startswith('yuvj') else 'yuv444p'
+    return next(name for name in (best, 'bgr24', 'rgb24') if name != form.name)
+
+
+class PictureWriter:
+    """
+    Writes frames of any format, upright, into NV12 planes of one size.
+
+    Scratch memory is allocated when a kind of frame first comes. What has no DRM format (4:1:1,
+    palettes, planar R, G, B …) is converted by FFmpeg before, which allocates each picture.
+
+    :param turn: how the frames have to be turned.
+    :param reformatter: PyAV's ``VideoReformatter()``.
+    :raises LayoutError: a size that NV12 can't have.
+    """
+
+    def __init__(self, width: int, height: int, turn: Turn, reformatter: Any) -> None:
+        self._reformatter = reformatter
+        self._transposed = turn[0] == 0
+        across, down = (turn[2], turn[1]) if self._transposed else (turn[0], turn[3])
+        # OpenCV's numbers: 1 mirrors left and right, 0 top and bottom, -1 both.
+        self._flip = {(1, 1): None, (-1, 1): 1, (1, -1): 0, (-1, -1): -1}[across, down]
+        columns, rows = (height, width) if self._transposed else (width, height)
+        self._writer = PlaneWriter(columns, rows)
+        self._as_stored: list[NDArray[Any]] = []
+        if turn != UPRIGHT:
+            shapes = (rows, columns), (rows // 2, columns // 2, 2)
+            self._as_stored = [np.empty(shape, np.uint8) for shape in shapes]
+        self._narrow: list[NDArray[np.uint8]] = []
+        self._kinds: dict[tuple[str, int, int, bool], _Kind] = {}
+
+    def colorimetry(self, frame: Any, said: Said) -> Colorimetry:
+        """
+        Return what the numbers in *frame* mean.
+
+        :raises FormatError: they have no conversion.
+        """
+        form = self._kind(frame).form
+        return colorimetry(
+            said,
+            rgb=form in _RGB,
+            grey=form in _GREY,
+            jpeg=form.startswith('yuvj'),
+            size=(frame.width, frame.height),
+        )
+
+    @staticmethod
+    def written(colours: Colorimetry) -> Colorimetry:
+        """Return what the numbers in the NV12 planes mean, for frames of *colours*."""
+        return BT601_LIMITED if colours.matrix is Matrix.RGB else colours
+
+    def write(self, frame: Any, colours: Colorimetry, planes: Sequence[NDArray[Any]]) -> None:
+        """Write the pixels of *frame* into *planes*."""
+        kind = self._kind(frame)
+        if kind.converted:
+            frame = self._reformatter.reformat(frame, format=kind.form)
+        sources = [
+            _samples(part, plane, wide=bool(kind.bits))
+            for part, plane in zip(kind.parts, frame.planes, strict=False)
+        ]
+        if kind.bits:
+            sources = self._narrowed(sources, kind.bits)
+        size = even(frame.width), even(frame.height)
+        stored = self._as_stored or planes
+        self._writer.write_planes(kind.fourcc, size, colours, sources, stored)
+        for source, plane in zip(self._as_stored, planes, strict=False):
+            self._turn(source, plane)
+
+    def _kind(self, frame: Any) -> _Kind:
+        upside_down = frame.planes[0].line_size < 0
+        key = frame.format.name, frame.width, frame.height, upside_down
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = _kind_of(frame, upside_down=upside_down)
+        return kind
+
+    def _narrowed(self, sources: list[NDArray[Any]], bits: int) -> list[NDArray[Any]]:
+        """Narrow samples to 8 bits, rounded."""
+        if [plane.shape for plane in self._narrow] != [plane.shape for plane in sources]:
+            self._narrow = [np.empty(plane.shape, np.uint8) for plane in sources]
+        for plane, out in zip(sources, self._narrow, strict=True):
+            cv2.convertScaleAbs(plane, dst=out, alpha=1 / (1 << (bits - 8)))
+        return list(self._narrow)
+
+    def _turn(self, stored: NDArray[Any], out: NDArray[Any]) -> None:
+        if self._transposed:
+            cv2.transpose(stored, dst=out)
+            stored = out
+        if self._flip is not None:
+            cv2.flip(stored, self._flip, dst=out)
+
+
+def _samples(part: PlaneArray, plane: Any, *, wide: bool) -> NDArray[Any]:
+    """
+    View a plane of PyAV as an array over its memory.
+
+    :param wide: its samples have two bytes instead of one.
+    """
+    scale = 2 if wide else 1
+    strides = plane.line_size, *(scale * stride for stride in part.strides[1:])
+    samples: NDArray[Any] = np.ndarray(
+        part.shape, np.uint16 if wide else part.sample, plane, 0, strides
+    )
+    return samples
+
+
+# They share the slices of one picture, of which there are rarely more. The other CPUs are the
+# detector's. Threads with a picture each would be quicker, but then nobody knows which picture an
+# error is about.
+_MOST_THREADS = 4
+# No codec shows a picture later than after so many others.
+_MOST_REORDERED = 16
+# Reading goes on behind a damaged place, but not for ever.
+_READ_TRIES = 8
+_TOLERANCE_S = 0.2
+_MATROSKA_TIME = re.compile(r'(\d+):(\d+):(\d+\.?\d*)')
+
+
+class Decoded(NamedTuple):
+    """
+    A frame.
+
+    :param key: its time, in units of the stream; ``None``: the file has none.
+    :param frame: PyAV's; ``None``: it is damaged.
+    """
+
+    key: int | None
+    frame: Any
+
+
+class VideoFile:
+    """
+    A file's frames, from its first one on.
+
+    To begin again, open another object.
+
+    :raises ConfigError: nothing here can play it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._av, self._container, self._stream, self.others = open_video(path)
+        self._path = path
+        self._codec = self._stream.codec_context
+        self._codec.thread_type = 'SLICE'
+        self._codec.thread_count = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+        self.codec = str(self._codec.name)
+        if self._codec.codec.intra_only or self.codec == 'hevc':
+            # By default these decoders give a damaged picture as a good one, and what is missing
+            # of it is what was in its memory before. Others conceal that, and mark the picture.
+            self._codec.options = {'err_detect': 'explode'}
+        # AVI has no times at which frames are shown. FFmpeg guesses them wrong for H.264.
+        self._by_order = self._container.format.name == 'avi'
+        self.unit_s = float(self._stream.time_base)
+        self._end: int | None = None
+        self._keys: list[int] = []
+        self.encrypted = False
+        self._frames = self._decoded()
+
+    def reformatter(self) -> Any:
+        """Return FFmpeg's conversion of pixels, for frames of any format."""
+        return self._av.video.reformatter.VideoReformatter()
+
+    def said(self, frame: Any) -> Said:
+        """Return what the stream says of a frame's colours."""
+        return said_by(frame, self._codec)
+
+    def turn(self, frame: Any) -> Turn:
+        """
+        Return how the first frame, and with it all of them, is turned.
+
+        :raises FormatError: it isn't turned by a quarter of a circle.
+        """
+        return turn_of(frame)
+
+    def next(self) -> Decoded | None:  # noqa: A003
+        """
+        Return the next frame; ``None``: there is none.
+
+        A frame that the decoder leaves out because the file begins between key frames counts as
+        damaged.
+
+        :raises RecordingError: the file can't be read on.
+        """
+        return next(self._frames, None)
+
+    def _decoded(self) -> Generator[Decoded, None, None]:
+        early: list[int] | None = []
+        damaged: list[int] = []
+        for packet in self._packets():
+            key = None if packet is None else self._key(packet)
+            frames, error = self._decode(packet)
+            if early is not None and key is not None:
+                early.append(key)
+            if error and key is not None and not self._by_order:
+                if key not in damaged:
+                    insort(damaged, key)
+            elif error and packet is not None:
+                yield Decoded(key, None)
+            for frame in frames:
+                shown = self._key(frame)
+                if early is not None and shown is not None and not self._by_order:
+                    begin = self._stream.start_time or 0
+                    damaged = sorted({*damaged, *(k for k in early if begin <= k < shown)})
+                early = None
+                while damaged and (shown is None or damaged[0] < shown):
+                    yield Decoded(damaged.pop(0), None)
+                # Some decoders say that a picture is damaged, and give it later all the same.
+                hit = bool(damaged) and damaged[0] == shown
+                if hit:
+                    damaged.pop(0)
+                yield Decoded(shown, None if hit or frame.is_corrupt else frame)
+            while len(damaged) > _MOST_REORDERED:
+                yield Decoded(damaged.pop(0), None)
+        for key in damaged:
+            yield Decoded(key, None)
+
+    def _packets(self) -> Iterator[Any]:
+        """Yield packets with content, and finally ``None``, for what the decoder still has."""
+        tries = 0
+        while tries < _READ_TRIES:
+            try:
+                for packet in self._container.demux(self._stream):
+                    if packet.size or packet.dts is not None:
+                        tries = 0
+                        self._count(packet)
+                    if packet.size:
+                        yield packet
+                break
+            except IndexError:
+                # PyAV, at the end of a file to which a stream came when it was open already.
+                break
+            except self._av.error.InvalidDataError:
+                tries += 1
+            except self._av.error.FFmpegError as error:
+                raise RecordingError(
+                    f"video '{self._path}' can't be read on: {error.strerror}"
+                ) from error
+        yield None
+
+    def _count(self, packet: Any) -> None:
+        if not self._keys and hasattr(packet, 'has_sidedata'):
+            self.encrypted = packet.has_sidedata('encryption_info')
+        key = self._key(packet)
+        if key is not None:
+            self._end = max(self._end or key, key + (packet.duration or 0))
+            if len(self._keys) < RATE_FROM:
+                self._keys.append(key)
+
+    def _decode(self, packet: Any) -> tuple[list[Any], bool]:
+        """Return the frames that come out, and whether *packet* is damaged."""
+        try:
+            return self._codec.decode(packet), False
+        except self._av.error.FFmpegError:
+            return [], True
+
+    def _key(self, timed: Any) -> int | None:
+        """Return the time of a packet or a frame."""
+        key = timed.dts if self._by_order else timed.pts
+        return None if key is None else int(key)
+
+    def framerate(self, wanted: float, most: float) -> float:
+        """
+        Return frames per second: the header's, unless the first frames' times disagree.
+
+        :param wanted: what the user says; 0: nothing.
+        :param most: the highest rate that is believed.
+        :raises ConfigError: it is beyond that, and the user says nothing.
+        """
+        for _ in self._packets():
+            if len(self._keys) == RATE_FROM:
+                break
+        named = float(self._stream.average_rate or 0)
+        measured = rate_of(round(key * 1e9 * self.unit_s) for key in self._keys)
+        # The header's has not been rounded. Some have that of a clock, or a mean with long pauses.
+        near = 0.2 * measured < named < 2.5 * measured
+        rate = named if near or (named and len(self._keys) < 2) else measured
+        if rate <= most:
+            return rate
+        if not wanted:
+            raise ConfigError(
+                f"video '{self._path}' has {rate:g} frames per second by their times, "
+                f'{named:g} by its header, and at most {most:g} are believed; '
+                "set parameter 'framerate' to the true rate"
+            )
+        return wanted
+
+    def shortfall(self, came: int, interval_s: float) -> str:
+        """
+        Explain what the file promised and did not hold, once all frames have come.
+
+        Empty: nothing.
+
+        :param came: how many frames came.
+        :param interval_s: between two frames.
+        """
+        begin = self._stream.start_time or 0
+        end_s = ((self._end or begin) - begin) * self.unit_s
+        promised, promised_s = self._stream.frames, self._promised_s()
+        if promised_s - end_s <= max(_TOLERANCE_S, 1.5 * interval_s):
+            return ''
+        many = f'{promised} frames in ' if promised else ''
+        return (
+            f'it ends after {came} frames in {end_s:.4g} s, '
+            f'its header promises {many}{promised_s:.4g} s'
+        )
+
+    def _promised_s(self) -> float:
+        """Return how long the header says that the pictures last; 0: it doesn't say."""
+        if not self._keys:  # without times it is a guess from the size of the file
+            return 0.0
+        if self._by_order:  # FFmpeg measures a cut AVI anew, but keeps the header's number
+            return float(self._stream.frames * self.unit_s)
+        if self._stream.duration is not None:
+            return float(self._stream.duration * self.unit_s)
+        for name, value in self._stream.metadata.items():
+            end = _MATROSKA_TIME.fullmatch(value) if name.startswith('DURATION') else None
+            if end:
+                hours, minutes, seconds = (float(part) for part in end.groups())
+                begin_s = (self._stream.start_time or 0) * self.unit_s
+                return 3600 * hours + 60 * minutes + seconds - begin_s
+        # Of several streams it may be another one that lasts so long.
+        alone = len(self._container.streams) == 1
+        return (self._container.duration or 0) / 1e6 if alone else 0.0
+
+    def close(self) -> None:
+        """Give threads and descriptor back. Idempotent."""
+        container, self._container = self._container, None
+        if container is None:
+            return
+        self._frames.close()
+        # In old PyAV the decoder's threads wait for the garbage collector otherwise.
+        if hasattr(self._codec, 'close'):
+            self._codec.close(False)
+        self._codec = self._stream = None
+        container.close()
+
 
 # Frames at the start without one that can be decoded, before the file counts as one that can't be.
 _FIRST_TRIES = 1000

@@ -41,10 +41,15 @@ import threading
 import time
 from typing import Any, TYPE_CHECKING
 
-from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics, heap_pool
+from zc_perception.camera.camera import (
+    Camera,
+    CameraOptions,
+    CameraStatistics,
+    ControlInfo,
+    ControlValue,
+    heap_pool,
+)
 from zc_perception.camera.clock import CaptureClock
-from zc_perception.camera.controls import ControlInfo, ControlValue
-from zc_perception.camera.jpeg import BadJpegError
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.choice import (
     aligned_format,
@@ -53,17 +58,18 @@ from zc_perception.camera.v4l2.choice import (
     QUEUED,
     reserve_of,
 )
-from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import (
     Dequeued,
     find_device,
     identity_of,
+    V4l2Controls,
     V4l2Device,
     V4l2Error,
 )
 from zc_perception.camera.v4l2.formats import driver_layout, JPEGS, least_bytes
 from zc_perception.camera.v4l2.memory import frame_memory
 from zc_perception.camera.v4l2.mjpeg import (
+    BadJpegError,
     bytes_layout,
     JPEG_BUFFERS,
     JpegFrames,

@@ -30,7 +30,6 @@ import os
 import threading
 from typing import Any
 
-from zc_perception.camera.jpeg import INSTALL
 from zc_perception.camera.pool_plan import Agree, Known, offered_heaps, plan, PlannedPool, UNKNOWN
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.choice import (
@@ -39,10 +38,10 @@ from zc_perception.camera.v4l2.choice import (
     FormatChoice,
     reserve_of,
 )
-from zc_perception.camera.v4l2.controls import V4l2Controls
-from zc_perception.camera.v4l2.device import asked, DeviceFile, V4l2Device, V4l2Error
+from zc_perception.camera.v4l2.device import asked, DeviceFile, V4l2Controls, V4l2Device, V4l2Error
 from zc_perception.camera.v4l2.formats import driver_layout, format_offers, JPEGS, SizeRange
 from zc_perception.camera.v4l2.memory import EXPORTED
+from zc_perception.camera.v4l2.mjpeg import INSTALL
 from zc_perception.errors import (
     CameraBusyError,
     CameraError,
@@ -51,8 +50,7 @@ from zc_perception.errors import (
     ZcError,
 )
 from zc_perception.machine.checks import fail, Finding, Need, Needs, NodeNeed, ok, skip, Status
-from zc_perception.machine.heaps import rights_advice
-from zc_perception.machine.system import DENIED, System
+from zc_perception.machine.system import DENIED, rights_advice, System
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps
 from zc_perception.negotiation.constraints import Size, size_text
 from zc_perception.pixel.fourcc import fourcc_name, NV12

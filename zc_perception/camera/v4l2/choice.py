@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from zc_perception.camera.jpeg import missing_library
 from zc_perception.camera.v4l2.device import V4l2Device, V4l2Error
 from zc_perception.camera.v4l2.formats import (
     driver_layout,
@@ -34,7 +33,7 @@ from zc_perception.camera.v4l2.formats import (
     JPEGS,
     one_placement,
 )
-from zc_perception.camera.v4l2.mjpeg import SLOTS
+from zc_perception.camera.v4l2.mjpeg import missing_library, SLOTS
 from zc_perception.errors import CameraError, ConfigError, FormatError, LayoutError, nearest
 from zc_perception.negotiation.constraints import (
     BufferConstraints,

@@ -23,31 +23,365 @@ decoding thread takes the newest picture, writes the frame, and gives the driver
 If a newer picture comes, one that is still waiting is skipped: a machine that is too slow loses
 frames, and the others stay fresh.
 
-Source: the kernel's *Compressed Formats* (``V4L2_PIX_FMT_MJPEG``: each buffer holds one whole
-picture, ``bytesused`` says how long).
+libturbojpeg decodes straight to planes of Y, Cb and Cr, without a detour through RGB. The luma
+plane is written where it stays, the chroma planes beside it, brought to half the picture's width
+and height where the JPEG has more or less, and interleaved. The lock of the interpreter is not
+held meanwhile. Webcams leave out the Huffman tables that JPEG calls typical; libturbojpeg 2.0 and
+later fill them in.
+
+Sources: the kernel's *Compressed Formats* (``V4L2_PIX_FMT_MJPEG``: each buffer holds one whole
+picture, ``bytesused`` says how long), ``turbojpeg.h`` of libjpeg-turbo 2 (3.2 was tried, too),
+ISO/IEC 10918-1 (annex B on markers; F.1.2.3: the last byte is filled up with ones), JFIF (ISO/IEC
+10918-5: BT.601, full range).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+import ctypes
 from dataclasses import dataclass
+from functools import cache
 import os
+import re
 import threading
 import time
 
+import cv2
 import numpy as np
+from numpy.typing import NDArray
 
-from zc_perception.camera.jpeg import BadJpegError, JPEG_COLORIMETRY, JpegDecoder
+from zc_perception.errors import CameraError, ConfigError
 from zc_perception.frame import Frame, Header
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 from zc_perception.pixel.modifier import LINEAR
+
+JPEG_COLORIMETRY = Colorimetry(Matrix.BT601, Range.FULL, Transfer.SRGB)
+"""JFIF's: decoding leaves the range as it is."""
+INSTALL = 'apt install libturbojpeg0 (Debian) or apt install libturbojpeg (Ubuntu)'
+
+_LIBRARIES = ('libturbojpeg.so.0', 'libturbojpeg.so')
+_NEEDED = (
+    'tjInitDecompress', 'tjDecompressHeader3', 'tjDecompressToYUVPlanes', 'tjGetErrorStr2',
+    'tjGetErrorCode', 'tjDestroy',
+)  # fmt: skip
+# How many pixels one chroma sample stands for, horizontally and vertically, by TJSAMP_*. Grey has
+# none.
+_SUBSAMPLING = {0: (1, 1), 1: (2, 1), 2: (2, 2), 3: None, 4: (1, 2), 5: (4, 1), 6: (1, 4)}
+_YCBCR, _GREY = 1, 2
+_OTHER_COLOURS = {0: 'RGB', 3: 'CMYK', 4: 'YCCK'}
+_LIMIT_SCANS = 32768
+_WARNING = 0
+# Many webcams fill a picture up with bytes in front of its end marker. Everything was decoded by
+# then.
+_HARMLESS = re.compile(rb'extraneous bytes before marker 0xd9$')
+_BEGIN = b'\xff\xd8'
+_WIDEST_SUBSAMPLING = 4
+_END = b'\xff\xd9'
+_FILL = 0xFF
+_SCAN = 0xDA
+# Markers of segments that have a length: SOFn, DHT, DAC, SOS, DQT, DNL, DRI, DHP, EXP, APPn, COM.
+_SEGMENTS = frozenset((*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xDA, 0xF0), 0xFE))
+# What has more of them is no picture.
+_MOST_STRAY = 4096
+_CHUNK = 1 << 16
+Pixels = NDArray[np.uint8]
+
+
+class BadJpegError(CameraError):
+    """This picture is broken, or of another kind than was expected. The next one may be good."""
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    reasons = []
+    for name in _LIBRARIES:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError as error:
+            reasons.append(str(error))
+            continue
+        missing = [function for function in _NEEDED if not hasattr(library, function)]
+        if missing:
+            reasons.append(f'{name} has no {missing[0]}; version 2.0 or later is needed')
+            continue
+        pointer, number = ctypes.c_void_p, ctypes.c_int
+        library.tjInitDecompress.restype = pointer
+        library.tjDecompressHeader3.argtypes = [
+            pointer,
+            pointer,
+            ctypes.c_ulong,
+            *[ctypes.POINTER(number)] * 4,
+        ]
+        library.tjDecompressToYUVPlanes.argtypes = [
+            pointer,
+            pointer,
+            ctypes.c_ulong,
+            pointer,
+            number,
+            pointer,
+            number,
+            number,
+        ]
+        library.tjGetErrorStr2.argtypes, library.tjGetErrorStr2.restype = (
+            [pointer],
+            ctypes.c_char_p,
+        )
+        library.tjGetErrorCode.argtypes = library.tjDestroy.argtypes = [pointer]
+        return library
+    raise ConfigError(
+        f'JPEG pictures need the library libturbojpeg: {INSTALL} ({"; ".join(reasons)})'
+    )
+
+
+def missing_library() -> str:
+    """Return what to install before JPEG pictures can be decoded; empty: nothing."""
+    try:
+        _library()
+    except ConfigError as error:
+        return str(error)
+    return ''
+
+
+def mended(data: Pixels) -> Pixels:
+    """
+    Return *data* as JPEG wants it.
+
+    That is a copy, or *data* itself if it is fine, or if it is no picture at all.
+
+    :param data: one picture and what may follow it, contiguous.
+    """
+    kept = _header(data)
+    if kept is None:
+        return data
+    end = data.size if _ends(data, data.size) else _last(data)
+    complete = _ends(data, end)
+    if complete and kept == [(0, data.size)]:
+        return data
+    if not complete:
+        end = _with_zeros(data, end)
+    parts = [data[:end][start:stop] for start, stop in kept]
+    return np.concatenate([*parts, *([] if complete else [np.frombuffer(_END, np.uint8)])])
+
+
+def _header(data: Pixels) -> list[tuple[int, int]] | None:
+    """
+    Return what to keep of *data*, up to its end, so that the header has no stray bytes.
+
+    :returns: begins and ends; ``None``: no picture's data begins.
+    """
+    begin = data[: _MOST_STRAY + len(_BEGIN)].tobytes().find(_BEGIN)
+    if begin < 0:
+        return None
+    start, at, stray = begin, begin + len(_BEGIN), begin
+    kept: list[tuple[int, int]] = []
+    while at + 4 <= data.size and stray <= _MOST_STRAY:
+        marker = int(data[at + 1])
+        length = int(data[at + 2]) << 8 | int(data[at + 3])
+        if data[at] != _FILL or marker not in _SEGMENTS or length < 2:
+            if start < at:
+                kept.append((start, at))
+            at += 1
+            start, stray = at, stray + 1
+        elif marker == _SCAN:
+            return [*kept, (start, data.size)]
+        else:
+            at += 2 + length
+    return None
+
+
+def _ends(data: Pixels, end: int) -> bool:
+    start = max(0, end - len(_END))
+    return data[start:end].tobytes() == _END
+
+
+def _last(data: Pixels) -> int:
+    """Return where the zeros begin that *data* ends with."""
+    for start in range((data.size - 1) // _CHUNK * _CHUNK, -1, -_CHUNK):
+        found = np.flatnonzero(data[start:][:_CHUNK])
+        if found.size:
+            return start + int(found[-1]) + 1
+    return 0
+
+
+def _with_zeros(data: Pixels, end: int) -> int:
+    """
+    Return where to end in place of *end*, with the zeros that may be the picture's.
+
+    A byte of ones is always followed by a zero byte. And up to ten bits at the end of a picture
+    may be zero: two blocks of chroma without any difference. That is one whole byte at most. All
+    other zeros are not the picture's own: with them the rest of a picture that is cut off would be
+    made up.
+    """
+    stuffed = end > 0 and data[end - 1] == _FILL
+    return min(data.size, end + (2 if stuffed else 1))
+
+
+class JpegDecoder:
+    """
+    Decodes pictures of one size.
+
+    Its memory is allocated here, once.
+
+    One thread uses it at a time.
+
+    :param width: of the pictures, in pixels.
+    :param height: likewise.
+    :raises ConfigError: libturbojpeg is not installed; the message says how to install it.
+    """
+
+    def __init__(self, width: int, height: int) -> None:
+        self._library = _library()
+        self._size = width, height
+        # A JPEG's planes are padded to whole chroma samples.
+        padded = width + _WIDEST_SUBSAMPLING - 1, height + _WIDEST_SUBSAMPLING - 1
+        # Pages of them that no picture needs are never touched, and take no memory.
+        self._planes = [np.empty(padded[0] * padded[1], np.uint8) for _ in range(3)]
+        self._halved = [np.empty((-(-height // 2), -(-width // 2)), np.uint8) for _ in range(2)]
+        self._lock = threading.Lock()
+        self._handle: int | None = self._new_handle()
+        self._mend_first = False
+
+    def _new_handle(self) -> int:
+        handle: int | None = self._library.tjInitDecompress()
+        if not handle:
+            raise CameraError('libturbojpeg could not make a decoder: no memory')
+        return handle
+
+    def decode(self, data: Pixels, luma: Pixels, chroma: Pixels) -> int:
+        """
+        Write the picture *data* to the planes of an NV12 image.
+
+        :param data: the JPEG's bytes, contiguous. What follows its end is ignored.
+        :param luma: (height, width).
+        :param chroma: (height/2, width/2, 2).
+        :returns: how many bytes of *data* were copied because the picture had to be mended
+            (:func:`mended`); 0: it was as JPEG wants it.
+        :raises BadJpegError: it is broken, has another size or other colours. The planes may hold
+            a part of it then.
+        :raises CameraError: the decoder is closed.
+        """
+        with self._lock:
+            if self._handle is None:
+                raise CameraError('the JPEG decoder is closed')
+            # A camera whose pictures need mending is not made to try each of them twice.
+            picture = mended(data) if self._mend_first else data
+            try:
+                self._try(self._handle, picture, luma, chroma)
+            except BadJpegError:
+                picture, tried = mended(data), picture
+                if self._mend_first or picture is tried:
+                    raise
+                self._try(self._handle, picture, luma, chroma)
+            self._mend_first = picture is not data
+            return picture.size if self._mend_first else 0
+
+    def _try(self, handle: int, data: Pixels, luma: Pixels, chroma: Pixels) -> None:
+        try:
+            self._decode(handle, data, luma, chroma, self._examine(handle, data))
+        except BadJpegError:
+            # A decoder keeps the tables of the picture before for one without tables. Those of a
+            # broken picture spoil it.
+            self._library.tjDestroy(handle)
+            self._handle = None
+            self._handle = self._new_handle()
+            raise
+
+    def _examine(self, handle: int, data: Pixels) -> tuple[int, int] | None:
+        """Read the header: how much a chroma sample stands for; ``None``: the picture is grey."""
+        if bytes(data[:2]) != _BEGIN:
+            raise BadJpegError('a broken JPEG came: its first bytes are no picture')
+        width, height, sampling, colours = (ctypes.c_int() for _ in range(4))
+        if self._library.tjDecompressHeader3(
+            handle, data.ctypes.data, data.size, width, height, sampling, colours
+        ):
+            self._refuse_unless_harmless(handle)
+        if (width.value, height.value) != self._size:
+            wanted = f'{self._size[0]}x{self._size[1]}'
+            raise BadJpegError(
+                f'a JPEG of {width.value}x{height.value} came, the camera is set to {wanted}'
+            )
+        if colours.value not in (_YCBCR, _GREY):
+            what = _OTHER_COLOURS.get(colours.value, f'colour space {colours.value}')
+            raise BadJpegError(f"a JPEG with {what} came; only Y'CbCr and grey can be decoded")
+        if sampling.value not in _SUBSAMPLING:
+            raise BadJpegError(
+                'a JPEG with chroma samples of an unusual shape came; 4:4:4, 4:2:2, 4:2:0, '
+                '4:4:0, 4:1:1 and grey can be decoded'
+            )
+        return _SUBSAMPLING[sampling.value]
+
+    def _decode(
+        self,
+        handle: int,
+        data: Pixels,
+        luma: Pixels,
+        chroma: Pixels,
+        sampling: tuple[int, int] | None,
+    ) -> None:
+        width, height = self._size
+        across, down = sampling or (1, 1)
+        columns, rows = -(-width // across), -(-height // down)
+        direct = (columns * across, rows * down) == self._size
+        first = luma if direct else self._plane(0, rows * down, columns * across)
+        others = (
+            []
+            if sampling is None
+            else [self._plane(1, rows, columns), self._plane(2, rows, columns)]
+        )
+        planes = (ctypes.c_void_p * 3)(*(plane.ctypes.data for plane in (first, *others)))
+        strides = (ctypes.c_int * 3)(*(plane.strides[0] for plane in (first, *others)))
+        if self._library.tjDecompressToYUVPlanes(
+            handle, data.ctypes.data, data.size, planes, width, strides, height, _LIMIT_SCANS
+        ):
+            self._refuse_unless_harmless(handle)
+        if not direct:
+            luma[:] = first[:height, :width]
+        if others:
+            cv2.merge([self._quarter(plane, index) for index, plane in enumerate(others)], chroma)
+        else:
+            chroma[:] = 128
+
+    def _plane(self, index: int, rows: int, columns: int) -> Pixels:
+        return self._planes[index][: rows * columns].reshape(rows, columns)
+
+    def _quarter(self, plane: Pixels, index: int) -> Pixels:
+        """Return a chroma plane in NV12's resolution."""
+        halved = self._halved[index]
+        if plane.shape == halved.shape:
+            return plane
+        if plane.shape == (
+            2 * halved.shape[0],
+            halved.shape[1],
+        ):  # 4:2:2, what most webcams make; resize() takes ten times as long
+            cv2.addWeighted(plane[::2], 0.5, plane[1::2], 0.5, 0.0, halved)
+        else:
+            cv2.resize(plane, halved.shape[::-1], halved, interpolation=cv2.INTER_AREA)
+        return halved
+
+    def _refuse_unless_harmless(self, handle: int) -> None:
+        reason: bytes = self._library.tjGetErrorStr2(handle) or b'no reason was given'
+        if self._library.tjGetErrorCode(handle) != _WARNING or not _HARMLESS.search(reason):
+            raise BadJpegError(f'a broken JPEG came: {reason.decode(errors="replace")}')
+
+    def close(self) -> None:
+        """
+        Free the decoder.
+
+        A picture that is being decoded is finished before.
+        """
+        with self._lock:
+            handle, self._handle = self._handle, None
+        if handle is not None:
+            self._library.tjDestroy(handle)
+
 
 SLOTS = 3
 """Of the pool: one frame is written, one is finished, one is being published."""

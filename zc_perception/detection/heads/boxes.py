@@ -34,6 +34,7 @@ from zc_perception.detection.heads.candidates import (
     detections,
     from_centres,
     in_source,
+    oriented,
 )
 from zc_perception.detection.heads.levels import (
     all_described,
@@ -42,7 +43,6 @@ from zc_perception.detection.heads.levels import (
     ReadyFor,
     without_prototypes,
 )
-from zc_perception.detection.heads.oriented import oriented
 from zc_perception.detection.heads.score_filter import (
     CellMajorFilter,
     ChannelMajorFilter,

@@ -35,6 +35,7 @@ from zc_perception.detection.heads.candidates import (
     detections,
     from_centres,
     NONE,
+    oriented,
 )
 from zc_perception.detection.heads.levels import (
     all_described,
@@ -50,7 +51,6 @@ from zc_perception.detection.heads.levels import (
     STRIDES,
     without_prototypes,
 )
-from zc_perception.detection.heads.oriented import oriented
 from zc_perception.detection.heads.score_filter import (
     logits,
     make_score_filter,

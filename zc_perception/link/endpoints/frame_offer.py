@@ -47,7 +47,7 @@ from zc_perception.memory.pool import BufferPool, MAX_SLOTS, SPARE
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Size
 from zc_perception.negotiation.session import BufferSession, Consumer, Outcome, Verdict
 from zc_perception.negotiation.settings import Allocator
-from zc_perception.pixel.drm_format import drm_format_string
+from zc_perception.pixel.format_names import drm_format_string
 
 HEAR_S = 0.3
 """How long a camera waits for consumers that the graph knows, before it has buffers."""

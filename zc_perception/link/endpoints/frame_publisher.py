@@ -49,19 +49,17 @@ from zc_perception.log import Seldom
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.fence import fence_from_fd, SyncFile
-from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers
 from zc_perception.memory.heaps import OfferedHeaps, working_heaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import BufferPool, MAX_SLOTS, Slot
-from zc_perception.negotiation.constraints import BufferConstraints, Size
+from zc_perception.memory.pool import BufferPool, ForeignBufferPool, HeldBuffers, MAX_SLOTS, Slot
+from zc_perception.negotiation.constraints import BufferConstraints, parse_stand_ins, Size
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
-from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, named_colorimetry, RGB_FULL
 from zc_perception.pixel.format_names import named_format
 from zc_perception.pixel.fourcc import PixelFormat
-from zc_perception.pixel.image_encodings import NATIVE
 from zc_perception.pixel.layout import check_dimensions
+from zc_perception.pixel.raw_picture import NATIVE
 from zc_perception.pixel.readable import check_readable, READABLE
 
 Stamp = Any

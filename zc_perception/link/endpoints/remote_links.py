@@ -39,7 +39,7 @@ from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints.windows import Window
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 from zc_perception.link.shared_memory.client import ClientStatistics, SharedMemoryClient
-from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
+from zc_perception.link.shared_memory.protocol import ANYTHING, Requirements
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import TrialImport

@@ -44,6 +44,7 @@ from zc_perception.forking import in_child, Turn
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import (
+    ANYTHING,
     HANDSHAKE_S,
     MAX_FDS,
     MAX_PACKET,
@@ -53,11 +54,11 @@ from zc_perception.link.shared_memory.protocol import (
     ProtocolError,
     RefusalCode,
     RefusedError,
+    Requirements,
     SilentError,
     VERSION,
 )
 from zc_perception.link.shared_memory.remote_slots import CameUnread, RemoteSlots
-from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
 from zc_perception.link.shared_memory.unix_socket import (
     adopt_fence,
     close_all,

@@ -50,8 +50,8 @@ from zc_perception.link.shared_memory.protocol import (
     MisfitError,
     ProtocolError,
     RefusalCode,
+    Requirements,
 )
-from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.unix_socket import (
     adopt,
     close_all,

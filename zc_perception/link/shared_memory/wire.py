@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from zc_perception.errors import ConfigError, printable, shown
 from zc_perception.link.shared_memory.protocol import (
+    ANYTHING,
     FLAG_FENCE,
     FLAG_HISTORY,
     FLAG_WAITS,
@@ -43,9 +44,9 @@ from zc_perception.link.shared_memory.protocol import (
     MessageType,
     ProtocolError,
     RefusalCode,
+    Requirements,
     VERSION,
 )
-from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout

@@ -17,5 +17,5 @@
 The Metis driver's import and submit ioctls: the card reads the camera's own buffer.
 
 Read ``accelerator`` first, then ``device`` (one method per ioctl) and ``abi`` (the structs).
-``probe`` asks the driver that Axelera ships today.
+``checks`` asks the driver that Axelera ships today, too.
 """

@@ -51,7 +51,7 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
-from zc_perception.machine.host_tree import HOST, HostTree
+from zc_perception.machine.system import HOST, HostTree
 from zc_perception.memory.dmabuf import BufferIdentity, CpuAccess, DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import Heap, HeapUse, is_contiguous, open_heap
@@ -60,8 +60,7 @@ from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
 from zc_perception.npu.axl.abi import ImportFlags, parse_ioctl_numbers
 from zc_perception.npu.axl.device import AxlDevice, JobFence
-from zc_perception.npu.axl.engine import AXL
-from zc_perception.npu.axl.kind import Axl, ENTRIES
+from zc_perception.npu.axl.kind import AXL, Axl, ENTRIES
 from zc_perception.npu.manifest import check_head, ModelManifest, TensorSpec
 from zc_perception.npu.metis_card import choose_card, find_cards, read_iommu, read_link
 from zc_perception.pixel.layout import compute_layout, ImageLayout

@@ -31,7 +31,7 @@ import os
 import stat
 
 from zc_perception.errors import AcceleratorError, DeviceLostError, NO_DESCRIPTOR
-from zc_perception.machine.host_tree import HOST, HostTree
+from zc_perception.machine.system import HOST, HostTree
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.owned_fd import OwnedFd

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Declare accelerator axl.
+Declare accelerator axl, and engine ``axl`` of a manifest.
 
-The accelerator itself is imported when it is opened, because every node reads this file at its
-start.
+Such a model is on the card; its result is one buffer that only the manifest describes. The
+accelerator itself is imported when it is opened, because every node reads this file at its start.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 import importlib
+from itertools import pairwise
 from typing import Any
 
 from zc_perception.errors import ZcError
@@ -33,10 +34,55 @@ from zc_perception.machine.system import System
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Accelerator, with_frames
-from zc_perception.npu.axl.engine import AXL
-from zc_perception.npu.driver_events import DriverEvents
+from zc_perception.npu.kinds import DriverEvents
+from zc_perception.npu.manifest import EngineRules, OUTPUTS, TensorSpec, Values
 from zc_perception.npu.metis_card import CARD, CARD_CHECKS, choose_card, read_iommu
 from zc_perception.parameters import ParameterSpec
+from zc_perception.rules import integer, Key, Place
+
+_LARGEST_TENSOR = 1 << 30
+
+
+class AxlRules(EngineRules):
+    """Rules: each output says everything about itself, and the outputs don't overlap."""
+
+    def check_outputs(self, outputs: Sequence[Values] | None, place: Place) -> None:
+        if outputs is None:
+            raise place.missing(f'a list of at least one tensor for engine {self.name}')
+        for index, values in enumerate(outputs):
+            for name in ('dtype', 'shape'):
+                if name not in values:
+                    raise place.item(index).at(name).missing(OUTPUTS.table.keys[name].rule.words)
+
+    def check_tensors(self, tensors: Sequence[TensorSpec], place: Place) -> None:
+        for index, tensor in enumerate(tensors):
+            if tensor.num_bytes > _LARGEST_TENSOR:
+                raise (
+                    place.item(index)
+                    .at('shape')
+                    .refuse(
+                        list(tensor.shape),
+                        f'one of {_LARGEST_TENSOR} bytes at most, padding included',
+                    )
+                )
+        for first, second in pairwise(sorted(tensors, key=lambda tensor: tensor.offset)):
+            if second.offset < first.offset + first.num_bytes:
+                where = place.item(tensors.index(second)).at('offset')
+                raise where.refuse(
+                    second.offset,
+                    (
+                        f"{first.offset + first.num_bytes} or more, where tensor '{first.name}' "
+                        'has ended'
+                    ),
+                )
+
+
+AXL = AxlRules(
+    'axl',
+    needs_file=False,
+    keys={'model_id': Key(integer(0, (1 << 32) - 1), 'Number of the model on the card.', 0)},
+)
+
 
 ENTRIES = 512
 """Imports that the cache keeps: more than cameras have buffers.

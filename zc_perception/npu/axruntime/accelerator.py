@@ -47,12 +47,16 @@ from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
-from zc_perception.npu.axruntime.axm import AxmEngine, SUFFIX
-from zc_perception.npu.axruntime.binding import BindingSession, import_binding, MODULE
-from zc_perception.npu.axruntime.kind import AxRuntime, CONSTRAINTS, jobs
-from zc_perception.npu.axruntime.releases import mismatches
-from zc_perception.npu.axruntime.runtime import InstanceOptions, Session
-from zc_perception.npu.axruntime.session import RuntimeSession
+from zc_perception.npu.axruntime.binding import (
+    AxmEngine,
+    BindingSession,
+    import_binding,
+    MODULE,
+    SUFFIX,
+)
+from zc_perception.npu.axruntime.kind import AXRUNTIME, AxRuntime, CONSTRAINTS, jobs
+from zc_perception.npu.axruntime.library import mismatches
+from zc_perception.npu.axruntime.runtime import InstanceOptions, RuntimeSession, Session
 from zc_perception.npu.axruntime.tensors import FrameToTensor, named_outputs, quantised_spec
 from zc_perception.npu.axruntime.worker import (
     AxRuntimeJob,
@@ -64,7 +68,6 @@ from zc_perception.npu.axruntime.worker import (
 from zc_perception.npu.engine_thread import EngineJob, EngineThread
 from zc_perception.npu.manifest import check_head, ModelManifest
 from zc_perception.npu.metis_card import driver_version
-from zc_perception.npu.voyager_model import AXRUNTIME
 
 TENSOR_HEAP = 'dma_heap/system'
 # The first time the runtime loads firmware, and before release 1.8 it compiles a part of the

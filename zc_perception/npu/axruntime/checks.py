@@ -29,16 +29,12 @@ from typing import Any
 
 from zc_perception.errors import ZcError
 from zc_perception.machine.checks import Finding, Need, Needs, ok, skip, Status
-from zc_perception.machine.heaps import first_dmabuf
-from zc_perception.machine.host_tree import file_of
-from zc_perception.machine.system import System
-from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
+from zc_perception.machine.system import file_of, first_dmabuf, System
+from zc_perception.npu.axl.checks import Importable, probe_shipped_attach
 from zc_perception.npu.axruntime.binding import binding_release, import_binding, MODULE
-from zc_perception.npu.axruntime.library import RuntimeLibrary
-from zc_perception.npu.axruntime.releases import mismatches, needs_toolchain
+from zc_perception.npu.axruntime.library import mismatches, needs_toolchain, RuntimeLibrary
 from zc_perception.npu.axruntime.runtime import TOOLS
-from zc_perception.npu.metis_card import driver_version, MetisCard
-from zc_perception.npu.metis_checks import card_need, of_each_card
+from zc_perception.npu.metis_card import card_need, driver_version, MetisCard, of_each_card
 
 TOOLCHAIN = 'riscv64-unknown-elf-gcc'
 _INSTALL = (

@@ -14,7 +14,13 @@
 # limitations under the License.
 
 """
-Declare accelerator axruntime.
+Declare accelerator axruntime, and what Voyager's compiler says about a model's input.
+
+The latter is in ``model.json``, which the runtime loads, and ``manifest.json`` beside it.
+``model.json`` has the input as it lies in memory; only ``manifest.json`` tells which part of that
+is padding. The runtime says everything else itself when it has loaded the model. Source: files of
+SDK 1.3 to 1.6 (``model.json`` version 4.0, ``manifest.json`` version 1.1) and the SDK's own reader
+of them.
 
 The accelerator itself is imported when it is opened, because every node reads this file at its
 start.
@@ -23,17 +29,208 @@ start.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 import importlib
+import json
+from pathlib import Path
+import re
 from typing import Any
 
+from zc_perception.errors import ConfigError, message_of
 from zc_perception.machine.checks import Check
 from zc_perception.machine.system import System
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Accelerator, reads_by_cpu, with_frames
+from zc_perception.npu.manifest import COMPILED, EngineRules, INPUT, Values
 from zc_perception.npu.metis_card import CARD, CARD_CHECKS
-from zc_perception.npu.voyager_model import AXRUNTIME
 from zc_perception.parameters import ParameterSpec
+from zc_perception.rules import Place
+
+_KNOWN_VERSION = 4
+_MAJOR = re.compile('[0-9]{1,9}')
+_PADDING = 'n_padded_ch_inputs'
+
+
+@dataclass(frozen=True)
+class CompiledInput:
+    """
+    A compiled model's first input.
+
+    :param shape: as it lies in memory, NHWC, with padding.
+    :param inner_shape: without padding; ``None`` where it is unknown.
+    :param preprocess_graph: an ONNX file that has to run on the host before the NPU; empty for
+        none.
+    """
+
+    shape: tuple[int, ...]
+    inner_shape: tuple[int, ...] | None = None
+    preprocess_graph: str = ''
+
+
+def _load(path: Path) -> Mapping[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding='utf-8'))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"compiled model '{path}' can't be read: {message_of(error)}") from error
+    if not isinstance(values, Mapping):
+        raise ConfigError(
+            f"compiled model '{path}' is no JSON object; give the model.json that Voyager's "
+            'compiler wrote'
+        )
+    return values
+
+
+def _wrong(path: Path, key: str, value: object, allowed: str) -> ConfigError:
+    shown = 'missing' if value is None else f'{value!r:.80}'
+    return ConfigError(
+        f"{path}: key '{key}' is {shown}; it must be {allowed}; compile the model again, or "
+        'give another model.json'
+    )
+
+
+def _numbers(value: object, low: int) -> tuple[int, ...]:
+    """Return a list of whole numbers from *low* on; empty: it is no such list."""
+    return (
+        tuple(value)
+        if isinstance(value, list) and all(type(n) is int and n >= low for n in value)
+        else ()
+    )
+
+
+def _find_manifest(path: Path) -> Path | None:
+    """
+    Find ``manifest.json`` beside *path*, or in the folder above.
+
+    There it counts only if it names *path*'s own folder (``lib_export/model.json``).
+    """
+    beside, above = path.with_name('manifest.json'), path.parent.parent / 'manifest.json'
+    if beside.is_file():
+        return beside
+    if above.is_file() and Path(str(_load(above).get('model_lib_file'))).parts[-2:] == (
+        path.parent.name,
+        path.name,
+    ):
+        return above
+    return None
+
+
+def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """
+    Return the shape without padding.
+
+    :param listed: the padding of each input, of which there may be none.
+    """
+    if not listed:
+        return None
+    numbers = _numbers(listed[0], 0) if isinstance(listed, list) else ()
+    if len(numbers) == 4:  # early SDKs: top, left, bottom, right
+        top, left, bottom, right = numbers
+        numbers = (0, 0, top, bottom, left, right)
+    around = [sum(numbers[slice(2 * axis, 2 * axis + 2)]) for axis in range(len(shape))]
+    if not 0 < len(numbers) <= 2 * len(shape) or any(
+        size <= both for size, both in zip(shape, around, strict=True)
+    ):
+        raise _wrong(
+            path,
+            _PADDING,
+            listed,
+            (
+                'for each input a list with two numbers for each axis, less than its shape '
+                f'{list(shape)}'
+            ),
+        )
+    return tuple(size - both for size, both in zip(shape, around, strict=True))
+
+
+def read_compiled_input(path: Path) -> CompiledInput | None:
+    """
+    Return what is known about a compiled model's input before it is loaded.
+
+    :param path: ``model.json``.
+    :returns: ``None`` for a file that only the runtime can read: not JSON by its name, or of a
+        version newer than those known here.
+    :raises ConfigError: names the file, the key and what it must be.
+    """
+    if path.suffix != '.json':
+        return None
+    values = _load(path)
+    if 'model_lib_file' in values:
+        raise ConfigError(
+            f"'{path}' is the compiler's manifest; give the model.json that it names "
+            f'({values["model_lib_file"]})'
+        )
+    major, inputs = str(values.get('version', '')).partition('.')[0], values.get('inputs')
+    if _MAJOR.fullmatch(major) and int(major) > _KNOWN_VERSION and inputs is None:
+        return None
+    first = inputs[0] if isinstance(inputs, list) and inputs else None
+    shape = _numbers(first.get('shape'), 1) if isinstance(first, Mapping) else ()
+    if not shape:
+        raise _wrong(
+            path,
+            'inputs',
+            inputs,
+            'a list of tensors, of which the first has a shape of positive sizes',
+        )
+    if len(shape) != 4:
+        raise ConfigError(
+            f'{path}: the first input has shape {list(shape)}; a frame needs 1 x height x '
+            'width x channels'
+        )
+    manifest = _find_manifest(path)
+    if manifest is None:
+        return CompiledInput(shape)
+    known = _load(manifest)
+    return CompiledInput(
+        shape,
+        _without_padding(manifest, known.get(_PADDING), shape),
+        str(known.get('preprocess_graph') or ''),
+    )
+
+
+class VoyagerRules(EngineRules):
+    """Engine ``axruntime``: a compiled model, which says itself how its input lies in memory."""
+
+    def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
+        """
+        Return the input's size, see :class:`EngineRules`.
+
+        Without the file it is unknown and unused.
+        """
+        super().input_size(given, file, place)
+        compiled = None if file is None else read_compiled_input(file)
+        if compiled is None:
+            return (0, 0) if file is None else None
+        inner = compiled.inner_shape
+        if compiled.preprocess_graph and 'range' not in given:
+            raise ConfigError(
+                f"{file}: the model wants '{compiled.preprocess_graph}' to run before it, "
+                'which nothing does here; compile it without, '
+                f"or say by '{place.at('range').key}' of {place.path.name} what it does to the "
+                'values'
+            )
+        height, width = (inner or compiled.shape)[1:3]
+        for name, size in (('width', width), ('height', height)):
+            value = given.get(name, size if inner else None)
+            if value is None:
+                raise place.at(name).missing(
+                    f'{INPUT.keys[name].rule.words}, as there is no manifest.json beside {file}'
+                )
+            if value != size if inner else value > size:
+                raise place.at(name).refuse(
+                    value, f'{"" if inner else "at most "}{size}, as {file} says'
+                )
+        return (width, height) if inner else None
+
+
+AXRUNTIME = VoyagerRules(
+    'axruntime',
+    file="the model.json or .axm of Voyager's compiler",
+    files=('*.axm', COMPILED),
+    needs_file=True,
+    takes_frames=False,
+)
+
 
 OUTPUT_DMABUF = ('auto', 'true', 'false')
 LATE_CALLS = 2

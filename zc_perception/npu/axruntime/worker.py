@@ -20,7 +20,7 @@ One thread writes tensors and one runs them, so the next frame is converted whil
 Read :class:`AxRuntimeWorker` first. It owns a
 :class:`LoadedModel`: an instance with the memory of its tensors, put on the device by
 :func:`load_best`. :class:`RuntimeCalls` knows which frame's result a call brings. A frame on its
-    way is a :class:`~zc_perception.npu.worked_job.WorkedJob`, shared by the worker and the frame's
+    way is a :class:`~zc_perception.npu.engine_thread.WorkedJob`, shared by the worker and the frame's
 owner.
 
 With double buffering, call n writes the result of call n - 2; what the first two calls write has
@@ -54,8 +54,8 @@ from zc_perception.memory.heaps import Heap
 from zc_perception.npu.axruntime.kind import LATE_CALLS
 from zc_perception.npu.axruntime.runtime import Connection, InstanceOptions
 from zc_perception.npu.axruntime.tensors import FrameToTensor, InputSlot, OutputSlot, Pack
+from zc_perception.npu.engine_thread import WorkedJob
 from zc_perception.npu.manifest import TensorSpec
-from zc_perception.npu.worked_job import WorkedJob
 
 # A device that fails this many runs one after the other doesn't come round by itself.
 _FAILURES_OF_A_LOST_DEVICE = 3

@@ -13,24 +13,342 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Accelerator ``onnx``: real detectors on real pixels, on a thread of its own."""
+"""
+Accelerator ``onnx``: real detectors on real pixels, on a thread of its own.
+
+:class:`OnnxEngine` is a model's file in ONNX Runtime, :class:`HogEngine` OpenCV's people detector,
+for machines without a model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+import re
+from types import ModuleType
 from typing import Any
 
-from zc_perception.detection.tiles import Parts
-from zc_perception.errors import ConfigError
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.detection.tiles import Part, Parts
+from zc_perception.errors import ConfigError, message_of, nearest
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.npu.accelerator import Capabilities, ImportHandle
-from zc_perception.npu.engine_thread import Engine, EngineJob, EngineThread
-from zc_perception.npu.manifest import check_head, ModelManifest
-from zc_perception.npu.onnx.hog import HogEngine
+from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
+from zc_perception.npu.engine_thread import Engine, EngineJob, EngineThread, TensorEngine
+from zc_perception.npu.manifest import check_head, DTYPES, ModelInput, ModelManifest, TensorSpec
+from zc_perception.npu.model_file import BESIDES
 from zc_perception.npu.onnx.kind import CONSTRAINTS, JOBS, ONNX, Onnx, OPENCV_HOG, parse_providers
-from zc_perception.npu.onnx.session import CPU, OnnxEngine
+from zc_perception.pixel.colorimetry import Colorimetry
+from zc_perception.pixel.conversion import Planes, ToLuma
+from zc_perception.pixel.layout import ImageLayout
+
+
+class HogEngine(Engine):
+    """
+    OpenCV's HOG people detector on the frame's luma.
+
+    :raises ConfigError: this OpenCV has none (version 5 dropped it).
+    """
+
+    def __init__(self) -> None:
+        if not hasattr(cv2, 'HOGDescriptor'):
+            raise ConfigError(
+                f"model 'hog' needs OpenCV 4, this is {cv2.__version__}: pip install "
+                "'opencv-python-headless<5'"
+            )
+        self._hog = cv2.HOGDescriptor()
+        self._hog.setSVMDetector(
+            np.asarray(cv2.HOGDescriptor.getDefaultPeopleDetector(), np.float32)
+        )
+        self._converter: tuple[ImageLayout | Part, Colorimetry, ToLuma] | None = None
+
+    def geometry(self, width: int, height: int) -> Letterbox:
+        return Letterbox.fit(width, height, width, height, stretch=True)
+
+    def run(self, planes: Planes, layout: ImageLayout | Part, colorimetry: Colorimetry) -> Outputs:
+        """
+        Run the detector, see :class:`Engine`.
+
+        One output (n, 6): x0, y0, x1, y1, score, class. The SVM's distance d > 0 has no upper
+        bound; the score is 1 - exp(-d), so that it lies in 0..1 as subscribers expect.
+        """
+        if self._converter is None or self._converter[:2] != (layout, colorimetry):
+            self._converter = (
+                layout,
+                colorimetry,
+                ToLuma(layout.fourcc, layout.width, layout.height, colorimetry),
+            )
+        luma = self._converter[2].convert(planes)
+        window_width, window_height = self._hog.winSize
+        if luma.shape[1] < window_width or luma.shape[0] < window_height:
+            # OpenCV ends the process over pictures that are smaller than its window.
+            return [RawTensor(np.zeros((0, 6), np.float32))]
+        boxes, weights = self._hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)
+        rows = np.zeros((len(boxes), 6), np.float32)
+        if len(boxes):
+            corners = np.asarray(boxes, np.float32)
+            rows[:, :2] = corners[:, :2]
+            rows[:, 2:4] = corners[:, :2] + corners[:, 2:]
+            rows[:, 4] = -np.expm1(-np.asarray(weights, np.float32).reshape(-1))
+        return [RawTensor(rows)]
+
+
+CPU = 'CPUExecutionProvider'
+# What ONNX calls them otherwise than NumPy.
+_NAMES = {'float': 'float32', 'double': 'float64'}
+# Where a provider is that a plain onnxruntime lacks.
+_PACKAGES = {
+    'OpenVINO': 'onnxruntime-openvino',
+    'CUDA': 'onnxruntime-gpu',
+    'Tensorrt': 'onnxruntime-gpu',
+    'QNN': 'onnxruntime-qnn',
+    'VitisAI': "AMD's Ryzen AI or Vitis AI",
+}
+# What makes boxes come in pixels of the input.
+_BESIDES: Mapping[str, Callable[[ModelInput], tuple[int, int]]] = dict(
+    zip(
+        BESIDES,
+        (lambda n: (n.width, n.height), lambda n: (n.height, n.width), lambda n: (1, 1)),
+        strict=True,
+    )
+)
+_TOO_NEW = re.compile(r'[Oo]pset (\d+) is under development|model (IR version: \d+)')
+# Where in ONNX Runtime's own source an error was raised.
+_PLACE = re.compile(r'(\[ONNXRuntimeError\] : \d+ : \w+ : )?(/\S+:\d+ .*?\) )?')
+# Providers that compute in a memory of their own, by ONNX Runtime's name of it.
+_MEMORIES = {
+    'CUDAExecutionProvider': 'cuda',
+    'TensorrtExecutionProvider': 'cuda',
+    'NvTensorRTRTXExecutionProvider': 'cuda',
+    'CANNExecutionProvider': 'cann',
+}
+
+
+def _dtype(onnx: str) -> str:
+    """Return NumPy's name of an element type such as ``tensor(float)``."""
+    name = onnx.removeprefix('tensor(').removesuffix(')')
+    return _NAMES.get(name, name)
+
+
+class OnnxEngine(TensorEngine):
+    """
+    One model in ONNX Runtime.
+
+    :param entries: parameter ``providers``.
+    :param threads: threads of the CPU; 0: one per core.
+    :ivar provider: the provider that runs most of the model's nodes.
+    :ivar nodes: how many nodes each provider runs; empty where this ONNX Runtime doesn't tell.
+    :raises ConfigError: onnxruntime isn't installed, has no such provider, or the file isn't a
+        model that fits its manifest.
+    """
+
+    def __init__(
+        self, manifest: ModelManifest, threads: int = 0, entries: Sequence[str] = ()
+    ) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise ConfigError(
+                f"model '{manifest.name}' needs ONNX Runtime: pip install onnxruntime, or use "
+                'model: hog'
+            ) from error
+        super().__init__(manifest.input)
+        self._file = manifest.file
+        self._session = self._open(onnxruntime, parse_providers(entries), threads)
+        self.nodes = self._count_nodes()
+        self.provider = max(self.nodes, key=self.nodes.__getitem__, default=self._providers[0])
+        self._name, self._besides = self._inputs(manifest.input)
+        self._tensors = self._specs(manifest)
+        self._bound: _Bound | None = None
+        if self.provider in _MEMORIES:
+            number = self._session.get_provider_options()[self.provider].get('device_id', '0')
+            blank = np.zeros(self._input.shape, self._input.dtype)
+            self._bound = _Bound(
+                onnxruntime.OrtValue,
+                self._session,
+                self._name,
+                {self._name: blank, **self._besides},
+                (_MEMORIES[self.provider], int(number)),
+            )
+
+    def _open(
+        self, onnxruntime: ModuleType, providers: list[tuple[str, dict[str, str]]], threads: int
+    ) -> Any:
+        there = onnxruntime.get_available_providers()
+        for name, _ in providers:
+            if name not in there:
+                package = _PACKAGES.get(name.removesuffix('ExecutionProvider'))
+                raise ConfigError(
+                    f"parameter 'providers' has '{name}', which this ONNX Runtime "
+                    f'({onnxruntime.__version__}) lacks; it has '
+                    f'{", ".join(there)}'
+                    + (
+                        f'; install {package} in place of onnxruntime'
+                        if package
+                        else nearest(name, there)
+                    )
+                )
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        # Spinning workers would take the core from the camera's thread.
+        options.add_session_config_entry('session.intra_op.allow_spinning', '0')
+        options.add_session_config_entry('session.record_ep_graph_assignment_info', '1')
+        try:
+            # Without a fallback, which is another session on the CPU, and a line on stdout.
+            session = onnxruntime.InferenceSession(
+                str(self._file), options, providers=providers or [(CPU, {})], enable_fallback=0
+            )
+        except Exception as error:  # onnxruntime has no common base class of its errors
+            text = _PLACE.sub('', message_of(error), count=1)
+            new = _TOO_NEW.search(text)
+            if new is not None:
+                text = (
+                    f'it has {new[2] or f"opset {new[1]}"}, which is too new for ONNX Runtime '
+                    f'{onnxruntime.__version__}: '
+                    'pip install -U onnxruntime, or export it with an older opset (yolo export '
+                    '… opset=17)'
+                )
+            raise ConfigError(f"model file '{self._file}' can't be loaded: {text}") from error
+        self._providers: list[str] = session.get_providers()
+        for name, given in providers:
+            if name not in self._providers:
+                raise ConfigError(
+                    f"parameter 'providers' has '{name}', which can't be used on this machine "
+                    f'with options {given}: ONNX Runtime '
+                    'left it out, and has written why on stderr; correct that, or take it from '
+                    'the list'
+                )
+        return session
+
+    def _count_nodes(self) -> Counter[str]:
+        nodes: Counter[str] = Counter()
+        # From release 1.24 on.
+        if hasattr(self._session, 'get_provider_graph_assignment_info'):
+            for part in self._session.get_provider_graph_assignment_info():
+                nodes[part.ep_name] += len(part.get_nodes())
+        return nodes
+
+    def _inputs(self, network: ModelInput) -> tuple[str, dict[str, NDArray[Any]]]:
+        """Return the name of the picture's input, and what the other inputs are given."""
+        inputs = {given.name: _dtype(given.type) for given in self._session.get_inputs()}
+        besides = {
+            name: np.array([_BESIDES[name](network)], inputs[name])
+            for name in _BESIDES
+            if name in inputs
+        }
+        return next(name for name in inputs if name not in besides), besides
+
+    def _specs(self, manifest: ModelManifest) -> list[TensorSpec | None]:
+        """Return what the manifest says about each output of the file."""
+        outputs = {output.name: output for output in self._session.get_outputs()}
+        names = list(outputs)
+        for index, spec in enumerate(manifest.tensors):
+            if spec.name not in names:
+                raise ConfigError(
+                    f"{manifest.path}: key 'outputs[{index}].name' is '{spec.name}', which the "
+                    f"file doesn't have; it has {', '.join(names)}"
+                )
+            shape, kind = (outputs[spec.name].shape or spec.shape, _dtype(outputs[spec.name].type))
+            dtype = kind if kind in DTYPES else 'float32'
+            open_sizes = [
+                want if isinstance(has, str) or has is None else has
+                for has, want in zip(shape, spec.shape, strict=False)
+            ]
+            for key, value, real, fits in (
+                (
+                    'shape',
+                    list(spec.shape),
+                    list(shape),
+                    not spec.shape
+                    or (len(shape) == len(spec.shape) and open_sizes == [*spec.shape]),
+                ),
+                ('dtype', spec.dtype, dtype, spec.dtype in ('', dtype)),
+            ):
+                if not fits:
+                    raise ConfigError(
+                        f"{manifest.path}: key 'outputs[{index}].{key}' is {value}, the file's "
+                        f'is {real}; it must be that, or left out'
+                    )
+        given = {spec.name: spec for spec in manifest.tensors}
+        return [given.get(name) for name in names]
+
+    def infer_blank(self) -> Outputs:
+        """
+        Run an input of zeros, see :class:`TensorEngine`.
+
+        :raises ConfigError: the model can't be run.
+        """
+        try:
+            return super().infer_blank()
+        except Exception as error:  # onnxruntime has no common base class of its errors
+            raise ConfigError(
+                f"model file '{self._file}' can't be run: {message_of(error)}; export it anew"
+            ) from error
+
+    def infer(self, tensor: NDArray[Any]) -> Outputs:
+        outputs: Sequence[NDArray[Any]] = (
+            self._bound.run(tensor)
+            if self._bound is not None
+            else self._session.run(None, {self._name: tensor, **self._besides})
+        )
+        return [_raw(values, spec) for values, spec in zip(outputs, self._tensors, strict=True)]
+
+
+class _Bound:
+    """
+    A session whose input lies in a device's memory, allocated once.
+
+    Results come back by one copy each.
+
+    :param place: the memory's name, and the number of the device.
+    """
+
+    def __init__(
+        self,
+        values: Any,
+        session: Any,
+        picture: str,
+        inputs: Mapping[str, NDArray[Any]],
+        place: tuple[str, int],
+    ) -> None:
+        self._session, self._place = session, place
+        self._binding = session.io_binding()
+        self._inputs = {
+            name: values.ortvalue_from_numpy(given, *place) for name, given in inputs.items()
+        }
+        for name, value in self._inputs.items():
+            self._binding.bind_ortvalue_input(name, value)
+        self._picture = self._inputs[picture]
+        self._outputs = [output.name for output in session.get_outputs()]
+
+    def run(self, tensor: NDArray[Any]) -> Sequence[NDArray[Any]]:
+        """
+        Run the tensor; block until the outputs are there.
+
+        These belong to the caller.
+        """
+        self._picture.update_inplace(tensor)
+        self._binding.clear_binding_outputs()  # those of the last run may have another size
+        for name in self._outputs:
+            self._binding.bind_output(name, *self._place)
+        self._session.run_with_iobinding(self._binding)
+        outputs: Sequence[NDArray[Any]] = self._binding.copy_outputs_to_cpu()
+        return outputs
+
+
+def _raw(values: NDArray[Any], spec: TensorSpec | None) -> RawTensor:
+    """Return an output as heads take it; other types of number become float32."""
+    if values.dtype not in DTYPES:
+        values = values.astype(np.float32)
+    return RawTensor(values) if spec is None else spec.raw(values)
+
 
 # Compiling for a device may take minutes.
 _LOAD_TIMEOUT_S = 600.0

@@ -33,8 +33,7 @@ from zc_perception.machine.system import System
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Accelerator, reads_by_cpu, with_frames
-from zc_perception.npu.engine_rules import EngineRules, Values
-from zc_perception.npu.manifest import INPUT
+from zc_perception.npu.manifest import EngineRules, INPUT, Values
 from zc_perception.parameters import ParameterSpec
 from zc_perception.rules import Place
 

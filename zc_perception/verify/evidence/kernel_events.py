@@ -44,7 +44,7 @@ from pathlib import Path
 import re
 import time
 
-from zc_perception.npu.driver_events import traced
+from zc_perception.npu.kinds import traced
 from zc_perception.observe.processes import PROC
 from zc_perception.observe.timeline import KernelEvent
 from zc_perception.verify.evidence import Unreadable, unreadable_file

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Masks of what was found: :class:`MaskPainter` paints them into a picture of labels.
+What a model says of a box beside its class: keypoints, and masks in a picture of labels.
 
 A mask is a sum of the network's prototypes, weighted by the row's own coefficients, where it is
 above zero. Only what lies inside the box is computed: the part of each prototype that the box
@@ -36,6 +36,43 @@ from zc_perception.detection.heads.spec import Head
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.native import compiled
+
+PEOPLE = 17
+PERSON = ((0, 1), (0, 2), (1, 3), (2, 4), (5, 6), (5, 7), (7, 9), (6, 8), (8, 10),
+          (5, 11), (6, 12), (11, 12), (11, 13), (13, 15), (12, 14), (14, 16))  # fmt: skip
+"""
+Lines between the 17 keypoints of COCO's people: nose, eyes, ears, shoulders, elbows, wrists, hips,
+knees, ankles.
+"""
+SEEN = 0.5
+"""Keypoints with a lower score are not seen: no line ends at them."""
+
+
+def keypoints(
+    head: Head,
+    outputs: Sequence[RawTensor],
+    box: Letterbox,
+    found: Detections,
+    shape: Sequence[int],
+) -> NDArray[np.float32]:
+    """
+    Return (n, keypoints, 3) x, y, clipped to the picture, and score from 0 to 1.
+
+    The score is 1 where the model has none.
+
+    :param outputs: those that *found* was decoded from.
+    :param shape: the keypoints of each row: how many, and how many numbers each has.
+    """
+    points = np.ones((len(found), shape[0], 3), np.float32)
+    for region, part, which, rows in box.runs(outputs, found.rows):
+        values = head.extras(part, rows).reshape(-1, shape[1])
+        # Pairs, where the letterbox takes boxes.
+        places = box.to_source(np.tile(values[:, :2], 2))[:, :2] + region[:2]
+        points[which, :, :2] = places.reshape(len(which), -1, 2)
+        if shape[1] > 2:
+            points[which, :, 2] = values[:, 2].reshape(len(which), -1)
+    return points
+
 
 MOST = 65535
 """Labels that a picture can have."""

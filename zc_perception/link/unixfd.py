@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Serve a camera's frames to ``unixfdsrc``: one thread for all readers of one socket.
+Serve a camera's frames to GStreamer's ``unixfdsrc``: one thread for all readers of one socket.
 
 Each reader is a client of the bus of its own. The bus promises each reader the frames that it may
 hold (its *window*), and queues the newest frame for it while it holds that many. The thread passes
@@ -24,6 +24,12 @@ ends.
 A reader's first buffers need care: GStreamer ignores a ``GstVideoMeta`` until an element of the
 reader's process has asked a buffer for one. So if a picture's planes don't lie as GStreamer
 expects, it goes as a copy whose planes do, until the reader has given a buffer back.
+
+The commands come first, byte for byte. Source: gst-plugins-bad's ``gst/unixfd``, ``gstmeta.c`` and
+``gstvideometa.c`` of GStreamer 1.26. Each command is a header of two 32-bit numbers, the command
+and the size of what follows, in the byte order of the host. A reader takes a command in two calls,
+without a loop: each has to be sent by one ``sendmsg``. The numbers of formats are those of
+``video-format.h``, whose ABI doesn't change.
 """
 
 from __future__ import annotations
@@ -33,6 +39,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 import contextlib
 from dataclasses import dataclass, field
+from enum import IntEnum
 import fcntl
 from functools import partial
 import itertools
@@ -41,6 +48,7 @@ import os
 from pathlib import Path
 import select
 import socket
+import struct
 import threading
 from typing import Any
 
@@ -56,22 +64,146 @@ from zc_perception.link.shared_memory.protocol import ProtocolError
 from zc_perception.link.shared_memory.server import FenceWatch
 from zc_perception.link.shared_memory.socket_folder import check_place, listen
 from zc_perception.link.shared_memory.unix_socket import consumer_allowed, drain, Peer, peer_of
-from zc_perception.link.unixfd import wire
-from zc_perception.link.unixfd.wire import Command, MemoryType
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool
-from zc_perception.pixel.gstreamer_caps import (
+from zc_perception.pixel.format_names import (
     buffer_planes,
     BufferPlanes,
     default_layout,
     frame_caps,
     is_default,
 )
+from zc_perception.pixel.fourcc import pixel_format
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
+
+_HEADER = struct.Struct('=II')
+_BUFFER = struct.Struct('=QQQQQQIBBH')
+_ID = struct.Struct('=Q')
+RELEASE_SIZE = _HEADER.size + _ID.size
+_NOT_KNOWN = (1 << 64) - 1
+_META = b'GstVideoMeta'
+VIDEO_FORMATS = {
+    'I420': 2,
+    'YV12': 3,
+    'YUY2': 4,
+    'UYVY': 5,
+    'RGBx': 7,
+    'BGRx': 8,
+    'xRGB': 9,
+    'xBGR': 10,
+    'RGBA': 11,
+    'BGRA': 12,
+    'ARGB': 13,
+    'ABGR': 14,
+    'RGB': 15,
+    'BGR': 16,
+    'Y42B': 18,
+    'YVYU': 19,
+    'Y444': 20,
+    'NV12': 23,
+    'NV21': 24,
+    'GRAY8': 25,
+    'GRAY16_LE': 27,
+    'RGB16': 29,
+    'BGR16': 30,
+    'NV16': 51,
+    'NV24': 52,
+    'NV61': 60,
+    'P010_10LE': 62,
+    'VYUY': 64,
+    'NV12_10LE40': 81,
+    'P016_LE': 90,
+    'P012_LE': 92,
+}
+"""``GstVideoFormat`` by its name."""
+
+
+class Command(IntEnum):
+    """What a command says."""
+
+    NEW_BUFFER = 0
+    RELEASE_BUFFER = 1
+    CAPS = 2
+    EOS = 3
+
+
+class MemoryType(IntEnum):
+    """What the descriptors of a buffer are."""
+
+    MEMFD = 0
+    DMABUF = 1
+
+
+def pack(command: Command, payload: bytes = b'') -> bytes:
+    """Return a whole command."""
+    return _HEADER.pack(command, len(payload)) + payload
+
+
+def pack_caps(text: str) -> bytes:
+    """Pack CAPS."""
+    return pack(Command.CAPS, text.encode() + b'\0')
+
+
+def pack_buffer(
+    number: int, pts_ns: int, sequence: int, kind: MemoryType, sizes: Sequence[int], meta: bytes
+) -> bytes:
+    """
+    Pack NEW_BUFFER; a descriptor for each of *sizes* goes with it.
+
+    :param number: by which the reader gives it back.
+    :param pts_ns: in CLOCK_MONOTONIC.
+    :param meta: a serialised ``GstVideoMeta``; empty: none.
+    """
+    head = _BUFFER.pack(
+        number,
+        pts_ns,
+        _NOT_KNOWN,
+        _NOT_KNOWN,
+        sequence,
+        sequence + 1,
+        0,
+        kind,
+        len(sizes),
+        bool(meta),
+    )
+    memories = b''.join(struct.pack('=QQ', size, 0) for size in sizes)
+    return pack(Command.NEW_BUFFER, head + memories + meta)
+
+
+def video_meta(layout: ImageLayout, where: BufferPlanes) -> bytes:
+    """Return a serialised ``GstVideoMeta``: where the planes lie."""
+    planes = len(layout.planes)
+    number = VIDEO_FORMATS.get(pixel_format(layout.fourcc).gstreamer or '', 0)
+    payload = struct.pack('=iiIII', 0, number, layout.width, layout.height, planes)
+    payload += struct.pack(f'={planes}Q{planes}i', *where.offsets, *where.strides)
+    # No alignment is promised: of the picture's four sides, then of each stride.
+    payload += struct.pack(f'=4I{planes}I', *[0] * (4 + planes))
+    # Version 0 of the format.
+    body = _META + b'\0' + b'\0' + payload
+    return struct.pack('=II', 8 + len(body), len(_META)) + body
+
+
+def parse_release(data: bytes | bytearray) -> int | None:
+    """
+    Return the number of the buffer that RELEASE_BUFFER at the begin of *data* gives back.
+
+    ``None``: not all of it is there.
+
+    :raises ProtocolError: it is something else.
+    """
+    if len(data) >= _HEADER.size:
+        command, size = _HEADER.unpack_from(data)
+        if (command, size) != (Command.RELEASE_BUFFER, _ID.size):
+            raise ProtocolError(
+                'command', (f'a reader sent command {command} of {size} bytes; it may only say '
+                            'RELEASE_BUFFER')
+            )  # fmt: skip
+    return int(_ID.unpack_from(data, _HEADER.size)[0]) if len(data) >= RELEASE_SIZE else None
+
 
 COPIED = 'unixfd_first'
 """The copy ledger's reason for a reader's first pictures with padded rows."""
@@ -79,7 +211,7 @@ _SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 # More readers at the same time are turned away.
 _MOST_READERS = 32
 # Of one reader in one turn: who sends for ever must not keep the others waiting.
-_READ_BYTES = 64 * wire.RELEASE_SIZE
+_READ_BYTES = 64 * RELEASE_SIZE
 _ACCEPT_PAUSE_S = 0.1
 _EVENTS = 64
 
@@ -337,8 +469,8 @@ class UnixfdServer:
             return
         heard = reader.heard
         heard += data
-        while (number := wire.parse_release(heard)) is not None:
-            del heard[: wire.RELEASE_SIZE]
+        while (number := parse_release(heard)) is not None:
+            del heard[:RELEASE_SIZE]
             frame = reader.out.pop(number, None)
             if frame is None:
                 raise ProtocolError(
@@ -382,7 +514,7 @@ class UnixfdServer:
             self._drop(reader, 'format', self._unfit, warn=True)
             return False
         if reader.stream is None:
-            if not self._write(reader, wire.pack_caps(stream.caps), ()):
+            if not self._write(reader, pack_caps(stream.caps), ()):
                 return False
         elif reader.stream.caps != stream.caps:
             self._say_end(reader)
@@ -391,7 +523,7 @@ class UnixfdServer:
         number, pts, sequence = next(self._numbers), data.captured_ns, data.sequence
         if stream.padded and not reader.gave_back:
             with _tight_copy(data, stream) as copy:
-                packet = wire.pack_buffer(
+                packet = pack_buffer(
                     number, pts, sequence, MemoryType.MEMFD, buffer_planes(stream.tight).sizes, b''
                 )
                 sent = self._write(reader, packet, [copy.fileno()])
@@ -403,7 +535,7 @@ class UnixfdServer:
                     buffer.seal_for_sharing()
                 stream.sealed.add(data.buffer_uid)
             kind = MemoryType.DMABUF if stream.kind is BufferKind.DMABUF else MemoryType.MEMFD
-            packet = wire.pack_buffer(
+            packet = pack_buffer(
                 number, pts, sequence, kind, stream.where.sizes, stream.meta
             )  # fmt: skip
             sent = self._write(reader, packet, [buffer.fileno() for buffer in data.buffers])
@@ -437,7 +569,7 @@ class UnixfdServer:
         where = buffer_planes(layout)
         padded = layout.modifier == LINEAR and not is_default(layout)
         self._stream = _Stream(
-            layout, kind, caps, where, wire.video_meta(layout, where),
+            layout, kind, caps, where, video_meta(layout, where),
             padded and '(' not in caps.partition(',')[0], default_layout(layout),
         )  # fmt: skip
         return self._stream
@@ -473,7 +605,7 @@ class UnixfdServer:
         reader.ended = True
         self._leave_bus(reader)
         if reader.stream is not None:
-            self._write(reader, wire.pack(Command.EOS), ())
+            self._write(reader, pack(Command.EOS), ())
 
     def _leave_bus(self, reader: _Reader) -> None:
         self._unwatch(reader.queue.fileno())
