@@ -120,7 +120,7 @@ def test_help_and_version_need_no_other_module(program: str) -> None:
     assert (shown.returncode, shown.stderr) == (0, '')
     usage, _, what, *rest = shown.stdout.splitlines()
     assert usage.startswith(f'usage: {program} ') and what
-    assert any(program in line for line in rest[rest.index('examples:') + 1 :])
+    assert any(program in line for line in rest[slice(rest.index('examples:') + 1, None)])
     assert shown.stdout.index('--version') > shown.stdout.index('examples:')
     version = run(program, '--version', missing=ALL)
     assert (version.returncode, version.stdout, version.stderr) == (

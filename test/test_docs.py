@@ -60,7 +60,8 @@ MODULE = re.compile(r'-m ((?:zc_perception|bench)[\w.]*)')
 COMPONENT = re.compile(r'\bzc_perception::(\w+)')
 VARIABLE = re.compile(r'\bZC_[A-Z_]+\b')
 PLACE = re.compile(
-    r'(?<![\w/~$}).:@-])((?:zc_perception|bench|test|config|launch|docs|tools|examples|resource|\.github|\.devcontainer|\.ci)/[\w./*-]*)'
+    r'(?<![\w/~$}).:@-])((?:zc_perception|bench|test|config|launch|docs|tools|examples|resource'
+    r'|\.github|\.devcontainer|\.ci)/[\w./*-]*)'
 )
 
 

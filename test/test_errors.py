@@ -46,7 +46,7 @@ def test_the_nearest_word_is_found_in_capitals_or_not(
 
 
 class Wordless:
-    def __str__(self) -> str:
+    def __str__(self) -> str:  # noqa: CNL100
         raise ValueError
 
 

@@ -41,7 +41,7 @@ def in_a_child(look: object) -> str:
 
 
 class Owner:
-    def __init__(self, name: str, said: list[str], turn: Turn) -> None:
+    def __init__(self, name: str, said: list[str], turn: Turn) -> None:  # noqa: CNL100
         self.name, self.said = name, said
         in_child(turn, self.forget)
 

@@ -403,7 +403,7 @@ def test_room_for_one_kind_is_made_at_the_cost_of_that_kind_alone() -> None:
     queue: KeepLastQueue[str] = KeepLastQueue(None, released.append)
     for number in range(6):
         for kind, most in (('frame', 2), ('word', 3)):
-            queue.make_room(most, lambda entry, kind=kind: entry.startswith(kind))  # type: ignore[misc]
+            queue.make_room(most, lambda entry, kind=kind: entry.startswith(kind))  # type: ignore
             queue.put(f'{kind} {number}')
     assert sorted(released) == [
         *(f'frame {n}' for n in range(4)),

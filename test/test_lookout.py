@@ -127,7 +127,7 @@ def test_what_raises_is_told_once_looked_at_again_and_the_others_go_on(
 
 def test_an_object_is_not_kept_alive_by_being_looked_at(lookout: Lookout) -> None:
     class Thing:
-        def look(self) -> None:
+        def look(self) -> None:  # noqa: CNL100
             seen.look()
 
     seen = Seen()

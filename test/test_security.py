@@ -35,9 +35,9 @@ import zc_perception
 
 sys.path.append(str(Path(__file__).parent / 'link' / 'shared_memory'))
 
-from memory_link import make_pool, publish, PUBLISHER, RawPeer
+from memory_link import make_pool, publish, PUBLISHER, RawPeer  # noqa: E402, I100
 
-from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.link.shared_memory.server import SharedMemoryServer  # noqa: E402
 
 PACKAGE = Path(zc_perception.__file__).parent
 SOURCES = sorted(PACKAGE.rglob('*.py'))

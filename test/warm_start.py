@@ -80,7 +80,7 @@ class Started(subprocess.Popen[Any]):
     """
 
     def _execute_child(self, *arguments: Any) -> None:
-        given = inspect.signature(subprocess.Popen._execute_child).bind(self, *arguments).arguments  # type: ignore[attr-defined]
+        given = inspect.signature(subprocess.Popen._execute_child).bind(self, *arguments).arguments
         assert not given['shell'] and not given['pass_fds'] and given['preexec_fn'] is None
         words = [os.fspath(word) for word in given['args']]
         request = {

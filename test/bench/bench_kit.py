@@ -53,9 +53,8 @@ def run_bench(folder: Path, *arguments: str) -> Any:
     path = folder / 'result.json'
     ran = subprocess.run(
         [sys.executable, '-m', 'bench', *arguments, '--json', str(path)],
-        capture_output=True, text=True, timeout=300, env={**os.environ,
-                                                          'ZC_RUNTIME_DIR': str(folder)},
-                                                          check=False,
+        capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)},
     )  # fmt: skip
     assert ran.returncode == 0 and 'Traceback' not in ran.stderr, ran.stderr
     assert not list(folder.glob('*.sock'))

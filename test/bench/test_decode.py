@@ -46,7 +46,7 @@ def plain_decoding(
     values = [(int(v) - 20) * 0.125 for v in level.boxes[row, column]]
     sides = []
     for side in range(4):
-        weights = [math.exp(v) for v in values[side * 16 : side * 16 + 16]]
+        weights = [math.exp(v) for v in values[slice(side * 16, side * 16 + 16)]]
         sides.append(sum(i * w for i, w in enumerate(weights)) / sum(weights) * level.stride)
     x, y = (column + 0.5) * level.stride, (row + 0.5) * level.stride
     scores = [1 / (1 + math.exp(-(int(v) - 20) * 0.125)) for v in level.scores[row, column]]

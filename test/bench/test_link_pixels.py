@@ -60,7 +60,7 @@ def test_a_frame_of_two_is_torn(planes: Planes, part: str) -> None:
     stamp(other, 6)
     half = planes[0].nbytes // 2
     if part == 'middle':
-        planes[0].reshape(-1)[half : half + 8] = other[0].reshape(-1)[half : half + 8]
+        planes[0].reshape(-1)[slice(half, half + 8)] = other[0].reshape(-1)[slice(half, half + 8)]
     else:
         planes[-1].reshape(-1)[-8:] = other[-1].reshape(-1)[-8:]
     look = Look()

@@ -140,7 +140,7 @@ def starter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
     """Make a starter whose program is a shell script, and whose reader never has anything."""
 
     class Reader:
-        def __init__(self, *arguments: object) -> None:
+        def __init__(self, *arguments: object) -> None:  # noqa: CNL100
             pass
 
         def ask(self, **command: str) -> dict[str, int]:

@@ -147,7 +147,9 @@ def _components(mask: NDArray[np.bool_]) -> Iterable[tuple[tuple[int, ...], Pixe
     for component in range(1, count):
         x, y, width, height = (int(n) for n in stats[component, :4])
         if 2 * min(width, height) >= MIN_OBJECT_SIDE and 2 * max(width, height) <= MAX_OBJECT_SIDE:
-            rows, columns = np.nonzero(components[y : y + height, x : x + width] == component)
+            rows, columns = np.nonzero(
+                components[slice(y, y + height), slice(x, x + width)] == component
+            )
             yield (2 * x, 2 * y, 2 * (x + width), 2 * (y + height)), (rows + y, columns + x)
 
 

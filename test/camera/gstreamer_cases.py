@@ -470,12 +470,14 @@ DMABUF = 'video/x-raw(memory:DMABuf)'
         # Tiled dma-bufs, and LINEAR ones.
         (
             [('NV12', LINEAR)],
-            f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x{TILED:016x},{SIZE};{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE}',
+            f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x{TILED:016x},{SIZE};'
+            f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE}',
             ('NV12', LINEAR),
         ),
         (
             [('NV12', TILED)],
-            f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE};{DMABUF},format=DMA_DRM,drm-format=NV12:0x{TILED:016x},{SIZE}',
+            f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE};'
+            f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x{TILED:016x},{SIZE}',
             ('NV12', TILED),
         ),
         (
@@ -757,10 +759,10 @@ def test_another_rate_is_no_other_picture() -> None:
          ConfigError, 'no raw video'),
         (('zcframes frame-size=4608 '
           'caps-text="video/x-raw(memory:VASurface),format=NV12,width=64,height=48"'), ConfigError,
-          'VASurface'),
+         'VASurface'),
         (('zcframes frame-size=4608 '
           'caps-text="video/x-raw(memory:NVMM),format=NV12,width=64,height=48"'), ConfigError,
-          'camera: argus'),
+         'camera: argus'),
         (f'zcframes frame-size=4608 caps-text={CAPS},interlace-mode=alternate', ConfigError,
          'deinterlace'),
         (f'zcframes frame-size=4600 caps-text={CAPS} strides=64,64 offsets=0,3072', CameraError,
@@ -768,7 +770,8 @@ def test_another_rate_is_no_other_picture() -> None:
         (f'zcframes frame-size=4608 caps-text={CAPS} strides=64,64 offsets=0,9999', CameraError,
          'offset 9999'),
         ('zcframes frame-size=4608 '
-         'caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12:0x0100000000000002,width=64,'
+         'caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,'
+         'drm-format=NV12:0x0100000000000002,width=64,'
          'height=48" memory=system', ConfigError, "can't be copied"),
     ],
 )  # fmt: skip

@@ -98,10 +98,10 @@ def cut(picture: Pixels, fmt: str, crop: Crop) -> list[Pixels]:
     found, start = [], 0
     for size, horizontal, vertical in PLANES[fmt]:
         rows, columns = HEIGHT // vertical, WIDTH // horizontal
-        plane = picture[start : start + rows * columns * size].reshape(rows, columns, size)
+        plane = picture[slice(start, start + rows * columns * size)].reshape(rows, columns, size)
         start += plane.size
         y, x = crop.y // vertical, crop.x // horizontal
-        found.append(plane[y : y + height // vertical, x : x + width // horizontal])
+        found.append(plane[slice(y, y + height // vertical), slice(x, x + width // horizontal)])
     return found
 
 

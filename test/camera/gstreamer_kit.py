@@ -79,7 +79,7 @@ def open_camera(
         return NamedHeap(name)
 
     class Options(CameraOptions):
-        def open_heaps(self) -> OfferedHeaps:
+        def open_heaps(self) -> OfferedHeaps:  # noqa: CNL100
             return OfferedHeaps(heaps, opener=open_heap)
 
     made = camera_options(pipeline=pipeline, ledger=ledger, **options)

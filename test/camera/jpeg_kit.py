@@ -77,8 +77,8 @@ def segments(data: bytes) -> list[tuple[int, bytes]]:
     """
     found, at = [], 2
     while data[at + 1] != 0xDA:
-        length = 2 + int.from_bytes(data[at + 2 : at + 4], 'big')
-        found.append((data[at + 1], data[at : at + length]))
+        length = 2 + int.from_bytes(data[slice(at + 2, at + 4)], 'big')
+        found.append((data[at + 1], data[slice(at, at + length)]))
         at += length
     return [*found, (0xDA, data[at:])]
 

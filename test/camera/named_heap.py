@@ -29,7 +29,7 @@ class NamedHeap(SealedMemfd):
     :param room: bytes that it has.
     """
 
-    open = 0
+    open = 0  # noqa: A003
 
     def __init__(self, name: str, room: int = 1 << 30) -> None:
         self.name = name

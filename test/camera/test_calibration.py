@@ -412,7 +412,7 @@ def test_files_of_other_programs_are_named_with_what_to_do(text: str, message: s
 def test_a_completed_file_of_opencv_has_its_values() -> None:
     text = opencv_file('.yml')
     assert text.startswith('%YAML:1.0\n---\n') and '!!opencv-matrix' in text
-    rest = TEXT[TEXT.index('rectification_matrix') :]
+    rest = TEXT[slice(TEXT.index('rectification_matrix'), None)]
     found = parse_calibration(f'{text}distortion_model: plumb_bob\n{rest}', 'f.yaml')
     assert (found.k, found.d, found.p) == (K, D, P)
 
@@ -489,7 +489,7 @@ def test_a_spoilt_file_is_read_or_refused_never_worse(data: st.DataObject) -> No
     text = list(TEXT)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(text) - 1))
-        text[at : at + data.draw(st.integers(0, 3))] = data.draw(st.text(max_size=3))
+        text[slice(at, at + data.draw(st.integers(0, 3)))] = data.draw(st.text(max_size=3))
     try:
         found = parse_calibration(''.join(text), 'f.yaml')
     except ConfigError:
@@ -568,7 +568,7 @@ def test_uncalibrated_is_a_size_and_zeros() -> None:
 def test_the_size_of_pictures_that_it_is_for(
     changes: dict[str, object], size: tuple[int, int], fits: bool
 ) -> None:
-    made = Calibration(640, 360, 'front', 'plumb_bob', D, K, IDENTITY, P, **changes)  # type: ignore[arg-type]
+    made = Calibration(640, 360, 'front', 'plumb_bob', D, K, IDENTITY, P, **changes)
     text = made.size_mismatch(*size, 'f.yaml')
     assert (text is None) is fits
     if text:

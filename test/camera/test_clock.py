@@ -132,7 +132,7 @@ def test_within_a_millisecond_however_the_reads_are_interrupted(
         captured = world.driver(clock, exposed)
         world.true += 2 * MS
         # In each frame a few of the reads are interrupted, not all.
-        part = interruptions[index * 5 : index * 5 + 5]
+        part = interruptions[slice(index * 5, index * 5 + 5)]
         world.interruptions = iter([*part, *([0] * 1000)])
         stamp = stamps.stamp(captured, clock)
         world.interruptions = iter(())

@@ -49,9 +49,9 @@ def decoded(
         decoder.decode(np.frombuffer(data, np.uint8), *planes)
     finally:
         decoder.close()
-    assert (luma[:, width:] == 7).all() and (chroma[:, -(-width // 2) * 2 :] == 7).all(), (
-        'bytes between the rows were written'
-    )
+    assert (luma[:, width:] == 7).all() and (
+        chroma[:, slice(-(-width // 2) * 2, None)] == 7
+    ).all(), 'bytes between the rows were written'
     return planes
 
 
@@ -158,7 +158,9 @@ def test_tables_of_a_broken_picture_do_not_spoil_the_next_one_without_tables() -
     good = jpeg(picture(WIDTH, HEIGHT))
     bare = np.frombuffer(without_tables(good), np.uint8)
     place = good.index(b'\xff\xc4') + 5
-    broken = np.frombuffer(good[:place] + bytes([200] * 16) + good[place + 16 :], np.uint8)
+    broken = np.frombuffer(
+        good[:place] + bytes([200] * 16) + good[slice(place + 16, None)], np.uint8
+    )
     decoder = JpegDecoder(WIDTH, HEIGHT)
     planes = np.empty((HEIGHT, WIDTH), np.uint8), np.empty((HEIGHT // 2, WIDTH // 2, 2), np.uint8)
     with pytest.raises(BadJpegError):

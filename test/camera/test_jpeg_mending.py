@@ -211,7 +211,7 @@ def test_a_picture_that_is_cut_off_is_refused_and_zeros_make_nothing_up(
 
 def test_damage_behind_stray_bytes_is_still_damage(decoder: Decoder) -> None:
     middle = len(GOOD) // 2
-    garbled = GOOD[:middle] + bytes(range(1, 60)) + GOOD[middle + 59 :]
+    garbled = GOOD[:middle] + bytes(range(1, 60)) + GOOD[slice(middle + 59, None)]
     with pytest.raises(BadJpegError):
         decoder(garbled)
     for data in (with_stray(garbled, b'\0'), garbled[:-2] + bytes(300)):

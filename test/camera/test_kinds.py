@@ -144,7 +144,10 @@ from zc_perception.camera.camera import DrawnCamera
 from zc_perception.parameters import ParameterSpec
 
 class Bright(DrawnCamera):
-    PARAMETERS = (ParameterSpec('gain', 1, 'how bright.', '', 0, 9), ParameterSpec('seed', 0, 'of the noise.', '', 0, 2**31 - 1))
+    PARAMETERS = (
+        ParameterSpec('gain', 1, 'how bright.', '', 0, 9),
+        ParameterSpec('seed', 0, 'of the noise.', '', 0, 2**31 - 1),
+    )
 
 class Loud(DrawnCamera):
     PARAMETERS = (ParameterSpec('gain', 1, 'how loud.', '', 0, 7),)

@@ -113,7 +113,7 @@ def test_a_picture_that_was_damaged_says_the_truth_or_nothing(data: st.DataObjec
     luma, _ = drawn(code, 128, 96)
     for _ in range(data.draw(st.integers(1, 3))):
         row, column = data.draw(st.integers(0, 7)), data.draw(st.integers(0, 15))
-        luma[12 * row : 12 * row + 12, 8 * column : 8 * column + 8] = data.draw(
+        luma[slice(12 * row, 12 * row + 12), slice(8 * column, 8 * column + 8)] = data.draw(
             st.sampled_from([16, 235, 120])
         )
     # This CRC finds any three wrong bits of 128; more may, once in 65536, look right.

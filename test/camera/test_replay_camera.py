@@ -161,7 +161,7 @@ def test_without_looping_a_live_camera_ends_with_the_file(
 ) -> None:
     camera = open_camera(keep_all=False, framerate=1000.0)
     assert len(drained(camera)) == LENGTH
-    assert camera.pool_statistics() is not None and camera.pool_statistics().holders == {}  # type: ignore[union-attr]
+    assert camera.pool_statistics() is not None and camera.pool_statistics().holders == {}
 
 
 def test_a_frame_that_has_no_slot_is_left_out_as_if_it_had_been_live(

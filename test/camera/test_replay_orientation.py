@@ -192,7 +192,7 @@ def test_damaged_exif_data_leave_the_picture_upright_or_turned(
     noise: bytes, at: int, suffix: str
 ) -> None:
     whole = picture_file(suffix, stored_picture(), 6)
-    content = whole[:at] + noise + whole[at + len(noise) :]
+    content = whole[:at] + noise + whole[slice(at + len(noise), None)]
     assert orientation_of(np.frombuffer(content, np.uint8)) in SIDES
     assert orientation_of(np.frombuffer(whole[: at + 2], np.uint8)) in SIDES
 

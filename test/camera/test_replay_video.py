@@ -243,8 +243,8 @@ def test_a_picture_whose_rows_lie_upside_down(tmp_path: Path) -> None:
     path = write_video(tmp_path / 'clip.avi', 'rawvideo', [(top,)], 'bgr24')
     content = bytearray(path.read_bytes())
     at = content.index(b'strf') + 16
-    assert int.from_bytes(content[at : at + 4], 'little', signed=True) == -48
-    content[at : at + 4] = (48).to_bytes(4, 'little')
+    assert int.from_bytes(content[slice(at, at + 4)], 'little', signed=True) == -48
+    content[slice(at, at + 4)] = (48).to_bytes(4, 'little')
     path.write_bytes(content)
     ((luma, _),) = play(path).good
     assert luma[:30].max() < 30 and luma[34:].min() > 150

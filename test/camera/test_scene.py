@@ -81,7 +81,9 @@ def test_rows_may_be_padded_and_padding_stays_untouched() -> None:
     width, height, stride = 322, 242, 384
     memory = np.full(stride * height * 3 // 2 + 64, 0xA5, np.uint8)
     luma_rows = memory[: stride * height].reshape(height, stride)
-    chroma_rows = memory[stride * height : stride * height * 3 // 2].reshape(height // 2, stride)
+    chroma_rows = memory[slice(stride * height, stride * height * 3 // 2)].reshape(
+        height // 2, stride
+    )
     luma = luma_rows[:, :width]
     chroma = np.lib.stride_tricks.as_strided(
         chroma_rows, (height // 2, width // 2, 2), (stride, 2, 1)
@@ -90,7 +92,7 @@ def test_rows_may_be_padded_and_padding_stays_untouched() -> None:
 
     assert (luma_rows[:, width:] == 0xA5).all()
     assert (chroma_rows[:, width:] == 0xA5).all()
-    assert (memory[stride * height * 3 // 2 :] == 0xA5).all()
+    assert (memory[slice(stride * height * 3 // 2, None)] == 0xA5).all()
     assert (luma.tobytes() + chroma.tobytes(), objects) == drawn(RoadScene(width, height, 4), 9)
 
 

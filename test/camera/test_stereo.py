@@ -201,7 +201,7 @@ class Pair:
         for side, times in ((LEFT, left), (RIGHT, right)):
             self.open(side, times, **options)
 
-    def open(self, side: Side, times: list[Any], **options: Any) -> SideCamera:
+    def open(self, side: Side, times: list[Any], **options: Any) -> SideCamera:  # noqa: A003
         inner = TimedCamera(side, times, **options)
         self.opened.append(inner)
         camera = self.cameras[side] = self.sides.join(side, inner)

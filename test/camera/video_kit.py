@@ -126,7 +126,7 @@ def with_matrix(video: Path, target: Path, matrix: tuple[float, float, float, fl
     content = video.read_bytes()
     at = content.index(b'tkhd')
     before = content.index(packed(1, 0, 0, 1), at)
-    target.write_bytes(content[:before] + packed(*matrix) + content[before + 36 :])
+    target.write_bytes(content[:before] + packed(*matrix) + content[slice(before + 36, None)])
     return target
 
 

@@ -65,7 +65,7 @@ class RoadModel:
         )
         rgb = cv2.cvtColorTwoPlane(small_luma, small_chroma, cv2.COLOR_YUV2RGB_NV12)
         canvas = np.full((INPUT_HEIGHT, INPUT_WIDTH, 3), PAD, np.uint8)
-        canvas[top : top + new_height, left : left + new_width] = rgb
+        canvas[slice(top, top + new_height), slice(left, left + new_width)] = rgb
         output = self.infer(
             np.ascontiguousarray(canvas.transpose(2, 0, 1)[None], np.float32) / np.float32(255)
         )

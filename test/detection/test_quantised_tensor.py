@@ -102,12 +102,14 @@ def expected(
     wanted = np.full(spec.shape, zero, np.int8)
     table = np.array([by_formula(x, spec) for x in range(256)], np.int8)
     image = np.full((spec.height, spec.width, 3), spec.pad, np.uint8)
-    image[box.top : box.top + box.height, box.left : box.left + box.width] = picture[
+    image[slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)] = picture[
         ..., :: -1 if spec.bgr else 1
     ]
-    wanted[above : above + spec.height, left : left + spec.width, before : before + 3] = table[
-        image
-    ]
+    wanted[
+        slice(above, above + spec.height),
+        slice(left, left + spec.width),
+        slice(before, before + 3),
+    ] = table[image]
     return wanted
 
 
@@ -244,9 +246,9 @@ def test_a_scaled_frame_is_the_quantised_small_picture() -> None:
     off = np.abs(out.astype(np.int16) - wanted)
     assert off.max() <= 1 and off[..., 3].max() == 0
     outside = np.ones(spec.shape[:2], np.bool_)
-    outside[1 + box.top : 1 + box.top + box.height, 1 + box.left : 1 + box.left + box.width] = (
-        False
-    )
+    outside[
+        slice(1 + box.top, 1 + box.top + box.height), slice(1 + box.left, 1 + box.left + box.width)
+    ] = False
     assert np.array_equal(out[outside], wanted[outside])
 
 

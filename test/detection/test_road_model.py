@@ -32,12 +32,12 @@ import yaml
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'camera'))
 
-from colour_baseline import ColourBaseline, road_frames, RoadFrame
-from detection.average_precision import average_precision, precision_recall
-from road_evaluation import RoadModel
+from colour_baseline import ColourBaseline, road_frames, RoadFrame  # noqa: E402, I100
+from detection.average_precision import average_precision, precision_recall  # noqa: E402
+from road_evaluation import RoadModel  # noqa: E402
 
-import zc_perception
-from zc_perception.camera.scene import CLASS_NAMES
+import zc_perception  # noqa: E402
+from zc_perception.camera.scene import CLASS_NAMES  # noqa: E402
 
 FOLDER = Path(zc_perception.__file__).parent / 'models' / 'road'
 FIRST_HELD_OUT_SEED = 10_000_000

@@ -110,7 +110,7 @@ def test_a_scaled_frame_is_the_resized_picture_within_the_border(
 ) -> None:
     planes, box = smooth(*size), Letterbox.fit(*size, *target)
     tensor = PlanesToTensor(box, NV12, BT601_LIMITED, ramp(0.0, 255.0), pad=100).convert(planes)[0]
-    inner = tensor[:, box.top : box.top + box.height, box.left : box.left + box.width]
+    inner = tensor[:, slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)]
     wanted = (
         cv2.resize(full_frame_rgb(planes), (box.width, box.height))
         .transpose(2, 0, 1)
@@ -118,7 +118,7 @@ def test_a_scaled_frame_is_the_resized_picture_within_the_border(
     )
     assert np.abs(inner - wanted).mean() < 1 and np.abs(inner - wanted).max() <= 4
     border = np.ones(tensor.shape, np.bool_)
-    border[:, box.top : box.top + box.height, box.left : box.left + box.width] = False
+    border[:, slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)] = False
     assert border.any() and (tensor[border] == 100).all()
 
 
@@ -190,7 +190,7 @@ def test_the_samples_are_those_of_the_small_picture_in_the_frame_s_colorimetry(
         planes
     )
     assert np.array_equal(
-        tensor[:, box.top : box.top + box.height, box.left : box.left + box.width],
+        tensor[:, slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)],
         picture.transpose(2, 0, 1),
     )
 

@@ -239,7 +239,7 @@ def _road() -> Iterator[tuple[NDArray[np.uint8], Detections]]:
     road = RoadScene(*SIZE, seed=0)
     for number, frame in enumerate(frames(1, 30, every=3)):
         nv12 = np.empty((SIZE[1] * 3 // 2, SIZE[0]), np.uint8)
-        chroma = nv12[SIZE[1] :].reshape(SIZE[1] // 2, SIZE[0] // 2, 2)
+        chroma = nv12[slice(SIZE[1], None)].reshape(SIZE[1] // 2, SIZE[0] // 2, 2)
         road.draw(3 * number, nv12[: SIZE[1]], chroma)
         yield cv2.cvtColor(nv12, cv2.COLOR_YUV2BGR_NV12), frame.found
 

@@ -98,7 +98,8 @@ def test_each_key_and_section_that_the_nodes_refuse_is_named(tmp_path: Path) -> 
     answer = parameters(
         """
 /**/capture:
-  ros__parameters: {widht: 640, height: 99999, slots: 8, use_sim_time: true, qos_overrides: {/image_raw: {publisher: {depth: 2}}}}
+  ros__parameters: {widht: 640, height: 99999, slots: 8, use_sim_time: true,
+                    qos_overrides: {/image_raw: {publisher: {depth: 2}}}}
 /**/inferense: {ros__parameters: {model: road}}
 /**: {ros__parameters: {acelerator: axl, unrelated_parameter_of_another_node: 1, framerate: fast}}
 /planner: {ros__parameters: {speed: 3}}

@@ -107,7 +107,10 @@ _LIMITS = {
     'Max locked memory': 'unlimited',
     'Max realtime priority': '95',
 }
-_PROFILE = '<dds><transport_descriptors><segment_size>33554432</segment_size></transport_descriptors></dds>'
+_PROFILE = (
+    '<dds><transport_descriptors><segment_size>33554432</segment_size>'
+    '</transport_descriptors></dds>'
+)
 
 
 class StandInBuffer(DmaBuf):

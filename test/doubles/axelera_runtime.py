@@ -112,7 +112,7 @@ class TensorInfo:
 
 
 class Model:
-    def __init__(self, settings: dict[str, float]) -> None:
+    def __init__(self, settings: dict[str, float]) -> None:  # noqa: CNL100
         height, width = int(settings['height']), int(settings['width'])
         scale, zero_point = (
             settings.get('input_scale', 1 / 255),
@@ -251,7 +251,7 @@ def _instance_ends(double: Any, connection: Connection) -> None:
 
 
 class Connection:
-    def __init__(self, module: Any, sub_devices: int) -> None:
+    def __init__(self, module: Any, sub_devices: int) -> None:  # noqa: CNL100
         self._module, self.sub_devices, self.released, self.live = module, sub_devices, False, 0
         module.double.used_sub_devices += sub_devices
 

@@ -39,7 +39,7 @@ from zc_perception.memory.heaps import SealedMemfd
 
 
 class ControlId:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str) -> None:  # noqa: CNL100
         self.name = name
 
 
@@ -56,7 +56,7 @@ class FrameStatus(Enum):
 
 
 class Named:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str) -> None:  # noqa: CNL100
         self._name = name
 
     def __str__(self) -> str:
@@ -64,12 +64,12 @@ class Named:
 
 
 class Size:
-    def __init__(self, width: int, height: int) -> None:
+    def __init__(self, width: int, height: int) -> None:  # noqa: CNL100
         self.width, self.height = width, height
 
 
 class Manager:
-    def __init__(self, generation: str) -> None:
+    def __init__(self, generation: str) -> None:  # noqa: CNL100
         self._generation = generation
         self.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.cameras: list[Camera] = []
@@ -97,6 +97,8 @@ class Manager:
 
 
 class Buffer:
+    """A buffer of one frame."""
+
     def __init__(self, memories: list[Any], planes: list[tuple[int, int, int]]) -> None:
         self.memories = memories
         self._planes = planes
@@ -107,13 +109,13 @@ class Buffer:
 
     def paint(self, number: int) -> None:
         for index, (memory, offset, length) in enumerate(self._planes):
-            self.memories[memory].mapping()[offset : offset + length] = (
+            self.memories[memory].mapping()[slice(offset, offset + length)] = (
                 bytes([(number + index) % 256]) * length
             )
 
 
 class Request:
-    def __init__(self, cookie: int) -> None:
+    def __init__(self, cookie: int) -> None:  # noqa: CNL100
         self.cookie = cookie
         self.status = Status.Pending
         self.sequence = 0
@@ -267,7 +269,7 @@ class Camera:
 
 
 class Allocator:
-    def __init__(self, camera: Camera) -> None:
+    def __init__(self, camera: Camera) -> None:  # noqa: CNL100
         self._camera = camera
         self._buffers: list[Buffer] = []
 
@@ -307,7 +309,7 @@ def make_module(generation: str) -> Any:
     manager = Manager(generation)
 
     class CameraManager:
-        @staticmethod
+        @staticmethod  # noqa: CNL100
         def singleton() -> Manager:
             return manager
 

@@ -39,11 +39,11 @@ import time
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from environment import prerequisites
-from environment.console import own_environment, run_logged, step
-from environment.errors import SetupError
-from environment.layers import keys, Layer, read_record, stale_layers, write_record
-from environment.paths import BUILD, locked, ROOT
+from environment import prerequisites  # noqa: E402
+from environment.console import own_environment, run_logged, step  # noqa: E402
+from environment.errors import SetupError  # noqa: E402
+from environment.layers import keys, Layer, read_record, stale_layers, write_record  # noqa: E402
+from environment.paths import BUILD, locked, ROOT  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 INTERFACES = ROOT / 'test/interfaces'

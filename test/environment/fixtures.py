@@ -39,10 +39,10 @@ import sys
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from environment.console import step
-from environment.debian_packages import fetch, unpack_member
-from environment.errors import SetupError
-from environment.paths import BUILD, cache_folder, locked, place, scratch_folder
+from environment.console import step  # noqa: E402
+from environment.debian_packages import fetch, unpack_member  # noqa: E402
+from environment.errors import SetupError  # noqa: E402
+from environment.paths import BUILD, cache_folder, locked, place, scratch_folder  # noqa: E402
 
 FIXTURES = BUILD / 'fixtures'
 VIDEO = 'vtest.avi'

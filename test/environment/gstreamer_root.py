@@ -62,7 +62,7 @@ class Recipe:
     """
 
     name: str
-    format: int
+    format: int  # noqa: A003
     size: str
     packages: tuple[str, ...]
     renamed: tuple[tuple[str, str], ...]

@@ -327,7 +327,7 @@ class Compiler:
 
     workspace: Workspace
 
-    def compile(self, unit: Unit) -> Path:
+    def compile(self, unit: Unit) -> Path:  # noqa: A003
         """Compile one translation unit; returns its object file."""
         source = self.workspace.root / 'units' / unit.name
         source.write_text(''.join(f'#include "{path}"\n' for path in unit.sources))

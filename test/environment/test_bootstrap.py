@@ -24,9 +24,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from environment import bootstrap, prerequisites
-from environment.errors import SetupError
-from environment.layers import keys, Layer, stale_layers, write_record
+from environment import bootstrap, prerequisites  # noqa: E402, I100
+from environment.errors import SetupError  # noqa: E402
+from environment.layers import keys, Layer, stale_layers, write_record  # noqa: E402
 
 
 @pytest.fixture

@@ -28,13 +28,12 @@ import json
 import os
 import sys
 
-from nodes.fault_kit import Fleet, fleet
-from rclpy.logging import get_logger_effective_level, LoggingSeverity, set_logger_level
-
 import faults
 from faults.harness import fault, Trial
 from faults.holdings import frame_mappings, holding, settled_excess, with_slots
 from faults.program import own_sockets
+from nodes.fault_kit import Fleet, fleet
+from rclpy.logging import get_logger_effective_level, LoggingSeverity, set_logger_level
 
 _NODES = ('capture', 'inference')
 CAMERA = ('unplugged', 'silent', 'bad')
@@ -118,7 +117,7 @@ def camera(trial: Trial) -> None:
             nodes.camera.mode = ''
             nodes.well('capture: camera')
             processed = nodes.inference.processed
-            nodes.until(lambda: nodes.inference.processed > processed + 5, 'detections')  # noqa: B023
+            nodes.until(lambda: nodes.inference.processed > processed + 5, 'boxes')  # noqa: B023
         Books.of(nodes).close(trial, books)
         trial.note('openings of the camera', nodes.capture._counters.openings)
         trial.leaked(settled_excess(before, lambda: holding(os.getpid())))
@@ -150,7 +149,7 @@ def accelerator(trial: Trial) -> None:
             nodes.until(lambda: nodes.inference.failed > lost, 'a frame is late')  # noqa: B023
             nodes.accelerator.job_s = 0.0
             processed = nodes.inference.processed
-            nodes.until(lambda: nodes.inference.processed > processed + 10, 'detections')  # noqa: B023
+            nodes.until(lambda: nodes.inference.processed > processed + 10, 'boxes')  # noqa: B023
         after = Books.of(nodes)
         after.close(trial, books)
         trial.must(

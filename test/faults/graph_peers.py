@@ -28,6 +28,9 @@ import threading
 import time
 from typing import Any
 
+from faults.harness import EVERYBODY, fault, Trial
+from faults.program import Running
+from faults.witness import spinning, STRANGE
 from memory_link import FakeProducer, FrameMessage, pack_frame, PUBLISHER, RawPeer
 from nodes.programs import parameters
 from nodes.ros_kit import Onlooker
@@ -37,9 +40,6 @@ from std_msgs.msg import String
 from vision_msgs.msg import BoundingBox2D, Detection2D, Detection2DArray, ObjectHypothesisWithPose
 from waiting import until
 
-from faults.harness import EVERYBODY, fault, Trial
-from faults.program import Running
-from faults.witness import spinning, STRANGE
 from zc_perception.link.announcement import Announcement, host_id
 from zc_perception.link.shared_memory import wire
 

@@ -43,7 +43,7 @@ def inference(trial: Trial) -> None:
         while time.monotonic() - began < trial.times(3, 4):
             stage.read_logs()
             time.sleep(0.05)
-        stage.meanwhile(lambda: witness.received > received, 'a frame while a consumer hangs')  # noqa: B023
+        stage.meanwhile(lambda: witness.received > received, 'frames meanwhile')  # noqa: B023
         lasted = time.monotonic() - began - (witness.stalled_s() - stalled)
         came, least = witness.received - received, accounts.LEAST_RATE * FRAMERATE * lasted
         held = sum(count for name, count in stage.held().items() if name.startswith('inference'))

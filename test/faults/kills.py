@@ -24,16 +24,15 @@ import signal
 import subprocess
 import time
 
-from memory_link import line, start
-from nodes.container_kit import client, Container, install
-from waiting import until
-
 from faults.accounts import WITNESS
 from faults.harness import EVERYBODY, fault, Trial
 from faults.holdings import frame_mappings, holding, settled_excess
 from faults.program import own_sockets
 from faults.stage import CAMERA
 from faults.witness import Witness
+from memory_link import line, start
+from nodes.container_kit import client, Container, install
+from waiting import until
 
 
 class Forker:
@@ -82,7 +81,7 @@ def consumers(trial: Trial) -> None:
         for _ in range(kills):
             pid = victims.fork()
             if trial.random.random() < 0.8:
-                stage.meanwhile(lambda pid=pid: served(pid), 'the victim has a frame')  # type: ignore[misc]
+                stage.meanwhile(lambda pid=pid: served(pid), 'the victim has a frame')
             time.sleep(trial.random.uniform(0.0, 0.08))
             os.kill(pid, signal.SIGKILL)
     stage.holders()

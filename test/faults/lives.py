@@ -32,11 +32,10 @@ import time
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-from waiting import until
-
 from faults.harness import fault, Trial
 from faults.holdings import excess, holding, resident_bytes
 from faults.program import own_sockets
+from waiting import until
 
 _WARM = 5
 _CONTEXT_EVERY = 50
@@ -99,11 +98,11 @@ def main() -> None:
     """Live."""
     import gc
 
+    from faults.devices import quiet
     from nodes.fault_kit import AcceleratorFaults
     import rclpy
     from rclpy.parameter import Parameter
 
-    from faults.devices import quiet
     from zc_perception.nodes.capture import CaptureNode
     from zc_perception.nodes.inference import InferenceNode
     from zc_perception.nodes.process import NodeGroup

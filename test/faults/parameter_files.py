@@ -37,13 +37,12 @@ from typing import Any
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
+from faults.harness import fault, Trial
+from faults.program import own_sockets, Running
 import hypothesis
 from hypothesis import given, HealthCheck, Phase, settings
 from hypothesis import strategies as st
 import yaml
-
-from faults.harness import fault, Trial
-from faults.program import own_sockets, Running
 
 CONFIG = Path(__file__).resolve().parents[2] / 'config'
 CORPUS = Path(__file__).resolve().parents[1] / 'fuzz' / 'corpus' / 'parameters'

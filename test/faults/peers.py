@@ -29,10 +29,10 @@ import subprocess
 import sys
 import time
 
+from faults.harness import EVERYBODY, fault, Trial
 from memory_link import RawPeer
 from wire_fuzz import mutate, read_all, send_all
 
-from faults.harness import EVERYBODY, fault, Trial
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import MessageType, RefusalCode
 

@@ -37,12 +37,11 @@ import tempfile
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
-from ros_domains import locked_domain
-
 import faults  # noqa: F401 - makes the tests' kits known
 from faults.harness import Fault, FAULTS, run_fault
 from faults.outcome import BROKEN, Outcome, Result
 from faults.stage import Stage
+from ros_domains import locked_domain
 
 MODULES = (
     'kills',

@@ -31,15 +31,15 @@ import shutil
 import subprocess
 import time
 
+from faults.harness import EVERYBODY, fault, Trial
+from faults.holdings import frame_mappings
+from faults.program import own_sockets, Running
+from faults.witness import Witness
 from memory_link import RawPeer
 from nodes.programs import parameters
 from std_srvs.srv import Trigger
 from waiting import until
 
-from faults.harness import EVERYBODY, fault, Trial
-from faults.holdings import frame_mappings
-from faults.program import own_sockets, Running
-from faults.witness import Witness
 from zc_perception.camera.replay.camera import open_source
 from zc_perception.link.shared_memory.protocol import MessageType
 
@@ -94,7 +94,7 @@ def emfile_capture(trial: Trial) -> None:
                 for peer in peers:
                     peer.hello(name='late')
                 before = witness.received
-                stage.meanwhile(lambda: witness.received >= before + 30, 'frames go on')  # noqa: B023
+                stage.meanwhile(lambda: witness.received >= before + 30, 'frames')  # noqa: B023
                 trial.must(
                     all(peer.nothing_there() for peer in peers),
                     'peers that were accepted without a descriptor',
@@ -129,7 +129,7 @@ def emfile_inference(trial: Trial) -> None:
         with no_descriptor(stage.inference.pid):
             assert witness.change('activate')
             before = witness.received
-            stage.meanwhile(lambda: witness.received >= before + 30, 'others get frames')  # noqa: B023
+            stage.meanwhile(lambda: witness.received >= before + 30, 'frames')  # noqa: B023
             trial.must(stage.inference.alive, 'consumers that ended')
             # What was said while the camera was off has another reason.
             witness.forget_diagnostics()

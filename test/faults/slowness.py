@@ -27,10 +27,10 @@ from pathlib import Path
 import socket
 import time
 
+from faults.harness import EVERYBODY, fault, Trial
 from memory_link import RawPeer
 from waiting import until
 
-from faults.harness import EVERYBODY, fault, Trial
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import MAX_PACKET, MessageType
 from zc_perception.observe.frame_log import find_frame_logs, RecordKind

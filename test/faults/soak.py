@@ -47,15 +47,6 @@ if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
 
-from nodes.programs import parameters
-from nodes.ros_kit import Onlooker
-from rcl_interfaces.srv import SetParameters
-from rclpy.parameter import Parameter
-from rclpy.qos import QoSProfile
-from ros_domains import locked_domain
-from vision_msgs.msg import Detection2DArray
-from waiting import until
-
 import faults
 from faults.harness import fault, Trial
 from faults.holdings import (
@@ -69,6 +60,14 @@ from faults.holdings import (
 )
 from faults.program import own_sockets, Running
 from faults.witness import spinning
+from nodes.programs import parameters
+from nodes.ros_kit import Onlooker
+from rcl_interfaces.srv import SetParameters
+from rclpy.parameter import Parameter
+from rclpy.qos import QoSProfile
+from ros_domains import locked_domain
+from vision_msgs.msg import Detection2DArray
+from waiting import until
 
 CAMERAS = ('front', 'left', 'right', 'rear')
 MOST_GROWTH_MB = 0.5

@@ -35,13 +35,13 @@ import sys
 import time
 from typing import Any, TYPE_CHECKING
 
-from nodes.programs import parameters
-from waiting import until
-
 from faults.accounts import noticed, tally
 from faults.holdings import frame_buffers, holding, settled_excess, with_slots
 from faults.program import own_sockets, Running
 from faults.witness import DEPTH, NAME, Witness
+from nodes.programs import parameters
+from waiting import until
+
 from zc_perception.observe.frame_log import find_frame_logs, FrameLogReader, RecordKind
 
 if TYPE_CHECKING:

@@ -25,14 +25,13 @@ from collections.abc import Iterator
 import os
 from typing import Any
 
-from long_form import LONG
-from process_state import kept
-import pytest
-
 from faults import accounts, peers
 from faults.harness import Fault
 from faults.outcome import ABSENT, HELD
 from faults.run_faults import all_faults, Theatre
+from long_form import LONG
+from process_state import kept
+import pytest
 
 FAULTS = [each for each in all_faults().values() if LONG or not each.long_only]
 

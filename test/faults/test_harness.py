@@ -25,8 +25,6 @@ import socket
 import threading
 from typing import Any
 
-import pytest
-
 from faults import run_faults
 from faults.accounts import Stretch, Tally, tally
 from faults.harness import Fault, run_fault, Trial
@@ -39,6 +37,7 @@ from faults.holdings import (
     with_slots,
 )
 from faults.outcome import BROKEN, HELD, Outcome, Result
+import pytest
 
 OWN = os.getpid()
 

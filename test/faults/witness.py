@@ -32,6 +32,7 @@ import time
 from typing import Any
 
 from camera.counter_picture import read_counter
+from faults.accounts import Stretch
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
 from nodes.fault_kit import Reader
@@ -42,7 +43,6 @@ from rclpy.qos import QoSProfile
 from vision_msgs.msg import Detection2DArray
 from waiting import eventually, until
 
-from faults.accounts import Stretch
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 

@@ -34,13 +34,13 @@ if __name__ == '__main__':
 
 from camera.jpeg_kit import FUZZED_SIZE, jpeg, picture, SAMPLINGS, without_tables
 from camera.replay_kit import IMAGE, STORE
+from fuzz.targets import CORPUS
 from mcap.writer import Writer as McapWriter
 from memory_link import FrameMessage, make_frame, make_layout, make_pool, pack_frame, PUBLISHER
 import numpy as np
 from rosbags.rosbag2 import StoragePlugin
 from rosbags.rosbag2 import Writer as BagWriter
 
-from fuzz.targets import CORPUS
 from zc_perception.camera.calibration import format_calibration, uncalibrated
 from zc_perception.camera.recording import Recorder
 from zc_perception.link.announcement import Announcement
@@ -191,7 +191,8 @@ def examples() -> dict[str, dict[str, bytes]]:
         'parameters': {**configurations,
                        'alias': b'/**:\n  ros__parameters:\n    a: &x 1\n    b: *x\n',
                        'tag': b'/**:\n  ros__parameters: !!python/none ~\n'},
-        'manifests': {**{name: (ROOT / 'zc_perception' / 'models' / name / 'model.yaml').read_bytes() for name in ('road', 'hog')},
+        'manifests': {**{path.parent.name: path.read_bytes()
+                         for path in (ROOT / 'zc_perception' / 'models').glob('*/model.yaml')},
                       'tag': b'!!python/object/apply:os.system [x]\n'},
         'calibrations': {'uncalibrated': format_calibration(uncalibrated(64, 48)).encode(),
                          'opencv': b'%YAML:1.0\n---\nimage_width: 64\n'},

@@ -62,19 +62,21 @@ def mutated(rng: random.Random, content: bytes, others: Sequence[bytes]) -> byte
             case 2:
                 size = rng.choice((1, 2, 4, 8))
                 at -= at % size
-                raw[at : at + size] = (rng.choice(_NUMBERS) & (1 << 8 * size) - 1).to_bytes(
+                raw[slice(at, at + size)] = (rng.choice(_NUMBERS) & (1 << 8 * size) - 1).to_bytes(
                     size, rng.choice(('little', 'big'))
                 )
             case 3:
-                del raw[at : at + rng.choice((1, 2, 4, 8, 64, 1 << 20))]
+                del raw[slice(at, at + rng.choice((1, 2, 4, 8, 64, 1 << 20)))]
             case 4:
-                raw[at:at] = raw[at : at + rng.randrange(1, 40)]
+                raw[at:at] = raw[slice(at, at + rng.randrange(1, 40))]
             case 5:
                 raw[at:at] = rng.choice(_WORDS)
             case 6:
                 other = rng.choice(others)
                 begin = rng.randrange(len(other) + 1)
-                raw[at : at + rng.randrange(40)] = other[begin : begin + rng.randrange(80)]
+                raw[slice(at, at + rng.randrange(40))] = other[
+                    slice(begin, begin + rng.randrange(80))
+                ]
             case 7:
                 raw[at:at] = rng.randbytes(rng.randrange(16))
             case _:

@@ -23,11 +23,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from long_form import LONG
-import pytest
-
 from fuzz.run_fuzz import corpus, defect, fuzz, main
 from fuzz.targets import CORPUS, Target, TARGETS
+from long_form import LONG
+import pytest
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 SECONDS = (60.0 if LONG else 5.0) / len(TARGETS)

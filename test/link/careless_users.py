@@ -41,33 +41,33 @@ from typing import Any
 
 sys.path.insert(1, str(Path(__file__).parents[1]))
 
-from faults.holdings import holding, settled_excess, with_slots
-from link_program import make_executor, serve
-from long_form import LONG
-import numpy as np
-from numpy.typing import NDArray
-import rclpy
-from rclpy.node import Node
-from rclpy.qos import QoSProfile
-from rclpy.task import Future
-from sensor_msgs.msg import Image
-from waiting import eventually, until
+from faults.holdings import holding, settled_excess, with_slots  # noqa: E402
+from link_program import make_executor, serve  # noqa: E402
+from long_form import LONG  # noqa: E402
+import numpy as np  # noqa: E402
+from numpy.typing import NDArray  # noqa: E402
+import rclpy  # noqa: E402
+from rclpy.node import Node  # noqa: E402
+from rclpy.qos import QoSProfile  # noqa: E402
+from rclpy.task import Future  # noqa: E402
+from sensor_msgs.msg import Image  # noqa: E402
+from waiting import eventually, until  # noqa: E402
 
-from zc_perception.frame import Frame, Header
-from zc_perception.link.endpoints import AdaptedPublisher
-from zc_perception.link.endpoints.frame_subscription import (
+from zc_perception.frame import Frame, Header  # noqa: E402
+from zc_perception.link.endpoints import AdaptedPublisher  # noqa: E402
+from zc_perception.link.endpoints.frame_subscription import (  # noqa: E402
     create_frame_subscription,
     FrameReader,
     FrameSubscription,
 )
-from zc_perception.link.image_conversion import frame_adapter
-from zc_perception.link.shared_memory.server import SharedMemoryServer
-from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool
-from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.layout import compute_layout
+from zc_perception.link.image_conversion import frame_adapter  # noqa: E402
+from zc_perception.link.shared_memory.server import SharedMemoryServer  # noqa: E402
+from zc_perception.memory.heaps import SealedMemfd  # noqa: E402
+from zc_perception.memory.ledger import CopyLedger  # noqa: E402
+from zc_perception.memory.pool import BufferPool  # noqa: E402
+from zc_perception.pixel.colorimetry import BT601_LIMITED  # noqa: E402
+from zc_perception.pixel.fourcc import NV12  # noqa: E402
+from zc_perception.pixel.layout import compute_layout  # noqa: E402
 
 WIDTH, HEIGHT, TOPIC = 32, 16, 'image'
 PUBLISHED, WITNESSED = 0, 1

@@ -44,7 +44,7 @@ def describe_anything() -> dict[str, object]:
 
 
 @pytest.fixture
-def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None):  # type: ignore[no-untyped-def]
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None):  # type: ignore
     """Put a program in the place of the interpreter: its argument 3 is the descriptor."""
 
     def install(body: str) -> None:
@@ -63,17 +63,17 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None):  #
     return install
 
 
-def test_the_answer_comes_back_whatever_is_written_to_stdout(child) -> None:  # type: ignore[no-untyped-def]
+def test_the_answer_comes_back_whatever_is_written_to_stdout(child) -> None:  # type: ignore
     child('print("vendor banner"); sys.stdout.flush(); os.write(answer, b\'{"a": [1, "b"]}\')')
     assert ask(describe_anything) == {'a': [1, 'b']}
 
 
-def test_a_library_that_never_stops_talking_holds_nothing_up(child) -> None:  # type: ignore[no-untyped-def]
+def test_a_library_that_never_stops_talking_holds_nothing_up(child) -> None:  # type: ignore
     child('os.write(2, b"x" * 1000000)\nos.write(answer, b\'{"done": true}\')')
     assert ask(describe_anything, time_limit_s=300.0) == {'done': True}
 
 
-def test_what_the_process_has_started_does_not_keep_the_answer_back(child) -> None:  # type: ignore[no-untyped-def]
+def test_what_the_process_has_started_does_not_keep_the_answer_back(child) -> None:  # type: ignore
     child("if os.fork():\n    os.write(answer, b'{}\\n')\nelse:\n    time.sleep(600)")
     assert ask(describe_anything, time_limit_s=300.0) == {}
 
@@ -91,7 +91,7 @@ def test_what_the_process_has_started_does_not_keep_the_answer_back(child) -> No
         ('os.write(answer, b\'{"a": \'); os._exit(1)', ['status 1']),
     ],
 )
-def test_a_process_that_fails_is_explained(body: str, words: list[str], child) -> None:  # type: ignore[no-untyped-def]
+def test_a_process_that_fails_is_explained(body: str, words: list[str], child) -> None:
     child(body)
     with pytest.raises(NoAnswerError) as error:
         ask(describe_anything, time_limit_s=60.0)
@@ -118,7 +118,7 @@ def test_a_process_that_hangs_is_killed_with_all_its_children(
     assert not asking._running
 
 
-def test_the_end_of_the_doctor_is_the_end_of_its_processes(tmp_path: Path, child) -> None:  # type: ignore[no-untyped-def]
+def test_the_end_of_the_doctor_is_the_end_of_its_processes(tmp_path: Path, child) -> None:
     started = tmp_path / 'started'
     child(f'open({str(started)!r}, "w").close(); time.sleep(600)')
     failures: list[str] = []

@@ -335,7 +335,7 @@ def test_a_memfd_has_no_fences_and_no_name_to_set(buffer: DmaBuf, ioctl: Scripte
 
 
 class SyncFileStandIn(SyncFile):
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # noqa: CNL100
         super().__init__(OwnedFd(os.eventfd(1)))
 
     def __enter__(self) -> SyncFileStandIn:

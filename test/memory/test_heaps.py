@@ -306,7 +306,7 @@ def test_a_heap_that_is_named_is_the_only_one(devices: Path) -> None:
 class Counted(SealedMemfd):
     """Counts those that are open."""
 
-    open = 0
+    open = 0  # noqa: A003
 
     def __init__(self, name: str) -> None:
         self.name = name

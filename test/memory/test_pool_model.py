@@ -369,7 +369,7 @@ class PoolModel(RuleBasedStateMachine):
             self.all[ended.buffer_uid].state = 'ended'
         generation = self.top.get(fresh.index, 0)
         expected = self.all[fresh.buffer_uid] = Expected(fresh, fresh.index, generation)
-        self.current[fresh.index : fresh.index + 1] = [expected]
+        self.current[slice(fresh.index, fresh.index + 1)] = [expected]
 
     @rule(gone=st.booleans())
     def memory_runs_out_or_comes_back(self, gone: bool) -> None:

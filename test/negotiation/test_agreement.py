@@ -84,7 +84,7 @@ AGREED = [
                                                     costs=(0.0, -5.0))], fourcc=YUYV),
     case('who names none does not prefer', [who('viewer'),
                                             who('npu', 'YUYV linear', 'NV12 linear'), CAMERA],
-                                            fourcc=YUYV),
+         fourcc=YUYV),
     # Exchanging pixel buffers, Negotiation: Vulkan renders, KMS shows, an encoder records.
     case('Vulkan and KMS', [who('vulkan', 'XR24 y', 'XR24 x', 'XR24 linear'),
                             who('kms', 'XR24 linear', 'XR24 x')],
@@ -98,7 +98,7 @@ AGREED = [
     case('vapostproc and glupload', [who('vapostproc', 'NV12 x', 'NV12 linear', 'YU12 linear',
                                          'YV12 linear', 'XR24 y'),
                                      who('glupload', 'NV12 x', 'XR24 linear')], fourcc=NV12,
-                                     modifiers=(X_TILED,)),
+         modifiers=(X_TILED,)),
     case('an absent drm-format is any', [who('vapostproc', 'NV12 x', 'NV12 linear', 'XR24 y'),
                                          who('glupload')],
          fourcc=NV12, modifiers=(X_TILED, LINEAR)),
@@ -121,7 +121,7 @@ AGREED = [
          modifiers=(TILED, INVALID)),
     case('zero is LINEAR, not unset', [BufferConstraints('a',
                                                          formats=((NV12, 0), (NV12, INVALID))),
-                                                         who('b', 'NV12 linear')],
+                                       who('b', 'NV12 linear')],
          modifiers=(LINEAR,)),
     case('a CPU needs LINEAR', [who('camera', 'NV12 tiled', 'NV12 linear'),
                                 who('cpu', cpu_access=READ)], modifiers=(LINEAR,)),
@@ -219,12 +219,12 @@ REFUSED = [
     says('a CPU with an implicit layout', [who('camera', 'NV12 implicit'),
                                            who('cpu', cpu_access=READ)],
          'the CPU access of cpu needs LINEAR'),
-    says('too small', [CAMERA, who('npu', min_size=(65, 1))], ('npu takes images of at least '
-        '65x1, not 64x48; choose a larger size')),
-    says('too large', [CAMERA, who('npu', max_size=(64, 47))], ('npu takes images of at most '
-        '64x47, not 64x48; choose a smaller size')),
+    says('too small', [CAMERA, who('npu', min_size=(65, 1))],
+         'npu takes images of at least 65x1, not 64x48; choose a larger size'),
+    says('too large', [CAMERA, who('npu', max_size=(64, 47))],
+         'npu takes images of at most 64x47, not 64x48; choose a smaller size'),
     says('a size that the format cannot have', [CAMERA], ('NV12 LINEAR 63x48: width 63 is not a '
-        'multiple of 2'), size=(63, 48)),
+                                                          'multiple of 2'), size=(63, 48)),
     says('a heap that one cannot use', [CAMERA, who('npu', heaps=('dma_heap/', 'udmabuf'))],
          ("npu can't use buffers of heap 'memfd', only of dma_heap/, udmabuf; set parameter "
           "'heap'"), heaps=('memfd',)),

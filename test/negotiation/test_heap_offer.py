@@ -74,11 +74,11 @@ def chosen(*participants: BufferConstraints) -> tuple[str, str]:
             CMA,
             f"metis needs contiguous memory, which heaps '{SYSTEM}', '{UDMABUF}' are not",
         ),
-        ([camera(SYSTEM, CMA), metis(note=UNKNOWN)], SYSTEM, (f'it comes first of {SYSTEM}, {CMA} '
-            f'and suits everybody; metis: {UNKNOWN}')),
+        ([camera(SYSTEM, CMA), metis(note=UNKNOWN)], SYSTEM,
+         f'it comes first of {SYSTEM}, {CMA} and suits everybody; metis: {UNKNOWN}'),
         ([camera(MEMFD)], MEMFD, 'no other is on offer'),
         ([camera(MEMFD, note='there is no /dev/udmabuf')], MEMFD, ('no other is on offer (camera: '
-            'there is no /dev/udmabuf)')),
+                                                                   'there is no /dev/udmabuf)')),
         (
             [camera('v4l2/uvcvideo', note="the driver's own buffers are used"),
              metis(True, NO_GROUP)],
@@ -118,7 +118,7 @@ def test_the_first_that_suits_everybody_is_chosen_and_the_reason_is_one_line(
             f"(camera: parameter 'heap' is '{SYSTEM}'); set parameter 'heap'",
         ),
         ([camera(MEMFD), who('npu', devices=(CARD,))], (f"{CARD} of npu can't attach to buffers "
-            "of heap 'memfd'; set parameter 'heap'")),
+                                                        "of heap 'memfd'; set parameter 'heap'")),
         (
             [who('camera', 'NV12 linear'), who('npu', heaps=('dma_heap/',)),
              who('isp', contiguous=True)],

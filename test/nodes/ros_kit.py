@@ -121,8 +121,9 @@ class Onlooker:
 def wait_until_known(client: Any, caller: Node, server: Node, timeout_s: float = 60.0) -> None:
     """Until each knows the other; the server is in this process."""
     assert client.wait_for_service(timeout_s), client.srv_name
-    known = lambda: server.count_clients(client.srv_name) >= caller.count_clients(client.srv_name)  # noqa: E731
-    until(known, f'{client.srv_name}: its server sees the client', timeout_s)
+    name = client.srv_name
+    known = lambda: server.count_clients(name) >= caller.count_clients(name)  # noqa: E731
+    until(known, f'{name}: its server sees the client', timeout_s)
 
 
 def answer_of(

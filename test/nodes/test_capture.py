@@ -183,7 +183,7 @@ def test_a_slow_camera_is_opened_on_its_own_thread_and_a_stop_does_not_wait_for_
 
     monkeypatch.setattr(gstreamer_camera.GStreamerCamera, '__init__', dead)
     monkeypatch.setattr(gstreamer_camera, 'check_description', checked.append)
-    with running(free_domain, None, camera='gstreamer', pipeline='deadsrc') as bench:  # type: ignore[arg-type]
+    with running(free_domain, None, camera='gstreamer', pipeline='deadsrc') as bench:
         assert opening.wait(WAIT_S) and threads == ['camera'] and checked == ['deadsrc']
         assert bench.status('camera').level is Level.WARN
         with pytest.raises(CameraLostError, match='no camera is open: it is not there yet'):
@@ -201,7 +201,7 @@ def test_a_pipeline_that_can_not_be_made_ends_the_start_at_once(
     monkeypatch.setattr(gstreamer_camera, 'check_description', refuse)
     with (
         pytest.raises(ConfigError, match=r"node 'capture': pipeline 'deadsrc': no element"),
-        running(free_domain, None, camera='gstreamer', pipeline='deadsrc'),  # type: ignore[arg-type]
+        running(free_domain, None, camera='gstreamer', pipeline='deadsrc'),  # type: ignore
     ):
         raise AssertionError('never reached')
 

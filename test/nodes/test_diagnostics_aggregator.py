@@ -60,7 +60,7 @@ def parts_in_the_source() -> set[str]:
                 and isinstance(node.func, ast.Name)
                 and node.func.id in ('Part', 'Status')
             )
-            if named and node.args and isinstance(node.args[0], ast.Constant):  # type: ignore[attr-defined]
+            if named and node.args and isinstance(node.args[0], ast.Constant):  # type: ignore
                 found.add(node.args[0].value)  # type: ignore[attr-defined]
     return found
 

@@ -376,9 +376,7 @@ DYNAMIC = {
 }
 
 
-def test_every_parameter_that_is_not_dynamic_has_an_entry_here_and_the_others_in_the_other_table() -> (
-    None
-):
+def test_every_parameter_has_an_entry_here_or_if_dynamic_in_the_other_table() -> None:
     from nodes.test_dynamic_parameters import ENTRIES as CHANGED_WHILE_RUNNING
 
     declared = {(node, name) for node, specs in node_specs().items() for name in specs}

@@ -78,7 +78,7 @@ class ServedTopic:
         self.counted: dict[str, Any] = {}
         assert self.links.server is not None
         real = self.links.server.statistics
-        self.links.server.statistics = lambda: replace(real(), **self.counted)  # type: ignore[method-assign]
+        self.links.server.statistics = lambda: replace(real(), **self.counted)  # type: ignore
 
     def close(self) -> None:
         self.publisher.destroy()

@@ -114,7 +114,8 @@ def test_after_a_kill_the_recording_is_finished_by_hand_or_the_next_start(
         for number in range(2):
             with record(free_domain, path=path, split_duration=1e6).start() as recorder:
                 file = path / f'a_{number}.mcap'
-                until(lambda: file.exists() and file.stat().st_size > 10 * 320 * 240 * 3 // 2)  # noqa: B023
+                frames = 10 * 320 * 240 * 3 // 2
+                until(lambda: file.exists() and file.stat().st_size > frames)  # noqa: B023
                 recorder.process.send_signal(signal.SIGKILL)
                 recorder.process.wait(60)
     assert "a_0.mcap' had no end; " in recorder.output

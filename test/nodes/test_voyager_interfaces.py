@@ -64,7 +64,7 @@ def vehicle(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {'name': f'scores_{stride}', 'shape': [1, cells, cells, 64]},
         ]
     inputs = [{'name': 'images', 'shape': [1, SIDE + 2, SIDE + 16, 4]}]
-    model_file(folder, SIDE, SIDE, version='5.0', inputs=inputs, outputs=outputs)  # type: ignore[arg-type]
+    model_file(folder, SIDE, SIDE, version='5.0', inputs=inputs, outputs=outputs)  # type: ignore
     (folder / 'model.yaml').write_text(
         f'name: blobs\nengine: axruntime\nfile: model.json\ninput: {{width: {SIDE}, height: '
         f'{SIDE}, colour: rgb, range: [0.0, 1.0]}}\n'

@@ -31,11 +31,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from npu.card_kit import CardFence, CountingCard, memfd_results
+from npu.card_kit import CardFence, CountingCard, memfd_results  # noqa: E402
 
-from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.nodes import main
-from zc_perception.npu.axl import accelerator as axl
+from zc_perception.negotiation.constraints import BufferConstraints  # noqa: E402
+from zc_perception.nodes import main  # noqa: E402
+from zc_perception.npu.axl import accelerator as axl  # noqa: E402
 
 
 class TightCard(CountingCard):

@@ -419,7 +419,7 @@ def test_buffers_that_end_in_many_threads_are_all_let_go_of() -> None:
 
     for number, buffer in enumerate(buffers):
         held.add(number)
-        cache.get(import_key(1, 1, small, [buffer]), [buffer], lambda number=number: number)  # type: ignore[misc]
+        cache.get(import_key(1, 1, small, [buffer]), [buffer], lambda number=number: number)
     threads = [threading.Thread(target=end, args=(buffers[i::4],)) for i in range(4)]
     for thread in threads:
         thread.start()

@@ -357,8 +357,7 @@ def test_it_says_that_it_reads_pixels(accelerator: OnnxAccelerator) -> None:
                                                     r"or 'NAME; option=value; …'")),
         (['CPUExecutionProvider; device_type'], 'it must be a name, or'),
         (['; a=1'], 'it must be a name, or'),
-        (['CPUExecutionProvider', 'CPUExecutionProvider; a=1'], "has 'CPUExecutionProvider' "
-            "twice"),
+        (['CPUExecutionProvider', 'CPUExecutionProvider; a=1'], "'CPUExecutionProvider' twice"),
     ],
 )  # fmt: skip
 def test_a_provider_that_can_not_be_is_refused_by_name(entries: list[str], message: str) -> None:

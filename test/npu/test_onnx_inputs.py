@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from npu.onnx_kit import DOUBLE, FLOAT, FLOAT16, identity, INT8, INT64, UINT8
+from npu.onnx_kit import DOUBLE, FLOAT, FLOAT16, identity, INT8, INT64, UINT8  # noqa: I101
 from npu.scheduler_kit import MakeFrame, MakePool
 import numpy as np
 from numpy.typing import NDArray

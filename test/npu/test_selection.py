@@ -283,7 +283,8 @@ class Own(Accelerator):
         return opened
 
     def capabilities(self):
-        return Capabilities('own', self.values['accelerator_device'], copy_free=False, max_in_flight=1)
+        device = self.values['accelerator_device']
+        return Capabilities('own', device, copy_free=False, max_in_flight=1)
 
     def constraints(self):
         return reads_by_cpu('own')
@@ -338,7 +339,7 @@ def test_an_accelerator_of_another_package_is_opened_by_its_name(tmp_path: Path)
         )
         again = selected.reopen()
         assert again is not selected.accelerator and again.capabilities().device == 'here'
-        assert (again.trial_import(None, ()), again.imports, again.hot_threads()) == (None, 0, ())  # type: ignore[arg-type]
+        assert (again.trial_import(None, ()), again.imports, again.hot_threads()) == (None, 0, ())
     assert engines_of('own') == ('own', 'onnx') and ACCELERATORS.others == (
         'broken',
         'function',

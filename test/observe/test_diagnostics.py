@@ -67,7 +67,7 @@ class Desk:
         )
         self.readers = 1
         handle = SimpleNamespace(get_subscription_count=lambda: self.readers)
-        self.publisher._publisher = SimpleNamespace(publish=self._receive, handle=handle)  # type: ignore[assignment]
+        self.publisher._publisher = SimpleNamespace(publish=self._receive, handle=handle)
 
     def _receive(self, message: bytes) -> None:
         self.sent.append(deserialize_message(message, DiagnosticArray))
@@ -226,7 +226,7 @@ def test_figures_are_made_when_they_are_published_and_not_at_each_look(desk: Des
     desk.statuses = []
 
     class Fresh(list[Status]):
-        def __iter__(self) -> Iterator[Status]:
+        def __iter__(self) -> Iterator[Status]:  # noqa: CNL100
             return iter([Status('camera', Level.OK, 'streaming', Figures(make))])
 
     desk.statuses = Fresh()

@@ -25,7 +25,7 @@ from zc_perception.observe.metrics import RATE_S, RECENT_S, RecentCount, RecentR
 
 
 class Clock:
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # noqa: CNL100
         self.now = 1000.0
 
     def __call__(self) -> float:

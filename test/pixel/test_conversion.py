@@ -237,7 +237,7 @@ def test_one_colour_is_that_colour_at_any_size_and_stride(
     assert np.abs(picture[..., :3][..., :: -1 if bgr else 1] - wanted).max() <= 2.1
     assert (picture[..., 3:] == 255).all()
     assert not given_memory or (
-        np.shares_memory(picture, memory) and (memory[:, size[0] :] == 77).all()
+        np.shares_memory(picture, memory) and (memory[:, slice(size[0], None)] == 77).all()
     )
 
 

@@ -51,7 +51,7 @@ def layout(name: str, modifier: int = LINEAR, **options: int | bool) -> ImageLay
 
 def test_numbers_of_formats_are_those_of_the_header() -> None:
     text = headers()['video-format.h'].read_text()
-    body = text[text.index('typedef enum {') : text.index('} GstVideoFormat;')]
+    body = text[slice(text.index('typedef enum {'), text.index('} GstVideoFormat;'))]
     names = re.findall(r'^  GST_VIDEO_FORMAT_(\w+)', body, re.MULTILINE)
     numbers = {name.lower(): number for number, name in enumerate(names)}
     assert numbers['unknown'] == 0 and numbers['nv12'] == 23

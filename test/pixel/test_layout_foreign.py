@@ -96,14 +96,14 @@ TOP = (1 << 63) - 1
         (nv12(LUMA), [4608], 'NV12 LINEAR has 2 planes, the layout has 1'),
         (nv12(), [4608], 'NV12 LINEAR has 2 planes, the layout has 0'),
         (nv12(LUMA, CHROMA, PlaneLayout(0, 4608, 64, 1)), [9999], ('NV12 LINEAR has 2 planes, the '
-            'layout has 3')),
+                                                                   'layout has 3')),
         (nv12(*[LUMA] * 100_000), [9999], 'NV12 LINEAR has 2 planes, the layout has 100000'),
         (nv12(LUMA, modifier=TILED), [4608], 'planes, the layout has 1'),
         (nv12(*[LUMA] * 5, modifier=TILED), [4608], 'planes, the layout has 5'),
         (nv12(*[LUMA] * 5, modifier=INVALID), [4608], ('NV12 INVALID has 2 to 4 planes, the '
                                                        'layout has 5')),
         (changed(GOOD, planes=[LUMA, CHROMA]), [4608], ('planes are a list; they must be a tuple '
-            'of at most 4 PlaneLayouts')),
+                                                        'of at most 4 PlaneLayouts')),
         (changed(GOOD, planes=None), [4608], ('planes are a NoneType; they must be a tuple of '
                                               'at most 4 PlaneLayouts')),
         (nv12(LUMA, None), [4608], ('plane 1: None is not a PlaneLayout of buffer, offset, '
@@ -130,45 +130,45 @@ TOP = (1 << 63) - 1
         (GOOD, [4607], 'plane 1: ends at byte 4608, its buffer 0 has 4607'),
         (nv12(LUMA, changed(CHROMA, offset=3071)), [9999],
          'planes 0 and 1 overlap in buffer 0: one ends at byte 3072, the other starts at 3071'),
-        (nv12(LUMA, changed(CHROMA, offset=0)), [9999], ('planes 1 and 0 overlap in buffer 0: one '
-            'ends at byte 1536, the other starts at 0')),
+        (nv12(LUMA, changed(CHROMA, offset=0)), [9999],
+         'planes 1 and 0 overlap in buffer 0: one ends at byte 1536, the other starts at 0'),
         (nv12(changed(LUMA, stride=63), CHROMA), [4608], ('plane 0: stride 63 is below the row of '
-            '64 bytes')),
+                                                          '64 bytes')),
         (nv12(LUMA, changed(CHROMA, stride=0)), [4608], ('plane 1: stride 0 is below the row of '
-            '64 bytes')),
+                                                         '64 bytes')),
         (nv12(changed(LUMA, size=3071), CHROMA), [4608], ('plane 0: size 3071 is below the 3072 '
-            'bytes that 48 rows need')),
+                                                          'bytes that 48 rows need')),
         (nv12(changed(LUMA, stride=65), CHROMA), [4608], ('plane 0: size 3072 is below the 3119 '
-            'bytes that 48 rows need')),
-        (nv12(LUMA, changed(CHROMA, stride=(1 << 32) - 1)), [4608], ('plane 1: size 1536 is below '
-            'the 98784247849 bytes that 24 rows need')),
+                                                          'bytes that 48 rows need')),
+        (nv12(LUMA, changed(CHROMA, stride=(1 << 32) - 1)), [4608],
+         'plane 1: size 1536 is below the 98784247849 bytes that 24 rows need'),
         (nv12(LUMA, changed(CHROMA, stride=1 << 32)), [4608], ('plane 1: stride 4294967296 is '
-            'outside 0 .. 4294967295')),
+                                                               'outside 0 .. 4294967295')),
         (nv12(LUMA, changed(CHROMA, stride=-64)), [4608], ('plane 1: stride -64 is outside 0 .. '
-            '4294967295')),
+                                                           '4294967295')),
         (nv12(changed(LUMA, offset=-1), CHROMA), [4608], ('plane 0: offset -1 is outside 0 .. '
-            f'{TOP}')),
+                                                          f'{TOP}')),
         (nv12(LUMA, changed(CHROMA, size=0)), [4608], f'plane 1: size 0 is outside 1 .. {TOP}'),
         (nv12(LUMA, changed(CHROMA, offset=1 << 63)), [4608], (f'plane 1: offset {1 << 63} is '
-            f'outside 0 .. {TOP}')),
-        (nv12(LUMA, changed(CHROMA, size=(1 << 64) - 1)), [4608], ('plane 1: size '
-            f'{(1 << 64) - 1} is outside 1 .. {TOP}')),
+                                                               f'outside 0 .. {TOP}')),
+        (nv12(LUMA, changed(CHROMA, size=(1 << 64) - 1)), [4608],
+         f'plane 1: size {(1 << 64) - 1} is outside 1 .. {TOP}'),
         (nv12(LUMA, changed(CHROMA, offset=TOP)), [4608], (f'plane 1: ends at byte {TOP + 1536}, '
-            f'above {TOP}, where any file ends')),
+                                                           f'above {TOP}, where any file ends')),
         (nv12(LUMA, changed(CHROMA, offset=(1 << 64) - 1536)), [4608],
          f'plane 1: offset {(1 << 64) - 1536} is outside 0 .. {TOP}'),
         (nv12(LUMA, changed(CHROMA, offset=MANY)), [4608], ('plane 1: offset a number of 100000 '
-            f'bits is outside 0 .. {TOP}')),
-        (nv12(LUMA, changed(CHROMA, offset=3072.0)), [4608], ('plane 1: offset 3072.0 is not an '
-            f'integer; it must be one in 0 .. {TOP}')),
-        (nv12(LUMA, changed(CHROMA, stride='64')), [4608], ("plane 1: stride '64' is not an "
-            'integer; it must be one in 0 .. 4294967295')),
+                                                            f'bits is outside 0 .. {TOP}')),
+        (nv12(LUMA, changed(CHROMA, offset=3072.0)), [4608],
+         f'plane 1: offset 3072.0 is not an integer; it must be one in 0 .. {TOP}'),
+        (nv12(LUMA, changed(CHROMA, stride='64')), [4608],
+         "plane 1: stride '64' is not an integer; it must be one in 0 .. 4294967295"),
         (nv12(LUMA, changed(CHROMA, size=None)), [4608], ('plane 1: size None is not an integer; '
-            f'it must be one in 1 .. {TOP}')),
+                                                          f'it must be one in 1 .. {TOP}')),
         (nv12(LUMA, changed(CHROMA, buffer=False)), [4608], ('plane 1: buffer False is not an '
-            'integer; it must be one in 0 .. 0')),
+                                                             'integer; it must be one in 0 .. 0')),
         (nv12(LUMA, changed(CHROMA, size=[64])), [4608], ('plane 1: size [64] is not an integer; '
-            f'it must be one in 1 .. {TOP}')),
+                                                          f'it must be one in 1 .. {TOP}')),
         (changed(GOOD, width=63), [4608], ('width 63 is not a multiple of 2, which NV12 needs; '
                                            'use 62 or 64')),
         (changed(GOOD, height=47), [4608], ('height 47 is not a multiple of 2, which NV12 '
@@ -180,7 +180,7 @@ TOP = (1 << 63) - 1
         (changed(GOOD, fourcc=float(NV12)), [4608], ('fourcc 842094158.0 is not an integer; it '
                                                      'must be one in 0 .. 4294967295')),
         (changed(GOOD, fourcc=NV12 + (1 << 32)), [4608], ('fourcc 5137061454 is outside 0 .. '
-            '4294967295')),
+                                                          '4294967295')),
         (changed(GOOD, modifier=None), [4608], 'modifier None is not an integer; LINEAR is 0'),
         (changed(GOOD, modifier=0.0), [4608], 'modifier 0.0 is not an integer; LINEAR is 0'),
         (changed(GOOD, modifier=False), [4608], 'modifier False is not an integer; LINEAR is 0'),

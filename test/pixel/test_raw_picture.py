@@ -68,7 +68,7 @@ def test_chroma_is_behind_the_rows_that_pad_the_height(
     data = noise(round(step * rows * (1 + share)))
     luma, chroma = views(layout_of(raw(width, height, encoding, step, data)), data)
     assert np.array_equal(luma, data[: step * rows].reshape(rows, step)[:height, :width])
-    below = data[step * rows :].reshape(rows // down, -1)
+    below = data[slice(step * rows, None)].reshape(rows // down, -1)
     wanted = below[: height // down, : 2 * chroma.shape[1]]
     assert np.array_equal(chroma.reshape(height // down, -1), wanted)
 

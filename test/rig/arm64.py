@@ -162,7 +162,7 @@ class Arm64Rig(Rig):
         return self._cache_folder.resolve()
 
     def compile_steps(self) -> Path:
-        """Compile ``zc_perception.native.compiled`` for the guest's Python, where git ignores it."""
+        """Compile ``zc_perception.native.compiled`` for the guest's Python."""
         assert self.tools is not None
         headers = _unpacked(self.folder / 'headers', _HEADERS) / 'usr/include'
         target = ROOT / f'zc_perception/native/compiled.cpython-311-{_TRIPLET}.so'
@@ -170,8 +170,11 @@ class Arm64Rig(Rig):
         includes = (headers / 'python3.11', headers, ROOT / 'client/include', ROOT / 'client/src')
         # The C library is the guest's, which its Python has loaded: the compiler's own is not
         # where its linker script says.
-        command = [self.tools.compiler, '-shared', '-nostdlib', '-fPIC', '-O3', '-ffp-contract=off', '-fvisibility=hidden', '-Wall', '-Wextra',
-                   '-Werror', '-Wno-cast-function-type', *(f'-I{path}' for path in includes), *sources, '-o', str(target)]  # fmt: skip
+        command = [
+            self.tools.compiler, '-shared', '-nostdlib', '-fPIC', '-O3', '-ffp-contract=off',
+            '-fvisibility=hidden', '-Wall', '-Wextra', '-Werror', '-Wno-cast-function-type',
+            *(f'-I{path}' for path in includes), *sources, '-o', str(target),
+        ]  # fmt: skip
         done = subprocess.run(
             command,
             env={**os.environ, **self.tools.environment},

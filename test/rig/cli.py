@@ -25,9 +25,9 @@ import time
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rig import Rig, RigError, RigUnavailable
-from rig.errors import RC_UNAVAILABLE
-from rig.rig import VIVID_DEFAULT
+from rig import Rig, RigError, RigUnavailable  # noqa: E402
+from rig.errors import RC_UNAVAILABLE  # noqa: E402
+from rig.rig import VIVID_DEFAULT  # noqa: E402
 
 RC_RIG_FAILED = 125
 

@@ -87,7 +87,8 @@ hostname rig
 cat $root/dev/kmsg > $root{GUEST_SHARE}/kmsg.live &
 . $root{GUEST_SHARE}/setup.sh
 cut -d' ' -f1 $root/proc/uptime > $root{GUEST_SHARE}/boot_s
-chroot $root /bin/sh {GUEST_SHARE}/command.sh > $root{GUEST_SHARE}/stdout 2> $root{GUEST_SHARE}/stderr
+share=$root{GUEST_SHARE}
+chroot $root /bin/sh {GUEST_SHARE}/command.sh > $share/stdout 2> $share/stderr
 rc=$?
 if [ $rc = 124 ]; then
     # Timed out: what blocked tasks and processors are at (kernel_log.py knows the first line).

@@ -275,7 +275,8 @@ def command_line(qemu: str, boot: Boot) -> list[str]:
 def _share(tag: str, folder: Path, options: str = '') -> tuple[str, str]:
     return (
         '-virtfs',
-        f'local,path={_escaped(folder)},mount_tag={tag},{options}security_model=none,multidevs=remap',
+        f'local,path={_escaped(folder)},mount_tag={tag},{options}security_model=none,'
+        'multidevs=remap',
     )
 
 

@@ -36,15 +36,15 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rig import RigError, RigResult, RigUnavailable
-from rig.arm64 import Arm64Rig, compile_for_guest, PYTHON
-from rig.checked_boot import CAMERAS
-from rig.errors import tell
-from rig.guest import camera_kit, graph_variants
-from rig.guest.harness import NOT_HERE
-from rig.guest.link_kit import build_consumer, PROGRAM
-from rig.guest.verifier import AFTERWARDS
-from rig.test_rig_verify import CASES, INVARIANTS, wrong_verdict
+from rig import RigError, RigResult, RigUnavailable  # noqa: E402
+from rig.arm64 import Arm64Rig, compile_for_guest, PYTHON  # noqa: E402
+from rig.checked_boot import CAMERAS  # noqa: E402
+from rig.errors import tell  # noqa: E402
+from rig.guest import camera_kit, graph_variants  # noqa: E402
+from rig.guest.harness import NOT_HERE  # noqa: E402
+from rig.guest.link_kit import build_consumer, PROGRAM  # noqa: E402
+from rig.guest.verifier import AFTERWARDS  # noqa: E402
+from rig.test_rig_verify import CASES, INVARIANTS, wrong_verdict  # noqa: E402
 
 GUEST = Path(__file__).parent / 'guest'
 _TIMEOUT_S = 1800.0

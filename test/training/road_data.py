@@ -66,9 +66,9 @@ class Letterbox:
                 chroma, (self.width // 2, self.height // 2), interpolation=cv2.INTER_LINEAR
             )
         picture = np.full((INPUT_HEIGHT, INPUT_WIDTH, 3), PAD, np.uint8)
-        picture[self.top : self.top + self.height, self.left : self.left + self.width] = (
-            cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2RGB_NV12)
-        )
+        picture[
+            slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
+        ] = cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2RGB_NV12)
         return picture
 
     def boxes(self, objects: tuple[SceneObject, ...]) -> NDArray[np.float32]:

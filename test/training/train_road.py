@@ -51,13 +51,13 @@ sys.path.extend(
     for folder in ('', 'test', 'test/camera', 'test/detection')
 )
 
-from road_data import INPUT_HEIGHT, INPUT_WIDTH, RoadFrames, to_input
-from road_export import export
-from road_loss import detection_loss
-from road_network import cell_centres, RoadNetwork, STRIDES
-from road_report import write_report
+from road_data import INPUT_HEIGHT, INPUT_WIDTH, RoadFrames, to_input  # noqa: E402, I100
+from road_export import export  # noqa: E402
+from road_loss import detection_loss  # noqa: E402
+from road_network import cell_centres, RoadNetwork, STRIDES  # noqa: E402
+from road_report import write_report  # noqa: E402
 
-from zc_perception.camera.scene import CLASS_NAMES
+from zc_perception.camera.scene import CLASS_NAMES  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 20

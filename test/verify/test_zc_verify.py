@@ -190,8 +190,8 @@ class FakeKernel:
         text = '\nDma-buf Objects:\nsize\tflags\n'
         for inode in (71, 72):
             text += (
-                f'{FRAME_BYTES:08}\t00000002\t0000000f\t00000002\tsystem\t{inode:08}\t<none>\n\tAttached '
-                f'Devices:\n\t{device}\nTotal 1\n\n'
+                f'{FRAME_BYTES:08}\t00000002\t0000000f\t00000002\tsystem\t{inode:08}\t<none>\n'
+                f'\tAttached Devices:\n\t{device}\nTotal 1\n\n'
             )
         self.bufinfo.write_text(text)
 

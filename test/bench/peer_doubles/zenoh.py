@@ -57,7 +57,7 @@ class Reliability(enum.Enum):
 
 
 class Config:
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # noqa: CNL100
         self.values: dict[str, Any] = {}
 
     def insert_json5(self, key: str, value: str) -> None:
@@ -65,7 +65,7 @@ class Config:
 
 
 class _Publisher:
-    def __init__(self, session: _Session) -> None:
+    def __init__(self, session: _Session) -> None:  # noqa: CNL100
         self._session = session
 
     @property
@@ -84,7 +84,7 @@ class _Publisher:
 
 
 class _Session:
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config) -> None:  # noqa: CNL100
         values = config.values
         (endpoint,) = values['listen/endpoints'] or values['connect/endpoints']
         path = endpoint.removeprefix('unixsock-stream/')
@@ -143,12 +143,12 @@ class _Session:
         self._socket.close()
 
 
-def open(config: Config) -> _Session:
+def open(config: Config) -> _Session:  # noqa: A001
     return _Session(config)
 
 
 class _Buffer:
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int) -> None:  # noqa: CNL100
         self.data = bytearray(size)
 
     def __setitem__(self, place: slice, value: bytes | bytearray) -> None:
@@ -156,7 +156,7 @@ class _Buffer:
 
 
 class _Provider:
-    @classmethod
+    @classmethod  # noqa: CNL100
     def default_backend(cls, layout: int) -> _Provider:
         return cls()
 

@@ -86,7 +86,9 @@ def yolov8_levels(
                 number, logit = best_class(score[row, column].tolist())
                 values = box[row, column].tolist()
                 sides = [
-                    expected_bin(values[i * bins : (i + 1) * bins]) if bins > 1 else values[i]
+                    expected_bin(values[slice(i * bins, (i + 1) * bins)])
+                    if bins > 1
+                    else values[i]
                     for i in range(4)
                 ]
                 x, y = column + 0.5, row + 0.5

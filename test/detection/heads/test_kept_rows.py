@@ -47,7 +47,7 @@ def yolo_rows(extra: int) -> NDArray[np.float32]:
         rows[row, 5] = score
     rows[82, :4] = 50, 50, 8, 8
     rows[70, :4] = 20, 50, 8, 8
-    rows[:, 4 + CLASSES :] = np.arange(CELLS)[:, None]
+    rows[:, slice(4 + CLASSES, None)] = np.arange(CELLS)[:, None]
     return rows
 
 

@@ -136,7 +136,7 @@ def brute_force(
     for cell, row in enumerate(real):
         finite = np.where(np.isfinite(row), row, -np.inf)
         best = int(finite.argmax())
-        value = activated(finite[best : best + 1], by_sigmoid)[0]
+        value = activated(finite[slice(best, best + 1)], by_sigmoid)[0]
         if np.isfinite(finite[best]) and value >= np.float32(score):
             cells.append(cell)
             classes.append(best)
@@ -194,7 +194,7 @@ def test_filters_find_what_a_loop_finds(
     view = (
         values.transpose(1, 2, 0)
         if channels_first
-        else values[:, 1 : columns + 1, 2 : classes + 2]
+        else values[:, slice(1, columns + 1), slice(2, classes + 2)]
     )
     with np.errstate(all='ignore'):
         expected = brute_force(tensor.read(view).reshape(-1, classes), score, by_sigmoid)

@@ -300,7 +300,7 @@ def realistic_levels(random: np.random.Generator, objects: int, classes: int) ->
                     np.log(max(1 - distance + low, 1e-3)) + 4,
                     np.log(max(distance - low, 1e-3)) + 4,
                 )
-                boxes[level][0, row, column, 16 * side : 16 * side + 16] = bins
+                boxes[level][0, row, column, slice(16 * side, 16 * side + 16)] = bins
     return boxes, scores
 
 

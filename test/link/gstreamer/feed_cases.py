@@ -221,7 +221,8 @@ def test_a_hundred_stops_bring_every_lease_back(bench: Bench) -> None:
                 bench.put_when_free()
             feed.start(bench.queue)
             # The end comes while none, one or several are in the pipeline.
-            until(lambda: feed.statistics().frames >= before + turn % 4, lambda: bench.said)  # noqa: B023
+            wanted = before + turn % 4
+            until(lambda: feed.statistics().frames >= wanted, lambda: bench.said)  # noqa: B023
             feed.stop()
             while (frame := bench.queue.get()) is not None:
                 frame.release()
@@ -266,7 +267,7 @@ def test_h264_has_the_frames_stamps_and_a_key_frame_for_each_new_listener(bench:
         listeners[0] = 1
         for number in range(300):
             bench.put_when_free()
-            until(lambda: len(units) == number + 1, lambda: (feed.statistics(), bench.said))  # noqa: B023
+            until(lambda: len(units) == number + 1, lambda: bench.said)  # noqa: B023
         listeners[0] = 2
         until(
             lambda: (bench.put(), any(unit.key for unit in units[300:]))[1],

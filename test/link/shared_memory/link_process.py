@@ -35,10 +35,10 @@ import zlib
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
 
-from memory_link import connected, make_frame, make_pool
+from memory_link import connected, make_frame, make_pool  # noqa: E402
 
-from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.link.shared_memory.client import SharedMemoryClient  # noqa: E402
+from zc_perception.link.shared_memory.server import SharedMemoryServer  # noqa: E402
 
 
 def say(text: str) -> None:

@@ -72,7 +72,7 @@ def test_a_frame_arrives_with_everything_that_is_known_of_it(
         assert not data.buffers[0].writable
         # It is made without FrameData's constructor, and must not miss a field that is added
         # there.
-        assert vars(data).keys() == vars(FrameData(data.header, *[None] * 7, 0)).keys()  # type: ignore[arg-type]
+        assert vars(data).keys() == vars(FrameData(data.header, *[None] * 7, 0)).keys()
     until(lambda: held(server) == 0, 'the release')
 
 

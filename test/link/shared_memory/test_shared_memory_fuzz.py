@@ -40,7 +40,7 @@ SECONDS = 10.0 if LONG else 1.0
 def test_mutated_conversations_break_neither_end(folder: Path, seed: int) -> None:
     outcome = fuzz(seed, SECONDS, folder)
     # It came further than the first packet, and found several ways to be refused.
-    assert len(outcome['protocol_errors']) >= 3 and len(outcome['client']) >= 4, outcome  # type: ignore[arg-type]
+    assert len(outcome['protocol_errors']) >= 3 and len(outcome['client']) >= 4, outcome
 
 
 @pytest.mark.skipif(compiled is None, reason='there is one form here: plain Python')

@@ -40,7 +40,7 @@ from waiting import until
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[3])]
 
-from memory_link import (
+from memory_link import (  # noqa: I100
     attempt,
     connected,
     FrameMessage,

@@ -72,7 +72,7 @@ def publish_for(feed: Feed, frames: int, reader: int = 0) -> None:
     before = watched.sent
     for number in range(1, frames + 1):
         assert feed.publish()
-        until(lambda: watched.sent >= before + number, lambda: f'{watched} {feed.said}')  # noqa: B023
+        until(lambda: watched.sent >= before + number, lambda: feed.said)  # noqa: B023
 
 
 # What the reader makes of each format is the same samples in another order.

@@ -55,16 +55,19 @@ RESIZER = r"""
 #include "zc_client/zc_publisher.h"
 int main(int count, char **words) {
     zc_publisher *camera;
-        if (zc_publisher_open(
-            &(zc_publisher_options){.topic = "/image_raw", .heap = "memfd"}, &camera) != 0) return 1;
+    zc_publisher_options options = {.topic = "/image_raw", .heap = "memfd"};
+    if (zc_publisher_open(&options, &camera) != 0) return 1;
     for (int i = 1; i < count; i++) {
         zc_image images[16];
         void *memory;
-            if (zc_image_linear(&images[0], ZC_FOURCC('N', 'V', '1', '2'), 64, 48, 1, 1) != 0) return 2;
-        images[0].kind = ZC_MEMFD, images[0].matrix = ZC_BT709, images[0].range = ZC_LIMITED, images[0].transfer = ZC_TRANSFER_BT709;
-        if ((images[0].fds[0] = zc_memfd("resizer", images[0].buffer_size[0], &memory)) < 0) return 3;
+        zc_image *one = &images[0];
+        if (zc_image_linear(one, ZC_FOURCC('N', 'V', '1', '2'), 64, 48, 1, 1) != 0) return 2;
+        one->kind = ZC_MEMFD, one->matrix = ZC_BT709;
+        one->range = ZC_LIMITED, one->transfer = ZC_TRANSFER_BT709;
+        if ((one->fds[0] = zc_memfd("resizer", one->buffer_size[0], &memory)) < 0) return 3;
         for (int k = 1; k < atoi(words[i]); k++) images[k] = images[0];
-        puts(zc_publisher_set_buffers(camera, images, (size_t)atoi(words[i])) == 0 ? "taken" : zc_error());
+        int refused = zc_publisher_set_buffers(camera, images, (size_t)atoi(words[i]));
+        puts(refused ? zc_error() : "taken");
     }
     zc_publisher_close(camera);
 }

@@ -39,6 +39,7 @@ HELLO, WELCOME, REFUSED, BUFFERS, FRAME, RELEASE, BUFFER_RETIRED = range(1, 8)
 CONSTRAINTS = 3
 MAGIC = int.from_bytes(b'ZCLK', 'little')
 MAX_PACKET = 4096
+SERVER = b'spec-server'
 DMABUF, MEMFD = 1, 2
 
 
@@ -181,7 +182,7 @@ class Hello:
 def welcome(
     window: int,
     depth: int,
-    publisher: bytes = b'spec-server',
+    publisher: bytes = SERVER,
     *,
     version: int = 1,
     reserved: Sequence[int] = (0, 0, 0),
@@ -417,7 +418,7 @@ class Conversation:
         assert self.hello is not None
         return self.hello
 
-    def open(self, *, window: int | None = None, publisher: bytes = b'spec-server') -> Hello:
+    def open(self, *, window: int | None = None, publisher: bytes = SERVER) -> Hello:  # noqa: A003
         """Take the HELLO and say WELCOME, with what was asked."""
         hello = self.expect_hello()
         self.window = hello.window if window is None else window

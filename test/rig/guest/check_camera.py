@@ -24,10 +24,10 @@ import os
 from pathlib import Path
 import struct
 
-from ..virtual_result import expected_crcs, fourcc, PlanePixels
 from .harness import check, equal
 from .kernel_api import Buffer, bufinfo, NPU
 from .npu_client import Npu
+from ..virtual_result import expected_crcs, fourcc, PlanePixels
 
 _S_FMT = 0xC0D05605
 _REQBUFS = 0xC0145608

@@ -56,7 +56,7 @@ def threads_race_on_the_same_handles() -> None:
                         raise
 
         with parameters(latency_us=100):
-            together([lambda seed=seed: worker(seed) for seed in range(4)], 600.0)  # type: ignore[misc]
+            together([lambda seed=seed: worker(seed) for seed in range(4)], 600.0)  # type: ignore
     expect_nothing_left()
 
 

@@ -25,10 +25,10 @@ import struct
 
 from zc_perception.npu.axl import abi
 
-from ..virtual_result import FORMATS, fourcc
 from .harness import check, equal, expect_nothing_left, raises
 from .kernel_api import bufinfo, heap_buffer, libc, live, NPU, parameters, trace_events, tracing
 from .npu_client import Job, make_image, Npu
+from ..virtual_result import FORMATS, fourcc
 
 SIZE = (64, 48)
 BYTES = 64 * 48 * 3 // 2

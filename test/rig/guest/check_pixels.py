@@ -21,10 +21,10 @@ A wrong layout or a missing SYNC is a wrong result.
 
 from __future__ import annotations
 
-from ..virtual_result import FORMATS, fourcc, MAGIC, VERSION, VirtualResult
 from .harness import check, equal
 from .kernel_api import heap_buffer, shadow_buffer, SYNC_END, SYNC_READ, SYNC_WRITE, udmabuf_buffer
 from .npu_client import Image, make_image, Npu, read_result, RESULT_SIZE
+from ..virtual_result import FORMATS, fourcc, MAGIC, VERSION, VirtualResult
 
 
 def _expect_right(npu: Npu, image: Image) -> VirtualResult:

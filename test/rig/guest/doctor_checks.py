@@ -49,7 +49,8 @@ _SCHEMA = json.loads(
 )
 _VEHICLE = """
 /**/capture:
-  ros__parameters: {{camera: v4l2, device: {device}, width: 640, height: 360, framerate: 30.0, memory: {memory}, heap: {heap}}}
+  ros__parameters: {{camera: v4l2, device: {device}, width: 640, height: 360, framerate: 30.0,
+                     memory: {memory}, heap: {heap}}}
 /**/inference:
   ros__parameters: {{accelerator: axl}}
 """

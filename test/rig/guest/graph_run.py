@@ -42,8 +42,6 @@ from typing import Any
 TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TEST), str(TEST.parent)]
 
-from waiting import eventually  # noqa: E402
-
 from rig.guest.evidence import event_counts, inodes_of, recording, trace_text, Watch  # noqa: E402
 from rig.guest.graph_kit import PlainSubscriber, ros, RunningGraph, thread_seconds  # noqa: E402
 from rig.guest.graph_variants import Variant, VARIANTS  # noqa: E402
@@ -51,6 +49,8 @@ from rig.guest.kernel_api import bufinfo, fence_info, live  # noqa: E402
 from rig.guest.package_kit import kernel_crcs  # noqa: E402
 from rig.guest.verifier import Verifier  # noqa: E402
 from rig.virtual_result import VirtualResult  # noqa: E402
+from waiting import eventually  # noqa: E402
+
 from zc_perception.detection.detections import Detections  # noqa: E402
 from zc_perception.npu.axl.accelerator import AxlJob  # noqa: E402
 from zc_perception.npu.scheduler import InFlight  # noqa: E402

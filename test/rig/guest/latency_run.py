@@ -40,12 +40,12 @@ TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TEST), str(TEST.parent)]
 
 from rclpy.parameter import Parameter  # noqa: E402
-from waiting import eventually  # noqa: E402
-
 from rig.guest.evidence import recording, trace_text, write_control  # noqa: E402
 from rig.guest.graph_kit import ros, RunningGraph  # noqa: E402
 from rig.guest.graph_variants import PLAIN, Variant, VIVID_START_OF_EXPOSURE  # noqa: E402
 from rig.guest.kernel_api import fence_info, TRACING  # noqa: E402
+from waiting import eventually  # noqa: E402
+
 from zc_perception.detection.detections import Detections  # noqa: E402
 from zc_perception.npu.axl.accelerator import AxlJob  # noqa: E402
 from zc_perception.npu.scheduler import InFlight  # noqa: E402

@@ -59,11 +59,9 @@ from .package_kit import allocate, Child, crcs, LAYOUT, maps_lines, publish, sta
 _LINK = Path(__file__).resolve().parents[2] / 'link'
 sys.path += [str(_LINK / 'wire'), str(_LINK / 'shared_memory')]
 
-from memory_link import connected as connected  # noqa: E402
-from memory_link import FakeProducer as FakeProducer  # noqa: E402 - needs the path
+from memory_link import connected, FakeProducer  # noqa: E402, F401, I100
 from wire_builder import build_consumer  # noqa: E402
-from wire_process import ConsumerProcess as ConsumerProcess  # noqa: E402
-from wire_process import FRAMES_READ as FRAMES_READ  # noqa: E402
+from wire_process import ConsumerProcess, FRAMES_READ  # noqa: E402, F401
 
 PUBLISHER = 'f' * 32
 #: Where the C consumer lies that was compiled before the guest was started.

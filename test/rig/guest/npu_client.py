@@ -33,8 +33,8 @@ from typing import Any, TypeVar
 
 from zc_perception.npu.axl import abi
 
-from ..virtual_result import expected_crcs, FORMATS, fourcc, PlanePixels, VirtualResult
 from .kernel_api import Buffer, Closing, fence_info, FenceInfo, heap_buffer, libc, wait_fence
+from ..virtual_result import expected_crcs, FORMATS, fourcc, PlanePixels, VirtualResult
 
 _S = TypeVar('_S', bound=ctypes.LittleEndianStructure)
 

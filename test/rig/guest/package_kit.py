@@ -55,7 +55,6 @@ from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
 
-from ..virtual_result import VirtualResult
 from .harness import equal
 from .kernel_api import (
     any_heap,
@@ -67,6 +66,7 @@ from .kernel_api import (
     TRACING,
     write_control,
 )
+from ..virtual_result import VirtualResult
 
 MANIFEST = load_manifest(
     str(Path(__file__).resolve().parents[1] / 'models' / 'virtual_metis.yaml')

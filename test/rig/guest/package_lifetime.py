@@ -241,7 +241,7 @@ def a_fork_in_the_middle_takes_nothing_and_does_not_hang(end: str) -> None:
                         gc.set_threshold(0)
                         _ENDS[end](held)
                     equal(wait_for(pid), 0, 'exit status of the child')
-                    until(lambda before=before: sum(turns) > before + 3, 'the threads go on', 60.0)  # type: ignore[misc]
+                    until(lambda before=before: sum(turns) > before + 3, 'the threads go on', 60.0)
             finally:
                 stop.set()
 

@@ -53,7 +53,6 @@ from zc_perception.npu.scheduler import InFlight, Scheduler
 from zc_perception.npu.selection import open_accelerator
 from zc_perception.pixel.fourcc import NV12
 
-from ..virtual_result import VirtualResult
 from .harness import check, equal, settles
 from .kernel_api import (
     any_heap,
@@ -78,6 +77,7 @@ from .package_kit import (
     recorded,
     refused,
 )
+from ..virtual_result import VirtualResult
 
 _RESULT = ctypes.sizeof(VirtualResult)
 
@@ -377,7 +377,7 @@ def an_import_is_not_taken_from_a_job_that_was_given_up() -> None:
 @check
 def a_result_is_mapped_once_and_read_between_syncs() -> None:
     with accelerator() as npu, frames(LAYOUTS['tight'], slots=6) as make, recorded() as recording:
-        inodes = [result.buffer.identity.inode for result in npu._results._all]  # type: ignore[union-attr]
+        inodes = [result.buffer.identity.inode for result in npu._results._all]  # type: ignore
         for number in range(12):
             with make() as frame:
                 job = npu.submit(npu.import_frame(frame), frame)

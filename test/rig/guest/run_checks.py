@@ -35,7 +35,6 @@ _TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_TEST), str(_TEST.parent)]
 
 from long_form import LONG  # noqa: E402 - needs the path
-
 from rig.guest import harness  # noqa: E402
 
 #: The modules whose checks a suite has, in the order in which they run.

@@ -370,7 +370,7 @@ class Vector(ctypes.Structure):
     _fields_ = [('base', ctypes.c_void_p), ('length', ctypes.c_size_t)]
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 libc.vmsplice.restype = ctypes.c_ssize_t
 libc.vmsplice.argtypes = [ctypes.c_int, ctypes.POINTER(Vector), ctypes.c_size_t, ctypes.c_uint]

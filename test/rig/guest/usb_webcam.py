@@ -48,7 +48,7 @@ from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rig.guest.usb_descriptors import (
+from rig.guest.usb_descriptors import (  # noqa: E402
     configuration,
     CONTROL_INTERFACE,
     device,

@@ -40,13 +40,12 @@ from typing import Any
 TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TEST), str(TEST.parent)]
 
-from waiting import until  # noqa: E402
-import yaml  # noqa: E402
-
 from rig.guest.graph_variants import IN_FLIGHT, PLAIN, SLOW, SLOW_FPS, SPLIT  # noqa: E402
 from rig.guest.harness import at_rest, left_behind  # noqa: E402
 from rig.guest.kernel_api import bufinfo, NPU, parameters, use_one_cpu  # noqa: E402
 from rig.guest.verifier import AFTERWARDS, guarded, judged, Outcome, record  # noqa: E402
+from waiting import until  # noqa: E402
+import yaml  # noqa: E402
 
 ATTACHED, STARTED = 'two_processes', 'two_processes_started'
 _PATIENCE_S = 300.0
@@ -152,7 +151,7 @@ def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
         yield 'sabotaged', {'error': traceback.format_exc()}
     for name, graph in verify_graphs.GRAPHS.items():
         if name in names:
-            yield name, guarded(lambda name=name, graph=graph: graph(out / name))  # type: ignore[misc]
+            yield name, guarded(lambda name=name, graph=graph: graph(out / name))  # type: ignore
     yield AFTERWARDS, left_behind()
 
 

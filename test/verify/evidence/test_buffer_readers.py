@@ -142,8 +142,8 @@ def fake_process(proc: Path, pid: int, **links: tuple[str, str]) -> Path:
 
 def test_fdinfo_tells_who_holds_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = (
-        'pos:\t0\nflags:\t02000002\nmnt_id:\t14\nino:\t41023\nsize:\t3110400\ncount:\t5\nexp_name:\tnvmap\nname:\tleft: '
-        '3\n'
+        'pos:\t0\nflags:\t02000002\nmnt_id:\t14\nino:\t41023\nsize:\t3110400\ncount:\t5\n'
+        'exp_name:\tnvmap\nname:\tleft: 3\n'
     )
     fake_process(
         tmp_path,

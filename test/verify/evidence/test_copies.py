@@ -54,7 +54,7 @@ from zc_perception.verify.evidence.copies import (
 from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.evidence.mappings import MemoryMapping
 
-from verify.verify_kit import event  # isort: skip
+from verify.verify_kit import event  # noqa: I100 # isort: skip
 
 MAPS = """\
 7f0000000000-7f0000028000 r--p 00000000 fd:01 99    /usr/lib/x86_64-linux-gnu/libc.so.6

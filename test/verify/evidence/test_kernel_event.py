@@ -25,11 +25,15 @@ from zc_perception.verify.evidence.kernel_events import parse_event, parse_trace
 
 RECORDED = """\
            <...>-203     [000] .....    31.797907: axl_complete: handle=9 ctx=1 seqno=111 status=0
-           <...>-203     [000] d..1.    31.798347: dma_fence_signaled: driver=axl timeline=metis-0 context=1 seqno=111
-           <...>-203     [000] .....    31.800359: dma_buf_detach: (dma_buf_detach+0x4/0xd0) ino=5 dev_name="0000:01:00.0"
+           <...>-203     [000] d..1.    31.798347: dma_fence_signaled: \
+driver=axl timeline=metis-0 context=1 seqno=111
+           <...>-203     [000] .....    31.800359: dma_buf_detach: \
+(dma_buf_detach+0x4/0xd0) ino=5 dev_name="0000:01:00.0"
            <...>-221     [000] ...1.    31.844916: dma_buf_dynamic_attach: \
-(axl_attach+0x47/0x120 [metis_virtual] <- dma_buf_dynamic_attach) ino=5 dev_name="0000:01:00.0" result=0xff41de9d0f8628a0
-          <idle>-0       [001] d.h1.    31.844920: dma_fence_init: driver=axl timeline=metis-0 context=1 seqno=112
+(axl_attach+0x47/0x120 [metis_virtual] <- dma_buf_dynamic_attach) ino=5 \
+dev_name="0000:01:00.0" result=0xff41de9d0f8628a0
+          <idle>-0       [001] d.h1.    31.844920: dma_fence_init: \
+driver=axl timeline=metis-0 context=1 seqno=112
 """
 
 

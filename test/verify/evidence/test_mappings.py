@@ -81,7 +81,7 @@ def test_only_frames_and_their_cameras_count() -> None:
     found = parse_maps(5, MAPS)
 
     def matching(**memory: object) -> list[int]:
-        sought = FrameMemory(**{name: frozenset(values) for name, values in memory.items()})  # type: ignore[call-overload]
+        sought = FrameMemory(**{name: frozenset(values) for name, values in memory.items()})
         return [one.inode for one in found if sought.matches(one)]
 
     assert matching(dmabufs=[41023]) == [41023]

@@ -17,11 +17,10 @@
 A model on the device, and the two threads that keep it busy.
 
 One thread writes tensors and one runs them, so the next frame is converted while one computes.
-Read :class:`AxRuntimeWorker` first. It owns a
-:class:`LoadedModel`: an instance with the memory of its tensors, put on the device by
-:func:`load_best`. :class:`RuntimeCalls` knows which frame's result a call brings. A frame on its
-    way is a :class:`~zc_perception.npu.engine_thread.WorkedJob`, shared by the worker and the frame's
-owner.
+Read :class:`AxRuntimeWorker` first. It owns a :class:`LoadedModel`: an instance with the memory of
+its tensors, put on the device by :func:`load_best`. :class:`RuntimeCalls` knows which frame's
+result a call brings. A frame on its way is a
+:class:`~zc_perception.npu.engine_thread.WorkedJob`, shared by the worker and the frame's owner.
 
 With double buffering, call n writes the result of call n - 2; what the first two calls write has
 no meaning. Source: Voyager SDK, *Double Buffering for Performance*; the same in
