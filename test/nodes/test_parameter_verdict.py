@@ -296,3 +296,15 @@ def test_each_component_gets_of_all_nodes_parameters_those_that_it_has(tmp_path:
     assert (capture['participants'], capture['width'], capture['slots']) == ([''], 64, 6), (
         'an empty list has no type in ROS'
     )
+
+
+def test_what_the_chosen_kind_does_not_read_is_said_once_with_its_line(tmp_path: Path) -> None:
+    """The component, which knows no lines, doesn't get it."""
+    file = read(tmp_path, '/**/capture:\n  ros__parameters:\n    seed: 3\n    width: 64\n')
+    chosen = {'camera': 'v4l2', 'device': '/dev/video7'}
+    assert check_file(file, {'/capture': 'capture'}, {'capture': chosen}) == [
+        f"{file.where}, with camera, device as the launch arguments say: section '/**/capture': "
+        "parameter 'seed' is read by camera: synthetic only, not by camera: v4l2; leave it out "
+        '(line 3)'
+    ]
+    assert component_values(file, '/capture', 'capture', chosen) == {'width': 64, **chosen}

@@ -32,7 +32,7 @@ from zc_perception.camera.mcap_file import Topic
 from zc_perception.link.rclpy_compat import create_reader
 from zc_perception.lookout import LOOKOUT
 
-_LOOK_S = 0.5
+_LOOK_S = 0.1  # what is published before a topic is seen is lost
 _DEPTH = 100
 _RULE = '=' * 80
 _NAMES = {'double': 'float64', 'float': 'float32', 'boolean': 'bool', 'octet': 'byte'}

@@ -209,13 +209,13 @@ def camera() -> list[DeclareLaunchArgument]:
         DeclareLaunchArgument(
             'video',
             default_value='',
-            description='Recording to play, with camera:=replay; empty: as the parameter file '
-            'says.',
+            description='Recording to play, which is camera:=replay; empty: as the parameter '
+            'file says.',
         ),
         DeclareLaunchArgument(
             'device',
             default_value='',
-            description='Device node of the camera, such as /dev/video2, with camera:=v4l2; '
+            description='Device node such as /dev/video2, which is camera:=v4l2; '
             'empty: as the parameter file says. With several '
             'cameras each has its own, in the parameter file.',
         ),

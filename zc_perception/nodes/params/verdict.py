@@ -171,13 +171,13 @@ def check_file(
     wrong = dict.fromkeys(
         f'{one.node}: {one}' if one.node else str(one) for one in verdict.misses + verdict.problems
     )
+    names = ', '.join(
+        dict.fromkeys(name for kind in nodes.values() for name in (on_top or {}).get(kind, {}))
+    )
+    where = file.where + (f', with {names} as the launch arguments say' if names else '')
     if wrong:
-        names = ', '.join(
-            dict.fromkeys(name for kind in nodes.values() for name in (on_top or {}).get(kind, {}))
-        )
-        besides = f', with {names} as the launch arguments say' if names else ''
-        raise ConfigError(f'{file.where}{besides}: {"; ".join(wrong)}')
-    return [f'{file.where}: {sentence}' for sentence in verdict.warnings]
+        raise ConfigError(f'{where}: {"; ".join(wrong)}')
+    return [f'{where}: {sentence}' for sentence in verdict.warnings]
 
 
 def component_values(
@@ -187,14 +187,20 @@ def component_values(
     Return the values for a component that doesn't get the file itself.
 
     They are the file's values for it, and *on_top*. What a section for all nodes has for other
-    nodes is left out. An empty list has no type in ROS, so it goes as one empty string, which
-    doesn't count.
+    nodes is left out, and what the chosen kind doesn't read: :func:`judge` has said so with the
+    line, which the node doesn't know. An empty list has no type in ROS, so it goes as one empty
+    string, which doesn't count.
     """
-    others = {name for name in file.keys_for_any_name(node) if not declares(node_kind(kind), name)}
-    values = {
-        name: value for name, value in file.values(node).items() if name not in others
-    } | on_top
-    return {name: [''] if value == [] else value for name, value in values.items()}
+    own, values = node_kind(kind), file.values(node)
+    others = {name for name in file.keys_for_any_name(node) if not declares(own, name)}
+    kept = {name: value for name, value in values.items() if name not in others}
+    values = {**kept, **on_top}
+    unread = own.SPECS.unread(values)
+    return {
+        name: [''] if value == [] else value
+        for name, value in values.items()
+        if name not in unread
+    }
 
 
 def expected_nodes(
