@@ -350,7 +350,7 @@ static void try_to_connect(zc_client *client) {
     client->foreign = peer.uid != geteuid();
     client->phase = ASKED;
     set_due(client, transport_now_ns() + ANSWER_NS);
-    /* Who refuses at once has closed already: its REFUSED is read all the same. */
+    /* A producer that refuses at once has closed already; its REFUSED is still read. */
     transport_send(client->sock, packet, wire_pack_hello(packet, &client->hello), NULL, 0);
 }
 /* Another announcement is tried at once, whatever is awaited. */

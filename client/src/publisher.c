@@ -184,7 +184,7 @@ static void refuse(zc_publisher *publisher, struct peer *peer, uint32_t code, co
     struct packet unread;
     struct wire_fault fault;
     transport_send(peer->sock, packet, wire_pack_text(packet, WIRE_REFUSED, code, text), NULL, 0);
-    /* What lies unread would reset the connection under these last words. */
+    /* Read what is left: with unread packets the reset would overtake these last words. */
     for (int i = 0; i < 128 && transport_receive(peer->sock, &unread, &fault) == RECEIVED_PACKET; i++) transport_close_fds(&unread);
     close_peer(publisher, peer);
 }
@@ -209,7 +209,7 @@ static void flush(zc_publisher *publisher, struct peer *peer) {
             error = transport_send(peer->sock, packet, wire_pack_frame(packet, &frame->told), &frame->fence, frame->told.fence);
         }
         if (error == -EAGAIN) return drop_oldest(publisher, peer); /* it doesn't read: its window never fills */
-        if (error != 0) return; /* it reads no more; its end comes when it has released all */
+        if (error != 0) return; /* it reads no more; it closes when it has released all frames */
         memmove(peer->waiting, peer->waiting + 1, --peer->num_waiting * sizeof *peer->waiting);
         peer->held[peer->num_held++] = frame;
         peer->dropped = 0;
@@ -334,7 +334,7 @@ int zc_publisher_step(zc_publisher *publisher, int timeout_ms) {
         if (events[i].data.ptr == &publisher->listener) accept_peer(publisher);
         else if (events[i].data.ptr == &publisher->timer) (void)!read(publisher->timer, &none, sizeof none);
         else
-            for (size_t k = 0; k < publisher->num_peers; k++) /* one that went meanwhile isn't there */
+            for (size_t k = 0; k < publisher->num_peers; k++) /* one that has gone isn't in the list */
                 if (publisher->peers[k] == events[i].data.ptr) {
                     read_peer(publisher, publisher->peers[k]);
                     break;

@@ -117,7 +117,7 @@ class Announcement:
     @classmethod
     def from_json(cls, text: str) -> Announcement | None:
         """
-        Return the announcement; ``None``: another version's, or none at all.
+        Return the announcement; ``None`` if it is of another version or no announcement at all.
 
         Other programs may write to the topic.
         """

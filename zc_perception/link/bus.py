@@ -248,7 +248,7 @@ class BusPublisher(Generic[T]):
         self.settle()
 
     def _take_back(self, but: tuple[BusSubscription[T], ...]) -> None:
-        """Take back, while settling, what was promised to others than these."""
+        """Take back, while settling, the promises to all subscriptions but these."""
         for gone in [each for each in self._granted if each not in but]:
             granted = self._granted.pop(gone)
             if granted.number:
@@ -351,7 +351,7 @@ class BusPublisher(Generic[T]):
                         self._give(item, newcomer, holder)
 
     def forget(self) -> None:
-        """Release the history, and take back what was promised, for good."""
+        """Release the history, and take back the promised slots for good."""
         with self._lock:
             self.gone = True
             with self._settling:
@@ -364,7 +364,7 @@ class BusPublisher(Generic[T]):
 
 
 def discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> bool:
-    """Take *entry* out of what is under *key*; return whether it was there."""
+    """Remove *entry* from the entries of *key*; return whether it was among them."""
     entries = table.get(key, [])
     if entry not in entries:
         return False

@@ -37,7 +37,7 @@ from typing import Any
 
 Key = tuple[str, int]
 REMEMBERED = 256
-#: For so long after a change the same object may come both ways.
+#: For this time after a change the same object may come both ways.
 BOTH_WAYS_S = 2.0
 
 
@@ -69,14 +69,14 @@ class Changeover:
         # The newest stamp of each frame_id that came directly since the last change to that.
         self._newest: dict[str, int] = {}
         self._newest_ignored: dict[str, int] = {}
-        # The frame_ids whose messages haven't caught up with that.
+        # The frame_ids whose messages are still older than the newest stamp.
         self._behind: set[str] = set()
         self._until = 0.0
         self.duplicates = 0
         self.late = 0
 
     def changed(self, by_message: bool) -> None:
-        """Note that the other way is read from now on."""
+        """Note that the subscription reads the other way from now on."""
         with self._lock:
             self._collect()
             self._until = time.monotonic() + BOTH_WAYS_S
@@ -158,7 +158,7 @@ class Changeover:
             return self._newest_ignored.get(key[0]) == key[1]
 
     def _collect(self) -> None:
-        """Collect what came; called with the lock held."""
+        """Take note of the objects that came directly; called with the lock held."""
         while self.direct:
             header = self.direct.popleft()
             self._remember(self._came, (header.frame_id, header.stamp_ns))
@@ -177,7 +177,7 @@ class Changeover:
         return room
 
     def _remember(self, keys: dict[Key, int], key: Key) -> None:
-        keys[key] = keys.pop(key, 0) + 1  # so that its place is the newest
+        keys[key] = keys.pop(key, 0) + 1  # moved to the end, as the newest
         if len(keys) > self._remembered:
             del keys[next(iter(keys))]
 

@@ -158,8 +158,8 @@ def choose(view: TopicView) -> Choice:
         elif remote.state is RemoteState.CONNECTING:
             waiting.append(f'connecting to {label}{": " * bool(remote.reason)}{remote.reason}')
         elif remote.state is RemoteState.GONE:
-            # The graph knows it for a while yet. To read messages for its sake would make its
-            # successor convert.
+            # The graph still shows the ended publisher for a while. Reading messages because of it
+            # would make its successor convert.
             ended.append(label)
         else:
             indirect[label] = f'{label}: {remote.reason}'

@@ -210,7 +210,8 @@ COPIED = 'unixfd_first'
 _SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 # More readers at the same time are turned away.
 _MOST_READERS = 32
-# Of one reader in one turn: who sends for ever must not keep the others waiting.
+# Most messages of one reader in one turn: a reader that never stops sending must not keep the
+# others waiting.
 _READ_BYTES = 64 * RELEASE_SIZE
 _ACCEPT_PAUSE_S = 0.1
 _EVENTS = 64
@@ -282,7 +283,7 @@ class _Reader:
     subscription: BusSubscription[Frame]
     out: dict[int, Frame] = field(default_factory=dict)
     heard: bytearray = field(default_factory=bytearray)
-    # Waits for its acquire fence.
+    # The frame that waits for its acquire fence.
     early: Frame | None = None
     stream: _Stream | None = None
     ended: bool = False
@@ -430,7 +431,7 @@ class UnixfdServer:
         self._watch(sock.fileno(), partial(self._hear, reader), reader)
         self._watch(queue.fileno(), partial(self._serve, reader), reader)
         BUS.add_subscription(self._key, subscription)
-        # Who is seen here gets whatever is published from then on.
+        # A reader that is seen here gets every frame that is published from then on.
         self._readers = (*self._readers, reader)
         self._connected += 1
         for publisher in BUS.publishers(self._key):
@@ -454,7 +455,7 @@ class UnixfdServer:
 
     def _hear(self, reader: _Reader) -> None:
         """
-        Hear a reader, which gives frames back or has gone.
+        Read what a reader sends: it gives frames back, or has gone.
 
         :raises ProtocolError: it says something else, or gives back what it doesn't hold.
         """

@@ -43,10 +43,11 @@ from zc_perception.link.shared_memory.socket_folder import default_folder
 from zc_perception.link.shared_memory.socket_folder import SUFFIX as SOCKET_SUFFIX
 
 _MAX_ANNOUNCEMENTS = 100
-# So long an announcement is believed at whose socket nobody was ever met, while there are more of
-# them than publishers.
+# While there are more announcements than publishers, an announcement is believed for this time
+# although nobody was ever met at its socket.
 _UNMET_S = 60.0
-# So long the graph may know publishers that have been killed; Fast DDS forgets them after 20 s.
+# For this time the graph may know publishers that have been killed; Fast DDS forgets them after 20
+# s.
 _GRAPH_REMEMBERS_S = 60.0
 _FILES_S = 2.0
 # A publisher's writer on the topic comes a little after that of its announcements, and says
@@ -181,7 +182,7 @@ class PublisherGraph:
 
     @property
     def undecided(self) -> bool:
-        """Whether a writer on the topic may be about to come, or none."""
+        """Whether an announcer may still get its writer on the topic."""
         now = time.monotonic()
         return any(now - since < _ALONE_S for since in self._alone.values())
 
@@ -313,7 +314,7 @@ class Announcements:
             ]
 
     def known(self, own_ids: Collection[str]) -> list[Announcement]:
-        """Return those of other processes that aren't known to have ended."""
+        """Return the announcements of other processes that aren't known to have ended."""
         for publisher_id in own_ids:
             self._known.pop(publisher_id, None)
         return [heard.announcement for heard in self._known.values()]
@@ -407,7 +408,7 @@ class Announcements:
         return [*found, *ended[: max(0, adapted - len(found))]]
 
     def _proved(self, state: RemotePublisher) -> bool:
-        """Say whether it is there, whatever the graph says."""
+        """Say whether we have met the publisher itself, without asking the graph."""
         heard = self._known.get(state.publisher_id)
         return state.state is RemoteState.CONNECTED or (
             state.listens and heard is not None and heard.confirmed

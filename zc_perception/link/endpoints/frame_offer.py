@@ -179,7 +179,7 @@ class FrameOffer:
         self._awaited = True
         topic = announcement_topic(self._publisher.topic)
         deadline = time.monotonic() + HEAR_S
-        # More and more of them are found meanwhile.
+        # The graph finds more consumers while we wait.
         while (left_s := deadline - time.monotonic()) > 0.0:
             there = self._node.count_subscribers(topic) - BUS.subscriptions(self._key)
             if there <= 0 or self._server.await_consumers(there, min(left_s, _LOOK_S)):
@@ -252,7 +252,8 @@ class FrameOffer:
             if possible is not None:
                 session.possible = _bounded(possible())
             self.session = session
-        # Who left meanwhile was not in it yet, and would count for ever.
+        # A consumer that left meanwhile did so before it was part of the session, and would count
+        # for ever.
         for gone in remote.keys() - dict(self._remote()).keys():
             session.leave(gone)
         BUS.rematch(self._key)
@@ -278,8 +279,8 @@ class FrameOffer:
         """
         Try again without some consumers of other processes.
 
-        What they want must keep neither the camera nor the others from their frames. So do without
-        the one for which there can be no buffers, without all that came since, or without all.
+        A consumer of another process must not stop the camera or the other consumers. So leave out
+        the one for which there can be no buffers, or all that came since, or all.
 
         :raises NegotiationError: there are none without them either.
         :raises AllocationError: likewise.
@@ -313,7 +314,7 @@ class FrameOffer:
                 self._server.set_pool(pool, session.settings.heap)
         with self._lock:
             served, self._granted = self._granted, []
-        # Who has gone meanwhile has not failed.
+        # A consumer that has ended meanwhile has not failed.
         self._fail(
             [one for one in served if (out := session.outcome(one)) and not out.has_buffers],
             'the buffers were agreed on anew for it and still do not suit it',
@@ -412,7 +413,7 @@ class FrameOffer:
         self._unwish(consumer)
 
     def refused(self) -> dict[str, str]:
-        """Return for each consumer that was refused lately why, by its name."""
+        """Return why each consumer was refused lately, by its name."""
         since = time.monotonic() - _LATELY_S
         with self._lock:
             self._refused = {name: one for name, one in self._refused.items() if one[0] > since}
@@ -475,7 +476,7 @@ class FrameOffer:
                     self.due = math.inf
 
     def _fail(self, consumers: Sequence[Consumer], why: str) -> None:
-        """Note that another agreement would not help these: their constraints get none."""
+        """Note that no other agreement can serve these consumers."""
         with self._lock:
             for consumer in consumers:
                 self._failed[anonymous(consumer)] = why
@@ -514,7 +515,7 @@ class FrameOffer:
         return '' if session is None else session.objection(consumer)
 
     def withdraw(self) -> None:
-        """Note that there are no buffers any more; others may be agreed on."""
+        """Note that there are no buffers any more; new ones may be agreed on."""
         with MEETING.lock:
             self.session = self._begun = None
 

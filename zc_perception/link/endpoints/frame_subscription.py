@@ -282,7 +282,7 @@ class CameraSubscription(FrameSubscription):
         )
 
     def _on_info(self, info: CameraInfo) -> None:
-        self._infos.pop(stamp_ns(info.header), None)  # so that its place is the newest
+        self._infos.pop(stamp_ns(info.header), None)  # moved to the end, as the newest
         self._infos[stamp_ns(info.header)] = self._newest = info
         if len(self._infos) > _INFOS:
             del self._infos[next(iter(self._infos))]

@@ -303,7 +303,7 @@ class MessageWriter(Generic[T]):
                     message = convert(item)
                     self.conversions += 1
                     publish(publisher, message)
-                except Exception as error:  # an adapter is somebody else's code
+                except Exception as error:  # an adapter is not our code
                     self._say(f'an object could not be published as a message: {error}')
         finally:
             self._adapter.end(item)

@@ -101,7 +101,7 @@ class Announcer:
             if announcement is None or self._silent:
                 return
             before, again = self.unannounced, None
-            # The file first: whoever has read the message finds nothing older there.
+            # Write the file first, so that a reader of the message never finds an older file.
             try:
                 if announcement.socket:
                     domain = self._node.context.get_domain_id()
@@ -280,8 +280,8 @@ class AdaptedPublisher(Generic[T]):
         self._node = node
         self._adapter = adapter
         self.publisher_id = publisher_id or new_publisher_id()
-        # The announcer first, and last to go: whoever sees the other one alone takes this for a
-        # plain publisher.
+        # Make the announcer first and destroy it last: a subscriber that sees only the other
+        # writer takes this for a plain publisher.
         self.announcer = Announcer(node, node.resolve_topic_name(topic))
         self.messages = MessageWriter(node, adapter, topic, qos, extras)
         self.topic: str = self.messages.topic

@@ -49,8 +49,8 @@ _MAX_DEPTH = 64
 # trying.
 _PATIENCE_S = 2.0
 _LOOK_S = 0.5
-# Frames that nobody wants, in one call: whoever sends them for ever must not keep the queue's
-# owner.
+# Most unwanted frames taken in one call: a producer that never stops sending must not hold up the
+# queue's owner.
 _UNWANTED_AT_ONCE = range(64)
 _numbers = itertools.count(1)
 
@@ -113,7 +113,7 @@ class _Link:
         return None
 
     def needs_a_thread(self) -> bool:
-        """Whether to connect, or to tell that the connection has come or gone."""
+        """Whether this link has to connect, or to report a connection's begin or end."""
         return self.client.approachable or self.client.connected is not self.was_connected
 
     @property
@@ -206,7 +206,7 @@ class SharedMemoryLinks:
         self._trial_import: TrialImport | None = None
         self._allowed_uids = allowed_uids
         self._links: dict[str, _Link] = {}
-        # In which somebody was met.
+        # The folders of sockets at which we have met a publisher.
         self._folders: set[str] = set()
         self._lock = threading.Lock()
         self._dropped = 0
@@ -380,7 +380,7 @@ class SharedMemoryLinks:
         for link in links:
             fd = link.client.awaited
             if fd is not None:
-                with contextlib.suppress(OSError):  # it may have been closed meanwhile
+                with contextlib.suppress(OSError):  # another thread may have closed it meanwhile
                     epoll.register(fd, select.EPOLLIN)
                     awaited.append(fd)
         events = epoll.poll(patience_s + 0.001)

@@ -108,14 +108,14 @@ _RUNG_PERIOD_S = 0.5
 # An announcement comes a little after the endpoint that it belongs to, on a loaded machine seconds
 # after. To fall to messages meanwhile would make that publisher convert.
 _GRACE_S = 10.0
-# A message is somebody's without a direct link if nothing with its key has come directly for so
-# long.
+# A message comes from a publisher without a direct link if no object with its key has come
+# directly for this time.
 _JUDGED_AFTER_S = 0.5
-# Before that nobody may have been connected, and no frame left out, for so long.
+# It is judged so only if for this time no connection has begun and no frame was left out.
 _CALM_S = 2.0
 # Messages are kept until they are judged; they are large.
 _JUDGED_AT_ONCE = 16
-# What comes by message may be behind what comes directly: so long it may take to catch up.
+# Messages may be older than what comes directly; they catch up within this time.
 _RISES_S = 1.0
 # Messages may be waiting in a reader that is no longer needed.
 _READER_LINGERS_S = 0.5
@@ -261,12 +261,12 @@ class AdaptedSubscription(Generic[T]):
         self._match_reliability = match_reliability
         self._required = copy_free_required
         self.topic: str = node.resolve_topic_name(topic)
-        # Asked for once: Kilted's context holds its lock while it ends its nodes, which waits for
-        # the lock that looks hold.
+        # Read only here: Kilted's context holds its own lock while it ends its nodes, and that
+        # waits for a lock which our looks hold.
         self._domain = node.context.get_domain_id()
         announcements = announcement_topic(self.topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
-        # Makes frames of messages, for which it has a pool of its own.
+        # Converts messages to frames, in a pool of its own.
         self._frame_maker = (
             adapter.to_custom if isinstance(adapter.to_custom, ImageToFrame) else None
         )
@@ -370,7 +370,7 @@ class AdaptedSubscription(Generic[T]):
             self._raised = False
             self._wake()
         self._go_on()
-        # Nor does it look at a coroutine when what that awaits is there.
+        # It doesn't resume a coroutine either when the awaited result is there.
         if self._draining and executor is not None:
             wake_up(executor)
 
@@ -717,8 +717,9 @@ class AdaptedSubscription(Generic[T]):
     def _accept_direct(self, header: Any) -> bool:
         """Say whether an object of another process, with *header*, is wanted and new here."""
         if self._by_message:
-            # Whoever changes back has the lock from its look at what was ignored to the change:
-            # what came in between would be missed, or come by a message behind what is newer.
+            # A change back to direct holds this lock from its look at the ignored objects until it
+            # is done. An object that came in between would be lost, or would come by message after
+            # newer ones.
             with self._message_lock:
                 if self._by_message:
                     self._changeover.ignored.append(header)
@@ -760,7 +761,7 @@ class AdaptedSubscription(Generic[T]):
             self._drain()
 
     def _take(self, message: Any) -> bool:
-        """Put what a message becomes into the queue; return whether it could be read."""
+        """Convert a message and queue the result; return whether it could be read."""
         self.queue.make_room()
         if self._frame_maker is not None and self._frame_maker.all_in_use():
             # T is Frame then.
@@ -768,7 +769,7 @@ class AdaptedSubscription(Generic[T]):
         try:
             item = self._adapter.to_custom(message)
         except Exception as error:
-            # The adapter is somebody else's code, and the message is a stranger's.
+            # Neither the adapter nor the message is ours.
             self._conversion_errors += 1
             self._complain(f"'{self.topic}': a message could not be taken: {error}", 'not taken')
             return False
@@ -791,8 +792,8 @@ class AdaptedSubscription(Generic[T]):
         """
         Run the callback for each queued object, one after the other on any kind of executor.
 
-        What comes meanwhile is for its next turn: a callback that is slower than the camera must
-        not keep the executor from everything else.
+        Objects that come meanwhile wait for the next turn, so that a callback that is slower than
+        the camera doesn't block the executor.
         """
         with self._drain_lock:
             try:

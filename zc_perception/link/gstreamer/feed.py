@@ -186,7 +186,7 @@ _FENCE_S = 1.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 30.0
 # A run that lasted so long was a good one: the next failure is a first one.
 _GOOD_S = 10.0
-# And after so long the latest failure is over.
+# And the latest failure counts as over after this time.
 _SOUND_S = 2.0
 # Frames that say how many come in a second: of two alone one may be late.
 _RATE_FRAMES = 9
@@ -338,7 +338,7 @@ class FrameFeed:
         seen = self._seen
         if frame is not None:
             if seen and frame.data.sequence <= seen[-1].sequence:
-                seen.clear()  # the camera began anew
+                seen.clear()  # the camera has started again
             seen.append(frame.data)
         try:
             listeners, before = self._listeners(), self._heard

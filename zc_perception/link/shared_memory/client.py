@@ -74,13 +74,14 @@ from zc_perception.negotiation.settings import TrialImport
 
 _FIRST_RETRY_S = 0.02
 _LAST_RETRY_S = 0.5
-# Who has served us for so long is worth another attempt at once; who ends each connection sooner
-# may go on like that for ever.
+# After a connection that lasted this long, connect again at once. A producer that ends each
+# connection sooner may do so for ever.
 _SETTLED_S = 1.0
 _PATIENT_RETRY_S = 5.0
-# Of those that bring no frame, in one call: whoever sends them for ever must not keep the caller.
+# Most packets without a frame that one call reads: a producer that never stops sending them must
+# not hold up the caller.
 _PACKETS_AT_ONCE = range(64)
-# Why this end leaves a producer that serves it still.
+# Reasons of this end to disconnect from a producer that would go on.
 _FROM_HERE = ('closed', 'retargeted', 'constraints')
 
 
@@ -124,7 +125,7 @@ class Greeting:
             if error.errno not in (
                 errno.EPIPE,
                 errno.ECONNRESET,
-            ):  # after those REFUSED may be waiting
+            ):  # with these two a REFUSED may still be waiting
                 self.close()
                 raise PeerGoneError(
                     f"no producer at '{path}': {os.strerror(error.errno or 0)}"
@@ -298,8 +299,8 @@ class SharedMemoryClient:
         wire.pack_hello(self._hello)  # what can't be said is known now
         self._allowed_uids = frozenset(allowed_uids)
         self._epoll = select.epoll()
-        # Rung by finalizers: it is closed by being collected, once neither we nor a frame that is
-        # out could ring it.
+        # Finalizers ring it. The garbage collector closes it once neither this client nor a frame
+        # can ring it any more.
         self._bell: OwnedFd | None = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._epoll.register(self._bell.fileno(), select.EPOLLIN)
         self._lock = threading.Lock()
@@ -535,7 +536,7 @@ class SharedMemoryClient:
             if truncated:
                 if (
                     not descriptor_left()
-                ):  # what the kernel has left out is not the producer's fault
+                ):  # descriptors that the kernel left out are not the producer's fault
                     self._end(
                         'gone',
                         f"no place for the producer's buffers: {NO_DESCRIPTOR[errno.EMFILE]}",
@@ -582,7 +583,7 @@ class SharedMemoryClient:
         slots, now = self._slots, time.monotonic()
         settled = slots is not None and now - self._welcomed_at >= _SETTLED_S
         if settled:
-            self.parted_s = now  # before others can see that there is no connection
+            self.parted_s = now  # before other threads can see that the connection has ended
         self._slots = None
         if slots is not None:
             self._count_end(reason, text)

@@ -125,7 +125,7 @@ class Connection:
         self._pending: deque[Frame] = deque()
         # By uid, the newest generation that was sent.
         self._introduced: dict[int, int] = {}
-        # Slots of buffers of before, of which frames still wait.
+        # Slots of the earlier buffers whose frames still wait.
         self._parting: set[int] = set()
         self._trusted_writer = False
         self._sent = 0
@@ -269,7 +269,7 @@ class Connection:
             try:
                 self._set_frame_id(header.frame_id)
             except ConfigError as error:
-                # This way is closed to the stream; the others aren't, and neither is the camera.
+                # Only this consumer gets no more of the stream; the others and the camera go on.
                 self._refuse(RefusalCode.CONSTRAINTS, str(error))
                 return False
         self._pack(
@@ -459,7 +459,7 @@ class Connection:
         try:  # noqa: SIM105 - for every frame, and suppress costs a tenth of all that is done here
             frame.release(fence)
         except StaleFrameError:
-            pass  # somebody else has revoked this holder's leases
+            pass  # another thread has revoked this holder's leases
         if self._pending:
             self.flush()
 

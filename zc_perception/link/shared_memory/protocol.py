@@ -226,7 +226,7 @@ class Requirements:
                 raise ConfigError(
                     f"options '{self.options}': {name} is no option of a HELLO; leave it out"
                 )
-        # A step that no layout could have is one that none keeps.
+        # An alignment that no layout can have refuses every layout.
         found = replace(
             options,
             formats=self.formats or None,

@@ -211,7 +211,7 @@ class PlainReceiver:
                 )
             except (
                 ConnectionResetError
-            ):  # told once; what was sent before comes with the next call
+            ):  # the kernel reports this once; the next call gets what was sent before
                 size, ancillary, flags, _ = self._receive_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
                 )
@@ -589,7 +589,7 @@ class RemoteSlots:
     def attend(self) -> None:
         """Take back abandoned leases, and send the RELEASEs that had to wait."""
         with self._lock:
-            # Before looking: what comes meanwhile sets it again.
+            # Cleared before looking, so that a release that comes meanwhile sets it again.
             self.attention = False
             self._drop_abandoned()
             waiting, self._held_back = self._held_back, []
@@ -671,7 +671,7 @@ class RemoteSlots:
             try:
                 signalled = fence.wait(0.0)
             except (OSError, ValueError):
-                signalled = True  # its giver closed it
+                signalled = True  # the consumer that gave this fence has closed it
             if signalled:
                 self._unwatch(fence)
             else:

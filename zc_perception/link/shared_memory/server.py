@@ -83,7 +83,7 @@ from zc_perception.negotiation.settings import HeapOffer
 
 _ACCEPT_PAUSE_S = 0.1
 _ACCEPTS_AT_ONCE = 16
-# More consumers at the same time are told to come back later.
+# Further consumers are told to come back later.
 MAX_CONNECTIONS = 32
 _EVENTS = 64
 _numbers = itertools.count(1)
@@ -482,8 +482,9 @@ class SharedMemoryServer:
         if not slots or needs.misfit(slots[0].layout, slots[0].buffers[0].kind, heap):
             return
         hello, (window, depth) = connection.hello, connection.granted
-        # A grant holds for the connection's whole life: for a larger window than before it has to
-        # come again, too. A depth is not worth that: meanwhile somebody else may take the slots.
+        # A grant holds as long as the connection, so a consumer has to connect again for a larger
+        # window. It doesn't for a larger depth, because another consumer might take its slots
+        # meanwhile.
         promised = grant(hello, connection.holder, pool, hello.window, hello.depth)
         if promised[0] == window:
             promised = grant(hello, connection.holder, pool, window, depth)
@@ -515,8 +516,7 @@ class SharedMemoryServer:
                     else:
                         self._other_event(number)
                 except Exception as error:
-                    # Whatever it was, it costs this consumer its connection and nobody else
-                    # anything.
+                    # Whatever the error is, only this consumer loses its connection.
                     self.counters.internal(error)
                     self._drop(number, 'internal', one_line(error))
             try:
@@ -652,7 +652,7 @@ class SharedMemoryServer:
                 self._turn_away(number, None)
                 return
             hello = wire.parse_hello(self._reader.packet[:size])
-            if fds:  # only now: a later version's HELLO may have some, and hears of its version
+            if fds:  # checked last: a later version's HELLO may have some
                 raise ProtocolError('descriptors', f'HELLO with {len(fds)} descriptors')
             # It has given up waiting for an answer and may be here again: nothing is promised to
             # it twice. What it sent before may still be unread.
@@ -730,7 +730,7 @@ class SharedMemoryServer:
         self._say(f'{name} waits: {text}')
 
     def _receive_waiting(self, number: int) -> None:
-        """Handle a waiting consumer that has closed, or says what it may not."""
+        """Handle a waiting consumer that has closed, or that sends something, which it may not."""
         try:
             received = self._reader.read(self._waiting[number].socket, MAX_FDS)
             if received is None:
@@ -917,7 +917,7 @@ class SharedMemoryServer:
         """
         if self._pid != os.getpid() or self._stopping:
             return
-        # The name first: nobody connects to what is about to close.
+        # Remove the name first, so that nobody connects to a socket that is about to close.
         with contextlib.suppress(OSError):
             self.path.unlink()
         self._stopping = True

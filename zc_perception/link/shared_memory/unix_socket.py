@@ -213,8 +213,8 @@ class PacketReader:
                 size, ancillary, flags, _ = sock.recvmsg_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
                 )
-            # told once, of a peer that closed with packets unread; what it had sent comes with the
-            # next call
+            # reported once, of a peer that closed with packets unread; the next call gets what it
+            # had sent
             except ConnectionResetError:
                 size, ancillary, flags, _ = sock.recvmsg_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
