@@ -44,7 +44,7 @@ class Turn(IntEnum):
     LOGS = 4
 
 
-# By turn: an object and its method, or a function and nothing. Nobody is kept alive by it.
+# By turn: an object and its method, or a function and nothing. The table keeps no object alive.
 _registered: dict[Turn, weakref.WeakKeyDictionary[Any, Callable[[Any], object] | None]] = {
     turn: weakref.WeakKeyDictionary() for turn in Turn
 }

@@ -332,7 +332,7 @@ class KeepLastQueue(Generic[T]):
             entry = receive()
             if entry is not None:
                 if len(receivers) > 1:
-                    # One that always has something must not keep the others from being asked.
+                    # A source that always has an object must not keep us from asking the others.
                     with self._lock:
                         self._receivers = (*self._receivers[1:], *self._receivers[:1])
                 return entry

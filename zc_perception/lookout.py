@@ -68,7 +68,7 @@ class Watch:
         self.stopped = False
 
     def next_turn(self) -> float:
-        """Return when it is looked at again."""
+        """Return the time of the next look."""
         return next_turn(time.monotonic(), self.period_s, self._phase_s)
 
     def look(self) -> None:
@@ -101,7 +101,7 @@ class Lookout:
     def __init__(self) -> None:
         self._order = itertools.count()
         self._begin()
-        # A forked child has none of the threads, and whoever held a lock isn't there to give it
+        # A forked child has none of the threads, and a lock that one of them held is never given
         # back.
         in_child(Turn.THREADS, self._begin)
 

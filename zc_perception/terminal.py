@@ -152,7 +152,7 @@ class Interruption:
     def set(self) -> None:  # noqa: A003
         """Ask for the end as a signal does; from any thread."""
         if self._writing is not None:
-            self._writing.write(b'.')  # a full pipe says it already
+            self._writing.write(b'.')  # a full pipe has the signal's byte already
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Tell whether the end was asked for, within *timeout_s* if given."""

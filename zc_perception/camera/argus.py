@@ -255,7 +255,8 @@ def _nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
 def _vic(need: Need, answer: dict[str, Any]) -> Finding:
     """Check the VIC, which makes block-linear camera images linear."""
     if 'error' in answer:
-        # Only cameras whose images are block-linear, and only where nobody can use them so.
+        # Only for cameras whose images are block-linear, and only if no consumer can use that
+        # layout.
         return warn(
             f"libnvbufsurftransform can't be loaded: {answer['error']}", _JETPACK_ADVICE, **answer
         )
@@ -379,7 +380,7 @@ class ArgusCamera(GStreamerCamera):
 
     @property
     def identity(self) -> str:
-        """A sensor is soldered: its number is what it is."""
+        """A sensor is soldered to the board, so its number identifies it."""
         return f'argus: {self._text}'
 
     @property

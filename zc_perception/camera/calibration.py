@@ -215,7 +215,7 @@ def _scale_rows(matrix: tuple[float, ...], across: float, down: float) -> tuple[
 
 
 def uncalibrated(width: int, height: int) -> Calibration:
-    """Return what ``camera_info`` says of an uncalibrated camera: its size, and zeros."""
+    """Return the ``camera_info`` of an uncalibrated camera: its size, and zeros."""
     return Calibration(width, height, distortion_model='')
 
 
@@ -765,7 +765,7 @@ class CameraInfoStore:
 
     def _fit(self) -> tuple[Calibration, str]:
         """
-        Return the calibration for the camera's pictures, and why there is none.
+        Return the calibration for the camera's pictures, or none and the reason.
 
         Before the camera is open, its size isn't known.
         """

@@ -234,7 +234,7 @@ class CameraOptions:
     before: Camera | None = None
 
     def stamp_clock(self) -> StampClock:
-        """Return what makes the stamps: :attr:`clock`, or one of the camera's own."""
+        """Return the clock of the stamps: :attr:`clock`, or one of the camera's own."""
         return StampClock(self.now_ns) if self.clock is None else self.clock.reopened()
 
     def open_heaps(self) -> OfferedHeaps:
@@ -347,7 +347,7 @@ class Camera(ABC):
 
     @classmethod
     def picture_size(cls, system: System, values: Mapping[str, Any]) -> Size:
-        """For ``zc_doctor``, before it is opened; (0, 0): nobody knows before it streams."""
+        """For ``zc_doctor``, before it is opened; (0, 0) if it is known only while it streams."""
         from zc_perception.camera.pool_plan import size_of
 
         return size_of(values)
@@ -760,7 +760,7 @@ class DrawnCamera(Camera):
                 slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []
             ) as planes:
                 drawn = self.draw(self._sequence, planes)
-            if drawn is None:  # a forgotten return: all frames would be passed over in silence
+            if drawn is None:  # without an error every frame would be left out silently
                 raise self._forgotten_return()
         finally:
             if not drawn:

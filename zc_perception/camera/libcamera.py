@@ -236,7 +236,7 @@ class Requests:
             return box
 
     def close(self, box: Mailbox) -> None:
-        """Close a mailbox: what comes for it from now on is dropped."""
+        """Close a mailbox; requests that come for it later are dropped."""
         with self._lock:
             self._boxes.pop(box.cookie >> 16, None)
         box.wake.close()
@@ -489,7 +489,7 @@ class LibcameraCamera(Camera):
         )
 
     def allocate(self, request: AllocationRequest) -> None:
-        """Use the buffers that exist already; nothing else of the request counts."""
+        """Use the buffers that exist already, whatever else the request says."""
         waiting = list(self._buffers)
 
         def take() -> Buffers:

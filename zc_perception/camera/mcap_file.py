@@ -74,7 +74,7 @@ _STATISTICS_FIELDS = '<QHIIIIQQ'
 _LONGEST = 1 << 20
 """Of all records but chunks."""
 _CHUNK_BYTES = 1 << 20
-# Written at once, so that a slow disk is seen to go on.
+# Most bytes of one write, so that progress shows on a slow disk, too.
 _PIECE_BYTES = 1 << 20
 _UNSURE_NS = 10_000_000_000
 Bytes = bytes | bytearray | memoryview
@@ -502,7 +502,7 @@ def _are_all(indexes: Sequence[bytes], content: bytes) -> bool:
 
 
 METADATA = 'metadata.yaml'
-# The newest whose QoS profiles are text, which every rosbag2 from Humble on reads.
+# The newest version whose QoS profiles are text; every rosbag2 from Humble on reads it.
 _VERSION = 8
 _NUMBER = re.compile(r'_(\d+)$')
 Parts = Sequence[tuple[str, Contents]]

@@ -76,7 +76,7 @@ STUCK_S = 3.0
 _SYNCED_S = 1.0
 _FLUSH_S = 0.25
 _SYNC_S = 0.25
-# Of a latched topic: as many as it has publishers, usually.
+# Messages kept of a latched topic; it rarely has more publishers.
 _KEPT = 32
 
 
@@ -308,7 +308,7 @@ class Recorder:
         try:
             with frame.map() as sources:
                 _copy(sources, views(self._format.tight, content))
-        except ZcError as error:  # taken back by its pool, or a device doesn't finish with it
+        except ZcError as error:  # its pool has taken it back, or a device doesn't finish with it
             self._spare.append(content)
             return self._refuse(str(error))
         self._ledger.book(REASON, len(content))
@@ -554,7 +554,7 @@ def _copy(sources: Any, targets: list[NDArray[Any]]) -> None:
 
 
 VIDEO = 'foxglove_msgs/msg/CompressedVideo'
-# A video that is silent for so long has ended.
+# A video without a picture for this time has ended.
 _SILENT_NS = 3_000_000_000
 # A slice of a picture at which decoding can begin, behind a start code: H.264's type 5 (IDR),
 # H.265's types 16 to 21 (BLA, IDR, CRA).

@@ -46,8 +46,8 @@ from zc_perception.negotiation.settings import AllocationRequest
 T = TypeVar('T')
 
 DEFAULT_DEPTH = 2
-# How much of a frame's time a side waits for its counterpart before it takes the next frame, which
-# the driver keeps meanwhile.
+# Share of a frame's period for which a side waits for the counterpart, before it takes the next
+# frame. The driver keeps that one meanwhile.
 _PATIENCE = 0.75
 _PATIENCE_S = 0.02
 _END_WAIT_S = 0.1
@@ -116,8 +116,8 @@ class PairMatcher(Generic[T]):
         self._waiting: dict[Side, deque[tuple[int, T]]] = {Side.LEFT: deque(), Side.RIGHT: deque()}
         self._last: dict[Side, int | None] = {Side.LEFT: None, Side.RIGHT: None}
         self._alone = {Side.LEFT: 0, Side.RIGHT: 0}
-        # From each side's newest item to what then was the other's: the smaller one is what a
-        # tolerance would have to be.
+        # The time from each side's newest item to the other side's newest one at that moment. The
+        # smaller of the two is the tolerance that would be needed.
         self._apart: dict[Side, int] = {}
         self._pairs = self._restarts = self._difference = self._max_difference = 0
 
@@ -145,7 +145,7 @@ class PairMatcher(Generic[T]):
             other_time, other = others.popleft()
             return self._pair(side, time_ns, item, other_time, other)
         if others and others[0][0] - time_ns > self._tolerance:
-            # The other side is past it already.
+            # The other side already has a later frame.
             self._alone[side] += 1
             self.dropped.append(item)
             return None

@@ -47,7 +47,7 @@ from zc_perception.frame import Frame
 
 FIRST_RETRY_S = 0.5
 LAST_RETRY_S = 10.0
-# A camera that runs so long before it fails is as good as new.
+# If a camera ran this long before it failed, its pauses begin from the shortest again.
 _HEALTHY_S = 10.0
 
 
@@ -291,7 +291,7 @@ class CameraSupervisor:
             self._become(CameraCondition(CameraState.LOST, str(error), losses=self._losses))
         except (
             RecordingError
-        ):  # retries are for devices: a recording would begin at its first frame again
+        ):  # only devices are retried: a recording would begin at its first frame again
             raise
         except (CameraError, NegotiationError, AllocationError, OSError) as error:
             self._lose(error)

@@ -370,7 +370,7 @@ class Waker:
         else:
             poller.register(self._fd.fileno(), select.POLLIN)
         for fence in fences:
-            with contextlib.suppress(ValueError, OSError):  # its deadline decides
+            with contextlib.suppress(ValueError, OSError):  # decide by its deadline
                 poller.register(fence.fileno(), select.POLLIN)
         events = poller.poll(timeout_ms)
         broken = [fd for fd, event in events if not event & select.POLLIN]

@@ -398,7 +398,7 @@ class Reaper:
             if not self._pools:
                 self._end()
                 return False
-        # A pool that came meanwhile has left a token in the waker.
+        # A pool that was added meanwhile has written to the waker.
         fences = [fence for _, look in looks for fence in look.fences]
         deadlines = [look.deadline for _, look in looks if look.deadline is not None]
         del pools, looks, finished
@@ -551,8 +551,7 @@ class BufferPool:
             for slot in self._slots:
                 close_buffers(slot.buffers)
             raise
-        # By uid, those that wait for fences. By index, those that were retired and have to be
-        # replaced.
+        # Slots that wait for fences, by uid. Retired slots that have to be replaced, by index.
         self._waiting: dict[int, Slot] = {}
         self._missing: set[int] = set()
         # One bit for each free index: to take the lowest or a certain one costs the same with 64
@@ -859,7 +858,7 @@ class BufferPool:
             ]
             pinned = {lease.slot.buffer_uid: lease.slot for lease in leases}
             for slot in pinned.values():
-                slot.pins += 1  # it must not become free before its quarantine is there
+                slot.pins += 1  # the slot must not become free before its quarantine has begun
             for lease in leases:
                 self._drop(lease, 'revoked')
             self._revoked += len(leases)
@@ -887,7 +886,7 @@ class BufferPool:
             self._tell()
         return len(leases)
 
-    # What becomes of a slot that nobody holds.
+    # What happens to a slot without leases.
 
     def _settle(self, slot: Slot) -> None:
         """Free the slot, let it wait for its fences, or end it, with the lock held."""
@@ -897,14 +896,14 @@ class BufferPool:
                 try:
                     signalled = entry.fence.wait(0.0)
                 except Exception:
-                    signalled = False  # one that can't be looked at, as its giver closed it
+                    signalled = False  # this fence can't be read, because its owner closed it
                 if not signalled:
                     pending.append(entry)
                     continue
                 try:
                     entry.fence.check()
                 except Exception:
-                    # An error. The device is done with the buffer all the same.
+                    # The fence has an error, but the device is done with the buffer.
                     self._fence_errors += 1
                 with contextlib.suppress(Exception):
                     entry.fence.close()
@@ -914,7 +913,7 @@ class BufferPool:
                 if slot.state is not _WAITING:
                     slot.state = _WAITING
                     self._waiting[slot.buffer_uid] = slot
-                    self._wake()  # who waits for any slot has one more fence to look at
+                    self._wake()  # a thread that waits for a slot has one more fence to watch
                 return
         if slot.fences or slot.condemned:
             # A device may still use its buffers: this process gives them up, and never hands them
@@ -1074,19 +1073,20 @@ class BufferPool:
         self._tell()
         return fresh, ended
 
-    # Who is told. Always without the lock.
+    # Listeners and callbacks. They are always called without the lock.
 
     def _tell(self) -> None:
         """Make the calls that were noted under the lock."""
         while self._news:
             try:
                 call = self._news.popleft()
-            except IndexError:  # somebody else is doing it
+            except IndexError:  # another thread is doing it
                 return
             call()
 
     def _tell_ended(self, slot: Slot) -> None:
-        # Whoever caches something by the buffers forgets it while their inodes are taken.
+        # Caches forget the buffers while their inodes still exist, so that no new buffer can have
+        # the same.
         for listener in tuple(self._retire_listeners.values()):
             self._call(listener, slot, 'a retire listener')
         close_buffers(slot.buffers)
@@ -1427,14 +1427,14 @@ def quarantine_fence(buffers: Sequence[DmaBuf], timeout_s: float) -> Fence:
     return pending or DeadlineFence(timeout_s)
 
 
-# The child's copies are told that they are copies.
+# Mark the child's copies as copies.
 _POOLS: weakref.WeakSet[BufferPool] = weakref.WeakSet()
 
 
 def live_pools() -> list[BufferPool]:
     """Return this process's pools that are still referenced, also closed ones with leases."""
     while True:
-        with contextlib.suppress(RuntimeError):  # one was made meanwhile
+        with contextlib.suppress(RuntimeError):  # another thread has made one
             return list(_POOLS)
 
 

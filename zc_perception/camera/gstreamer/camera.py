@@ -213,8 +213,9 @@ class GStreamerCamera(Camera):
             if resumed is not None:
                 self._begin(self._early[0])
             else:
-                # Where it can't give what all consumers accept, it gives what a program can read,
-                # or runs as it is. Who can't use its frames is refused by name.
+                # If it can't give a format that all consumers accept, it gives one that a program
+                # can read, or runs as it is. A consumer that can't use its frames is refused by
+                # name.
                 for offer in dict.fromkeys(
                     (self._offer, self._offered_caps(READABLE_FORMATS), '')
                 ):
@@ -422,7 +423,7 @@ class GStreamerCamera(Camera):
 
     @property
     def reallocates(self) -> bool:
-        """Whether frames are copied: then the buffers are ours."""
+        """Whether the buffers are ours, because frames are copied."""
         return self._shared is None
 
     def allocate(self, request: AllocationRequest) -> None:
@@ -486,7 +487,7 @@ class GStreamerCamera(Camera):
         try:
             return self._pipeline.pull(timeout_s)
         except NotNegotiatedError as error:
-            # It was negotiated once, so its source gives something else now.
+            # Its format was negotiated before, so the source has changed to another one.
             raise CameraChangedError(f'{error}; it is opened again') from error
 
     def _look_why(self) -> None:
@@ -675,7 +676,7 @@ def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
         return
     wanted = {name for camera in needs.cameras for name in _OF_CAMERA.get(camera.kind, ())}
     if all(camera['pipeline'].strip() for camera in needs.cameras if camera.kind == 'argus'):
-        wanted.discard('nvarguscamerasrc')  # a pipeline brings its own source
+        wanted.discard('nvarguscamerasrc')  # a pipeline names its own source
     pipelines = [camera['pipeline'] for camera in needs.cameras if camera.kind in _OF_CAMERA]
     wanted |= {
         part.split()[0] for pipeline in pipelines for part in pipeline.split('!') if part.split()

@@ -271,7 +271,7 @@ class FrameReader:
 
     def memory(self, sample: Sample) -> FrameMemory | None:
         """
-        Return where a frame is; ``None`` when one of its memories is no dma-buf.
+        Return the dma-bufs of a frame's memories; ``None`` if one of them is no dma-buf.
 
         It costs the same whatever the size.
         """
@@ -341,7 +341,7 @@ def place_image(
     crop = gst.gst_buffer_get_meta(buffer, gst.crop_meta_type)
     meta = gst.gst_buffer_get_meta(buffer, gst.video_meta_type) if crop else None
     if meta:
-        # The caps have the size of what is left of it.
+        # The caps have the size after the crop.
         whole_frame = VideoMeta.from_address(meta)
         what = replace(what, width=whole_frame.width, height=whole_frame.height)
     places = [
@@ -394,7 +394,7 @@ def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[
     index, length, skip = c_uint(), c_uint(), c_size_t()
     for plane, (offset, stride) in enumerate(zip(offsets, strides, strict=True)):
         if stride == 0:
-            break  # GstVideoInfo has four of each, whatever the format needs
+            break  # GstVideoInfo has four of each for every format
         if stride < 0 or not gst.gst_buffer_find_memory(
             buffer, offset, 1, byref(index), byref(length), byref(skip)
         ):
@@ -556,9 +556,11 @@ RESERVE = 2
 # V4L2 pool grows to 32 while consumers are slow. With fewer slots than that each frame would be a
 # new buffer to every consumer, which imports it anew.
 MORE = 24
-# No new buffer for so long, and for so many frame periods: its source has no more.
+# If no new buffer comes for this time, and for this number of frame periods, the source has no
+# more.
 _IDLE_S, _IDLE_FRAMES, _MAX_IDLE_S = 0.3, 4, 1.5
-# With too few buffers its source may only be slow, on a busy machine: nobody is refused sooner.
+# A source with too few buffers may only be slow on a busy machine, so no consumer is refused
+# sooner.
 _SCARCE_S = 3.0
 _MAX_SIGNATURES = 64
 
@@ -612,7 +614,7 @@ class SharedFrames:
                     "parameter 'slots', and an element's own queue-size, num-buffers or the like"
                 )
             reserve = min(RESERVE, len(known))
-            own, known = known, []  # the pool's, whatever becomes of it
+            own, known = known, []  # the pool owns it now, also if this fails
             pool = ForeignBufferPool(
                 self._layout,
                 own,

@@ -223,7 +223,7 @@ class BarePipeline:
                 self._gst.gst_mini_object_unref(message)
 
     def _error(self, said: Said) -> ZcError:
-        """Return what an element's error means here."""
+        """Return the exception for an element's error."""
         raise NotImplementedError
 
     def _end_of_stream(self) -> None:
@@ -456,15 +456,15 @@ class Pipeline(BarePipeline):
         If the description gives it caps of its own, it accepts only those that are in both.
         """
         gst = self._gst
-        # Of a list within one structure the other side's order would count.
+        # One structure with a list of formats would let the other side's order count.
         accepted = Reference(gst, gst.gst_caps_normalize(gst.gst_caps_from_string(text.encode())))
         with Reference(gst, gst.gst_app_sink_get_caps(self._sink) or 0) as own:
             if own.address:
                 with accepted:
                     accepted = self._common(own.address, accepted.address)
         if gst.gst_caps_is_empty(accepted.address):
-            # With nothing in common the description counts: whoever can't take its format is
-            # refused by name later.
+            # If both have nothing in common, the description counts, and a consumer that can't
+            # take its format is refused by name later.
             accepted.close()
             return
         self._accepted = accepted
@@ -492,7 +492,7 @@ class Pipeline(BarePipeline):
         return found
 
     def _answer(self, _pad: int, info: ctypes._Pointer[Any], _data: int) -> int:
-        """Answer for the sink, whose own answers say too little."""
+        """Answer a query for the sink, whose own answer says too little."""
         query = info[0].data
         kind = Query.from_address(query).type if query else None
         if kind == QUERY_CAPS and self._accepted.address:

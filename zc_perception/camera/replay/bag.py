@@ -335,8 +335,7 @@ def _opened(path: Path) -> tuple[Any, Any]:
     try:
         reader = library.Reader(RecordedPath(path))
         reader.open()
-    # the library has several classes, and what its parsers meet in a damaged file comes through as
-    # it is
+    # the library has several error classes, and its parsers raise others for a damaged file
     except Exception as error:
         raise ConfigError(
             f"recording '{path}' can't be opened: {_first_line(error)}; {_advice(path)}"

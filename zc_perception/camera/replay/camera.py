@@ -196,7 +196,7 @@ class ReplayCamera(DrawnCamera):
                 "camera replay has no recording: parameter 'video' is empty", advice, camera.node
             )
         path = camera['video']
-        with contextlib.suppress(ConfigError):  # what is wrong with it is what opening it says
+        with contextlib.suppress(ConfigError):  # opening it reports what is wrong with it
             path = local_path(path, 'video')
         asked = {
             'video': str(system.root / path.lstrip('/')) if path.startswith('/') else path,

@@ -522,7 +522,7 @@ def _samples(part: PlaneArray, plane: Any, *, wide: bool) -> NDArray[Any]:
 # detector's. Threads with a picture each would be quicker, but then nobody knows which picture an
 # error is about.
 _MOST_THREADS = 4
-# No codec shows a picture later than after so many others.
+# No codec delays a picture by more than this many others.
 _MOST_REORDERED = 16
 # Reading goes on behind a damaged place, but not for ever.
 _READ_TRIES = 8
@@ -559,8 +559,8 @@ class VideoFile:
         self._codec.thread_count = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
         self.codec = str(self._codec.name)
         if self._codec.codec.intra_only or self.codec == 'hevc':
-            # By default these decoders give a damaged picture as a good one, and what is missing
-            # of it is what was in its memory before. Others conceal that, and mark the picture.
+            # By default these decoders return a damaged picture as a good one, with old memory in
+            # its missing parts. Other decoders conceal the damage, and mark the picture.
             self._codec.options = {'err_detect': 'explode'}
         # AVI has no times at which frames are shown. FFmpeg guesses them wrong for H.264.
         self._by_order = self._container.format.name == 'avi'
@@ -722,7 +722,7 @@ class VideoFile:
         """Return how long the header says that the pictures last; 0: it doesn't say."""
         if not self._keys:  # without times it is a guess from the size of the file
             return 0.0
-        if self._by_order:  # FFmpeg measures a cut AVI anew, but keeps the header's number
+        if self._by_order:  # of a cut AVI only this number is still the header's
             return float(self._stream.frames * self.unit_s)
         if self._stream.duration is not None:
             return float(self._stream.duration * self.unit_s)
@@ -732,7 +732,7 @@ class VideoFile:
                 hours, minutes, seconds = (float(part) for part in end.groups())
                 begin_s = (self._stream.start_time or 0) * self.unit_s
                 return 3600 * hours + 60 * minutes + seconds - begin_s
-        # Of several streams it may be another one that lasts so long.
+        # If there are several streams, the file's duration may be that of another one.
         alone = len(self._container.streams) == 1
         return (self._container.duration or 0) / 1e6 if alone else 0.0
 

@@ -165,8 +165,8 @@ ExtControls = c_struct(
     controls=ctypes.POINTER(ExtControl),
 )
 EventSubscription = c_struct('u32 type id flags; u32[5] reserved')
-# Of its union only the source change's ``changes`` and the raw bytes; the last gives it the
-# alignment of the others.
+# Of its union only the ``changes`` of a source change, the raw bytes, and a member that gives the
+# union its alignment.
 _EVENT = c_union('u32 src_change; u8[64] data; s64 _align')
 Event = c_struct(
     'u32 type; u u; u32 pending sequence; s64[2] timestamp; u32 id; u32[8] reserved', u=_EVENT

@@ -262,8 +262,8 @@ FENCE_POLL_MS = 5
 MAX_RESTARTS = 3
 # So many good frames after a restart, and the next failure is a new one.
 _HEALTHY_FRAMES = 30
-# Starting the stream anew helps here: the driver gave up on it (EIO), ended it (EPIPE), or stopped
-# it by itself (EINVAL).
+# Errors after which starting the stream again helps: the driver gave up (EIO), ended the stream
+# (EPIPE), or stopped it by itself (EINVAL).
 _RESTART_HELPS = (errno.EIO, errno.EPIPE, errno.EINVAL, errno.ETIMEDOUT, errno.EPROTO)
 
 
@@ -323,7 +323,7 @@ class V4l2Stream:
                 self._queue(slot)
 
     def _queue(self, slot: Slot) -> None:
-        """Lock held. What the driver refuses is tried once more by the camera's thread."""
+        """Lock held. If the driver refuses the buffer, the camera's thread tries once more."""
         try:
             self._device.queue(slot.index, self._memory, slot.buffers)
         except (CameraError, ValueError):  # ValueError: closed meanwhile
@@ -397,8 +397,7 @@ class V4l2Stream:
         with self._lock:
             refused, self._refused = self._refused, {}
             for slot in refused.values():
-                # One that was replaced meanwhile has another one in its place, which was queued by
-                # itself.
+                # A slot that was replaced meanwhile has a successor, which is queued already.
                 if slot.state is SlotState.FREE and slot.index not in self._queued:
                     self._device.queue(slot.index, self._memory, slot.buffers)
                     self._queued.add(slot.index)
@@ -487,7 +486,7 @@ class V4l2Stream:
         step = 1
         if self._last is not None:
             step = (filled.sequence - self._last) & 0xFFFFFFFF
-            if step == 0 or step >> 31:  # the driver began anew, or doesn't count
+            if step == 0 or step >> 31:  # the driver has started again, or doesn't count
                 step = 1
             if self._starved:
                 self.no_slot += step - 1
@@ -935,7 +934,8 @@ class V4l2Camera(Camera):
 
         It is one that is decoded already, or the driver's or decoder's next.
         """
-        # The decoder wakes by it, too. Cleared before looking, so that nothing is missed.
+        # The decoder uses this eventfd to wake us, too. It is cleared before looking, so that no
+        # frame is missed.
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake.fileno())
         frame = self._finished(jpegs, stream)

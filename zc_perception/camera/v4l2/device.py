@@ -225,7 +225,7 @@ class V4l2Device:
         self.path = file.path
         try:
             capability, flags = asked(file)
-            # A device says of itself what it likes, and this is printed.
+            # A device may return any text here, and we print it.
             self.driver = printable(capability.driver.decode(errors='replace'))
             self.card = printable(capability.card.decode(errors='replace'))
             self.bus_info = printable(capability.bus_info.decode(errors='replace'))
@@ -668,7 +668,7 @@ _KINDS: dict[int, ControlKind] = {
     abi.CTRL_TYPE_INTEGER_MENU: 'integer_menu',
 }
 _MOST_CONTROLS = 1024
-# No menu has so many items; a broken one would take minutes.
+# No real menu has more items; a broken one would take minutes.
 _MOST_ITEMS = 256
 
 
@@ -690,7 +690,7 @@ class V4l2Controls:
         self._menus: dict[int, Mapping[int, str]] = {}
         for query in self._enumerate():
             name = control_name(query.name.decode(errors='replace')) or f'control_{query.id:08x}'
-            if name in self._found:  # two of a title are told apart by their numbers
+            if name in self._found:  # a number tells apart two items of one title
                 name = f'{name}_{query.id:08x}'
             self._found[name] = query
             if _KINDS[query.type] in ('menu', 'integer_menu'):
@@ -823,7 +823,7 @@ class V4l2Controls:
                 f"{camera}: control '{name}' could not be set to {value!r}: {why}; it takes "
                 f'{info.allowed()}'
             ) from error
-        # Nothing to read, and what a button does may well be a reset.
+        # A button has no value to read, and pressing it may reset the camera.
         return (
             None if info.kind == 'button' or info.write_only else self._info(name, found.id).value
         )

@@ -73,7 +73,7 @@ class FrameMemory(ABC):
     @property
     @abstractmethod
     def heap_reasons(self) -> tuple[str, ...]:
-        """Why from nowhere else, as far as that isn't plain."""
+        """Why no other heap is possible, if that isn't obvious."""
 
     @abstractmethod
     def choose(self, heap: str) -> None:
@@ -249,14 +249,14 @@ class ImportedMemory(FrameMemory):
         self._heaps.choose(good[0])
 
     def _try(self, driver: DriverFormat) -> None:
-        """Let the driver import some frames: only that tells whether scattered pages suit it."""
+        """Let the driver import some frames, to find out whether it takes scattered pages."""
         made, capabilities = self._device.request_buffers(_TRIALS, self.memory)
         try:
             if not made or (capabilities and not capabilities & abi.BUF_CAP_SUPPORTS_DMABUF):
                 raise CameraError(f"'{self._device.path}': the driver imports no dma-bufs")
             self._make(min(made, _MOST_BUFFERS), driver)
         finally:
-            # Takes what is queued back as well.
+            # This takes queued buffers back as well.
             self._device.request_buffers(0, self.memory)
             super().close()
 
