@@ -10,11 +10,11 @@ TYPED = $(addprefix zc_perception/,pixel memory jetson negotiation machine camer
 	verify/evidence doctor terminal.py) $(wildcard zc_perception/link/announcement*.py zc_perception/verify/*.py zc_perception/observe/frame_*.py zc_perception/observe/[bstz]*.py zc_perception/observe/processes.py) tools/api_page.py
 # What talks to ROS and can differ on a second distribution: endpoints, executors, parameters, lifecycle, containers, messages. What is
 # left out of link and nodes talks to ROS in the same way as these, and takes most of the time; the long form runs it, too.
-ROS_ALIKE = link/test_announcement% link/test_camera_kills.py link/test_wire_page.py \
-	nodes/test_capture% nodes/test_rivals.py nodes/test_programs.py nodes/test_parameter_yaml.py \
-	nodes/test_topic_stamps.py nodes/test_inference% nodes/test_messages.py nodes/test_liveness.py nodes/test_service.py nodes/test_implicit% \
+ROS_ALIKE = link/test_camera_kills.py link/test_wire_page.py \
+	nodes/test_capture% nodes/test_programs.py nodes/test_parameter_yaml.py \
+	nodes/test_inference% nodes/test_messages.py nodes/test_service.py nodes/test_implicit% \
 	$(addprefix nodes/test_,$(addsuffix .py,every_parameter lifecycle_at_random graph config_files demo stereo_side recorder \
-	diagnostics_faults component_container_lives component_container_frames snapshot_service overlay overlay_odd_detections camera_controls \
+	diagnostics_faults component_container_lives snapshot_service overlay overlay_odd_detections camera_controls \
 	camera_factory realtime parameter_schema format_journeys tight_card))
 ROS_ALL = $(wildcard test/link/test_*.py test/nodes/test_*.py)
 ROS_TESTS = test/environment/test_environment.py test/examples $(if $(ZC_LONG),$(ROS_ALL),$(filter-out $(ROS_ALIKE:%=test/%),$(ROS_ALL)))
@@ -27,7 +27,7 @@ unexport AMENT_PREFIX_PATH LD_LIBRARY_PATH PYTHONHOME PYTHONPATH RMW_IMPLEMENTAT
 # Tests start hundreds of processes: without byte code each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env env-kilted fixtures demo test test-long test-kilted rig rig-full rig-rt rig-arm64 bench faults soak docs lint clean
+.PHONY: help env env-kilted fixtures demo test test-long test-kilted rig rig-full rig-rt rig-arm64 bench faults soak mutants docs lint clean
 
 help:
 	@echo 'make demo         run the demo: camera, NPU (on the CPU here) and detections in one process (DEMO_ARGS=...)'
@@ -41,6 +41,7 @@ help:
 	@echo 'make bench        measure everything, beside its peers: build/bench/report.md (BENCH_ARGS=--quick)'
 	@echo 'make faults       damage it on purpose: build/faults/result.json (FAULTS_ARGS=--short)'
 	@echo 'make soak         four cameras, kills and changes for half an hour: build/faults/soak.csv (SOAK_ARGS="--minutes 5")'
+	@echo 'make mutants      change a room at 40 places, and see which tests notice (ROOM=memory MUTANTS_ARGS="--seed 2")'
 	@echo 'make docs         build the pages as a site: build/site/index.html'
 	@echo 'make lint         run ruff, with the rules of ament_pep257, and mypy'
 	@echo 'make env          only set up .venv/'
@@ -91,6 +92,9 @@ faults: env
 
 soak: env
 	$(RUN) test/faults/soak.py $(SOAK_ARGS)
+
+mutants: env
+	$(RUN) tools/mutants.py $(ROOM) $(MUTANTS_ARGS)
 
 docs: env
 	$(RUN) test/environment/extras.py docs
