@@ -13,11 +13,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Frames: leases, sharing, delivery. What is seen through map() is in test_frame_map.py."""
+"""Frames: leases, sharing, delivery, and their pixels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+import contextlib
 import copy
 import dataclasses
 import gc
@@ -29,17 +30,31 @@ import time
 from typing import Any
 import weakref
 
+import cv2
 from long_form import LONG
+import numpy as np
+from numpy.typing import NDArray
+from pixel.layout_oracle import plane_bytes, PLANES
 import pytest
 
-from zc_perception.errors import FrameReleasedError, StaleFrameError
+from zc_perception.errors import (
+    AcceleratorError,
+    ConfigError,
+    FormatError,
+    FrameReleasedError,
+    LayoutError,
+    StaleFrameError,
+)
 from zc_perception.frame import Frame, FrameData, Header
+from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import EventFence
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import FRAME_COPIES
 from zc_perception.memory.pool import BufferPool, Lease, SlotState
 from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.layout import compute_layout
-from zc_perception.pixel.modifier import LINEAR
+from zc_perception.pixel.fourcc import fourcc_code, NV12
+from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
+from zc_perception.pixel.modifier import INVALID, LINEAR
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
@@ -490,3 +505,694 @@ def test_a_forked_child_owns_no_frame(make_pool: MakePool, make_frame: MakeFrame
     frame.release()
     forgotten.release()
     assert holders(pool) == {}
+
+
+# Frame.map(): the pixels themselves, SYNC at both ends, and no release under a living view.
+
+
+FrameOver = Callable[..., Frame]
+P010 = fourcc_code('P010')
+READ_WRITE = CpuAccess.READ | CpuAccess.WRITE
+
+
+class CountingBuffer(DmaBuf):
+    """Keeps the SYNC calls instead of making them."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(SealedMemfd().allocate(size).dup(), BufferKind.DMABUF, 'counting')
+        self.calls: list[tuple[str, CpuAccess]] = []
+        self.begin_error: OSError | None = None
+        self.end_error: OSError | None = None
+
+    def begin_cpu_access(self, access: CpuAccess, timeout_s: float = 1.0) -> None:
+        if self.begin_error is not None:
+            raise self.begin_error
+        self.calls.append(('begin', access))
+
+    def end_cpu_access(self, access: CpuAccess) -> None:
+        self.calls.append(('end', access))
+        if self.end_error is not None:
+            raise self.end_error
+
+
+@pytest.fixture
+def frame_over() -> Iterator[FrameOver]:
+    """Make frames of a given layout and buffers, which are closed at the end."""
+    pools: list[BufferPool] = []
+
+    def make(layout: ImageLayout, *buffers: DmaBuf) -> Frame:
+        pools.append(BufferPool(layout, lambda: buffers, 1, name='camera'))
+        slot = pools[-1].acquire()
+        assert slot is not None
+        return Frame.publish_slot(
+            pools[-1],
+            slot,
+            header=Header(0, ''),
+            colorimetry=BT601_LIMITED,
+            sequence=0,
+            captured_ns=0,
+        )
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+def address(array: NDArray[np.generic]) -> int:
+    return int(array.__array_interface__['data'][0])
+
+
+@pytest.mark.parametrize('buffer_per_plane', [False, True])
+def test_planes_are_the_mapping_s_own_memory(
+    make_pool: MakePool, make_frame: MakeFrame, buffer_per_plane: bool
+) -> None:
+    layout = {'stride_align': 256, 'offset_align': 4096, 'buffer_per_plane': buffer_per_plane}
+    frame = make_frame(make_pool(64, 48, slots=1, layout=layout))
+    with frame.map() as planes:
+        assert [(p.shape, p.strides, p.dtype.str) for p in planes] == [
+            ((48, 64), (256, 1), '|u1'),
+            ((24, 32, 2), (256, 2, 1), '|u1'),
+        ]
+        for plane, where in zip(planes, frame.data.planes, strict=True):
+            mapping = np.frombuffer(frame.data.buffers[where.buffer].mapping(), np.uint8)
+            assert address(plane) == address(mapping) + where.offset
+            del mapping
+        del plane
+    frame.release()
+
+
+def test_planes_are_read_only_unless_asked(make_frame: MakeFrame) -> None:
+    frame = make_frame()
+    with frame.map() as planes:
+        for plane in planes:
+            assert not plane.flags.writeable
+            with pytest.raises(ValueError, match='read-only'):
+                plane[0, 0] = 1
+        del plane
+    with frame.map(write=True) as planes:
+        planes[0][0, 0] = 5
+        planes[1][0, 0, 1] = 6
+    with frame.map() as planes:
+        assert (planes[0][0, 0], planes[1][0, 0, 1]) == (5, 6)
+
+
+@pytest.mark.parametrize('buffer_per_plane', [False, True])
+@pytest.mark.parametrize('name', sorted(PLANES))
+def test_every_format_s_samples_are_those_in_memory(
+    make_pool: MakePool, make_frame: MakeFrame, name: str, buffer_per_plane: bool
+) -> None:
+    """Against every sample's address as the kernel's description of the format gives it."""
+    width, height, odd = (
+        8,
+        4,
+        {
+            'stride_align': 11,
+            'offset_align': 7,
+            'height_align': 3,
+            'buffer_per_plane': buffer_per_plane,
+        },
+    )
+    frame = make_frame(make_pool(width, height, slots=1, fourcc=fourcc_code(name), layout=odd))
+    data, chance = frame.data, np.random.default_rng(1)
+    for buffer in data.buffers:
+        buffer.mapping()[:] = chance.bytes(buffer.size)
+    with frame.map() as planes:
+        assert len(planes) == len(PLANES[name])
+        for index, (sample, samples, across, down) in enumerate(PLANES[name]):
+            memory = data.buffers[data.planes[index].buffer].mapping()
+            rows = (height // down, width // across)
+            assert planes[index].shape == (rows if samples == 1 else (*rows, samples))
+            assert planes[index].dtype == np.dtype('<u2' if sample == 2 else 'u1')
+            assert planes[index].flags.aligned
+            assert planes[index].tobytes() == bytes(
+                memory[address] for address in plane_bytes(name, index, data.layout)
+            )
+
+
+def test_padding_is_never_seen(frame_over: FrameOver) -> None:
+    """1000 in 1024 and 1080 in 1088: the planes are 1000 by 1080 all the same."""
+    layout = compute_layout(
+        NV12, 1000, 1080, stride_align=1024, offset_align=4096, height_align=16
+    )
+    frame = frame_over(layout, SealedMemfd().allocate(layout.buffer_size(0)))
+    with frame.map(write=True) as planes:
+        assert [(p.shape, p.strides) for p in planes] == [
+            ((1080, 1000), (1024, 1)),
+            ((540, 500, 2), (1024, 2, 1)),
+        ]
+        assert address(planes[1]) - address(planes[0]) == 1024 * 1088
+        for plane in planes:
+            plane[:] = 0xFF
+        del plane
+    written = np.frombuffer(frame.data.buffers[0].mapping(), np.uint8)
+    assert int(written.astype(np.uint32).sum()) == 255 * 1000 * (1080 + 540)
+    del written
+    frame.release()
+
+
+@pytest.mark.parametrize('modifier', [1 << 56 | 1, INVALID])
+def test_tiled_memory_has_no_rows_to_look_at(frame_over: FrameOver, modifier: int) -> None:
+    layout = ImageLayout(
+        64, 48, NV12, modifier, (PlaneLayout(0, 0, 64, 4096), PlaneLayout(0, 4096, 64, 2048))
+    )
+    frame = frame_over(layout, SealedMemfd().allocate(8192))
+    with (
+        pytest.raises(
+            FormatError,
+            match=r'^NV12 with modifier (INVALID|INTEL).* has no rows that a CPU could read',
+        ),
+        frame.map(),
+    ):
+        pytest.fail('mapped')
+    assert not frame.data.buffers[0].mapped
+    frame.release()
+
+
+@pytest.mark.parametrize(('write', 'access'), [(False, CpuAccess.READ), (True, READ_WRITE)])
+@pytest.mark.parametrize('failing', [False, True])
+def test_every_buffer_has_sync_at_both_ends_also_when_the_body_raises(
+    frame_over: FrameOver, write: bool, access: CpuAccess, failing: bool
+) -> None:
+    layout = compute_layout(NV12, 64, 48, buffer_per_plane=True)
+    buffers = [CountingBuffer(layout.buffer_size(i)) for i in range(2)]
+    frame = frame_over(layout, *buffers)
+    try:
+        with frame.map(write=write):
+            assert [b.calls for b in buffers] == [[('begin', access)]] * 2
+            if failing:
+                raise KeyError
+    except KeyError:
+        assert failing
+    assert [b.calls for b in buffers] == [[('begin', access), ('end', access)]] * 2
+    frame.release()
+
+
+@pytest.mark.parametrize('failing', [0, 1])
+def test_a_buffer_that_can_t_end_does_not_keep_the_others_from_it(
+    frame_over: FrameOver, failing: int
+) -> None:
+    layout = compute_layout(NV12, 64, 48, buffer_per_plane=True)
+    buffers = [CountingBuffer(layout.buffer_size(i)) for i in range(2)]
+    buffers[failing].end_error = OSError(5, 'Input/output error')
+    frame = frame_over(layout, *buffers)
+    with pytest.raises(OSError, match='Input/output error'), frame.map() as planes:
+        view = planes[1]
+    assert [[name for name, _ in b.calls] for b in buffers] == [['begin', 'end']] * 2
+    with pytest.raises(FrameReleasedError):
+        planes[0]
+    with pytest.raises(BufferError):
+        frame.release()
+    del view
+    frame.release()
+
+
+def test_pixels_are_seen_only_once_the_acquire_fence_has_signalled(make_frame: MakeFrame) -> None:
+    fence = EventFence()
+    frame = make_frame(acquire_fence=fence)
+    signaller = threading.Timer(0.03, fence.signal)
+    signaller.start()
+    with frame.map():
+        assert fence.wait(0.0)
+    signaller.join()
+    fence.close()
+
+
+def test_the_acquire_fence_s_error_is_raised(make_frame: MakeFrame) -> None:
+    fence = EventFence()
+    fence.signal(RuntimeError('capture failed'))
+    frame = make_frame(acquire_fence=fence)
+    with pytest.raises(AcceleratorError, match='capture failed'), frame.map():
+        pytest.fail('mapped')
+    assert not frame.data.buffers[0].mapped
+    fence.close()
+
+
+def test_an_acquire_fence_that_never_signals_costs_a_bounded_wait(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fence, waits = EventFence(), list[float]()
+
+    def wait(timeout_s: float) -> bool:
+        waits.append(timeout_s)
+        return False
+
+    monkeypatch.setattr(fence, 'wait', wait)
+    frame = make_frame(sequence=4, acquire_fence=fence)
+    with (
+        pytest.raises(
+            AcceleratorError, match='frame 4: its acquire fence did not signal within 1 s'
+        ),
+        frame.map(),
+    ):
+        pytest.fail('mapped')
+    assert waits == [1.0]
+    fence.close()
+
+
+# Frames that are mapped and released at the same time.
+
+
+def test_a_view_that_outlives_the_block_stops_the_release_and_not_for_ever(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool, sequence=2, fill=lambda luma, chroma: luma.fill(50))
+    with frame.map() as planes:
+        part = planes[0][2:4, 3:5]
+    with pytest.raises(BufferError, match="frame 2 can't be released: a NumPy view"):
+        frame.release()
+    assert not frame.released and pool.acquire() is None
+    assert (part == 50).all()
+    del part
+    frame.release()
+    assert pool.acquire() is not None
+
+
+KEEPERS: dict[str, Callable[[NDArray[Any]], object]] = {
+    'the plane': lambda plane: plane,
+    'a row': lambda plane: plane[3],
+    'another shape': lambda plane: plane[:, ::2].T,
+    'another type': lambda plane: plane.view(np.int8),
+    'a memoryview': lambda plane: plane.data,
+    'an array of a memoryview': lambda plane: np.asarray(plane.data),
+    'a bytes iterator': lambda plane: plane.flat,
+}
+
+
+@pytest.mark.parametrize('index', [0, 1])
+@pytest.mark.parametrize('keep', KEEPERS.values(), ids=KEEPERS)
+def test_whatever_still_sees_the_pixels_stops_the_release(
+    make_pool: MakePool, make_frame: MakeFrame, index: int, keep: Callable[[NDArray[Any]], object]
+) -> None:
+    pool = make_pool(slots=1, layout={'buffer_per_plane': True})
+    frame = make_frame(pool)
+    with frame.map() as planes:
+        kept = keep(planes[index])
+    for fence in (None, EventFence()):
+        with pytest.raises(BufferError, match='still alive'):
+            frame.release(fence)
+        if fence is not None:
+            fence.close()
+    assert not frame.released and pool.acquire() is None
+    del kept
+    frame.release()
+    assert pool.acquire() is not None
+
+
+def test_another_thread_s_block_stops_the_release_from_its_first_moment(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The block is still waiting for the acquire fence.
+
+    Nothing is mapped yet, and the slot must not go.
+    """
+    fence, refused = EventFence(), list[str]()
+
+    def wait(timeout_s: float) -> bool:
+        def release() -> None:
+            try:
+                frame.release()
+            except BufferError as error:
+                refused.append(str(error))
+
+        other = threading.Thread(target=release)
+        other.start()
+        other.join()
+        return True
+
+    frame = make_frame(acquire_fence=fence)
+    monkeypatch.setattr(fence, 'wait', wait)
+    monkeypatch.setattr(fence, 'check', lambda: None)
+    with frame.map() as planes:
+        assert planes[0].shape == (48, 64)
+    assert len(refused) == 1 and not frame.released
+    frame.release()
+    fence.close()
+
+
+def test_a_thread_that_maps_never_sees_a_slot_that_was_released(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    """Mapping and releasing race: either the block is refused or the slot stays until its end."""
+    pool, wrong = make_pool(4, 4, slots=1), []
+    for sequence in range(300):
+        frame, start = make_frame(pool, sequence=sequence), threading.Barrier(2)
+        generation = frame.data.generation
+
+        def look(
+            frame: Frame = frame, start: threading.Barrier = start, generation: int = generation
+        ) -> None:
+            start.wait()
+            try:
+                with frame.map():
+                    slot = pool.acquire()
+                    if slot is not None:
+                        wrong.append(generation)
+                        pool.discard(slot)
+            except FrameReleasedError:
+                pass
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        start.wait()
+        try:
+            frame.release()
+        except BufferError:
+            thread.join()
+            frame.release()
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize('before', ['nothing', 'close'])
+def test_a_revoked_lease_maps_nothing_even_before_its_slot_is_used_again(
+    make_pool: MakePool, make_frame: MakeFrame, before: str
+) -> None:
+    pool = make_pool(slots=1)
+    with make_frame(pool, sequence=6) as frame:
+        delivery = frame.deliver('viewer')
+    assert delivery is not None
+    if before == 'close':
+        pool.close()
+    assert pool.revoke('viewer') == 1
+    for write in (False, True):
+        with (
+            pytest.raises(StaleFrameError, match='frame 6: the lease of viewer was revoked'),
+            delivery.map(write=write),
+        ):
+            pytest.fail('mapped')
+    with pytest.raises(StaleFrameError):
+        delivery.release()
+
+
+def test_with_a_fence_a_frame_can_be_released_while_the_job_still_maps_it(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    """How a pipeline gives up on a job that takes too long: the fence keeps the slot for it."""
+    pool, fence = make_pool(slots=1), EventFence()
+    frame = make_frame(pool, fill=lambda luma, chroma: luma.fill(8))
+    with frame.map() as planes:
+        frame.release(fence)
+        assert pool.acquire() is None
+        assert (planes[0] == 8).all()
+    fence.signal()
+    assert pool.acquire() is not None
+
+
+def test_planes_end_with_the_block(make_frame: MakeFrame) -> None:
+    frame = make_frame()
+    with frame.map() as planes:
+        assert len(planes) == 2 and len(planes[:1]) == 1
+    with pytest.raises(FrameReleasedError, match="use the planes inside 'with frame"):
+        planes[0]
+    frame.release()
+
+
+# What a frame says of itself, and its pixels without a block.
+
+
+def holders_of(pool: BufferPool) -> dict[str, int]:
+    pool.collect()
+    return dict(pool.statistics().holders)
+
+
+@pytest.mark.parametrize(
+    ('name', 'encoding'), [('NV21', 'nv21'), ('YUYV', 'yuyv'), ('RG24', 'bgr8'), ('R8  ', 'mono8')]
+)
+def test_encodings_have_the_names_of_sensor_msgs(
+    make_pool: MakePool, make_frame: MakeFrame, name: str, encoding: str
+) -> None:
+    assert make_frame(make_pool(fourcc=fourcc_code(name))).encoding == encoding
+
+
+def test_without_ros_a_frame_has_no_messages_and_says_what_to_use(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Frame, '_messages', None)
+    for ask in (lambda frame: frame.stamp, Frame.header_msg):
+        with (
+            make_frame() as frame,
+            pytest.raises(ConfigError, match=r'use frame\.header\.stamp_ns'),
+        ):
+            ask(frame)
+
+
+def test_planes_are_the_buffer_itself_and_stay_for_the_frame_s_time(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool)
+    planes = frame.planes()
+    memory = np.frombuffer(frame.data.buffers[0].mapping(), np.uint8)
+    memory[0], memory[64 * 48 + 1] = 77, 99
+    assert [plane.shape for plane in planes] == [(48, 64), (24, 32, 2)]
+    assert planes[0][0, 0] == 77 and frame.y[0, 0] == 77 and frame.uv[0, 0, 1] == 99
+    assert not any(plane.flags.writeable for plane in (*planes, frame.y, frame.uv))
+    assert np.shares_memory(frame.y, planes[0]) and np.shares_memory(planes[0], memory)
+    del planes, memory
+    frame.release()
+    assert holders_of(pool) == {}
+    for ask in (
+        Frame.planes,
+        lambda f: f.y,
+        lambda f: f.uv,
+        Frame.bgr,
+        Frame.copy,
+        lambda f: f.fds,
+        Frame.keep,
+    ):
+        with pytest.raises(
+            FrameReleasedError, match=r'frame 0 was released: call frame\.keep\(\)'
+        ):
+            ask(frame)
+
+
+def test_an_array_that_is_kept_keeps_the_release_away_and_never_sees_a_later_frame(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool, fill=lambda luma, chroma: luma.fill(50))
+    kept = frame.y[1:3]
+    with pytest.raises(BufferError, match='a NumPy view of its pixels is still alive'):
+        frame.release()
+    assert not frame.released and frame.y[0, 0] == 50, "the frame is still its owner's"
+    frame.release_when_unseen()
+    assert frame.released and pool.acquire() is None and (kept == 50).all()
+    del kept
+    pool.collect()
+    slot = pool.acquire()
+    assert slot is not None and pool.statistics().abandoned == 0
+    pool.discard(slot)
+
+
+def test_a_frame_whose_planes_were_looked_at_ends_without_the_collector_of_cycles(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    pool = make_pool(slots=1)
+    gc.disable()
+    try:
+        frame = make_frame(pool)
+        assert frame.y.shape == (48, 64) and len(frame.planes()) == 2
+        del frame
+        assert holders_of(pool) == {}
+    finally:
+        gc.enable()
+
+
+# What is older can't say in a capsule that memory is read-only, and refuses.
+with_dlpack = pytest.mark.skipif(
+    not hasattr(np, 'from_dlpack') or np.lib.NumpyVersion(np.__version__) < '2.1.0',
+    reason="NumPy below 2.1 can't say that memory is read-only",
+)
+
+
+@with_dlpack
+@pytest.mark.parametrize('kept', ['an array', 'a capsule'])
+def test_by_dlpack_the_image_is_seen_where_it_lies_and_keeps_its_slot_alone(
+    make_pool: MakePool, make_frame: MakeFrame, kept: str
+) -> None:
+    pool = make_pool(slots=2, layout={'stride_align': 256})
+    frame = make_frame(pool, fill=lambda luma, chroma: (luma.fill(50), chroma.fill(60)))
+    whole, luma = np.from_dlpack(frame), np.from_dlpack(frame.y)
+    assert whole.shape == (72, 64) and whole.strides == (256, 1) and luma.shape == (48, 64)
+    assert (whole[:48] == 50).all() and (whole[48:] == 60).all()
+    assert np.shares_memory(whole, frame.y) and np.shares_memory(whole, frame.uv)
+    assert np.shares_memory(luma, frame.y) and frame.__dlpack_device__() == (1, 0)
+    assert not whole.flags.writeable and not luma.flags.writeable
+    with pytest.raises(BufferError, match='readonly'):
+        frame.__dlpack__()
+    held: Any = whole if kept == 'an array' else frame.__dlpack__(max_version=(1, 0))
+    del whole, luma
+    frame.release_when_unseen()  # as a link does when its callback has returned
+    other = make_frame(pool)
+    assert pool.acquire() is None, 'the slot of what is kept, and that of the other frame'
+    other.release()
+    if kept == 'an array':
+        assert (held[:48] == 50).all()
+    del held
+    assert holders_of(pool) == {}
+    with pytest.raises(FrameReleasedError):
+        np.from_dlpack(frame)
+
+
+@with_dlpack
+@pytest.mark.parametrize(
+    ('name', 'layout'), [('YU12', {}), ('NV12', {'buffer_per_plane': True}), ('RG24', {})]
+)
+def test_by_dlpack_planes_that_are_no_one_array_are_taken_one_by_one(
+    make_pool: MakePool, make_frame: MakeFrame, name: str, layout: dict[str, Any]
+) -> None:
+    frame = make_frame(make_pool(fourcc=fourcc_code(name), layout=layout))
+    if len(frame.planes()) == 1:
+        assert np.from_dlpack(frame).shape == frame.planes()[0].shape == (48, 64, 3)
+        return
+    with pytest.raises(BufferError, match=r'form one array; use them one by one, .*frame\.y'):
+        np.from_dlpack(frame)
+    for plane in frame.planes():
+        assert np.shares_memory(np.from_dlpack(plane), plane)
+
+
+def test_the_cpu_s_access_begins_once_and_ends_with_the_release(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    frame = make_frame()
+    (buffer,) = frame.data.buffers
+    monkeypatch.setattr('zc_perception.mapping._DMABUF', buffer.kind)
+    monkeypatch.setattr(
+        buffer, 'begin_cpu_access', lambda access: calls.append(f'begin {CpuAccess(access).name}')
+    )
+    monkeypatch.setattr(
+        buffer, 'end_cpu_access', lambda access: calls.append(f'end {CpuAccess(access).name}')
+    )
+    assert frame.y.shape == frame.planes()[0].shape and frame.uv.shape == (24, 32, 2)
+    assert calls == ['begin READ']
+    with frame.map():
+        assert calls == ['begin READ', 'begin READ'], 'a block has its own'
+    assert calls[2:] == ['end READ']
+    fence = EventFence()
+    fence.signal()
+    frame.release(fence)
+    assert calls[3:] == ['end READ']
+
+
+def test_threads_that_look_and_release_at_once_leave_nothing(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    pool = make_pool(slots=1)
+    for sequence in range(200):
+        frame, start = make_frame(pool, sequence=sequence), threading.Barrier(3)
+
+        def look(frame: Frame = frame, start: threading.Barrier = start) -> None:
+            start.wait()
+            with contextlib.suppress(FrameReleasedError):
+                assert frame.y.shape == (48, 64)
+
+        threads = [threading.Thread(target=look) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        try:
+            frame.release()
+        except BufferError:
+            for thread in threads:
+                thread.join()
+            frame.release()
+        for thread in threads:
+            thread.join()
+        assert holders_of(pool) == {}
+
+
+@pytest.mark.parametrize('name', ['NV12', 'NV21', 'NV16', 'P010'])
+def test_uv_has_u_first_whatever_the_format_has(
+    make_pool: MakePool, make_frame: MakeFrame, name: str
+) -> None:
+    frame = make_frame(make_pool(fourcc=fourcc_code(name)))
+    with frame.map(write=True) as planes:
+        planes[1][..., 0], planes[1][..., 1] = (20, 10) if name == 'NV21' else (10, 20)
+    assert (frame.uv[..., 0] == 10).all() and (frame.uv[..., 1] == 20).all()
+    assert np.shares_memory(frame.uv, frame.planes()[1])
+
+
+@pytest.mark.parametrize(
+    ('name', 'y', 'uv'),
+    [('YU12', True, False), ('R8  ', True, False), ('YUYV', False, False), ('BG24', False, False)],
+)
+def test_a_plane_that_a_format_lacks_is_told_with_what_to_use(
+    make_pool: MakePool, make_frame: MakeFrame, name: str, y: bool, uv: bool
+) -> None:
+    frame = make_frame(make_pool(fourcc=fourcc_code(name)))
+    for what, there in (('y', y), ('uv', uv)):
+        if there:
+            assert getattr(frame, what).shape == (48, 64)
+        else:
+            with pytest.raises(
+                FormatError,
+                match=rf'^{name.strip()} has no plane of .*: frame\.planes\(\).*frame\.bgr\(\)',
+            ):
+                getattr(frame, what)
+
+
+def test_bgr_is_opencv_s_picture_and_is_booked(make_frame: MakeFrame) -> None:
+    chance = np.random.default_rng(3)
+
+    def fill(luma: Any, chroma: Any) -> None:
+        luma[:] = chance.integers(16, 235, luma.shape)
+        chroma[:] = chance.integers(16, 240, chroma.shape)
+
+    frame, before = make_frame(fill=fill), FRAME_COPIES.count('bgr')
+    wanted = cv2.cvtColorTwoPlane(frame.y.copy(), frame.uv.copy(), cv2.COLOR_YUV2BGR_NV12)
+    first = frame.bgr()
+    assert np.array_equal(first, wanted)
+    out = np.zeros((48, 64, 3), np.uint8)
+    assert frame.bgr(out) is out and np.array_equal(out, wanted) and frame.bgr() is not first
+    assert FRAME_COPIES.count('bgr') == before + 3
+    with pytest.raises(LayoutError, match=r'this conversion writes uint8 \(48, 64, 3\)'):
+        frame.bgr(np.zeros((64, 48, 3), np.uint8))
+    frame.release()
+    assert np.array_equal(first, wanted), "it is the caller's"
+
+
+def test_a_copy_is_the_caller_s_and_is_booked(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1, layout={'stride_align': 256})
+    frame, before = (
+        make_frame(pool, fill=lambda luma, chroma: luma.fill(50)),
+        FRAME_COPIES.entries().get('copy'),
+    )
+    luma, chroma = frame.copy()
+    frame.release()
+    assert holders_of(pool) == {}
+    with make_frame(pool, fill=lambda luma, chroma: luma.fill(90)):
+        assert (
+            (luma == 50).all()
+            and chroma.shape == (24, 32, 2)
+            and luma.flags.writeable
+            and luma.flags.c_contiguous
+        )
+    entry = FRAME_COPIES.entries()['copy']
+    assert entry.bytes - (before.bytes if before else 0) == 64 * 48 * 3 // 2
+
+
+@pytest.mark.parametrize('ask', [np.asarray, np.array, lambda frame: np.mean(frame), copy.copy])
+def test_what_takes_a_frame_for_an_array_is_told_the_right_call(
+    make_frame: MakeFrame, ask: Callable[[Frame], object]
+) -> None:
+    frame = make_frame(sequence=4)
+    with pytest.raises(TypeError, match=r'frame 4 .*frame\.copy\(\)'):
+        ask(frame)
+    frame.release()
+
+
+@pytest.mark.parametrize('buffer_per_plane', [False, True])
+def test_fds_are_those_of_each_plane_s_buffer(
+    make_pool: MakePool, make_frame: MakeFrame, buffer_per_plane: bool
+) -> None:
+    frame = make_frame(
+        make_pool(layout={'buffer_per_plane': buffer_per_plane}),
+        fill=lambda luma, chroma: chroma.fill(5),
+    )
+    assert len(frame.fds) == 2 and len(set(frame.fds)) == 1 + buffer_per_plane
+    plane = frame.data.planes[1]
+    assert os.pread(frame.fds[1], 64, plane.offset) == bytes([5]) * 64
+    frame.release()

@@ -215,37 +215,3 @@ def test_a_frame_that_was_born_in_place_may_be_slower() -> None:
     key = link('iceoryx2_in_place')
     rows[key] = replace(rows[key], added_us={'link/shared_memory': 3.0})
     assert failing(rows, PEER_BARS) == []
-
-
-def test_a_link_on_which_nothing_arrived_is_not_measured() -> None:
-    rows = links_just_met()
-    for key, nothing in (
-        (link('shared_memory', UHD_8K), {'median_us': None}),
-        (link('shared_memory', rate_hz=30.0), {'ratio_to': {}}),
-    ):
-        rows[key] = replace(rows[key], **nothing)  # type: ignore[arg-type]
-    assert len(failing(rows, LINK_BARS)) == 2 and all(
-        'not measured' in failure for failure in failing(rows, LINK_BARS)
-    )
-
-
-@pytest.mark.parametrize(
-    ('met', 'key', 'bars'),
-    [
-        (pipelines_just_met, pipeline(FULL_HD, 0.0), 2),
-        (links_just_met, link('rclpy_image_default', rate_hz=30.0), 1),
-    ],
-)
-def test_lost_frames_are_said_beside_the_figure(
-    met: Callable[[], Table], key: Key, bars: int
-) -> None:
-    rows = met()
-    rows[key] = replace(rows[key], lost_per_cent=12.5)
-    said = [
-        str(verdict)
-        for verdict in check_bars(list(rows.values()), BARS[met])
-        if 'lost 12.5' in str(verdict)
-    ]
-    assert len(said) == bars and all(
-        f'{key[1]} lost 12.5 % of its frames' in text for text in said
-    )

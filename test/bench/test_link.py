@@ -18,32 +18,37 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+import importlib.util
 from itertools import pairwise
+import json
+import math
+import os
 from pathlib import Path
-import socket
+import signal
+import subprocess
+import sys
+import tempfile
 from typing import Any, cast
 from xml.etree import ElementTree
 
 from bench.environment import plain_environment, tuned_environment
 from bench.link import (
-    FloorCase,
     FLOORS,
-    link_rows,
     LinkCase,
     LinkPlan,
     LINKS,
     PLAIN,
-    READ,
-    READERS,
     series_of,
     TornFrameError,
-    WORKER,
 )  # fmt: skip
 from bench.link_roles import Arrivals, paced
-from bench.peers.processes import PEERS
-from bench.rows import Condition, Series
-from bench.worker import BenchError, NoAnswerError, Worker
+from bench.peers import processes as peers
+from bench.peers.processes import PeerCase, PeerProcesses, VARIANTS
+from bench.rows import Condition
+from bench.worker import BenchError, Worker
 import pytest
+from waiting import until
 
 PROFILE = Path(__file__).resolve().parents[2] / 'config/fastdds_images.xml'
 VGA, HD, UHD_8K = (640, 480), (1920, 1080), (7680, 4320)
@@ -178,45 +183,6 @@ def test_a_conversion_is_an_error(ends: tuple[Ends, ...]) -> None:
         link_case(*ends).measure('v', Condition(*VGA, 0.0), 10)
 
 
-class Floor:
-    """A floor's process, played: so many of its series get no answer."""
-
-    def __init__(self, silent: int) -> None:
-        self.silent = silent
-        self.cpus = {1}
-        self.closed = False
-
-    def ask(self, timeout_s: float, **command: Any) -> dict[str, Any]:
-        if self.silent:
-            self.silent -= 1
-            raise NoAnswerError('no answer')
-        return {'latencies_ns': [2000] * command['frames'], 'cpu_us': 30.0}
-
-    def set_cpus(self, cpus: set[int]) -> None:
-        self.cpus = cpus
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_a_floor_that_does_not_answer_is_started_again_on_its_cpus() -> None:
-    started = [Floor(1), Floor(0)]
-    coming, said = iter(started), list[str]()
-    case = FloorCase(lambda: cast(Worker, next(coming)), said.append)
-    started[0].cpus = {0}
-    assert case.measure('guard', Condition(*VGA, 0.0), 20).median_us == 2.0
-    assert started[0].closed and case.workers == (started[1],) and started[1].cpus == {0}
-    assert said == ['floor guard: no answer; its process is started again']
-
-
-def test_a_floor_that_does_not_answer_twice_ends_the_run() -> None:
-    coming = iter([Floor(1), Floor(1)])
-    with pytest.raises(NoAnswerError):
-        FloorCase(lambda: cast(Worker, next(coming)), lambda line: None).measure(
-            'guard', Condition(*VGA, 0.0), 20
-        )
-
-
 def plan(**changes: Any) -> LinkPlan:
     return LinkPlan(
         **{
@@ -237,77 +203,6 @@ def test_each_repetition_has_every_case_once_beside_its_floors() -> None:
     conditions = [condition for *_, condition in steps]
     assert sum(before != after for before, after in pairwise(conditions)) == 5, (
         'cases of one condition are neighbours'
-    )
-
-
-def test_orders_differ_and_can_be_repeated() -> None:
-    orders = [plan().steps(repetition) for repetition in range(7)]
-    assert len({tuple(order) for order in orders}) == 7
-    assert (
-        len({order[0][2] for order in orders}) > 1 and len({order[0][1] for order in orders}) > 1
-    )
-    assert orders == [plan().steps(repetition) for repetition in range(7)]
-
-
-def test_who_reads_every_pixel_does_so_beside_the_others_unthrottled_and_at_some_sizes() -> None:
-    steps = plan(read_sizes=[HD]).steps(0)
-    assert [step for step in steps if step[0] == READ and step[2] != Condition(*HD, 0.0)] == []
-    readers = {variant for case, variant, _ in steps if case == READ}
-    assert readers == {'in_process_mailbox', 'shared_memory', 'rclpy_image_tuned'} == set(READERS)
-    beside = plan(read_sizes=[HD], variants=[*LINKS, *PLAIN, *PEERS.names], peers=PEERS).steps(0)
-    peers = {variant for case, variant, _ in beside if case == READ} - readers
-    assert peers == {'iceoryx2_in_place', 'iceoryx2_copy', 'zenoh_shared_memory'}
-
-
-def test_those_who_read_every_pixel_are_compared_to_each_other() -> None:
-    condition = Condition(*HD, 0.0)
-    medians = {
-        ('floor', 'fd_socket'): 2.0, ('link', 'shared_memory'): 20.0, ('link', 'zenoh'): 1000.0,
-        (READ, 'shared_memory'): 200.0, (READ, 'zenoh_shared_memory'): 1200.0,
-    }  # fmt: skip
-    rows = link_rows(
-        {(*key, condition): [Series([median], 1.0)] for key, median in medians.items()}
-    )
-    assert sorted((row.case, row.variant) for row in rows) == sorted(medians), 'each once'
-    ratios = {(row.case, row.variant): row.ratio_to for row in rows}
-    assert ratios[READ, 'zenoh_shared_memory'] == {
-        'floor/fd_socket': 600.0,
-        f'{READ}/shared_memory': 6.0,
-    }
-    assert ratios['link', 'zenoh'] == {'floor/fd_socket': 500.0, 'link/shared_memory': 50.0}
-
-
-def test_only_what_never_runs_at_the_same_time_is_kept_on_one_cpu_and_only_without_a_rate() -> (
-    None
-):
-    measured = plan(peers=PEERS)
-    one = {
-        name
-        for name in (*FLOORS, *LINKS, *PLAIN, *PEERS.names)
-        if measured.on_one_cpu(name, Condition(*HD, 0.0))
-    }
-    assert one == {*FLOORS, *LINKS, 'iceoryx2_copy', 'iceoryx2_in_place'}
-    assert not any(measured.on_one_cpu(name, Condition(*HD, 30.0)) for name in one)
-
-
-@pytest.mark.parametrize(
-    ('variant', 'size', 'rate_hz', 'most', 'frames'),
-    [
-        ('shared_memory', UHD_8K, 0.0, 300, 300),
-        ('rclpy_image_default', VGA, 0.0, 300, 217),
-        ('cyclonedds', UHD_8K, 0.0, 300, 8),
-        ('iceoryx2_in_place', UHD_8K, 0.0, 300, 300),
-        ('rclpy_image_tuned', UHD_8K, 0.0, 5, 5),
-        ('rclpy_image_tuned', UHD_8K, 30.0, 300, 45),
-        ('shared_memory', VGA, 1.0, 300, 20),
-    ],
-)
-def test_fewer_large_messages_go_into_a_series(
-    variant: str, size: tuple[int, int], rate_hz: float, most: int, frames: int
-) -> None:
-    assert (
-        plan(peers=PEERS, frames_unthrottled=most).frames(variant, Condition(*size, rate_hz))
-        == frames
     )
 
 
@@ -350,22 +245,262 @@ def test_tuned_is_the_shipped_profile_with_32_mib_and_an_allocator_that_keeps_it
     )
 
 
-def test_a_producer_of_messages_that_nobody_answers_gives_up(
-    free_domain: int, capfd: pytest.CaptureFixture[str]
-) -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        arguments = ['images_out', '/zc_bench/nobody', str(theirs.fileno())]
-        worker = Worker(WORKER, arguments, plain_environment(), [theirs.fileno()])
-    try:
-        ours.close()
-        assert worker.ask(op='matched') == {
-            'matched': False,
-            'reason': 'the publisher sees no subscriber',
+# Peers of the link benchmark: absent, as they should be, stalling, dying.
+
+
+DOUBLES = Path(__file__).with_name('peer_doubles')
+SHARED = Path('/dev/shm')
+VGA_AT_ONCE, HD_AT_ONCE = Condition(640, 480, 0.0), Condition(1920, 1080, 0.0)
+
+Open = Callable[..., PeerCase]
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """
+    Yield where the run's folders are; short enough for sockets.
+
+    Fails a test that leaves something there or in shared memory.
+    """
+    with tempfile.TemporaryDirectory(prefix='zt') as name:
+        monkeypatch.setattr(tempfile, 'tempdir', name)
+        yield Path(name)
+        assert not list(Path(name).glob('z*'))
+    assert not [
+        segment
+        for segment in SHARED.iterdir()
+        if segment.name.startswith('zcb') or segment.suffix.startswith('.zenoh_double')
+    ]
+
+
+@pytest.fixture
+def open_double(
+    place: Path, said: list[str], no_fd_leak: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Open]:
+    """Open zenoh's double, which has the trouble that is named."""
+    cases: list[PeerCase] = []
+
+    def start(trouble: str = '', variant: str = 'zenoh') -> PeerCase:
+        environment = {
+            **plain_environment(),
+            'PYTHONPATH': str(DOUBLES),
+            'ZC_ZENOH_DOUBLE': trouble,
         }
-        worker.ask(op='prepare', width=64, height=48)
-        sent = worker.ask(op='run', first=5, frames=100, rate_hz=0.0)['sent']
-        assert [number for number, _ in sent] == [5, 6, 7]
+        cases.append(PeerCase(variant, environment, said.append))
+        cases[-1].open()
+        return cases[-1]
+
+    monkeypatch.setattr(peers, '_PATIENCE_S', 20.0)
+    yield start
+    for case in cases:
+        case.close()
+        case.close()
+
+
+@pytest.mark.parametrize('variant', ['zenoh', 'zenoh_shared_memory'])
+@pytest.mark.parametrize('read', [False, True])
+def test_every_frame_is_measured(
+    open_double: Open, said: list[str], variant: str, read: bool
+) -> None:
+    case = open_double(variant=variant)
+    for condition in (VGA_AT_ONCE, Condition(64, 48, 200.0)):
+        series = case.measure(variant, condition, 10, read=read)
+        assert len(series.latencies_us) == 10 and series.lost == 0
+        assert series.median_us > 0 and series.cpu_us_per_frame > 0
+    assert case.stalled == '' and said == []
+
+
+@pytest.mark.parametrize(
+    ('trouble', 'reason'),
+    [
+        ('missing', 'eclipse-zenoh is not installed: pip install eclipse-zenoh'),
+        ('broken', 'can not be used: libzenoh.so: wrong ELF class'),
+    ],
+)
+def test_who_cannot_be_used_is_absent_and_says_why(
+    place: Path,
+    said: list[str],
+    no_fd_leak: None,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: str,
+    reason: str,
+) -> None:
+    monkeypatch.setenv('PYTHONPATH', str(DOUBLES))
+    monkeypatch.setenv('ZC_ZENOH_DOUBLE', trouble)
+    found = PeerProcesses(said.append)
+    try:
+        assert found.open(['zenoh']) == {} and found.stalled == {}
+        assert reason in found.absent['zenoh']
+        assert said == [f'absent: zenoh: {found.absent["zenoh"]}'] and '\n' not in said[0]
     finally:
-        worker.close()
-    assert 'Traceback' not in capfd.readouterr().err
+        found.close()
+
+
+def test_a_torn_frame_is_no_loss_but_an_error(open_double: Open) -> None:
+    case = open_double('torn')
+    with pytest.raises(TornFrameError, match='peer_in'):
+        case.measure('zenoh', VGA_AT_ONCE, 5)
+
+
+def test_who_dies_loses_its_series_and_is_given_up_after_three(
+    open_double: Open, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = open_double('dies')
+    started = []
+    opening = case.open
+    monkeypatch.setattr(case, 'open', lambda: (started.append(1), opening()))
+    for _ in range(5):
+        series = case.measure('zenoh', VGA_AT_ONCE, 30)
+        assert (
+            list(series.latencies_us) == []
+            and series.lost == 30
+            and math.isnan(series.cpu_us_per_frame)
+        )
+    assert len(started) == 2, 'started again after the first two failures, and not after the third'
+    assert len(said) == 3 and all(
+        'has ended with exit code 7' in line and '640x480 at 0 Hz' in line for line in said
+    )
+    assert 'not tried again' in said[2] and 'not tried again' not in said[1]
+    assert case.stalled.startswith('5 of 5 series: ') and 'exit code 7' in case.stalled
+
+
+def test_who_is_killed_loses_one_series_and_what_it_left_is_removed(
+    open_double: Open, said: list[str]
+) -> None:
+    before = set(SHARED.iterdir())
+    case = open_double(variant='zenoh_shared_memory')
+    assert case.measure('zenoh_shared_memory', VGA_AT_ONCE, 5).lost == 0
+    segments = set(SHARED.glob('*.zenoh_double'))
+    assert len(segments - before) == 2
+    for worker in case.workers:
+        os.kill(worker.pid, signal.SIGKILL)
+    assert case.measure('zenoh_shared_memory', VGA_AT_ONCE, 5).lost == 5
+    assert not segments & set(SHARED.iterdir()), 'nobody else would have removed them'
+    assert case.measure('zenoh_shared_memory', VGA_AT_ONCE, 5).lost == 0
+    assert (
+        len(said) == 1
+        and 'killed by SIGKILL' in said[0]
+        and case.stalled.startswith('1 of 3 series')
+    )
+
+
+def test_when_the_benchmark_is_killed_its_peers_end_and_remove_their_folder(
+    free_domain: int, place: Path
+) -> None:
+    environment = {
+        **os.environ,
+        'PYTHONPATH': str(DOUBLES),
+        'TMPDIR': str(place),
+        'ZC_ZENOH_DOUBLE': '',
+        'ZC_RUNTIME_DIR': str(place),
+    }
+    arguments = [
+        'link',
+        '--variants',
+        'zenoh',
+        '--sizes',
+        'vga',
+        '--rates',
+        '0',
+        '--repetitions',
+        '1000',
+    ]
+    process = subprocess.Popen(
+        [sys.executable, '-m', 'bench', *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith('measuring'):
+                break
+        folders = list(place.glob('zcb*'))
+        assert len(folders) == 1 and (folders[0] / 'zenoh.sock').exists()
+    finally:
+        process.kill()
+        process.communicate()
+    until(lambda: not list(place.iterdir()), lambda: list(place.iterdir()))
+
+
+def test_a_run_with_peers_says_who_was_absent(
+    free_domain: int, tmp_path: Path, place: Path
+) -> None:
+    environment = {
+        **os.environ,
+        'PYTHONPATH': str(DOUBLES),
+        'TMPDIR': str(place),
+        'ZC_ZENOH_DOUBLE': 'missing',
+    }
+    arguments = [
+        'link',
+        '--variants',
+        'zenoh',
+        '--sizes',
+        'vga',
+        '--rates',
+        '0',
+        '--repetitions',
+        '1',
+        '--frames',
+        '20',
+        '--check',
+    ]
+    program = [sys.executable, '-m', 'bench', *arguments, '--json', str(tmp_path / 'x.json')]
+    done = subprocess.run(
+        program, capture_output=True, text=True, env=environment, timeout=120, check=False
+    )
+    document = json.loads((tmp_path / 'x.json').read_text(encoding='utf-8'))
+    assert list(document['environment']['absent']) == ['zenoh']
+    assert {row['case'] for row in document['rows']} == {'floor'}
+    assert (
+        done.returncode == 1 and 'not measured' in done.stdout and 'absent: zenoh: ' in done.stderr
+    )
+
+
+def installed(variant: str) -> bool:
+    return importlib.util.find_spec(VARIANTS[variant].module) is not None
+
+
+def needs_its_package(variant: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(
+        not installed(variant),
+        reason=f'the package {VARIANTS[variant].distribution} is not installed',
+    )
+
+
+@pytest.mark.parametrize(
+    'variant', [pytest.param(name, marks=needs_its_package(name)) for name in VARIANTS]
+)
+def test_the_real_ones(
+    free_domain: int, place: Path, said: list[str], no_fd_leak: None, variant: str
+) -> None:
+    before = set(SHARED.iterdir())
+    case = PeerCase(variant, plain_environment(), said.append)
+    try:
+        case.open()
+        for condition, read in (
+            (VGA_AT_ONCE, False),
+            (HD_AT_ONCE, True),
+            (Condition(640, 480, 100.0), False),
+        ):
+            series = case.measure(variant, condition, 12, read=read)
+            assert (
+                len(series.latencies_us) + series.lost == 12 and len(series.latencies_us) >= 6
+            ), said
+            assert series.cpu_us_per_frame > 0
+    finally:
+        case.close()
+    assert said == []
+    mine = {
+        segment
+        for segment in set(SHARED.iterdir()) - before
+        if not segment.name.startswith(('fast', 'sem.', 'lttng'))
+    }
+    assert not mine, 'all of its shared memory is gone'

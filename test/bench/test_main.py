@@ -17,7 +17,8 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 import os
 from pathlib import Path
 import shutil
@@ -32,9 +33,11 @@ from bench.link import FLOORS, LINKS, PLAIN
 from bench.program import COMMANDS
 from bench.rows import Condition, make_rows, Series
 from bench.subcommand import Measured, Verdict
+from bench.worker import Worker
 from bench_kit import instead_of_measuring, processes, Start, written
 import pytest
 from test_console_scripts import SCRIPT
+from verify.command_kit import ENDING
 from waiting import until
 
 LINK = ('bench', 'link', '--variants', *LINKS, *PLAIN)
@@ -157,18 +160,6 @@ def test_a_killed_process_is_named_and_the_others_end(
     wait_until_gone(runtime)
 
 
-def test_what_a_process_cannot_do_is_one_line(start: Start, runtime: Path) -> None:
-    runtime.chmod(0o755)
-    process = start(*FOREVER, '--variants', 'shared_memory')
-    _, complained = process.communicate(timeout=120)
-    assert process.returncode == 1 and processes(runtime) == {}
-    (line,) = complained.splitlines()
-    assert (
-        line.startswith("zc_bench: error: the benchmark's process 'frames_out': folder")
-        and 'open to others' in line
-    )
-
-
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
@@ -212,24 +203,6 @@ def test_arguments_that_make_no_sense_are_one_line_before_anything_is_measured(
     assert line.startswith('zc_bench: error: ') and message in line
 
 
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        ([], 'required'),
-        (['bake'], "invalid choice: 'bake'"),
-        (['link', '--sizes', '16k'], "invalid choice: '16k'"),
-        (['link', '--variants', 'magic'], "invalid choice: 'magic'"),
-        (['link', '--frames', 'many'], "invalid int value: 'many'"),
-    ],
-)
-def test_arguments_that_are_unknown(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert program.main(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith('zc_bench: error: ') and message in line and line.endswith('--help')
-
-
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Instead of measuring: one row, in which nothing arrived. The plans that were asked for."""
@@ -237,17 +210,6 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return instead_of_measuring(
         monkeypatch, link_command, 'measure_links', Measured(make_rows(series, []), {'rmw': 'x'})
     )
-
-
-def test_a_run_in_which_nothing_arrived_is_reported(
-    measured: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / 'x.json'
-    path.write_text('what was there before', encoding='utf-8')
-    assert program.main(['link', '--json', str(path)]) == 0
-    (row,) = json.loads(path.read_text(encoding='utf-8'))['rows']
-    assert row['median_us'] is None and row['lost_per_cent'] == 100.0
-    assert 'NaN' not in path.read_text(encoding='utf-8') and 'none' in capsys.readouterr().out
 
 
 def test_the_bars_decide_only_when_asked(
@@ -262,30 +224,6 @@ def test_the_bars_decide_only_when_asked(
     )
     assert program.main(['link', '--check']) == 0
     assert 'pass  a bar ≤ 2×: 1.50×' in capsys.readouterr().out
-
-
-def test_what_is_named_twice_is_measured_once(measured: list[Any]) -> None:
-    arguments = [
-        '--sizes',
-        'vga',
-        '1080p',
-        'vga',
-        '--rates',
-        '0',
-        '30',
-        '0',
-        '-0',
-        '--variants',
-        'shared_memory',
-        'shared_memory',
-    ]
-    assert program.main(['link', *arguments]) == 0
-    (plan,) = measured
-    assert (
-        plan.sizes == [(640, 480), (1920, 1080)]
-        and plan.rates_hz == [0.0, 30.0]
-        and plan.variants == ['shared_memory']
-    )
 
 
 @pytest.mark.parametrize(
@@ -321,3 +259,137 @@ def test_the_program_of_a_clone_runs_from_anywhere(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False, cwd=tree,
     )  # fmt: skip
     assert shown.returncode == 0 and shown.stdout.startswith('usage: zc_bench link '), shown.stderr
+
+
+# Where signals end a benchmark and its workers.
+
+
+# Sends a signal where a module is imported.
+ON_IMPORT = """
+import os, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), int(sys.argv[2]))
+sys.meta_path.insert(0, Finder())
+from bench.__main__ import main
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize('number', ENDING)
+@pytest.mark.parametrize(
+    'module', ['bench.program', pytest.param('numpy', marks=pytest.mark.long)]
+)
+def test_the_first_moments_end_without_a_traceback(module: str, number: signal.Signals) -> None:
+    command = [
+        sys.executable,
+        '-c',
+        ON_IMPORT,
+        module,
+        str(int(number)),
+        'decode',
+        '--repetitions',
+        '1',
+        '--frames',
+        '1',
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (
+        128 + number,
+        '',
+        f'zc_bench: ended by {number.name}\n',
+    )
+
+
+def reach(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Until the process is so far."""
+    until(lambda: reached() or process.poll() is not None, seconds=120.0)
+    assert process.poll() is None
+
+
+# A process of the benchmark: what it says, how it fails, and that it goes away.
+
+
+MakeWorker = Callable[..., Worker]
+
+
+@pytest.fixture
+def make_worker(tmp_path: Path) -> Iterator[MakeWorker]:
+    """Make workers of a program text."""
+    workers: list[Worker] = []
+
+    def make(text: str, *, orderly: bool = True) -> Worker:
+        name = f'fake_worker_{len(workers)}'
+        (tmp_path / f'{name}.py').write_text(text, encoding='utf-8')
+        workers.append(
+            Worker(
+                name,
+                ['role', 'topic'],
+                {**os.environ, 'PYTHONPATH': str(tmp_path)},
+                orderly=orderly,
+            )
+        )
+        return workers[-1]
+
+    yield make
+    for worker in workers:
+        worker.close()
+
+
+ECHO = """
+import json, sys
+for line in sys.stdin:
+    print('[INFO] a library talks')
+    print('17')
+    print(json.dumps({'echo': json.loads(line), 'arguments': sys.argv[1:]}), flush=True)
+"""
+
+
+def test_it_is_asked_and_answers_whatever_its_libraries_print(make_worker: MakeWorker) -> None:
+    worker = make_worker(ECHO)
+    assert worker.ask(op='x', n=1) == {'echo': {'op': 'x', 'n': 1}, 'arguments': ['role', 'topic']}
+    assert worker.ask(op='y')['echo'] == {'op': 'y'}
+
+
+@pytest.mark.parametrize('orderly', [True, False])
+def test_closing_ends_it(make_worker: MakeWorker, orderly: bool, no_fd_leak: None) -> None:
+    worker = make_worker(ECHO, orderly=orderly)
+    worker.ask(op='x')
+    worker.close()
+    worker.close()
+    # The end of its input and the signal come together: either may be first.
+    assert worker._process.returncode in ((0, -signal.SIGTERM) if orderly else (0,))
+
+
+def living(group: int) -> list[str]:
+    """Return the states of those processes of the group that are not dead."""
+    states = []
+    for stat in Path('/proc').glob('[0-9]*/stat'):
+        with suppress(OSError):
+            states.append(stat.read_text(encoding='utf-8').rpartition(')')[2].split())
+    return [state[0] for state in states if int(state[2]) == group and state[0] not in 'ZX']
+
+
+def test_one_that_does_not_end_is_killed_with_its_children(
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr('bench.worker._ORDERLY_END_S', 0.1)
+    stubborn = """
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+read, write = os.pipe()
+if os.fork() == 0:
+    signal.pause()
+print('{"write": %d}' % write, flush=True)
+signal.pause()
+"""
+    worker = make_worker(stubborn)
+    worker.receive()
+    group = worker._process.pid
+    assert os.getpgid(group) == group != os.getpgrp(), 'a Ctrl-C at the terminal does not reach it'
+    worker.close()
+    assert worker._process.returncode == -signal.SIGKILL
+    # Whoever is left of the group has been killed too: it is about to die, or waits for init to
+    # notice.
+    until(lambda: not living(group), lambda: living(group))

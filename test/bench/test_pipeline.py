@@ -22,19 +22,13 @@ Its parts do what they stand for, wrong runs are no result, and a short run over
 from __future__ import annotations
 
 from pathlib import Path
-import queue
-import threading
 import time
 from typing import Any
 
-from bench import __main__ as program
-from bench import pipeline
-from bench.pipeline import PipelinePlan, series_of, SETUPS
-from bench.rows import Row
+from bench.pipeline import series_of, SETUPS
 from bench.stand_ins import DelayedAccelerator, fixed_result, OBJECTS, PrefilledCamera, TimerFence
-from bench.subcommand import Measured
 from bench.worker import BenchError
-from bench_kit import instead_of_measuring, run_bench
+from bench_kit import run_bench
 import numpy as np
 import pytest
 
@@ -112,27 +106,6 @@ def test_prefilled_frames_are_filled_before_and_cost_no_pass_over_pixels() -> No
             frame.release()
         source.running.clear()
         assert source.capture() is None and source.statistics().dropped == 1
-    finally:
-        source.close()
-
-
-def test_unthrottled_each_frame_waits_for_the_word() -> None:
-    source = camera(CopyLedger(), unthrottled=True)
-    came: queue.SimpleQueue[Frame] = queue.SimpleQueue()
-    try:
-        # A word of the run before doesn't count; the first frame needs none.
-        source.go_on()
-        next_frame(source).release()
-        thread = threading.Thread(target=lambda: came.put(next_frame(source)), name='capture')
-        source.go_on()
-        thread.start()
-        frame = came.get(timeout=60.0)
-        thread.join()
-        assert frame.data.sequence == 1
-        frame.release()
-        # One that got lost is not waited for longer than a camera that is silent.
-        with next_frame(source) as frame:
-            assert frame.data.sequence == 2
     finally:
         source.close()
 
@@ -225,27 +198,3 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
         assert ('cpu_p50_us' in row['figures']) == (row['variant'] == '1_camera')
         # Each slot once, in the run that came before: a frame costs no import.
         assert row['figures']['imports'] == 8 * int(row['variant'].split('_')[0])
-
-
-def test_a_process_that_can_t_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, 'WORKER', 'bench.no_such_module')
-    with pytest.raises(BenchError, match="process 'cameras' has ended"):
-        pipeline.measure_pipelines(PipelinePlan(1, 0.1), lambda line: None)
-
-
-@pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> list[PipelinePlan]:
-    row = Row('pipeline', '1_camera', 1920, 1080, 30.0, 1.0, 1.0, 1.0, 1)
-    return instead_of_measuring(monkeypatch, pipeline, 'measure_pipelines', Measured([row]))
-
-
-def test_options_become_the_plan(
-    planned: list[PipelinePlan], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (
-        program.main(['pipeline', '--repetitions', '3', '--seconds', '0.5', '--delay-ms', '4'])
-        == 0
-    )
-    assert planned == [PipelinePlan(3, 0.5, 4.0)]
-    assert program.main(['pipeline', '--check']) == 1
-    assert capsys.readouterr().out.count('not measured') == 6

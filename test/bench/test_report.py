@@ -29,9 +29,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 from bench import report as program
 from bench import results as bench_results
+from bench.link import LINKS, PLAIN, READERS
+from bench.peers.processes import PEERS
 from bench.program import _parser, COMMANDS
 from bench.results import ARGUMENTS, arguments_of, load, report
 from bench.subcommand import Bar
@@ -166,16 +169,6 @@ def test_other_benchmarks_have_all_of_their_rows_and_what_else_was_measured() ->
     )
 
 
-def test_cameras_are_counted_and_a_ratio_to_another_case_says_which() -> None:
-    rows = [
-        row('scale', f'{cameras}_cameras', ratio_to={'scale/1_camera': 2.0, 'other/1_camera': 3.0})
-        for cameras in (1, 16, 8)
-    ]
-    page = report([bench('scale', rows)], {})
-    assert page.index('`1_cameras`') < page.index('`8_cameras`') < page.index('`16_cameras`')
-    assert '| 2 × 1_camera, 3 × other/1_camera |' in page
-
-
 @pytest.mark.parametrize(
     ('content', 'problem'),
     [
@@ -193,27 +186,6 @@ def test_a_file_that_is_no_result_is_a_problem_and_no_crash(
     if content is not None:
         path.write_text(content, encoding='utf-8')
     assert problem in load(command('x'), path).problem
-
-
-def test_a_folder_in_a_file_s_place_is_a_problem_and_the_others_are_reported(
-    stand_in: Callable[[str], None], tmp_path: Path
-) -> None:
-    write(tmp_path / 'result', [row('tensor', 'ours')])
-    folder = tmp_path / 'out'
-    for name in ('decode.json', 'scale.log', 'link_latency.png'):
-        (folder / name).mkdir(parents=True)
-    assert (
-        load(command('decode'), folder / 'decode.json').problem
-        == 'decode.json is not a result: Is a directory'
-    )
-    stand_in(f'open(path, "w").write(open({str(tmp_path / "result")!r}).read())')
-    assert program.main([str(folder)]) == 1
-    page = (folder / 'report.md').read_text(encoding='utf-8')
-    assert page.count('| tensor | `ours` |') == len(COMMANDS) - 3, (
-        'the link has a table of its own'
-    )
-    for name in ('decode.json', 'scale.log', 'link_latency.png'):
-        assert f"'{folder}/{name}' can't be written: Is a directory" in page
 
 
 def test_what_was_written_is_what_is_read(tmp_path: Path) -> None:
@@ -298,18 +270,6 @@ def test_what_is_there_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert 'FAIL' in capsys.readouterr().out
 
 
-def test_only_some_are_measured_again(stand_in: Callable[[str], None], tmp_path: Path) -> None:
-    write(tmp_path / 'decode.json', [row('tensor', 'of_last_week')])
-    write(tmp_path / 'result', [row('pipeline', 'of_today')])
-    stand_in(f'open(path, "w").write(open({str(tmp_path / "result")!r}).read())')
-    assert program.main([str(tmp_path), '--only', 'pipeline']) == 0
-    page = (tmp_path / 'report.md').read_text(encoding='utf-8')
-    assert 'of_last_week' in page and page.count('`of_today`') == 1
-    with pytest.raises(SystemExit) as ended:
-        program.main([str(tmp_path), '--only', 'bake'])
-    assert ended.value.code == 2
-
-
 def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path) -> None:
     stand_in(
         'open("started", "w").close()\nsignal.signal(signal.SIGTERM, lambda *_: (open("ended", '
@@ -329,21 +289,59 @@ def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path
     assert (tmp_path / 'ended').exists() and not (tmp_path / 'out' / 'report.md').exists()
 
 
-@pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        (['/proc/none'], "folder '/proc/none' can't be made"),
-        (['/proc/self', '--no-run'], "report '/proc/self/report.md' can't be written"),
-    ],
-)
-def test_a_folder_that_cannot_be_written_is_one_line(
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert program.main(arguments) == 2
-    (line,) = (
-        line for line in capsys.readouterr().err.splitlines() if line.startswith('bench.report')
+# Pictures of results.
+
+
+SIZES = [(640, 480), (1920, 1080), (3840, 2160)]
+
+
+def link() -> Any:
+    rows = [
+        row('link', variant, size, rate, median_us=10.0 * (index + 1))
+        for index, variant in enumerate((*LINKS, *PLAIN, *PEERS.names))
+        for size in SIZES
+        for rate in (0.0, 30.0)
+    ]
+    rows += [row('link_read', variant, median_us=500.0) for variant in (*READERS, *PEERS.readers)]
+    rows += [row('floor', 'fd_socket', size) for size in SIZES]
+    # Nothing arrived.
+    rows.append(
+        row(
+            'link',
+            'zenoh',
+            (7680, 4320),
+            median_us=None,
+            p99_us=None,
+            cpu_us_per_frame=None,
+            lost_per_cent=100.0,
+        )
     )
-    assert line.startswith('bench.report: error: ') and message in line
+    return bench('link', rows)
+
+
+def scale(*lost: float) -> Any:
+    return bench(
+        'scale',
+        [
+            row(
+                'scale',
+                f'{cameras}_cameras',
+                rate_hz=30.0,
+                lost_per_cent=one,
+                figures={'process_percent': 5.0 * cameras},
+            )
+            for cameras, one in zip((1, 8, 16), lost, strict=True)
+        ],
+    )
+
+
+def test_without_matplotlib_the_report_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, 'matplotlib', None)
+    monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
+    write(tmp_path / 'link.json', list(link().rows))
+    assert program.main([str(tmp_path), '--no-run']) == 0
+    how = 'Matplotlib is not installed: pip install matplotlib'
+    assert f'No pictures: {how}' in (tmp_path / 'report.md').read_text(encoding='utf-8')
+    assert how in capsys.readouterr().err and not list(tmp_path.glob('*.png'))

@@ -21,10 +21,17 @@ Medians, percentiles, ratios in pairs, losses, and never a NaN in the file.
 
 from __future__ import annotations
 
+import getpass
 import json
 import math
-from typing import Any
+import os
+from pathlib import Path
+import platform
+import subprocess
+import sys
+from typing import Any, IO
 
+from bench.environment import describe_environment
 from bench.rows import Condition, make_rows, Measuring, Row, Series
 from bench_kit import SCHEMA
 from hypothesis import given
@@ -176,3 +183,148 @@ def test_whatever_was_measured_fits_the_schema(series: tuple[list[Series], list[
     )
     for row in rows.values():
         assert all(math.isfinite(value) for value in row.ratio_to.values())
+
+
+# The file's schema: what it needs, what of the machine it has, and that it is installed.
+
+
+PINNED = {
+    'case',
+    'variant',
+    'width',
+    'height',
+    'rate_hz',
+    'median_us',
+    'p99_us',
+    'cpu_us_per_frame',
+    'repetitions',
+    'ratio_to',
+}
+
+
+def document() -> dict[str, Any]:
+    row = Row(
+        'link',
+        'x',
+        640,
+        480,
+        30.0,
+        1.0,
+        2.0,
+        3.0,
+        7,
+        {'floor/f': 2.0},
+        {'floor/f': -1.0},
+        {'floor/f': 1.5},
+        [1.0, None],
+        0.5,
+    )
+    made: dict[str, Any] = json.loads(
+        json.dumps({'environment': describe_environment(), 'rows': [row.as_json()]})
+    )
+    return made
+
+
+def test_the_schema_requires_what_other_programs_rely_on() -> None:
+    assert conforms(document(), SCHEMA) and set(SCHEMA['required']) == {'environment', 'rows'}
+    row = SCHEMA['properties']['rows']['items']
+    assert set(row['required']) >= PINNED
+    assert set(row['required']) == set(row['properties']) == set(document()['rows'][0])
+
+
+def test_what_a_figure_depends_on_is_in_the_file_and_whose_machine_it_was_is_not() -> None:
+    described = describe_environment()
+    assert set(described) <= set(SCHEMA['properties']['environment']['properties']), (
+        'each has its place in the schema'
+    )
+    assert described['packages']['numpy'] and described['kernel'] == platform.release()
+    text = json.dumps(described)
+    assert str(Path.home()) not in text and str(Path.cwd()) not in text
+    for name in (platform.node(), getpass.getuser()):
+        # A host may be called like something that every machine has.
+        assert len(name) < 5 or name not in text
+
+
+# Where results and words go: a result outlives what it is printed to.
+
+
+# A sub-command of one row, which says something meanwhile.
+STAND_IN = """
+import sys
+from bench import program
+from bench.subcommand import Bar
+from bench.subcommand import Command, Measured
+from bench.rows import Row
+def measure(say):
+    say('repetition 1 of 1')
+    return Measured([Row('x', 'y', 640, 480, 30.0, 1.0, 2.0, 3.0, 1)])
+bars = [Bar('a', lambda rows: float(sys.argv[1]), 1.0, '')]
+command = Command('x', 'x', lambda parser: None, lambda options: measure, bars)
+program.COMMANDS = [command]
+sys.exit(program.run(['x', *sys.argv[2:]]))
+"""
+
+
+def bench(*arguments: str, figure: float = 0.0, **where: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, '-c', STAND_IN, str(figure), *arguments], text=True, check=False, **where
+    )
+
+
+def broken_pipe() -> IO[bytes]:
+    reading, writing = os.pipe()
+    os.close(reading)
+    return os.fdopen(writing, 'wb')
+
+
+def full_disk() -> IO[bytes]:
+    return open('/dev/full', 'wb', buffering=0)
+
+
+@pytest.mark.parametrize('make', [broken_pipe, full_disk])
+@pytest.mark.parametrize(
+    ('arguments', 'figure', 'code'), [((), 2.0, 0), (('--check',), 0.5, 0), (('--check',), 2.0, 1)]
+)
+def test_the_file_is_there_and_the_exit_code_is_the_measurement_s(
+    make: Any, arguments: tuple[str, ...], figure: float, code: int, tmp_path: Path
+) -> None:
+    path = tmp_path / 'x.json'
+    with make() as lost:
+        ran = bench(
+            '--json', str(path), *arguments, figure=figure, stdout=lost, stderr=subprocess.PIPE
+        )
+    assert (ran.returncode, ran.stderr) == (code, 'repetition 1 of 1\n')
+    assert json.loads(path.read_text())['rows'][0]['case'] == 'x'
+
+
+@pytest.mark.parametrize(
+    ('make', 'why'), [(broken_pipe, 'Broken pipe'), (full_disk, 'No space left on device')]
+)
+def test_without_a_file_a_result_that_nobody_saw_is_an_error(make: Any, why: str) -> None:
+    with make() as lost:
+        ran = bench(stdout=lost, stderr=subprocess.PIPE)
+    assert ran.returncode == 2
+    assert ran.stderr.splitlines()[1:] == [
+        f"zc_bench: error: the result can't be printed: {why}; give a file with --json"
+    ]
+
+
+def test_the_table_says_what_each_column_is_measured_in() -> None:
+    head, row = bench(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.splitlines()
+    for unit in (
+        'size [px]',
+        'rate [Hz]',
+        'median [µs]',
+        'p99 [µs]',
+        'CPU [µs/frame]',
+        'lost [%]',
+    ):
+        assert unit in head
+    # Figures stand below the last letter of their heads.
+    for unit, figure in (
+        ('rate [Hz]', '30'),
+        ('median [µs]', '1.0'),
+        ('p99 [µs]', '2.0'),
+        ('CPU [µs/frame]', '3.0'),
+    ):
+        assert row[: head.index(unit) + len(unit)].endswith(f' {figure}')

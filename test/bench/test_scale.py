@@ -22,19 +22,16 @@ The search finds the limit, losses are told by reason, and a short run over real
 from __future__ import annotations
 
 from collections.abc import Iterable
-import os
 from pathlib import Path
 import re
 import sys
 import threading
 from typing import Any
 
-from bench import __main__ as program
 from bench import scale
-from bench.nodes_worker import busy_s, MachineUse
+from bench.nodes_worker import MachineUse
 from bench.rows import Condition, Row, Series
 from bench.scale import (
-    between,
     DROPS,
     explain,
     measure_scale,
@@ -44,9 +41,9 @@ from bench.scale import (
     Window,
     window_of,
 )
-from bench.subcommand import check_bars, FULL_HD, Measured, VGA
+from bench.subcommand import check_bars, FULL_HD
 from bench.worker import BenchError
-from bench_kit import instead_of_measuring, run_bench
+from bench_kit import run_bench
 import pytest
 from waiting import until
 
@@ -113,16 +110,6 @@ def test_what_gave_out_is_told_by_its_figures(use: dict[str, float], words: str)
     assert explain(window(7, **use), cpus=2).endswith('lost: 7 newest_wins')
 
 
-@pytest.mark.parametrize(
-    ('held', 'failed', 'expected'),
-    [(0, 1, 0), (0, 2, 1), (4, 8, 6), (7, 8, 0), (16, 20, 18), (16, 18, 0), (64, 73, 68)],
-)
-def test_between_the_last_that_held_and_the_first_that_did_not(
-    held: int, failed: int, expected: int
-) -> None:
-    assert between(held, failed) == expected
-
-
 def search(limit: int, noise: Iterable[int] = (), most: int = 2) -> tuple[Search, list[str]]:
     """
     Search on a machine that can run *limit* cameras.
@@ -160,32 +147,6 @@ def test_one_disturbed_window_is_not_the_limit_and_two_are() -> None:
     made, _ = search(100, [1, 2])
     made.run(iter((1, 2, 4)))
     assert made.held == 1 and made.failed == 2
-
-
-def test_growing_that_is_refused_ends_the_search_with_the_reason() -> None:
-    made = Search(
-        lambda cameras: window(),
-        lambda cameras: 'memory: too little' if cameras > 2 else '',
-        lambda line: None,
-    )
-    made.run(iter((1, 2, 4)))
-    assert (
-        (made.held, made.failed) == (2, 0)
-        and made.limit(2) == 'memory: too little'
-        and 4 not in made.windows
-    )
-
-
-def test_more_buffers_than_there_is_memory_are_not_even_tried(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(scale, 'available_memory', lambda: 1 << 30)
-    with pytest.raises(
-        BenchError,
-        match=r'not one camera could be started: memory: 1 cameras have 23 MiB of buffers, '
-        r'1024 MiB are there',
-    ):
-        measure_scale(ScalePlan((1,), seconds=0.1), lambda line: None)
 
 
 def test_the_row_is_that_of_the_last_window_and_says_what_was_lost_before(
@@ -247,24 +208,6 @@ def test_the_bar_needs_ten_seconds_without_a_loss(
     assert (verdict.measured == 'not measured') is (figures.get('window_s') != 10.0)
 
 
-STAT = """cpu  100 0 0 1000 0 0 0 0 0 0
-cpu0 10 20 30 4000 500 6 7 8 900 1000
-cpu1 1 0 0 0 0 0 0 0 0 0
-cpu10 5000 0 0 0 0 0 0 0 0 0
-intr 12 cpu0
-"""
-
-
-def test_what_cpus_did_is_read_from_the_kernel() -> None:
-    tick = 1.0 / os.sysconf('SC_CLK_TCK')
-    assert busy_s([0], STAT) == pytest.approx((10 + 20 + 30 + 6 + 7 + 8) * tick), (
-        'steal too; neither idle, nor a guest, which is in user'
-    )
-    assert busy_s([0, 1], STAT) == pytest.approx(82 * tick) and busy_s(
-        [10], STAT
-    ) == pytest.approx(5000 * tick)
-
-
 def test_a_thread_that_keeps_the_lock_is_seen_in_what_others_wait() -> None:
     """A computing thread gives the lock away once in twenty milliseconds."""
     sys.setswitchinterval(0.02)
@@ -290,34 +233,6 @@ def test_a_thread_that_keeps_the_lock_is_seen_in_what_others_wait() -> None:
     assert figures['resident_mib'] > 1 and figures['buffers_mib'] >= 0
     assert figures['gil_wait_p50_us'] > 1000 and figures['process_percent'] > 0
     assert 0 < figures['machine_percent'] <= 100
-
-
-@pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> list[ScalePlan]:
-    row = Row('scale', '1_camera', *FULL_HD, 30.0, 1.0, 1.0, 1.0, 1)
-    return instead_of_measuring(monkeypatch, scale, 'measure_scale', Measured([row]))
-
-
-def test_options_become_the_plan(planned: list[ScalePlan]) -> None:
-    arguments = [
-        '--cameras',
-        '8',
-        '2',
-        '2',
-        '--sizes',
-        'vga',
-        '1080p',
-        '--rates',
-        '15',
-        '60',
-        '--seconds',
-        '3',
-        '--repetitions',
-        '4',
-    ]
-    assert program.main(['scale', *arguments, '--in-step', '--depth', '3', '--delay-ms', '1']) == 0
-    assert planned == [ScalePlan((2, 8), (VGA, FULL_HD), (15.0, 60.0), 3.0, 1.0, 4, True, 3)]
-    assert program.main(['scale', '--check']) == 1 and planned[-1] == ScalePlan()
 
 
 def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:

@@ -22,21 +22,41 @@ A real driver's turn comes in the rig.
 from __future__ import annotations
 
 from collections import Counter
+import ctypes
+import errno
+from fractions import Fraction
 from functools import partial
+import os
+from pathlib import Path
+import resource
 
 from camera.named_heap import NamedHeap
 from camera.v4l2_double import Control, DriverDouble, Frame, opened, streaming, take
-from descriptors import open_descriptors
+from descriptors import limited, next_free, open_descriptors
+from hypothesis import given
+from hypothesis import strategies as st
 import pytest
 
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2 import memory as memory_module
-from zc_perception.errors import CameraError
+from zc_perception.camera.v4l2.device import find_device, identity_of, V4l2Device
+from zc_perception.camera.v4l2.formats import (
+    driver_layout,
+    DriverFormat,
+    DriverPlane,
+    format_offers,
+    least_bytes,
+    one_placement,
+)
+from zc_perception.errors import CameraError, CameraLostError, FormatError, LayoutError
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import working_heaps
+from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
+from zc_perception.pixel.colorimetry import Matrix, Range, V4l2Colorimetry
 from zc_perception.pixel.fourcc import fourcc_code, NV12
+from zc_perception.pixel.layout import validate_layout
 from zc_perception.pixel.modifier import LINEAR
 
 
@@ -285,3 +305,417 @@ def test_a_driver_that_needs_more_buffers_gets_them() -> None:
     camera = opened(driver)
     assert camera.constraints().slots == 6
     camera.close()
+
+
+# What a V4L2 stream does when frames, buffers or the device are missing.
+
+
+def test_gaps_are_lost_frames_unless_consumers_held_all_slots() -> None:
+    driver = DriverDouble('NV12')
+    with streaming(driver, slots=4) as camera:
+        driver.script = [Frame(), Frame(sequence=5)]
+        assert take(camera, 2) == [0, 5]
+        assert (camera.statistics().lost, camera.statistics().no_slot) == (4, 0)
+        held = [frame for frame in (camera.capture() for _ in camera.slots) if frame is not None]
+        assert len(held) == len(camera.slots) and camera.capture() is None
+        for frame in held:
+            frame.release()
+        driver.script = [Frame(sequence=20)]
+        assert take(camera) == [20]
+        assert (
+            camera.statistics().lost,
+            camera.statistics().no_slot,
+            camera.statistics().dropped,
+        ) == (4, 10, 14)
+
+
+@pytest.mark.parametrize(
+    ('numbers', 'sequences', 'lost'),
+    [((0, 0, 0, 0, 0), [0, 1, 2, 3, 4], 0), ((100, 3, 5), [100, 101, 103], 1)],
+    ids=['never', 'anew'],
+)
+def test_a_driver_that_does_not_count_or_begins_anew_loses_nothing(
+    numbers: tuple[int, ...], sequences: list[int], lost: int
+) -> None:
+    driver = DriverDouble('NV12')
+    with streaming(driver) as camera:
+        driver.script = [Frame(sequence=number) for number in numbers]
+        assert take(camera, len(numbers)) == sequences
+        assert camera.statistics().dropped == camera.statistics().lost == lost
+
+
+def test_a_lease_that_ends_while_the_stream_starts_anew_has_its_buffer_queued_once() -> None:
+    """
+    The slot is free before its listener is called.
+
+    Both the restart and the listener find it.
+    """
+    driver = DriverDouble('NV12')
+    with streaming(driver) as camera:
+        stream, start = camera._stream, driver._streamon
+        assert stream is not None
+
+        def late(argument: ctypes.c_int) -> None:
+            stream.queue_again(camera.slots[0])
+            start(argument)
+
+        driver._streamon = late  # type: ignore[method-assign]
+        driver.calls.clear()
+        take(camera)
+        assert (
+            driver.calls.count('QBUF') == len(camera.slots) + 1
+        )  # all, and the one that was taken
+
+
+def test_a_pipeline_that_does_not_fit_is_no_matter_of_trying_again() -> None:
+    driver = DriverDouble('NV12')
+    with streaming(driver) as camera:
+        driver.fail('STREAMON', errno.EPIPE)
+        with pytest.raises(CameraError, match='media-ctl') as raised:
+            camera.capture()
+        assert not isinstance(raised.value, CameraLostError) and camera.restarts == 0
+        assert not driver.queued
+
+
+class PacedDriver(DriverDouble):
+    """Whose frames take their time."""
+
+    def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
+        self.now += 1 / 30
+        return super().poll(wake, timeout_ms)
+
+
+@pytest.mark.parametrize('bad', [Frame(flags=abi.BUF_FLAG_ERROR), Frame(used=100)])
+def test_a_camera_that_gives_bad_frames_alone_is_as_good_as_silent(bad: Frame) -> None:
+    driver = PacedDriver('NV12')
+    with streaming(driver) as camera:
+        take(camera)
+        start, driver.script = driver.now, [bad] * 10_000
+        while camera.restarts == 0:
+            assert camera.capture() is None
+        assert 2.0 <= driver.now - start < 2.6
+        assert len(driver.queued) + len(driver.waiting) == len(camera.slots)
+        with pytest.raises(CameraLostError, match='no good frame for 2 s'):
+            while True:
+                camera.capture()
+        assert driver.now - start < 5.2 and camera.restarts == 1 and camera.statistics().bad > 20
+
+
+def test_a_slow_camera_is_not_silent() -> None:
+    driver = DriverDouble('NV12')
+    with streaming(driver, framerate=1.0) as camera:
+        take(camera)
+        driver.silent, start = True, driver.now
+        while driver.now - start < 9.5:
+            camera.capture()
+        assert camera.framerate == 1.0 and camera.restarts == 0
+        while driver.now - start < 10.5:
+            camera.capture()
+        assert camera.restarts == 1
+
+
+def test_a_camera_whose_slots_are_all_held_is_not_silent() -> None:
+    driver = DriverDouble('NV12')
+    with streaming(driver, silent=1.0) as camera:
+        held = [camera.capture() for _ in camera.slots]
+        start = driver.now
+        while driver.now - start < 5.0:
+            assert camera.capture() is None
+        assert camera.restarts == 0
+        for frame in held:
+            assert frame is not None
+            frame.release()
+
+
+# Where the driver's numbers put the planes, for drivers of every kind.
+
+
+# Of each V4L2 format what its page in the kernel's documentation draws: per plane the bytes of a
+# row per pixel of width, and the share of the rows; and whether each has a buffer.
+_HALF = Fraction(1, 2)
+PAGES = {
+    'NV12': (((1, 1), (1, 2)), False), 'NM12': (((1, 1), (1, 2)), True),
+    'NV16': (((1, 1), (1, 1)), False),
+    'NM16': (((1, 1), (1, 1)), True), 'NV24': (((1, 1), (2, 1)), False),
+    'YU12': (((1, 1), (_HALF, 2), (_HALF, 2)), False),
+    'YM12': (((1, 1), (_HALF, 2), (_HALF, 2)), True), 'YUYV': (((2, 1),), False),
+    'P010': (((2, 1), (2, 2)), False),
+    'RGB3': (((3, 1),), False), 'GREY': (((1, 1),), False),
+}  # fmt: skip
+COLOURS = V4l2Colorimetry()
+
+
+@st.composite
+def drivers(
+    draw: st.DrawFn,
+) -> tuple[str, DriverFormat, tuple[int, ...], list[tuple[int, int, int]]]:
+    """
+    Return a driver's answer with its padding, and where the planes must be.
+
+    A place is buffer, offset and stride.
+    """
+    name = draw(st.sampled_from(sorted(PAGES)))
+    planes, separate = PAGES[name]
+    width, height = 2 * draw(st.integers(1, 2000)), 2 * draw(st.integers(1, 2000))
+    padding = 4 * draw(st.integers(0, 64))
+    tail = draw(st.integers(0, 8192))
+    first = width * planes[0][0] + padding
+    sizes, places, end = [], [], 0
+    offsets = (
+        tuple(2 * draw(st.integers(0, 2048)) for _ in planes)
+        if separate
+        else (2 * draw(st.integers(0, 2048)),)
+    )
+    for index, (share, rows) in enumerate(planes):
+        stride = int(first * Fraction(share) / planes[0][0])
+        if separate:
+            stride = int(width * share) + padding
+            places.append((index, offsets[index], stride))
+            sizes.append(DriverPlane(stride, offsets[index] + stride * (height // rows) + tail))
+        else:
+            end = end or offsets[0]
+            places.append((0, end, stride))
+            end += stride * (height // rows)
+    if not separate:
+        sizes = [DriverPlane(int(first), end + tail)]
+    return (
+        name,
+        DriverFormat(width, height, fourcc_code(name), tuple(sizes), COLOURS),
+        offsets,
+        places,
+    )
+
+
+@given(drivers())
+def test_planes_lie_where_the_documentation_draws_them(
+    case: tuple[str, DriverFormat, tuple[int, ...], list[tuple[int, int, int]]],
+) -> None:
+    _, driver, offsets, places = case
+    layout = driver_layout(driver, offsets)
+    assert [(plane.buffer, plane.offset, plane.stride) for plane in layout.planes] == places
+    assert (layout.width, layout.height, layout.modifier) == (driver.width, driver.height, LINEAR)
+    validate_layout(layout, [plane.size for plane in driver.planes])
+    for needed, plane in zip(least_bytes(layout), driver.planes, strict=True):
+        assert needed <= plane.size
+
+
+@given(drivers(), st.integers(1, 4096), st.data())
+def test_a_driver_whose_buffers_are_too_small_is_refused(
+    case: tuple[str, DriverFormat, tuple[int, ...], list[tuple[int, int, int]]],
+    less: int,
+    data: st.DataObject,
+) -> None:
+    _, driver, offsets, _ = case
+    ends = least_bytes(driver_layout(driver, offsets))
+    index = data.draw(st.integers(0, len(driver.planes) - 1))
+    planes = list(driver.planes)
+    planes[index] = DriverPlane(planes[index].stride, max(0, ends[index] - less))
+    with pytest.raises(LayoutError):
+        driver_layout(
+            DriverFormat(driver.width, driver.height, driver.fourcc, tuple(planes), COLOURS),
+            offsets,
+        )
+
+
+@given(
+    st.sampled_from([*sorted(PAGES), 'MM21', 'ST12', 'MJPG', '????']),
+    st.integers(0, 1 << 17),
+    st.integers(0, 1 << 17),
+    st.lists(st.builds(DriverPlane, st.integers(0, 1 << 32), st.integers(0, 1 << 32)), max_size=4),
+    st.lists(st.integers(0, 1 << 32), max_size=4),
+)
+def test_whatever_a_driver_says_is_a_layout_or_a_sentence(
+    name: str, width: int, height: int, planes: list[DriverPlane], offsets: list[int]
+) -> None:
+    try:
+        layout = driver_layout(
+            DriverFormat(width, height, fourcc_code(name), tuple(planes), COLOURS), offsets
+        )
+    except (LayoutError, FormatError):
+        return
+    validate_layout(layout, [plane.size for plane in planes])
+
+
+def _driver(name: str, *planes: DriverPlane, size: tuple[int, int] = (64, 32)) -> DriverFormat:
+    return DriverFormat(*size, fourcc_code(name), planes, COLOURS)
+
+
+def test_tiled_formats_are_taken_only_where_nothing_is_left_to_guess() -> None:
+    layout = driver_layout(_driver('MM21', DriverPlane(64, 2560), DriverPlane(64, 1024)))
+    assert layout.modifier != LINEAR and [(p.buffer, p.offset, p.size) for p in layout.planes] == [
+        (0, 0, 2560),
+        (1, 0, 1024),
+    ]
+    assert driver_layout(_driver('ST12', DriverPlane(64, 3072))).planes[1].offset == 2048
+    with pytest.raises(LayoutError, match='tiled and padded to 4096 bytes'):
+        driver_layout(_driver('ST12', DriverPlane(64, 4096)))
+    with pytest.raises(FormatError, match='no DRM modifier'):
+        driver_layout(_driver('HM12', DriverPlane(64, 3072)))
+
+
+def test_a_frame_is_complete_without_the_padding_of_its_last_row() -> None:
+    layout = driver_layout(_driver('NV12', DriverPlane(128, 6144)))
+    assert least_bytes(layout) == (128 * 32 + 128 * 15 + 64,)
+    layout = driver_layout(
+        _driver('NM12', DriverPlane(128, 5000), DriverPlane(128, 3000)), (100, 50)
+    )
+    assert least_bytes(layout) == (100 + 128 * 31 + 64, 50 + 128 * 15 + 64)
+
+
+def _codes(*names: str) -> list[int]:
+    return [fourcc_code(name) for name in names]
+
+
+def test_offers_are_in_order_of_preference_with_reasons_for_the_rest() -> None:
+    offers, refused = format_offers(
+        _codes('RGB3', 'MJPG', 'UYVY', 'NM12', 'HM12', 'YUYV', 'NV12', 'RGGB')
+    )
+    assert [offer.fourcc for offer in offers] == _codes('NV12', 'YUYV', 'UYVY', 'BG24')
+    assert offers[0].codes == tuple(_codes('NV12', 'NM12'))
+    assert (
+        set(refused) == {'MJPG', 'HM12', 'RGGB'}
+        and 'decoder' in refused['MJPG']
+        and 'ISP' in refused['RGGB']
+    )
+
+
+@pytest.mark.parametrize(
+    ('names', 'placement', 'left'),
+    [
+        (('NV12', 'NM16', 'YUYV'), Placement.ONE_BUFFER, ('NV12', 'YUYV')),
+        (('NM12', 'NV16', 'YUYV'), Placement.BUFFER_PER_PLANE, ('NV12', 'YUYV')),
+        (('NV12', 'NM12', 'NV16', 'YUYV'), None, ('NV12', 'YUYV')),
+    ],
+)
+def test_formats_without_the_placement_of_the_best_one_are_left_out(
+    names: tuple[str, ...], placement: Placement | None, left: tuple[str, ...]
+) -> None:
+    found, offers = one_placement(format_offers(_codes(*names))[0])
+    assert found is placement and [offer.fourcc for offer in offers] == _codes(*left)
+
+
+@pytest.mark.parametrize(
+    ('name', 'fields', 'matrix', 'span'),
+    [
+        ('NV12', V4l2Colorimetry(3), Matrix.BT709, Range.LIMITED),
+        ('NV12', V4l2Colorimetry(8, 0, 1), Matrix.BT601, Range.FULL),
+        ('NV12', V4l2Colorimetry(2), Matrix.BT601, Range.LIMITED),  # SMPTE 240M has no name here
+        ('NV12', V4l2Colorimetry(2, 0, 1), Matrix.BT601, Range.FULL),
+        ('RGB3', V4l2Colorimetry(8), Matrix.RGB, Range.FULL),
+    ],
+)
+def test_colours_are_the_drivers_own_or_the_usual_ones(
+    name: str, fields: V4l2Colorimetry, matrix: Matrix, span: Range
+) -> None:
+    colorimetry = DriverFormat(
+        64, 32, fourcc_code(name), (DriverPlane(64, 3072),), fields
+    ).colorimetry
+    assert (colorimetry.matrix, colorimetry.range) == (matrix, span)
+
+
+# Which camera it is, by sysfs as the kernel lays it out.
+
+
+def _sysfs(root: Path, place: str, number: int, *, serial: str = '', index: int = 0) -> Path:
+    """
+    Make a device below /sys/devices with the node ``videoN``.
+
+    Its device number is that of *number*.
+    """
+    device = root / 'devices' / place
+    node = device / 'video4linux' / 'video0'
+    node.mkdir(parents=True)
+    (node / 'index').write_text(f'{index}\n')
+    (node / 'device').symlink_to(device)
+    if serial:
+        (device.parent / 'serial').write_text(f'{serial}\n')
+    link = root / 'dev' / 'char' / f'{os.major(number)}:{os.minor(number)}'
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(node)
+    return root
+
+
+def _device(path: str = '/dev/null') -> V4l2Device:
+    driver = DriverDouble()
+    driver.path = path
+    return V4l2Device(driver)
+
+
+NULL = os.stat('/dev/null').st_rdev
+
+
+def test_a_serial_number_counts_wherever_the_camera_is_plugged_in(tmp_path: Path) -> None:
+    first = identity_of(
+        _device(), _sysfs(tmp_path / 'a', 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN1')
+    )
+    second = identity_of(
+        _device(), _sysfs(tmp_path / 'b', 'pci/usb1/1-3/1-3:1.0', NULL, serial='SN1')
+    )
+    other = identity_of(
+        _device(), _sysfs(tmp_path / 'c', 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN2')
+    )
+    assert first == second == 'platform:double / Double Camera / serial SN1 / node 0'
+    assert other != first
+
+
+def test_the_host_controllers_serial_number_is_not_the_cameras(tmp_path: Path) -> None:
+    root = _sysfs(tmp_path, 'pci/usb1/1-2/1-2:1.0', NULL)
+    (root / 'devices/pci/usb1/serial').write_text('0000:00:14.0\n')
+    assert 'serial' not in identity_of(_device(), root)
+
+
+def test_the_nodes_of_one_device_differ(tmp_path: Path) -> None:
+    nodes = [
+        identity_of(
+            _device(),
+            _sysfs(tmp_path / str(i), 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN1', index=i),
+        )
+        for i in (0, 2)
+    ]
+    assert nodes[0] != nodes[1]
+
+
+def test_a_camera_is_found_by_its_identity_alone() -> None:
+    devices: dict[str, V4l2Device] = {}
+
+    def open_device(path: str) -> V4l2Device:
+        if path == '/dev/video0':
+            raise CameraError('busy')
+        driver = DriverDouble()
+        devices[path] = V4l2Device(driver)
+        devices[path].bus_info = f'usb-{path}'
+        return devices[path]
+
+    paths = [(f'/dev/video{i}', '') for i in range(4)]
+    assert (
+        find_device('usb-/dev/video2 / Double Camera', lambda: paths, open_device) == '/dev/video2'
+    )
+    assert find_device('usb-/dev/video9 / Double Camera', lambda: paths, open_device) is None
+    assert devices and all(
+        isinstance(d.file, DriverDouble) and d.file.closed for d in devices.values()
+    )
+
+
+def test_a_node_that_is_no_camera_is_refused_by_its_own_answer() -> None:
+    with pytest.raises(
+        CameraError,
+        match=r"camera '/dev/no_such_node' can't be opened: No such file.*devices found: "
+        r".*'device'",
+    ):
+        V4l2Device.open('/dev/no_such_node')
+    with pytest.raises(CameraError, match=r"'/dev/null': VIDIOC_QUERYCAP failed"):
+        V4l2Device.open('/dev/null')
+
+
+def test_without_descriptors_that_is_said_and_not_that_there_is_no_camera() -> None:
+    with (
+        limited(resource.RLIMIT_NOFILE, next_free()),
+        pytest.raises(CameraError, match='this process has no file descriptor left'),
+    ):
+        V4l2Device.open('/dev/video0')
+
+
+def test_the_name_that_a_device_gives_itself_moves_no_cursor() -> None:
+    driver = DriverDouble()
+    driver.card = b'Nice \x1b[2J Camera'
+    assert V4l2Device(driver).card == 'Nice \\x1b[2J Camera'  # type: ignore[arg-type]

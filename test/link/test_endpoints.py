@@ -21,24 +21,43 @@ That is: identity of what is handed over, lazy conversion, rungs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import array
+from collections.abc import Callable, Iterator
+import gc
+import random
+import threading
 import time
 from typing import Any
+import weakref
 
-from link_ros import Ros
+from link_program import executor_exists, EXECUTORS, open_descriptors
+from link_ros import RAISING, Ros
+import numpy as np
 import pytest
+from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile
-from sensor_msgs.msg import Image
+from rclpy.task import Future
+from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 from waiting import eventually
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE
-from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.endpoints import (
+    AdaptedPublisher,
+    AdaptedSubscription,
+    ExtraMessage,
+    IN_PROCESS,
+    REFUSED,
+    ROS_MESSAGE,
+)
+from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+from zc_perception.link.image_conversion import frame_adapter, FrameToJpeg
+from zc_perception.link.rclpy_compat import wake_up
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
 
 
 def test_the_same_object_inode_and_address_arrive_and_nothing_is_converted(
@@ -270,3 +289,679 @@ def test_remaps_and_namespaces_decide_who_meets(ros: Ros, make_frame: Any) -> No
     assert eventually(lambda: arrived == [3])
     time.sleep(0.1)
     assert arrived == [3]
+
+
+# Endpoints that come and go, callbacks that raise, wait or destroy.
+
+
+@pytest.fixture(params=[kind for kind in EXECUTORS if executor_exists(kind)])
+def one_ros(request: pytest.FixtureRequest, dds_sockets: None, free_domain: int) -> Iterator[Ros]:
+    before = open_descriptors()
+    opened = Ros(free_domain, request.param)
+    yield opened
+    opened.close()
+    # The worker threads of an executor end a little later.
+    assert eventually(lambda: not open_descriptors() - before), open_descriptors() - before
+
+
+def mono8(name: str) -> TypeAdapter[Frame]:
+    return frame_adapter('mono8', CopyLedger(), holder=name)
+
+
+def test_a_node_that_gets_its_executor_late_misses_nothing(
+    one_ros: Ros, make_pool: Any, make_frame: Any
+) -> None:
+    pool, seen = make_pool(slots=5), []
+    publisher = one_ros.publisher(one_ros.node('camera'))
+    node = Node('late', context=one_ros.context)
+    subscription = AdaptedSubscription(
+        node,
+        RAISING,
+        'image',
+        QoSProfile(depth=2),
+        callback=lambda frame: seen.append(frame.data.sequence),
+    )
+    for sequence in range(2):
+        with make_frame(pool, sequence=sequence) as frame:
+            publisher.publish(frame)
+    one_ros.executor.add_node(node)
+    assert eventually(lambda: seen == [0, 1])
+    with make_frame(pool, sequence=2) as frame:
+        publisher.publish(frame)
+    assert eventually(lambda: seen == [0, 1, 2])
+    subscription.destroy()
+    one_ros.executor.remove_node(node)
+    node.destroy_node()
+
+
+def test_what_a_callback_raises_reaches_the_executor_and_costs_no_lease_and_no_frame(
+    one_ros: Ros, make_pool: Any, make_frame: Any
+) -> None:
+    pool, seen, gate = make_pool(slots=8), [], threading.Event()
+    publisher = one_ros.publisher(one_ros.node('camera'))
+
+    def careless(frame: Frame) -> None:
+        gate.wait(60.0)
+        seen.append(frame.data.sequence)
+        raise LookupError(str(frame.data.sequence))
+
+    one_ros.subscription(one_ros.node('careless'), callback=careless, qos=QoSProfile(depth=5))
+    for sequence in range(5):
+        with make_frame(pool, sequence=sequence) as frame:
+            publisher.publish(frame)
+    gate.set()
+    # Some executors raise it more than once.
+    assert eventually(lambda: {str(error) for error in one_ros.errors} == set('01234')), (
+        seen,
+        one_ros.errors,
+    )
+    assert seen == [0, 1, 2, 3, 4]
+    one_ros.errors.clear()
+    assert eventually(lambda: pool.statistics().holders == {})
+
+
+def test_a_callback_may_destroy_its_own_subscription(
+    one_ros: Ros, make_pool: Any, make_frame: Any
+) -> None:
+    pool, seen = make_pool(slots=6), []
+    publisher = one_ros.publisher(one_ros.node('camera'))
+
+    def once(frame: Frame) -> None:
+        seen.append(frame.data.sequence)
+        subscription.destroy()
+
+    subscription = one_ros.subscription(
+        one_ros.node('once'), callback=once, qos=QoSProfile(depth=3)
+    )
+    for sequence in range(3):
+        with make_frame(pool, sequence=sequence) as frame:
+            publisher.publish(frame)
+    assert eventually(lambda: seen and pool.statistics().holders == {})
+    assert len(seen) == 1 and publisher.statistics().in_process_subscriptions == 0
+
+
+def test_destroying_while_frames_flow_leaks_nothing_and_disturbs_nobody(
+    one_ros: Ros, make_pool: Any, make_frame: Any
+) -> None:
+    pool, errors, done, seen = make_pool(slots=16), [], threading.Event(), []
+    camera, visitors = one_ros.node('camera'), one_ros.node('visitors')
+    publisher = one_ros.publisher(camera, mono8('camera'), QoSProfile(depth=2))
+    one_ros.subscription(
+        one_ros.node('steady'),
+        callback=lambda frame: seen.append(frame.data.sequence),
+        qos=QoSProfile(depth=2),
+    )
+
+    def flow() -> None:
+        sequence = 0
+        try:
+            while not done.is_set():
+                with make_frame(pool, sequence=sequence) as frame:
+                    publisher.publish(frame)
+                sequence += 1
+                done.wait(0.002)
+        except Exception as error:
+            errors.append(error)
+
+    flowing = threading.Thread(target=flow)
+    flowing.start()
+    try:
+        for _ in range(15):
+            visited: list[int] = []
+            visitor = AdaptedSubscription(
+                visitors,
+                RAISING,
+                'image',
+                QoSProfile(depth=2),
+                callback=lambda frame, visited=visited: visited.append(frame.data.sequence),
+            )
+            assert eventually(lambda visited=visited: len(visited) > 2)
+            if one_ros.kind == 'events':
+                one_ros.on_executor(visitor.destroy)
+            else:
+                visitor.destroy()
+        publisher.destroy()
+        assert len(seen) > 10
+    finally:
+        done.set()
+        flowing.join(60.0)
+    assert errors == [] and one_ros.errors == []
+    assert seen == sorted(set(seen))
+    assert eventually(lambda: pool.statistics().holders == {})
+    assert not [
+        thread.name
+        for thread in threading.enumerate()
+        if 'to_ros' in thread.name or 'shared-memory' in thread.name
+    ]
+
+
+def test_order_is_kept_in_a_reentrant_group(
+    free_domain: int, make_pool: Any, make_frame: Any
+) -> None:
+    """Four threads may run this group's callbacks at once, but not those of one subscription."""
+    one_ros = Ros(free_domain, 'multi')
+    try:
+        pool, group, frames, messages, inside = (
+            make_pool(slots=40),
+            ReentrantCallbackGroup(),
+            [],
+            [],
+            [],
+        )
+        publisher = one_ros.publisher(one_ros.node('camera'), qos=QoSProfile(depth=30))
+        foreign = one_ros.node('foreign').create_publisher(Image, 'plain', 30)
+
+        def take(kind: str, into: list[int], value: int) -> None:
+            inside.append(kind)
+            assert inside.count(kind) == 1
+            into.append(value)
+            inside.remove(kind)
+
+        one_ros.subscription(
+            one_ros.node('viewer'),
+            qos=QoSProfile(depth=30),
+            callback_group=group,
+            callback=lambda f: take('frame', frames, f.data.sequence),
+        )
+        reading = one_ros.subscription(
+            one_ros.node('reader'),
+            mono8('reader'),
+            QoSProfile(depth=30),
+            callback_group=group,
+            topic='plain',
+            callback=lambda f: take('message', messages, f.header.stamp_ns),
+        )
+        assert eventually(lambda: foreign.get_subscription_count() == 1)
+        for sequence in range(30):
+            with make_frame(pool, sequence=sequence) as frame:
+                publisher.publish(frame)
+            message = Image(width=32, height=16, step=32, encoding='mono8', data=bytes(512))
+            message.header.stamp.nanosec = sequence
+            foreign.publish(message)
+        assert eventually(lambda: len(frames) == 30 and len(messages) == 30), (
+            len(frames),
+            len(messages),
+            reading.statistics(),
+        )
+        assert frames == messages == list(range(30)) and one_ros.errors == []
+    finally:
+        one_ros.close()
+
+
+def test_an_adapter_that_keeps_a_view_costs_one_lease_and_not_the_conversions(
+    one_ros: Ros, make_pool: Any, make_frame: Any
+) -> None:
+    pool, kept, messages = make_pool(slots=4), [], []
+    convert = mono8('camera').to_ros
+
+    def keeping(frame: Frame) -> Image:
+        with frame.map() as planes:
+            kept[:] = [planes[0]]
+        return convert(frame)
+
+    publisher = one_ros.publisher(
+        one_ros.node('camera'), TypeAdapter(Frame, Image, keeping, RAISING.to_custom)
+    )
+    one_ros.node('viewer').create_subscription(Image, 'image', messages.append, 1)
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
+    for number in range(1, 6):
+        with make_frame(pool, sequence=number) as frame:
+            publisher.publish(frame)
+        assert eventually(lambda number=number: len(messages) == number)
+    kept.clear()
+    publisher.destroy()
+    pool.collect()
+    assert eventually(lambda: pool.statistics().holders == {})
+
+
+def test_required_copy_free_stays_direct_and_names_the_plain_publisher(
+    one_ros: Ros, make_frame: Any, logged: Callable[[], str]
+) -> None:
+    seen: list[str] = []
+    foreign = one_ros.node('foreign').create_publisher(Image, 'image', 1)
+    subscription = one_ros.subscription(
+        one_ros.node('strict'),
+        copy_free_required=True,
+        callback=lambda frame: seen.append(frame.header.frame_id),
+    )
+    assert eventually(
+        lambda: (
+            subscription.statistics().rung == REFUSED
+            and 'copy_free is required' in subscription.statistics().reason
+        )
+    )
+    assert foreign.get_subscription_count() == 0
+    publisher = one_ros.publisher(one_ros.node('camera'))
+    with make_frame(frame_id='here') as frame:
+        publisher.publish(frame)
+    assert eventually(lambda: seen == ['here']), 'an adapted publisher still reaches it'
+    assert eventually(lambda: subscription.statistics().rung == IN_PROCESS)
+    foreign.publish(Image(width=8, height=4, step=24, encoding='rgb8', data=bytes(96)))
+    subscription.update_rung()
+    assert foreign.get_subscription_count() == publisher.statistics().image_readers == 0
+    assert [rung for rung, _ in subscription.statistics().routes] == [IN_PROCESS, REFUSED]
+    assert eventually(lambda: logged().count('[ERROR]') == 2)
+    assert (
+        'link is in_process: /camera is in this process; copy_free is required, but /foreign is'
+        in logged()
+    )
+    assert seen == ['here']
+
+
+# Type adaptation of anything.
+
+
+TEN = QoSProfile(depth=10)
+
+
+class Text(str):
+    """Another custom type for the same message."""
+
+
+def text_adapter(custom: Any = str) -> TypeAdapter[Any]:
+    return TypeAdapter(
+        custom, String, lambda text: String(data=str(text)), lambda message: custom(message.data)
+    )
+
+
+def to_image(pixels: np.ndarray[Any, Any]) -> Image:
+    height, width = pixels.shape
+    return Image(
+        width=width,
+        height=height,
+        step=width,
+        encoding='mono8',
+        data=array.array('B', pixels.tobytes()),
+    )
+
+
+ARRAYS = TypeAdapter(
+    np.ndarray,
+    Image,
+    to_image,
+    lambda m: np.frombuffer(m.data, np.uint8).reshape(m.height, m.width),
+)
+
+
+@pytest.fixture(params=[kind for kind in EXECUTORS if executor_exists(kind)])
+def custom_ros(request: pytest.FixtureRequest, free_domain: int) -> Iterator[Ros]:
+    opened = Ros(free_domain, request.param)
+    yield opened
+    opened.close()
+
+
+def test_any_object_arrives_as_itself_and_as_a_message(custom_ros: Ros) -> None:
+    objects, arrays, messages = [], [], []
+    publisher = custom_ros.publisher(custom_ros.node('speaker'), text_adapter(), TEN, 'text')
+    painter = custom_ros.publisher(custom_ros.node('painter'), ARRAYS, TEN, 'picture')
+    custom_ros.subscription(
+        custom_ros.node('listener'),
+        TypeAdapter(str, String, RAISING.to_ros, RAISING.to_custom),
+        TEN,
+        topic='text',
+        callback=objects.append,
+    )
+    custom_ros.subscription(
+        custom_ros.node('viewer'), ARRAYS, TEN, topic='picture', callback=arrays.append
+    )
+    plain = custom_ros.node('plain')
+    plain.create_subscription(String, 'text', lambda m: messages.append(m.data), TEN)
+    plain.create_subscription(Image, 'picture', lambda m: messages.append(bytes(m.data)), TEN)
+    assert eventually(
+        lambda: (
+            publisher.statistics().image_readers == 1 and painter.statistics().image_readers == 1
+        )
+    )
+    word, pixels = (
+        'a word of its own'.replace('own', 'kind'),
+        np.arange(6, dtype=np.uint8).reshape(2, 3),
+    )
+    publisher.publish(word)
+    painter.publish(pixels)
+    assert eventually(lambda: len(messages) == 2 and objects and arrays)
+    assert objects[0] is word and arrays[0] is pixels
+    assert sorted(map(str, messages)) == sorted(map(str, [word, pixels.tobytes()]))
+    assert publisher.statistics().conversions == painter.statistics().conversions == 1
+
+
+@pytest.mark.parametrize('adapter', ['text', 'array'])
+def test_types_without_a_header_come_once_on_a_mixed_topic(custom_ros: Ros, adapter: str) -> None:
+    """Only the middleware's word on each message tells that it is a local object's."""
+    made = text_adapter() if adapter == 'text' else ARRAYS
+    values: list[Any] = (
+        [str(n) for n in range(20)]
+        if adapter == 'text'
+        else [np.full((2, 2), n, np.uint8) for n in range(20)]
+    )
+    received: list[str] = []
+    publisher = custom_ros.publisher(custom_ros.node('speaker'), made, TEN, 'topic')
+    subscription = custom_ros.subscription(
+        custom_ros.node('listener'),
+        made,
+        TEN,
+        topic='topic',
+        callback=lambda item: received.append(str(item)),
+    )
+    foreign = custom_ros.node('foreign').create_publisher(made.ros_type, 'topic', TEN)
+    assert eventually(
+        lambda: (
+            subscription.statistics().rung == ROS_MESSAGE and foreign.get_subscription_count() == 1
+        )
+    )
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
+    expected = []
+    for number, value in enumerate(values):
+        if number % 2:
+            foreign.publish(made.to_ros(value))
+        else:
+            publisher.publish(value)
+        expected.append(str(value))
+        assert eventually(lambda: len(received) >= len(expected))
+    assert eventually(lambda: publisher.statistics().conversions == 10)
+    # One more of each: whatever was to come twice has come by now.
+    foreign.publish(made.to_ros(values[0]))
+    assert eventually(lambda: len(received) == 21)
+    assert received == [*expected, expected[0]]
+
+
+def test_two_custom_types_meet_through_the_message(custom_ros: Ros) -> None:
+    same, other = [], []
+    publisher = custom_ros.publisher(custom_ros.node('speaker'), text_adapter(), TEN, 'text')
+    custom_ros.subscription(
+        custom_ros.node('same'), text_adapter(), TEN, topic='text', callback=same.append
+    )
+    subscription = custom_ros.subscription(
+        custom_ros.node('other'), text_adapter(Text), TEN, topic='text', callback=other.append
+    )
+    assert eventually(
+        lambda: (
+            publisher.statistics().image_readers == 1
+            and subscription.statistics().rung == ROS_MESSAGE
+        )
+    )
+    for word in ('one', 'two'):
+        publisher.publish(word)
+    assert eventually(lambda: len(same) == len(other) == 2)
+    assert (
+        other == ['one', 'two']
+        and {type(text) for text in other} == {Text}
+        and {type(text) for text in same} == {str}
+    )
+    assert 'another type' in subscription.statistics().reason
+    assert publisher.statistics().conversions == 2
+
+
+def test_an_adapted_publisher_takes_messages_too(custom_ros: Ros) -> None:
+    objects, messages, late = [], [], []
+    latched = QoSProfile(depth=3, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    publisher = custom_ros.publisher(
+        custom_ros.node('speaker'), text_adapter(Text), latched, 'text'
+    )
+    publisher.publish(String(data='early'))
+    custom_ros.subscription(
+        custom_ros.node('late'), text_adapter(Text), latched, topic='text', callback=late.append
+    )
+    custom_ros.subscription(
+        custom_ros.node('listener'),
+        text_adapter(Text),
+        QoSProfile(depth=3),
+        topic='text',
+        callback=objects.append,
+    )
+    custom_ros.node('plain').create_subscription(
+        String, 'text', lambda m: messages.append(m.data), latched
+    )
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
+    publisher.publish(String(data='word'))
+    assert eventually(
+        lambda: late == ['early', 'word'] and objects == ['word'] and messages == ['early', 'word']
+    )
+    assert type(objects[0]) is Text
+    assert publisher.statistics().conversions == 0, 'the message went out as it was'
+
+
+def test_a_message_that_is_none_of_the_custom_type_s_still_reaches_plain_readers(
+    custom_ros: Ros,
+) -> None:
+    messages: list[str] = []
+    publisher = custom_ros.publisher(
+        custom_ros.node('speaker'),
+        TypeAdapter(int, String, lambda n: String(data=str(n)), lambda m: int(m.data)),
+        TEN,
+        'number',
+    )
+    custom_ros.subscription(
+        custom_ros.node('listener'), TypeAdapter(int, String, str, int), TEN, topic='number'
+    )
+    custom_ros.node('plain').create_subscription(
+        String, 'number', lambda m: messages.append(m.data), TEN
+    )
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
+    with pytest.raises(ValueError, match='no number'):
+        publisher.publish(String(data='no number'))
+    assert eventually(lambda: messages == ['no number'])
+
+
+def test_the_compressed_picture_is_made_only_while_somebody_reads_it(
+    custom_ros: Ros, make_frame: Any
+) -> None:
+    ledger, pictures = CopyLedger(), []
+    extra = ExtraMessage(CompressedImage, '/compressed', FrameToJpeg(80, ledger))
+    publisher = custom_ros.publisher(
+        custom_ros.node('camera'),
+        frame_adapter('rgb8', ledger, holder='camera'),
+        TEN,
+        extras=[extra],
+    )
+    with make_frame() as frame:
+        publisher.publish(frame)
+    viewer = custom_ros.node('viewer')
+    reader = viewer.create_subscription(CompressedImage, 'image/compressed', pictures.append, TEN)
+    assert eventually(
+        lambda: (
+            viewer.count_publishers('/image/compressed') == 1 and reader.get_publisher_count() == 1
+        )
+    )
+    with make_frame(stamp_ns=7) as frame:
+        publisher.publish(frame)
+    assert eventually(lambda: len(pictures) == 1)
+    assert pictures[0].header.stamp.nanosec == 7 and bytes(pictures[0].data[:2]) == b'\xff\xd8'
+    viewer.destroy_subscription(reader)
+    assert eventually(lambda: not publisher.messages.wanted())
+    with make_frame() as frame:
+        publisher.publish(frame)
+    assert ledger.count('to_jpeg') == 1 and ledger.count('to_ros') == 0 and len(pictures) == 1
+
+
+# Callbacks of subscriptions beside others on the same executor.
+
+
+@pytest.fixture
+def camera(
+    ros: Ros, make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]
+) -> Iterator[None]:
+    """Publish about 200 frames a second in this process."""
+    pool, publisher, stop = (
+        make_pool(slots=8),
+        ros.publisher(ros.node('camera'), qos=QoSProfile(depth=1)),
+        threading.Event(),
+    )
+
+    def run() -> None:
+        sequence = 0
+        while not stop.wait(0.005):
+            sequence += 1
+            with make_frame(pool, sequence=sequence, stamp_ns=sequence) as frame:
+                publisher.publish(frame)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield
+    stop.set()
+    thread.join(60.0)
+
+
+@pytest.mark.usefixtures('camera')
+@pytest.mark.parametrize('asynchronous', [False, True])
+def test_a_callback_that_is_slower_than_the_camera_leaves_the_executor_to_others_too(
+    ros: Ros, asynchronous: bool
+) -> None:
+    node, seen, turns = ros.node('slow'), [], []
+
+    def slow(frame: Frame) -> None:
+        seen.append(frame.data.sequence)
+        time.sleep(0.02)
+
+    async def slow_coroutine(frame: Frame) -> None:
+        slow(frame)
+
+    subscription = FrameSubscription(node, 'image', slow_coroutine if asynchronous else slow)
+    node.create_timer(0.01, lambda: turns.append(len(seen)))
+    assert eventually(lambda: len(turns) > 20 and turns[-1] > 5), (seen, turns)
+    subscription.destroy()
+
+
+@pytest.mark.usefixtures('camera')
+def test_a_coroutine_goes_on_when_what_it_awaits_is_there_though_nothing_else_wakes_the_executor(
+    ros: Ros,
+) -> None:
+    seen: list[int] = []
+    awaited: list[Any] = []
+
+    async def on_frame(frame: Frame) -> None:
+        future: Any = Future()
+        awaited.append(future)
+        await future
+        seen.append(frame.data.sequence)
+
+    subscription = FrameSubscription(ros.node('patient'), 'image', on_frame)
+    for count in range(3):
+        assert eventually(lambda count=count: len(awaited) > count)
+        time.sleep(0.1)  # the executor is at rest
+        awaited[-1].set_result(None)
+        assert eventually(lambda count=count: len(seen) > count), 'within half a second or so'
+    assert seen == sorted(set(seen))
+    subscription.destroy()
+    for future in awaited:
+        future.set_result(None)
+
+
+def test_a_coroutine_whose_node_is_destroyed_goes_on_to_its_end_and_gives_its_frame_back(
+    ros: Ros, make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]
+) -> None:
+    pool, publisher = (
+        make_pool(slots=4),
+        ros.publisher(ros.node('camera'), qos=QoSProfile(depth=1)),
+    )
+    seen: list[bool] = []
+    awaited: list[Any] = []
+
+    async def on_frame(frame: Frame) -> None:
+        awaited.append(Future())
+        await awaited[-1]
+        seen.append(frame.released)
+
+    node = Node('patient', context=ros.context)
+    ros.executor.add_node(node)
+    queue = weakref.ref(FrameSubscription(node, 'image', on_frame).queue)
+    with make_frame(pool) as frame:
+        publisher.publish(frame)
+    assert eventually(lambda: awaited)
+    ros.executor.remove_node(node)
+    node.destroy_node()
+    del node
+    assert pool.statistics().holders == {'patient': 1}
+    awaited[0].set_result(None)
+
+    def wake() -> None:
+        # As another node's timer does: an executor goes on with a coroutine when it is woken.
+        wake_up(ros.executor)
+        time.sleep(0.02)
+
+    assert eventually(lambda: seen, pause=wake) and seen == [False]
+    assert eventually(lambda: not pool.statistics().holders)
+    ros.node('another')  # until then the executor refers to what it called last
+    assert eventually(lambda: gc.collect() >= 0 and queue() is None)
+
+
+# Objects and messages of one adapted publisher reach every reader in the order of the calls.
+
+
+class Slow:
+    """Texts whose conversion waits at a gate, for a plain reader and one of this process."""
+
+    def __init__(self, ros: Ros, depth: int) -> None:
+        self.gate = threading.Event()
+        self.plain: list[str] = []
+        self.direct: list[str] = []
+        node = ros.node('plain')
+        self.publisher: AdaptedPublisher[Any] = ros.publisher(
+            ros.node('speaker'), self._adapter(), QoSProfile(depth=depth), 'text'
+        )
+        ros.subscription(
+            ros.node('direct'),
+            self._adapter(),
+            QoSProfile(depth=50),
+            topic='text',
+            callback=self.direct.append,
+        )
+        node.create_subscription(
+            String, 'text', lambda message: self.plain.append(message.data), QoSProfile(depth=50)
+        )
+        assert eventually(lambda: self.publisher.statistics().image_readers == 1)
+
+    def _adapter(self) -> TypeAdapter[str]:
+        return TypeAdapter(str, String, self._to_ros, lambda message: message.data)
+
+    def _to_ros(self, text: str) -> String:
+        self.gate.wait(60.0)
+        return String(data=text)
+
+
+@pytest.mark.parametrize('depth', [1, 10])
+def test_a_message_waits_for_the_object_before_it_and_publish_does_not(
+    ros: Ros, depth: int
+) -> None:
+    slow, message = Slow(ros, depth), String(data='second')
+    slow.publisher.publish('first')
+    slow.publisher.publish(message)
+    message.data = 'changed by its owner'
+    slow.publisher.publish(String(data='third'))
+    assert eventually(lambda: slow.direct == ['first', 'second', 'third']), slow.direct
+    assert slow.plain == [], 'both calls have returned while the conversion waits'
+    slow.gate.set()
+    assert eventually(lambda: slow.plain == ['first', 'second', 'third']), slow.plain
+    slow.publisher.publish(String(data='fourth'))
+    slow.publisher.publish('fifth')
+    assert eventually(lambda: slow.plain[3:] == ['fourth', 'fifth']), slow.plain
+    statistics = slow.publisher.statistics()
+    assert (statistics.conversions, statistics.conversions_skipped) == (2, 0)
+
+
+def test_any_mix_keeps_its_order(ros: Ros) -> None:
+    slow, choose, expected = Slow(ros, 50), random.Random(9), []
+    slow.gate.set()
+    for number in range(40):
+        expected.append(str(number))
+        slow.publisher.publish(String(data=str(number)) if choose.random() < 0.5 else str(number))
+    assert eventually(lambda: slow.plain == slow.direct == expected), (slow.plain, slow.direct)
+
+
+def test_messages_that_wait_are_sent_when_the_publisher_ends(ros: Ros) -> None:
+    slow = Slow(ros, 10)
+    slow.publisher.publish('first')
+    slow.publisher.publish(String(data='second'))
+    opens = threading.Timer(0.2, slow.gate.set)
+    opens.start()
+    slow.publisher.destroy()
+    opens.join()
+    assert eventually(lambda: slow.plain[-1:] == ['second']), slow.plain
+
+
+@pytest.fixture
+def ordered_camera(here: Ros) -> Iterator[AdaptedPublisher[Frame]]:
+    ledger = CopyLedger()
+    adapter = frame_adapter('mono8', ledger, holder='camera')
+    publisher = here.publisher(here.node('camera'), adapter, QoSProfile(depth=10))
+    yield publisher
+    adapter.to_custom.close()  # type: ignore[attr-defined]

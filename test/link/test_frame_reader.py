@@ -20,6 +20,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
+import contextlib
+import gc
 import os
 from pathlib import Path
 import subprocess
@@ -27,20 +29,28 @@ import sys
 import threading
 import time
 from typing import Any
+import weakref
 
+from builtin_interfaces.msg import Time
 from link_process import LinkProcess
 from link_program import open_descriptors
 from link_ros import Ros
-from one_camera import Camera, number_of, RESERVE
+from one_camera import Camera, number_of, publishing, RESERVE
 import pytest
 import rclpy
-from rclpy.executors import SingleThreadedExecutor
+from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import CameraInfo, Image
+from std_msgs.msg import Header
 from waiting import eventually
 
-from zc_perception import FrameReader
+from zc_perception import create_camera_subscription, create_frame_subscription, FrameReader
+from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import frame_subscription
+from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+from zc_perception.link.rclpy_compat import create_reader, InvalidHandle
 
 Cameras = Callable[..., Camera]
 QOS = {'depth': 1, 'best_effort': False, 'transient_local': False}
@@ -322,3 +332,552 @@ print('done')
         line for line in done.stderr.splitlines() if 'rmw_fastrtps' not in line
     ]  # its warning of the tests' profile
     assert (done.returncode, done.stdout, said) == (0, 'done\n', [])
+
+
+# The function create_frame_subscription(): its lifetime, what it refuses, and its headers.
+
+
+def test_it_lives_unreferenced_as_long_as_its_node_and_ends_with_it(
+    here: Ros, camera: Cameras, dds_sockets: None
+) -> None:
+    source, seen = camera(), []
+    for life in range(3):
+        node = Node(f'viewer{life}', context=here.context)
+        here.executor.add_node(node)
+        weak = weakref.ref(
+            create_frame_subscription(node, 'image', lambda frame: seen.append(number_of(frame)))
+        )
+        gc.collect()
+        before = len(seen)
+        assert publishing(source, lambda before=before: len(seen) > before + 3)
+        here.executor.remove_node(node)
+        node.destroy_node()
+        subscription = weak()
+        assert subscription is None or subscription.queue.closed
+        del subscription, node
+        assert not [
+            thread.name
+            for thread in threading.enumerate()
+            if 'receiver' in thread.name or 'connector' in thread.name
+        ]
+    assert seen == sorted(set(seen))
+    assert eventually(lambda: source.peers() == [])
+    assert eventually(lambda: source.pool.unpromised == len(source.pool.slots) - RESERVE)
+
+
+def test_two_frames_may_be_held_by_default_and_more_if_asked_for(
+    here: Ros, camera: Cameras
+) -> None:
+    source = camera(slots=16)
+    for most, options in ((2, {}), (3, {'max_held': 3})):
+        kept: list[Frame] = []
+        subscription = create_frame_subscription(
+            here.node(f'viewer{most}'),
+            'image',
+            lambda frame, kept=kept: kept.append(frame.keep()),
+            **options,
+        )
+        assert eventually(lambda subscription=subscription: source.met(subscription))
+        assert publishing(source, lambda kept=kept, most=most: len(kept) == most)
+        for _ in range(5):
+            source.publish()
+        assert len(kept) == most
+        for frame in kept:
+            frame.release()
+        subscription.destroy()
+
+
+def test_stamp_and_header_are_messages(here: Ros, camera: Cameras) -> None:
+    source, found = camera(), []
+
+    def on_frame(frame: Frame) -> None:
+        found.append((frame.header.stamp_ns, frame.stamp, frame.header_msg()))
+
+    subscription = create_frame_subscription(here.node('viewer'), 'image', on_frame)
+    assert eventually(lambda: source.met(subscription))
+    assert publishing(source, lambda: found)
+    stamp_ns, stamp, header = found[0]
+    assert stamp == Time(sec=stamp_ns // 10**9, nanosec=stamp_ns % 10**9) and stamp.sec == 1
+    assert header == Header(stamp=stamp, frame_id='')
+    subscription.destroy()
+
+
+@pytest.mark.parametrize('create', [create_frame_subscription, create_camera_subscription])
+@pytest.mark.parametrize(
+    ('options', 'said'),
+    [
+        ({'max_held': 0}, 'may hold 0 frames never gets one: max_held'),
+        ({'depth': 0}, 'depth 0'),
+        ({'copy_free': 'always'}, "copy_free 'always' is not one of preferred, required"),
+        ({'callback': None}, 'take frames in a loop with FrameReader'),
+        ({'trusted_uids': [99999999999]}, 'trusted_uids has 99999999999; give a list of numbers'),
+        ({'trusted_uids': ['1000']}, "trusted_uids has '1000'"),
+    ],
+)
+def test_what_can_t_be_is_refused_by_name_and_leaves_nothing(
+    here: Ros, create: Callable[..., Any], options: dict[str, Any], said: str
+) -> None:
+    node = here.node('viewer')
+    before = len(list(node.subscriptions))
+    with pytest.raises(ConfigError, match=said):
+        create(node, 'image', **{'callback': print, **options})
+    assert len(list(node.subscriptions)) == before
+
+
+# The function create_camera_subscription(): a frame comes with its camera_info, in order.
+
+
+class Infos:
+    """Publishes the messages that belong to :class:`Camera`'s frames."""
+
+    def __init__(self, node: Node, topic: str = 'camera_info') -> None:
+        self._publisher = node.create_publisher(CameraInfo, topic, QoSProfile(depth=50))
+
+    def publish(self, number: int) -> None:
+        info = CameraInfo(width=number)
+        info.header.stamp.sec, info.header.stamp.nanosec = 1, number
+        self._publisher.publish(info)
+
+    @property
+    def met(self) -> bool:
+        return bool(self._publisher.get_subscription_count())
+
+
+@pytest.fixture
+def infos(here: Ros) -> Infos:
+    return Infos(here.node('infos'))
+
+
+@pytest.fixture
+def pairs(here: Ros) -> Iterator[Callable[..., tuple[FrameSubscription, list[tuple[int, int]]]]]:
+    """Make a subscription, and the list of what it gets."""
+    made: list[FrameSubscription] = []
+
+    def make(
+        callback: Callable[[Frame, CameraInfo], Any] | None = None, **options: Any
+    ) -> tuple[FrameSubscription, list[tuple[int, int]]]:
+        seen: list[tuple[int, int]] = []
+
+        def note(frame: Frame, info: CameraInfo) -> None:
+            seen.append((number_of(frame), info.width))
+
+        made.append(
+            create_camera_subscription(
+                here.node(f'viewer{len(made)}'), 'image', callback or note, **options
+            )
+        )
+        return made[-1], seen
+
+    yield make
+    for each in made:
+        each.destroy()
+
+
+Pairs = Callable[..., tuple[FrameSubscription, list[tuple[int, int]]]]
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine: a message is in time for its frame."""
+    monkeypatch.setattr(frame_subscription, '_PATIENCE_NS', 60_000_000_000)
+
+
+def begin(source: Camera, infos: Infos, subscription: FrameSubscription) -> None:
+    assert eventually(lambda: source.met(subscription) and infos.met), subscription.statistics()
+
+
+def pairing(source: Camera, infos: Infos, condition: Callable[[], object]) -> bool:
+    """Whether *condition* came true while frames and their messages were published."""
+
+    def publish() -> None:
+        infos.publish(source.publish())
+        time.sleep(0.01)
+
+    return eventually(condition, pause=publish)
+
+
+@pytest.mark.usefixtures('patient')
+@pytest.mark.parametrize('first', ['frame', 'info'])
+def test_a_frame_comes_with_the_message_of_its_stamp_whichever_is_first(
+    camera: Cameras, infos: Infos, pairs: Pairs, first: str
+) -> None:
+    source = camera()
+    subscription, seen = pairs()
+    begin(source, infos, subscription)
+    for count in range(1, 31):
+        if first == 'info':
+            infos.publish(count)
+            time.sleep(0.003)
+        assert source.publish() == count
+        if first == 'frame':
+            time.sleep(0.003)
+            infos.publish(count)
+        assert eventually(lambda count=count: len(seen) == count), (
+            count,
+            seen,
+            subscription.statistics(),
+        )
+    assert seen == [(number, number) for number in range(1, 31)]
+    assert subscription.statistics().dropped == 0
+
+
+def test_a_coroutine_gets_pairs_one_at_a_time(camera: Cameras, infos: Infos, pairs: Pairs) -> None:
+    source, seen, running = camera(), [], []
+
+    async def on_pair(frame: Frame, info: CameraInfo) -> None:
+        running.append(1)
+        assert len(running) == 1 and not frame.released
+        seen.append((number_of(frame), info.width))
+        running.pop()
+
+    subscription, _ = pairs(on_pair)
+    begin(source, infos, subscription)
+
+    assert pairing(source, infos, lambda: len(seen) > 10)
+    assert all(frame == info for frame, info in seen) and seen == sorted(set(seen))
+
+
+def test_frames_without_a_message_stop_nobody_and_are_said(
+    camera: Cameras, infos: Infos, pairs: Pairs, logged: Callable[[], str]
+) -> None:
+    source = camera()
+    subscription, seen = pairs()
+    begin(source, infos, subscription)
+    assert publishing(
+        source,
+        lambda: (
+            "no camera_info with their stamps on '/camera_info', where nothing came so far"
+            in logged()
+        ),
+    )
+    assert seen == [] and source.missed == 0, 'the camera went on'
+    assert eventually(
+        lambda: all(age_s < 2.0 for _, age_s in subscription.statistics().in_hand)
+    ), 'no frame is held for ever'
+    assert 'because this consumer holds all' not in logged()
+    assert subscription.statistics().dropped > 2
+
+    assert pairing(source, infos, lambda: len(seen) > 10), subscription.statistics()
+    assert all(frame == info for frame, info in seen) and seen == sorted(set(seen))
+
+
+@pytest.mark.usefixtures('patient')
+def test_a_message_that_is_lost_costs_its_frame_and_no_other(
+    camera: Cameras, infos: Infos, pairs: Pairs
+) -> None:
+    source = camera(slots=16)
+    subscription, seen = pairs(depth=4)
+    begin(source, infos, subscription)
+    wanted = []
+    for _ in range(30):
+        number = source.publish()
+        if number % 3:
+            infos.publish(number)
+            wanted.append((number, number))
+            assert eventually(lambda: seen == wanted), (seen, subscription.statistics())
+        else:
+            time.sleep(0.005)
+    assert subscription.statistics().dropped in (9, 10), 'the last one waits'
+
+
+@pytest.mark.parametrize(
+    ('topic', 'wanted'),
+    [
+        ('front/image_raw', '/ns/front/camera_info'),
+        ('/left/color/image', '/left/color/camera_info'),
+        ('image', '/ns/camera_info'),
+    ],
+)
+def test_the_topic_of_the_messages_is_beside_the_image_s(
+    here: Ros, topic: str, wanted: str
+) -> None:
+    node = Node('viewer', namespace='ns', context=here.context)
+    here.executor.add_node(node)
+    create_camera_subscription(node, topic, lambda frame, info: None)
+    topics = dict(node.get_subscriber_names_and_types_by_node('viewer', '/ns'))
+    assert topics[wanted] == ['sensor_msgs/msg/CameraInfo']
+    here.executor.remove_node(node)
+    node.destroy_node()
+    assert not [thread for thread in threading.enumerate() if 'receiver' in thread.name]
+
+
+def test_both_topics_are_remapped_as_image_transport_s(here: Ros) -> None:
+    node = Node(
+        'viewer', context=here.context, cli_args=['--ros-args', '-r', 'image:=/front/color']
+    )
+    here.executor.add_node(node)
+    subscription = create_camera_subscription(node, 'image', lambda frame, info: None)
+    assert subscription.topic == '/front/color'
+    assert '/front/camera_info' in {
+        name for name, _ in node.get_subscriber_names_and_types_by_node('viewer', '/')
+    }
+    subscription.destroy()
+    # The graph is told of it a little later.
+    assert eventually(
+        lambda: (
+            '/front/camera_info'
+            not in {name for name, _ in node.get_subscriber_names_and_types_by_node('viewer', '/')}
+        )
+    )
+    here.executor.remove_node(node)
+    node.destroy_node()
+
+
+# What a subscription holds at a time: no more than it asked for, whichever way frames come.
+
+
+@pytest.fixture
+def subscribe(here: Ros) -> Iterator[Callable[..., FrameSubscription]]:
+    subscriptions = []
+
+    def make(
+        name: str, callback: Callable[[Frame], Any] | None = None, **options: Any
+    ) -> FrameSubscription:
+        subscriptions.append(FrameSubscription(here.node(name), 'image', callback, **options))
+        return subscriptions[-1]
+
+    yield make
+    for subscription in subscriptions:
+        subscription.destroy()
+
+
+Subscribe = Callable[..., FrameSubscription]
+
+
+def test_no_more_is_held_than_was_asked_for_and_it_goes_on_with_the_newest(
+    camera: Cameras, subscribe: Subscribe
+) -> None:
+    source, kept = camera(), []
+    greedy = subscribe('greedy', lambda frame: kept.append(frame.keep()), held=2)
+    assert eventually(lambda: source.met(greedy))
+    assert publishing(source, lambda: len(kept) == 2)
+    for _ in range(20):
+        source.publish()
+        time.sleep(0.005)
+    assert len(kept) == 2 and source.missed == 0
+    newest = source.number
+    kept.pop(0).release()
+    assert eventually(lambda: len(kept) == 2), 'on its own: no frame came since'
+    assert number_of(kept[-1]) == newest
+    for frame in kept:
+        frame.release()
+
+
+def test_who_takes_frames_from_the_queue_gets_no_more_either(
+    camera: Cameras, subscribe: Subscribe
+) -> None:
+    source, kept = camera(), []
+    greedy = subscribe('greedy', held=2)
+    assert publishing(source, lambda: source.met(greedy))
+
+    def take() -> int:
+        frame = greedy.queue.get()
+        if frame is not None:
+            kept.append(frame)
+        return len(kept)
+
+    assert publishing(source, lambda: take() == 2)
+    for _ in range(10):
+        source.publish()
+        time.sleep(0.005)
+        assert greedy.queue.get() is None
+    began = time.monotonic()
+    threading.Timer(0.2, kept.pop(0).release).start()
+    frame = greedy.queue.get(120.0)
+    assert frame is not None and number_of(frame) == source.number, 'who waits is woken'
+    assert 0.05 < time.monotonic() - began < 60.0
+    for each in (*kept, frame):
+        each.release()
+
+
+def test_a_full_window_is_told_with_the_frames_and_how_long(
+    camera: Cameras, subscribe: Subscribe, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, kept, said = camera(), [], ''
+    greedy = subscribe('greedy', lambda frame: kept.append(frame.keep()), held=1)
+    assert eventually(lambda: source.met(greedy))
+    assert publishing(source, lambda: kept)
+
+    def told() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return 'because this consumer holds all 1 that it may' in said
+
+    assert publishing(source, told)
+    line = next(line for line in said.splitlines() if 'holds all 1' in line)
+    assert '[WARN]' in line and f'frame {kept[0].data.sequence} for' in line
+    assert (
+        greedy.statistics().full_s >= 1.0
+        and greedy.statistics().in_hand[0][0] == kept[0].data.sequence
+    )
+    if source.way != 'ros_message':
+        assert [(held, window) for _, held, window in source.peers()] == [(1, 1)]
+    kept.pop().release()
+    assert publishing(source, lambda: kept)
+    assert greedy.statistics().full_s < 1.0
+    kept.pop().release()
+
+
+def test_a_callback_that_does_not_return_is_told_and_nobody_is_to_release_frames(
+    here: Ros, camera: Cameras, subscribe: Subscribe, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, entered, done, said = camera(), threading.Event(), threading.Event(), ''
+
+    def slow(frame: Frame) -> None:
+        entered.set()
+        done.wait(120.0)
+
+    subscription = subscribe('slow', slow, held=1)
+    assert eventually(lambda: source.met(subscription))
+
+    def told() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return 'because the callback is too slow' in said
+
+    try:
+        assert publishing(source, entered.is_set) and publishing(source, told)
+        found = subscription.statistics()
+    finally:
+        done.set()
+    line = next(line for line in said.splitlines() if 'is too slow' in line)
+    assert 'it has all 1 that this consumer may hold: frame ' in line and '[WARN]' in line
+    assert line.endswith("; make it quicker, or lower the camera's framerate")
+    assert found.full_s >= 1.0 and found.slow is not None and 'release' not in said
+
+
+def test_a_callback_that_raises_with_views_of_the_pixels_alive(
+    here: Ros, camera: Cameras, subscribe: Subscribe
+) -> None:
+    source, seen = camera(), []
+
+    def careless(frame: Frame) -> None:
+        with frame.map() as planes:
+            luma = planes[0]
+            seen.append(number_of(frame))
+            if len(seen) == 1:
+                raise ValueError(luma.shape)
+
+    subscription = subscribe('careless', careless, held=1)
+    assert eventually(lambda: source.met(subscription))
+
+    def goes_on() -> bool:
+        here.errors.clear()  # the program has caught it and goes on; its traceback is gone
+        return len(seen) > 3
+
+    assert publishing(source, goes_on), seen
+
+
+def test_a_coroutine_is_awaited_one_frame_at_a_time(
+    here: Ros, camera: Cameras, subscribe: Subscribe
+) -> None:
+    source, seen, running = camera(), [], []
+
+    async def on_frame(frame: Frame) -> None:
+        running.append(1)
+        assert len(running) == 1
+        future: Any = rclpy.task.Future(executor=here.executor)
+        future.set_result(number_of(frame))
+        seen.append(await future)
+        assert not frame.released and frame.y.shape == (16, 32)
+        running.pop()
+
+    subscription = subscribe('coroutine', on_frame)
+    assert eventually(lambda: source.met(subscription))
+    assert publishing(source, lambda: len(seen) > 5)
+    assert seen == sorted(seen) and here.errors == []
+    if source.way != 'ros_message':
+        assert eventually(lambda: all(held == 0 for _, held, _ in source.peers()))
+
+
+@pytest.mark.parametrize('held', [1, 2], ids=['FrameSubscription', 'create_frame_subscription'])
+def test_four_default_subscriptions_and_a_deep_one_share_a_default_pool(
+    held: int, here: Ros, tmp_path: Path, subscribe: Subscribe
+) -> None:
+    source, seen = Camera(here, 'both', tmp_path), {}
+    for number, depth in enumerate((10, 1, 1, 1)):
+        subscribe(
+            f'viewer{number}',
+            lambda frame, number=number: seen.setdefault(number, []).append(number_of(frame)),
+            depth=depth,
+            held=held,
+        )
+    assert publishing(source, lambda: len(seen) == 4 or source.number > 500)
+    windows = [(name, window) for name, _, window in source.peers()]
+    assert len(windows) == 4 and source.pool.unpromised >= 0
+    source.close()
+
+
+def test_without_a_slot_left_frames_come_as_messages_and_the_log_says_what_to_change(
+    here: Ros, tmp_path: Path, subscribe: Subscribe, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, seen, said = Camera(here, 'in_process', tmp_path, slots=4), [], ''
+    first = subscribe('first', lambda frame: None)
+    source.publish()
+    second = subscribe('second', lambda frame: seen.append(number_of(frame)))
+    assert publishing(source, lambda: len(seen) > 2), second.statistics()
+    assert (first.statistics().rung, second.statistics().rung) == ('in_process', 'ros_message')
+
+    def told() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return '0 of 4 slots are not promised to others' in said
+
+    assert eventually(told)
+    line = next(line for line in said.splitlines() if 'not promised' in line)
+    assert '[WARN]' in line and "raise 'slots'" in line
+    first.destroy()
+    assert publishing(source, lambda: second.statistics().rung == 'in_process'), (
+        'there is room again'
+    )
+    source.close()
+
+
+@pytest.mark.parametrize('kind', [SingleThreadedExecutor, MultiThreadedExecutor])
+def test_a_reader_may_be_destroyed_beside_a_plain_spin(free_domain: int, kind: type[Any]) -> None:
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    node = Node('reader', context=context)
+    node.create_timer(0.001, lambda: None)
+    for number in range(20):
+        node.create_subscription(Image, f'other{number}', lambda message: None, 1)
+    executor = kind(context=context)
+    errors: list[Exception] = []
+    done = threading.Event()
+    executor.add_node(node)
+
+    def spin() -> None:
+        try:
+            while not done.is_set():
+                executor.spin_once(0.1)
+        except InvalidHandle as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=spin, daemon=True)
+    thread.start()
+    end = time.monotonic() + 3.0
+    with quick_switches():
+        while time.monotonic() < end and not errors:
+            reader = create_reader(node, Image, 'image', lambda message: None, QoSProfile(depth=1))
+            time.sleep(0.0005)
+            node.destroy_subscription(reader)
+    # and not by shutdown(): an executor of rclpy that is just about to wait may wait for ever then
+    done.set()
+    thread.join(60.0)
+    assert errors == [] and not thread.is_alive()
+    executor.shutdown()
+    node.destroy_node()
+    context.try_shutdown()
+
+
+@contextlib.contextmanager
+def quick_switches() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    import sys
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

@@ -17,10 +17,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import errno
+import os
+from pathlib import Path
+import threading
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
+from link_ros import announced
 import pytest
+from shared_memory.memory_link import publish
+from waiting import until
 
+from zc_perception.frame import Frame
+from zc_perception.frame_queue import KeepLastQueue
+from zc_perception.link.announcement import Announcement, new_publisher_id
+from zc_perception.link.bus import LinkQos
+from zc_perception.link.endpoints import remote_links
+from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
+from zc_perception.link.endpoints.windows import Window
 from zc_perception.link.rungs import (
     choose,
     IN_PROCESS,
@@ -33,6 +50,8 @@ from zc_perception.link.rungs import (
     TopicView,
     UNMATCHED,
 )
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.pool import BufferPool
 
 HERE = LocalPublisher('/camera')
 CONNECTED = RemotePublisher('a' * 32, RemoteState.CONNECTED)
@@ -256,3 +275,215 @@ def test_all_come_directly_or_all_by_message(view: TopicView) -> None:
         assert (REFUSED in ways) == bool(choice.indirect) and not choice.reader
     elif choice.indirect and view.heard and view.heard <= choice.indirect:
         assert choice.by_message
+
+
+# What a subscription has of rung 2, without a node: one client for each announced publisher.
+
+
+@pytest.mark.parametrize('with_callback', [False, True])
+@pytest.mark.parametrize('scarce', ['select.epoll', 'os.eventfd'])
+def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    no_fd_leak: None,
+    scarce: str,
+    with_callback: bool,
+) -> None:
+    def none_left(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+    links = SharedMemoryLinks('npu')
+    links.open(
+        queue,
+        LinkQos(1),
+        lambda header: True,
+        (lambda: None) if with_callback else None,
+        lambda: None,
+    )
+    there = [announced('a' * 32, tmp_path / 'a.sock')]
+    with monkeypatch.context() as patch:
+        patch.setattr(scarce, none_left)
+        (state,) = links.update(there, there)
+        assert state.state is RemoteState.CONNECTING
+        assert 'ulimit' in state.reason and 'Too many open files' in state.reason
+    (state,) = links.update(there, there)
+    assert state.state is RemoteState.CONNECTING and 'ulimit' not in state.reason
+    assert len(links.statistics()) == 1
+    links.close()
+    queue.end()
+
+
+@pytest.mark.parametrize('here', [True, False])
+def test_a_publisher_that_ended_before_it_was_heard_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    """
+    If it is of this process, messages are not read because of it.
+
+    If it is of another one, its folder may not be shared with us.
+    """
+    monkeypatch.setattr(remote_links, '_PATIENCE_S', 0.0)
+    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+    links = SharedMemoryLinks('npu')
+    links.open(queue, LinkQos(1), lambda header: True, None, lambda: None)
+    publisher_id = new_publisher_id() if here else 'a' * 32
+    there = [announced(publisher_id, tmp_path / 'a.sock')]
+    (state,) = links.update(there, there)
+    assert state.state is (RemoteState.GONE if here else RemoteState.IMPOSSIBLE)
+    links.close()
+    queue.end()
+
+
+def window_of(
+    links: SharedMemoryLinks, queue: KeepLastQueue[Frame], there: list[Announcement], granted: int
+) -> Window:
+    """Return the window of that size, once there is one; meanwhile the owner waits for frames."""
+    deadline = time.monotonic() + 60.0
+    while time.monotonic() < deadline:
+        links.update(there, there)
+        assert queue.get(0.01) is None
+        for window in links.windows():
+            if window.granted == granted:
+                return window
+    raise AssertionError(f'{links.windows()}, {links.statistics()}')
+
+
+@pytest.mark.parametrize('with_callback', [False, True])
+def test_a_narrow_window_is_told_and_a_publisher_with_more_slots_grants_more(
+    tmp_path: Path, make_pool: Callable[..., BufferPool], with_callback: bool
+) -> None:
+    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+    links = SharedMemoryLinks('npu', held=4)
+    links.open(
+        queue,
+        LinkQos(1),
+        lambda header: True,
+        (lambda: None) if with_callback else None,
+        lambda: None,
+    )
+    assert links.windows() == []
+    tmp_path.chmod(0o700)
+    with SharedMemoryServer('camera', 'a' * 32, make_pool(slots=3), folder=tmp_path) as server:
+        there = [announced('a' * 32, server.path)]
+        narrow = window_of(links, queue, there, 2)
+        assert narrow.asked == 4 and narrow.publisher_id == 'a' * 32
+        server.set_pool(make_pool(slots=2))
+        again = window_of(links, queue, there, 1)
+        assert again.connection != narrow.connection, 'worth another sentence'
+        server.set_pool(make_pool(slots=8))
+        assert window_of(links, queue, there, 4).asked == 4
+    links.close()
+    assert links.windows() == []
+    queue.end()
+
+
+@pytest.mark.parametrize('with_callback', [False, True])
+def test_a_publisher_has_its_time_from_the_end_of_the_connection_on_however_late_somebody_looks(
+    tmp_path: Path,
+    make_pool: Callable[..., BufferPool],
+    monkeypatch: pytest.MonkeyPatch,
+    with_callback: bool,
+) -> None:
+    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+    links = SharedMemoryLinks('npu')
+    links.open(
+        queue,
+        LinkQos(1),
+        lambda header: True,
+        (lambda: None) if with_callback else None,
+        lambda: None,
+    )
+    tmp_path.chmod(0o700)
+    with SharedMemoryServer('camera', 'a' * 32, make_pool(slots=3), folder=tmp_path) as server:
+        there = [announced('a' * 32, server.path)]
+        window_of(links, queue, there, 1)
+        looked = time.monotonic()
+        time.sleep(1.0)
+    deadline = time.monotonic() + 60.0
+    while links.connected() and time.monotonic() < deadline:
+        assert queue.get(0.01) is None
+    # Longer than since the end of the connection, on a machine that stands still, too, and shorter
+    # than since somebody looked.
+    monkeypatch.setattr(
+        'zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.99 * (time.monotonic() - looked)
+    )
+    (state,) = links.update(there, there)
+    assert state.state is RemoteState.CONNECTING, state
+    links.close()
+    queue.end()
+
+
+def links_threads() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith('shared-memory l')]
+
+
+@pytest.mark.parametrize('with_callback', [False, True])
+def test_links_connect_again_by_themselves_and_wake_only_whom_they_have_to(
+    no_fd_leak: None, tmp_path: Path, make_pool: Callable[..., BufferPool], with_callback: bool
+) -> None:
+    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+    links, woken, changes = SharedMemoryLinks('npu', held=2), threading.Event(), []
+    links.open(
+        queue,
+        LinkQos(1),
+        lambda header: True,
+        woken.set if with_callback else None,
+        lambda: changes.append(len(links.connected())),
+    )
+    tmp_path.chmod(0o700)
+    pool = make_pool(slots=6)
+
+    def take() -> Frame:
+        if with_callback:
+            assert woken.wait(60.0)
+            woken.clear()
+            queue.fetch()
+        frame = queue.get(60.0)
+        assert frame is not None
+        return frame
+
+    for turn in range(3):
+        with SharedMemoryServer('camera', 'a' * 32, pool, folder=tmp_path) as server:
+            there = [announced('a' * 32, server.path)]
+            if turn == 0:
+                links.update(there, there)
+            until(lambda: len(changes) == 2 * turn + 1, 'the connection')  # noqa: B023
+            woken.clear()
+            until(lambda: bool(links_threads()) is with_callback, 'one that waits has no thread')
+            for sequence in range(3):
+                publish(server, pool, sequence)
+                with take() as frame:
+                    assert frame.data.sequence == sequence
+        if with_callback:
+            assert woken.wait(60.0)
+            queue.fetch()
+        else:
+            assert queue.get(0.5) is None
+        until(lambda: len(changes) == 2 * turn + 2, 'the end')  # noqa: B023
+    assert changes == [1, 0] * 3
+    links.close()
+    queue.end()
+    assert links_threads() == []
+
+
+def test_a_frame_that_came_before_anybody_could_be_woken_is_told_again(
+    tmp_path: Path, make_pool: Callable[..., BufferPool]
+) -> None:
+    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+    links, calls = SharedMemoryLinks('npu'), []
+    links.open(queue, LinkQos(1), lambda header: True, lambda: calls.append(1), lambda: None)
+    tmp_path.chmod(0o700)
+    pool = make_pool(slots=3)
+    with SharedMemoryServer('camera', 'a' * 32, pool, folder=tmp_path) as server:
+        there = [announced('a' * 32, server.path)]
+        links.update(there, there)
+        until(links.connected, 'the connection')
+        publish(server, pool, 1)
+        until(lambda: len(calls) >= 3, 'nobody has fetched it')
+        queue.fetch()
+        frame = queue.get()
+        assert frame is not None
+        frame.release()
+        links.close()
+    queue.end()

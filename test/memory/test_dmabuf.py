@@ -16,24 +16,33 @@
 """
 DmaBuf on memfd: size, identity, one cached mapping; CPU access and names against a scripted ioctl.
 
-Adopting: test_dmabuf_adopt.py.
+Then: descriptors from other processes, and the owning descriptor type.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
+import ctypes
 import errno
+import fcntl
+import gc
+import mmap
 import os
 from pathlib import Path
 import resource
+import socket
 import struct
+import tempfile
 
 from descriptors import limited, next_free
 import numpy as np
 import pytest
 
+import zc_perception
 from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.memory import dmabuf
+from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import SealedMemfd
@@ -377,3 +386,379 @@ def test_older_kernels_name_no_attached_buffer(
     assert not device_buffer.set_name('camera')
     with pytest.raises(OSError, match='Bad address'):
         device_buffer.set_name('camera')
+
+
+# Descriptors from other processes.
+
+
+# linux/fcntl.h, falloc.h
+F_ADD_SEALS, F_GET_SEALS = 1033, 1034
+SEAL, SHRINK, GROW, WRITE, FUTURE_WRITE = 1, 2, 4, 8, 16
+PUNCH_HOLE_KEEP_SIZE = 3
+PAGE = os.sysconf('SC_PAGE_SIZE')
+
+
+def memfd(seals: int, size: int = PAGE, name: str = 'frame') -> int:
+    number = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(number, size)
+    fcntl.fcntl(number, F_ADD_SEALS, seals)
+    return number
+
+
+def _one_end(pair: tuple[int, int]) -> int:
+    os.close(pair[1])
+    return pair[0]
+
+
+def _socket() -> int:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    return ours.detach()
+
+
+def _shm_file() -> int:
+    with tempfile.TemporaryFile(dir='/dev/shm') as file:
+        file.truncate(PAGE)
+        return os.dup(file.fileno())
+
+
+REFUSED: dict[str, tuple[Callable[[], int], str]] = {
+    'pipe': (lambda: _one_end(os.pipe()), 'a pipe'),
+    'socket': (_socket, 'a socket'),
+    'file': (lambda: os.open(__file__, os.O_RDONLY), 'a plain file'),
+    'file of a tmpfs': (_shm_file, 'a plain file'),
+    'directory': (lambda: os.open('/', os.O_RDONLY), 'a directory'),
+    'device': (lambda: os.open('/dev/zero', os.O_RDWR), 'a device file'),
+    'eventfd': (
+        lambda: os.eventfd(0),
+        'no memory .*send a dma-buf, or a memfd with the seals SHRINK and GROW',
+    ),
+    'memfd without seals': (
+        lambda: memfd(0),
+        r'a memfd .*its owner has to add F_SEAL_SHRINK\|F_SEAL_GROW$',
+    ),
+    'memfd that can grow': (lambda: memfd(SHRINK), 'a memfd .*its owner has to add F_SEAL_GROW$'),
+    'memfd that can shrink': (
+        lambda: memfd(GROW),
+        'a memfd .*its owner has to add F_SEAL_SHRINK$',
+    ),
+    'memfd with other seals': (lambda: memfd(WRITE | SEAL), 'a memfd .*can still change its size'),
+}
+
+
+@pytest.mark.parametrize('kind', REFUSED)
+def test_what_is_no_buffer_is_refused_by_what_it_is_and_closed(kind: str) -> None:
+    make, words = REFUSED[kind]
+    fd = OwnedFd(make())
+    with pytest.raises(
+        AllocationError, match=f'can be a dma-buf or a sealed memfd, but this is {words}'
+    ):
+        DmaBuf.from_fd(fd)
+    assert fd.closed
+
+
+@pytest.mark.parametrize(
+    'seals',
+    [
+        SHRINK | GROW,
+        SHRINK | GROW | SEAL,
+        SHRINK | GROW | FUTURE_WRITE | SEAL,
+        SHRINK | GROW | WRITE,
+    ],
+)
+def test_a_sealed_memfd_is_taken_read_only(seals: int) -> None:
+    number = memfd(SHRINK | GROW)
+    os.pwrite(number, b'\x07', 0)
+    fcntl.fcntl(number, F_ADD_SEALS, seals)
+    buffer = DmaBuf.from_fd(OwnedFd(number), expected_size=PAGE)
+    assert (buffer.kind, buffer.heap, buffer.size, buffer.writable) == (
+        BufferKind.MEMFD,
+        'foreign/memfd',
+        PAGE,
+        False,
+    )
+    assert buffer.mapping()[0] == 7
+    with pytest.raises(TypeError):
+        buffer.mapping()[0] = 1
+    buffer.close()
+
+
+@pytest.mark.parametrize(
+    ('announced', 'good'), [(1, True), (PAGE, True), (PAGE + 1, False), (1 << 40, False)]
+)
+def test_the_size_is_the_kernel_s_not_the_sender_s(announced: int, good: bool) -> None:
+    fd = OwnedFd(memfd(SHRINK | GROW))
+    if good:
+        DmaBuf.from_fd(fd, expected_size=announced).close()
+        return
+    with pytest.raises(AllocationError, match=f'has {PAGE} bytes, {announced} were announced'):
+        DmaBuf.from_fd(fd, expected_size=announced)
+    assert fd.closed
+
+
+@pytest.mark.parametrize('seal', [WRITE, FUTURE_WRITE])
+def test_what_is_sealed_against_writing_is_not_taken_for_writing(seal: int) -> None:
+    with pytest.raises(
+        AllocationError, match=r'memfd /memfd:frame.* is sealed against writing; map it read-only'
+    ):
+        DmaBuf.from_fd(OwnedFd(memfd(SHRINK | GROW | seal)), writable=True)
+
+
+def test_what_was_opened_read_only_is_not_taken_for_writing() -> None:
+    with OwnedFd(memfd(SHRINK | GROW)) as memory:
+        narrow = OwnedFd.open(f'/proc/self/fd/{memory.fileno()}', os.O_RDONLY)
+    with pytest.raises(
+        AllocationError, match='was opened read-only; its owner has to send an O_RDWR descriptor'
+    ):
+        DmaBuf.from_fd(narrow, writable=True)
+    assert narrow.closed
+
+
+# Sealing
+
+
+@pytest.fixture
+def shared() -> Iterator[tuple[DmaBuf, OwnedFd]]:
+    """Yield a buffer that has been sealed for sharing, and the descriptor that a peer gets."""
+    buffer = SealedMemfd().allocate(2 * PAGE)
+    assert buffer.peers_can_write and not buffer.mapped
+    assert buffer.seal_for_sharing() and not buffer.peers_can_write
+    peer = buffer.dup()
+    yield buffer, peer
+    peer.close()
+    buffer.close()
+
+
+def test_the_producer_goes_on_writing_and_peers_see_it(shared: tuple[DmaBuf, OwnedFd]) -> None:
+    buffer, peer = shared
+    reader = DmaBuf.from_fd(peer.dup(), expected_size=2 * PAGE)
+    with buffer.cpu_access(CpuAccess.WRITE) as mapping:
+        mapping[PAGE] = 42
+    assert reader.mapping()[PAGE] == 42
+    reader.close()
+
+
+def _map_for_writing(number: int) -> None:
+    mmap.mmap(number, PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE).close()
+
+
+def _protect(number: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    address = libc.mmap(None, PAGE, mmap.PROT_READ, mmap.MAP_SHARED, number, 0)
+    failed = libc.mprotect(address, PAGE, mmap.PROT_READ | mmap.PROT_WRITE)
+    number_of_error = ctypes.get_errno()
+    libc.munmap(address, PAGE)
+    if failed:
+        raise OSError(number_of_error, os.strerror(number_of_error))
+
+
+def _punch(number: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    if libc.fallocate(number, PUNCH_HOLE_KEEP_SIZE, 0, PAGE):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _reopen(number: int) -> None:
+    with OwnedFd.open(f'/proc/self/fd/{number}', os.O_RDWR) as again:
+        os.pwrite(again.fileno(), b'x', 0)
+
+
+ATTEMPTS: dict[str, Callable[[int], object]] = {
+    'write': lambda number: os.pwrite(number, b'x', 0),
+    'map for writing': _map_for_writing,
+    'make a mapping writable': _protect,
+    'open again for writing': _reopen,
+    'punch a hole': _punch,
+    'truncate': lambda number: os.ftruncate(number, 0),
+    'grow': lambda number: os.ftruncate(number, 3 * PAGE),
+    'seal away the mapping': lambda number: fcntl.fcntl(number, F_ADD_SEALS, WRITE),
+    'add any seal': lambda number: fcntl.fcntl(number, F_ADD_SEALS, SEAL),
+}
+
+
+@pytest.mark.parametrize('attempt', ATTEMPTS)
+def test_a_peer_can_not_change_what_was_sealed(
+    attempt: str, shared: tuple[DmaBuf, OwnedFd]
+) -> None:
+    buffer, peer = shared
+    buffer.mapping()[0] = 11
+    with pytest.raises(OSError) as caught:
+        ATTEMPTS[attempt](peer.fileno())
+    assert caught.value.errno in (errno.EPERM, errno.EACCES)
+    assert buffer.mapping()[0] == 11
+
+
+def test_where_the_seal_can_not_be_had_peers_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, real = SealedMemfd().allocate(PAGE), fcntl.fcntl
+
+    def older_kernel(fd: int, command: int, argument: int = 0) -> int:
+        if command == F_ADD_SEALS and argument & FUTURE_WRITE:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real(fd, command, argument)
+
+    monkeypatch.setattr(dmabuf.fcntl, 'fcntl', older_kernel)
+    assert not buffer.seal_for_sharing() and buffer.peers_can_write
+    buffer.close()
+
+
+def test_what_a_library_lends_is_not_sealed_because_it_goes_on_writing() -> None:
+    memory = SealedMemfd().allocate(PAGE)
+    buffer = DmaBuf.from_fd(memory.dup(), lent=True)
+    assert not buffer.seal_for_sharing() and buffer.peers_can_write
+    mmap.mmap(memory.fileno(), PAGE).close()
+    buffer.close()
+    memory.close()
+
+
+def test_a_memfd_that_was_only_opened_read_only_can_be_opened_again() -> None:
+    """Which is why O_RDONLY alone protects a dma-buf (it can't be opened at all) and no memfd."""
+    buffer = SealedMemfd().allocate(PAGE)
+    narrow = OwnedFd.open(f'/proc/self/fd/{buffer.fileno()}', os.O_RDONLY)
+    reader = DmaBuf.from_fd(narrow)
+    assert reader.peers_can_write
+    _reopen(reader.fileno())
+    reader.close()
+    buffer.close()
+
+
+@pytest.mark.parametrize(('access', 'trusted'), [(os.O_RDWR, True), (os.O_RDONLY, False)])
+def test_a_dma_buf_can_not_be_narrowed(access: int, trusted: bool, tmp_path: Path) -> None:
+    path = tmp_path / 'stand_in'
+    path.write_bytes(bytes(PAGE))
+    buffer = DmaBuf(OwnedFd.open(str(path), access), BufferKind.DMABUF, 'udmabuf')
+    assert buffer.peers_can_write == trusted
+    assert buffer.seal_for_sharing() != trusted
+    assert not buffer.mapped, 'nothing to map for'
+    buffer.close()
+
+
+def test_empty_memory_and_impossible_sizes_are_refused() -> None:
+    for size, expected in ((0, None), (4096, -1)):
+        fd = OwnedFd(os.memfd_create('peer', os.MFD_ALLOW_SEALING))
+        os.ftruncate(fd.fileno(), size)
+        fcntl.fcntl(fd.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW)
+        with pytest.raises(
+            AllocationError,
+            match=f'has {size} bytes, {expected} were announced; neither can be less than 1',
+        ):
+            DmaBuf.from_fd(fd, expected_size=expected)
+        assert fd.closed
+
+
+# The owning descriptor type: one owner, close-on-exec, closed exactly once.
+
+
+PACKAGE = Path(zc_perception.__file__).parent
+
+
+def is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def test_owning_makes_close_on_exec() -> None:
+    number = os.dup(0)
+    os.set_inheritable(number, True)
+    with OwnedFd(number) as fd:
+        assert fcntl.fcntl(fd.fileno(), fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+
+
+def test_duplicates_are_the_same_open_file_with_an_owner_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / 'file'
+    path.write_bytes(b'content')
+    with OwnedFd.open(str(path), os.O_RDONLY) as fd:
+        with fd.dup() as other:
+            assert other.fileno() != fd.fileno()
+            os.lseek(other.fileno(), 3, os.SEEK_SET)
+            assert os.lseek(fd.fileno(), 0, os.SEEK_CUR) == 3
+            for owner in (fd, other):
+                assert fcntl.fcntl(owner.fileno(), fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+        assert other.closed and is_open(fd.fileno())
+
+
+def test_duplicating_a_foreign_descriptor_leaves_it_open() -> None:
+    foreign = os.dup(0)
+    OwnedFd.duplicate(foreign).close()
+    assert is_open(foreign)
+    os.close(foreign)
+
+
+def test_a_second_close_does_not_hit_the_number_s_next_user() -> None:
+    fd = OwnedFd(os.dup(0))
+    number = fd.fileno()
+    fd.close()
+    os.dup2(0, number)
+    fd.close()
+    assert is_open(number)
+    os.close(number)
+
+
+def test_use_after_close_raises() -> None:
+    fd = OwnedFd(os.dup(0))
+    fd.close()
+    for use in (fd.fileno, fd.dup, fd.detach):
+        with pytest.raises(ValueError, match='closed'):
+            use()
+    assert repr(fd) == 'OwnedFd(closed)'
+
+
+def test_a_forgotten_descriptor_is_closed() -> None:
+    fd = OwnedFd(os.dup(0))
+    number = fd.fileno()
+    del fd
+    gc.collect()
+    assert not is_open(number)
+
+
+def test_the_block_closes_when_its_body_raises() -> None:
+    fd = OwnedFd(os.dup(0))
+    with pytest.raises(KeyError), fd:
+        raise KeyError
+    assert fd.closed
+
+
+def closings(source: str) -> list[int]:
+    """Lines that close a descriptor by its number."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [
+        node.lineno
+        for node in calls
+        if ast.unparse(node.func) in ('os.close', 'close', 'os.closerange', 'posix.close')
+    ]
+
+
+def test_nobody_else_in_the_rooms_of_frames_closes_a_number() -> None:
+    """
+    A borrower of a descriptor has only a number, and can't close it by mistake.
+
+    All owners are of this type.
+    """
+    assert closings('import os\nos.close(3)\nfrom os import close\nclose(4)') == [2, 4], (
+        'the search works'
+    )
+    rooms = ('pixel', 'memory', 'negotiation', 'detection', 'camera', 'npu')
+    files = [path for room in rooms for path in (PACKAGE / room).rglob('*.py')] + [
+        *PACKAGE.glob('*.py')
+    ]
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in files
+        if closings(path.read_text(encoding='utf-8'))
+    }
+    # whole_file is on the floor below, and has a folder's descriptor for one call.
+    assert len(files) > 40 and found == {'memory/owned_fd.py', 'whole_file.py'}

@@ -13,23 +13,61 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Slots, leases, quotas and release fences of one pool, in one thread.
-
-Threads, forks and finalizers: test_pool_concurrency.py.
-"""
+"""Slots, leases, quotas, holders and release fences of one pool; threads, forks, finalizers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import errno
+import fcntl
+import gc
+import os
+import signal
+import threading
+import time
+from types import SimpleNamespace
+from unittest import mock
 
-from pool_kit import acquired, CountingAllocator, leased, SMALL
+from doubles.sync_kernel import KernelFence, SyncKernel
+import numpy as np
+from pool_kit import (
+    acquired,
+    after_timeout,
+    closes,
+    counted_pool,
+    CountingAllocator,
+    leased,
+    PATIENCE_S,
+    SMALL,
+    stop_clock,
+    TIMEOUT_S,
+)
 import pytest
+from waiting import until
 
-from zc_perception.errors import AllocationError, ConfigError, LayoutError, StaleFrameError
-from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception import backoff
+from zc_perception.errors import (
+    AllocationError,
+    ConfigError,
+    FrameReleasedError,
+    LayoutError,
+    StaleFrameError,
+)
+from zc_perception.frame import Frame
+from zc_perception.memory import pool as pool_module
+from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
+from zc_perception.memory.fence import DeadlineFence, EventFence, SyncFile, Waker
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.pool import BufferPool
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.pool import (
+    BufferPool,
+    FIRST_RETRY_S,
+    LAST_RETRY_S,
+    quarantine_fence,
+    REAPER,
+    Slot,
+    SlotState,
+)
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
@@ -164,3 +202,863 @@ def test_slots_in_the_same_memory_are_refused(again: Callable[[DmaBuf], DmaBuf])
         memory = SealedMemfd().allocate(image.buffer_size(0))
         BufferPool(image, lambda: (again(memory),), 3, name='camera')
     memory.close()
+
+
+# ABA: a slot with the same index, buffer and inode comes back for another frame.
+
+
+def test_a_lease_of_generation_n_is_refused_at_n_plus_1() -> None:
+    pool, _ = counted_pool(1)
+    old = leased(pool)
+    slot, generation = old.slot, old.generation
+    pool.release(old)
+    newer = leased(pool)
+    assert (newer.slot, newer.slot.index, newer.generation) == (slot, slot.index, generation + 1)
+    assert newer.slot.buffers[0].identity == slot.buffers[0].identity, 'the very same memory'
+    attempts: list[Callable[[], object]] = [
+        lambda: pool.release(old),
+        lambda: pool.release(old, EventFence()),
+        lambda: pool.lease(slot, generation, 'npu'),
+    ]
+    for attempt in attempts:
+        with pytest.raises(StaleFrameError):
+            attempt()
+    pool.abandon(old)
+    pool.collect()
+    assert newer.ended == '' and slot.state is SlotState.LEASED
+    assert (pool.statistics().holders, pool.statistics().abandoned) == ({'npu': 1}, 0)
+    pool.release(newer)
+    pool.close()
+
+
+class OneFile:
+    """
+    An allocator whose buffers are one file.
+
+    So every slot's inode is the same, as when the kernel reuses a number.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        with open(path, 'wb') as file:
+            file.truncate(SMALL.buffer_size(0))
+
+    def __call__(self) -> tuple[DmaBuf, ...]:
+        return (DmaBuf(OwnedFd.open(self.path, 2), BufferKind.MEMFD, 'file'),)
+
+
+def test_the_same_inode_again_is_another_buffer(tmp_path: object) -> None:
+    memory = OneFile(f'{tmp_path}/buffer')
+    pool = BufferPool(SMALL, memory, 1, name='camera', release_timeout_s=0.02)
+    old = leased(pool)
+    pool.release(old, EventFence())
+    time.sleep(0.03)
+    newer = leased(pool)
+    assert (newer.slot.index, newer.slot.buffers[0].identity) == (
+        old.slot.index,
+        old.slot.buffers[0].identity,
+    )
+    assert newer.slot is not old.slot and newer.slot.buffer_uid != old.slot.buffer_uid
+    assert newer.generation > old.generation, (
+        'index and generation name one frame, whatever the buffers'
+    )
+    with pytest.raises(StaleFrameError):
+        pool.lease(newer.slot, old.generation, 'npu')
+    with pytest.raises(StaleFrameError):
+        pool.release(old)
+    assert pool.statistics().holders == {'npu': 1} and newer.slot.state is SlotState.LEASED
+    pool.release(newer)
+    pool.close()
+
+
+def test_a_frame_that_was_revoked_says_so(
+    make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]
+) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool)
+    assert pool.revoke(pool.name) == 1
+    newer = leased(pool)
+    with pytest.raises(StaleFrameError, match='the lease of camera was revoked before'):
+        frame.release()
+    with pytest.raises(FrameReleasedError):
+        frame.release()
+    assert pool.statistics().holders == {'npu': 1}
+    pool.release(newer)
+
+
+# Slots that wait for release fences: states, time-outs, replacements.
+
+
+def test_a_slot_is_retired_while_a_late_job_still_reads_its_mapping(make_pool: MakePool) -> None:
+    """
+    Closing a mapping that has views raises BufferError.
+
+    The producer must not see it, and the reader must not lose its bytes.
+    """
+    pool, fence = make_pool(slots=1, release_timeout_s=TIMEOUT_S), EventFence()
+    slot = acquired(pool)
+    slot.buffers[0].mapping()[0] = 42
+    view = np.frombuffer(slot.buffers[0].mapping(), np.uint8)
+    pool.release(leased(pool, slot), fence)
+    after_timeout()
+    assert acquired(pool) is not slot
+    assert view[0] == 42
+
+
+@pytest.mark.parametrize(
+    'failure',
+    [AllocationError('no memory'), OSError(12, 'Cannot allocate memory'), ValueError('a bug')],
+    ids=repr,
+)
+def test_a_replacement_that_can_not_be_allocated_is_tried_again(failure: Exception) -> None:
+    """Whatever the allocator raises, the pool goes on with the other slots."""
+    pool, memory = counted_pool(2, release_timeout_s=TIMEOUT_S)
+    pool.release(leased(pool), EventFence())
+    memory.failure = failure
+    after_timeout()
+    other = acquired(pool)
+    assert other.index == 1 and pool.acquire() is None
+    statistics = pool.statistics()
+    assert statistics.states == {SlotState.RETIRED: 1, SlotState.FILLING: 1}
+    assert statistics.failures >= 1 and str(failure) in statistics.last_failure
+    memory.failure = None
+    fresh = pool.acquire(wait_s=30.0)
+    assert fresh is not None and fresh.index == 0
+    pool.close()
+
+
+def test_the_allocator_and_the_listeners_may_use_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    They are called without the lock.
+
+    An allocator may ask for statistics, and a listener may look at who holds what.
+    """
+    pass_time = stop_clock(monkeypatch)
+    pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
+    heard: list[str] = []
+    pool.add_retire_listener(lambda slot: heard.append(pool.describe_holders()))
+    # Another look at the pool meanwhile begins no second replacement.
+    pool._allocate = lambda: (
+        heard.append(repr(pool.statistics().states)),
+        pool.collect(),
+        memory(),
+    )[2]
+    pool.release(leased(pool), EventFence())
+    pass_time(2 * TIMEOUT_S)
+    fresh = acquired(pool)
+    assert heard == [
+        'camera: 0 of 1 slots free; slot 0 generation 1 is retired',
+        "{<SlotState.RETIRED: 'retired'>: 1}",
+    ]
+    # A pool that is closed meanwhile wants no replacement any more.
+    pool._allocate = lambda: (memory(), pool.close())[0]
+    pool.release(leased(pool, fresh), EventFence())
+    pass_time(2 * TIMEOUT_S)
+    pool.collect()
+    assert memory.closes == [1, 1, 1]
+
+
+@pytest.mark.parametrize('broken', ['closed by its giver', 'raising'])
+def test_a_fence_that_can_not_be_looked_at_costs_its_slot_not_the_pool(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pass_time = stop_clock(monkeypatch)
+    pool, memory = counted_pool(2, release_timeout_s=TIMEOUT_S)
+    fence = EventFence()
+    lease = leased(pool)
+    pool.release(lease, fence)
+    if broken == 'raising':
+        fence.wait = fence.close = lambda *_: 1 / 0  # type: ignore
+    fence._fd.close()
+    assert acquired(pool).index == 1, 'the pool goes on'
+    pass_time(2 * TIMEOUT_S)
+    assert acquired(pool).index == 0
+    assert lease.slot.state is SlotState.RETIRED and memory.closes == [1, 0, 0]
+    pool.close()
+
+
+def test_the_earliest_fence_decides_when_a_slot_is_given_up() -> None:
+    """A later release with another fence doesn't give a hanging device more time."""
+    pool, _ = counted_pool(1, release_timeout_s=TIMEOUT_S)
+    slot = acquired(pool)
+    first, second = leased(pool, slot), leased(pool, slot, 'overlay')
+    pool.release(first, EventFence())
+    after_timeout()
+    pool.release(second, EventFence())
+    assert (slot.state, pool.statistics().retired) == (SlotState.RETIRED, 1)
+    pool.close()
+
+
+def test_error_fences_are_counted() -> None:
+    pool, _ = counted_pool(1)
+    for error in (None, RuntimeError('device reset')):
+        fence = EventFence()
+        fence.signal(error)
+        pool.release(leased(pool), fence)
+    assert pool.statistics().fence_errors == 1
+    pool.close()
+
+
+def test_a_fence_of_a_refused_release_is_closed_too() -> None:
+    """
+    Its ownership has passed.
+
+    Only the very fence that came with the first release is still needed.
+    """
+    pool, _ = counted_pool(1)
+    lease, first, second = leased(pool), EventFence(), EventFence()
+    pool.release(lease, first)
+    for fence in (second, first):
+        with pytest.raises(StaleFrameError, match='was released before'):
+            pool.release(lease, fence)
+    with pytest.raises(ValueError, match='closed'):
+        second.fileno()
+    assert pool.acquire() is None
+    first.signal()
+    assert pool.acquire() is lease.slot
+    pool.close()
+
+
+def test_failures_make_the_pauses_longer_and_a_success_makes_them_short_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(backoff, 'time', SimpleNamespace(monotonic=lambda: now[0]))
+    pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
+    pool.release(leased(pool), EventFence())
+    memory.run_out()
+    after_timeout()
+    pauses = []
+    for failures in range(1, 11):
+        pool.collect()
+        pauses.append(pool._retry.due - now[0])
+        now[0] += 0.9 * pauses[-1]
+        pool.collect()
+        assert pool.statistics().failures == failures, 'too early for another attempt'
+        now[0] += 0.2 * pauses[-1]
+    assert pauses[:3] == pytest.approx([FIRST_RETRY_S, 2 * FIRST_RETRY_S, 4 * FIRST_RETRY_S])
+    assert (
+        max(pauses) == pytest.approx(LAST_RETRY_S)
+        and pool.statistics().last_failure == 'no memory'
+    )
+    memory.failure = None
+    pool.release(leased(pool), EventFence())
+    memory.run_out()
+    after_timeout()
+    pool.collect()
+    assert pool._retry.due - now[0] == pytest.approx(FIRST_RETRY_S)
+    pool.close()
+
+
+# Who may hold how much, who does, and what the pool says about it.
+
+
+def test_a_holder_s_own_quota_is_replaced_not_added_and_ends_with_it(make_pool: MakePool) -> None:
+    pool = make_pool(slots=6, reserve=1)
+    pool.set_quota('npu', 3)
+    pool.set_quota('npu', 2, depth=1)
+    pool.set_quota('rviz', 1, depth=2)
+    assert pool.unpromised == 0, 'windows add up, the newest frames wait for both'
+    assert (pool.statistics().quotas, pool.statistics().reserve) == ({'npu': 3, 'rviz': 3}, 1)
+    pool.set_quota('rviz', None)
+    assert pool.unpromised == 2
+    pool.set_quota('stereo', 5)
+    assert pool.unpromised == -3, 'nobody checks'
+
+
+def test_thousands_of_consumers_that_came_and_went_leave_nothing_behind(
+    make_pool: MakePool,
+) -> None:
+    pool = make_pool(slots=1)
+    slot = acquired(pool)
+    keeper = leased(pool, slot, 'keeper')
+    for number in range(3000):
+        holder = f'consumer {number}'
+        pool.set_quota(holder, 0)
+        assert pool.lease(slot, slot.generation, holder) is None
+        pool.set_quota(holder, 1)
+        lease = leased(pool, slot, holder)
+        if number % 2:
+            pool.release(lease)
+            pool.set_quota(holder, None)
+        else:
+            assert pool.revoke(holder) == 1
+    statistics = pool.statistics()
+    assert (statistics.holders, statistics.quotas, statistics.refused_by_quota) == (
+        {'keeper': 1},
+        {},
+        {},
+    )
+    assert (statistics.refused, statistics.revoked) == (3000, 1500)
+    assert (list(pool._holders), len(slot.leases)) == (['keeper'], 1)
+    pool.release(keeper)
+
+
+def test_without_a_free_slot_one_line_says_who_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, 'monotonic', lambda: now[0])
+    pool, _ = counted_pool(5)
+    first, second = acquired(pool), acquired(pool)
+    leases = [leased(pool, first, 'npu'), leased(pool, first, 'overlay')]
+    now[0] += 1.0
+    leases.append(leased(pool, second, 'npu'))
+    pool.release(leased(pool), EventFence())
+    acquired(pool)
+    now[0] += 0.25
+    assert pool.describe_holders() == (
+        'camera: 1 of 5 slots free; npu holds 2 (slot 0 generation 1 for 1.25 s, slot 1 '
+        'generation 1 for 0.25 s); '
+        'overlay holds 1 (slot 0 generation 1 for 1.25 s); slot 2 generation 1 waits for 1 '
+        'release fence; '
+        'slot 3 generation 1 is being filled for 0.25 s'
+    )
+    assert [(h.holder, h.index, h.generation, h.held_s) for h in pool.holdings()] == [
+        ('npu', 0, 1, 1.25), ('overlay', 0, 1, 1.25), ('npu', 1, 1, 0.25),
+    ]  # fmt: skip
+    for lease in leases:
+        pool.release(lease)
+    pool.slots[2].fences[0].fence.signal()  # type: ignore
+    pool.close()
+
+
+def test_what_listeners_raise_is_counted_and_harms_nobody() -> None:
+    pool, memory = counted_pool(2, on_free=lambda slot: 1 / 0)
+    heard: list[int] = []
+    pool.add_retire_listener(lambda slot: [][1])
+    pool.add_retire_listener(lambda slot: heard.append(slot.index))
+    pool.release(leased(pool))
+    statistics = pool.statistics()
+    assert statistics.failures == 1
+    assert (
+        statistics.last_failure
+        == 'on_free for Slot(0, generation 1, free): ZeroDivisionError: division by zero'
+    )
+    pool.close()
+    assert (heard, memory.closes) == ([0, 1], [1, 1])
+    assert pool.statistics().failures == 3
+
+
+@pytest.mark.parametrize(('window', 'depth', 'free', 'granted'), [
+    (1, 1, 2, (1, 1)), (1, 1, 1, (0, 0)), (4, 4, 10, (4, 4)), (4, 4, 9, (4, 3)), (4, 4, 7, (4, 1)),
+    (4, 4, 5, (4, 1)), (4, 4, 4, (2, 1)),
+    (4, 4, 2, (1, 1)), (64, 64, 3, (2, 1)), (64, 64, 8, (5, 1)), (1, 9, 8, (1, 5)),
+    (1, 9, 3, (1, 1)), (1, 1, -3, (0, 0)),
+    (2, 1, 3, (2, 1)),
+])  # fmt: skip
+def test_what_is_granted_fits_what_is_free_and_leaves_something_where_it_can(
+    make_pool: MakePool, window: int, depth: int, free: int, granted: tuple[int, int]
+) -> None:
+    pool = make_pool(slots=12, reserve=12 - free) if free > 0 else make_pool(slots=1, reserve=1)
+    assert pool.grant('viewer', window, depth) == granted
+    assert pool.statistics().quotas == ({'viewer': sum(granted)} if granted[0] else {})
+
+
+def test_the_newest_frames_wait_for_everybody_in_the_same_slots(make_pool: MakePool) -> None:
+    pool = make_pool(slots=8, reserve=2)
+    assert [pool.grant(f'viewer {number}', 1, 1) for number in range(6)] == [(1, 1)] * 5 + [(0, 0)]
+    assert pool.unpromised == 0
+    pool.set_quota('viewer 3', None)
+    assert pool.grant('deep', 1, 10) == (1, 1), 'no slot is left for a greater depth'
+
+
+def test_a_second_viewer_holds_as_many_as_the_first_while_there_are_as_many(
+    make_pool: MakePool,
+) -> None:
+    pool = make_pool(slots=8, reserve=2)
+    granted = [pool.grant(f'viewer {number}', 2, 1) for number in range(4)]
+    assert granted == [(2, 1), (2, 1), (1, 1), (0, 0)] and pool.unpromised == 0
+
+
+def test_the_only_one_gets_something_in_any_case_if_asked_for(make_pool: MakePool) -> None:
+    pool = make_pool(slots=2, reserve=2)
+    assert pool.grant('other process', 1, 1) == (0, 0)
+    assert pool.grant('here', 3, 3, alone=True) == (1, 1)
+    assert pool.grant('another', 1, 1, alone=True) == (0, 0)
+
+
+def test_no_more_is_handed_out_than_the_window_and_the_holder_is_told_once_there_is_room(
+    make_pool: MakePool,
+) -> None:
+    pool, told = make_pool(slots=6), []
+    pool.set_quota('viewer', 2, depth=2, on_room=lambda: told.append(pool.unpromised))
+    leases = [leased(pool, acquired(pool), 'viewer') for _ in range(4)]
+    fifth = acquired(pool)
+    assert pool.lease(fifth, fifth.generation, 'viewer') is None
+    assert [pool.hand_out(lease) for lease in leases] == [True, True, False, False]
+    assert pool.hand_out(leases[0]), 'it has it already'
+    assert len(pool.in_hand('viewer')) == 2
+    pool.release(leases[3])
+    assert told == [], 'one that waits makes no room in the hand'
+    pool.release(leases[0])
+    assert told == [2], 'told without the lock'
+    assert pool.hand_out(leases[2])
+    pool.release(leases[1])
+    assert told == [2], 'nothing had to wait'
+    pool.release(leases[2])
+    pool.discard(fifth)
+
+
+def test_leases_that_were_forgotten_make_room_again(make_pool: MakePool) -> None:
+    pool, told = make_pool(slots=3), []
+    pool.set_quota('viewer', 1, depth=1, on_room=lambda: told.append(1))
+    first, second = leased(pool, acquired(pool), 'viewer'), leased(pool, acquired(pool), 'viewer')
+    assert pool.hand_out(first) and not pool.hand_out(second)
+    pool.abandon(first)
+    assert told == []
+    slot = acquired(pool)
+    assert told == [1] and pool.hand_out(second)
+    pool.discard(slot)
+    pool.release(second)
+
+
+def test_a_producer_that_can_wait_waits_for_who_is_to_lose_nothing(make_pool: MakePool) -> None:
+    pool = make_pool(slots=5)
+    assert pool.grant('recorder', 1, 1, lossless=True) == (1, 1)
+    leases = [leased(pool, acquired(pool), 'recorder') for _ in range(2)]
+    assert pool.acquire(wait_s=0.01) is None, 'its frame would be lost'
+    threading.Timer(0.1, pool.release, [leases.pop()]).start()
+    slot = pool.acquire(wait_s=20.0)
+    assert slot is not None
+    pool.discard(slot)
+    pool.release(leases.pop())
+
+
+# A consumer has died.
+
+
+def test_a_dead_holder_s_slots_wait_for_their_quarantine() -> None:
+    pool, _ = counted_pool(3)
+    shared, own, other = acquired(pool), acquired(pool), acquired(pool)
+    dead = [leased(pool, shared, 'dead'), leased(pool, own, 'dead'), leased(pool, own, 'dead')]
+    alive = [leased(pool, shared, 'npu'), leased(pool, other, 'npu')]
+    pool.set_quota('dead', 3)
+    made: dict[int, EventFence] = {}
+
+    def quarantine(buffers: object) -> EventFence:
+        assert not pool._lock.locked(), 'its ioctls are made without the lock'
+        assert pool.acquire() is None, 'nothing is free before the quarantine is there'
+        fence = EventFence()
+        made[next(slot.index for slot in pool.slots if slot.buffers is buffers)] = fence
+        return fence
+
+    assert pool.revoke('dead', quarantine) == 3
+    assert sorted(made) == [0, 1], 'one for each slot that it held'
+    assert pool.statistics().states == {SlotState.LEASED: 2, SlotState.WAITING: 1}
+    assert (pool.statistics().holders, pool.statistics().quotas, pool.statistics().revoked) == (
+        {'npu': 2},
+        {},
+        3,
+    )
+    for lease in dead:
+        with pytest.raises(StaleFrameError, match='the lease of dead was revoked before'):
+            pool.release(lease)
+    made[1].signal()
+    assert pool.acquire() is own
+    pool.release(alive[0])
+    assert pool.acquire() is None, 'the quarantine of the shared slot is pending'
+    made[0].signal()
+    assert pool.acquire() is shared
+    assert pool.revoke('dead', quarantine) == 0
+    pool.release(alive[1])
+    pool.close()
+
+
+def test_a_quarantine_that_never_ends_costs_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_time = stop_clock(monkeypatch)
+    pool, memory = counted_pool(1)
+    lease = leased(pool)
+    pool.revoke('npu', lambda buffers: EventFence(), timeout_s=TIMEOUT_S)
+    assert pool.acquire() is None
+    pass_time(2 * TIMEOUT_S)
+    fresh = acquired(pool)
+    assert fresh is not lease.slot and memory.closes == [1, 0]
+    pool.close()
+
+
+def test_a_slot_whose_quarantine_can_not_be_made_is_never_reused() -> None:
+    pool, memory = counted_pool(2)
+    slot = acquired(pool)
+    dead, alive = leased(pool, slot, 'dead'), leased(pool, slot, 'npu')
+
+    def impossible(buffers: object) -> EventFence:
+        raise OSError(24, 'Too many open files')
+
+    assert pool.revoke('dead', impossible) == 1
+    assert 'Too many open files' in pool.statistics().last_failure
+    assert slot.state is SlotState.LEASED, 'its other holder keeps it'
+    fence = EventFence()
+    pool.release(alive, fence)
+    assert (slot.state, memory.closes[0]) == (SlotState.WAITING, 0), "and so does that one's job"
+    fence.signal()
+    pool.collect()
+    assert (slot.state, memory.closes[0], dead.ended) == (SlotState.RETIRED, 1, 'revoked')
+    assert acquired(pool).buffer_uid != slot.buffer_uid
+    pool.close()
+
+
+def test_an_interrupt_during_a_quarantine_loses_no_slot() -> None:
+    pool, memory = counted_pool(2)
+    leases = [leased(pool), leased(pool)]
+
+    def interrupted(buffers: object) -> EventFence:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pool.revoke('npu', interrupted)
+    assert (
+        len(
+            {acquired(pool).buffer_uid for _ in leases}
+            - {lease.slot.buffer_uid for lease in leases}
+        )
+        == 2
+    )
+    assert memory.closes == [1, 1, 0, 0]
+    pool.close()
+
+
+def test_a_frame_forgotten_by_a_holder_that_was_revoked_is_taken_back_once() -> None:
+    pool, _ = counted_pool(1)
+    lease = leased(pool)
+    pool.abandon(lease)
+    assert pool.revoke('npu', lambda buffers: DeadlineFence(0.0)) == 1
+    slot = pool.acquire(wait_s=30.0)
+    assert slot is lease.slot
+    newer = leased(pool, slot)
+    pool.collect()
+    assert (pool.statistics().abandoned, newer.ended, pool.statistics().holders) == (
+        0,
+        '',
+        {'npu': 1},
+    )
+    pool.release(newer)
+    pool.close()
+
+
+# What has to signal before the buffers are used again
+
+LONG_S = 3600.0
+
+
+class Scripted(DmaBuf):
+    """A dma-buf whose export answers what it is told."""
+
+    def __init__(self, answer: Callable[[], SyncFile | None]) -> None:
+        super().__init__(
+            OwnedFd(os.memfd_create('stand_in')), BufferKind.DMABUF, 'dma_heap/system'
+        )
+        self.answer = answer
+        self.asked: list[CpuAccess] = []
+
+    def export_fence(self, access: CpuAccess) -> SyncFile | None:
+        self.asked.append(access)
+        return self.answer()
+
+
+def _raise(number: int) -> SyncFile | None:
+    raise OSError(number, os.strerror(number))
+
+
+def _pending(kernel: SyncKernel, given: list[SyncFile]) -> SyncFile:
+    """Return a fence that doesn't signal, kept in *given* so that only close() closes it."""
+    given.append(kernel.sync_file(KernelFence(b'metis-0')))
+    return given[-1]
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[SyncKernel]:
+    double = SyncKernel(monkeypatch)
+    yield double
+    double.close()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., list[Scripted]]]:
+    made: list[Scripted] = []
+
+    def scripted(*answers: Callable[[], SyncFile | None]) -> list[Scripted]:
+        made.extend(Scripted(answer) for answer in answers)
+        return made
+
+    yield scripted
+    for buffer in made:
+        buffer.close()
+
+
+def test_a_pending_fence_is_what_is_waited_for(
+    kernel: SyncKernel, make: Callable[..., list[Scripted]]
+) -> None:
+    job = KernelFence(b'metis-0')
+    buffers = make(lambda: kernel.sync_file(job))
+    fence = quarantine_fence(buffers, 0.0)
+    assert isinstance(fence, SyncFile) and not fence.wait(0.0)
+    assert buffers[0].asked == [CpuAccess.WRITE], (
+        'readers count too: the frame is going to be written'
+    )
+    kernel.signal(job)
+    assert fence.wait(0.0)
+    fence.close()
+
+
+def test_all_buffers_of_the_frame_count(
+    kernel: SyncKernel, make: Callable[..., list[Scripted]]
+) -> None:
+    jobs = [KernelFence(b'metis-0'), KernelFence(b'vi'), KernelFence(b'vic')]
+    idle = KernelFence(b'stub', b'stub', 1, 1)
+    fence = quarantine_fence(
+        make(*(lambda job=job: kernel.sync_file(job) for job in (*jobs, idle))), 0.0
+    )
+    for job in jobs:
+        assert isinstance(fence, SyncFile) and not fence.wait(0.0)
+        kernel.signal(job)
+    assert fence.wait(0.0)
+    assert len(kernel.merges) == 2, 'one for each pending fence but the first'
+    fence.close()
+
+
+def test_nothing_pending_may_mean_that_the_driver_adds_no_fences(
+    kernel: SyncKernel, make: Callable[..., list[Scripted]]
+) -> None:
+    before = time.monotonic_ns()
+    fence = quarantine_fence(
+        make(lambda: kernel.sync_file(KernelFence(b'stub', b'stub', 1, 1)), lambda: None), LONG_S
+    )
+    assert isinstance(fence, DeadlineFence) and not fence.wait(0.0)
+    assert before + LONG_S * 1e9 <= fence.deadline_ns <= time.monotonic_ns() + LONG_S * 1e9
+    fence.close()
+
+
+def test_a_memfd_needs_none_because_no_device_takes_it(
+    make: Callable[..., list[Scripted]],
+) -> None:
+    memory = SealedMemfd().allocate(4096)
+    fence = quarantine_fence([memory], LONG_S)
+    assert fence.wait(0.0)
+    fence.close()
+    mixed = quarantine_fence([memory, *make(lambda: None)], LONG_S)
+    assert not mixed.wait(0.0)
+    mixed.close()
+    memory.close()
+
+
+@pytest.mark.parametrize('number', [errno.EMFILE, errno.ENOMEM])
+@pytest.mark.parametrize('position', [0, 1])
+def test_fences_that_can_not_be_had_are_replaced_by_time(
+    number: int, position: int, kernel: SyncKernel, make: Callable[..., list[Scripted]]
+) -> None:
+    given: list[SyncFile] = []
+    answers: list[Callable[[], SyncFile | None]] = [lambda: _pending(kernel, given)] * 2
+    answers.insert(position, lambda: _raise(number))
+    fence = quarantine_fence(make(*answers), LONG_S)
+    assert isinstance(fence, DeadlineFence) and not fence.wait(0.0)
+    assert len(given) == position and all(f._fd.closed for f in given)
+    fence.close()
+
+
+def test_a_merge_that_fails_leaves_nothing_open(
+    kernel: SyncKernel, make: Callable[..., list[Scripted]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        SyncFile, 'merge', classmethod(lambda cls, name, first, second: _raise(errno.EMFILE))
+    )
+    given: list[SyncFile] = []
+    fence = quarantine_fence(make(*[lambda: _pending(kernel, given)] * 2), LONG_S)
+    assert isinstance(fence, DeadlineFence)
+    assert len(given) == 2 and all(f._fd.closed for f in given)
+    fence.close()
+
+
+# The pool between threads, across fork, and with leases that nobody releases.
+
+
+MakeFrame = Callable[..., Frame]
+
+
+def wait_in_thread(pool: BufferPool) -> tuple[threading.Thread, list[Slot | None]]:
+    """Return a producer that is already waiting when this returns."""
+    got: list[Slot | None] = []
+    looked, wait = threading.Event(), Waker.wait
+    thread = threading.Thread(
+        target=lambda: got.append(pool.acquire(wait_s=2 * PATIENCE_S)), daemon=True
+    )
+    with mock.patch.object(
+        Waker, 'wait', lambda self, *arguments: (looked.set(), wait(self, *arguments))[1]
+    ):
+        thread.start()
+        assert looked.wait(PATIENCE_S)
+    return thread, got
+
+
+def woken(thread: threading.Thread) -> bool:
+    thread.join(PATIENCE_S)
+    return not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    'event', ['release', 'fence', 'later fence', 'abandon', 'revoke', 'timeout', 'discard']
+)
+def test_whatever_frees_a_slot_wakes_a_waiting_producer(
+    event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself: the look that it takes now and then comes too late here."""
+    monkeypatch.setattr(pool_module, '_LOOK_AGAIN_S', 1000.0)
+    pass_time = stop_clock(monkeypatch) if event == 'timeout' else None
+    pool, _ = counted_pool(1, release_timeout_s=TIMEOUT_S if pass_time else 600.0)
+    slot, fence = acquired(pool), EventFence()
+    lease = leased(pool, slot) if event != 'discard' else None
+    if lease is not None and event in ('fence', 'timeout'):
+        pool.release(lease, fence)
+    thread, got = wait_in_thread(pool)
+    if event in ('fence', 'later fence'):
+        if lease is not None and event == 'later fence':
+            pool.release(lease, fence)
+        fence.signal()
+    elif event == 'release' and lease is not None:
+        pool.release(lease)
+    elif event == 'abandon' and lease is not None:
+        pool.abandon(lease)
+    elif event == 'revoke':
+        pool.revoke('npu')
+    elif event == 'discard':
+        pool.discard(slot)
+    elif pass_time:
+        pass_time(2 * TIMEOUT_S)
+    assert woken(thread) and got[0] is not None
+    assert pool.statistics().exhausted == 0, 'waiting is not dropping'
+    assert (got[0] is slot) == (event != 'timeout')
+    pool.close()
+
+
+def test_closing_wakes_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, '_LOOK_AGAIN_S', 1000.0)
+    pool, _ = counted_pool(1)
+    lease = leased(pool)
+    waits = [wait_in_thread(pool) for _ in range(3)]
+    pool.close()
+    assert all(woken(thread) and got == [None] for thread, got in waits)
+    pool.release(lease)
+    assert closes(lease.slot) == 1
+
+
+@pytest.mark.parametrize('fence_is', ['pending', 'a closed number', 'a dead end'])
+def test_a_wait_does_not_spin(fence_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    poll(2) returns at once, again and again, for a closed descriptor.
+
+    It does the same for a pipe without a writer.
+    """
+    pool, _ = counted_pool(1)
+    fence = EventFence()
+    if fence_is != 'pending':
+        reader, writer = os.pipe()
+        # A high one, that no descriptor which is opened meanwhile takes.
+        number = fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, 900)
+        os.close(reader)
+        os.close(writer)
+        fence.close()
+        fence._fd = OwnedFd(number)
+    if fence_is == 'a closed number':
+        os.close(number)
+    pool.release(leased(pool), fence)
+    looks: list[None] = []
+    collect = BufferPool.collect
+    monkeypatch.setattr(BufferPool, 'collect', lambda self: (looks.append(None), collect(self))[1])
+    assert pool.acquire(wait_s=0.3) is None
+    assert len(looks) <= 12, 'it polls the fence, or where that is impossible looks every 50 ms'
+    if fence_is == 'a closed number':
+        fence._fd.detach()
+    pool.slots[0].fences[0].fence.close()
+    pool.slots[0].fences.clear()
+    pool.close()
+
+
+def test_a_forked_child_asks_for_nothing_and_never_hangs(make_pool: MakePool) -> None:
+    """
+    Every call of a copy ends at once, though the lock was held when the child was made.
+
+    Giving back does nothing, asking raises.
+    """
+    heard: list[Slot] = []
+    pool = make_pool(slots=3, on_free=heard.append)
+    pool.add_retire_listener(heard.append)
+    lease, filling = leased(pool), acquired(pool)
+    pool.abandon(leased(pool))
+    with pool._lock:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                signal.alarm(60)
+                for ask in (pool.acquire, lambda: pool.lease(lease.slot, 1, 'x')):
+                    with pytest.raises(
+                        StaleFrameError,
+                        match='belongs to the process that made it; a forked child makes its own',
+                    ):
+                        ask()
+                pool.collect()
+                pool.discard(filling)
+                pool.abandon(lease)
+                pool.release(lease)
+                assert pool.revoke('npu') == 0
+                pool.close()
+                pool.set_quota('npu', 1)
+                assert (
+                    pool.statistics().holders == {'npu': 2}
+                    and len(pool.slots) == 3
+                    and 'npu holds 2' in pool.describe_holders()
+                )
+                assert lease.slot.buffers[0].mapping()[0] == 0 and heard == []
+                own, _ = counted_pool(2)
+                own.release(leased(own))
+                own.close()
+                status = 0
+            finally:
+                os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    pool.collect()
+    assert pool.statistics().states == {
+        SlotState.LEASED: 1,
+        SlotState.FILLING: 1,
+        SlotState.FREE: 1,
+    }
+    pool.release(lease)
+
+
+def test_a_forked_child_has_a_reaper_of_its_own() -> None:
+    """The parent's thread isn't there, and its lock may be held for ever."""
+    pool, _ = counted_pool(1)
+    lease = leased(pool)
+    pool.close()
+    with REAPER._lock:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                signal.alarm(60)
+                own, memory = counted_pool(1)
+                fence = EventFence()
+                own.release(leased(own), fence)
+                own.close()
+                fence.signal()
+                until(lambda: memory.closes == [1], 'the child finishes its own pool')
+                status = 0
+            finally:
+                os._exit(status)
+    _, result = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(result) == 0
+    assert pool.statistics().states == {SlotState.LEASED: 1}
+    pool.release(lease)
+
+
+def test_listeners_are_never_called_from_a_finalizer(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    pool = make_pool(slots=1)
+    told: list[bool] = []
+    pool.add_retire_listener(
+        lambda slot: told.append(threading.current_thread().name == 'pool-reaper')
+    )
+    frame = make_frame(pool)
+    pool.close()
+    del frame
+    gc.collect()
+    until(lambda: told == [True], 'the reaper tells')

@@ -25,6 +25,8 @@ import os
 from pathlib import Path
 
 from camera.gstreamer_process import build_plugin, gstreamer
+from link.unixfd.unixfd_kit import gst
+from nodes.managed import managed, status
 from nodes.programs import parameters, Program
 from nodes.ros_kit import ros
 import pytest
@@ -33,6 +35,8 @@ from rclpy.executors import SingleThreadedExecutor
 from waiting import until
 
 from zc_perception import Frame, FrameSubscription
+from zc_perception.errors import ConfigError
+from zc_perception.nodes.capture import CaptureNode
 
 # More than the pipeline has buffers, so that each is filled again while the consumer knows it.
 FRAMES, BUFFERS = 60, 12
@@ -99,3 +103,41 @@ def test_a_pipeline_of_memfds_outlives_a_consumer_in_another_process(
         assert camera.interrupt() == 0
     # All of a frame is of one number: its buffer was not filled again while it was held.
     assert all(len(numbers) == 1 for numbers in values)
+
+
+# Capture's parameter ``unixfd``, with GStreamer 1.26's own ``unixfdsrc`` at the other end.
+
+
+OPTIONS = {'width': 128, 'height': 64, 'framerate': 100.0, 'heap': 'memfd'}
+
+
+def test_a_stock_pipeline_reads_the_camera_until_it_is_deactivated(
+    free_domain: int, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o700)
+    path = tmp_path / 'front.sock'
+    with managed(free_domain) as run:
+        capture = run.make(CaptureNode, {**OPTIONS, 'unixfd': str(path), 'unixfd_window': 3})
+        capture.start()
+        pixels = tmp_path / 'pixels'
+        words = '!', 'filesink', f'location={pixels}', 'buffer-mode=unbuffered'
+        reader = gst('unixfdsrc', f'socket-path={path}', *words)
+        until(
+            lambda: pixels.exists() and pixels.stat().st_size > 20 * 128 * 64 * 3 // 2,
+            lambda: f'{reader.poll()} {status(capture, "unixfd")}',
+        )
+        values = status(capture, 'unixfd').values
+        assert values['path'] == path and f'reader {reader.pid}' in values
+        link = status(capture, 'link').values
+        assert 'of 3' in link[f'consumer unixfd reader {reader.pid}']
+        assert 'unixfd_first' not in capture.ledger.entries()
+        capture.trigger_deactivate()
+        assert reader.wait(60) == 0, reader.communicate()  # EOS
+        capture.trigger_cleanup()
+        assert not path.exists()
+
+
+def test_a_folder_that_others_can_write_to_is_a_mistake(free_domain: int, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with managed(free_domain) as run, pytest.raises(ConfigError, match=r'unixfd.*chmod go-w'):
+        run.make(CaptureNode, {**OPTIONS, 'unixfd': str(tmp_path / 'front.sock')})

@@ -19,19 +19,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+import os
 from pathlib import Path
+import re
+import subprocess
 from typing import Any
 
+from nodes.programs import BIN, environment, Program
 from nodes.ros_kit import overrides, ros
 import pytest
 import rclpy
+from rclpy.exceptions import InvalidNamespaceException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import HistoryPolicy, QoSProfile
+from rclpy.validate_namespace import validate_namespace
+import yaml
 
 from zc_perception.errors import ConfigError
+from zc_perception.nodes.command_lines import check_cameras, check_namespace
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import publisher_qos
+from zc_perception.nodes.params.ros_arguments import CommandLine, explain_ros_arguments, MeantFor
+from zc_perception.nodes.params.verdict import (
+    check_file,
+    component_values,
+    expected_nodes,
+    judge,
+    Verdict,
+)
+from zc_perception.nodes.params.yaml_file import ParameterYaml, read_parameter_yaml
+from zc_perception.nodes.process import ros_context
 from zc_perception.parameters import ParameterSpec, whole_number
 
 SPECS = (
@@ -432,3 +450,627 @@ def test_what_other_packages_offer_is_asked_for_only_when_no_choice_of_ours_is_m
     ) as refused:
         spec.convert('Own')
     assert str(refused.value).endswith("; did you mean 'own'?")
+
+
+# The verdict on a file: which nodes it is for, what speaks against it, and what each node gets.
+
+
+FILE = """\
+/**/capture:
+  ros__parameters:
+    slots: 0
+    widht: 64
+/front/inference:
+  ros__parameters: {max_rate: fast, classes: [nope]}
+/**:
+  ros__parameters:
+    qos_overrides./front/image_raw.publisher.depth: -1
+    nobodys: 1
+"""
+NODES = {'/front/capture': 'capture', '/front/inference': 'inference', '/front/overlay': 'overlay'}
+
+
+def read(folder: Path, text: str) -> ParameterYaml:
+    path = folder / 'vehicle.yaml'
+    path.write_text(text)
+    return read_parameter_yaml(str(path), 'params_file')
+
+
+def verdict(folder: Path, text: str, *namespaces: str) -> Verdict:
+    file = read(folder, text)
+    return judge(file, expected_nodes(file.sections, namespaces or None))
+
+
+def test_every_mistake_is_found_with_its_node_section_and_line(tmp_path: Path) -> None:
+    found = verdict(tmp_path, FILE)
+    places = [
+        (one.node, one.section, one.line, one.text.split(' is ')[0]) for one in found.problems
+    ]
+    assert places == [
+        ('capture', '/**/capture', 4, "parameter 'widht'"),
+        ('capture', '/**/capture', 3, "parameter 'slots'"),
+        ('capture', '', 0, "parameter 'qos_overrides./front/image_raw.publisher.depth'"),
+        ('inference', '/front/inference', 6, "parameter 'max_rate'"),
+    ]
+    assert (
+        found.warnings == ["section '/**': no node here has a parameter 'nobodys' (line 10)"]
+        and found.misses == []
+    )
+
+
+def test_the_same_mistake_of_two_cameras_is_said_once(tmp_path: Path) -> None:
+    found = verdict(tmp_path, '/**/capture: {ros__parameters: {slots: 0}}\n', '/front', '/rear')
+    assert [str(one) for one in found.problems] == [
+        "parameter 'slots' is 0; it must be an integer from 3 to 64 (line 1)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ('text', 'namespaces', 'nodes'),
+    [
+        ('', [], ['/capture', '/inference', '/overlay']),
+        ('/**/capture', [], ['/capture', '/inference', '/overlay']),
+        ('/front/capture', [], ['/front/capture', '/front/inference', '/front/overlay']),
+        (
+            '/**/truck/front/overlay',
+            [],
+            ['/truck/front/capture', '/truck/front/inference', '/truck/front/overlay'],
+        ),
+        ('/front/capture', ['/rear'], ['/rear/capture', '/rear/inference', '/rear/overlay']),
+        ('/**/recorder', [], ['/capture', '/inference', '/overlay', '/recorder']),
+        ('/recodrer', [], ['/capture', '/inference', '/overlay', '/recorder']),
+        ('/**/gstreamer', [], ['/capture', '/gstreamer', '/inference', '/overlay']),
+        ('/planner', [], ['/capture', '/inference', '/overlay']),
+    ],
+)
+def test_the_nodes_that_a_file_is_for(
+    text: str, namespaces: list[str], nodes: list[str], tmp_path: Path
+) -> None:
+    sections = read(
+        tmp_path, f'{text}: {{ros__parameters: {{use_sim_time: false}}}}\n' if text else ''
+    ).sections
+    found = expected_nodes(sections, namespaces or None)
+    assert sorted(found) == nodes and all(
+        node.endswith(f'/{kind}') for node, kind in found.items()
+    )
+
+
+def test_a_section_that_misses_its_node_and_one_of_a_name_that_is_misspelt(tmp_path: Path) -> None:
+    text = (
+        '/*/capture: {ros__parameters: {slots: 4}}\n\n/**/infrence: {ros__parameters: '
+        '{in_flight: 2}}\n'
+    )
+    found = verdict(tmp_path, text)
+    assert [(one.section, one.line) for one in found.misses] == [('/*/capture', 1)]
+    assert [(one.section, one.line) for one in found.problems] == [('/**/infrence', 3)]
+    assert "did you mean 'inference'?" in found.problems[0].text
+
+
+REFUSED: dict[str, tuple[str, str]] = {
+    'several at once': (
+        (
+            '# every one with its line\n/**/capture:\n  ros__parameters: {widht: 3, heigth: '
+            '3}\n/**: {ros__parameters: {framerate: -1.0}}'
+        ),
+        "'width'? (line 3); capture: parameter 'heigth' is unknown; did you mean 'height'? "
+        '(line 3); '
+        "capture: parameter 'framerate' is -1.0; it must be a number from 0 to 1000 (Hz) (line 4)",
+    ),
+    "another of our nodes' parameter": (
+        '/**/capture: {ros__parameters: {score_threshold: 0.5}}',
+        (
+            "capture: parameter 'score_threshold' is unknown; it belongs to node 'inference': set "
+            'it there'
+        ),
+    ),
+    'a type of every node': (
+        '/**: {ros__parameters: {use_sim_time: 5}}',
+        "overlay: parameter 'use_sim_time' is 5; it must be a boolean",
+    ),
+    'a QoS that there is not': (
+        (
+            '/**: {ros__parameters: {qos_overrides: {/front/image_raw: {publisher: {reliability: '
+            'foo}}}}}'
+        ),
+        (
+            "capture: parameter 'qos_overrides./front/image_raw.publisher.reliability' is 'foo'; "
+            'it must be reliable or best_effort'
+        ),
+    ),
+    'a depth that is none': (
+        (
+            '/**: {ros__parameters: {qos_overrides: {/front/detections: {subscription: {depth: '
+            '-1}}}}}'
+        ),
+        (
+            "overlay: parameter 'qos_overrides./front/detections.subscription.depth' is -1; it "
+            'must be an integer from 0'
+        ),
+    ),
+    "another of our nodes' QoS": (
+        (
+            '/front/inference: {ros__parameters: {qos_overrides: {/front/image_raw: {publisher: '
+            '{depth: 2}}}}}'
+        ),
+        (
+            "'qos_overrides./front/image_raw.publisher.depth' is unknown; did you mean "
+            "'qos_overrides./front/image_raw.subscription.depth'?"
+        ),
+    ),
+    'more latched than there is': (
+        (
+            '/**: {ros__parameters: {slots: 5, qos_overrides: {/front/image_raw: {publisher: '
+            '{depth: 2, durability: transient_local}}}}}'
+        ),
+        "capture: topic 'image_raw': transient_local with depth 2 would pin 2 of 5 slots",
+    ),
+}
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_what_is_wrong_is_said_in_one_line_that_names_the_file(tmp_path: Path, case: str) -> None:
+    text, message = REFUSED[case]
+    file = read(tmp_path, text)
+    with pytest.raises(ConfigError) as refusal:
+        check_file(file, NODES)
+    assert message in str(refusal.value) and str(refusal.value).startswith(
+        f"params_file '{file.path}': "
+    )
+    assert '\n' not in str(refusal.value)
+
+
+def test_what_the_launch_arguments_set_stands_on_top_of_the_file(tmp_path: Path) -> None:
+    video = tmp_path / 'drive.avi'
+    video.touch()
+    file = read(tmp_path, '/**/capture: {ros__parameters: {camera: replay}}')
+    assert check_file(file, NODES, {'capture': {'video': str(video)}}) == []
+    assert check_file(file, NODES, {'capture': {'camera': 'synthetic'}}) == []
+    with pytest.raises(
+        ConfigError,
+        match=r"vehicle.yaml', with camera, video as the launch arguments say: capture: video "
+        r"'/nope' does not exist",
+    ):
+        check_file(
+            file,
+            NODES,
+            {'capture': {'camera': 'replay', 'video': '/nope'}, 'recorder': {'path': ''}},
+        )
+    (problem,) = judge(
+        read(tmp_path, '/**/capture: {ros__parameters: {slots: 0}}'),
+        NODES,
+        {'capture': {'slots': 1}},
+    ).problems
+    assert (problem.text.split(';')[0], problem.section, problem.line) == (
+        "parameter 'slots' is 1",
+        '',
+        0,
+    ), 'it is not in the file'
+
+
+OF_ANY_NODE: dict[str, tuple[str, list[str]]] = {
+    'mistyped': ('/**: {ros__parameters: {widht: 3}}', ["'/**': 'widht'; did you mean 'width'?"]),
+    'of others, and mistyped': (
+        '/**: {ros__parameters: {wheelbase: 3, scal: 1}}',
+        ["'/**': 'scal'; did you mean 'scale'?", "'/**': 'wheelbase'"],
+    ),
+    'each once': (
+        '/**: {ros__parameters: {widht: 3}}\n/front/*: {ros__parameters: {widht: 3}}',
+        ["'/**', '/front/*': 'widht'; did you mean 'width'?"],
+    ),
+    'of different nodes of ours': (
+        '/**: {ros__parameters: {slots: 8, score_threshold: 0.5, scale: 1.0, controls.gain: 1}}',
+        [],
+    ),
+    'of a node of ours that is not here': ('/**: {ros__parameters: {max_frames: 8}}', []),
+    'of every node': (
+        (
+            '/**: {ros__parameters: {use_sim_time: true, qos_overrides: {/x: '
+            '{publisher: {depth: 1}}}}}'
+        ),
+        [],
+    ),
+    'for nodes that are elsewhere': ('/rear/*: {ros__parameters: {widht: 3}}', []),
+    'of another package': ('/planner: {ros__parameters: {widht: 3}}', []),
+}
+
+
+@pytest.mark.parametrize('case', OF_ANY_NODE)
+def test_a_key_for_any_node_that_none_has_is_a_warning(tmp_path: Path, case: str) -> None:
+    text, warned = OF_ANY_NODE[case]
+    file = read(tmp_path, text)
+    expected = [each.replace(': ', ': no node here has a parameter ', 1) for each in warned]
+    assert check_file(file, NODES) == [
+        f'{file.where}: section {each} (line 1)' for each in expected
+    ]
+
+
+def test_each_component_gets_of_all_nodes_parameters_those_that_it_has(tmp_path: Path) -> None:
+    everybody = {
+        'use_sim_time': True,
+        'width': 320,
+        'score_threshold': 0.5,
+        'planner_rate': 3,
+        'qos_overrides./x.publisher.depth': 1,
+    }
+    sections = {
+        '/**': everybody,
+        '/**/capture': {'participants': []},
+        '/**/overlay': {'scale': 0.5},
+    }
+    file = read(
+        tmp_path,
+        yaml.safe_dump({name: {'ros__parameters': values} for name, values in sections.items()}),
+    )
+    shared = everybody.keys() - {'score_threshold', 'width', 'planner_rate'}
+    assert component_values(file, '/inference', 'inference', {}).keys() == shared | {
+        'score_threshold'
+    }
+    assert component_values(file, '/overlay', 'overlay', {}).keys() == shared | {'scale'}
+    capture = component_values(file, '/capture', 'capture', {'slots': 6, 'width': 64})
+    assert capture.keys() == shared | {'width', 'participants', 'slots'}
+    assert (capture['participants'], capture['width'], capture['slots']) == ([''], 64, 6), (
+        'an empty list has no type in ROS'
+    )
+
+
+def test_what_the_chosen_kind_does_not_read_is_said_once_with_its_line(tmp_path: Path) -> None:
+    """The component, which knows no lines, doesn't get it."""
+    file = read(tmp_path, '/**/capture:\n  ros__parameters:\n    seed: 3\n    width: 64\n')
+    chosen = {'camera': 'v4l2', 'device': '/dev/video7'}
+    assert check_file(file, {'/capture': 'capture'}, {'capture': chosen}) == [
+        f"{file.where}, with camera, device as the launch arguments say: section '/**/capture': "
+        "parameter 'seed' is read by camera: synthetic only, not by camera: v4l2; leave it out "
+        '(line 3)'
+    ]
+    assert component_values(file, '/capture', 'capture', chosen) == {'width': 64, **chosen}
+
+
+# ROS arguments and parameter files that rcl refuses are explained in one line.
+
+
+def refusal(*arguments: str) -> str:
+    with (
+        pytest.raises(ConfigError) as refused,
+        ros_context(['--ros-args', *arguments], rclpy.Context()),
+    ):
+        pass
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ('text', 'line', 'words'),
+    [
+        ('capture:\n  ros__parameters:\n    width: 640\n   height: 480\n', 4, 'indentation'),
+        ('capture:\n  ros__parameters:\n    frame_id: a: b\n', 3, "second ':'"),
+        ('capture:\n  ros__parameters:\n    frame_id: "a\n', 4, 'quote is not closed'),
+        ('capture:\n  ros__parameters:\n    frame_id: @a\n', 3, 'quotes'),
+    ],
+)
+def test_a_bad_parameter_file_is_named_with_its_line(
+    text: str, line: int, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / 'bad.yaml'
+    path.write_text(text, encoding='utf-8')
+    found = refusal('--params-file', str(path))
+    assert f"'{path}'" in found and f'line {line}' in found and words in found
+    assert 'rcl' not in found and '.c:' not in found
+
+
+def test_a_pipe_is_not_read_a_second_time(tmp_path: Path) -> None:
+    pipe = tmp_path / 'pipe.yaml'
+    os.mkfifo(pipe)
+    assert (
+        str(explain_ros_arguments(['--params-file', str(pipe)], RuntimeError('why')))
+        == 'ROS arguments: why'
+    )
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'words'),
+    [
+        (['-p', 'width'], "'-p width' can't be read; write -p NAME:=VALUE"),
+        (['-p', 'width:=[1,'], "'-p width:=[1,' can't be read; write -p NAME:=VALUE"),
+        (['-r', 'image_raw'], "'-r image_raw' can't be read; write -r FROM:=TO"),
+        (['--nonsense'], "unknown: ['--nonsense']"),
+        (['--log-level', 'loud'], 'valid severity level'),
+    ],
+)
+def test_a_bad_argument_is_named(arguments: list[str], words: str) -> None:
+    found = refusal(*arguments)
+    assert found.startswith('ROS arguments: ') and words in found and '.c:' not in found
+
+
+@pytest.mark.parametrize('program', ['perception', 'component_container'])
+def test_programs_say_it(program: str, free_domain: int, tmp_path: Path) -> None:
+    path = tmp_path / 'bad.yaml'
+    path.write_text(
+        'capture:\n  ros__parameters:\n    width: 640\n   height: 480\n', encoding='utf-8'
+    )
+    command = [str(BIN / program), '--ros-args', '--params-file', str(path)]
+    done = subprocess.run(
+        command,
+        env=environment(free_domain),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2 and done.stdout == ''
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{program}: error: parameter file '{path}' can't be read: line 4: ")
+
+
+NAMES = ['/capture', '/inference', '/overlay']
+FRONT = ['/front/capture', '/front/inference', '/front/overlay']
+
+
+def check(argv: list[str], nodes: list[str], kind: str = '') -> None:
+    """:param kind: of these nodes, where it isn't their name."""
+    CommandLine(argv).check([(node, kind or node.rpartition('/')[2]) for node in nodes])
+
+
+def _file(folder: Path, *sections: str) -> list[str]:
+    path = folder / 'parameters.yaml'
+    path.write_text(''.join(f'{s}:\n  ros__parameters:\n    width: 640\n' for s in sections))
+    return ['perception', '--ros-args', '--params-file', str(path)]
+
+
+@pytest.mark.parametrize(
+    ('section', 'nodes'),
+    [
+        ('capture', NAMES),
+        ('/capture', NAMES),
+        ('/**/capture', NAMES),
+        ('/**/capture', FRONT),
+        ('/front/capture', FRONT),
+        ('front/capture', FRONT),
+        ('/*/capture', FRONT),
+        ('/**', FRONT),
+        ('/front/*', FRONT),
+        ('lidar_driver', NAMES),
+        ('/rear/planner', FRONT),
+    ],
+)
+def test_sections_that_reach_a_node_or_are_somebody_elses_pass(
+    section: str, nodes: list[str], tmp_path: Path
+) -> None:
+    check(_file(tmp_path, section), nodes)
+
+
+def _sections(folder: Path, text: str) -> list[str]:
+    path = folder / 'parameters.yaml'
+    path.write_text(text)
+    return ['capture_node', '--ros-args', '--params-file', str(path)]
+
+
+@pytest.mark.parametrize(
+    ('section', 'nodes', 'message'),
+    [
+        (
+            'capture',
+            FRONT,
+            r"'capture' does not match node '/front/capture'; write '/\*\*/capture'",
+        ),
+        (
+            '/*/capture',
+            NAMES,
+            r"'\*/capture' does not match node '/capture'; write '/\*\*/capture'",
+        ),
+        (
+            '/front/capture',
+            ['/truck/front/capture'],
+            r"does not match node '/truck/front/capture'; write '/\*\*/front/capture'",
+        ),
+        ('/*/front/capture', FRONT, r"write '/\*\*/front/capture'"),
+        (
+            '/fornt/capture',
+            FRONT,
+            (
+                "'fornt/capture' does not match node '/front/capture'; did you mean 'front'?.* "
+                'section of its own'
+            ),
+        ),
+        ('/**/fornt/capture', ['/truck/front/capture'], "did you mean 'front'?"),
+        ('/truk/front/capture', ['/truck/front/capture'], "did you mean 'truck/front'?"),
+        (
+            '/frontleft/capture',
+            ['/front_left/capture', '/front_right/capture'],
+            "node '/front_left/capture'; did you mean 'front_left'?",
+        ),
+        ('/**/captur', NAMES, "no node 'captur' here; did you mean 'capture'"),
+        ('inferense', NAMES, "no node 'inferense' here; did you mean 'inference'"),
+    ],
+)
+def test_sections_that_miss_are_refused_with_the_right_spelling(
+    section: str, nodes: list[str], message: str, tmp_path: Path
+) -> None:
+    argv = _file(tmp_path, section)
+    with pytest.raises(ConfigError, match=message) as refused:
+        check(argv, nodes)
+    assert argv[-1] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ('sections', 'node'),
+    [
+        (['/**/capture', '/**/front/capture', '/rear/overlay'], '/front/capture'),
+        (['/cam1/capture'], '/cam0/capture'),  # another number is another camera
+        (['/front_left/capture'], '/front_right/capture'),
+        (['/car/front/capture'], '/truck/front/capture'),
+        (['/fornt/capture', '/front/capture'], '/front/capture'),  # not mistyped: both are there
+    ],
+)
+def test_sections_of_cameras_that_are_not_here_pass(
+    sections: list[str], node: str, tmp_path: Path
+) -> None:
+    check(_file(tmp_path, *sections), [node])
+
+
+def test_several_files_are_judged_together(tmp_path: Path) -> None:
+    first, second = tmp_path / 'a.yaml', tmp_path / 'b.yaml'
+    for path, space in ((first, 'fornt'), (second, 'front')):
+        path.write_text(f'/{space}/capture:\n  ros__parameters: {{width: 640}}\n')
+    with pytest.raises(ConfigError, match="did you mean 'front'"):
+        check(['--params-file', str(first)], FRONT)
+    check(['--params-file', str(first), '--params-file', str(second)], FRONT)
+
+
+@pytest.mark.parametrize(
+    ('section', 'node', 'right'),
+    [
+        ('/**/capture', '/front_cam', '/**/front_cam'),
+        ('capture', '/front_cam', '/**/front_cam'),
+        ('/**/capture', '/truck/front_cam', '/**/front_cam'),
+        ('/truck/capture', '/truck/front_cam', '/**/truck/front_cam'),
+    ],
+)
+def test_a_section_for_a_node_that_has_another_name_is_refused(
+    section: str, node: str, right: str, tmp_path: Path
+) -> None:
+    argv = _file(tmp_path, '/**', section)
+    with pytest.raises(ConfigError) as refused:
+        check(argv, [node], 'capture')
+    assert str(refused.value) == (
+        f"parameter file '{argv[-1]}': '{section.lstrip('/')}' does not match node "
+        f"'{node}', as which capture runs here; write '{right}' (line 4)"
+    )
+    check(_file(tmp_path, section, right), [node], 'capture')  # it is for another one
+
+
+@pytest.mark.parametrize(
+    ('node', 'right'), [('/cam', "'cam' in its place"), ('/a/cam', "'/**/cam', in a par")]
+)
+def test_an_argument_for_a_node_that_has_another_name_is_refused(node: str, right: str) -> None:
+    with pytest.raises(
+        ConfigError, match=re.escape(f"'capture' does not match node '{node}'; write {right}")
+    ):
+        check(['x', '--ros-args', '-p', 'capture:width:=64'], [node], 'capture')
+
+
+@pytest.mark.parametrize(
+    ('text', 'places'),
+    [
+        ('/**/capture: {ros__parameters: {width: 64,\n width: 32}}', 'line 1 and line 2'),
+        (
+            (
+                '/capture: {ros__parameters: {width: 64}}\n---\n\ncapture: {ros__parameters: '
+                '{width: x}}'
+            ),
+            'line 1 and line 4',
+        ),
+        (
+            '/**: {ros__parameters: {width: 64, width: 1, width: 2}}',
+            'line 1 and line 1 and line 1',
+        ),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused_with_both_lines(
+    text: str, places: str, tmp_path: Path
+) -> None:
+    argv = _sections(tmp_path, text)
+    with pytest.raises(
+        ConfigError,
+        match=f"'width' is given in {places}, and ROS takes one of them; write it once",
+    ):
+        check(argv, NAMES)
+    other = text.replace('capture', 'planner').replace('/**', '/planner').replace('width', 'rate')
+    check(_sections(tmp_path, other), NAMES)  # another package may want it so
+
+
+@pytest.mark.parametrize(
+    ('argument', 'nodes', 'message'),
+    [
+        ('capure:framerate:=7.0', NAMES, "no node 'capure' here; did you mean 'capture'"),
+        ('capture:framerate:=7.0', FRONT, "does not match node '/front/capture'"),
+        ('rear/capture:framerate:=7.0', FRONT, "does not match node '/front/capture'"),
+    ],
+)
+def test_arguments_that_miss_are_refused_too(
+    argument: str, nodes: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check(['perception', '--ros-args', '-p', argument], nodes)
+
+
+@pytest.mark.parametrize(
+    'argument', ['capture:framerate:=7.0', 'framerate:=7.0', 'video:=/a:b/c.avi']
+)
+def test_arguments_that_reach_a_node_pass(argument: str) -> None:
+    check(['perception', '--ros-args', '-p', argument], NAMES)
+
+
+def test_what_is_set_for_a_node_is_told_apart_by_whom_it_was_meant_for(tmp_path: Path) -> None:
+    first, second = tmp_path / 'a.yaml', tmp_path / 'b.yaml'
+    first.write_text(
+        '/**:\n  ros__parameters: {everywhere: 1, meant: 1, by_argument: 1, nested: 1, other: 1, '
+        'qos_overrides: {/image: {publisher: {depth: 3}}}}\n'
+        '/front/*:\n  ros__parameters: {in_front: 1}\n'
+    )
+    second.write_text(
+        '/**/capture:\n  ros__parameters: {meant: 2}\nfront:\n  inference:\n    '
+        'ros__parameters: {nested: 1}\n'
+    )
+    files = ['--params-file', str(first), '--params-file', str(second)]
+    line = CommandLine(
+        ['x', '--ros-args', *files, '-p', 'by_argument:=2', '-p', 'capture:other:=3']
+    )
+
+    def meant(node: str, whom: MeantFor) -> set[str]:
+        return {key for key, found in line.keys(node).items() if found is whom}
+
+    always = {'everywhere', 'qos_overrides./image.publisher.depth'}
+    assert meant('/capture', MeantFor.ANY_NODE) == always | {'nested'}
+    assert meant('/front/capture', MeantFor.ANY_NODE) == always | {'nested', 'in_front', 'other'}
+    assert meant('/front/inference', MeantFor.ANY_NODE) == always | {'meant', 'in_front', 'other'}
+    assert (
+        meant('/capture', MeantFor.THIS_NODE),
+        meant('/front/inference', MeantFor.THIS_NODE),
+    ) == ({'meant', 'other'}, {'nested'})
+    assert meant('/capture', MeantFor.THIS_PROCESS) == {'by_argument'}
+    assert CommandLine().keys('/capture') == {}
+
+
+# Names of cameras and namespaces, which ROS has to take.
+
+
+def ros_refuses(name: str) -> bool:
+    try:
+        return not validate_namespace(f'/{name}')
+    except InvalidNamespaceException:
+        return True
+
+
+@pytest.mark.parametrize(
+    'name', ['a//b', 'a/', '4x', 'a/4x', 'front-left', 'a b', 'ä', 'a\n', 'a.b', '~', '*']
+)
+def test_what_ros_refuses_is_none_and_the_message_says_what_is(name: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        check_namespace(name, "launch argument 'namespace'")
+    assert str(refusal.value).startswith(
+        f"launch argument 'namespace': '{name}' can't be a namespace; use letters"
+    )
+    assert ros_refuses(name)
+
+
+def test_cameras_have_different_names() -> None:
+    check_cameras(['front', 'rear'], '--cameras')
+    with pytest.raises(ConfigError, match=r"^--cameras: 'rear' is there twice"):
+        check_cameras(['front', 'rear', 'rear'], '--cameras')
+    with pytest.raises(ConfigError, match=r"^--cameras: '' can't be"):
+        check_cameras(['front', ''], '--cameras')
+
+
+@pytest.mark.parametrize('program', ['capture_node', 'inference_node'])
+def test_a_namespace_that_is_too_long_for_ros_is_said_in_a_line(
+    free_domain: int, program: str
+) -> None:
+    with Program(program, '--ros-args', '-r', f'__ns:=/{"n" * 230}', domain=free_domain).start(
+        'error:'
+    ) as node:
+        assert node.process.wait(60.0) == 2
+        node._reader.join(60.0)
+    (line,) = [line for line in node.lines if 'rmw_fastrtps' not in line]
+    assert (
+        'topic length should not exceed' in line
+        and 'choose another name or a shorter namespace' in line
+    )

@@ -45,24 +45,6 @@ WRONG = {
         ['capture__width=wide'],
         "'width' is 'wide'; it must be an integer from 0 to 8192 (px)",
     ),
-    'unknown choice': (
-        ['capture__camera=synthetik'],
-        (
-            "'camera' is 'synthetik'; it must be one of synthetic, replay, v4l2, gstreamer, "
-            "argus, libcamera; did you mean 'synthetic'?"
-        ),
-    ),
-    'not a video': (
-        ['capture__camera=replay', f'capture__video={__file__}'],
-        'is a text, not a video',
-    ),
-    'unknown model': (
-        ['inference__model=rood'],
-        "model 'rood' is not known; use one of hog, road or the path of a model.yaml, "
-        "of an ONNX file or of an exporter's folder; did you mean 'road'?",
-    ),
-    'unknown heap': (['capture__heap=dma_heep'], "heap 'dma_heep' is not known"),
-    'no card': (['inference__accelerator=axl'], 'no Metis card: there is no /dev/metis-*'),
 }
 
 
@@ -94,23 +76,12 @@ def test_a_wrong_parameter_ends_with_one_clear_line(case: str, free_domain: int)
         ),
         (
             'capture_node',
-            ['-r', '__node:=cam', '-r', '__ns:=/truck'],
-            "node '/truck/cam', as which capture runs here; write '/**/cam'",
-        ),
-        (
-            'perception',
-            ['-r', 'capture:__node:=cam'],
-            "node '/cam', as which capture runs here; write '/**/cam'",
-        ),
-        (
-            'capture_node',
             [],
             (
                 "'/**/capture': parameter 'width' is given in line 3 and line 5, and ROS takes "
                 'one of them; write it once'
             ),
         ),
-        ('perception', [], "parameter 'width' is given in line 3 and line 5"),
     ],
 )
 def test_a_file_that_does_not_reach_a_node_as_it_is_meant_ends_the_start(
@@ -167,17 +138,6 @@ def test_several_cameras_run_in_one_process_each_with_its_own_parameters(
             "name the cameras 'truck/front'",
         ),
         (
-            'capture_node',
-            ['--ros-args', '-p', 'hight:=360'],
-            "'hight' is unknown; did you mean 'height'?",
-        ),
-        ('inference_node', ['--ros-args', '-p', 'treshold:=0.5'], "'treshold' is unknown"),
-        (
-            'overlay_node',
-            ['--ros-args', '-p', 'scale:=7.0'],
-            "'scale' is 7.0; it must be a number from 0.1 to 1",
-        ),
-        (
             'perception',
             ['--ros-args', '-p', 'use_sim_time:=5'],
             "node 'capture': parameter 'use_sim_time' is 5; it must be a boolean",
@@ -186,11 +146,6 @@ def test_several_cameras_run_in_one_process_each_with_its_own_parameters(
             'perception',
             ['--stereo', '--ros-args', '-p', 'use_sim_time:=5'],
             "parameter 'use_sim_time' is 5; it must be a boolean",
-        ),
-        (
-            'overlay_node',
-            ['--ros-args', '-p', 'start_type_description_service:=x'],
-            "'start_type_description_service' is 'x'; it must be",
         ),
         (
             'component_container',

@@ -21,23 +21,59 @@ What it says about itself, and what it does when the card fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import ctypes
 from dataclasses import replace
+import errno
+import gc
+import os
+from pathlib import Path
+import re
+import shutil
+import struct
+import subprocess
 import threading
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from npu.card_kit import CountingCard, Opened
 from npu.host_tree import Host
-from npu.scheduler_kit import MakeFrame
+from npu.scheduler_kit import MakeFrame, MakePool
 import pytest
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.frame import Frame
+from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence, SyncFile
-from zc_perception.npu.axl.accelerator import AxlAccelerator, AxlJob
-from zc_perception.npu.axl.device import AxlGoneError
-from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.modifier import INVALID
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.pool import BufferPool
+from zc_perception.negotiation.constraints import Placement
+from zc_perception.negotiation.settings import heap_offer
+from zc_perception.npu.axl import abi as axl_abi
+from zc_perception.npu.axl import checks as axl_probe
+from zc_perception.npu.axl import device as axl_device
+from zc_perception.npu.axl.abi import ImportFlags
+from zc_perception.npu.axl.accelerator import (
+    AxlAccelerator,
+    AxlJob,
+    import_key,
+    ImportCache,
+    ImportsInUse,
+)
+from zc_perception.npu.axl.checks import Importable, probe_shipped_attach
+from zc_perception.npu.axl.device import (
+    ADVICE,
+    axl_error,
+    AxlDevice,
+    AxlError,
+    AxlGoneError,
+    JobFence,
+)
+from zc_perception.pixel.fourcc import fourcc_code, NV12
+from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
+from zc_perception.pixel.modifier import INVALID, LINEAR
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 GOOD_LINK = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4'}
@@ -420,3 +456,1142 @@ def test_an_accelerator_opened_anew_knows_no_import_of_the_old_one(
     second, card = make_opened()
     assert second.facts()['epoch'] != first.facts()['epoch']
     assert (second.import_frame(frame).number, second.imports, card.made) == (1, 1, 1)
+
+
+# The import cache: its key is what a buffer is, not its number.
+
+
+MakeOpened = Callable[..., Opened]
+LAYOUT = compute_layout(NV12, 64, 48)
+
+
+class Device:
+    """Gives out handles and knows which it still holds."""
+
+    def __init__(self) -> None:
+        self.held: list[int] = []
+        self.made = 0
+
+    def make(self) -> int:
+        self.made += 1
+        self.held.append(self.made)
+        return self.made
+
+    def release(self, handle: int) -> None:
+        self.held.remove(handle)
+
+
+@pytest.fixture
+def buffers() -> Iterator[list[DmaBuf]]:
+    made = [SealedMemfd().allocate(LAYOUT.buffer_size(0)) for _ in range(3)]
+    yield made
+    for buffer in made:
+        buffer.close()
+
+
+def _get(cache: ImportCache, device: Device, buffer: DmaBuf, layout=LAYOUT, epoch: int = 1) -> int:
+    return cache.get(import_key(epoch, 1, layout, [buffer]), [buffer], device.make)
+
+
+def test_each_buffer_is_imported_once(buffers: list[DmaBuf]) -> None:
+    device = Device()
+    cache = ImportCache(device.release)
+    handles = [[_get(cache, device, b) for b in buffers] for _ in range(4)]
+    assert handles == [[1, 2, 3]] * 4
+    assert device.made == 3
+    cache.clear()
+    assert device.held == []
+
+
+def test_a_duplicate_of_the_descriptor_is_the_same_buffer(buffers: list[DmaBuf]) -> None:
+    device = Device()
+    cache = ImportCache(device.release)
+    other = DmaBuf(buffers[0].dup(), buffers[0].kind, 'memfd')
+    assert _get(cache, device, buffers[0]) == _get(cache, device, other) == 1
+    other.close()
+    cache.clear()
+
+
+@pytest.mark.parametrize(
+    'layout',
+    [
+        replace(LAYOUT, width=62),
+        replace(LAYOUT, height=46),
+        replace(LAYOUT, modifier=1 << 56 | 1),
+        replace(
+            LAYOUT,
+            planes=(
+                LAYOUT.planes[0],
+                replace(LAYOUT.planes[1], offset=LAYOUT.planes[1].offset - 64),
+            ),
+        ),
+        replace(LAYOUT, planes=(PlaneLayout(0, 0, 32, 1024), LAYOUT.planes[1])),
+    ],
+)
+def test_another_layout_of_the_same_buffer_is_another_import(
+    buffers: list[DmaBuf], layout
+) -> None:
+    device = Device()
+    cache = ImportCache(device.release)
+    assert _get(cache, device, buffers[0]) == 1
+    assert _get(cache, device, buffers[0], layout) == 2
+    assert _get(cache, device, buffers[0], epoch=2) == 3
+    cache.clear()
+
+
+def test_an_inode_that_is_a_key_cannot_be_given_to_another_buffer(buffers: list[DmaBuf]) -> None:
+    """The entry's own descriptor keeps the object alive after its owner has closed it."""
+    device = Device()
+    cache = ImportCache(device.release)
+    _get(cache, device, buffers[0])
+    _get(cache, device, buffers[1])
+    inode = buffers[0].identity.inode
+    buffers.pop(0).close()
+    assert open_files(inode) == 1, 'the duplicate'
+    fresh = [SealedMemfd().allocate(4096) for _ in range(50)]
+    assert inode not in {b.identity.inode for b in fresh}
+    for buffer in fresh:
+        buffer.close()
+    cache.clear()
+    assert open_files(buffers[0].identity.inode) == 1, (
+        'what the cache borrowed is not closed, and its duplicate is'
+    )
+
+
+def test_the_least_recently_used_import_goes_first(buffers: list[DmaBuf]) -> None:
+    device = Device()
+    cache = ImportCache(device.release, limit=2)
+    _get(cache, device, buffers[0])
+    _get(cache, device, buffers[1])
+    _get(cache, device, buffers[0])
+    _get(cache, device, buffers[2])
+    assert sorted(device.held) == [1, 3] and len(cache) == 2
+    cache.clear()
+
+
+def test_a_failed_import_leaves_nothing(buffers: list[DmaBuf]) -> None:
+    device = Device()
+    cache = ImportCache(device.release)
+    before = len(os.listdir('/proc/self/fd'))
+
+    def refuse() -> int:
+        raise OSError('no')
+
+    with pytest.raises(OSError, match='no'):
+        cache.get(import_key(1, 1, LAYOUT, [buffers[0]]), [buffers[0]], refuse)
+    assert len(cache) == 0 and len(os.listdir('/proc/self/fd')) <= before
+    assert _get(cache, device, buffers[0]) == 1
+    cache.clear()
+
+
+def _many(count: int) -> list[DmaBuf]:
+    return [SealedMemfd().allocate(LAYOUT.buffer_size(0)) for _ in range(count)]
+
+
+def test_an_import_that_a_job_reads_is_not_released_under_it() -> None:
+    device = Device()
+    jobs = ImportsInUse(device.release)
+    cache = ImportCache(jobs.release, limit=2)
+    buffers = _many(3)
+    for buffer in buffers:
+        jobs.hold(_get(cache, device, buffer))
+    assert (device.held, len(cache)) == ([1, 2, 3], 2), 'the first made room, and its job goes on'
+    cache.forget(buffers[1].identity)
+    buffers[2].close()
+    cache.forget_ended()
+    assert (device.held, len(cache)) == ([1, 2, 3], 0)
+    assert _get(cache, device, buffers[0]) == 4, 'a new import for new frames'
+    for handle in (1, 2, 3):
+        jobs.let_go(handle)
+    assert device.held == [4]
+    cache.clear()
+    assert device.held == []
+    for buffer in buffers:
+        buffer.close()
+
+
+@pytest.mark.parametrize(
+    ('error', 'counted'), [(AcceleratorError('EIO'), 1), (DeviceLostError('ENODEV'), 0)]
+)
+def test_a_release_that_the_device_refuses_is_counted_unless_it_is_gone(
+    error: Exception, counted: int
+) -> None:
+    def refuse(handle: int) -> None:
+        raise error
+
+    jobs = ImportsInUse(refuse)
+    jobs.release(1)
+    assert (jobs.release_errors, jobs.last_release_error) == (counted, 'EIO' if counted else '')
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_whatever_happens_no_handle_is_lost_and_none_is_used_after_its_release(
+    data: st.DataObject,
+) -> None:
+    """Frames, jobs, ends of buffers and forgetting at random, against a model of the device."""
+    device = Device()
+    jobs = ImportsInUse(device.release)
+    cache = ImportCache(jobs.release, limit=data.draw(st.integers(1, 3)))
+    buffers = _many(5)
+    running: list[int] = []
+    for step in data.draw(
+        st.lists(
+            st.tuples(st.sampled_from(['frame', 'end', 'forget', 'close']), st.integers(0, 4)),
+            max_size=40,
+        )
+    ):
+        what, index = step
+        if what == 'frame':
+            handle = _get(cache, device, buffers[index])
+            assert handle in device.held, 'a handle that was released'
+            jobs.hold(handle)
+            running.append(handle)
+        elif what == 'end' and running:
+            jobs.let_go(running.pop(index % len(running)))
+        elif what == 'forget':
+            cache.forget(buffers[index].identity)
+        elif what == 'close':
+            buffers[index].close()
+            buffers[index] = _many(1)[0]
+        assert set(running) <= set(device.held), 'a job reads what was released'
+        assert len(cache) <= cache.limit
+    for handle in running:
+        jobs.let_go(handle)
+    cache.clear()
+    assert device.held == []
+    for buffer in buffers:
+        buffer.close()
+
+
+# Whoever ends a buffer, the cache lets go of it: at the next import or idle moment, in its own
+# thread.
+
+
+def trial(accelerator: AxlAccelerator, pool: BufferPool) -> None:
+    for slot in pool.slots:
+        accelerator.trial_import(slot.layout, slot.buffers)
+
+
+def open_files(inode: int) -> int:
+    """How many of the process's descriptors are that memory."""
+    found = 0
+    for number in os.listdir('/proc/self/fd'):
+        try:
+            found += os.stat(f'/proc/self/fd/{number}').st_ino == inode
+        except OSError:
+            continue
+    return found
+
+
+def retire(pool: BufferPool) -> None:
+    """Retire a slot: the first slot's fence never signals."""
+    slot = pool.acquire()
+    assert slot is not None and slot.index == 0
+    lease = pool.lease(slot, slot.generation, 'npu')
+    assert lease is not None
+    pool.release(lease, EventFence())
+    pool._add_fence(slot, EventFence(), 0.0)
+    pool.collect()
+    assert pool.statistics().retired == 1
+
+
+ENDS: dict[str, tuple[Callable[[BufferPool], None], set[int]]] = {
+    'a retired slot': (retire, {2, 3}),
+    'a slot whose place is taken': (
+        lambda pool: pool.insert((SealedMemfd().allocate(8192),), 3),
+        {2, 3},
+    ),
+    'the end of the pool': (lambda pool: pool.close(), set()),
+    'a slot closed by its link': (lambda pool: pool.slots[1].buffers[0].close(), {1, 3}),
+}
+
+
+@pytest.mark.parametrize('thread', ['its own thread', 'another thread'])
+@pytest.mark.parametrize(('end', 'left'), ENDS.values(), ids=ENDS)
+def test_an_import_ends_with_its_buffer(
+    opened: Opened,
+    make_pool: MakePool,
+    end: Callable[[BufferPool], None],
+    left: set[int],
+    thread: str,
+) -> None:
+    accelerator, card = opened
+    pool = make_pool()
+    trial(accelerator, pool)
+    assert card.held == {1, 2, 3}
+    inodes = {number: slot.buffers[0].identity.inode for number, slot in enumerate(pool.slots, 1)}
+    if thread == 'another thread':
+        other = threading.Thread(target=end, args=(pool,))
+        other.start()
+        other.join()
+    else:
+        end(pool)
+    assert card.held == {1, 2, 3}, 'only the thread that owns the cache may call the device'
+    accelerator.tidy()
+    assert card.held == left
+    assert {number for number, inode in inodes.items() if open_files(inode)} == left, (
+        'and the memory is free'
+    )
+
+
+def test_the_next_import_lets_go_of_what_ended_before_it(
+    opened: Opened, make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    accelerator, card = opened
+    pool = make_pool()
+    for sequence in range(4):
+        with make_frame(pool, sequence=sequence) as frame:
+            accelerator.release(accelerator.import_frame(frame))
+    assert (accelerator.imports, card.held) == (1, {1}), 'the lowest free slot again and again'
+    retire(pool)
+    for sequence in range(4):
+        with make_frame(pool, sequence=sequence) as frame:
+            accelerator.release(accelerator.import_frame(frame))
+    assert (accelerator.imports, card.held) == (2, {2})
+
+
+def test_a_frame_held_over_the_end_of_its_pool_keeps_its_import(
+    opened: Opened, make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    accelerator, card = opened
+    pool = make_pool()
+    trial(accelerator, pool)
+    old = make_frame(pool)
+    pool.close()
+    accelerator.tidy()
+    assert card.held == {1}
+    assert accelerator.import_frame(old).number == 1 and accelerator.imports == 3, (
+        'it can still be run, without another import'
+    )
+    old.release()
+    accelerator.tidy()
+    assert card.held == set()
+
+
+def test_two_imports_of_a_buffer_both_end(make_pool: MakePool) -> None:
+    """Two planes in one file, two layouts of it: one end, told once."""
+    held: set[int] = set()
+    cache = ImportCache(held.remove)
+    buffer = SealedMemfd().allocate(8192)
+    for number, width in enumerate((64, 32), 1):
+        layout = compute_layout(NV12, width, 48)
+
+        def make(number: int = number) -> int:
+            held.add(number)
+            return number
+
+        cache.get(import_key(1, 1, layout, [buffer]), [buffer], make)
+    assert (held, len(buffer._end_listeners)) == ({1, 2}, 1)
+    buffer.close()
+    cache.forget_ended()
+    assert (held, len(cache)) == (set(), 0)
+
+
+def test_an_owner_that_only_forgets_its_buffer_ends_it_too() -> None:
+    held = {1}
+    cache = ImportCache(held.remove)
+    buffer = SealedMemfd().allocate(8192)
+    cache.get(import_key(1, 1, LAYOUT, [buffer]), [buffer], lambda: 1)
+    del buffer
+    gc.collect()
+    cache.forget_ended()
+    assert (held, len(cache)) == (set(), 0)
+
+
+def test_what_the_device_refuses_to_release_is_counted_and_costs_no_frame(
+    opened: Opened, make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    accelerator, card = opened
+    pool, other = make_pool(), make_pool(name='other')
+    trial(accelerator, pool)
+    pool.close()
+    card.release_error = AcceleratorError('EIO')
+    with make_frame(other) as frame:
+        handle = accelerator.import_frame(frame)
+    assert handle.number == 4
+    cache = accelerator._cache
+    facts = accelerator.facts()
+    assert cache is not None and (
+        len(cache),
+        facts['release_errors'],
+        facts['last_release_error'],
+    ) == (1, 3, 'EIO')
+    card.release_error = None
+
+
+def test_buffers_that_end_in_many_threads_are_all_let_go_of() -> None:
+    held: set[int] = set()
+    cache = ImportCache(held.remove, limit=1000)
+    buffers: list[DmaBuf] = [SealedMemfd().allocate(4096) for _ in range(64)]
+    small = compute_layout(NV12, 32, 32)
+    start = threading.Barrier(5)
+
+    def end(part: list[DmaBuf]) -> None:
+        start.wait()
+        for buffer in part:
+            buffer.close()
+
+    for number, buffer in enumerate(buffers):
+        held.add(number)
+        cache.get(import_key(1, 1, small, [buffer]), [buffer], lambda number=number: number)
+    threads = [threading.Thread(target=end, args=(buffers[i::4],)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    while any(thread.is_alive() for thread in threads):
+        cache.forget_ended()
+    cache.forget_ended()
+    assert (held, len(cache)) == (set(), 0)
+
+
+# Trial imports before the first frame: kept by the cache, or given back at once and counted apart.
+
+
+@pytest.fixture
+def pool(make_pool: MakePool) -> BufferPool:
+    return make_pool()
+
+
+def frames_through(
+    accelerator: AxlAccelerator, pool: BufferPool, make_frame: MakeFrame, count: int
+) -> None:
+    for sequence in range(count):
+        with make_frame(pool, sequence=sequence) as frame:
+            accelerator.release(accelerator.import_frame(frame))
+
+
+@pytest.mark.parametrize('cached', [True, False])
+def test_trial_imports_don_t_falsify_the_count_of_imports(
+    cached: bool, make_opened: MakeOpened, pool: BufferPool, make_frame: MakeFrame
+) -> None:
+    accelerator, card = make_opened(import_cache=cached)
+    slots = pool.slots
+    for slot in slots:
+        accelerator.trial_import(slot.layout, slot.buffers)
+    assert card.made == len(slots)
+    if cached:
+        assert (accelerator.imports, accelerator.trial_imports, len(card.held)) == (
+            len(slots),
+            0,
+            len(slots),
+        )
+    else:
+        assert (accelerator.imports, accelerator.trial_imports, card.held) == (
+            0,
+            len(slots),
+            set(),
+        )
+    frames_through(accelerator, pool, make_frame, 7)
+    # The verification's I3: as many as distinct buffers with the cache, as frames without it.
+    assert accelerator.imports == (len(slots) if cached else 7)
+    assert accelerator.imports + accelerator.trial_imports == card.made
+
+
+@pytest.mark.parametrize('cached', [True, False])
+def test_what_a_trial_keeps_can_be_given_back(
+    cached: bool, make_opened: MakeOpened, pool: BufferPool
+) -> None:
+    accelerator, card = make_opened(import_cache=cached)
+    undos = [accelerator.trial_import(slot.layout, slot.buffers) for slot in pool.slots]
+    assert all((undo is not None) == cached for undo in undos)
+    for undo in filter(None, undos):
+        undo()
+    assert card.held == set() and card.made == len(pool.slots)
+
+
+@pytest.mark.parametrize('cached', [True, False])
+def test_a_trial_that_fails_raises_and_leaves_nothing(
+    cached: bool, make_opened: MakeOpened, pool: BufferPool
+) -> None:
+    accelerator, card = make_opened(import_cache=cached)
+    card.import_error = AcceleratorError('EINVAL')
+    with pytest.raises(AcceleratorError, match='EINVAL'):
+        accelerator.trial_import(pool.slots[0].layout, pool.slots[0].buffers)
+    assert not card.held and accelerator.trial_imports == 0
+
+
+@pytest.mark.parametrize('modifier', [INVALID, 0x0300000000000010])
+def test_a_layout_that_the_driver_lists_is_imported_as_what_it_is(
+    modifier: int, make_opened: MakeOpened, make_frame: MakeFrame
+) -> None:
+    accelerator, card = make_opened(formats=((NV12, LINEAR), (NV12, modifier)))
+    assert accelerator.constraints().accepts_format((NV12, modifier))
+    heap, layout = SealedMemfd(), replace(compute_layout(NV12, 64, 48), modifier=modifier)
+    pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), 3, name='camera')
+    for slot in pool.slots:
+        accelerator.trial_import(slot.layout, slot.buffers)
+    frames_through(accelerator, pool, make_frame, 4)
+    assert card.modifiers == [modifier] * len(pool.slots), (
+        'imported once, by the layout that it has'
+    )
+    pool.close()
+
+
+def test_what_the_driver_says_is_in_the_constraints(make_opened: MakeOpened) -> None:
+    constraints = make_opened()[0].constraints()
+    assert constraints.participant == 'axl /dev/metis-0:1:0' and constraints.devices == (
+        '/dev/metis-0:1:0',
+    )
+    assert (constraints.stride_align, constraints.formats, constraints.placement) == (
+        64,
+        ((NV12, LINEAR),),
+        None,
+    )
+    assert not constraints.uses_cpu and heap_offer('memfd').objections(constraints, (NV12, LINEAR))
+    assert (
+        constraints.memory_note.startswith('whether the card is behind an IOMMU is not known')
+        and not constraints.contiguous
+    )
+    assert make_opened(level=1)[0].constraints().placement is Placement.ONE_BUFFER, (
+        'IMPORT_FD takes one descriptor'
+    )
+
+
+# What the driver is told about images and jobs, and what its answers mean.
+
+
+HEADER = Path(__file__).resolve().parents[1] / 'rig/module/axl_ioctl.h'
+TILED = 1 << 56 | 2
+YU12 = fourcc_code('YU12')
+
+LOST = (errno.ENODEV, errno.ENXIO, errno.ESHUTDOWN, errno.ENOLINK)
+
+
+def kind_of(number: int) -> type[AxlError]:
+    return AxlGoneError if number in LOST else AxlError
+
+
+@pytest.mark.parametrize('number', ADVICE, ids=lambda n: errno.errorcode.get(n, str(n)))
+def test_an_errno_has_its_exception_and_says_what_to_do(number: int) -> None:
+    error = axl_error('submit2', number, 'import 3')
+    assert type(error) is kind_of(number) and error.errno == number
+    text = str(error)
+    assert (
+        text.startswith('axl submit2 (import 3) failed with ')
+        and os.strerror(number) in text
+        and text.endswith(ADVICE[number])
+    )
+    assert '\n' not in text
+
+
+def test_every_errno_that_the_contract_names_has_advice() -> None:
+    comments = ' '.join(
+        re.findall(r'/\*.*?\*/', HEADER.read_text(encoding='utf-8'), flags=re.DOTALL)
+    )
+    named = {word for word in re.findall(r'\bE[A-Z0-9]{3,}\b', comments) if hasattr(errno, word)}
+    assert len(named) >= 9, named
+    assert {getattr(errno, name) for name in named} <= set(ADVICE)
+    ours = ADVICE[errno.ENOTTY]
+    assert 'accelerator: axruntime' in ours and "'axl_ioctls'" in ours, 'the shipped driver'
+
+
+def test_an_errno_that_nobody_knows_is_still_an_error_with_a_next_step() -> None:
+    error = axl_error('query', 4095)
+    assert type(error) is AxlError and 'failed with 4095' in str(error) and 'dmesg' in str(error)
+
+
+# Through the device.
+
+
+class Driver:
+    """
+    Keeps a copy of each argument.
+
+    It answers with an errno, or with success, a handle and a fence.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.before_success = 0
+        self.calls: list[tuple[int, Any]] = []
+
+    def __call__(self, fd: int, request: int, argument: Any) -> int:
+        self.calls.append((request, type(argument).from_buffer_copy(argument)))
+        if len(self.calls) <= self.before_success:
+            raise InterruptedError(errno.EINTR, 'a signal')
+        if self.number:
+            raise OSError(self.number, os.strerror(self.number))
+        if hasattr(argument, 'handle'):
+            argument.handle = 40 + len(self.calls)
+        if hasattr(argument, 'fence_fd'):
+            argument.fence_fd = os.eventfd(0)
+        return 0
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    driver = Driver()
+    monkeypatch.setattr(axl_device.fcntl, 'ioctl', driver)
+    return driver
+
+
+@pytest.fixture
+def device(driver: Driver, host: Host) -> Iterator[AxlDevice]:
+    device = AxlDevice(
+        host.add_card(current_link_speed='2.5 GT/s PCIe', current_link_width='4'), tree=host.tree
+    )
+    yield device
+    device.close()
+
+
+@pytest.fixture
+def buffer() -> Iterator[DmaBuf]:
+    with_size = SealedMemfd().allocate(LAYOUT.buffer_size(0))
+    yield with_size
+    with_size.close()
+
+
+CALLS: dict[str, Callable[[AxlDevice, DmaBuf], object]] = {
+    'import_fd': lambda device, buffer: device.import_fd(
+        buffer, 64, 48, NV12, ImportFlags.TO_DEVICE
+    ),
+    'import_planes': lambda device, buffer: device.import_planes(
+        LAYOUT, [buffer], ImportFlags.TO_DEVICE
+    ),
+    'submit': lambda device, buffer: device.submit(1, buffer, 0, 1000),
+    'submit2': lambda device, buffer: device.submit2(1, buffer, 0, 1000, None),
+    'release_import': lambda device, buffer: device.release_import(1),
+}
+
+
+@pytest.mark.parametrize('number', [errno.EINVAL, errno.ENODEV])
+@pytest.mark.parametrize('name', CALLS)
+def test_each_ioctl_raises_the_errno_s_exception(
+    device: AxlDevice, driver: Driver, buffer: DmaBuf, name: str, number: int
+) -> None:
+    driver.number = number
+    with pytest.raises(kind_of(number), match=f'axl {name}') as raised:
+        CALLS[name](device, buffer)
+    assert raised.value.errno == number and isinstance(raised.value.__cause__, OSError)
+
+
+def test_the_loss_of_a_card_shows_in_sysfs(device: AxlDevice, driver: Driver, host: Host) -> None:
+    driver.number = errno.EIO
+    with pytest.raises(AxlError, match='EIO') as raised:
+        device.release_import(1)
+    assert not isinstance(raised.value, DeviceLostError)
+    (host.tree.pci('0000:01:00.0') / 'config').write_bytes(b'\xff\xff\xff\xff')
+    with pytest.raises(DeviceLostError, match='EIO'):
+        device.release_import(1)
+
+
+def test_a_signal_in_an_ioctl_is_no_failure(device: AxlDevice, driver: Driver) -> None:
+    driver.before_success = 5
+    device.release_import(1)
+    assert len(driver.calls) == 6
+    driver.before_success = 1 << 30
+    with pytest.raises(AxlError, match='EINTR'):
+        device.release_import(1)
+
+
+@pytest.mark.parametrize(
+    ('answer', 'words'),
+    [
+        ({'max_in_flight': 0}, 'max_in_flight 0'),
+        ({'stride_align': 48}, 'stride_align 48'),
+        ({'offset_align': 0}, 'offset_align 0'),
+    ],
+)
+def test_a_query_that_makes_no_sense_is_refused(
+    device: AxlDevice, monkeypatch: pytest.MonkeyPatch, answer: dict[str, int], words: str
+) -> None:
+    def ioctl(fd: int, request: int, argument: Any) -> int:
+        for name, value in {
+            'max_in_flight': 4,
+            'stride_align': 64,
+            'offset_align': 64,
+            'num_formats': 1,
+            **answer,
+        }.items():
+            setattr(argument, name, value)
+        return 0
+
+    monkeypatch.setattr(axl_device.fcntl, 'ioctl', ioctl)
+    with pytest.raises(AcceleratorError, match=f'QUERY.*{words}'):
+        device.query()
+
+
+@pytest.mark.parametrize(
+    ('release', 'import_fd', 'level'),
+    [
+        (errno.ENOENT, errno.EBADF, 1),
+        (errno.EINVAL, errno.EBADF, 1),
+        (errno.EINVAL, errno.EINVAL, 0),
+        (errno.EINVAL, errno.ENOTTY, 0),
+        (errno.ENOTTY, errno.ENOTTY, 0),
+        (errno.ENOSYS, errno.ENOSYS, 0),
+    ],
+)
+@pytest.mark.parametrize('query', [errno.ENOTTY, errno.EINVAL, errno.ENOSYS])
+def test_what_a_driver_knows_is_found_out_whatever_it_answers_to_unknown_numbers(
+    device: AxlDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    query: int,
+    release: int,
+    import_fd: int,
+    level: int,
+) -> None:
+    def ioctl(fd: int, request: int, argument: Any) -> int:
+        if isinstance(argument, axl_abi.AxlQuery):
+            number = query
+        elif isinstance(argument, axl_abi.AxlImportFd):
+            assert argument.fd == -1
+            number = import_fd
+        else:
+            number = release
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(axl_device.fcntl, 'ioctl', ioctl)
+    assert device.query().level == level
+
+
+@pytest.mark.parametrize('count', [1, 64, 65, 300])
+def test_a_query_brings_all_formats_however_many(
+    device: AxlDevice, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    def ioctl(fd: int, request: int, query: axl_abi.AxlQuery) -> int:
+        room, query.num_formats = query.num_formats, count
+        query.max_in_flight, query.stride_align, query.offset_align = 4, 64, 64
+        table = (axl_abi.AxlFormat * room).from_address(query.formats_ptr)
+        for number in range(min(room, count)):
+            table[number].fourcc, table[number].modifier = number + 1, 1 << 56
+        return 0
+
+    monkeypatch.setattr(axl_device.fcntl, 'ioctl', ioctl)
+    assert device.query().formats == tuple((number + 1, 1 << 56) for number in range(count))
+
+
+# Opening.
+
+
+@pytest.mark.parametrize(
+    ('number', 'kind', 'words'),
+    [
+        (errno.ENOENT, AcceleratorError, 'found .*metis-0:1:0'),
+        (errno.EACCES, AcceleratorError, 'group of the device node'),
+        (errno.EPERM, AcceleratorError, '--device'),
+        (errno.EBUSY, AcceleratorError, 'lsof'),
+        (errno.EMFILE, AcceleratorError, 'ulimit -n'),
+        (errno.ENODEV, DeviceLostError, 'link of the card'),
+        (errno.ENXIO, DeviceLostError, 'link of the card'),
+    ],
+)
+def test_a_node_that_can_t_be_opened_is_explained(
+    host: Host,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    kind: type[AcceleratorError],
+    words: str,
+) -> None:
+    node = host.add_card()
+
+    def refuse(path: str, flags: int) -> OwnedFd:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(OwnedFd, 'open', refuse)
+    with pytest.raises(AcceleratorError, match=words) as raised:
+        AxlDevice(node, tree=host.tree)
+    assert type(
+        raised.value
+    ) is kind and f"'{node}' can't be opened: {os.strerror(number)}" in str(raised.value)
+
+
+# Fences of jobs.
+
+
+def ended(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sync_file has ended with this status."""
+    monkeypatch.setattr(SyncFile, 'status', lambda self: status)
+
+
+@pytest.mark.parametrize('number', ADVICE, ids=lambda n: errno.errorcode.get(n, str(n)))
+@pytest.mark.parametrize('name', ['submit', 'submit2'])
+def test_a_job_s_errno_is_explained_as_an_ioctl_s(
+    device: AxlDevice,
+    driver: Driver,
+    buffer: DmaBuf,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    number: int,
+) -> None:
+    fence: Any = CALLS[name](device, buffer)
+    ended(-number, monkeypatch)
+    with pytest.raises(kind_of(number), match=r'axl job \(import 1') as raised:
+        fence.check()
+    assert isinstance(raised.value, DeviceLostError) == (number in LOST)
+    fence.close()
+
+
+def test_a_timeout_names_its_length_and_looks_at_the_link(
+    device: AxlDevice, driver: Driver, buffer: DmaBuf, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fence = device.submit2(7, buffer, 0, 50_000, None)
+    ended(-errno.ETIMEDOUT, monkeypatch)
+    with pytest.raises(AxlError) as raised:
+        fence.check()
+    text = str(raised.value)
+    assert (
+        'import 7, timeout 50 ms' in text
+        and 'the PCIe link of 0000:01:00.0 runs at 2.5 GT/s x4' in text
+        and 'LnkSta' in text
+    )
+    host.write(host.tree.pci('0000:01:00.0'), current_link_speed='8.0 GT/s PCIe')
+    with pytest.raises(AxlError, match=r'its PCIe link is good now \(8 GT/s x4\)'):
+        fence.check()
+    fence.close()
+
+
+def test_a_job_that_fails_on_a_card_that_is_gone_is_its_loss(
+    device: AxlDevice, driver: Driver, buffer: DmaBuf, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fence = device.submit2(7, buffer, 0, 50_000, None)
+    ended(-errno.EIO, monkeypatch)
+    (host.tree.dev / 'metis-0:1:0').unlink()
+    with pytest.raises(DeviceLostError):
+        fence.check()
+    fence.close()
+
+
+@pytest.mark.parametrize(('status', 'words'), [(0, 'has not signalled'), (1, '')])
+def test_a_job_that_has_not_failed_has_no_errno(
+    monkeypatch: pytest.MonkeyPatch, status: int, words: str
+) -> None:
+    fence = JobFence(
+        OwnedFd(os.eventfd(0)), lambda number: pytest.fail('asked for an explanation')
+    )
+    ended(status, monkeypatch)
+    if words:
+        with pytest.raises(AcceleratorError, match=words):
+            fence.check()
+    else:
+        fence.check()
+    fence.close()
+
+
+# What it is told.
+
+
+@pytest.fixture
+def allocate() -> Iterator[Callable[[ImageLayout], list[DmaBuf]]]:
+    made: list[DmaBuf] = []
+
+    def make(layout: ImageLayout) -> list[DmaBuf]:
+        buffers = [
+            SealedMemfd().allocate(layout.buffer_size(index))
+            for index in range(layout.num_buffers)
+        ]
+        made.extend(buffers)
+        return buffers
+
+    yield make
+    for buffer in made:
+        buffer.close()
+
+
+LAYOUTS = {
+    'one buffer': compute_layout(NV12, 64, 48, stride_align=256, offset_align=4096),
+    'a buffer for each plane': compute_layout(YU12, 64, 48, buffer_per_plane=True),
+    'mixed buffers': ImageLayout(
+        8,
+        4,
+        YU12,
+        LINEAR,
+        (PlaneLayout(0, 8, 16, 64), PlaneLayout(1, 4, 8, 16), PlaneLayout(1, 32, 8, 16)),
+    ),
+    'tiles': ImageLayout(
+        64, 48, NV12, TILED, (PlaneLayout(0, 64, 0, 4096), PlaneLayout(0, 8192, 7, 2048))
+    ),
+}
+
+
+@pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
+def test_an_import_says_format_modifier_size_and_each_plane_with_its_own_handle(
+    device: AxlDevice,
+    driver: Driver,
+    allocate: Callable[[ImageLayout], list[DmaBuf]],
+    layout: ImageLayout,
+) -> None:
+    buffers = allocate(layout)
+    assert device.import_planes(layout, buffers, ImportFlags.TO_DEVICE) == 41
+    ((request, said),) = driver.calls
+    assert request == axl_abi.requests(None).import_planes
+    assert (said.fourcc, said.modifier, said.width, said.height) == (
+        layout.fourcc,
+        layout.modifier,
+        layout.width,
+        layout.height,
+    )
+    assert (said.struct_size, said.flags, said.pad, said.num_planes) == (
+        ctypes.sizeof(said),
+        1,
+        0,
+        len(layout.planes),
+    )
+    planes = [(p.fd, p.offset, p.stride, p.size) for p in said.planes[: said.num_planes]]
+    assert planes == [
+        (buffers[p.buffer].fileno(), p.offset, p.stride, p.size) for p in layout.planes
+    ]
+    assert not any(
+        bytes(plane) != bytes(ctypes.sizeof(plane))
+        for plane in said.planes[slice(said.num_planes, None)]
+    ), 'the rest is zero'
+
+
+def test_importing_borrows_the_descriptors(
+    device: AxlDevice, driver: Driver, allocate: Callable[[ImageLayout], list[DmaBuf]]
+) -> None:
+    layout = LAYOUTS['mixed buffers']
+    buffers = allocate(layout)
+    numbers = [(buffer.fileno(), buffer.identity) for buffer in buffers]
+    device.import_planes(layout, buffers, ImportFlags.TO_DEVICE)
+    device.import_fd(buffers[0], 8, 4, YU12, ImportFlags.TO_DEVICE)
+    device.release_import(41)
+    assert [
+        (buffer.fileno(), DmaBuf(buffer.dup(), buffer.kind, 'again').identity)
+        for buffer in buffers
+    ] == numbers
+
+
+def test_another_layout_is_another_import(
+    device: AxlDevice, driver: Driver, allocate: Callable[[ImageLayout], list[DmaBuf]]
+) -> None:
+    layout = LAYOUTS['one buffer']
+    buffers = allocate(layout)
+    shifted = replace(
+        layout,
+        planes=(layout.planes[0], replace(layout.planes[1], offset=layout.planes[1].offset - 64)),
+    )
+    assert [
+        device.import_planes(each, buffers, ImportFlags.TO_DEVICE) for each in (layout, shifted)
+    ] == [41, 42]
+    first, second = (said for _, said in driver.calls)
+    assert first.planes[1].offset == second.planes[1].offset + 64
+
+
+@pytest.mark.parametrize('make', [lambda path: path.touch(), os.mkfifo])
+def test_what_is_no_device_is_not_taken_for_a_driver_without_ioctls(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    path = tmp_path / 'metis-0:1:0'
+    make(path)
+    with pytest.raises(AcceleratorError) as caught:
+        AxlDevice(str(path))
+    message = str(caught.value)
+    assert message.startswith(
+        f"parameter 'accelerator_device' is '{path}', which is no device node; it must be a "
+        "Metis card's ("
+    )
+    assert 'ENOTTY' not in message and '\n' not in message
+    assert str(path) not in [
+        os.path.realpath(entry) for entry in Path('/proc/self/fd').iterdir()
+    ], 'while the exception still lives'
+
+
+def test_a_driver_s_own_numbers_reach_its_ioctls(
+    driver: Driver, allocate: Callable[[ImageLayout], list[DmaBuf]]
+) -> None:
+    numbers = {'import_planes': 100, 'release_import': 101}
+    device = AxlDevice('/dev/null', numbers)
+    device.import_planes(
+        LAYOUTS['one buffer'], allocate(LAYOUTS['one buffer']), ImportFlags.TO_DEVICE
+    )
+    device.release_import(1)
+    device.import_fd(allocate(LAYOUTS['one buffer'])[0], 8, 4, YU12, ImportFlags.TO_DEVICE)
+    device.close()
+    assert [request & 0xFF for request, _ in driver.calls] == [100, 101, 64]
+    assert {request >> 8 & 0xFF for request, _ in driver.calls} == {ord('U')}
+
+
+@pytest.mark.parametrize(('name', 'expected'), [('submit2', 0x1_0000_0007), ('submit', 0)])
+def test_the_number_is_that_which_the_ioctl_gave(
+    monkeypatch: pytest.MonkeyPatch, name: str, expected: int
+) -> None:
+    def answer(fd: int, request: int, argument: Any) -> int:
+        """
+        Answer as the driver does.
+
+        ``struct axl_submit2``: fence_fd at 28, seqno at 40; ``struct axl_submit``: fence_fd at 16.
+        """
+        size = request >> 16 & 0x3FFF
+        memory = memoryview(argument).cast('B')
+        struct.pack_into('<i', memory, 28 if size == 48 else 16, os.eventfd(0))
+        if size == 48:
+            struct.pack_into('<Q', memory, 40, expected)
+        return 0
+
+    monkeypatch.setattr(axl_device.fcntl, 'ioctl', answer)
+    device, buffer = AxlDevice('/dev/null'), SealedMemfd().allocate(4096)
+    fence = (
+        device.submit2(1, buffer, 0, 1000, None)
+        if name == 'submit2'
+        else device.submit(1, buffer, 0, 1000)
+    )
+    assert fence.seqno == expected
+    fence.close()
+    buffer.close()
+    device.close()
+
+
+# What the shipped driver is asked about a buffer, and what its answers mean.
+
+
+class ShippedDriver:
+    """
+    Attaches one buffer to each open file.
+
+    It raises where a mistake would oops or leak in the real one.
+    """
+
+    def __init__(self) -> None:
+        self.refusals: dict[int, list[int]] = {axl_probe.DMA_ATTACH: [], axl_probe.DMA_DETACH: []}
+        self.attached: dict[int, int] = {}
+        self.calls: list[int] = []
+
+    def __call__(self, fd: int, request: int, argument: Any) -> int:
+        os.fstat(fd)
+        self.calls.append(request)
+        if self.refusals[request]:
+            number = self.refusals[request].pop(0)
+            if number:
+                raise OSError(number, os.strerror(number))
+        if request == axl_probe.DMA_ATTACH:
+            assert fd not in self.attached, 'a second attach forgets the first'
+            self.attached[fd] = os.fstat(argument.value).st_ino
+        else:
+            assert fd in self.attached, 'a detach of nothing is an oops'
+            del self.attached[fd]
+        return 0
+
+
+@pytest.fixture
+def bare_driver(monkeypatch: pytest.MonkeyPatch) -> ShippedDriver:
+    bare_driver = ShippedDriver()
+    monkeypatch.setattr(axl_device.fcntl, 'ioctl', bare_driver)
+    return bare_driver
+
+
+@pytest.fixture
+def node(host: Host) -> str:
+    return host.add_card()
+
+
+@pytest.fixture
+def memfd_buffer() -> Iterator[DmaBuf]:
+    memfd_buffer = SealedMemfd().allocate(4096)
+    yield memfd_buffer
+    memfd_buffer.close()
+
+
+def test_a_buffer_that_is_attached_is_taken_back(
+    bare_driver: ShippedDriver, node: str, memfd_buffer: DmaBuf
+) -> None:
+    found = probe_shipped_attach(node, memfd_buffer)
+    assert (found.answer, found.number) == (
+        Importable.YES,
+        0,
+    ) and 'can import buffers of memfd' in found.text
+    assert (
+        bare_driver.calls == [axl_probe.DMA_ATTACH, axl_probe.DMA_DETACH]
+        and bare_driver.attached == {}
+    )
+    assert not memfd_buffer.mapped
+
+
+MEANINGS = {
+    errno.ENOTTY: (Importable.UNKNOWN, 'not the shipped metis-dkms'),
+    errno.EINVAL: (Importable.NO, 'no dma-buf'),
+    errno.ENOMEM: (Importable.NO, 'IOMMU'),
+    524: (Importable.NO, 'exporter'),
+    errno.EACCES: (Importable.NO, 'denied'),
+    errno.EFAULT: (Importable.UNKNOWN, 'another ioctl'),
+    errno.ENODEV: (Importable.UNKNOWN, 'lspci -d 1f9d:'),
+    errno.EDOM: (Importable.NO, 'dmesg'),  # one that nobody expects
+}
+
+
+@pytest.mark.parametrize('number', MEANINGS)
+def test_a_refusal_is_explained_and_nothing_is_detached(
+    bare_driver: ShippedDriver, node: str, memfd_buffer: DmaBuf, number: int
+) -> None:
+    bare_driver.refusals[axl_probe.DMA_ATTACH] = [number]
+    found = probe_shipped_attach(node, memfd_buffer)
+    answer, words = MEANINGS[number]
+    assert (
+        (found.answer, found.number) == (answer, number)
+        and words in found.text
+        and '\n' not in found.text
+    )
+    assert (errno.errorcode.get(number) or 'ENOTSUPP') in found.text and 'memfd' in found.text
+    assert bare_driver.calls == [axl_probe.DMA_ATTACH]
+
+
+def test_a_detach_that_fails_is_said_and_the_file_is_closed_all_the_same(
+    bare_driver: ShippedDriver, node: str, memfd_buffer: DmaBuf
+) -> None:
+    bare_driver.refusals[axl_probe.DMA_DETACH] = [errno.EBUSY]
+    found = probe_shipped_attach(node, memfd_buffer)
+    assert (
+        found.answer is Importable.YES
+        and 'EBUSY' in found.text
+        and 'when its file was closed' in found.text
+    )
+
+
+def test_an_interruption_leaves_no_file_open(
+    node: str, memfd_buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It outlives the probe with all that the probe had: nothing is closed by being collected.
+    interruption = KeyboardInterrupt()
+    opened: list[int] = []
+
+    def interrupt(fd: int, *_: object) -> int:
+        opened.append(fd)
+        raise interruption
+
+    monkeypatch.setattr(axl_device.fcntl, 'ioctl', interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        probe_shipped_attach(node, memfd_buffer)
+    with pytest.raises(OSError, match='Bad file descriptor'):
+        os.fstat(opened[0])
+
+
+def test_a_node_that_can_t_be_opened_answers_nothing(
+    bare_driver: ShippedDriver, host: Host, memfd_buffer: DmaBuf
+) -> None:
+    host.add_card()
+    found = probe_shipped_attach(str(host.tree.dev / 'metis-9:9:9'), memfd_buffer, tree=host.tree)
+    assert (
+        (found.answer, found.number) == (Importable.UNKNOWN, errno.ENOENT)
+        and 'found ' in found.text
+        and 'metis-0:1:0' in found.text
+    )
+    assert bare_driver.calls == []
+
+
+def test_a_device_without_these_ioctls_says_so(memfd_buffer: DmaBuf) -> None:
+    """The errno is the kernel's own ENOTTY."""
+    found = probe_shipped_attach('/dev/null', memfd_buffer)
+    assert (found.answer, found.number) == (
+        Importable.UNKNOWN,
+        errno.ENOTTY,
+    ) and "'U' 5" in found.text
+
+
+def test_the_numbers_are_what_a_c_compiler_makes_of_the_shipped_driver_s_header(
+    tmp_path: Path,
+) -> None:
+    compiler = shutil.which('cc') or shutil.which('gcc')
+    assert compiler, 'a C compiler is needed: apt-get install gcc'
+    source = tmp_path / 'numbers.c'
+    source.write_text(
+        '#include <stdio.h>\n#include <sys/ioctl.h>\n'
+        'int main(void) { printf("%lu %lu", (unsigned long)_IOWR(\'U\', 5, int), (unsigned '
+        "long)_IOWR('U', 6, int)); return 0; }\n",
+        encoding='utf-8',
+    )
+    subprocess.run([compiler, '-o', str(tmp_path / 'numbers'), str(source)], check=True)
+    said = subprocess.run(
+        [str(tmp_path / 'numbers')], check=True, capture_output=True, text=True
+    ).stdout
+    assert said.split() == [str(axl_probe.DMA_ATTACH), str(axl_probe.DMA_DETACH)]

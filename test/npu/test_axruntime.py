@@ -25,9 +25,14 @@ from collections import deque
 from dataclasses import replace
 import errno
 from functools import partial
+import gc
 import os
 from pathlib import Path
 import re
+import subprocess
+import sys
+import threading
+from typing import Any
 
 from npu.axruntime_kit import (
     detect,
@@ -46,6 +51,7 @@ from npu.scheduler_kit import MakeFrame, MakePool
 import numpy as np
 from numpy.typing import NDArray
 import pytest
+from waiting import until
 
 from zc_perception.detection.detections import box_iou
 from zc_perception.detection.heads import make_head
@@ -53,14 +59,19 @@ from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import PlanesToQuantised
-from zc_perception.errors import AcceleratorError, AllocationError, ConfigError
+from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
-from zc_perception.memory.pool import SlotState
+from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.npu.axruntime import accelerator as axruntime
-from zc_perception.npu.axruntime.tensors import TensorBuffer
+from zc_perception.npu.axruntime import library as axruntime_library
+from zc_perception.npu.axruntime import runtime as axruntime_runtime
+from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
+from zc_perception.npu.axruntime.library import mismatches, needs_toolchain, Result
+from zc_perception.npu.axruntime.tensors import FrameToTensor, InputSlot, TensorBuffer
 from zc_perception.npu.axruntime.worker import AxRuntimeJob, why_no_heap
 from zc_perception.npu.manifest import TensorSpec
 from zc_perception.pixel.colorimetry import BT601_LIMITED
@@ -521,3 +532,749 @@ def test_a_heap_that_tensors_can_not_be_in_is_named_with_what_it_needs(
     message = why_no_heap('dma_heap/system', refusal)
     assert all(word in message for word in words) and '\n' not in message
     assert 'heap: auto' not in message, "that is the camera's parameter"
+
+
+# The axruntime accelerator at faults: runs fail, the runtime hangs, jobs are given up.
+
+
+@pytest.fixture
+def open_faulty(double: Double, open_axruntime: Open) -> Open:
+    return partial(open_axruntime, axruntime_library=double.path, flush_after_s=0.005)
+
+
+def all_free(pool: BufferPool) -> bool:
+    pool.collect()
+    return set(pool.statistics().states) == {SlotState.FREE}
+
+
+def fail_runs(double: Double, after: int, count: int, code: Result = Result.RUNTIME_ERROR) -> None:
+    double.fail_from, double.fail_count, double.fail_code = double.runs + after, count, int(code)
+
+
+@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+def test_a_failed_run_costs_its_frame_and_mixes_nothing_up(
+    double_buffer: bool,
+    double: Double,
+    open_faulty: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    tmp_path: Path,
+) -> None:
+    """
+    Runs fail now and then, the frames come in bursts, some are given up.
+
+    Every result that comes out is the frame's own.
+    """
+    accelerator = open_faulty(double_buffer=double_buffer, flush_after_s=0.001)
+    accelerator.load(model(tmp_path))
+    limit = accelerator.capabilities().max_in_flight
+    pool = make_pool(64, 64, slots=limit)
+    random = np.random.default_rng(3)
+    right = failed = 0
+    for burst in range(60):
+        if burst % 4 == 1:
+            fail_runs(double, int(random.integers(1, 4)), 1)
+        numbers = range(burst * 10, burst * 10 + int(random.integers(1, limit + 1)))
+        frames = [make_frame(pool, sequence=n, fill=numbered(n)) for n in numbers]
+        jobs = [start(accelerator, frame) for frame in frames]
+        for frame, job in zip(frames, jobs, strict=True):
+            if random.random() < 0.1:
+                frame.release(job.abandon())
+                continue
+            assert job.fence.wait(WAIT_S)
+            try:
+                assert number_in(job.outputs()) == frame.data.sequence
+                right += 1
+            except AcceleratorError as error:
+                assert 'injected into run' in str(error) and not isinstance(error, DeviceLostError)
+                failed += 1
+            job.close()
+            frame.release()
+        until(lambda: all_free(pool) and accelerator._workers[0].open_jobs == 0)
+    assert right > 60 and failed >= 5
+    assert (int(str(accelerator.facts()['reloads'])) > 0) == double_buffer, (
+        'nobody knows what an instance with results inside answers next'
+    )
+
+
+@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+@pytest.mark.parametrize(('code', 'count', 'words'), [
+    (Result.CONNECTION_ERROR, 1, (r'injected into run \d+ \(CONNECTION_ERROR\); check that '
+                                  r'.axdevice. lists')),
+    (Result.RUNTIME_ERROR, 100, r'3 runs failed in a row: .*RUNTIME_ERROR'),
+])  # fmt: skip
+def test_a_lost_device_fails_all_jobs_and_stays_lost(
+    code: Result,
+    count: int,
+    words: str,
+    double_buffer: bool,
+    double: Double,
+    open_faulty: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    tmp_path: Path,
+) -> None:
+    accelerator = open_faulty(double_buffer=double_buffer)
+    accelerator.load(model(tmp_path))
+    pool = make_pool(64, 64, slots=4)
+    fail_runs(double, 1, count, code)
+    lost = None
+    for number in range(4):
+        frame = make_frame(pool, sequence=number, fill=numbered(number))
+        try:
+            job = start(accelerator, frame)
+        except DeviceLostError as error:
+            lost = error
+            frame.release()
+            break
+        assert job.fence.wait(WAIT_S)
+        with pytest.raises(AcceleratorError) as caught:
+            job.fence.check()
+        lost = caught.value
+        with pytest.raises(type(lost)):
+            job.outputs()
+        job.close()
+        frame.release()
+    assert isinstance(lost, DeviceLostError)
+    with pytest.raises(DeviceLostError, match=words):
+        start(accelerator, make_frame(pool))
+    accelerator.close()
+    double.fail_count = 0
+    again = open_faulty()
+    again.load(model(tmp_path))
+    job = start(again, make_frame(pool, fill=numbered(99)))
+    assert job.fence.wait(WAIT_S) and number_in(job.outputs()) == 99
+    job.close()
+
+
+def test_a_device_that_takes_no_new_instance_is_lost(
+    double: Double, open_faulty: Open, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    accelerator = open_faulty(double_buffer=True)
+    accelerator.load(model(tmp_path))
+    fail_runs(double, 1, 1)
+    double.refuse_double_buffer = 1
+    frame = make_frame(width=64, height=64)
+    job = start(accelerator, frame)
+    assert job.fence.wait(WAIT_S)
+    with pytest.raises(
+        DeviceLostError,
+        match=r'injected into run .*loading the model anew failed as well: .*no memory for double',
+    ):
+        job.outputs()
+    job.close()
+
+
+@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+def test_a_run_that_never_returns_is_told_and_left_behind(
+    double_buffer: bool,
+    double: Double,
+    open_faulty: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(axruntime, '_LONG_CALL_S', 0.02)
+    monkeypatch.setattr(axruntime, '_CLOSE_TIMEOUT_IN_LONG_CALL_S', 0.05)
+    accelerator = open_faulty(double_buffer=double_buffer)
+    accelerator.load(model(tmp_path))
+    pool = make_pool(64, 64, slots=3)
+    double.hang_at = double.runs + 1
+    first, second, third = (make_frame(pool, fill=numbered(n)) for n in range(3))
+    jobs = [start(accelerator, first), start(accelerator, second)]
+    until(double.is_hanging)
+    assert not any(job.fence.wait(0.0) for job in jobs)
+    # Only now: with so little patience from the beginning the second job might come too late.
+    accelerator.tune(accelerator.own({'timeout': 0.01}))
+    until(lambda: accelerator._workers[0].silent_s() > 0.02)
+    with pytest.raises(
+        DeviceLostError,
+        match=r'the Voyager runtime has not answered for .*metis-0:1:0.*restart the node',
+    ):
+        start(accelerator, third)
+    third.release()
+    first.release(jobs[0].abandon())
+    second.release(jobs[1].abandon())
+    until(lambda: all_free(pool))
+    with pytest.warns(
+        RuntimeWarning,
+        match=r'did not return from a call within 0\.05 s.*stays in use until this process ends',
+    ):
+        accelerator.close()
+    accelerator.close()
+    assert double.live_objects == 4, 'context, model, connection and instance: it may still write'
+    double.end_hang()
+    until(lambda: double.live_objects == 0)
+    until(
+        lambda: (
+            not [thread for thread in threading.enumerate() if thread.name.startswith('axruntime')]
+        )
+    )
+
+
+def test_a_runtime_that_hangs_while_loading_is_lost(
+    double: Double, open_faulty: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ('_UNLOAD_TIMEOUT_S', '_CLOSE_TIMEOUT_S', '_CLOSE_TIMEOUT_IN_LONG_CALL_S'):
+        monkeypatch.setattr(axruntime, name, 0.05)
+    monkeypatch.setattr(axruntime, '_LOAD_TIMEOUT_S', 0.05)
+    accelerator = open_faulty()
+    double.hang_at = 1
+    with pytest.raises(DeviceLostError, match=r'did not load the model within 0\.05 s'):
+        accelerator.load(model(tmp_path))
+    with pytest.raises(
+        DeviceLostError, match='does not give the model before back; restart the node'
+    ):
+        accelerator.load(model(tmp_path))
+    with pytest.warns(RuntimeWarning):
+        accelerator.close()
+    double.end_hang()
+    until(lambda: double.live_objects == 0)
+
+
+class HeldWriter:
+    """Keeps the conversion thread within a frame until it is told to go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.inside, self.go_on = threading.Event(), threading.Event()
+        self.written: list[int] = []
+        original = FrameToTensor.write
+
+        def write(writer: FrameToTensor, frame: Frame, slot: InputSlot) -> None:
+            self.inside.set()
+            assert self.go_on.wait(WAIT_S)
+            self.written.append(frame.data.sequence)
+            original(writer, frame, slot)
+
+        monkeypatch.setattr(FrameToTensor, 'write', write)
+
+
+def test_a_job_that_is_given_up_frees_its_frame_as_soon_as_nobody_reads_it(
+    double: Double,
+    open_faulty: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    held = HeldWriter(monkeypatch)
+    accelerator = open_faulty(double_buffer=True)
+    accelerator.load(model(tmp_path))
+    trial_runs = double.runs
+    pool = make_pool(64, 64, slots=3)
+    converting, waiting = (make_frame(pool, sequence=n, fill=numbered(n)) for n in (1, 2))
+    jobs = [start(accelerator, converting), start(accelerator, waiting)]
+    assert held.inside.wait(WAIT_S)
+    fences = [job.abandon() for job in jobs]
+    assert [fence.wait(0.0) for fence in fences] == [False, True], (
+        'one is being read, the other will not be'
+    )
+    converting.release(fences[0])
+    waiting.release(fences[1])
+    last = make_frame(pool, sequence=3, fill=numbered(3))
+    job = start(accelerator, last)
+    held.go_on.set()
+    assert job.fence.wait(WAIT_S) and number_in(job.outputs()) == 3
+    job.close()
+    last.release()
+    until(lambda: all_free(pool))
+    assert held.written == [1, 3] and double.runs - trial_runs == 3, (
+        'frame 3 and two calls to push it out'
+    )
+
+
+def test_jobs_beyond_what_it_takes_are_refused_until_one_is_closed(
+    open_faulty: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    accelerator = open_faulty()
+    accelerator.load(model(tmp_path))
+    pool = make_pool(64, 64, slots=3)
+    frames = [make_frame(pool, fill=numbered(n)) for n in range(3)]
+    jobs = [start(accelerator, frame) for frame in frames[:2]]
+    with pytest.raises(AcceleratorError, match='2 jobs are open, accelerator axruntime takes 2'):
+        start(accelerator, frames[2])
+    assert all(job.fence.wait(WAIT_S) for job in jobs)
+    jobs[0].close()
+    third = start(accelerator, frames[2])
+    assert third.fence.wait(WAIT_S) and number_in(third.outputs()) == 2
+    assert number_in(jobs[1].outputs()) == 1, 'a result stays until its job is closed'
+    third.close()
+    jobs[1].close()
+    jobs[1].close()
+    with pytest.raises(AcceleratorError):
+        jobs[1].outputs()
+
+
+@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+def test_closing_in_the_middle_lets_submitted_jobs_end(
+    double_buffer: bool,
+    open_faulty: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    tmp_path: Path,
+) -> None:
+    accelerator = open_faulty(double_buffer=double_buffer, flush_after_s=WAIT_S)
+    accelerator.load(model(tmp_path))
+    pool = make_pool(64, 64, slots=2)
+    frames = [make_frame(pool, fill=numbered(n)) for n in (7, 8)]
+    jobs = [start(accelerator, frame) for frame in frames]
+    accelerator.close()
+    assert [number_in(job.outputs()) for job in jobs] == [7, 8], (
+        'and results outlive the accelerator until their jobs are closed'
+    )
+    with pytest.raises(AcceleratorError, match='no model loaded'):
+        start(accelerator, frames[0])
+    with pytest.raises(AcceleratorError, match='was closed; open it anew'):
+        accelerator.load(model(tmp_path))
+    for job, frame in zip(jobs, frames, strict=True):
+        job.close()
+        frame.release()
+
+
+def test_a_view_that_was_kept_is_memory_that_was_kept(
+    open_faulty: Open, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    accelerator = open_faulty()
+    accelerator.load(model(tmp_path))
+    job = start(accelerator, make_frame(width=64, height=64, fill=numbered(1023)))
+    assert job.fence.wait(WAIT_S)
+    kept = job.outputs()
+    accelerator.close()
+    job.close()
+    assert number_in(kept) == 1023
+    del kept
+    gc.collect()
+
+
+def test_a_model_takes_the_place_of_another(
+    double: Double, open_faulty: Open, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    accelerator = open_faulty(double_buffer=True)
+    (tmp_path / 'other').mkdir()
+    accelerator.load(model(tmp_path))
+    accelerator.load(model(tmp_path / 'other', 96, 64))
+    assert double.live_objects == 4
+    frame = make_frame(width=96, height=64)
+    job = start(accelerator, frame)
+    assert job.fence.wait(WAIT_S) and job.outputs()[0].values.shape == (1, 8, 12, 64)
+    job.close()
+
+
+def test_a_model_that_was_refused_leaves_room_for_another(
+    double: Double, open_faulty: Open, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    accelerator = open_faulty()
+    double.no_toolchain = 1
+    with pytest.raises(AcceleratorError, match='riscv64-unknown-elf-gcc'):
+        accelerator.load(model(tmp_path))
+    until(lambda: double.live_objects == 1)
+    (tmp_path / 'model.json').write_text('nothing')
+    with pytest.raises(ConfigError, match='is no compiled model'):
+        accelerator.load(model(tmp_path, 63, 63))
+    double.no_toolchain = 0
+    accelerator.load(model(tmp_path))
+    assert run_numbered(accelerator, make_frame, 3) == 3
+
+
+def test_a_frame_whose_fence_fails_costs_that_frame(
+    open_faulty: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    accelerator = open_faulty()
+    accelerator.load(model(tmp_path))
+    pool = make_pool(64, 64, slots=2)
+    fence = EventFence()
+    fence.signal(RuntimeError('the sensor lost its link'))
+    bad, good = make_frame(pool, acquire_fence=fence), make_frame(pool, fill=numbered(4))
+    jobs = [start(accelerator, bad), start(accelerator, good)]
+    assert all(job.fence.wait(WAIT_S) for job in jobs)
+    with pytest.raises(
+        AcceleratorError, match=r'could not become a tensor: .*the sensor lost its link'
+    ):
+        jobs[0].outputs()
+    assert number_in(jobs[1].outputs()) == 4
+    for job in jobs:
+        job.close()
+    bad.release()
+    fence.close()
+
+
+# Both interfaces of the Voyager runtime: which is taken, and that they give the same results.
+
+
+@pytest.fixture
+def open_bound(open_axruntime: Open) -> Open:
+    return partial(open_axruntime, flush_after_s=0.005)
+
+
+@pytest.fixture
+def installed(double: Double, monkeypatch: pytest.MonkeyPatch) -> Double:
+    """Install the C library where the system has it."""
+    monkeypatch.setattr(axruntime_library, 'candidates', lambda library: [library or double.path])
+    return double
+
+
+def noise(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+    random = np.random.default_rng(5)
+    luma[:] = (
+        random.integers(0, 256, (luma.shape[0] // 8, luma.shape[1] // 8), np.uint8)
+        .repeat(8, 0)
+        .repeat(8, 1)
+    )
+    chroma[:] = (
+        random.integers(0, 256, (*chroma.shape[:2],), np.uint8)[..., None]
+        if chroma.ndim == 3
+        else 128
+    )
+
+
+def raw_results(accelerator: AxRuntimeAccelerator, frame: Frame) -> list[NDArray[Any]]:
+    job = start(accelerator, frame)
+    assert job.fence.wait(WAIT_S)
+    values = [output.values.copy() for output in job.outputs()]
+    job.close()
+    return values
+
+
+@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+@pytest.mark.parametrize(
+    ('output_dmabuf', 'refused'),
+    [('auto', 0), ('false', 0), ('auto', 2)],
+    ids=['auto', 'false', 'refused'],
+)
+def test_both_interfaces_give_the_same_results(
+    output_dmabuf: str, refused: int, double_buffer: bool,
+    binding: Any, double: Double, open_bound: Open, make_frame: MakeFrame, tmp_path: Path,
+) -> None:  # fmt: skip
+    binding.double.refuse_output_dmabuf, double.refuse_output_dmabuf = bool(refused), refused
+    frame = make_frame(width=64, height=64, fill=noise)
+    results = []
+    for library in ('', double.path):
+        accelerator = open_bound(
+            axruntime_library=library, double_buffer=double_buffer, output_dmabuf=output_dmabuf
+        )
+        accelerator.load(model(tmp_path))
+        results.append((accelerator.facts()['interface'], raw_results(accelerator, frame)))
+        facts = accelerator.facts()
+        assert (facts['input_dmabuf'], facts['output_dmabuf'], facts['postamble_graph']) == (
+            True, output_dmabuf == 'auto' and not refused, 'postprocess_graph.onnx',
+        )  # fmt: skip
+        assert any('outputs are MMIO' in notice for notice in accelerator.notices()) == bool(
+            refused
+        )
+        accelerator.close()
+    assert [interface for interface, _ in results] == ['python', 'c']
+    for by_binding, by_library in zip(results[0][1], results[1][1], strict=True):
+        assert np.array_equal(by_binding, by_library)
+    frame.release()
+
+
+@pytest.mark.parametrize('interface', ['python', 'c'])
+@pytest.mark.parametrize(('cores', 'double_buffer'), [(0, False), (2, True), (4, False)])
+def test_each_core_has_a_connection_a_thread_and_its_own_frames(
+    cores: int,
+    double_buffer: bool,
+    interface: str,
+    binding: Any,
+    installed: Double,
+    open_bound: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    tmp_path: Path,
+) -> None:
+    binding.double.run_s = 0.002
+    accelerator = open_bound(
+        axruntime_library='' if interface == 'python' else installed.path,
+        aipu_cores=cores,
+        double_buffer=double_buffer,
+    )
+    accelerator.load(model(tmp_path))
+    limit, cores = accelerator.capabilities().max_in_flight, cores or 1
+    assert limit == cores * (3 if double_buffer else 2)
+    assert len(accelerator.hot_threads()) == 2 * cores
+    if interface == 'python':
+        taken = binding.double.options[-cores:]
+        assert binding.double.used_sub_devices == cores
+        assert [
+            (connected, options['aipu_cores'], options['num_sub_devices'])
+            for connected, options in taken
+        ] == [(1, 1, 1)] * cores
+    else:
+        assert (installed.used_sub_devices()[0], installed.instances) == (cores, cores)
+    pool = make_pool(64, 64, slots=limit)
+    jobs: deque[tuple[Frame, AxRuntimeJob]] = deque()
+    seen = []
+
+    def take() -> None:
+        done, job = jobs.popleft()
+        assert job.fence.wait(WAIT_S)
+        seen.append((done.data.sequence, number_in(job.outputs())))
+        job.close()
+        done.release()
+
+    for number in range(120):
+        frame = make_frame(pool, sequence=number, fill=numbered(number))
+        jobs.append((frame, start(accelerator, frame)))
+        if len(jobs) == limit:
+            take()
+    while jobs:
+        take()
+    assert seen == [(number, number) for number in range(120)]
+    if interface == 'python':
+        assert len(binding.double.used_connections) == cores
+    notices = ' '.join(accelerator.notices())
+    assert (f'set in_flight to {limit}' in notices) == (cores > 1)
+    assert accelerator.facts()['aipu_cores'] == cores
+
+
+def test_the_binding_is_preferred(binding: Any, installed: Double, open_bound: Open) -> None:
+    facts = open_bound(accelerator_device='metis-1-3-0').facts()
+    assert (
+        facts['interface'],
+        facts['runtime'],
+        facts['runtime_api'],
+        facts['python_binding'],
+        facts['device'],
+    ) == ('python', 'axelera.runtime', '1.8.0', 'used', 'metis-1:3:0')
+    assert (
+        open_bound(axruntime_library=installed.path).facts()['python_binding']
+        == 'axruntime_library names the C library'
+    )
+
+
+@pytest.mark.parametrize(
+    ('source', 'words'),
+    [
+        (None, 'Python package axelera-runtime (axelera.runtime) is not installed'),
+        (
+            'import axelera_missing',
+            "axelera.runtime can't be imported: No module named 'axelera_missing'",
+        ),
+        (
+            'raise OSError("libaxruntime.so: cannot\\n open shared object")',
+            "can't be imported: OSError: libaxruntime.so: cannot open",
+        ),
+        (
+            'raise RuntimeError("made for Python 3.13")',
+            "can't be imported: RuntimeError: made for Python 3.13",
+        ),
+        ('', 'axelera.runtime has no Context'),
+    ],
+)
+def test_the_library_takes_the_place_of_a_binding_that_can_not_be_imported(
+    source: str | None,
+    words: str,
+    installed: Double,
+    open_bound: Open,
+    make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    if source is not None:
+        (tmp_path / 'axelera').mkdir()
+        (tmp_path / 'axelera' / 'runtime.py').write_text(source)
+        monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        accelerator = open_bound()
+        accelerator.load(model(tmp_path))
+        facts = accelerator.facts()
+        assert facts['interface'] == 'c' and words in str(facts['python_binding'])
+        frame = make_frame(width=64, height=64, fill=numbered(77))
+        assert raw_results(accelerator, frame)
+        frame.release()
+    finally:
+        for name in ('axelera.runtime', 'axelera'):
+            sys.modules.pop(name, None)
+
+
+def test_without_both_the_message_names_both(
+    open_bound: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(axruntime_library, 'candidates', lambda library: ['libmissing.so'])
+    with pytest.raises(
+        AcceleratorError,
+        match=r'libmissing\.so.*axelera-runtime.*\(Python package axelera-runtime .* is not '
+        r'installed\)',
+    ):
+        open_bound()
+
+
+def test_a_binding_that_lets_other_threads_go_stays(
+    binding: Any, installed: Double, open_bound: Open, tmp_path: Path
+) -> None:
+    binding.double.run_s = 0.01
+    accelerator = open_bound()
+    accelerator.load(model(tmp_path))
+    assert accelerator.facts()['interface'] == 'python'
+
+
+@pytest.mark.parametrize(
+    ('error', 'kind', 'words'),
+    [
+        ('UnknownError', AcceleratorError, r'injected into run \d+ \(UNKNOWN_ERROR\)'),
+        (
+            'ConnectionError',
+            DeviceLostError,
+            r"CONNECTION_ERROR\); check that 'axdevice' lists the device",
+        ),
+        ('IncompatibleDevice', DeviceLostError, r"firmware doesn't fit this runtime"),
+    ],
+)
+def test_a_run_that_fails_tells_a_job_s_error_from_a_lost_device(
+    error: str,
+    kind: type[Exception],
+    words: str,
+    binding: Any,
+    open_bound: Open,
+    make_frame: MakeFrame,
+    tmp_path: Path,
+) -> None:
+    accelerator = open_bound()
+    accelerator.load(model(tmp_path))
+    double = binding.double
+    double.fail_from, double.fail_count, double.fail_with = double.runs + 1, 1, error
+    frame = make_frame(width=64, height=64, fill=numbered(1))
+    job = start(accelerator, frame)
+    assert job.fence.wait(WAIT_S)
+    with pytest.raises(AcceleratorError, match=words) as caught:
+        job.outputs()
+    assert type(caught.value) is kind
+    job.close()
+    frame.release()
+
+
+@pytest.mark.parametrize('interface', ['python', 'c'])
+def test_a_model_of_an_older_compiler_has_to_be_compiled_again(
+    interface: str, binding: Any, double: Double, open_bound: Open, tmp_path: Path
+) -> None:
+    binding.double.old_model = True
+    double.old_model = 1
+    double.api_version = 0x010800
+    with pytest.raises(ConfigError) as caught:
+        open_bound(axruntime_library='' if interface == 'python' else double.path).load(
+            model(tmp_path)
+        )
+    message = str(caught.value)
+    assert 'Unsupported model version: 4.0, expected at least 5.0' in message
+    assert message.endswith('compile it again with the release of the runtime (1.8.0)')
+
+
+@pytest.mark.parametrize('interface', ['python', 'c'])
+def test_no_compiler_is_asked_for_from_1_8_on(
+    interface: str, binding: Any, double: Double, open_bound: Open, tmp_path: Path
+) -> None:
+    binding.double.no_executor = True
+    double.no_toolchain = 1
+    double.api_version = 0x010800
+    with pytest.raises(AcceleratorError, match='Failed to create executor') as caught:
+        open_bound(axruntime_library='' if interface == 'python' else double.path).load(
+            model(tmp_path)
+        )
+    assert 'riscv' not in str(caught.value)
+    assert (
+        needs_toolchain('1.7.0')
+        and needs_toolchain('')
+        and not needs_toolchain('1.8.0')
+        and not needs_toolchain('2.0')
+    )
+
+
+@pytest.mark.parametrize('interface', ['python', 'c'])
+def test_an_old_driver_is_named_with_the_next_step(
+    interface: str,
+    binding: Any,
+    double: Double,
+    open_bound: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    double.api_version = 0x010800
+    for module in (axruntime, axruntime_runtime):
+        monkeypatch.setattr(module, 'driver_version', lambda: '1.5.7')
+    accelerator = open_bound(axruntime_library='' if interface == 'python' else double.path)
+    accelerator.load(model(tmp_path))
+    words = (
+        'the Metis driver is 1.5.7, and runtime 1.8.0 needs 1.6.2 or later: install that '
+        'release of metis-dkms'
+    )
+    assert (
+        any(notice.startswith(words) for notice in accelerator.notices())
+        and accelerator.facts()['driver'] == '1.5.7'
+    )
+    accelerator.close()
+    binding.double.no_executor, double.no_toolchain = True, 1
+    with pytest.raises(AcceleratorError, match=f'Failed to create executor.*; {words}'):
+        open_bound(axruntime_library='' if interface == 'python' else double.path).load(
+            model(tmp_path)
+        )
+    binding.double.devices, double.devices = [], 0
+    with pytest.raises(AcceleratorError, match=words):
+        open_bound(axruntime_library='' if interface == 'python' else double.path)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'words'),
+    [
+        (('1.8.0', '1.6.2', '1.8.0', '7.4'), []),
+        (
+            ('1.8.0', '1.6.1', '1.8.0', '7.4'),
+            ['the Metis driver is 1.6.1, and runtime 1.8.0 needs 1.6.2'],
+        ),
+        (('1.7.0', '1.5.4'), ['the Metis driver is 1.5.4, and runtime 1.7.0 needs 1.5.5']),
+        (
+            ('1.8.0', '1.6.2', 'v1.3.9', '6.9'),
+            ["the card's firmware is v1.3.9", "the card's board controller is 6.9"],
+        ),
+        (('1.6.1', '1.4.3'), ['the Metis driver is 1.4.3, and runtime 1.6.1 needs 1.4.4']),
+        (('1.9.0', '1.6.1', 'v1.3.9', '6.9'), []),
+        (('2.0.0', '1.6.1'), []),
+        (('1.5.3', '1.3.0', 'v1.3.9'), []),
+        (('', '1.0.0'), []),
+        (('1.8.0', '', '', ''), []),
+        (('1.8.0', 'custom', 'none', '?'), []),
+    ],
+)
+def test_parts_that_are_too_old_are_named_one_by_one(
+    arguments: tuple[str, ...], words: list[str]
+) -> None:
+    lines = mismatches(*arguments)
+    assert len(lines) == len(words) and all(
+        line.startswith(word) for line, word in zip(lines, words, strict=True)
+    )
+    assert all('\n' not in line and ': ' in line for line in lines)
+
+
+def test_a_container_without_the_tools_is_told_which(
+    binding: Any, open_bound: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    binding.double.devices = []
+    monkeypatch.setenv('PATH', str(tmp_path))
+    with pytest.raises(
+        AcceleratorError,
+        match=r'with lspci, which is not here: install package pciutils.*lsmod.*package kmod',
+    ):
+        open_bound()
+
+
+def test_a_device_that_another_program_has_is_named(
+    binding: Any, open_bound: Open, tmp_path: Path
+) -> None:
+    first = open_bound(aipu_cores=4)
+    first.load(model(tmp_path))
+    with pytest.raises(
+        AcceleratorError, match=r'DEVICE_IN_USE.*fuser -v.*use another device: metis-1:3:0'
+    ):
+        open_bound().load(model(tmp_path))
+
+
+def test_nothing_of_the_vendor_is_imported_unless_it_is_asked_for() -> None:
+    code = (
+        'import sys, zc_perception.npu.axruntime.accelerator; '
+        'print(any(name.startswith("axelera") for name in sys.modules))'
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, '-c', code], capture_output=True, text=True, check=True
+        ).stdout
+        == 'False\n'
+    )

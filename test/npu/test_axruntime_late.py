@@ -19,24 +19,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+import json
 import os
 from pathlib import Path
 import select
+import sys
 import threading
 import time
+from typing import Any
+import zipfile
 
+from doubles.axelera_runtime import add_pipelines
 from frame_queues import FrameQueue
-from npu.axruntime_kit import Double, model, number_in, numbered, Open
+from npu.axruntime_kit import Double, model, number_in, numbered, Open, paint, start, WAIT_S
 from npu.scheduler_kit import MakeFrame, MakePool
+import numpy as np
+from numpy.typing import NDArray
 import pytest
 from waiting import until
 
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads import make_head
+from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
+from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError, ZcError
 from zc_perception.memory.fence import Fence
 from zc_perception.npu import recovering_device, scheduler
 from zc_perception.npu.axruntime import accelerator as axruntime
+from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.axruntime.tensors import OutputSlot
 from zc_perception.npu.axruntime.worker import AxRuntimeJob
+from zc_perception.npu.manifest import load_manifest, ModelManifest
 from zc_perception.npu.scheduler import Scheduler
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -251,3 +264,125 @@ def test_a_model_that_does_not_go_off_the_card_does_not_hold_up_the_end(
         accelerator.close()
     returns.set()
     until(lambda: not any(double.used_sub_devices()))
+
+
+# An ``.axm`` on the runtime's double: the same boxes as from ``model.json``.
+
+
+_LIMITS = DecodeLimits(0.6, 0.5, 100)
+
+
+@pytest.fixture
+def runtime(binding: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Yield the package of release 1.9."""
+    for name, module in add_pipelines(binding).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return binding
+
+
+def axm(folder: Path, **settings: float) -> ModelManifest:
+    """Write a manifest with such a file."""
+    with zipfile.ZipFile(folder / 'blobs.axm', 'w') as archive:
+        archive.writestr('settings.json', json.dumps({'height': 64, 'width': 64, **settings}))
+    manifest = model(folder)
+    return ModelManifest(**{**vars(manifest), 'file': folder / 'blobs.axm'})
+
+
+def scene(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+    luma[:], chroma[:] = 16, 128
+    paint(luma, chroma, 'red', 8, 8, 40, 32)
+    paint(luma, chroma, 'blue', 64, 24, 104, 56)
+
+
+def found(
+    accelerator: AxRuntimeAccelerator, manifest: ModelManifest, make_frame: MakeFrame
+) -> Detections:
+    with make_frame(width=128, height=96, fill=scene) as frame:
+        job = start(accelerator, frame)
+        assert job.fence.wait(WAIT_S)
+        detections = make_head(manifest.head).decode(job.outputs(), job.letterbox, _LIMITS)
+        job.close()
+    return detections
+
+
+def test_it_finds_what_model_json_of_the_same_numbers_finds(
+    runtime: Any, open_axruntime: Open, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    accelerator = open_axruntime()
+    results = []
+    for manifest in (model(tmp_path), axm(tmp_path), model(tmp_path), axm(tmp_path)):
+        accelerator.load(manifest)
+        results.append(found(accelerator, manifest, make_frame))
+    assert len(results[0].scores) == 2
+    for result in results[1:]:
+        assert np.array_equal(result.classes, results[0].classes)
+        assert result.boxes == pytest.approx(results[0].boxes, abs=1e-4)
+        assert result.scores == pytest.approx(results[0].scores, abs=1e-6)
+    assert {thread.name for thread in accelerator.hot_threads()} == {'axruntime-axm'}
+    assert runtime.double.used_sub_devices == 4
+    accelerator.close()
+    assert runtime.double.used_sub_devices == 0
+
+
+def test_the_folder_of_an_export_is_enough(
+    runtime: Any, open_axruntime: Open, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    folder = tmp_path / 'blobs_axelera_model'
+    folder.mkdir()
+    axm(tmp_path)
+    (tmp_path / 'blobs.axm').rename(folder / 'blobs.axm')
+    (folder / 'metadata.yaml').write_text(
+        'task: detect\nstride: 32\nimgsz: [64, 64]\nnames: {0: red, 1: green, 2: '
+        'blue}\nend2end: false\n'
+    )
+    manifest = load_manifest(str(folder))
+    assert (manifest.engine, manifest.classes) == ('axruntime', ('red', 'green', 'blue'))
+    accelerator = open_axruntime()
+    accelerator.load(manifest)
+    assert found(accelerator, manifest, make_frame).classes.tolist() == [2, 0]
+
+
+def test_a_failed_run_costs_its_frame_and_a_lost_card_is_called_lost(
+    runtime: Any, open_axruntime: Open, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    manifest = axm(tmp_path)
+    accelerator = open_axruntime()
+    accelerator.load(manifest)
+    for error, kind in (('InternalError', AcceleratorError), ('ConnectionError', DeviceLostError)):
+        double = runtime.double
+        double.fail_from, double.fail_count, double.fail_with = double.runs + 1, 1, error
+        with pytest.raises(kind, match=r'could not run the model: injected into run \d+'):
+            found(accelerator, manifest, make_frame)
+        assert len(found(accelerator, manifest, make_frame).scores) == 2
+
+
+def test_what_does_not_fit_is_refused_with_the_next_step(
+    runtime: Any, open_axruntime: Open, tmp_path: Path
+) -> None:
+    accelerator = open_axruntime()
+    runtime.double.old_model = True
+    with pytest.raises(
+        ConfigError, match=r'an older SDK compiled .* release of the runtime \(1\.9\.0\)'
+    ):
+        accelerator.load(axm(tmp_path))
+    runtime.double.old_model = False
+    manifest = axm(tmp_path, width=32)
+    with pytest.raises(ConfigError, match=r'expected float32 \(1, 3, 64, 32\)'):
+        accelerator.load(manifest)
+    (tmp_path / 'blobs.axm').write_bytes(b'not an archive')
+    with pytest.raises(ZcError, match=r"blobs\.axm' can't be loaded: File is not a zip file"):
+        accelerator.load(manifest)
+
+
+def test_a_release_before_1_9_and_the_c_library_are_named(
+    binding: Any, double: Double, open_axruntime: Open, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r'needs axelera\.runtime 1\.9 or later, and this is 1\.8\.0 .*axelera-rt==1\.9\.0',
+    ):
+        open_axruntime().load(axm(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r'axelera\.runtime, which is not used here: axruntime_library names'
+    ):
+        open_axruntime(axruntime_library=double.path).load(axm(tmp_path))

@@ -22,15 +22,22 @@ What is written is what is read, and what goes wrong costs a record or a warning
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 import errno
 import fcntl
 import os
+from pathlib import Path
 import struct
+import subprocess
+import sys
 import threading
+import time
+from typing import Any
 import zlib
 
 from hypothesis import given
 from hypothesis import strategies as st
+from nodes.ros_kit import ros, spun
 from observe.frame_log_kit import (
     FIELDS,
     log_memory,
@@ -41,16 +48,24 @@ from observe.frame_log_kit import (
     record_at,
     SIZE,
 )
+from observe.timeline_kit import check_rules, slices
 import pytest
+from waiting import until
 
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.observe.frame_log import (
     CAPACITY,
     find_frame_logs,
+    FoundFrameLogs,
     FrameLog,
     FrameLogReader,
+    FrameRecord,
     MARGIN,
     RecordKind,
+    UnreadableProcess,
 )
+from zc_perception.observe.timeline import build_timeline, NodeTrack
 
 U32, U64, I64 = (
     st.integers(0, 2**32 - 1),
@@ -347,3 +362,442 @@ def test_closing_while_another_thread_writes_costs_nothing_but_the_record(
         thread.join()
         logs[-1].close()
     assert warnings == []
+
+
+# The frame logs of real nodes.
+
+
+CAMERA = {
+    'capture': {'framerate': 60.0, 'width': 320, 'height': 240},
+    'inference': {'timeout': 20.0},
+}
+
+
+@contextmanager
+def running(domain: int) -> Iterator[PerceptionGraph]:
+    with ros(domain) as context:
+        graph = PerceptionGraph(context, CAMERA)
+        with spun(context, *graph.nodes):
+            yield graph
+
+
+def logs_of_this_process() -> FoundFrameLogs:
+    return find_frame_logs(pids=[os.getpid()])
+
+
+def collect(
+    logs: FoundFrameLogs, enough: Callable[[dict[str, list[FrameRecord]]], bool]
+) -> dict[str, list[FrameRecord]]:
+    """By role, until it is enough."""
+    records: dict[str, list[FrameRecord]] = {log.role: [] for log in logs}
+
+    def read_enough() -> bool:
+        for log in logs:
+            records[log.role] += log.read()
+        return enough(records)
+
+    until(read_enough, lambda: {role: len(found) for role, found in records.items()})
+    return records
+
+
+def of_role(logs: FoundFrameLogs, role: str) -> FrameLogReader:
+    (log,) = [log for log in logs if log.role == role]
+    return log
+
+
+def facts_with(log: FrameLogReader, enough: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """They are written once a second."""
+    until(lambda: enough(log.facts()), log.facts)
+    return log.facts()
+
+
+def test_what_nodes_write_while_frames_flow(free_domain: int, tmp_path: Path) -> None:
+    with running(free_domain) as graph, logs_of_this_process() as logs:
+        assert {(log.role, log.node, log.pid, log.alive) for log in logs} == {
+            ('capture', '/capture', os.getpid(), True),
+            ('inference', '/inference', os.getpid(), True),
+        }  # fmt: skip
+        records = collect(
+            logs, lambda found: len(found['inference']) >= 15 and len(found['capture']) >= 15
+        )
+        pool = {
+            (b.identity.device, b.identity.inode)
+            for slot in graph.capture.camera.slots
+            for b in slot.buffers
+        }
+        capture = facts_with(of_role(logs, 'capture'), lambda facts: facts.get('captured', 0) > 0)
+        inference = facts_with(of_role(logs, 'inference'), lambda facts: facts['processed'] > 0)
+        names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    published, processed = records['capture'], records['inference']
+    assert {r.kind for r in published} == {RecordKind.PUBLISHED} and {
+        r.kind for r in processed
+    } == {RecordKind.PROCESSED}
+    assert [r.number for r in published] == list(range(1, len(published) + 1)), 'none is missing'
+    assert [r.sequence for r in published] == sorted({r.sequence for r in published})
+    for r in published:
+        assert (
+            0 < r.captured_ns - r.capture_cost_ns <= r.captured_ns <= r.published_ns <= r.sent_ns
+        )
+        assert (r.received_ns, r.submitted_ns, r.done_ns, r.device_handle, r.detections) == (
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
+        assert {(r.st_dev, inode) for inode in r.inodes} <= pool
+    for r in processed:
+        times = [
+            r.captured_ns,
+            r.published_ns,
+            r.received_ns,
+            r.submitted_ns,
+            r.signalled_ns,
+            r.done_ns,
+            r.decoded_ns,
+            r.sent_ns,
+        ]
+        assert times == sorted(times) and times[0] > 0
+        assert {(r.st_dev, inode) for inode in r.inodes} <= pool
+    known = {(r.buffer_uid, r.generation, r.sequence): r for r in published}
+    both = [
+        (known[key], r)
+        for r in processed
+        if (key := (r.buffer_uid, r.generation, r.sequence)) in known
+    ]
+    assert len(both) >= 10
+    for name in ('stamp_ns', 'captured_ns', 'published_ns', 'capture_cost_ns', 'inodes', 'st_dev'):
+        assert all(getattr(p, name) == getattr(r, name) for p, r in both), name
+    assert {tuple(entry) for entry in capture['pool']} == pool and capture['slots'] == len(
+        capture['pool']
+    )
+    assert (capture['fourcc'], capture['width'], capture['height'], capture['heap']) == (
+        'NV12',
+        320,
+        240,
+        'memfd',
+    )
+    assert (
+        capture['peers'] == [{'name': 'in_process', 'pid': os.getpid(), 'rung': 'in_process'}]
+        and capture['conversions'] == 0
+    )
+    assert (inference['rung'], inference['accelerator'], inference['failed']) == (
+        'in_process',
+        'onnx',
+        0,
+    )
+    assert inference['submitted'] >= inference['processed'] > 0 and set(inference['copies']) == {
+        'draw',
+        'tensor',
+    }
+    assert {names.get(r.thread_id) for r in published} == {'camera'} and {
+        names.get(r.thread_id) for r in processed
+    } == {'inference'}
+
+    trace = build_timeline(
+        [NodeTrack(log.node, log.role, log.pid, records[log.role]) for log in logs]
+    )
+    check_rules(trace)
+    assert trace['otherData']['whole_frames'] >= 10 and len(slices(trace, 'infer')) == len(
+        processed
+    )
+
+
+def test_nothing_stays_of_them(free_domain: int) -> None:
+    before = len(own_log_links())
+    with running(free_domain):
+        assert len(own_log_links()) == before + 2
+        logs = logs_of_this_process()
+        collect(logs, lambda found: len(found['inference']) >= 2)
+    with logs:
+        assert all(log.ended and not log.alive for log in logs)
+        facts = {log.role: log.facts() for log in logs}
+        assert facts['inference']['processed'] >= 2, 'the last word'
+    assert len(own_log_links()) == before
+
+
+def test_a_lost_frame_is_recorded(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(free_domain) as graph, logs_of_this_process() as logs:
+
+        def refuse(*_: object) -> None:
+            raise ValueError('no room')
+
+        collect(logs, lambda found: len(found['inference']) >= 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(graph.inference._publisher, 'publish', refuse)
+            records = collect(
+                logs, lambda found: any(r.kind is RecordKind.FAILED for r in found['inference'])
+            )['inference']
+        lost = next(r for r in records if r.kind is RecordKind.FAILED)
+        assert (
+            0 < lost.received_ns <= lost.submitted_ns <= lost.signalled_ns <= lost.done_ns
+            and lost.sent_ns == lost.detections == 0
+        )
+
+
+def test_a_node_works_without_a_log(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(24, 'Too many open files')
+
+    made = os.memfd_create
+    monkeypatch.setattr(
+        os,
+        'memfd_create',
+        lambda name, *flags: refuse() if name == 'zc_frame_log' else made(name, *flags),
+    )
+    with running(free_domain) as graph:
+        until(lambda: graph.inference.processed >= 3)
+        assert own_log_links() == [] and graph.capture.frame_log.closed
+
+
+# Frame logs from another process.
+
+
+TESTS = Path(__file__).parents[1]
+SEALS = 1 | 2 | 4
+Writer = subprocess.Popen[str]
+
+
+@contextmanager
+def writer(what: str, seconds: float = 0.0) -> Iterator[Writer]:
+    command = [sys.executable, '-m', 'observe.log_writer', what, str(seconds)]
+    environment = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == 'ready\n'
+            yield process
+        finally:
+            process.kill()
+
+
+def follows_from_its_number(record: FrameRecord) -> bool:
+    n = record.number - 1
+    return record[2:19] == (
+        n, 2 * n, 3 * n, 4 * n, 5 * n, 6 * n, 8 * n, 9 * n, 10 * n, 12 * n, 13 * n, 14 * n, 7 * n,
+        (n + 1, n + 2), 3, n % 1000, n % 77,
+    ) and record.device_seqno == 11 * n  # fmt: skip
+
+
+def test_every_record_is_whole_while_another_process_writes_at_full_speed(
+    no_fd_leak: None,
+) -> None:
+    with writer('flood', 1.0) as process, find_frame_logs(pids=[process.pid]) as (reader,):
+        reader_begins = reader.read()
+        first = reader_begins[0].number if reader_begins else reader.written + 1
+        numbers = [record.number for record in reader_begins]
+        wrong = [record for record in reader_begins if not follows_from_its_number(record)]
+        slow = 0
+        deadline = time.monotonic() + 60.0
+        ended = False
+        while not ended and time.monotonic() < deadline:
+            written = reader.written
+            records = reader.read()
+            numbers += [record.number for record in records]
+            wrong += [record for record in records if not follows_from_its_number(record)]
+            slow += 1
+            if slow % 40 == 0:  # now and then so late that the ring has gone round
+                while reader.written < written + 6000 and _still_writing(reader):
+                    pass
+            ended = not _still_writing(reader) and not records
+        assert process.stdout is not None
+        total = int(process.stdout.readline())
+        numbers += [record.number for record in reader.read()]
+    assert wrong == []
+    assert numbers == sorted(set(numbers)), 'in order, none twice'
+    assert numbers[-1] == total > 10_000
+    assert len(numbers) + reader.lost == total - first + 1, 'what was not read is counted'
+
+
+def _still_writing(reader: FrameLogReader) -> bool:
+    before = reader.written
+    time.sleep(0.02)
+    return reader.written != before
+
+
+def test_a_killed_process_s_log_stays_readable(no_fd_leak: None) -> None:
+    with writer('still') as process, find_frame_logs(pids=[process.pid]) as (reader,):
+        assert reader.alive and (reader.pid, reader.role, reader.node) == (
+            process.pid,
+            'inference',
+            '/writer',
+        )
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not reader.alive, 'though its parent has not asked for its status yet'
+        process.wait()
+        assert not reader.alive and not reader.ended
+        assert [record.sequence for record in reader.read()] == [0, 1, 2] and reader.facts()[
+            'n'
+        ] == 3
+        assert list(find_frame_logs(pids=[process.pid])) == []
+
+
+def test_a_node_that_ends_in_order_says_so() -> None:
+    with writer('still') as process, find_frame_logs(pids=[process.pid]) as (reader,):
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+        assert reader.ended and not reader.alive
+
+
+def test_a_log_is_its_writer_s_not_that_of_a_tool_which_reads_it() -> None:
+    with writer('still') as process, find_frame_logs(pids=[process.pid]) as (reader,):
+        assert own_log_links(), 'this process has it open'
+        with find_frame_logs(pids=[os.getpid(), process.pid]) as again:
+            assert [(log.pid, log.node) for log in again] == [(process.pid, reader.node)]
+            assert again.unreadable == ()
+
+
+def _in_child(work: Callable[[], bool]) -> bool:
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if work() else 1
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_forked_child_writes_nothing_and_has_no_log(no_fd_leak: None) -> None:
+    with FrameLog('capture', '/parent') as log, find_frame_logs(pids=[os.getpid()]) as (reader,):
+        log.published(made_frame(1), 1, 2)
+        readers_own = len(own_log_links()) - 1
+
+        def child() -> bool:
+            log.published(made_frame(2), 1, 2)
+            log.describe({'who': 'child'})
+            log.close()
+            return (
+                log.closed
+                and len(own_log_links()) == readers_own
+                and list(find_frame_logs(pids=[os.getpid()])) == []
+            )
+
+        assert _in_child(child)
+        log.published(made_frame(3), 1, 2)
+        assert [record.sequence for record in reader.read()] == [
+            1,
+            3,
+        ] and 'who' not in reader.facts()
+        assert reader.alive and not reader.ended, "the child's close was not the parent's"
+
+
+def _memfd(
+    size: int = SIZE,
+    seals: int = SEALS,
+    head: bytes = struct.pack('<4sIII', b'ZCFL', 1, 192, 4096),
+) -> OwnedFd:
+    fd = OwnedFd(os.memfd_create('zc_frame_log', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+    os.ftruncate(fd.fileno(), size)
+    os.pwrite(fd.fileno(), head, 0)
+    fcntl.fcntl(fd.fileno(), 1033, seals)
+    return fd
+
+
+@pytest.mark.parametrize(
+    ('options', 'why'),
+    [
+        ({'size': SIZE - 1}, f'{SIZE} bytes'),
+        ({'size': 16}, f'{SIZE} bytes'),
+        ({'seals': 1}, 'sealed'),
+        ({'seals': 2}, 'sealed'),
+        ({'head': b'ELF!' + bytes(12)}, 'begins with'),
+        ({'head': bytes(16)}, 'begins with'),
+        ({'head': struct.pack('<4sIII', b'ZCFL', 2, 192, 4096)}, 'version 2'),
+        ({'head': struct.pack('<4sIII', b'ZCFL', 1, 200, 4096)}, '200 bytes'),
+        ({'head': struct.pack('<4sIII', b'ZCFL', 1, 192, 0)}, '0 records'),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_only_has_the_name_is_reported_and_hides_no_log(
+    no_fd_leak: None, options: dict[str, object], why: str
+) -> None:
+    with (
+        _memfd(**options),
+        FrameLog('capture', '/mine'),
+        find_frame_logs(pids=[os.getpid()]) as logs,
+    ):  # type: ignore[arg-type]
+        assert [log.node for log in logs] == ['/mine']
+        (unreadable,) = logs.unreadable
+        assert unreadable.pid == os.getpid() and why in unreadable.reason and unreadable.next_step
+
+
+def _proc(tmp_path: Path, pid: int, **files: str) -> Path:
+    """Return a ``/proc`` with this process in it, under another number."""
+    folder = tmp_path / str(pid)
+    folder.mkdir()
+    (folder / 'fd').symlink_to('/proc/self/fd')
+    (folder / 'stat').symlink_to('/proc/self/stat')
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return tmp_path
+
+
+def test_a_process_in_a_container_has_two_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, 'getpid', lambda: 7)
+        log = FrameLog('capture', '/inside')
+    with (
+        log,
+        find_frame_logs(_proc(tmp_path, 4711, status='Name:\tpython\nNSpid:\t4711\t7\n')) as (
+            reader,
+        ),
+    ):
+        assert (reader.pid, reader.own_pid, reader.alive) == (4711, 7, True)
+    with log, find_frame_logs(_proc(tmp_path, 12, status='NSpid:\t12\t8\n'), pids=[12]) as logs:
+        assert list(logs) == [], 'that is somebody else, who reads it'
+
+
+@pytest.mark.parametrize('which', ['fd', 'log'])
+def test_processes_that_may_not_be_read_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    proc = _proc(tmp_path, 4711, comm='perception\n')
+    listdir, open_file = os.listdir, os.open
+
+    def refuse_listing(path: object) -> list[str]:
+        if str(path).endswith('4711/fd'):
+            raise PermissionError(13, 'Permission denied')
+        return listdir(path)  # type: ignore[call-overload, no-any-return]
+
+    def refuse_opening(path: str, flags: int) -> int:
+        if '4711/fd/' in str(path):
+            raise PermissionError(13, 'Permission denied')
+        return open_file(path, flags)
+
+    with FrameLog('capture', '/hidden'), monkeypatch.context() as patch:
+        if which == 'fd':
+            patch.setattr(os, 'listdir', refuse_listing)
+        else:
+            patch.setattr(os, 'open', refuse_opening)
+        logs = find_frame_logs(proc)
+    assert list(logs) == []
+    assert [(found.pid, found.name) for found in logs.unreadable] == [(4711, 'perception')]
+    assert 'may not be' in logs.unreadable[0].reason and 'root' in logs.unreadable[0].next_step
+
+
+def test_a_pid_that_is_asked_for_and_not_there_is_named() -> None:
+    process = subprocess.Popen([sys.executable, '-c', ''])
+    process.wait()
+    assert find_frame_logs(pids=[process.pid]).unreadable == (
+        UnreadableProcess(
+            process.pid, '', 'there is no such process', 'start it, or give another pid'
+        ),
+    )
+
+
+def test_reading_needs_neither_numpy_nor_ros() -> None:
+    code = (
+        'import sys; import zc_perception.observe.frame_log, zc_perception.observe.timeline; '
+        "print(sorted({'numpy', 'rclpy', 'cv2', 'yaml'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, check=True, cwd=TESTS.parent
+    )
+    assert done.stdout == '[]\n'

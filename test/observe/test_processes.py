@@ -19,7 +19,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zc_perception.observe.processes import all_pids, command_name, threads_of
+import pytest
+
+from zc_perception.observe.processes import (
+    all_pids,
+    as_root,
+    command_name,
+    sudo_command,
+    threads_of,
+)
 
 
 def test_who_has_ended_has_nothing(tmp_path: Path) -> None:
@@ -28,3 +36,80 @@ def test_who_has_ended_has_nothing(tmp_path: Path) -> None:
         threads_of(5, tmp_path),
         command_name(5, tmp_path),
     ) == ([], [], '')
+
+
+# The message for a user that may not look.
+
+
+PTRACE, ADMIN = 1 << 19, 1 << 21
+
+
+def told(tmp_path: Path, effective: int, *needed: str) -> str:
+    status = tmp_path / 'status'
+    status.write_text(f'Name:\tpython\nCapPrm:\t000001ffffffffff\nCapEff:\t{effective:016x}\n')
+    return as_root(*needed, user=0, status=status)
+
+
+def test_who_is_not_root_is_to_be(tmp_path: Path) -> None:
+    assert as_root(user=1000, status=tmp_path / 'nowhere') == 'run as root'
+
+
+@pytest.mark.parametrize(
+    ('effective', 'needed', 'lacking', 'not_said'),
+    [
+        (
+            0,
+            (),
+            ('CAP_SYS_PTRACE and CAP_SYS_ADMIN', '--cap-add SYS_PTRACE --cap-add SYS_ADMIN'),
+            'run as root',
+        ),
+        (PTRACE, (), ('CAP_SYS_ADMIN', '--cap-add SYS_ADMIN'), 'PTRACE'),
+        (ADMIN, (), ('CAP_SYS_PTRACE', '--cap-add SYS_PTRACE'), 'ADMIN'),
+        (0, ('CAP_SYS_PTRACE',), ('CAP_SYS_PTRACE', '--cap-add SYS_PTRACE'), 'ADMIN'),
+    ],
+)
+def test_a_root_is_told_what_it_lacks(
+    effective: int,
+    needed: tuple[str, ...],
+    lacking: tuple[str, ...],
+    not_said: str,
+    tmp_path: Path,
+) -> None:
+    text = told(tmp_path, effective, *needed)
+    assert all(words in text for words in lacking) and not_said not in text
+
+
+def test_a_root_that_has_them_is_one_of_a_container(tmp_path: Path) -> None:
+    assert 'of the machine itself' in told(tmp_path, PTRACE | ADMIN) and '--cap-add' not in told(
+        tmp_path, PTRACE | ADMIN
+    )
+
+
+def test_capabilities_that_are_not_shown_are_none(tmp_path: Path) -> None:
+    assert 'CAP_SYS_PTRACE and CAP_SYS_ADMIN' in as_root(user=0, status=tmp_path / 'nowhere')
+
+
+@pytest.mark.parametrize(
+    ('environment', 'expected'),
+    [
+        ({'PATH': '/bin'}, "sudo '{folder}/zc_x'"),
+        ({'PATH': '/bin', 'LD_LIBRARY_PATH': '/l'}, "sudo '{folder}/zc_x'"),
+        (
+            {'PATH': '/bin', 'PYTHONPATH': '/p', 'ROS_DOMAIN_ID': '7', 'HOME': '/h'},
+            'sudo env "PATH=$PATH" "PYTHONPATH=$PYTHONPATH" "ROS_DOMAIN_ID=$ROS_DOMAIN_ID" '
+            "'{folder}/zc_x'",
+        ),
+    ],
+)
+def test_the_command_for_root_keeps_what_this_shell_has_of_ros(
+    environment: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / 'a workspace'
+    folder.mkdir()
+    program = folder / 'zc_x'
+    program.touch(0o755)
+    assert sudo_command(str(program), environment) == expected.format(folder=folder)
+
+
+def test_a_program_that_is_found_nowhere_keeps_its_name() -> None:
+    assert sudo_command('zc_nowhere', {'PATH': '/nowhere'}) == 'sudo zc_nowhere'

@@ -16,15 +16,53 @@
 """
 The format table: what its entries promise, and how unknown ones are refused.
 
-The headers' part is in test_fourcc_headers.py.
+Then what the kernel headers say, and the words of other libraries.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import itertools
+import os
+from pathlib import Path
+import re
+import sys
+
+from environment.c_header import CHeader
+from hypothesis import given
+from hypothesis import strategies as st
 import pytest
 
 from zc_perception.errors import FormatError
-from zc_perception.pixel.fourcc import format_by_name, FORMATS, fourcc_code, NV12, pixel_format
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range, Transfer
+from zc_perception.pixel.format_names import (
+    _GSTREAMER_TILED,
+    _ROS_OLD_NAMES,
+    _V4L2_REFUSED,
+    _V4L2_TILED,
+    drm_format_string,
+    from_gstreamer,
+    from_nvbufsurface,
+    from_ros_encoding,
+    from_v4l2,
+    gstreamer_format,
+    gstreamer_name,
+    named_format,
+    nvbufsurface_format,
+    NvBufSurfaceFormat,
+    parse_drm_format,
+    ros_encoding,
+    V4l2Format,
+)
+from zc_perception.pixel.fourcc import (
+    format_by_name,
+    FORMATS,
+    fourcc_code,
+    NV12,
+    pixel_format,
+    PixelFormat,
+)
+from zc_perception.pixel.modifier import INVALID, LINEAR
 
 
 def test_codes_are_little_endian_words() -> None:
@@ -63,3 +101,594 @@ def test_unknown_codes_are_refused_with_the_known_ones() -> None:
 def test_unknown_names_are_refused_with_the_nearest() -> None:
     with pytest.raises(FormatError, match="'YUYW' is not known; did you mean 'YUYV'"):
         format_by_name('YUYW')
+
+
+# One format's names elsewhere, both ways, and why some have none.
+
+
+VIVANTE_TILED = 0x0600000000000001
+SAMSUNG_64_32 = 0x0400000000000001
+entries = pytest.mark.parametrize('entry', FORMATS.values(), ids=lambda entry: entry.name.strip())
+
+
+def code(name: str) -> int:
+    return format_by_name(name).code
+
+
+# V4L2
+
+
+@pytest.mark.parametrize(
+    ('name', 'expected'),
+    [
+        ('VT12', V4l2Format(NV12, VIVANTE_TILED, False)),
+        ('VT15', V4l2Format(fourcc_code('NV15'), VIVANTE_TILED, False)),
+        ('ST12', V4l2Format(NV12, 0x0900000000000001, False)),
+        ('TM12', V4l2Format(NV12, SAMSUNG_64_32, True)),
+        ('MM21', V4l2Format(NV12, 0x0B00000000000001, True)),
+        ('Q08C', V4l2Format(NV12, 0x0500000000000001, False)),
+    ],
+)
+def test_tiled_v4l2_formats_have_their_vendor_s_modifier(name: str, expected: V4l2Format) -> None:
+    assert from_v4l2(name) == expected
+
+
+@pytest.mark.parametrize(
+    ('name', 'why'),
+    [
+        ('HM12', "V4L2 format 'HM12' can't be used: no DRM modifier describes its tiles"),
+        ('VM12', 'no DRM modifier describes its tiles; capture V4L2 NV12'),
+        ('MT21', 'MediaTek compresses'),
+        ('MJPG', 'compressed stream'),
+        ('RG10', 'raw Bayer'),
+        ('RG16', 'raw Bayer'),
+        ('RGB4', "depends on the driver; use 'BX24'"),
+        ('BG24', "V4L2 format 'BG24' is not known; DRM's 'BG24' is V4L2's 'RGB3'"),
+        ('YUYW', "is not known; did you mean 'YUYV'"),
+        ('', "V4L2 format '' is not known"),
+    ],
+)
+def test_v4l2_formats_that_are_refused_say_why(name: str, why: str) -> None:
+    with pytest.raises(FormatError, match=why):
+        from_v4l2(name)
+
+
+@given(st.one_of(st.text(max_size=6), st.integers(0, (1 << 32) - 1)))
+def test_any_v4l2_name_is_a_format_or_refused(name: str | int) -> None:
+    try:
+        found = from_v4l2(name)
+    except FormatError:
+        return
+    assert found.fourcc in FORMATS
+
+
+# GStreamer
+
+
+@entries
+def test_gstreamer_names_go_both_ways(entry: PixelFormat) -> None:
+    if entry.gstreamer is None:
+        with pytest.raises(
+            FormatError, match='has no GStreamer format; as a dma-buf it goes as DMA_DRM'
+        ):
+            gstreamer_name(entry.code)
+    else:
+        assert from_gstreamer(gstreamer_name(entry.code)) == (entry.code, LINEAR)
+        if entry.bits == 8 and 'G' in entry.components[0]:
+            assert entry.gstreamer.upper() == ''.join(entry.components[0]), (
+                'as the bytes lie in memory'
+            )
+
+
+@pytest.mark.parametrize(
+    ('name', 'modifier'),
+    [
+        ('NV12_4L4', VIVANTE_TILED),
+        ('NV12_64Z32', SAMSUNG_64_32),
+        ('NV12_32L32', 0x0900000000000001),
+        ('NV12_16L32S', 0x0B00000000000001),
+    ],
+)
+def test_well_known_tilings_have_gstreamer_formats_of_their_own(name: str, modifier: int) -> None:
+    assert gstreamer_format(NV12, modifier) == name
+    assert from_gstreamer(name) == (NV12, modifier)
+
+
+def test_everything_else_that_is_not_linear_is_dma_drm() -> None:
+    assert gstreamer_format(NV12, 0x0100000000000001) == 'DMA_DRM'
+    assert gstreamer_format(code('AR24'), VIVANTE_TILED) == 'DMA_DRM'
+    assert gstreamer_format(NV12, LINEAR) == 'NV12'
+
+
+@pytest.mark.parametrize(
+    ('name', 'why'),
+    [
+        ('DMA_DRM', 'says nothing by itself'),
+        ('I42O', "has no DRM fourcc here; did you mean 'I420'"),
+        ('A420', 'no DRM fourcc'),
+    ],
+)
+def test_gstreamer_names_that_are_refused_say_why(name: str, why: str) -> None:
+    with pytest.raises(FormatError, match=why):
+        from_gstreamer(name)
+
+
+# ROS
+
+
+@pytest.mark.parametrize(('old', 'fourcc'), [('yuv422', 'UYVY'), ('yuv422_yuy2', 'YUYV')])
+def test_humble_s_names_are_understood_and_not_written(old: str, fourcc: str) -> None:
+    assert from_ros_encoding(old) == code(fourcc)
+    assert ros_encoding(code(fourcc)) == fourcc.lower()
+
+
+@entries
+def test_a_format_without_an_encoding_says_so(entry: PixelFormat) -> None:
+    if entry.ros is None:
+        with pytest.raises(FormatError, match='has no ROS image encoding; convert it'):
+            ros_encoding(entry.code)
+
+
+@pytest.mark.parametrize('encoding', ['bayer_rggb8', '32FC1', 'RGB8', '', 'rgb16'])
+def test_encodings_without_a_fourcc_are_refused(encoding: str) -> None:
+    with pytest.raises(FormatError, match=f"image encoding '{encoding}' has no DRM fourcc"):
+        from_ros_encoding(encoding)
+
+
+# NvBufSurface; the numbers are those of NVIDIA's documented enumeration.
+
+
+@pytest.mark.parametrize(
+    ('value', 'fourcc', 'matrix', 'span'),
+    [
+        (6, 'NV12', Matrix.BT601, Range.LIMITED),
+        (7, 'NV12', Matrix.BT601, Range.FULL),
+        (33, 'NV12', Matrix.BT709, Range.LIMITED),
+        (34, 'NV12', Matrix.BT709, Range.FULL),
+        (36, 'NV12', Matrix.BT2020, Range.LIMITED),
+        (8, 'NV21', Matrix.BT601, Range.LIMITED),
+        (2, 'YU12', Matrix.BT601, Range.LIMITED),
+        (5, 'YV12', Matrix.BT601, Range.FULL),
+        (32, 'YU12', Matrix.BT709, Range.FULL),
+        (10, 'UYVY', Matrix.BT601, Range.LIMITED),
+        (14, 'YUYV', Matrix.BT601, Range.LIMITED),
+        (29, 'P010', Matrix.BT601, Range.LIMITED),
+    ],
+)
+def test_nvbufsurface_formats_carry_matrix_and_range(
+    value: int, fourcc: str, matrix: Matrix, span: Range
+) -> None:
+    assert from_nvbufsurface(value) == (code(fourcc), Colorimetry(matrix, span))
+    assert nvbufsurface_format(code(fourcc), Colorimetry(matrix, span)) == value
+
+
+def test_every_nvbufsurface_format_goes_both_ways() -> None:
+    pairs = {value: from_nvbufsurface(value) for value in NvBufSurfaceFormat}
+    assert len(set(pairs.values())) == len(pairs)
+    assert all(nvbufsurface_format(*pair) == value for value, pair in pairs.items())
+
+
+@pytest.mark.parametrize(
+    ('name', 'fourcc'),
+    [('NV12', 'NV12'), ('R8', 'R8  '), ('rgb8', 'BG24'), ('yuv422_yuy2', 'YUYV')],
+)
+def test_a_person_s_name_is_a_fourcc_s_or_ros_s(name: str, fourcc: str) -> None:
+    assert named_format(name).name == fourcc
+
+
+@pytest.mark.parametrize('name', ['nv13', 'RGB', '', 'bayer_rggb8', None, 842094158])
+def test_other_names_are_refused_and_those_that_there_are_listed(name: object) -> None:
+    with pytest.raises(
+        FormatError, match=r'is not known.*; known are NV12, .*R8, .*; and of ROS nv12, .*rgb8'
+    ):
+        named_format(name)  # type: ignore[arg-type]
+
+
+def test_range_and_matrix_are_never_taken_for_granted() -> None:
+    chosen = {
+        nvbufsurface_format(NV12, Colorimetry(m, r))
+        for m, r in itertools.product((Matrix.BT601, Matrix.BT709), Range)
+    }
+    assert chosen == {6, 7, 33, 34}
+    # The transfer function isn't in the format.
+    assert nvbufsurface_format(NV12, Colorimetry(Matrix.BT709, Range.LIMITED, Transfer.SRGB)) == 33
+
+
+@pytest.mark.parametrize(
+    ('fourcc', 'colours', 'why'),
+    [
+        (
+            'NV12',
+            Colorimetry(Matrix.BT2020, Range.FULL),
+            'known are bt601 limited, bt601 full, bt709 limited',
+        ),
+        (
+            'NV21',
+            Colorimetry(Matrix.BT709, Range.LIMITED),
+            (
+                "no NvBufSurface colour format for 'NV21' bt709 limited: known are bt601 limited, "
+                'bt601 full'
+            ),
+        ),
+        ('NV16', BT601_LIMITED, 'none is known for it'),
+    ],
+)
+def test_what_nvbufsurface_lacks_is_said(fourcc: str, colours: Colorimetry, why: str) -> None:
+    with pytest.raises(FormatError, match=why):
+        nvbufsurface_format(code(fourcc), colours)
+
+
+@pytest.mark.parametrize('value', [0, -1, 41, 1000])
+def test_unknown_nvbufsurface_values_are_refused(value: int) -> None:
+    with pytest.raises(FormatError, match=f'colour format {value} has no DRM fourcc'):
+        from_nvbufsurface(value)
+
+
+# The format table against the kernel's headers, GStreamer's and sensor_msgs'.
+
+
+# The macros' names after DRM_FORMAT_, written from the header.
+DRM_MACROS = {
+    'NV12': 'NV12', 'NV21': 'NV21', 'NV16': 'NV16', 'NV61': 'NV61', 'NV24': 'NV24', 'NV42': 'NV42',
+    'NV15': 'NV15', 'P010': 'P010',
+    'P012': 'P012', 'P016': 'P016', 'P210': 'P210', 'YUYV': 'YUYV', 'YVYU': 'YVYU', 'UYVY': 'UYVY',
+    'VYUY': 'VYUY', 'YU12': 'YUV420',
+    'YV12': 'YVU420', 'YU16': 'YUV422', 'YV16': 'YVU422', 'YU24': 'YUV444', 'YV24': 'YVU444',
+    'R8  ': 'R8', 'R16 ': 'R16',
+    'RG24': 'RGB888', 'BG24': 'BGR888', 'XR24': 'XRGB8888', 'AR24': 'ARGB8888', 'XB24': 'XBGR8888',
+    'AB24': 'ABGR8888',
+    'RX24': 'RGBX8888', 'RA24': 'RGBA8888', 'BX24': 'BGRX8888', 'BA24': 'BGRA8888',
+    'RG16': 'RGB565', 'BG16': 'BGR565',
+}  # fmt: skip
+# V4L2's macros for the same bytes in memory: all planes in one buffer, and a buffer for each
+# plane.
+V4L2_MACROS = {
+    'NV12': ('NV12', 'NV12M'), 'NV21': ('NV21', 'NV21M'), 'NV16': ('NV16', 'NV16M'),
+    'NV61': ('NV61', 'NV61M'), 'NV24': ('NV24', None),
+    'NV42': ('NV42', None), 'NV15': (None, None), 'P010': ('P010', None),
+    'P012': ('P012', 'P012M'), 'P016': (None, None),
+    'P210': (None, None), 'YUYV': ('YUYV', None), 'YVYU': ('YVYU', None), 'UYVY': ('UYVY', None),
+    'VYUY': ('VYUY', None),
+    'YU12': ('YUV420', 'YUV420M'), 'YV12': ('YVU420', 'YVU420M'), 'YU16': ('YUV422P', 'YUV422M'),
+    'YV16': (None, 'YVU422M'),
+    'YU24': (None, 'YUV444M'), 'YV24': (None, 'YVU444M'), 'R8  ': ('GREY', None),
+    'R16 ': ('Y16', None), 'RG24': ('BGR24', None),
+    'BG24': ('RGB24', None), 'XR24': ('XBGR32', None), 'AR24': ('ABGR32', None),
+    'XB24': ('RGBX32', None), 'AB24': ('RGBA32', None),
+    'RX24': ('BGRX32', None), 'RA24': ('BGRA32', None), 'BX24': ('XRGB32', None),
+    'BA24': ('ARGB32', None), 'RG16': ('RGB565', None),
+    'BG16': (None, None),
+}  # fmt: skip
+V4L2_TILED_MACROS = {
+    'VT12': 'NV12_4L4',
+    'VT15': 'NV15_4L4',
+    'ST12': 'NV12_32L32',
+    'TM12': 'NV12MT',
+    'MM21': 'MM21',
+    'Q08C': 'QC08C',
+}
+# In videodev2.h of Linux 6.12, and not yet in that of some distributions.
+YOUNG_IN_V4L2 = {
+    'P012': 'P012',
+    'P012M': 'PM12',
+    'NV15_4L4': 'VT15',
+    'NV12_8L128': 'AT12',
+    'MT2110T': 'MT2T',
+    'MT2110R': 'MT2R',
+}
+# In GStreamer since 1.24, likewise.
+YOUNG_IN_GSTREAMER = {'NV12_10LE40_4L4'}
+LETTERS = {'Cr': 'V', 'Cb': 'U', 'x': 'X'}
+IMAGE_ENCODINGS = Path(sys.prefix, 'include/sensor_msgs/sensor_msgs/image_encodings.hpp')
+
+every_format = pytest.mark.parametrize(
+    'entry', FORMATS.values(), ids=lambda entry: entry.name.strip()
+)
+
+
+def macro_of(entry: PixelFormat) -> str:
+    return f'DRM_FORMAT_{DRM_MACROS[entry.name]}'
+
+
+def memory_order(most_significant_first: str) -> tuple[str, ...]:
+    """
+    Return the letters of a header's ``Cr0:Y1:Cb0:Y0`` from the least significant one.
+
+    The padding of one sample isn't a channel.
+    """
+    names = [re.sub(r'\d+$', '', name) for name in most_significant_first.split(':')]
+    return tuple(LETTERS.get(name, name) for name in reversed(names))
+
+
+@every_format
+def test_codes_are_those_of_the_drm_header(entry: PixelFormat, drm: CHeader) -> None:
+    assert entry.code == drm.value(macro_of(entry))
+
+
+def test_every_fourcc_of_the_drm_header_can_be_written_in_caps(drm: CHeader) -> None:
+    named = [
+        (name, m)
+        for name, m in drm.macros.items()
+        if name.startswith('DRM_FORMAT_') and m.body[:1] == ('fourcc_code',)
+    ]
+    assert len(named) > 80
+    for name, macro in named:
+        text = ''.join(token[1] for token in macro.body if token.startswith("'"))
+        tiled = f'{text}:0x0100000000000002'
+        assert parse_drm_format(tiled) == (drm.value(name), 0x0100000000000002), name
+
+
+@every_format
+def test_the_order_in_memory_is_the_drm_headers(entry: PixelFormat, drm: CHeader) -> None:
+    comment = drm.macros[macro_of(entry)].comment
+    if packed := re.match(r'\[(\d+):0\] ([\w:]+)', comment):
+        (plane,) = entry.planes
+        assert plane.element_bytes * 8 == int(packed[1]) + 1
+        assert plane.components == memory_order(packed[2])
+    elif chroma := re.match(r'(?:(\d)x(\d)|non-)\s*subsampled C([rb]):C[rb] plane', comment):
+        order = {'r': ('U', 'V'), 'b': ('V', 'U')}[chroma[3]]
+        assert entry.planes[1].components in (order, 2 * order)
+    else:
+        order_of_planes = re.search(r'subsampled C(\w) \(1\) and C(\w) \(2\) planes', comment)
+        assert order_of_planes is not None, comment
+        assert entry.components == (
+            ('Y',),
+            *((LETTERS[f'C{letter}'],) for letter in order_of_planes.groups()),
+        )
+
+
+@every_format
+def test_the_subsampling_is_the_drm_headers(entry: PixelFormat, drm: CHeader) -> None:
+    comment = drm.macros[macro_of(entry)].comment
+    if 'subsampled' not in comment:
+        assert len(entry.planes) == 1
+        assert entry.horizontal == (2 if 'Cr0' in comment else 1)  # one chroma pair for Y0 and Y1
+        return
+    match = re.match(r'(\d)x(\d) subsampled', comment)
+    horizontal, vertical = (int(match[1]), int(match[2])) if match else (1, 1)
+    luma, chroma = entry.planes[0], entry.planes[1]
+    # Pixels for one chroma sample, which is a pair in one plane and one of two planes' in three.
+    samples = len(chroma.components) // (2 if len(entry.planes) == 2 else 1)
+    assert (chroma.horizontal / samples, chroma.vertical) == (horizontal, vertical)
+    assert luma.horizontal == len(luma.components) and luma.vertical == 1
+    assert all(
+        plane == entry.planes[1] or plane.components != chroma.components
+        for plane in entry.planes[2:]
+    )
+
+
+@every_format
+def test_planes_and_their_bits_are_the_drm_headers(entry: PixelFormat, drm: CHeader) -> None:
+    if 'subsampled' not in drm.macros[macro_of(entry)].comment:
+        assert len(entry.planes) == 1
+        return
+    block = drm.preceding_comment(macro_of(entry), 'index 0')
+    described = {
+        int(index): int(bits) + 1
+        for index, bits in re.findall(r'index (\d)\s*[=:].*?\[(\d+):0\]', block)
+    }
+    assert [plane.element_bytes * 8 for plane in entry.planes] == [
+        described[i] for i in range(len(described))
+    ]
+    if significant := re.search(r'index 0 = Y plane, \[15:0\] Y:x \[(\d+):\d\]', block):
+        assert entry.bits == int(significant[1])
+
+
+def v4l2_code(header: CHeader, macro: str) -> int:
+    name = f'V4L2_PIX_FMT_{macro}'
+    if name not in header:
+        assert macro in YOUNG_IN_V4L2, f'{name} is not in videodev2.h'
+        return fourcc_code(YOUNG_IN_V4L2[macro])
+    return header.value(name)
+
+
+@every_format
+def test_v4l2_names_are_those_of_the_kernel_header(entry: PixelFormat, v4l2: CHeader) -> None:
+    for name, macro in zip(
+        (entry.v4l2, entry.v4l2_multiplanar), V4L2_MACROS[entry.name], strict=True
+    ):
+        assert (None if name is None else fourcc_code(name)) == (
+            None if macro is None else v4l2_code(v4l2, macro)
+        )
+
+
+@every_format
+def test_v4l2_has_no_name_for_what_we_leave_without_one(entry: PixelFormat, v4l2: CHeader) -> None:
+    # V4L2 often takes DRM's own fourcc for the same thing; then we must not have missed it.
+    # Elsewhere it is Bayer.
+    bayer = {'RG16': 'SRGGB16'}
+    named = {
+        v4l2.value(name)
+        for name, m in v4l2.macros.items()
+        if name.startswith('V4L2_PIX_FMT_') and m.body[:1] == ('v4l2_fourcc',)
+    }
+    assert len(named) > 100
+    if entry.v4l2 != entry.name and entry.code in named:
+        assert v4l2.value(f'V4L2_PIX_FMT_{bayer[entry.name]}') == entry.code
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        f.name
+        for f in FORMATS.values()
+        if f.bits == 8 and f.components[0][-1] in 'RGBAX' and len(f.components[0]) > 1
+    ],
+)
+def test_v4l2_and_drm_agree_on_the_bytes_of_rgb(name: str, v4l2: CHeader) -> None:
+    entry = FORMATS[fourcc_code(name)]
+    macro = v4l2.macros[f'V4L2_PIX_FMT_{V4L2_MACROS[name][0]}']
+    # V4L2's comments name the bytes in memory, DRM's the bits from the top.
+    letters = re.match(r'\d+\s+([A-Z]+)-8-8-8', macro.comment)
+    assert letters is not None and tuple(letters[1]) == entry.components[0]
+
+
+def test_v4l2_tiled_names_are_those_of_the_kernel_header(v4l2: CHeader) -> None:
+    assert set(V4L2_TILED_MACROS) == set(_V4L2_TILED)
+    for name, macro in V4L2_TILED_MACROS.items():
+        assert fourcc_code(name) == v4l2_code(v4l2, macro)
+    # The kernel's older name for the same tiles.
+    assert v4l2.value('V4L2_PIX_FMT_SUNXI_TILED_NV12') == fourcc_code('ST12')
+
+
+def test_every_v4l2_name_that_is_refused_is_one_of_v4l2s(v4l2: CHeader) -> None:
+    known = {
+        v4l2.value(name)
+        for name, m in v4l2.macros.items()
+        if name.startswith('V4L2_PIX_FMT_') and m.body[:1] == ('v4l2_fourcc',)
+    }
+    strange = {name for name in _V4L2_REFUSED if fourcc_code(name) not in known}
+    assert strange <= set(YOUNG_IN_V4L2.values())
+
+
+def test_gstreamer_names_are_those_of_its_header(header: Callable[[str], CHeader]) -> None:
+    text = header('video-format.h').text
+    enum = set(re.findall(r'^\s+GST_VIDEO_FORMAT_(\w+)[,\s]', text, re.MULTILINE))
+    assert len(enum) > 100
+    ours = {f.gstreamer for f in FORMATS.values() if f.gstreamer} | set(_GSTREAMER_TILED.values())
+    assert ours - enum <= YOUNG_IN_GSTREAMER
+
+
+def test_ros_encodings_are_those_of_sensor_msgs() -> None:
+    if not IMAGE_ENCODINGS.is_file():
+        assert os.environ.get('ZC_RIG') != 'required', f'{IMAGE_ENCODINGS} is missing'
+        pytest.skip(f'{IMAGE_ENCODINGS} is not there: this is no environment of `make env`')
+    encodings = set(
+        re.findall(r'const char \w+\[\] = "(\w+)"', IMAGE_ENCODINGS.read_text(encoding='utf-8'))
+    )
+    ours = {f.ros for f in FORMATS.values() if f.ros} | set(_ROS_OLD_NAMES)
+    assert ours - encodings == {'nv12'}, 'nv12 is the one that this package adds'
+
+
+# GStreamer's drm-format strings.
+
+
+# Names of GStreamer's that are four capitals and digits, and no DRM fourcc.
+GSTREAMER_ONLY = {'I420', 'Y42B', 'Y444', 'YUY2', 'BGRA', 'RGBA', 'ABGR', 'ARGB'}
+names = st.from_regex(r'\A[A-Z0-9]{1,4}\Z').map(lambda name: f'{name:<4}')
+fourccs = st.one_of(
+    st.sampled_from(sorted(FORMATS)),
+    st.sampled_from(sorted(GSTREAMER_ONLY)).map(fourcc_code),
+    names.map(fourcc_code),
+)
+modifiers = st.integers(1, (1 << 64) - 1).filter(lambda modifier: modifier != INVALID)
+
+
+@given(fourccs, st.one_of(st.just(LINEAR), modifiers))
+def test_what_is_written_is_read_again(fourcc: int, modifier: int) -> None:
+    name = fourcc.to_bytes(4, 'little').decode()
+    if name in GSTREAMER_ONLY:
+        with pytest.raises(FormatError):
+            drm_format_string(fourcc, modifier)
+    else:
+        assert parse_drm_format(drm_format_string(fourcc, modifier)) == (fourcc, modifier)
+
+
+@given(fourccs.filter(lambda fourcc: fourcc.to_bytes(4, 'little').decode() not in GSTREAMER_ONLY))
+def test_an_implicit_layout_is_written_outside_of_caps_only(fourcc: int) -> None:
+    text = drm_format_string(fourcc, INVALID, implicit=True)
+    assert text == f'{fourcc.to_bytes(4, "little").decode()}:INVALID'
+    assert parse_drm_format(text, implicit=True) == (fourcc, INVALID)
+    with pytest.raises(FormatError, match='16 hexadecimal digits'):
+        parse_drm_format(text)
+    with pytest.raises(FormatError, match=r"write '.{4}:INVALID'"):
+        parse_drm_format(f'{text[:4]}:0x00ffffffffffffff', implicit=True)
+
+
+@given(
+    st.one_of(
+        st.text(max_size=30),
+        st.text(st.sampled_from('019afF_ gx:'), max_size=17).map('NV12:0x'.__add__),
+        st.text(st.sampled_from('NVY12 8R:'), max_size=6),
+    )
+)
+def test_any_text_is_a_format_in_its_one_spelling_or_refused(text: str) -> None:
+    try:
+        pair = parse_drm_format(text)
+    except FormatError:
+        return
+    head, colon, digits = text.partition(':')
+    assert drm_format_string(*pair) == head + colon + digits.lower()
+
+
+@pytest.mark.parametrize(
+    ('text', 'fourcc', 'modifier'),
+    [
+        ('NV12', 'NV12', LINEAR),
+        ('NV12:0x0100000000000002', 'NV12', 0x0100000000000002),
+        ('AR24:0x0100000000000002', 'AR24', 0x0100000000000002),
+        # From the document's list: codes that are no formats of ours.
+        ('AR39:0x0100000000000002', 'AR39', 0x0100000000000002),
+        ('AYUV:0x0100000000000002', 'AYUV', 0x0100000000000002),
+        # GST_FOURCC_FORMAT prints all four characters.
+        ('R8  ', 'R8  ', LINEAR),
+        ('R8  :0x0300000000606014', 'R8  ', 0x0300000000606014),
+        ('YU08:0x0a00000000000101', 'YU08', 0x0A00000000000101),
+    ],
+)
+def test_both_ways(text: str, fourcc: str, modifier: int) -> None:
+    assert parse_drm_format(text) == (fourcc_code(fourcc), modifier)
+    assert drm_format_string(fourcc_code(fourcc), modifier) == text
+
+
+def test_the_modifier_s_digits_may_be_capitals() -> None:
+    assert parse_drm_format('NV12:0x03000000006FE014') == (NV12, 0x03000000006FE014)
+
+
+@pytest.mark.parametrize(
+    ('text', 'why'),
+    [
+        ('NV12:0x0000000000000000', "LINEAR is not written out; the linear format is 'NV12'"),
+        ('NV12:0x00ffffffffffffff', 'INVALID'),
+        # The document's own misprint.
+        ('NV12:0x0x0100000000000001', "the modifier must be '0x' and 16 hexadecimal digits"),
+        # The document's second example writes GStreamer's names.
+        ('I420', "'I420' is GStreamer's name; the DRM fourcc is 'YU12'"),
+        ('BGRA:0x0100000000000002', "'BGRA' is GStreamer's name; the DRM fourcc is 'AR24'"),
+        ('YUY2', "the DRM fourcc is 'YUYV'"),
+        ('RGB', "'RGB' is GStreamer's name; the DRM fourcc is 'BG24'"),
+        ('P010_10LE', "the DRM fourcc is 'P010'"),
+        ('GRAY8', "the DRM fourcc is 'R8  '"),
+        ('R8', "write 'R8  ' with its trailing blanks"),
+        ('R8:0x0100000000000001', "write 'R8  ' with its trailing blanks"),
+        ('nv12', "'nv12' is no DRM fourcc.*did you mean 'NV12'"),
+        ('N 12', 'is no DRM fourcc'),
+        ('    ', 'is no DRM fourcc'),
+        ('', 'is no DRM fourcc'),
+        ('ÑV12', 'is no DRM fourcc'),
+        ('NV12:', "the modifier must be '0x' and 16"),
+        ('NV12:0x', 'must be'),
+        ('NV12:0x1', 'must be'),
+        ('NV12:100000000000001', 'must be'),
+        ('NV12:0100000000000001', 'must be'),
+        ('NV12:0X0100000000000001', 'must be'),
+        ('NV12:0x010000000000000g', 'must be'),
+        ('NV12:0x01000000000_0001', 'must be'),
+        ('NV12:0x0100000000000001 ', 'must be'),
+        ('NV12:0x010000000000000\u0661', 'must be'),
+        ('NV12:0x00100000000000001', 'must be'),
+        ('NV12:0x0100000000000001:0x0100000000000001', 'must be'),
+        ('NV12\n', 'is no DRM fourcc'),
+    ],
+)
+def test_what_is_refused_says_what_to_write(text: str, why: str) -> None:
+    with pytest.raises(FormatError, match=why):
+        parse_drm_format(text)
+
+
+@pytest.mark.parametrize(
+    ('fourcc', 'modifier', 'why'),
+    [
+        (NV12, INVALID, 'ask the allocator first'),
+        (NV12, 1 << 64, 'outside'),
+        (NV12 | 1 << 31, LINEAR, 'has no drm-format string'),
+        (fourcc_code('nv12'), LINEAR, 'has no drm-format string'),
+        (0, LINEAR, 'has no drm-format string'),
+        (-1, LINEAR, 'has no drm-format string'),
+        (NV12 << 32 | NV12, LINEAR, 'has no drm-format string'),
+        (fourcc_code('I420'), LINEAR, "the DRM fourcc is 'YU12'"),
+    ],
+)
+def test_what_has_no_string(fourcc: int, modifier: int, why: str) -> None:
+    with pytest.raises(FormatError, match=why):
+        drm_format_string(fourcc, modifier)

@@ -21,19 +21,43 @@ That is so although a node tells its counters only once in a while.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 import os
 from pathlib import Path
 import time
+from types import SimpleNamespace as Made
 from typing import Any
 
 from observe.frame_log_kit import made_entry, made_frame
 import pytest
+from verify.verify_kit import (
+    cached_graph,
+    event,
+    MS,
+    PERIOD,
+    PID,
+    POOL,
+    record,
+    START,
+    verdicts,
+    with_events,
+    with_facts,
+    with_node,
+)
 
 from zc_perception.observe.frame_log import find_frame_logs, FrameLog
 from zc_perception.verify import measurement
-from zc_perception.verify.measurement import Ending, Measurement, Roots, WatchedNode
+from zc_perception.verify.invariants import all_checks
+from zc_perception.verify.measurement import (
+    Cameras,
+    Ending,
+    Measurement,
+    memory_of,
+    Roots,
+    WatchedNode,
+)
 from zc_perception.verify.observation import NodeView, Observation
 
 EVERY = 40
@@ -252,3 +276,225 @@ def test_a_node_that_ends_before_it_has_told_its_counters_has_ended() -> None:
     early, late = view(True), view(False)
     assert early.ended_ns > 0 and not early.counted
     assert late.ended_ns == 0 and late.counted
+
+
+# Frames that can't be vouched for.
+
+
+MIDDLE = START + 10 * PERIOD
+REAR = (21, 22, 23)
+
+
+def only_i4(holds: bool | None) -> dict[str, bool | None]:
+    return {'I1': True, 'I2': True, 'I3': True, 'I4': holds}
+
+
+def reason(seen: Observation) -> str:
+    return all_checks(seen)[3].reason
+
+
+def of_other_buffers(seen: Observation) -> Observation:
+    """Let the watched capture node make frames in other buffers than those that are submitted."""
+    seen = replace(
+        seen, exporters=dict.fromkeys((*POOL, *REAR), 'system'), dmabufs=frozenset((*POOL, *REAR))
+    )
+    return with_node(
+        seen,
+        'capture',
+        records=tuple(old._replace(inodes=(old.inodes[0] + 10,)) for old in seen.nodes[0].records),
+    )
+
+
+def test_frames_of_a_node_that_is_not_seen_are_not_measured() -> None:
+    seen = of_other_buffers(cached_graph())
+    assert verdicts(seen) == only_i4(None)
+    assert (
+        reason(seen)
+        == f'20 frames of /inference (process {PID}) come from a node that is not seen'
+    )
+    assert 'measure all nodes of the pipeline' in all_checks(seen)[3].next_step
+
+
+def test_what_speaks_against_it_still_does() -> None:
+    seen = with_events(
+        of_other_buffers(cached_graph()), event(MIDDLE, 'dma_buf_mmap_internal', 4242, ino=POOL[1])
+    )
+    assert verdicts(seen) == only_i4(False)
+
+
+@pytest.mark.parametrize('when', ['before', 'after'])
+def test_a_pool_at_either_end_of_the_window_is_known(when: str) -> None:
+    """After a format change the frames of the old pool or of the new one are submitted."""
+    seen = of_other_buffers(cached_graph())
+    pool = {'pool': [[12, inode] for inode in POOL]}
+    known = (
+        with_facts(seen, 'capture', pool)
+        if when == 'before'
+        else with_facts(seen, 'capture', **pool)
+    )
+    assert verdicts(known) == only_i4(True)
+    elsewhere = {'pool': [[13, inode] for inode in POOL]}
+    assert verdicts(with_facts(seen, 'capture', elsewhere, **elsewhere)) == only_i4(None)
+
+
+def test_a_pool_that_came_and_went_is_known_by_its_frames() -> None:
+    seen = with_facts(cached_graph(), 'capture', {'pool': [[12, 91]]}, pool=[[12, 92]])
+    assert verdicts(seen) == only_i4(True)
+
+
+def test_a_frame_from_before_the_window_may_be_of_a_pool_that_is_gone() -> None:
+    seen = cached_graph()
+    gone = with_node(
+        seen,
+        'capture',
+        records=tuple(old for old in seen.nodes[0].records if old.inodes != (POOL[0],)),
+    )
+    assert verdicts(gone) == only_i4(None)
+    early = (
+        old._replace(published_ns=START - MS) if old.inodes == (POOL[0],) else old
+        for old in seen.nodes[1].records
+    )
+    assert verdicts(with_node(gone, 'inference', records=tuple(early))) == only_i4(True)
+
+
+def test_one_camera_of_two_is_not_enough() -> None:
+    """The rear camera's capture node is left out."""
+    seen = cached_graph()
+    rear = tuple(
+        record(
+            old.number,
+            old.submitted_ns,
+            (old.inodes[0] + 10,),
+            old.device_handle,
+            old.device_seqno,
+        )
+        for old in seen.nodes[1].records
+    )
+    both = replace(
+        seen,
+        nodes=(*seen.nodes, replace(seen.nodes[1], pid=200, node='/rear/inference', records=rear)),
+    )
+    both = replace(
+        both, exporters=dict.fromkeys((*POOL, *REAR), 'system'), dmabufs=frozenset((*POOL, *REAR))
+    )
+    assert verdicts(both)['I4'] is None
+    assert (
+        '20 frames of /rear/inference (process 200) come from a node that is not seen'
+        in reason(both)
+    )
+    assert '/inference (process 100)' not in reason(both)
+
+
+def test_memory_below_udmabuf_is_not_measured_where_somebody_has_it() -> None:
+    line = 'process 7 (x) maps memfd 5 of 4096 bytes'
+    other = cached_graph(backing=(line,))
+    assert verdicts(other) == only_i4(True)
+    seen = replace(other, exporters=dict.fromkeys(POOL, 'udmabuf'))
+    assert verdicts(seen) == only_i4(None) and line in reason(seen)
+    assert verdicts(replace(seen, backing=())) == only_i4(True)
+
+
+def test_pages_that_may_be_held_without_a_mapping_are_not_measured() -> None:
+    line = 'process 7 (x) has a pipe with 65536 bytes in it'
+    seen = cached_graph(pins=(line,))
+    assert verdicts(seen) == only_i4(None) and line in reason(seen)
+    assert 'whatever reads the pipe too slowly' in all_checks(seen)[3].next_step
+
+
+@pytest.mark.parametrize(('second', 'wanted'), [(['a pipe'], ('a pipe',)), ([], ())])
+def test_a_pipe_that_becomes_empty_in_a_moment_holds_nothing(
+    second: list[str], wanted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([['a pipe'], second])
+    monkeypatch.setattr(measurement, 'find_pins', lambda proc: next(looks))
+    measured = measurement.Measurement()
+    measured._look_at_pins()
+    assert measured.observation().pins == list(wanted)
+
+
+BEFORE = [('dma_buf_mmap_internal', {'ino': POOL[1]}), ('vb2_mmap', {'rdev': 81 << 20})]
+
+
+@pytest.mark.parametrize(('name', 'fields'), BEFORE)
+def test_a_mapping_between_the_first_look_and_the_window_may_have_ended_in_it(
+    name: str, fields: dict[str, int]
+) -> None:
+    seen = cached_graph(looked_ns=START - 100 * MS)
+    mapped = event(START - 50 * MS, name, 4242, **fields)
+    assert verdicts(with_events(seen, mapped)) == only_i4(None)
+    assert 'frames were mapped 1 times just before the window' in reason(with_events(seen, mapped))
+    assert verdicts(with_events(seen, replace(mapped, time_ns=START - 150 * MS))) == only_i4(
+        True
+    ), 'the first look would have shown it'
+    assert verdicts(with_events(seen, mapped, replace(mapped, time_ns=MIDDLE))) == only_i4(False)
+
+
+@pytest.mark.parametrize(
+    'cameras', [{'camera_rdevs': frozenset[int]()}, {'lost_cameras': frozenset(('/dev/video7',))}]
+)
+def test_a_camera_of_unknown_number_may_be_any_device_that_a_node_maps(
+    cameras: dict[str, Any],
+) -> None:
+    seen = cached_graph(**cameras)
+    assert verdicts(seen) == only_i4(True)
+    mapped = event(MIDDLE, 'vb2_mmap', rdev=(81 << 20) + 2)
+    assert verdicts(with_events(seen, mapped)) == only_i4(False)
+    assert verdicts(with_events(seen, replace(mapped, tid=4242))) == only_i4(True)
+    assert verdicts(with_events(cached_graph(), mapped)) == only_i4(True)
+
+
+def test_a_camera_that_nobody_names_may_be_any_device_that_anybody_maps() -> None:
+    mapped = event(MIDDLE, 'vb2_mmap', 4242, rdev=(81 << 20) + 2)
+    assert verdicts(with_events(cached_graph(any_camera=True), mapped)) == only_i4(None)
+    assert verdicts(with_events(cached_graph(), mapped)) == only_i4(True)
+    assert verdicts(cached_graph(any_camera=True)) == only_i4(True)
+
+
+@pytest.mark.parametrize(
+    ('device', 'exporter', 'wanted'),
+    [
+        ('/dev/video0 (vivid)', 'videobuf2_vmalloc', False),
+        ('v4l2src ! appsink', 'videobuf2_vmalloc', True),
+        ('pattern', 'system', False),
+    ],
+)
+def test_a_camera_is_unnamed_if_its_frames_are_of_a_device_that_it_does_not_name(
+    device: str, exporter: str, wanted: bool
+) -> None:
+    node = capture_node(5, device, [[12, 41]])
+    memory = memory_of([node], {}, Cameras(), {41: exporter})
+    assert memory.any_camera is wanted and memory.dmabufs == {41}
+
+
+def capture_node(pid: int, device: str, pool: Sequence[Sequence[int]] = ()) -> Any:
+    facts = {'device': device, 'pool': pool}
+    return Made(role='capture', pid=pid, facts=lambda: facts, before=facts, records=())
+
+
+def test_a_camera_is_what_its_node_sees_under_that_name(tmp_path: Path) -> None:
+    """As in a container, whose /dev/zero is another device than ours of that name."""
+    dev = tmp_path / '5' / 'root' / 'dev'
+    dev.mkdir(parents=True)
+    (dev / 'zero').symlink_to('/dev/null')
+    (dev / 'front').symlink_to('zero')
+    (tmp_path / '6' / 'root').mkdir(parents=True)
+    cameras = Cameras(tmp_path)
+    cameras.look(
+        [
+            capture_node(5, '/dev/zero (vivid)'),
+            capture_node(5, '/dev/front'),
+            capture_node(5, 'libcamera 1'),
+        ]
+    )
+    null = os.stat('/dev/null').st_rdev
+    assert (
+        cameras.numbers == {os.major(null) << 20 | os.minor(null)} and cameras.lost == frozenset()
+    )
+    assert {'/dev/zero', '/dev/front'} <= cameras.paths
+    cameras.look([capture_node(6, '/dev/zero')])
+    assert cameras.lost == {'/dev/zero'}
+    (tmp_path / '6' / 'root').rmdir()
+    (tmp_path / '6' / 'root').symlink_to('/')
+    cameras.look([capture_node(6, '/dev/zero')])
+    zero = os.stat('/dev/zero').st_rdev
+    assert cameras.lost == frozenset() and os.major(zero) << 20 | os.minor(zero) in cameras.numbers
