@@ -219,7 +219,7 @@ class MachineUse:
         for number in itertools.count():
             if self._stop.is_set():
                 return
-            # Of so many threads that costs some.
+            # With this many threads that costs some CPU time.
             marked = number % _MARKED == 0
             if marked:
                 self._holders.mark()

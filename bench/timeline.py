@@ -133,7 +133,7 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
             '--check: timeline has no bars of its own; zc_bench pipeline --check compares what '
             'a frame costs'
         )
-    # A frame log has so many frames; a second of them is for what looks at it.
+    # A frame log has this number of frames; a second of them is for the time until somebody looks.
     check_counts(options, seconds=CAPACITY / RATE_HZ - 1)
     check_delay(options.delay_ms, RATE_HZ)
     trace = output_file(options.trace, '--trace')

@@ -34,7 +34,7 @@ PARAMETERS = (
                   'space. Empty: off.'),
 )  # fmt: skip
 """Of the inference node."""
-# So many samples along each side of a box at most: its work is bounded, however large it is.
+# Most samples along each side of a box, so that the work for a large box is bounded.
 _SAMPLES = 32
 # The object is what a quarter of the box's middle is, or what is nearer; with less than a tenth of
 # valid depths there is none.

@@ -51,9 +51,9 @@ _MOST = 16
 _SAME = 0.5
 # A box that ends so close to an inner border was cut by it, as a share of the tile's side.
 _CUT = 0.02
-# A tile's rows are numbered from so many times its number on.
+# The row numbers of a tile begin at this number times the tile's own number.
 _ROWS = 1 << 22
-# Places in a box, of which some are counted; in its own width and height, from its centre.
+# A grid of points in a box, from its centre, in parts of its width and height.
 _PLACES = np.stack(np.meshgrid(*[(np.arange(16) + 0.5) / 16 - 0.5] * 2), axis=-1).reshape(-1, 2)
 
 

@@ -56,7 +56,8 @@ PARAMETERS = (
 """Of the inference node."""
 # Of a box's height: how far a position and, each 1/30 s, a velocity may be off.
 _POSITION, _VELOCITY, _STEP_S = 1 / 20, 1 / 160, 1 / 30
-# A new track's velocity is unknown: so much less certain than that of one that goes on.
+# Factor by which the velocity of a new track, which is unknown, is less certain than that of an
+# older one.
 _NEW_POSITION, _NEW_VELOCITY = 2.0, 10.0
 Boxes = NDArray[np.float64]
 

@@ -82,7 +82,7 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
 
 _CAP_SYS_NICE, _CAP_IPC_LOCK = 1 << 23, 1 << 14
 _LIMITS_FILE = '/etc/security/limits.d/zc-perception.conf'
-# Python, rclpy and a middleware have about so many open.
+# Python, rclpy and a middleware have about this many open.
 _OWN_DESCRIPTORS = 128
 _PER_SLOT = 6
 

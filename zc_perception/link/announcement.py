@@ -159,7 +159,7 @@ def announcement_topic(topic: str) -> str:
     Return the topic where publishers of *topic* announce themselves.
 
     :param topic: in full.
-    :raises ConfigError: no ROS topic can have so long a name.
+    :raises ConfigError: the name is longer than any ROS topic's.
     """
     name = topic + SUFFIX
     if len(name) > _LONGEST_TOPIC:

@@ -80,7 +80,7 @@ class TriggerService:
                 self.written += 1
                 self.failure = ''
                 self._node.get_logger().info(response.message)
-            except Exception as error:  # who called must not wait for ever
+            except Exception as error:  # the caller must not wait for ever
                 response.success = False
                 response.message = self.failure = f'nothing was written: {one_line(error)}'
                 self._node.get_logger().error(response.message)

@@ -175,7 +175,7 @@ class CameraControls:
             found = now[name].value
             self._in_force[name] = value if found is None else _as_value(now[name], found)
             if self._in_force[name] != value and self._node.executor is not None:
-                # The driver has rounded: the parameter is to show what is.
+                # The driver has rounded the value, and the parameter has to show the real one.
                 call_soon(self._node.executor, lambda name=name: self._show(name))
 
     def _show(self, name: str) -> None:
@@ -253,6 +253,6 @@ def _descriptor(info: ControlInfo) -> ParameterDescriptor:
         additional_constraints=info.allowed(),
     )
     if info.kind in ('integer', 'integer64') and not info.menu:
-        # The driver rounds to its steps; ROS would refuse what lies between.
+        # The driver rounds to its steps; with a step, ROS would refuse the values in between.
         text.integer_range = [IntegerRange(from_value=info.minimum, to_value=info.maximum, step=0)]
     return text

@@ -70,7 +70,7 @@ from zc_perception.pixel.fourcc import fourcc_name
 _KEEP_ALL_DELAY_S = 1.0
 # The silence of a slower camera says nothing.
 _SLOWEST_HZ = 3.0 / PATIENCE_S
-# What the camera and a reader need, whatever is kept for late readers.
+# Slots that the camera and one reader need, besides those kept for late readers.
 _CAMERA_SLOTS = 4
 _FIXED = (
     "set parameter 'renegotiate' of {0} to true, start it before {0}, or name its needs "
@@ -121,7 +121,7 @@ class CameraFactory:
     @property
     def slow(self) -> bool:
         """
-        Whether opening takes so long that no caller should wait for it.
+        Whether opening is too slow for a caller to wait for it.
 
         :meth:`check` says meanwhile what can't work at all.
         """
@@ -337,7 +337,7 @@ class CaptureNode(PerceptionNode):
         self._end_buffers()
         if self._publisher is not None:
             self._publisher.destroy()
-        if not self._stopped:  # one that has ended may still be asked for its counters
+        if not self._stopped:  # an ended link may still be asked for its counters
             self._publisher = self._server = self._offer = None
         if self._stereo is not None:
             self._stereo.end()

@@ -33,7 +33,7 @@ from zc_perception.observe.metrics import RATE_S, RecentCount, RecentRates, Stag
 _JUDGED_FRAMES = 10
 # Of the target. Sensors that expose longer in the dark give half of their rate on purpose.
 _FAR_BELOW = 0.45
-# Stamps that are so far ahead of a clock that was set back are no jitter.
+# Stamps that are ahead of a clock by more than this are no jitter: the clock was set back.
 _AHEAD_NS = 10_000_000
 _IF_BAD = 'look at its cable, power and bandwidth; of a video the log names them'
 _IF_NO_SLOT = "raise parameter 'slots', or release frames sooner: part 'pool' names the holders"
@@ -275,7 +275,7 @@ class CaptureCounters:
 
     def look(self, target: float) -> CaptureInterval:
         """
-        Return what came lately.
+        Return the changes since the last looks.
 
         :param target: frames per second that a streaming camera should give; 0: there is none, or
             it doesn't stream.

@@ -48,8 +48,8 @@ _OVERLAY = {
 _RECORDER = {
     'path': 'the folder to write, as of ros2 bag record',
     'topics': 'what else is recorded when somebody publishes it',
-    'max_frames': 'end after so many frames; 0: no limit',
-    'max_duration': 'end after so many seconds; 0: no limit',
+    'max_frames': 'end after this number of frames; 0: no limit',
+    'max_duration': 'end after this number of seconds; 0: no limit',
 }
 _GSTREAMER = {
     'pipeline': 'as for gst-launch-1.0, behind the frames; empty: H.264 topics',

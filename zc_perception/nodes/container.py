@@ -206,7 +206,7 @@ class ContainerExecutor(Executor):
         try:
             handler()
             error = handler.exception() if handler.done() else None
-        except BaseException as raised:  # SystemExit is how some end a spin; not the others' here
+        except BaseException as raised:  # also SystemExit: the other components go on
             handler.cancel()
             error = raised
         if error is not None:
@@ -375,7 +375,7 @@ def construct(
         if not in_process:
             setattr(node, IN_PROCESS_ATTRIBUTE, False)  # before the constructor makes endpoints
         node.__init__(**arguments)  # type: ignore[misc]
-    except BaseException as error:  # also SystemExit: a component has no say over the others
+    except BaseException as error:  # also SystemExit: a component must not end the others
         if node is not None:
             _discard(node)
         raise LoadError(f'Component constructor threw an exception: {one_line(error)}') from error
@@ -494,7 +494,7 @@ class ComponentManager(Node):
                 f'{error}{detail}'
             )
             response.error_message = printable(str(error))
-        except Exception as error:  # a mistake of ours must not leave the client without an answer
+        except Exception as error:  # the client gets an answer also after a bug of ours
             self._say_error(traceback.format_exc())
             response.error_message = f'the container failed: {one_line(error)}'
         return response
@@ -546,9 +546,9 @@ class ComponentManager(Node):
                 return False
             loaded.ending = True
         self._end(loaded.node, loaded.name)
-        loaded.node = None  # else what follows would find it in use
+        loaded.node = None  # otherwise the next request would find it in use
         _return_memory()
-        # Said first: whoever waits for the last one may end the process.
+        # Log first: a thread that waits for the last unload may end the process.
         self.get_logger().info(f"unloaded '{loaded.name}' with unique_id {loaded.unique_id}")
         with self._lock:
             del self._loaded[loaded.unique_id]

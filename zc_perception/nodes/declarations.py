@@ -95,7 +95,7 @@ class NodeSpecs:
         defaults = {spec.name: spec.default for spec in (*self.own, *declared.parameters)}
         chosen = values.get(self.chooses, defaults[self.chooses])
         if chosen not in self.kinds.names:
-            return found  # which is said otherwise
+            return found  # the check of the value itself reports that
         for name, value in values.items():
             readers = declared.readers.get(name, ())
             if readers and chosen not in readers and value != defaults[name]:

@@ -98,7 +98,7 @@ def option_parser() -> OptionParser:
         help='for summary.json and detections.png; default build/demo',
     )
     more.add_argument(
-        '--frames', type=int, metavar='N', help='stop after so many frames have been detected on'
+        '--frames', type=int, metavar='N', help='stop after this number of frames with detections'
     )
     more.add_argument(
         '--keep-all',

@@ -287,7 +287,7 @@ def _run(
         )
         if fraction >= 1.0 or graph.drained:
             break
-    # What was published last is still on its way to the plain subscriber.
+    # The latest message is still on its way to the plain subscriber.
     deadline = time.monotonic() + _DRAIN_S
     while time.monotonic() < deadline and not stop.wait(0.02):
         ended = graph.capture.finished

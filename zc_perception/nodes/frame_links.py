@@ -162,7 +162,7 @@ PUBLISHER_LINK = Part(
 
 
 def cpu_reader(name: str) -> BufferConstraints:
-    """Return what a node called *name* needs of buffers whose pixels its CPU reads."""
+    """Return the constraints of a node called *name* that reads pixels with the CPU."""
     formats, costs = tuple((fourcc, LINEAR) for fourcc in READABLE), tuple(READABLE.values())
     return BufferConstraints(name, formats=formats, costs=costs, cpu_access=CpuAccess.READ)
 
@@ -235,7 +235,7 @@ def subscription_status(
         values,
         rung=link.rung,
         reason=link.reason,
-        # Who requires direct links goes on with those that there are.
+        # With ``required`` the subscription goes on with the direct links that exist.
         refused=REFUSED in (link.rung, *(rung for rung, _ in link.routes)),
         far=all(
             OTHER_HOST in reason for reason in (link.reason, *(why for _, why in link.routes))
@@ -257,7 +257,7 @@ def group_ids(name: str) -> list[int]:
     try:
         number = whole_number(name, HIGHEST_ID)
         return [grp.getgrnam(name).gr_gid if number is None else number]
-    except (KeyError, ValueError):  # ValueError: a name that none can have
+    except (KeyError, ValueError):  # ValueError: not a valid group name
         raise ConfigError(
             f"parameter 'shared_memory_group': there is no group {shown(name)}; see /etc/group"
         ) from None

@@ -71,8 +71,8 @@ from zc_perception.parameters import whole_number
 if TYPE_CHECKING:
     from zc_perception.nodes.space import BoxesInSpace
 
-# A frame that comes so much of a period early counts as on time: cameras jitter, and a rate that
-# is theirs must not halve it.
+# A frame that is early by this share of a period counts as on time: cameras jitter, and a limit
+# equal to the camera's rate must not halve it.
 _EARLY = 0.125
 
 
@@ -161,7 +161,8 @@ class Pace:
         now = self._monotonic_ns()
         if now < self._due_ns - period * _EARLY:
             return False
-        # On a grid while frames come regularly; after a pause it begins anew.
+        # While frames come regularly, due times lie one period apart; after a pause they start
+        # from now.
         self._due_ns = self._due_ns + period if now - self._due_ns < period else now + period
         return True
 
@@ -237,9 +238,9 @@ _SLOW_MODEL = TooSlow(
 # A rate of detections is judged over so many frames, and over the time of so many results where
 # `max_rate` lets fewer through: one more or less must not matter.
 _JUDGED_FRAMES = 10
-# So many frames without a result, one after the other, are all frames.
+# After this many lost frames in a row, report that every frame is lost.
 _ALL_LOST = 10
-# So many frames at least before imports are compared with them.
+# Least number of frames before imports are compared with them.
 _IMPORTS_FROM = 10
 _IF_REFUSED = 'the error says what the device refused; see dmesg'
 _IF_LATE = "raise parameter 'timeout' ({timeout:g} s), or give the device less to do"
@@ -354,8 +355,8 @@ BUDGET = Part(
     well='no frame took longer than {deadline_ms:g} ms lately',
 )  # fmt: skip
 _OWN = -1.0
-# Frames in flight are waited for so long when the node is deactivated; what takes longer gives its
-# buffers back by itself.
+# A node that is deactivated waits this long for frames in flight. A frame that takes longer gives
+# its buffers back by itself.
 _DRAIN_S = 1.0
 _DRAIN_LOOK_S = 0.002
 Observer = Callable[[InFlight, Detections], None]
@@ -849,7 +850,7 @@ class InferenceStatus:
         self._lost += 1
 
     def say_notices(self) -> None:
-        """Log what the accelerator has to say, each sentence once."""
+        """Log the accelerator's notices, each once."""
         stream = self._node.stream
         self._node.warn_once([] if stream is None else stream.scheduler.accelerator.notices())
 

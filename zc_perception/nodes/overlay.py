@@ -110,7 +110,8 @@ class OverlayNode(PerceptionNode):
     """
 
     SPECS = NODES['overlay']
-    # Used only while somebody looks, which is no time to end the program.
+    # Values are checked here, because the node uses them only when somebody subscribes, too late
+    # to end the program.
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {'shared_memory_users': user_ids}
     ENDPOINTS = (
         Endpoint('detections/image', 'publisher'),
@@ -155,7 +156,7 @@ class OverlayNode(PerceptionNode):
         self._thread: threading.Thread | None = None
         self._stop_drawing = threading.Event()
         self._wake: OwnedFd | None = None
-        # The thread closes it; a number that was closed may be somebody else's.
+        # Only the thread closes it: the number of a closed descriptor may belong to another file.
         self._wake_lock = threading.Lock()
         # A demand is looked at now and then, and by who activates or deactivates the node.
         self._demand_lock = threading.RLock()
@@ -174,7 +175,7 @@ class OverlayNode(PerceptionNode):
         self._annotations_qos = subscription_qos(self, ANNOTATIONS, QoSProfile(depth=2))
         subscription_qos(
             self, 'image_raw', QoSProfile(depth=2)
-        )  # declared now, though it is used only while somebody looks
+        )  # declared now, although it is used only while somebody subscribes
         self._label_subscription = self.create_subscription(
             LabelInfo, 'label_info', self._on_labels, latched
         )
@@ -288,7 +289,7 @@ class OverlayNode(PerceptionNode):
         with contextlib.suppress(OSError):
             nice = os.getpriority(os.PRIO_PROCESS, thread)
             os.setpriority(os.PRIO_PROCESS, thread, min(19, nice + _NICER))
-        self._rate.forget()  # a pause in which nobody looked is no low rate
+        self._rate.forget()  # a pause without subscribers doesn't count as a low rate
         self._pace = None
         try:
             kept = 0
@@ -313,7 +314,7 @@ class OverlayNode(PerceptionNode):
                 if not stop.is_set():
                     self._draw_newest(history, detections)
         except BaseException:
-            # nobody takes what is in it, and the camera wants its slots back
+            # nobody takes these frames any more, and the camera needs its slots
             subscription.queue.close()
             raise
         finally:
@@ -324,7 +325,7 @@ class OverlayNode(PerceptionNode):
         try:
             with frame:
                 num_bytes = history.keep(frame)
-        except ZcError as error:  # nobody here can read it, or its publisher died in between
+        except ZcError as error:  # this node can't read it, or its publisher died in between
             self._unfit = str(error)
             return
         except Exception as error:
@@ -366,7 +367,7 @@ class OverlayNode(PerceptionNode):
             if picture is not None:
                 try:
                     self._draw(picture, newest)
-                except Exception as error:  # detections are anybody's; the next may be better
+                except Exception as error:  # bad detections; the next may be good
                     self._fail(error)
 
     def _draw(self, reduced: ReducedPicture, message: Detection2DArray) -> None:

@@ -216,8 +216,8 @@ def class_colour(class_id: str) -> Colour:
     number = int(class_id) if is_number else zlib.crc32(class_id.encode(errors='replace'))
     if number < len(_COLOURS):
         return _COLOURS[number]
-    # Hues a golden section apart never come close to those right before; lightness tells turns
-    # apart.
+    # Hues a golden section apart stay far from the latest ones; the lightness differs for each
+    # turn round the circle.
     red, green, blue = colorsys.hsv_to_rgb(
         number * _GOLDEN % 1.0, (0.85, 0.55)[number // 7 % 2], (1.0, 0.75, 0.9)[number // 5 % 3]
     )

@@ -68,6 +68,6 @@ class Trails:
                 trail.popleft()
             if not trail:
                 del self._trails[name]
-            elif trail[-1][0] == stamp_ns:  # what was lost has no box, hence no trail
+            elif trail[-1][0] == stamp_ns:  # a lost object has no box, so it gets no trail
                 points = [(pixel(x * scale[0]), pixel(y * scale[1])) for _, x, y in trail]
                 cv2.polylines(picture, [np.array(points)], False, class_colour(name), line)

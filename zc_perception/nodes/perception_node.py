@@ -171,7 +171,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._warn_once = Seldom(lambda text: self.get_logger().warning(text), ONCE)
         self._err_once = Seldom(lambda text: self.get_logger().error(text), ONCE)
         self._diagnostics: DiagnosticsPublisher | None = None
-        # Held during a transition; who stops the node waits for it.
+        # Held during a transition; a thread that stops the node waits for it.
         self._transitions = threading.RLock()
         self.parameters = NodeParameters(
             self,
@@ -547,7 +547,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         because that would end the executor.
         """
         parameters = getattr(self, 'parameters', None)
-        if parameters is None:  # rclpy's own, before ours are there
+        if parameters is None:  # rclpy sets its own parameters before ours are declared
             return super().set_parameters_atomically(parameter_list)
         try:
             converted, reasons = parameters.judged(parameter_list)

@@ -90,7 +90,7 @@ def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
     return frozenset(found)
 
 
-# What the process was given before anybody changed it.
+# The process's settings before the first change.
 _given = frozenset(os.sched_getaffinity(0))
 
 

@@ -163,7 +163,7 @@ class RecordedTopics:
         except ImportError as error:
             self._warn(f"topic '{name}' is not recorded: {error}; install its package here")
             return
-        # What suits all of its publishers, as rosbag2 does.
+        # QoS that suits all publishers of the topic, chosen as rosbag2 does.
         latched = _is_latched(offers)
         careful = all(each.reliability == ReliabilityPolicy.RELIABLE for each in offers)
         qos = QoSProfile(

@@ -229,7 +229,7 @@ class RecorderNode(PerceptionNode):
         if self._first_s is None:
             self._first_s = time.monotonic()
         self._taken += kept
-        if not kept and not self.recorder.failed:  # it says at its end why
+        if not kept and not self.recorder.failed:  # the recording reports the reason at its end
             self._warn(f'frame {frame.data.sequence} was left out: {self._reason()}', 'left out')
 
     def _reason(self) -> str:

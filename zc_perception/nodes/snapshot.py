@@ -41,7 +41,7 @@ from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.perception_node import PerceptionNode
 
 FRAME_WAIT_S = 2.0
-"""So long a snapshot waits for a frame, in seconds."""
+"""Seconds that a snapshot waits for a frame."""
 _MOST_WAITING = 4
 _JOIN_S = 1.0
 # As the container's: a request that finds no place is lost, and its caller waits for ever.
@@ -149,7 +149,7 @@ class SnapshotService:
             try:
                 response.message = self._take()
                 response.success = True
-            except Exception as error:  # who called must not wait for ever
+            except Exception as error:  # the caller must not wait for ever
                 response.success, response.message = False, f'no snapshot: {one_line(error)}'
             with contextlib.suppress(Exception):  # the service may be gone, and the caller too
                 send(response)

@@ -144,7 +144,7 @@ class StereoSide:
             'restarts': found.restarts,
         }
         (pairs, dropped), self._seen = self._seen, (found.pairs, found.dropped)
-        # What was last heard of them holds until there is something new.
+        # Keep the latest answer until a pair or a dropped frame gives a new one.
         if found.pairs > pairs or found.dropped > dropped:
             self._paired = found.pairs > pairs
         apart_ns = found.apart_ns

@@ -484,7 +484,7 @@ _KEYS = {
     'nms_threshold': Key(
         number(0.0, 1.0), 'IoU above which the weaker of two boxes is dropped.', 0.45
     ),
-    'max_detections': Key(integer(1, 10000), 'At most so many per frame.', 300),
+    'max_detections': Key(integer(1, 10000), 'Most detections per frame.', 300),
 }
 _SHARED = ('input', 'outputs', 'head', 'classes')
 # The others say what one engine's own file is like.

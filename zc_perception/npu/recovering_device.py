@@ -28,7 +28,7 @@ from zc_perception.npu.accelerator import Accelerator
 
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 5.0
-# The device hangs when no result came in time so many times one after the other.
+# The device hangs when this many results in a row did not come in time.
 HANG_TIMEOUTS = 3
 Reopen = Callable[[], Accelerator]
 

@@ -33,7 +33,7 @@ STAGES = (
     ('decode', 'its turn comes → the boxes are there'),
     ('publish', 'the boxes are there → detections are sent'),
 )
-# A frame in time counts so much for what is usual, all before it the rest.
+# Weight of a frame in time in the usual time of a stage; all earlier frames have the rest.
 _NEWEST = 1 / 16
 
 

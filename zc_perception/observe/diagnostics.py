@@ -216,7 +216,7 @@ class DiagnosticsPublisher:
         now = time.monotonic()
         try:
             signs, progress = self._signs(), self._progress()
-        except Exception:  # what collects says it
+        except Exception:  # the part's own error is reported when it is collected
             signs = progress = object()
         stirs = signs != self._signs_seen or progress != self._progress_seen
         if signs != self._signs_seen:

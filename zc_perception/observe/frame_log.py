@@ -84,7 +84,7 @@ VERSION = 1
 CAPACITY = 4096
 RECORD_SIZE = 192
 MAX_BUFFERS = 4
-#: A CPU may order what it reads and writes anew, but never across so many records.
+#: A CPU may reorder reads and writes, but never across this many records.
 MARGIN = 32
 
 #: magic, version, record size, capacity
@@ -218,12 +218,12 @@ class FrameLog:
     def _create(self) -> mmap.mmap:
         with OwnedFd(os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)) as fd:
             os.ftruncate(fd.fileno(), SIZE)
-            # Its size never changes: who has it mapped can't be killed by that. No seal against
-            # writing, that is what it is for.
+            # Its size never changes, so that a reader that has mapped it gets no SIGBUS. There is
+            # no seal against writing, because the node writes into it.
             fcntl.fcntl(
                 fd.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW | abi.F_SEAL_SEAL
             )
-            memory = mmap.mmap(fd.fileno(), SIZE)  # keeps a descriptor of its own
+            memory = mmap.mmap(fd.fileno(), SIZE)  # the mapping keeps a descriptor of its own
         names = self.role.encode()[:16], self.node.encode()[:256]
         WRITER.pack_into(memory, WRITER_OFFSET, time.monotonic_ns(), os.getpid(), *names)
         HEADER.pack_into(memory, 0, MAGIC, VERSION, RECORD_SIZE, CAPACITY)
@@ -341,7 +341,7 @@ class FrameLog:
                 end = FACTS_TEXT + len(text)
                 memory[FACTS_TEXT:end] = text
                 words[FACTS_WORD] = generation + 1
-            except Exception as error:  # whatever it is, a node doesn't end for it
+            except Exception as error:  # no error here may end a node
                 if self._open is opened:
                     self._complain(f'the frame log could not be updated: {one_line(error)}')
 
@@ -466,7 +466,7 @@ class FrameLogReader:
         records: list[FrameRecord] = []
         written = self.written
         if _WEAKLY_ORDERED and written >= self._next:
-            time.sleep(_A_MOMENT_S)  # what was written before the count may be seen after it
+            time.sleep(_A_MOMENT_S)  # the count may show before the earlier record
         while self._next <= written:
             values = self._whole(self._next)
             if values is None:
@@ -474,7 +474,7 @@ class FrameLogReader:
                 # again.
                 oldest = self._oldest()
                 if oldest <= self._next:
-                    break  # counted already, but not to be seen from here yet
+                    break  # the record is counted already, but not visible here yet
                 skipped = min(oldest + CAPACITY // 2, written + 1)
                 self.lost += skipped - self._next
                 self._next = skipped
@@ -632,7 +632,7 @@ def _open_log(link: Path, pid: int, proc: Path) -> tuple[tuple[int, int], FrameL
 
     :raises ValueError: it only has the name.
     """
-    # Should the number be something else by now: never wait for it.
+    # The number may belong to another file by now, so never wait for it.
     with OwnedFd.open(str(link), os.O_RDONLY | os.O_NONBLOCK) as fd:
         status = os.fstat(fd.fileno())
         log = FrameLogReader(fd, pid, proc)

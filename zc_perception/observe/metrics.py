@@ -72,7 +72,7 @@ class LatencyWindow:
             samples = np.array(self._samples[: min(self._count, WINDOW)], np.int64)
         if not len(samples):
             return Percentiles(float('nan'), float('nan'))
-        # Sorted once: np.percentile takes several times as long for so few.
+        # Sorted once: np.percentile takes several times as long for few numbers.
         samples.sort()
         return Percentiles(_quantile(samples, 0.50), _quantile(samples, 0.99))
 
@@ -216,14 +216,14 @@ class RecentRates:
         if looks and any(
             count < before for count, before in zip(counts, looks[-1][1], strict=True)
         ):
-            looks.clear()  # somebody began anew
+            looks.clear()  # the counters were reset meanwhile
         while (
             len(looks) > 1 and now - looks[1][0] >= span and counts[0] - looks[1][1][0] >= at_least
         ):
             looks.popleft()
         then, before = looks[0] if looks else (now, counts)
         if len(looks) > 1 and looks[-1][1] == looks[-2][1] == counts:
-            looks[-1] = (now, counts)  # of a time without events its ends are enough
+            looks[-1] = (now, counts)  # of a time without events keep only the two ends
         elif not looks or now - looks[-1][0] >= span / _LOOKS_KEPT:
             looks.append((now, counts))
         if now - then < span or counts[0] - before[0] < at_least:

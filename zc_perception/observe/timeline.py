@@ -87,7 +87,7 @@ class KernelEvent:
 
     @property
     def inode(self) -> int:
-        """Of the buffer it speaks of; -1: of none."""
+        """Inode of the event's buffer; -1: it names none."""
         return self.number('ino' if 'ino' in self.fields else 'inode')
 
     @property

@@ -365,7 +365,7 @@ _TICK_S = 0.25
 #  less often.
 _LOOK_SHARE = 0.1
 _LOOK_PERIOD_S = 1.0
-#: Facts are looked at so often while they are waited for.
+#: Interval between two looks at facts that we wait for.
 _FACTS_TICK_S = 0.05
 #  A node that is done with no frame for so long has nothing new to tell; one with frames gets more
 #  time on a slow machine.

@@ -125,7 +125,7 @@ def parser() -> OptionParser:
         '--frames',
         type=int,
         default=0,
-        help='measure until so many frames were processed (0: the whole time)',
+        help='measure until this number of frames was processed (0: the whole time)',
     )
     main.add_argument(
         '--output',

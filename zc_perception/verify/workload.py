@@ -122,7 +122,8 @@ class Descendants:
 _POLL_S = 0.25
 #: Frames of each inference node before a command counts as running.
 _FLOWING = 5
-#: No further node for so long: those of a launch file don't begin all at once.
+#: A command's nodes are complete when no further one has begun for this time; those of a launch
+#: file don't begin all at once.
 _SETTLED_S = 2.0
 _PATIENCE_S = (15.0, 5.0, 5.0)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)

@@ -260,7 +260,7 @@ class V4l2Signal:
 WAIT_MS = 250
 FENCE_POLL_MS = 5
 MAX_RESTARTS = 3
-# So many good frames after a restart, and the next failure is a new one.
+# After this many good frames since a restart, the next failure counts as the first.
 _HEALTHY_FRAMES = 30
 # Errors after which starting the stream again helps: the driver gave up (EIO), ended the stream
 # (EPIPE), or stopped it by itself (EINVAL).

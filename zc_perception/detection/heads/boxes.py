@@ -392,7 +392,7 @@ class Boxes(Head):
         return ''
 
 
-# Boxes may reach over the edge, but not so many sizes of the input; and none of them all is as
+# A box may reach over the edge, but not by this many sizes of the input; and not all boxes are as
 # small as a pixel.
 _FAR, _UNIT = 8.0, 2.0
 

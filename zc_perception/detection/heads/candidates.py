@@ -275,8 +275,8 @@ def keep(
         return order[_keep(boxes, classes, threshold)[:limit]]
     kept = order[:0]
     for start in range(0, count, _CHUNK):
-        # What is kept so far doesn't suppress each other, so going through it again changes
-        # nothing but what comes behind.
+        # The boxes kept so far don't suppress each other, so a second pass over them only changes
+        # the ones after them.
         some = np.concatenate((kept, np.arange(start, min(start + _CHUNK, count))))
         kept = some[
             _keep(boxes.take(some, axis=1), None if classes is None else classes[some], threshold)

@@ -57,7 +57,7 @@ EXTRAS = {'masks': MASKS, 'keypoints': KEYPOINTS, 'oriented': ORIENTED}
 
 
 def more_numbers(count: int) -> str:
-    """Say what so many numbers of each row, behind those that a head knows, may be."""
+    """Say what a number of further columns, behind those that a head knows, may be."""
     if count <= 0:
         return ''
     if count == 1:

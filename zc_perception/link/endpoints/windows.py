@@ -28,7 +28,7 @@ from typing import NamedTuple
 from zc_perception.log import ONCE, Seldom
 
 STALLED_S = 1.0
-"""A window that has been full for so long is worth a warning."""
+"""A window that has been full for this time is worth a warning."""
 
 
 def full_s(window: int, in_hand: Sequence[tuple[int, float]]) -> float:

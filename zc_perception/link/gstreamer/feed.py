@@ -184,7 +184,7 @@ class AccessUnits:
 _WAIT_S = 0.05
 _FENCE_S = 1.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 30.0
-# A run that lasted so long was a good one: the next failure is a first one.
+# A run that lasted this long was a good one, so the next failure counts as the first.
 _GOOD_S = 10.0
 # And the latest failure counts as over after this time.
 _SOUND_S = 2.0

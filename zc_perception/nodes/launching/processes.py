@@ -107,7 +107,7 @@ def perception_program(
     Its file is checked.
     """
     names = [side.value for side in Side] if stereo else cameras
-    _judge(chosen, file, names or [''], PLUGINS)  # the program says what is worth a warning
+    _judge(chosen, file, names or [''], PLUGINS)  # the program itself logs the warnings
     namespace = chosen.namespace()
     if cameras and namespace != '/':  # the program refuses both: each name is a namespace in full
         cameras, namespace = [chosen.namespace(name).strip('/') for name in cameras], '/'
@@ -301,14 +301,14 @@ class LoadComponents(LoadComposableNodes):
         """Load on a thread of launch's, until one fails, the container restarts, or all ends."""
         try:
             self._load_all(load_node_requests, context)
-        except InvalidHandle:  # launch gives its node up at its end, whoever uses it just then
+        except InvalidHandle:  # launch destroys its node at its end, even if a thread uses it
             if not context.is_shutdown:
                 raise
 
     def _load_all(
         self, load_node_requests: Sequence[LoadNode.Request], context: LaunchContext
     ) -> None:
-        # The first start may be told of after this.
+        # The event of the first start may come after this.
         self._requests, starts = load_node_requests, max(self._starts, 1)
         over = lambda: context.is_shutdown or self._starts > starts  # noqa: E731
         for request in load_node_requests:

@@ -244,7 +244,7 @@ class NodeParameters(Mapping[str, Any]):
             except Exception as error:
                 for changed_name, was in reversed(changed):
                     self._values[changed_name] = was
-                    with contextlib.suppress(Exception):  # the first reason is the one to be told
+                    with contextlib.suppress(Exception):  # only the first reason is reported
                         self._on_change(changed_name, was)
                 text = (
                     f"parameter '{name}' can't be put in force: {one_line(error)}; nothing "

@@ -73,11 +73,11 @@ TENSOR_HEAP = 'dma_heap/system'
 # The first time the runtime loads firmware, and before release 1.8 it compiles a part of the
 # model.
 _LOAD_TIMEOUT_S = 120.0
-# For another model; at the end nobody waits so long.
+# For the change to another model; the end of the accelerator waits less long.
 _UNLOAD_TIMEOUT_S = 5.0
 _CLOSE_TIMEOUT_S = 1.0
-# A call that has lasted so long already, and hasn't returned while the jobs in flight were waited
-# for, will hardly do so now.
+# A call that has lasted this long, and hasn't returned while we waited for the jobs in flight, is
+# not likely to return.
 _LONG_CALL_S = 0.5
 _CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
 
