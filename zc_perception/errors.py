@@ -163,9 +163,7 @@ def shown(value: object) -> str:
         return f'a number of {value.bit_length()} bits'
     try:
         text = f"'{value}'" if isinstance(value, str) else str(value)
-    except (
-        Exception
-    ):  # somebody else's object may have no text, and a list may have numbers as long
+    except Exception:  # a foreign object may have no text, and a list may have long numbers
         text = type(value).__name__
     return printable(text) if len(text) <= _MOST_SHOWN else f'{printable(text[:_MOST_SHOWN])}…'
 

@@ -280,7 +280,7 @@ class Frame:
         # None for each map() block that is open; a list, because another thread may be in one.
         # What planes() has opened is there itself.
         self._mappings: list[FrameMapping | None] = []
-        # None: its link has ended it, while somebody is in a map() block.
+        # None if the link has ended the frame while a map() block is open.
         self._borrowed: bool | None = False
         self._process = _process
 
@@ -588,7 +588,7 @@ class Frame:
         """
         from zc_perception.pictures import (
             bgr_picture,
-        )  # with OpenCV, which not everybody who handles frames needs
+        )  # imported here: it needs OpenCV, which most users of frames don't
 
         with self.map() as planes:
             picture = bgr_picture(planes, self.data.layout, self.data.colorimetry, out)

@@ -95,10 +95,10 @@ class KeepLastQueue(Generic[T]):
         self._depth = depth
         self._release = release
         self._lock = threading.Lock()
-        # From a source's frame to its place: nobody else may fetch the next one meanwhile. Taken
-        # before the lock above.
+        # Held from taking a source's frame until it is queued, so that no other thread fetches the
+        # next one in between. Taken before the lock above.
         self._fetching = threading.Lock()
-        # Made for the first who polls: whoever only waits in get() needs none.
+        # Made at the first fileno(): a consumer that only waits in get() needs none.
         self._event: OwnedFd | None = None
         self._signalled = False
         self._sources: tuple[Source[T], ...] = ()
@@ -410,6 +410,6 @@ class KeepLastQueue(Generic[T]):
         """
         self.close()
         with self._lock:
-            # Its last reference closes it: whoever polls it just now has one, and must not find
-            # another file under its number.
+            # The last reference closes it. A thread that polls it holds one, so the number can't
+            # become another file's meanwhile.
             self._epoll = None

@@ -94,7 +94,7 @@ def ending_quietly(command: str = '') -> Iterator[None]:
         yield
     finally:
         for number, default in taken.items():
-            # Else somebody has settled it for good, see :func:`interruptions`.
+            # Otherwise another handler is in force for good, see :func:`interruptions`.
             if signal.getsignal(number) is end:
                 signal.signal(number, default)
 
@@ -146,7 +146,7 @@ class Interruption:
 
     def _look(self) -> None:
         if self.came and self._allowed:
-            self._allowed = False  # what the exception sets off must not be stopped
+            self._allowed = False  # further signals must not interrupt what the exception starts
             raise self._exception(self.came)
 
     def set(self) -> None:  # noqa: A003

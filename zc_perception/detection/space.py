@@ -36,8 +36,8 @@ PARAMETERS = (
 """Of the inference node."""
 # Most samples along each side of a box, so that the work for a large box is bounded.
 _SAMPLES = 32
-# The object is what a quarter of the box's middle is, or what is nearer; with less than a tenth of
-# valid depths there is none.
+# A surface counts as the object if it fills a quarter of the box's middle. With fewer valid depths
+# than a tenth there is no object.
 _NEAR, _VALID = 0.25, 0.1
 # Depths of one surface: within this share of the distance, and at least so many metres.
 _SURFACE, _LEAST_SURFACE = 0.04, 0.08
@@ -67,7 +67,7 @@ class Lens:
         They are (n, 2): x and y at a distance of 1.
         """
         scaled = (points * (self.size[0] / size[0], self.size[1] / size[1])).reshape(-1, 1, 2)
-        import cv2  # which every node's start would wait for, as it reads the parameter above
+        import cv2  # late: every node imports this module for the parameter above
 
         undistort = cv2.fisheye.undistortPoints if self.fisheye else cv2.undistortPoints
         rays = undistort(scaled, self.matrix, self.distortion)

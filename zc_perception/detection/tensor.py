@@ -212,7 +212,7 @@ class _Quantiser:
         self._scratch = np.empty(shape, np.uint8)
         self._table = None if constant is not None else table.view(np.uint8)
         self._constant = constant or 0
-        # Added, this makes a last channel 255 whatever it was; subtracted, 0.
+        # Adding this to the last channel always gives 255, subtracting it 0.
         self._saturating = np.array([abs(self._constant)] * 3 + [255], np.float64)
         last = int(table.view(np.uint8)[255]) if constant is None else 0 if constant < 0 else 255
         sample = 0 if constant is None else _FLIP

@@ -45,7 +45,7 @@ from zc_perception.parameters import ParameterSpec
 if TYPE_CHECKING:
     from zc_perception.pixel.conversion import (
         Planes,
-    )  # whose OpenCV every node's start would wait for
+    )  # imported late: every node's start would wait for its OpenCV
 
 _MOST = 16
 _SAME = 0.5
@@ -291,7 +291,7 @@ def _merged(found: Detections, tiles: NDArray[np.intp], box: Tiling, count: int)
             left[others] = False
             unused[tiles[others]] = False
             if not cut[row]:
-                continue  # it is whole: what else overlaps it is a part of it
+                continue  # this box is whole; the overlapping ones are parts of it
             whole = others[~cut[others]]
             row = int(whole[0]) if len(whole) else row
             if turned is not None:

@@ -151,7 +151,7 @@ def describe_ros() -> dict[str, Any]:
     try:
         rclpy = importlib.import_module('rclpy')
         answer['middleware'] = rclpy.get_rmw_implementation_identifier()
-    # an rclpy of another Python, a middleware that isn't there: whatever it is, it is the finding
+    # whatever fails (an rclpy of another Python, a missing middleware) is the finding
     except Exception as error:
         answer['error'] = f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
         return answer

@@ -106,12 +106,10 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
     found: list[Result] = []
     try:
         for finding in check.run(system, needs):
-            found.append(
-                Result(check, finding)
-            )  # one by one: what was found before it stumbled counts
+            found.append(Result(check, finding))  # one by one: the findings before an error count
     except ZcError as error:
         return [*found, *_not_checked(check, str(error))]
-    except Exception as error:  # a defect of a check must not hide what the others found
+    except Exception as error:  # a bug in a check must not hide the findings of the others
         return [*found, *_not_checked(check, one_line(error))]
     return found or _not_checked(check, 'the check gave no result')
 
@@ -128,7 +126,7 @@ def run_checks(
     """
     system = replace(system, ask=_Memory(system.ask))
     ended: queue.SimpleQueue[tuple[Check, list[Result]]] = queue.SimpleQueue()
-    # Of each group the check that runs, on a thread of its own, and those that wait for it.
+    # The running check of each group, on a thread of its own, and the checks that wait for it.
     lanes: dict[str, deque[Check]] = {}
     deadlines: dict[str, float] = {}
     done: dict[str, list[Result]] = {}
@@ -327,7 +325,7 @@ def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only
         except ConfigError as error:
             _complain(error_line('zc_doctor', error))
             return EXIT_USAGE
-        except BrokenPipeError:  # whoever read the report has read enough
+        except BrokenPipeError:  # the reader has closed the pipe
             return 128 + signal.SIGPIPE
         except Interrupted as interrupted:
             end_all()

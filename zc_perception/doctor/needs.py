@@ -58,7 +58,7 @@ def camera_class(camera: NodeNeed) -> type[Camera]:
     """Return the class of a node's kind of camera; the base class if that can't be imported."""
     try:
         return CAMERAS.load(camera.kind)
-    except ConfigError:  # check cameras.configured tells
+    except ConfigError:  # check cameras.configured reports it
         return Camera
 
 
@@ -81,7 +81,7 @@ def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
                 taken[spec.name] = spec.convert(values[spec.name])
             except ConfigError:
                 if spec is specs.own[0] and isinstance(values[spec.name], str):
-                    taken[spec.name] = values[spec.name]  # no such kind: who looks at it says so
+                    taken[spec.name] = values[spec.name]  # an unknown kind: reported elsewhere
     return NodeNeed(node or f'/{kind}', specs.own[0].name, taken)
 
 
@@ -162,7 +162,7 @@ def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
 
 def _of_accelerator(system: System, inference: NodeNeed) -> BufferConstraints:
     for name in candidates(inference.kind):
-        with suppress(ConfigError):  # a broken package, which check model.load tells
+        with suppress(ConfigError):  # a broken package, which check model.load reports
             kind: type[Accelerator] = ACCELERATORS.load(name)
             foreseen = kind.foreseen(kind.own(inference.values), system)
             if foreseen is not None:
@@ -337,7 +337,7 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
         heaps = None if use is None else offered_heaps(system, camera['heap'], use)
         accelerators = [_of_accelerator(system, inference) for inference in _beside(needs, camera)]
         consumers = _Consumers(accelerators, parse_stand_ins(camera['participants']), wanted)
-    except AllocationError as error:  # who looks for heaps complains
+    except AllocationError as error:  # the check of heaps reports it
         return replace(
             need, memory='a heap that is not there', contiguous=False, problem=str(error)
         )

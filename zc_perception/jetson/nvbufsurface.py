@@ -95,7 +95,7 @@ Surface = c_struct(
 )
 SurfacePointer = ctypes.POINTER(Surface)
 MappedAddr = c_struct('ptr[4] addr; ptr eglImage; ptr[4] _reserved')
-# This far it is the same in R35 and R39.
+# Up to here the struct is the same in R35 and R39.
 MappedSurfaceParams = c_struct(
     f'{_SURFACE}; mapped mappedAddr', planes=PlaneParams, mapped=MappedAddr
 )
@@ -159,7 +159,7 @@ class TransformError(IntEnum):
 LIBRARY = 'libnvbufsurface.so'
 SURFACE_LIST_OFFSET = 24
 PLANE_PARAMS_OFFSET = 48
-# Numbers that no other field is likely to have.
+# Sizes that no other field is likely to contain.
 _TRIAL_SIZE = (646, 358)
 # What makes an image readable for the CPU, and how many numbers each takes.
 _FOR_CPU = {'NvBufSurfaceMap': 3, 'NvBufSurfaceUnMap': 2, 'NvBufSurfaceSyncForCpu': 2}

@@ -88,12 +88,12 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
             *arguments,
         ]
         try:
-            with _lock:  # whoever ends all must find this one, too
+            with _lock:  # a thread that ends all processes must find this one, too
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    # a file: a pipe that nobody empties would stop a talkative library
+                    # a file, because a library that prints much would block on a full pipe
                     stderr=errors.fileno(),
                     pass_fds=(writing,),
                     start_new_session=True,
@@ -130,7 +130,7 @@ def _read(pipe: OwnedFd, time_limit_s: float) -> bytes | None:
         if not part:
             break
         parts += part
-        if part.endswith(b'\n'):  # what the process has started may keep the pipe open
+        if part.endswith(b'\n'):  # a child of the process may keep the pipe open
             break
     return parts
 

@@ -227,7 +227,7 @@ def _choose_placement(participants: Participants) -> tuple[Placement | None, str
 
 
 def _count(participants: Participants, wanted: int) -> tuple[int, int, str | None]:
-    """Return the slots wanted and needed, and what stands against these numbers."""
+    """Return the slots wanted and needed, and the reason if these numbers are impossible."""
     needed = max(sum(p.slots for p in participants), 1)
     limited = [p for p in participants if p.max_slots is not None]
     most = min(limited, key=lambda p: p.max_slots or 0, default=None)

@@ -186,7 +186,7 @@ class BufferConstraints:
 
     @property
     def uses_cpu(self) -> bool:
-        """Whether the CPU touches pixels on its behalf."""
+        """Whether the CPU reads or writes pixels for this participant."""
         return bool(self.cpu_access)
 
     @property

@@ -367,7 +367,7 @@ def trial_failure(
         try:
             undo = trial(settings, buffers)
         except Exception as error:
-            # A consumer's failure is its own, whatever it raises: the others go on.
+            # A consumer may raise anything; only this consumer fails, and the others go on.
             while undos:
                 with contextlib.suppress(Exception):
                     undos.pop()()

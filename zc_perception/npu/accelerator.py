@@ -123,7 +123,7 @@ class Job(Protocol):
 
 
 def reads_by_cpu(participant: str) -> BufferConstraints:
-    """Return what an accelerator states if the CPU reads the pixels for it."""
+    """Return the constraints of an accelerator for which the CPU reads the pixels."""
     formats, costs = tuple((fourcc, LINEAR) for fourcc in READABLE), tuple(READABLE.values())
     return BufferConstraints(participant, formats=formats, costs=costs, cpu_access=CpuAccess.READ)
 
@@ -312,7 +312,7 @@ class Accelerator(ABC):
 
     def tidy(self) -> None:  # noqa: B027
         """
-        Let go of buffers whose owners have given them up since.
+        Release buffers whose owners have given them up.
 
         The call is cheap; the scheduler makes it when there is nothing else to do.
         """

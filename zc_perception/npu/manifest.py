@@ -457,7 +457,7 @@ OUTPUTS = TableList(
     ),
     'a list of at least one tensor',
 )
-# What a variant may change, but for what its engine has besides.
+# Keys that a variant may replace, besides those of its engine.
 _KEYS = {
     'input': Key(
         INPUT,
@@ -491,7 +491,7 @@ _SHARED = ('input', 'outputs', 'head', 'classes')
 _SHAREABLE = {'name', 'engine', 'finds', 'licence', *_KEYS} - {'outputs'}
 _DEFAULT_ENGINE = 'onnx'
 COMPILED = 'model.json'
-# What people write, and what is meant.
+# Common wrong keys, and the right ones.
 _MEANT = {
     'names': 'classes',
     'labels': 'classes',
@@ -998,7 +998,7 @@ def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
     head = HeadSpec(num_classes=num_classes, input_size=(network.width, network.height), **options)
     if (
         network.width or network.resize == 'none'
-    ):  # else the compiled model's file isn't there to say it
+    ):  # otherwise the compiled model's file, which says it, is missing
         try:
             make_head(head)
         except ConfigError as error:
@@ -1032,7 +1032,7 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
         values['classes'] = list(facts.names)
     own = values.get('input') or {}
     values['input'] = network = {**_input_of(facts, own), **own}
-    # A contradiction is refused later, by its own name.
+    # A contradiction is refused later, with a message that names it.
     width, height = (facts.axes.get(side) or network.get(side) for side in ('width', 'height'))
     size = (width, height) if width and height else None
     classes = len(_classes(part)) if 'classes' in values or 'classes_file' in values else 0

@@ -432,7 +432,7 @@ def _rate(device: Path, which: str) -> LinkRate:
         _SPEED.match(_read(device / f'{which}_link_speed')),
         _WIDTH.fullmatch(_read(device / f'{which}_link_width')),
     )
-    # 255 lanes are what a device reports that doesn't answer any more.
+    # A device that doesn't answer any more reports 255 lanes.
     lanes = None if width is None or int(width[0]) > 64 else int(width[0])
     return LinkRate(None if speed is None else float(speed[1]), lanes)
 

@@ -57,7 +57,7 @@ AXES = {
 _METADATA = 'metadata.yaml'
 _LARGEST_METADATA = 1 << 20
 _LARGEST_CLASS = 1 << 16
-# What people give in place of an ONNX file, by its first bytes.
+# Files that people give in place of an ONNX file, by their first bytes.
 _IMPOSTORS = (
     (b'version https://git-lfs', 'a Git LFS pointer, not the file itself: git lfs pull'),
     (b'<', 'a web page, not a model: download the file again, by its raw address'),

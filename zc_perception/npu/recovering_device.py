@@ -163,7 +163,7 @@ class RecoveringDevice:
             self.state = DeviceState()
 
     def close(self) -> None:
-        """Close the accelerator; what a dead one answers changes nothing."""
+        """Close the accelerator; the errors of a dead one are ignored."""
         with contextlib.suppress(Exception):
             self.accelerator.close()
 

@@ -330,7 +330,7 @@ class Scheduler:
                 os.eventfd_write(self._wake.fileno(), 1)
 
     def _undo(self, undo: Callable[[], None], accelerator: Accelerator) -> None:
-        # A device that came in its place doesn't know the import.
+        # A device that was opened meanwhile doesn't know the import.
         if self._device.accelerator is accelerator and not self._device.state.recovering:
             undo()
 
@@ -406,8 +406,8 @@ class Scheduler:
         )
 
     def _tidy(self) -> None:
-        # Without frames nothing else would, and a camera that starts anew may need the memory of
-        # its old buffers.
+        # Without frames nothing else would release imports, and a camera that starts again may
+        # need the memory of its old buffers.
         lost = '' if self.state.recovering else self._device.guarded(self._device.accelerator.tidy)
         if lost:
             self._lose(lost)
@@ -416,7 +416,7 @@ class Scheduler:
         """Wait until a frame may be taken, a job is done or late, or the owner wants something."""
         poller = self._poller
         recovering = self.state.recovering
-        # A closed queue polls readable for ever.
+        # A closed queue would poll readable for ever.
         take = (
             take
             and not self._queue.closed
@@ -458,7 +458,7 @@ class Scheduler:
         if self._device.replaceable:
             self._lose(hanging)
         else:
-            # nobody brings it back: it says of each frame itself whether it takes it
+            # a device that can't be reopened decides for each frame whether it takes it
             self._late.clear()
 
     def _stop_waiting(self, entry: InFlight) -> None:
@@ -716,7 +716,7 @@ class _CallQueue:
     def work_off(self) -> None:
         """Run the calls that wait."""
         while self._calls:
-            with contextlib.suppress(IndexError):  # refused meanwhile
+            with contextlib.suppress(IndexError):  # the other thread has refused it
                 answer, function = self._calls.popleft()
                 if answer.set_running_or_notify_cancel():
                     try:

@@ -50,8 +50,8 @@ BUFFERS = 'buffers'
 OTHER = 'other events'
 _KERNEL = 'kernel'
 
-# What the kernel does for a frame may come a little after its last node was done with it: a
-# release, a detach.
+# The kernel may do its last work for a frame, a release or a detach, a little after the last node
+# has finished with it.
 _AFTER_NS = 20_000_000
 # Clocks are the same, but a record's time is taken before or after the system call, the event's
 # within.

@@ -267,7 +267,7 @@ def _codes(layout: str) -> dict[tuple[bool, int], int]:
 
 _NV12_CODES, _NV21_CODES = _codes('NV12'), _codes('NV21')
 _PACKED_CODES = {'YUYV': _codes('YUY2'), 'YVYU': _codes('YVYU'), 'UYVY': _codes('UYVY')}
-# No conversion of OpenCV's: the same order, and one that it has none for.
+# Orders without a conversion of OpenCV: the same order, and one that OpenCV lacks.
 _AS_IT_IS, _ANY_ORDER = -1, -2
 # 5 and 6 bits to 8, so that all ones become 255; OpenCV leaves the low bits at 0.
 _WIDEN = np.stack([np.arange(256) | np.arange(256) >> bits for bits in (5, 6, 5)], axis=-1).astype(

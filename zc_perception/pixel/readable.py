@@ -38,7 +38,7 @@ _COSTS = {
 READABLE: dict[int, float] = {fourcc_code(name): cost for name, cost in _COSTS.items()}
 """What can be read, with its cost above NV12's; the cheapest first."""
 
-# Kr and Kb of each recommendation; Kg is what is left of 1.
+# Kr and Kb of each recommendation; Kg is 1 - Kr - Kb.
 _LUMA_WEIGHTS = {
     Matrix.BT601: (0.299, 0.114),
     Matrix.BT709: (0.2126, 0.0722),

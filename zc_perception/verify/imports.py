@@ -573,7 +573,7 @@ class ImportFollowing:
         self._owner_of_fence: dict[tuple[int, int], int] = {}
         self._completed: dict[
             int, int
-        ] = {}  # by thread of the driver, whose job it completed last
+        ] = {}  # for each thread of the driver: the file whose job it completed last
         self.unreadable = self._why_not()
         if not self.unreadable and seen.trace is not None:
             every = (name for driver in traced().drivers.values() for name in driver.names)
@@ -790,7 +790,7 @@ class ImportFollowing:
         self.unused += unused
 
     def problems(self) -> list[tuple[str, str]]:
-        """List what speaks against the invariant, with its next step."""
+        """List the violations of the invariant, each with its next step."""
         drivers = traced().drivers
         steps = dict.fromkeys(drivers[node.accelerator].unimported for node in self._nodes)
         not_imported = '; '.join(steps)

@@ -500,8 +500,8 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
     if early := sum(
         _maps_frames(event, seen) for event in events if event.time_ns < seen.start_ns
     ):
-        # The first look at all maps was too soon for them. If one ended in the window, before the
-        # last look, nothing else tells of it.
+        # They began after the first look at all maps. If one of them ended before the last look,
+        # no other source shows it.
         told = (
             f'frames were mapped {early} times just before the window, and whether they '
             'stayed mapped in it is not known'

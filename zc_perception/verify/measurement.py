@@ -98,7 +98,7 @@ def _is_count(value: object) -> bool:
 _Form = tuple[Callable[[object], bool], str]
 _TEXT: _Form = (_is_text, 'a text')
 _COUNT: _Form = (_is_count, 'a number of 0..18446744073709551615')
-#: All that is read of them here; what else a node tells is no matter.
+#: The keys that are read here; other keys of a node are ignored.
 _FORMS: dict[str, _Form] = {
     **dict.fromkeys(
         ('accelerator', 'pci_address', 'rung', 'camera', 'device', 'heap', 'fourcc'), _TEXT
@@ -361,18 +361,18 @@ def memory_of(
 
 
 _TICK_S = 0.25
-#  Looking at buffers and maps may take so much of the time; on a slow machine they are looked at
+#  Share of the time that looks at buffers and maps may take; on a slow machine they are looked at
 #  less often.
 _LOOK_SHARE = 0.1
 _LOOK_PERIOD_S = 1.0
 #: Interval between two looks at facts that we wait for.
 _FACTS_TICK_S = 0.05
-#  A node that is done with no frame for so long has nothing new to tell; one with frames gets more
-#  time on a slow machine.
+#  A node that has finished no frame for this time has nothing new to report; a node with frames
+# gets more time on a slow machine.
 _GRACE_S = 2.0
 _PATIENCE_S = 5.0
-#  At most so long, and as long as the window, or until there are so many of each node, a few times
-#  what one per cent needs.
+#  Sampling lasts at most this time, and as long as the window, or until each node has this many
+# samples, a few times what one per cent needs.
 _SAMPLING_S = 5.0
 _ENOUGH_SAMPLES = 500
 Wait = Callable[[float], bool]

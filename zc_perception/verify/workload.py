@@ -74,7 +74,7 @@ class Descendants:
 
     def has(self, pid: int) -> bool:
         """Say whether a process is a descendant."""
-        for _ in range(_WALKS):  # where a parent ends meanwhile, its child has another one by now
+        for _ in range(_WALKS):  # the child of a parent that has ended has another one now
             found = self._walk(pid)
             if found is not None:
                 return found

@@ -53,7 +53,7 @@ HEADS: Kinds[Head] = Kinds(
 
 
 _END_TO_END = 'boxes, or yolov8 for an export without suppression'
-# Networks by name, and who reads what they yield.
+# Networks by name, and the head that reads their outputs.
 _MEANT = (
     (r'yolov?(8|9|1[1-9])u?[nsmblxtce]?|yolov5u|yolov3u', 'yolov8'),
     (r'yolov?(10|26)[nsmblx]?', _END_TO_END),

@@ -16,7 +16,7 @@
 """
 Models that yield boxes: tables of boxes, whatever their columns.
 
-Other heads, too, ask this module what the boxes mean that a model gives itself.
+Other heads also ask this module what ready-made boxes mean.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Columns:
         fits = len(outputs) == len(self._outputs)
         for tensor, words in zip(outputs, self._outputs, strict=False):
             width, start, shape = sum(self.widths[word] for word in words), 0, tensor.values.shape
-            # A column alone may lack its axis; several can't.
+            # An output with one column may lack the axis of columns; one with several has it.
             fits &= not words or shape[-1:] == (width,) or (width == 1 and len(shape) <= 2)
             fits &= not words or (math.prod(shape[:-2]) == 1 and (width == 1 or len(shape) > 1))
             if not fits:

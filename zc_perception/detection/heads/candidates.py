@@ -76,7 +76,7 @@ class Candidates(NamedTuple):
         )
 
 
-_ABOVE_ZERO = 1e-30  # whatever reaches more is above zero as float32
+_ABOVE_ZERO = 1e-30  # any larger score is above zero as float32
 _NO_ROWS = np.zeros(0, np.intp)
 NONE = Candidates(np.zeros((4, 0), np.float32), np.zeros(0, np.float32), _NO_ROWS, _NO_ROWS)
 
@@ -264,7 +264,7 @@ def keep(
     np.subtract(corners[2:], corners[:2], out=boxes[2:4], dtype=np.float32)
     if (
         count <= _FEW and boxes[2:4].min() >= _NO_SIZE and scores.min() > 0
-    ):  # OpenCV takes only what is above zero
+    ):  # OpenCV takes only scores above zero
         return _few(boxes, scores, classes, threshold)[:limit]
     order = _best_first(scores)
     boxes = boxes.take(order, axis=1)

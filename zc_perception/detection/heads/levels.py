@@ -452,8 +452,8 @@ def rows_objection(count: int, box: Letterbox, strides: Sequence[int], most: int
     )
 
 
-# Larger than any centre that a network gives in cells from its own cell, and far below a
-# picture's size.
+# Largest distance, in cells, of a box's centre from its own cell. No network yields more, and
+# pixels of a picture are far larger.
 _WITHIN_A_CELL = 16.0
 
 

@@ -38,9 +38,9 @@ Values = NDArray[Any]
 # Wider than all rounding of the float32 computation: a threshold in raw numbers lets through what
 # may reach the score.
 _MARGIN = 2.0**-20
-# Far below it float32 loses its relative precision.
+# Far below this value float32 loses its relative precision.
 _TINY = 1e-30
-# All values of 8 bits, whose threshold is exact.
+# All 8-bit values; a threshold among them is exact.
 _STEPS = 255
 _WORD = 64
 # Cells from which on it is quicker to compare every number than to look for the class of each cell
@@ -270,10 +270,10 @@ class CompiledFilter:
         count = compiled.find(  # type: ignore[union-attr]
             values, float(self._threshold.raw(score)), cells, classes, best
         )
-        if count < 0:  # a type, or an arrangement, that is not worth its code
+        if count < 0:  # the compiled code doesn't have this type or layout
             self._other = self._other or numpy_filter(self._tensor, values, self._sigmoid)
             return self._other.find(values, score)
-        # Copies: the next frame's are written over these.
+        # Copies, because the next frame's results overwrite these arrays.
         return _settle(
             self._tensor.read(best[:count].copy()), cells[:count].copy(), classes[:count].copy(),
             score, self._sigmoid,

@@ -72,7 +72,7 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError
 from zc_perception.rules import integer, Key
 
-# exp() of twice as much neither overflows float32 nor loses all of a sum.
+# exp() of twice this value neither overflows float32 nor makes a sum lose its smaller terms.
 _SAFE_EXPONENT = 40.0
 # Multiplied at once: with some more OpenBLAS wakes threads, which takes longer than the product,
 # and much longer beside other programs.

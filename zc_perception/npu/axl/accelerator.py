@@ -116,7 +116,7 @@ class ImportsInUse:
         try:
             self._release(handle)
         except DeviceLostError:
-            pass  # it took all its handles with it
+            pass  # the lost device has released all its handles
         except AcceleratorError as error:
             self.release_errors += 1
             self.last_release_error = str(error)

@@ -317,7 +317,7 @@ class AxRuntimeAccelerator(AxRuntime):
         try:
             worker.start(_LOAD_TIMEOUT_S)
         except BaseException:
-            if worker.threads[1].ident is None:  # there is no thread that would tell its end
+            if worker.threads[1].ident is None:  # no thread would report its end
                 self._workers.remove(worker)
                 self._worker_has_ended()
             raise
@@ -413,8 +413,8 @@ class AxRuntimeAccelerator(AxRuntime):
             if last:
                 self._session.close_model()
         finally:
-            # Only now: the runtime may hang in that call, and whoever finds no holder left makes
-            # calls of its own.
+            # Only now, because the runtime may hang in that call, and another thread that finds no
+            # holder makes calls of its own.
             with self._lock:
                 self._holders -= 1
                 left = self._holders

@@ -92,7 +92,7 @@ def import_binding() -> Any:
                 f'Python package {PACKAGE} ({MODULE}) is not installed'
             ) from error
         raise AcceleratorError(f"{MODULE} can't be imported: {error}") from error
-    except Exception as error:  # what a foreign package raises nobody knows
+    except Exception as error:  # a foreign package may raise anything
         raise AcceleratorError(
             f"{MODULE} can't be imported: {type(error).__name__}: {message_of(error)}"
         ) from error

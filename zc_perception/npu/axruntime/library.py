@@ -46,7 +46,7 @@ from typing import Any
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError, ZcError
 
 PACKAGE = 'axelera-runtime'
-# By its name since 1.9, and before.
+# The package's name since 1.9, and its earlier name.
 _PACKAGES = ('axelera-rt', PACKAGE)
 _NUMBER = re.compile(r'(\d+)\.(\d+)(?:\.(\d+))?', re.ASCII)
 # The releases of the runtime that are known, with the oldest driver that each works with.

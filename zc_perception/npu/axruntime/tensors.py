@@ -276,7 +276,7 @@ class InputSlot:
         self.buffer = TensorBuffer(tensor, heap)
         self.arguments: Any = pack((self.buffer,))
         self.prepared: object = None
-        # Calls that may still read it, and whoever fills it.
+        # Number of calls that may still read it, and of threads that fill it.
         self.users = 0
 
     def close(self) -> None:

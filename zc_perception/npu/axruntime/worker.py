@@ -56,7 +56,7 @@ from zc_perception.npu.axruntime.tensors import FrameToTensor, InputSlot, Output
 from zc_perception.npu.engine_thread import WorkedJob
 from zc_perception.npu.manifest import TensorSpec
 
-# A device that fails this many runs one after the other doesn't come round by itself.
+# A device that fails this many runs in a row does not recover by itself.
 _FAILURES_OF_A_LOST_DEVICE = 3
 _CLOSED = 'the accelerator was closed before the job had run'
 
@@ -152,7 +152,7 @@ def why_no_heap(name: str, error: AllocationError) -> str:
                 f'and give a container the node (--device {node})'
             )
             return f"{node} can't be used: {refusal.strerror}; {rights}"
-        case OSError() as refusal:  # what the error itself advises is the camera's parameter
+        case OSError() as refusal:  # the error's own advice names the camera's parameter
             return f"{node} can't be used: {refusal.strerror}"
     return f"{node} can't be used: {error}"
 

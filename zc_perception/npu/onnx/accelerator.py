@@ -87,7 +87,7 @@ class HogEngine(Engine):
         luma = self._converter[2].convert(planes)
         window_width, window_height = self._hog.winSize
         if luma.shape[1] < window_width or luma.shape[0] < window_height:
-            # OpenCV ends the process over pictures that are smaller than its window.
+            # For pictures that are smaller than its window, OpenCV aborts the process.
             return [RawTensor(np.zeros((0, 6), np.float32))]
         boxes, weights = self._hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)
         rows = np.zeros((len(boxes), 6), np.float32)
@@ -335,7 +335,7 @@ class _Bound:
         These belong to the caller.
         """
         self._picture.update_inplace(tensor)
-        self._binding.clear_binding_outputs()  # those of the last run may have another size
+        self._binding.clear_binding_outputs()  # the outputs of the last run may have another size
         for name in self._outputs:
             self._binding.bind_output(name, *self._place)
         self._session.run_with_iobinding(self._binding)

@@ -52,7 +52,7 @@ _NO_BUFINFO = (
     'mount debugfs (mount -t debugfs none /sys/kernel/debug) of a kernel with CONFIG_DEBUG_FS'
 )
 _OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t\d+\t(.*?)\t(\d{8,})(?:\t.*)?$')
-# Linux 5.15 tells neither what a fence is for nor its number.
+# Linux 5.15 shows neither the purpose of a fence nor its number.
 _READ_FENCE = re.compile(r'^\t[Rr]ead fence:(\S+) .*\bseq (\d+) ')
 
 

@@ -301,7 +301,7 @@ def _removed(path: Path) -> list[Unreadable]:
                     if os.path.isdir(path)
                     else []
                 )
-            time.sleep(0.02)  # somebody reads it at this moment
+            time.sleep(0.02)  # another program reads it at this moment
     return []
 
 

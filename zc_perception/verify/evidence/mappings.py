@@ -296,7 +296,7 @@ def find_memfds(
         try:
             text = read_maps(pid, proc)
         except OSError:
-            continue  # told by the reader of mappings
+            continue  # the reader of mappings reports it
         for mapping in parse_maps(pid, text):
             if not mapping.name.startswith('/memfd:'):
                 continue
@@ -360,7 +360,7 @@ def find_pins(pids: Iterable[int] | None = None, proc: Path = PROC) -> list[str]
         try:
             folder, entries = open_files(pid, proc)
         except OSError:
-            continue  # hidden as its mappings are, which their reader tells
+            continue  # hidden like its mappings, which the reader of mappings reports
         for entry in entries:
             link = folder / 'fd' / entry
             try:
