@@ -421,7 +421,9 @@ class Frame:
 
         :raises FrameReleasedError: this one was released.
         """
-        lease = self._held()
+        lease = self._lease
+        if lease is None or self._process != _process:
+            lease = self._held()
         other = lease.pool.lease(lease.slot, lease.generation, holder)
         if other is None:
             return None
@@ -687,7 +689,10 @@ class Frame:
             return  # The same clean-up runs in a forked child, which has nothing to give back.
         if self._mappings:
             self._end_planes()
-        lease, self._lease = self._held(), None
+        lease = self._lease
+        if lease is None:
+            lease = self._held()
+        self._lease = None
         if (self._mappings and fence is None) or (
             self._live and any(reference() is not None for reference in self._live)
         ):
@@ -703,11 +708,15 @@ class Frame:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        # The traceback of an exception keeps views alive that its functions hold; it matters more
-        # than they, and ends with them.
-        with contextlib.suppress(BufferError) if kind is not None else contextlib.nullcontext():
-            if self._lease is not None:
-                self.release()
+        if self._lease is None:
+            return
+        try:
+            self.release()
+        except BufferError:
+            # The traceback of an exception keeps views alive that its functions hold; it matters
+            # more than they, and ends with them.
+            if kind is None:
+                raise
 
     def __del__(self) -> None:
         lease = getattr(self, '_lease', None)

@@ -100,6 +100,8 @@ class KeepLastQueue(Generic[T]):
         self._fetching = threading.Lock()
         # Made at the first fileno(): a consumer that only waits in get() needs none.
         self._event: OwnedFd | None = None
+        # Its number, and that of what is polled: of every frame, hence no calls.
+        self._event_fd = self._polled_fd = -1
         self._signalled = False
         self._sources: tuple[Source[T], ...] = ()
         self._receivers: tuple[Callable[[], T | None], ...] = ()
@@ -107,7 +109,8 @@ class KeepLastQueue(Generic[T]):
         # less to do.
         self._wait: Callable[[select.epoll, float], object] = select.epoll.poll
         self._epoll: select.epoll | None = None
-        self._closed = False
+        #: Whether it takes no more objects; it polls readable then. To be read only.
+        self.closed = False
         self._refusing = False
         self._gate = gate
         self._shut = False
@@ -122,25 +125,19 @@ class KeepLastQueue(Generic[T]):
         That is while the queue is not empty or a source has something. The descriptor changes with
         the first source.
         """
-        event = self._event
-        if event is None:
+        if self._polled_fd < 0:
             with self._lock:
-                event = self._polled_event()
-                if self._entries or self._closed:
+                self._polled_event()
+                if self._entries or self.closed:
                     self._signal()
-        epoll = self._epoll
-        return event.fileno() if epoll is None else epoll.fileno()
+        return self._polled_fd
 
-    def _polled_event(self) -> OwnedFd:
+    def _polled_event(self) -> int:
         """Lock held."""
         if self._event is None:
             self._event = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-        return self._event
-
-    @property
-    def closed(self) -> bool:
-        """Whether it takes no more objects; it polls readable then."""
-        return self._closed
+            self._event_fd = self._polled_fd = self._event.fileno()
+        return self._event_fd
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -149,7 +146,7 @@ class KeepLastQueue(Generic[T]):
         """Lock held. Nothing to do while nobody polls."""
         if self._event is not None:
             self._signalled = True
-            os.eventfd_write(self._event.fileno(), 1)
+            os.eventfd_write(self._event_fd, 1)
 
     def put(self, entry: T) -> None:
         """Take over an object and its lease. Never blocks."""
@@ -164,7 +161,8 @@ class KeepLastQueue(Generic[T]):
                 self._entries.append(entry)
                 self._tokens.put(None)
                 if self._event is not None and not self._signalled and not self._shut:
-                    self._signal()
+                    self._signalled = True
+                    os.eventfd_write(self._event_fd, 1)
                 return
         self._release(overflow)
 
@@ -209,8 +207,10 @@ class KeepLastQueue(Generic[T]):
             return
         if self._turn.locked():
             return  # whoever waits takes it, and finds nothing
-        with contextlib.suppress(queue.Empty):  # its taker is about to find nothing
+        try:  # noqa: SIM105 - for every frame
             self._tokens.get_nowait()
+        except queue.Empty:  # its taker is about to find nothing
+            pass
 
     @property
     def shut(self) -> bool:
@@ -232,11 +232,12 @@ class KeepLastQueue(Generic[T]):
     def attach(self, source: Source[T]) -> None:
         """Let :meth:`get` also take from *source*, which its owner detaches before closing it."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 return
             if self._epoll is None:
                 self._epoll = select.epoll()
-                self._epoll.register(self._polled_event().fileno(), select.EPOLLIN)
+                self._epoll.register(self._polled_event(), select.EPOLLIN)
+                self._polled_fd = self._epoll.fileno()
             self._epoll.register(source.fileno(), select.EPOLLIN)
             self._set_sources((*self._sources, source))
             # Whoever waits for a token or on the other descriptor looks again, and waits for both.
@@ -264,7 +265,8 @@ class KeepLastQueue(Generic[T]):
         The caller owns its lease.
         """
         if timeout_s <= 0.0:
-            return self._take()
+            found = self._entries or self._signalled or self._sources
+            return self._take() if found else None
         deadline = time.monotonic() + timeout_s
         while True:
             epoll = self._epoll
@@ -272,7 +274,7 @@ class KeepLastQueue(Generic[T]):
                 owing = True
                 if self._turn.acquire(timeout=timeout_s):
                     try:
-                        if self._epoll is None and not self._closed:
+                        if self._epoll is None and not self.closed:
                             self._tokens.get(True, max(0.0, deadline - time.monotonic()))
                             owing = False
                     except queue.Empty:
@@ -284,10 +286,10 @@ class KeepLastQueue(Generic[T]):
                 # Nearly always there is nothing yet, and a source takes longer to say so than poll
                 # to find out that there is.
                 entry = self._take() if self._entries or self._signalled else None
-                if entry is None and not self._closed:
+                if entry is None and not self.closed:
                     self._wait(epoll, timeout_s)
                     entry = self._take()
-            if entry is not None or self._closed:
+            if entry is not None or self.closed:
                 return entry
             timeout_s = deadline - time.monotonic()
             if timeout_s <= 0.0:
@@ -351,13 +353,13 @@ class KeepLastQueue(Generic[T]):
                 if gate is not None and not force and (self._shut or not gate(entries[0])):
                     self._shut = True
                     self._tokens_due += not owing
-                    if self._signalled and not self._closed:
+                    if self._signalled and not self.closed:
                         self._unsignal()
                     return None
                 entry = entries.popleft()
                 if owing:
                     self._untoken()
-            if self._signalled and not entries and not self._closed:
+            if self._signalled and not entries and not self.closed:
                 self._unsignal()
             return entry
 
@@ -365,8 +367,10 @@ class KeepLastQueue(Generic[T]):
         """Lock held."""
         self._signalled = False
         if self._event is not None:
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._event.fileno())
+            try:  # noqa: SIM105 - for every frame
+                os.eventfd_read(self._event_fd)
+            except BlockingIOError:
+                pass
 
     def refuse(self) -> None:
         """
@@ -383,7 +387,7 @@ class KeepLastQueue(Generic[T]):
     def accept(self) -> None:
         """Undo :meth:`refuse`. Not after :meth:`close`."""
         with self._lock:
-            self._refusing = self._closed
+            self._refusing = self.closed
 
     def close(self) -> None:
         """
@@ -392,7 +396,7 @@ class KeepLastQueue(Generic[T]):
         The descriptor is closed with the last reference.
         """
         with self._lock:
-            self._closed = self._refusing = True
+            self.closed = self._refusing = True
             entries = list(self._entries)
             self._entries.clear()
             self._set_sources(())
@@ -412,4 +416,4 @@ class KeepLastQueue(Generic[T]):
         with self._lock:
             # The last reference closes it. A thread that polls it holds one, so the number can't
             # become another file's meanwhile.
-            self._epoll = None
+            self._epoll, self._polled_fd = None, self._event_fd

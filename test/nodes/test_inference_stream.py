@@ -28,6 +28,7 @@ import numpy as np
 import pytest
 
 from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.errors import ConfigError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.inference import (
@@ -164,7 +165,8 @@ def test_frames_go_through_the_scheduler_s_thread_and_the_accelerator_s() -> Non
     selected = select_accelerator(
         values, CopyLedger(), lambda: OnnxAccelerator(CopyLedger(), {'threads': 1})
     )
-    stream = InferenceStream(selected, SimpleNamespace(), scheduler)  # type: ignore[arg-type]
+    limits, nothing = DecodeLimits(0.5, 0.5, 100), SimpleNamespace()
+    stream = InferenceStream(selected, nothing, scheduler, limits)  # type: ignore[arg-type]
     try:
         assert list(stream.hot_threads()) == [own, first]
         scheduler.accelerator = accelerators[1]

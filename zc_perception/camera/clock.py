@@ -142,6 +142,7 @@ class StampClock:
         self._last_captured: int | None = None
         self._last_arrival = 0
         self._capture_clock: CaptureClock | None = None
+        self._device: Clock = clocks.monotonic
         self._offset: int | None = None
         self._simulated = False
         self._jitter = 0
@@ -169,7 +170,8 @@ class StampClock:
         arrival = self._clocks.monotonic()
         if clock is not self._capture_clock:
             self._capture_clock, self._offset, self._last_captured = clock, None, None
-        device = self._clocks.of(clock)
+            self._device = self._clocks.of(clock)
+        device = self._device
         simulated = self._is_simulated()
         ros, at, width = self._read(device, simulated)
         if (

@@ -35,6 +35,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 import itertools
+import operator
 import threading
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -157,6 +158,7 @@ class BusPublisher(Generic[T]):
     :param release: releases an object of the history.
     :param objection: says why a consumer can't use this publisher's buffers; empty: it can.
     :param pool_of: tells the pool of an object's slot; ``None``: the objects take no slots.
+    :param header_of: tells an object's header, for subscriptions that want it.
     """
 
     name: str
@@ -167,6 +169,7 @@ class BusPublisher(Generic[T]):
     publisher_id: str = ''
     objection: Callable[[Consumer], str] | None = None
     pool_of: Callable[[T], Any] | None = None
+    header_of: Callable[[T], Any] = operator.attrgetter('header')
     matched: tuple[BusSubscription[T], ...] = ()
     history: deque[T] = field(default_factory=deque)
     gone: bool = False
@@ -212,24 +215,29 @@ class BusPublisher(Generic[T]):
 
     def _give(self, item: T, subscription: BusSubscription[T], holder: str) -> None:
         if subscription.headers is not None:
-            subscription.headers.append(item.header)  # type: ignore[attr-defined]
+            subscription.headers.append(self.header_of(item))
         if subscription.by_message:
             return
         delivery = self.deliver(item, holder)
-        pool_of, pool = self.pool_of, self._pool
-        if (
-            delivery is None
-            and pool_of is not None
-            and subscription.queue.drop_oldest(lambda each: pool_of(each) is pool)
-        ):
-            delivery = self.deliver(item, holder)
         if delivery is None:
-            subscription.refused += 1
-            return
+            delivery = self._in_place_of_oldest(item, subscription, holder)
+            if delivery is None:
+                subscription.refused += 1
+                return
         subscription.delivered += 1
         subscription.queue.put(delivery)
         if subscription.notify is not None:
             subscription.notify()
+
+    def _in_place_of_oldest(
+        self, item: T, subscription: BusSubscription[T], holder: str
+    ) -> T | None:
+        pool_of, pool = self.pool_of, self._pool
+        if pool_of is None or not subscription.queue.drop_oldest(
+            lambda each: pool_of(each) is pool
+        ):
+            return None
+        return self.deliver(item, holder)
 
     @property
     def _historian(self) -> str:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
-from dataclasses import dataclass
 from enum import Enum, IntFlag
 import errno
 import fcntl
@@ -35,7 +34,7 @@ import os
 import select
 import stat
 import threading
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from zc_perception.errors import AcceleratorError, AllocationError, NO_DESCRIPTOR
 from zc_perception.memory import kernel_abi as abi
@@ -80,12 +79,12 @@ class CpuAccess(IntFlag):
     WRITE = 2
 
 
-@dataclass(frozen=True)
-class BufferIdentity:
+class BufferIdentity(NamedTuple):
     """
     Identifies a buffer while any descriptor of it is open.
 
-    It is the same in every process and for every duplicate of the descriptor.
+    It is the same in every process and for every duplicate of the descriptor. A tuple, as it is a
+    key that is looked for with each frame.
     """
 
     device: int

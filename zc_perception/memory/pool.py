@@ -625,7 +625,8 @@ class BufferPool:
         waker: Waker | None = None
         try:
             while True:
-                self.collect()
+                if self._waiting or self._missing or not self._abandoned_leases.empty():
+                    self.collect()
                 with self._lock:
                     free = self._free
                     bit = free & -free if index is None else free & 1 << index

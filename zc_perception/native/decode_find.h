@@ -66,6 +66,7 @@ static ptrdiff_t NAMED(find)(const struct zc_scores *s, T least, int64_t *cells,
     const int side_by_side = s->column == (ptrdiff_t)sizeof(T);
     /* Classes of a group: a cell's best class is looked for in one group only. */
     const size_t group = s->classes <= 8 * (GROUPS - 1) ? 8 : (s->classes + GROUPS - 2) / (GROUPS - 1);
+    const int few = s->classes < 8; /* then that is all of them */
     size_t found = 0;
     T high[GROUPS][BLOCK + 64 / sizeof(T)]; /* of all classes, then of each group; a cache has no place for rows of 2 KiB */
     for (size_t row = 0; row < s->rows; row++)
@@ -73,8 +74,9 @@ static ptrdiff_t NAMED(find)(const struct zc_scores *s, T least, int64_t *cells,
             const size_t count = s->columns - first < BLOCK ? s->columns - first : BLOCK;
             const char *block = s->data + (ptrdiff_t)row * s->row + (ptrdiff_t)first * s->column;
             size_t groups = 0;
-            for (size_t i = 0; side_by_side && i < count; i++) high[0][i] = LOWEST;
-            for (size_t k = 0; side_by_side && k < s->classes; k += group) {
+            if (side_by_side && few) NAMED(highest)((const T *)block, s->class_, s->classes, count, high[0]);
+            for (size_t i = 0; side_by_side && !few && i < count; i++) high[0][i] = LOWEST;
+            for (size_t k = 0; side_by_side && !few && k < s->classes; k += group) {
                 const T *first_class = (const T *)(block + (ptrdiff_t)k * s->class_);
                 const size_t classes_here = s->classes - k < group ? s->classes - k : group;
                 if (classes_here == 8) NAMED(highest_of_eight)(first_class, s->class_, count, high[++groups], high[0]);

@@ -200,6 +200,7 @@ class CaptureNode(PerceptionNode):
     ) -> None:
         super().__init__('capture', **node_options)
         self.latencies = StageLatencies()
+        self._took = self.latencies.windows['capture'].record
         self._node_clock = self.get_clock()
         self._disagreement = ''
         self.pause_s = 0.0
@@ -587,13 +588,13 @@ class CaptureNode(PerceptionNode):
         publisher = self._publisher
         if not self._flowing or publisher is None:
             return
-        self.latencies.record('capture', frame.data.capture_cost_ns)
+        self._took(frame.data.capture_cost_ns)
         began_ns = time.monotonic_ns()
         if self._paused_ns:
             self._end_pause(began_ns)
         publisher.publish(frame)
         self.frame_log.published(frame, began_ns, time.monotonic_ns())
-        self._camera_info.publish(frame.header)
+        self._camera_info.publish(frame.data.header)
         self._snapshots.offer(frame)
 
     def _end_pause(self, now_ns: int) -> None:

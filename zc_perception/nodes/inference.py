@@ -108,6 +108,7 @@ class InferenceStream:
     selected: Selection
     subscription: AdaptedSubscription[Frame]
     scheduler: Scheduler
+    limits: DecodeLimits
 
     def __post_init__(self) -> None:
         self.manifest = self.selected.manifest
@@ -151,11 +152,12 @@ class Pace:
 
     def set_rate(self, max_rate: float) -> None:
         """Frames per second; 0: all."""
-        self._period_ns = round(1e9 / max_rate) if max_rate else 0
+        #: 0: all go.
+        self.period_ns = round(1e9 / max_rate) if max_rate else 0
 
     def accepts(self) -> bool:
         """Say whether the newest frame may go."""
-        period = self._period_ns
+        period = self.period_ns
         if not period:
             return True
         now = self._monotonic_ns()
@@ -176,7 +178,8 @@ class ClassFilter:
     """
 
     def __init__(self, wanted: Sequence[str], known: Sequence[str]) -> None:
-        self._mask: NDArray[np.bool_] | None = None
+        #: Of the classes' numbers; ``None``: all are published.
+        self.mask: NDArray[np.bool_] | None = None
         if not wanted:
             return
         mask = np.zeros(len(known), np.bool_)
@@ -191,11 +194,11 @@ class ClassFilter:
                     f'it has {", ".join(known[:12])}{", …" if len(known) > 12 else ""}, or '
                     f'their indices from 0 to {len(known) - 1}'
                 )
-        self._mask = mask
+        self.mask = mask
 
     def __call__(self, found: Detections) -> Detections:
         """Return the detections of these classes."""
-        mask = self._mask
+        mask = self.mask
         if mask is None or not len(found):
             return found
         keep = mask[found.classes]
@@ -471,7 +474,8 @@ class InferenceNode(PerceptionNode):
                 keep_all=self.parameters['keep_all'],
                 accept=self._accepts,
             )
-            self._stream = InferenceStream(selected, subscription, scheduler)
+            limits = self._limits(selected.manifest)
+            self._stream = InferenceStream(selected, subscription, scheduler, limits)
             self._open_stages(self._stream)
         except BaseException:
             subscription.destroy()
@@ -536,7 +540,12 @@ class InferenceNode(PerceptionNode):
             stage.close()
 
     def _accepts(self) -> bool:
-        return self._flowing and bool(self.parameters['enabled']) and self._pace.accepts()
+        pace = self._pace
+        return (
+            self._flowing
+            and bool(self.parameters['enabled'])
+            and (not pace.period_ns or pace.accepts())
+        )
 
     @property
     def stream(self) -> InferenceStream | None:
@@ -595,6 +604,7 @@ class InferenceNode(PerceptionNode):
         stream = self._stream
         if stream is None:
             return
+        stream.limits = self._limits(stream.manifest)
         if name == 'classes':
             self._classes = ClassFilter(value, stream.manifest.classes)
         elif name == 'score_threshold':
@@ -664,7 +674,15 @@ class InferenceNode(PerceptionNode):
     @property
     def score_threshold(self) -> float:
         """The score threshold in force."""
-        return float(self._own('score_threshold', self.manifest.score_threshold))
+        return self._configured().limits.score
+
+    def _limits(self, manifest: ModelManifest) -> DecodeLimits:
+        """Return what the parameters of now, and the model, say of boxes."""
+        return DecodeLimits(
+            float(self._own('score_threshold', manifest.score_threshold)),
+            self._own('nms_threshold', manifest.nms_threshold),
+            self.parameters['max_detections'] or manifest.max_detections,
+        )
 
     def _own(self, name: str, models: float) -> float:
         value = self.parameters[name]
@@ -713,24 +731,20 @@ class InferenceNode(PerceptionNode):
         if not self._flowing:
             return
         done_ns = time.monotonic_ns()
-        data, stream = entry.frame.data, self._configured()
-        maximum = self.parameters['max_detections'] or stream.manifest.max_detections
-        limits = DecodeLimits(
-            self.score_threshold,
-            self._own('nms_threshold', stream.manifest.nms_threshold),
-            maximum,
-        )
-        found = self._classes(
-            decode(stream.head, entry.job.outputs(), entry.job.letterbox, limits)
-        )
-        found = self._tracking(found, data.header.stamp_ns, (data.width, data.height))
+        data, stream, job = entry.frame.data, self._stream or self._configured(), entry.job
+        found = decode(stream.head, job.outputs(), job.letterbox, stream.limits)
+        if self._classes.mask is not None:
+            found = self._classes(found)
+        layout = data.layout
+        found = self._tracking(found, data.header.stamp_ns, (layout.width, layout.height))
         decoded_ns = time.monotonic_ns()
         self._publisher.publish(stream.to_message(data.header, found))
         published_ns = time.monotonic_ns()
-        self.frame_log.processed(entry, done_ns, decoded_ns, published_ns, len(found))
+        count = len(found)
+        self.frame_log.processed(entry, done_ns, decoded_ns, published_ns, count)
         self.processed += 1
-        self.detected += len(found)
-        if not self._shown and len(found):
+        self.detected += count
+        if not self._shown and count:
             self._shown = True
             self.get_logger().info(first_found(found, stream.manifest.classes))
         received_ns = entry.received_ns

@@ -86,6 +86,8 @@ class RecoveringDevice:
         self.accelerator = accelerator
         self.capabilities = accelerator.capabilities()
         self.state = DeviceState()
+        #: As the state says; asked for several times for each frame.
+        self.recovering = False
         self.losses = 0
         self.recovered = 0
         self._reopen = reopen
@@ -136,6 +138,7 @@ class RecoveringDevice:
         """
         self.losses += 1
         self.state = DeviceState(time.monotonic_ns(), self.state.attempt, reason)
+        self.recovering = True
         self.close()
         self._retry.failed()
 
@@ -155,6 +158,7 @@ class RecoveringDevice:
         self.accelerator, self.capabilities = accelerator, capabilities
         self.recovered += 1
         self.state = DeviceState(attempt=self.state.attempt)
+        self.recovering = False
 
     def proved(self) -> None:
         """Note that it has yielded a result: after the next loss the waiting times begin anew."""

@@ -181,6 +181,9 @@ class Scheduler:
         self._accept = accept
         self._keep_all = keep_all
         self._wanted = max(1, in_flight)
+        # Jobs on the device, of those that weren't given up.
+        self._most = 1
+        self._note_places()
         self._timeout_s = timeout_s
         self._timeout_ns = round(timeout_s * 1e9)
         self._jobs: deque[InFlight] = deque()
@@ -316,6 +319,7 @@ class Scheduler:
 
         def change() -> None:
             self._wanted, self._timeout_s = max(1, values['in_flight']), values['timeout']
+            self._note_places()
             self._timeout_ns = round(self._timeout_s * 1e9)
             self._hang_watch.set_timeout(self._timeout_s)
             if not self._device.state.recovering:
@@ -342,7 +346,7 @@ class Scheduler:
     def _run(self) -> None:
         try:
             while not self._stop:
-                if self._calls:
+                if self._calls.waiting:
                     self._calls.work_off()
                 self._take_frames()
                 if not self._jobs:
@@ -365,10 +369,12 @@ class Scheduler:
             self._wait(take=False)
 
     def _take_frames(self) -> None:
+        device = self._device
         while True:
-            if self.state.recovering:
-                if time.monotonic_ns() >= self._device.due_ns and not self._stop:
-                    self._device.try_again()
+            if device.recovering:
+                if time.monotonic_ns() >= device.due_ns and not self._stop:
+                    device.try_again()
+                    self._note_places()
                     continue
                 if self._keep_all:
                     return
@@ -387,7 +393,7 @@ class Scheduler:
         if not self._accept():
             self._counts.refused_disabled += 1
             self._release(frame)
-        elif self.state.recovering:
+        elif self._device.recovering:
             self._counts.refused_recovering += 1
             self._release(frame)
         else:
@@ -400,22 +406,30 @@ class Scheduler:
         A job that was given up keeps its place until the device has ended it. With *keep_all* no
         frame is submitted behind such a job, as it would be late too.
         """
-        taken = len(self._jobs) + len(self._late)
-        return (taken if self._keep_all else len(self._jobs)) < self._wanted and taken < max(
+        jobs, late = len(self._jobs), len(self._late.fences)
+        if not late:
+            return jobs < self._most
+        return (jobs + late if self._keep_all else jobs) < self._wanted and jobs + late < max(
             1, self._device.capabilities.max_in_flight
         )
+
+    def _note_places(self) -> None:
+        self._most = min(self._wanted, max(1, self._device.capabilities.max_in_flight))
 
     def _tidy(self) -> None:
         # Without frames nothing else would release imports, and a camera that starts again may
         # need the memory of its old buffers.
-        lost = '' if self.state.recovering else self._device.guarded(self._device.accelerator.tidy)
-        if lost:
-            self._lose(lost)
+        if not self._device.recovering:
+            try:
+                self._device.accelerator.tidy()
+            except Exception as error:
+                if lost := self._device.loss(error):
+                    self._lose(lost)
 
     def _wait(self, *, take: bool) -> None:
         """Wait until a frame may be taken, a job is done or late, or the owner wants something."""
         poller = self._poller
-        recovering = self.state.recovering
+        recovering = self._device.recovering
         # A closed queue would poll readable for ever.
         take = (
             take
@@ -444,9 +458,9 @@ class Scheduler:
                 self._stop_waiting(entry)
             elif fd == self._wake_fd:
                 os.eventfd_read(fd)
-            elif self._late and self._late.ended(fd):
+            elif self._late.fences and self._late.ended(fd):
                 self._hang_watch.full(False, now_ns)
-        if self._late:
+        if self._late.fences:
             self._watch_late(now_ns)
         if self._jobs:
             self._finish_signalled(now_ns)
@@ -534,11 +548,19 @@ class Scheduler:
         else:
             self._counts.completed += 1
             self._hang_watch.start()
-            self._device.proved()
-        closing = self._device.guarded(entry.job.close)
-        releasing = self._device.guarded(self._device.accelerator.release, entry.handle)
+            if self._device.state.attempt:
+                self._device.proved()
+        # What they raise ends neither the other step nor the thread.
+        try:
+            entry.job.close()
+        except Exception as error:
+            lost = lost or self._device.loss(error)
+        try:
+            self._device.accelerator.release(entry.handle)
+        except Exception as error:
+            lost = lost or self._device.loss(error)
         self._release(entry.frame)
-        return lost or closing or releasing
+        return lost
 
     def _give_up(self, entry: InFlight) -> str:
         """
@@ -624,11 +646,9 @@ class _LatePlaces:
 
     def __init__(self, poller: select.poll) -> None:
         self._poller = poller
-        self._fences: dict[int, OwnedFd] = {}
+        #: By descriptor; to be read only.
+        self.fences: dict[int, OwnedFd] = {}
         self._kept: list[Fence] = []
-
-    def __len__(self) -> int:
-        return len(self._fences)
 
     def give_up(self, job: Job, timeout_s: float) -> Fence:
         """
@@ -653,13 +673,13 @@ class _LatePlaces:
             return DeadlineFence(timeout_s)
         if place is not None:
             fd = place.fileno()
-            self._fences[fd] = place
+            self.fences[fd] = place
             self._poller.register(fd, select.POLLIN)
         return fence
 
     def ended(self, fd: int) -> bool:
         """Return whether *fd* is one of these; its place is free then."""
-        place = self._fences.pop(fd, None)
+        place = self.fences.pop(fd, None)
         if place is None:
             return False
         self._poller.unregister(fd)
@@ -679,7 +699,7 @@ class _LatePlaces:
 
     def clear(self) -> None:
         """Forget all places: their device is gone, or they are no longer needed."""
-        for fd in list(self._fences):
+        for fd in list(self.fences):
             self.ended(fd)
         self._close_kept(lambda fence: True)
 
@@ -688,12 +708,10 @@ class _CallQueue:
     """Calls that other threads want done on the scheduler's thread, in the order of asking."""
 
     def __init__(self) -> None:
-        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        #: To be read only.
+        self.waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._refusal = ''
         self._lock = threading.Lock()
-
-    def __bool__(self) -> bool:
-        return bool(self._calls)
 
     def run(self, function: Callable[[], T], wake: Callable[[], None], timeout_s: float) -> T:
         """
@@ -706,7 +724,7 @@ class _CallQueue:
         with self._lock:
             if self._refusal:
                 raise AcceleratorError(self._refusal)
-            self._calls.append((answer, function))
+            self.waiting.append((answer, function))
         wake()
         if not wait([answer], timeout_s).done:
             answer.cancel()
@@ -715,9 +733,9 @@ class _CallQueue:
 
     def work_off(self) -> None:
         """Run the calls that wait."""
-        while self._calls:
+        while self.waiting:
             with contextlib.suppress(IndexError):  # the other thread has refused it
-                answer, function = self._calls.popleft()
+                answer, function = self.waiting.popleft()
                 if answer.set_running_or_notify_cancel():
                     try:
                         answer.set_result(function())
@@ -728,8 +746,8 @@ class _CallQueue:
         """Refuse the calls that wait and all later ones."""
         with self._lock:
             self._refusal = f'the accelerator is not available: {reason}'
-        while self._calls:
+        while self.waiting:
             with contextlib.suppress(IndexError):  # it runs already
-                answer, _ = self._calls.popleft()
+                answer, _ = self.waiting.popleft()
                 if answer.set_running_or_notify_cancel():
                     answer.set_exception(AcceleratorError(self._refusal))

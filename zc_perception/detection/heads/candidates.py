@@ -157,6 +157,8 @@ class CompiledRows:
     def __init__(self, tensor: RawTensor, cells: int) -> None:
         self._threshold = Threshold(tensor, False)
         self._real = float(tensor.scale), float(tensor.zero_point)
+        self._limits: DecodeLimits | None = None
+        self._numbers: tuple[float, ...] = ()
         self._room = (
             np.empty(cells, np.intp),
             np.empty(cells, np.intp),
@@ -177,14 +179,17 @@ class CompiledRows:
         :param scores: (n, classes), probabilities.
         :param boxes: (n, 4), centre and size in input pixels.
         """
-        score, count = limits.score, limits.count
-        if not score <= 1 or scores.size == 0:
+        count = limits.count
+        if not limits.score <= 1 or scores.size == 0:
             return Detections.empty()
-        numbers = float(self._threshold.raw(score)), score, *self._real, limits.iou
+        if limits is not self._limits:
+            least = float(self._threshold.raw(limits.score))
+            self._numbers = least, limits.score, *self._real, limits.iou
+            self._limits = limits
         sources, kept = np.empty((count, 4), np.float32), np.empty(count, np.float32)
         classes, cells = np.empty(count, np.intp), np.empty(count, np.intp)
         stay = compiled.decode(  # type: ignore[union-attr]
-            scores, boxes, numbers, box.numbers, class_agnostic, *self._room, sources,
+            scores, boxes, self._numbers, box.numbers, class_agnostic, *self._room, sources,
             kept, classes, cells,
         )  # fmt: skip
         return (

@@ -70,12 +70,20 @@ class ReadyFor(Generic[_Reader]):
     What a head has computed for outputs of one arrangement.
 
     It is made again when shape, type, strides, scale or the input's size change.
+
+    :param make: makes it of such outputs as *read* returns.
+    :param read: see :func:`readable`; not asked about outputs that it has returned as they are.
     """
 
-    def __init__(self, make: Callable[[Sequence[RawTensor], Letterbox], _Reader]) -> None:
-        self._make = make
-        self._key: tuple[object, ...] = ()
+    def __init__(
+        self,
+        make: Callable[[Sequence[RawTensor], Letterbox], _Reader],
+        read: Callable[[Sequence[RawTensor]], Sequence[RawTensor]] = lambda outputs: outputs,
+    ) -> None:
+        self._make, self._read = make, read
+        self._key: list[object] = []
         self._reader: _Reader | None = None
+        self._as_they_are = True
 
     @property
     def last(self) -> _Reader | None:
@@ -83,16 +91,26 @@ class ReadyFor(Generic[_Reader]):
         return self._reader
 
     def reader(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Reader:
-        """Return the reader for these outputs, which are ``readable``."""
-        shapes = [
-            (o.values.shape, o.values.strides, o.values.dtype, _scale(o), o.zero_point, o.layout)
-            for o in outputs
-        ]
-        key = (box.input_width, box.input_height, *shapes)
+        """Return the reader for these outputs."""
+        return self.ready(outputs, box)[0]
+
+    def ready(
+        self, outputs: Sequence[RawTensor], box: Letterbox
+    ) -> tuple[_Reader, Sequence[RawTensor]]:
+        """Return the reader for these outputs, and what it reads of them."""
+        key: list[object] = [box.input_width, box.input_height]
+        for output in outputs:  # of every frame: the tests of readable() cost more
+            values, scale = output.values, output.scale
+            key += (
+                values.shape, values.strides, values.dtype, output.zero_point, output.layout,
+                scale if scale.__class__ is float else _scale(output),
+            )  # fmt: skip
         if self._reader is None or key != self._key:
-            self._reader = self._make(outputs, box)
+            read = self._read(outputs)
+            self._reader, self._as_they_are = self._make(read, box), read is outputs
             self._key = key
-        return self._reader
+            return self._reader, read
+        return self._reader, outputs if self._as_they_are else self._read(outputs)
 
 
 def prototypes(outputs: Sequence[RawTensor], masks: int) -> int:

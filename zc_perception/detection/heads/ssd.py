@@ -125,15 +125,15 @@ class Ssd(Head):
         if any(min(prior[2:]) <= 0 for prior in spec.priors or ()):
             raise ConfigError('head.priors: every prior is cx, cy, w, h, with a size above 0')
         self._ready: ReadyFor[_PerPrior] = ReadyFor(
-            lambda outputs, box: _PerPrior(spec, outputs, box)
+            lambda outputs, box: _PerPrior(spec, outputs, box),
+            lambda outputs: readable(spec.kind, outputs),
         )
 
     @np.errstate(all='ignore')
     def decode(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections:
-        outputs = readable(self._spec.kind, outputs)
-        reader = self._ready.reader(outputs, box)
+        reader, outputs = self._ready.ready(outputs, box)
         found, deltas = reader.find(outputs, limits.score)
         corners = self._from_priors(deltas, reader.priors.take(found.cells, axis=1))
         return detections(

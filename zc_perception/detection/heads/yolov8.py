@@ -200,17 +200,23 @@ class YoloV8(Head):
             if 4 * spec.reg_max not in (spec.num_classes, spec.num_classes + 4, spec.extra)
             else 0
         )
-        self._ready: ReadyFor[_Decoded | _Levels] = ReadyFor(self._read)
+        self._ready: ReadyFor[_Decoded | _Levels] = ReadyFor(self._read, self._rows_of)
 
-    @np.errstate(all='ignore')
     def decode(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections:
-        outputs = self._rows_of(outputs)
-        reader = self._ready.reader(outputs, box)
+        reader, outputs = self._ready.ready(outputs, box)
         found = reader.detections(outputs, box, limits)
-        if found is not None:
-            return found
+        return self._in_numpy(reader, outputs, box, limits) if found is None else found
+
+    @np.errstate(all='ignore')
+    def _in_numpy(
+        self,
+        reader: _Decoded | _Levels,
+        outputs: Sequence[RawTensor],
+        box: Letterbox,
+        limits: DecodeLimits,
+    ) -> Detections:
         candidates = reader.candidates(outputs, limits.score)
         if not self._spec.oriented:
             return detections(candidates, box, limits, self._spec.class_agnostic)
@@ -230,15 +236,17 @@ class YoloV8(Head):
             return super().extras(outputs, rows)
         return reader.extras(self._rows_of(outputs), rows)
 
+    @np.errstate(all='ignore')
     def _rows_of(self, outputs: Sequence[RawTensor]) -> Sequence[RawTensor]:
         kind = self._spec.kind
         return readable(kind, without_prototypes(kind, outputs, self._spec.masks), self._gathered)
 
     @np.errstate(all='ignore')
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
-        outputs = self._rows_of(outputs)
-        return self._ready.reader(outputs, box).objection(outputs, box, score)
+        reader, outputs = self._ready.ready(outputs, box)
+        return reader.objection(outputs, box, score)
 
+    @np.errstate(all='ignore')
     def _read(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Decoded | _Levels:
         classes = self._spec.num_classes + self._spec.extra
         if is_decoded(self._spec, outputs, box, 4 * self._spec.reg_max + classes, 4 + classes):

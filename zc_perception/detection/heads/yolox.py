@@ -73,20 +73,21 @@ class YoloX(Head):
         super().__init__(spec)
         spec = self._spec
         check_strides(spec, has_grids=True)
-        self._ready: ReadyFor[_Rows | _Levels] = ReadyFor(self._read)
+        self._ready: ReadyFor[_Rows | _Levels] = ReadyFor(
+            self._read, lambda outputs: readable(spec.kind, outputs)
+        )
 
     @np.errstate(all='ignore')
     def decode(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections:
-        outputs = readable(self._spec.kind, outputs)
-        candidates = self._ready.reader(outputs, box).candidates(outputs, limits.score)
+        reader, outputs = self._ready.ready(outputs, box)
+        candidates = reader.candidates(outputs, limits.score)
         return detections(candidates, box, limits, self._spec.class_agnostic)
 
     @np.errstate(all='ignore')
     def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
-        outputs = readable(self._spec.kind, outputs)
-        reader = self._ready.reader(outputs, box)
+        reader, outputs = self._ready.ready(outputs, box)
         return '' if isinstance(reader, _Levels) else reader.objection(outputs[0], box, score)
 
     def _read(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Rows | _Levels:

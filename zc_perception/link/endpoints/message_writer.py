@@ -207,7 +207,8 @@ class MessageWriter(Generic[T]):
         Never waits; the caller keeps its lease.
         """
         if not self.wanted() or self._stop.is_set():
-            self._take_from(None)
+            if self._pool is not None:
+                self._take_from(None)
             return
         if self._adapter.custom_type is Frame:
             self._take_from(item.pool)  # type: ignore[attr-defined]

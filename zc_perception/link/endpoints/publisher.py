@@ -52,6 +52,7 @@ from zc_perception.negotiation.session import Consumer
 T = TypeVar('T')
 # For every frame: a method takes three times as long.
 _pool_of = operator.attrgetter('_lease.pool')
+_header_of = operator.attrgetter('data.header')
 
 
 UNANNOUNCED = (
@@ -297,6 +298,7 @@ class AdaptedPublisher(Generic[T]):
         if adapter.custom_type is Frame:
             self._bus_publisher.deliver = Frame.deliver  # type: ignore[assignment]
             self._bus_publisher.pool_of = _pool_of
+            self._bus_publisher.header_of = _header_of
         self._stamps_publication = hasattr(adapter.custom_type, 'published_ns')
         self._shared_memory: SharedMemoryEnd | None = None
         self._published = 0
