@@ -119,11 +119,11 @@ def test_each_key_and_section_that_the_nodes_refuse_is_named(tmp_path: Path) -> 
     assert answer['warnings'] == [
         (
             "section '/**': no node here has a parameter 'acelerator'; did you mean "
-            "'accelerator'? (line 5)"
+            "'accelerator'? (line 6)"
         ),
         (
             "section '/**': no node here has a parameter 'unrelated_parameter_of_another_node' "
-            '(line 5)'
+            '(line 6)'
         ),
     ]
     assert parameters('- 1', tmp_path)['problems']
