@@ -16,7 +16,7 @@
 """
 Runs in a process with GStreamer and the double of nvarguscamerasrc (``doubles/gst_argus.c``).
 
-See ``test_argus.py``.
+See ``test_gstreamer.py``.
 """
 
 from __future__ import annotations

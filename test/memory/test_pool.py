@@ -25,7 +25,6 @@ import os
 import signal
 import threading
 import time
-from types import SimpleNamespace
 from unittest import mock
 
 from doubles.sync_kernel import KernelFence, SyncKernel
@@ -45,7 +44,6 @@ from pool_kit import (
 import pytest
 from waiting import until
 
-from zc_perception import backoff
 from zc_perception.errors import (
     AllocationError,
     ConfigError,
@@ -59,15 +57,7 @@ from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import DeadlineFence, EventFence, SyncFile, Waker
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import (
-    BufferPool,
-    FIRST_RETRY_S,
-    LAST_RETRY_S,
-    quarantine_fence,
-    REAPER,
-    Slot,
-    SlotState,
-)
+from zc_perception.memory.pool import BufferPool, quarantine_fence, REAPER, Slot, SlotState
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
@@ -416,37 +406,6 @@ def test_a_fence_of_a_refused_release_is_closed_too() -> None:
     assert pool.acquire() is None
     first.signal()
     assert pool.acquire() is lease.slot
-    pool.close()
-
-
-def test_failures_make_the_pauses_longer_and_a_success_makes_them_short_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(backoff, 'time', SimpleNamespace(monotonic=lambda: now[0]))
-    pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
-    pool.release(leased(pool), EventFence())
-    memory.run_out()
-    after_timeout()
-    pauses = []
-    for failures in range(1, 11):
-        pool.collect()
-        pauses.append(pool._retry.due - now[0])
-        now[0] += 0.9 * pauses[-1]
-        pool.collect()
-        assert pool.statistics().failures == failures, 'too early for another attempt'
-        now[0] += 0.2 * pauses[-1]
-    assert pauses[:3] == pytest.approx([FIRST_RETRY_S, 2 * FIRST_RETRY_S, 4 * FIRST_RETRY_S])
-    assert (
-        max(pauses) == pytest.approx(LAST_RETRY_S)
-        and pool.statistics().last_failure == 'no memory'
-    )
-    memory.failure = None
-    pool.release(leased(pool), EventFence())
-    memory.run_out()
-    after_timeout()
-    pool.collect()
-    assert pool._retry.due - now[0] == pytest.approx(FIRST_RETRY_S)
     pool.close()
 
 

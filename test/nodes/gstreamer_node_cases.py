@@ -16,7 +16,7 @@
 """
 The node in this process, its camera in another context or process.
 
-``test_gstreamer_node.py`` runs it in a process that has GStreamer.
+``test_gstreamer_processes.py`` runs it in a process that has GStreamer.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from camera.gstreamer_process import build_plugin, gstreamer
+from camera.gstreamer_process import build_plugin, check, gstreamer, names_of, Outcome, run_cases
 from link.unixfd.unixfd_kit import gst
 from nodes.managed import managed, status
 from nodes.programs import parameters, Program
@@ -141,3 +141,20 @@ def test_a_folder_that_others_can_write_to_is_a_mistake(free_domain: int, tmp_pa
     tmp_path.chmod(0o777)
     with managed(free_domain) as run, pytest.raises(ConfigError, match=r'unixfd.*chmod go-w'):
         run.make(CaptureNode, {**OPTIONS, 'unixfd': str(tmp_path / 'front.sock')})
+
+
+# ``gstreamer_node``, with GStreamer 1.22 and 1.26 in processes of their own.
+
+
+CASES = Path(__file__).with_name('gstreamer_node_cases.py')
+
+
+@pytest.fixture(scope='module', params=['machine', '1.26'])
+def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    folder = tmp_path_factory.mktemp('node')
+    return run_cases([CASES], folder, newer=request.param == '1.26')
+
+
+@pytest.mark.parametrize('name', names_of(CASES))
+def test_in_a_process_with_gstreamer(name: str, outcome: Outcome) -> None:
+    check(name, outcome)
