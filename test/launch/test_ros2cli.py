@@ -155,7 +155,7 @@ def test_param_describe_get_and_set(ros2: Ros2) -> None:
         'Detections with a lower score are dropped',
         'Min value: -1.0',
         'Max value: 1.0',
-        'one of: auto, axl, axruntime, onnx',
+        'one of: auto, axl',
     ):
         assert text in described, described
     assert 'Double value is: -1.0' in ros2.asked('param get', '/inference', 'score_threshold')

@@ -191,7 +191,7 @@ def test_an_engine_without_weights_needs_no_file_and_no_size(tmp_path: Path) -> 
     [
         ('name', 5, 'a name'),
         ('name', '', 'a name'),
-        ('engine', 'onyx', 'one of axl, axruntime, onnx, opencv_hog'),
+        ('engine', 'onyx', 'one of axl'),
         ('engine', ['onnx'], 'one of axl'),
         ('head', 'yolo', f'one of {", ".join(HEADS.built_in)}'),
         ('head', 'boxs', f"one of {', '.join(HEADS.built_in)}; did you mean 'boxes'?"),
