@@ -67,10 +67,9 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which('cmake') is None:
         pytest.skip('cmake is not installed: sudo apt install cmake')
     built, target = tmp_path_factory.mktemp('built'), tmp_path_factory.mktemp('prefix')
-    run('cmake', '-S', CLIENT, '-B', built, f'-DCMAKE_INSTALL_PREFIX={target}',
-        '-DCMAKE_INSTALL_LIBDIR=lib', '-DCMAKE_C_FLAGS=-Werror')  # fmt: skip
+    run('cmake', '-S', CLIENT, '-B', built, '-DCMAKE_C_FLAGS=-Werror')
     run('cmake', '--build', built)
-    run('cmake', '--install', built)
+    run('cmake', '--install', built, '--prefix', target)
     return target
 
 
