@@ -725,7 +725,7 @@ class Frame:
                 if self._mappings:
                     self._end_planes()
             finally:
-                # Of a cycle that is collected, somebody may still ask: a coroutine that is closed
+                # An object in a collected cycle may still be used, by a coroutine that is closed
                 # only now.
                 self._lease = None
                 _abandon(lease, self._live)

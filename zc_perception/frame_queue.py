@@ -283,8 +283,8 @@ class KeepLastQueue(Generic[T]):
                         self._turn.release()
                 entry = self._pop(owing=owing)
             else:
-                # Nearly always there is nothing yet, and a source takes longer to say so than poll
-                # to find out that there is.
+                # Nearly always there is no frame yet, and asking the source takes longer than a
+                # poll.
                 entry = self._take() if self._entries or self._signalled else None
                 if entry is None and not self.closed:
                     self._wait(epoll, timeout_s)

@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 
-#: Said again never in this life.
+#: An interval that never ends: the message is logged once.
 ONCE = float('inf')
 _MOST = 64
 

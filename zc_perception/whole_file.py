@@ -30,7 +30,7 @@ import stat
 
 from zc_perception.errors import ConfigError
 
-# Opened anew they would be written from their beginning on.
+# If opened again, they would be written from their beginning.
 _OWN = {'/dev/stdout': 1, '/dev/stderr': 2}
 
 

@@ -88,7 +88,7 @@ class NvmmFrames(FrameReader):
     """Reads frames whose only memory is an NvBufSurface."""
 
     def __init__(self, gst: GStreamer, what: StreamFormat, library: str | None = None) -> None:
-        from zc_perception.jetson.nvbufsurface import check_structs  # a Jetson's, for it alone
+        from zc_perception.jetson.nvbufsurface import check_structs  # what only a Jetson has
 
         super().__init__(gst, what)
         try:

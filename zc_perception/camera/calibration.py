@@ -70,8 +70,8 @@ _REQUIRED = ('image_width', 'image_height', *_MATRICES)
 _KNOWN = (*_REQUIRED, 'camera_name', 'distortion_model', 'binning_x', 'binning_y', 'roi')
 _MODEL_KEYS = ('camera_model', 'fisheye_model')
 _ROI = ('x_offset', 'y_offset', 'width', 'height')
-# As C++'s stream and YAML 1.2 read them; Python's float() also takes '1_0' and other digits than
-# these.
+# Numbers as C++'s streams and YAML 1.2 read them. Python's float() also takes '1_0' and digits of
+# other scripts.
 _NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?', re.ASCII)
 _INTEGER = re.compile(r'[-+]?\d+', re.ASCII)
 _OPENCV_HEADER = re.compile(r'\A%YAML:1\.0\s*\n')
@@ -174,7 +174,7 @@ class Calibration:
         """
         was_width, was_height = self.picture
         across, down = Fraction(width, was_width), Fraction(height, was_height)
-        # A side that had to become a whole number is off by less than one pixel.
+        # Rounding a side to whole pixels changes it by less than one pixel.
         if abs(was_height * across - height) >= 1 and abs(was_width * down - width) >= 1:
             raise ConfigError(
                 f'{was_width}x{was_height} and {width}x{height} are no pictures of the same shape'

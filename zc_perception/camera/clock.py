@@ -90,14 +90,14 @@ class SystemClocks:
 
 SYSTEM_CLOCKS = SystemClocks()
 
-# A pair of reads that took no longer was not interrupted.
+# A pair of reads that took at most this time was not interrupted.
 _TIGHT_NS = 20_000
 _MAX_READS = 6
-# Reads this wide say less about the offset than the one measured before does, unless they
+# Reads that are this far apart give a worse offset than the one measured before, unless they
 # contradict it.
 _WIDE_NS = 200_000
-# A change of the offset that no drift explains: beyond 1 ms, and a thousandth of the time since
-# (NTP slews by at most 1/2000).
+# A change of the offset that is too large for drift: more than 1 ms and a thousandth of the time
+# since (NTP slews by at most 1/2000).
 _STEP_NS = 1_000_000
 _STEP_SHARE = 1000
 _FUTURE_NS = 5_000_000
@@ -205,7 +205,7 @@ class StampClock:
                 at,
                 at,
                 0,
-            )  # the ROS clock is the device's: a measured offset would be nothing but noise
+            )  # the device uses the ROS clock, so a measured offset would be only noise
         return self._read_pair(device)
 
     def _read_pair(self, device: Clock) -> tuple[int, int, int]:
@@ -220,7 +220,8 @@ class StampClock:
                 best = (ros, before + width // 2, width)
             if 0 <= width <= _TIGHT_NS:
                 break
-        # A device clock that was set between its own two reads, each time, says nothing.
+        # If the device clock was set between its two reads in every attempt, there is no
+        # measurement.
         return best if best[2] >= 0 else (ros, after, 0)
 
     def _settle(self, offset: int, width: int, arrival: int) -> int:

@@ -307,13 +307,13 @@ def describe_libcamera() -> dict[str, Any]:
     except (RuntimeError, OSError) as error:
         return {'error': f'libcamera could not list its cameras: {error}'}
     version = ''
-    with contextlib.suppress(TypeError):  # what reading it raises before 0.1
+    with contextlib.suppress(TypeError):  # raised by reading it in versions before 0.1
         version = str(manager.version)
     return {'file': str(getattr(module, '__file__', '')), 'version': version, 'cameras': cameras}
 
 
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
-# After it refused a request, the cancelled ones of a camera that is gone come within this time.
+# After a camera that is gone has refused a request, its cancelled requests come within this time.
 _CANCELLED_WITHIN_S = 2.0
 _MATRICES = {'Rec601': Matrix.BT601, 'Rec709': Matrix.BT709, 'Rec2020': Matrix.BT2020}
 
@@ -586,8 +586,8 @@ class LibcameraCamera(Camera):
         if self._stopped:
             return None
         if request is None:
-            # An unplugged camera takes no requests either. Those that it has come back cancelled a
-            # little later, and say what it is.
+            # An unplugged camera refuses requests, too. A little later the earlier ones come back
+            # as cancelled, and show that it is unplugged.
             if (
                 self._queue_error is not None
                 and time.monotonic() - self._queue_error_at > _CANCELLED_WITHIN_S

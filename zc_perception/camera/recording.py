@@ -196,7 +196,7 @@ class _Syncing:
                     sync_whole(metadata)
                 if self._open is not None and (shortage := self._look()):
                     raise RecordingError(shortage)
-            except Exception as error:  # a thread that only ended would break the promise
+            except Exception as error:  # else syncing would end silently
                 if not told:
                     told = True
                     self._tell(error)
@@ -377,7 +377,7 @@ class Recorder:
                 if self._part is not None and now - flush_s >= _FLUSH_S:
                     self._part.writer.flush()
                     flush_s = now
-            except Exception as error:  # a thread that only ended would look like a slow disk
+            except Exception as error:  # else it would look like a slow disk
                 self._end(error)
             if isinstance(item, _Item):
                 self._give_back(item)

@@ -780,7 +780,8 @@ class RoadScene:
         candidates = sorted(
             (self._place(track, index) for track in self._objects), key=lambda s: s.depth
         )
-        # In a tiny picture, few near ones may leave no room: the nearest gives way then.
+        # In a tiny picture a few near objects may leave no room for others; then the nearest is
+        # left out.
         for first in range(len(candidates) + 1):
             self._free.fill(255)
             objects: list[SceneObject] = []

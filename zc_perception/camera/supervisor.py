@@ -145,8 +145,8 @@ class CameraSupervisor:
         self._condition = CameraCondition(CameraState.CLOSED)
         self._streaming_since = 0.0
         self._stop = threading.Event()
-        # Guards which camera is the current one, not what it does: stop() comes from another
-        # thread while the camera is replaced.
+        # Guards only which camera is the current one: another thread may call stop() while the
+        # camera is replaced.
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -250,7 +250,7 @@ class CameraSupervisor:
                 self._camera.stop()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        # One that is still busy closes it itself when it comes back.
+        # A thread that is still busy closes the camera itself when its call returns.
         if not self._thread.is_alive():
             self._close()
 
@@ -260,8 +260,8 @@ class CameraSupervisor:
             while not self._stop.is_set() and not self.finished:
                 self._live()
         except Exception as error:
-            # Whatever it was, the owner lives on and says so: a thread that only ended would look
-            # like the end of a file.
+            # The owner reports every error: if the thread only ended, that would look like the end
+            # of a file.
             text = (
                 one_line(error)
                 if isinstance(error, ZcError)
@@ -286,7 +286,8 @@ class CameraSupervisor:
             self._capture()
         except CameraChangedError as error:
             self._close()
-            # At once, but a source that changes all the time must not take all the time.
+            # Open it again at once, but not more often than this if the source changes all the
+            # time.
             self._retry.due = self._streaming_since + self._first_retry_s
             self._become(CameraCondition(CameraState.LOST, str(error), losses=self._losses))
         except (
@@ -310,7 +311,8 @@ class CameraSupervisor:
                 return
             frame = camera.capture()
             streaming = self._condition.state is CameraState.STREAMING
-            # One side of a stereo pair works, though nothing comes out while the other is away.
+            # This side of a stereo pair counts as working although no frame comes out while the
+            # other side is away.
             if not streaming and (frame is not None or camera.statistics().captured):
                 self._become(CameraCondition(CameraState.STREAMING, losses=self._losses))
             if frame is None:

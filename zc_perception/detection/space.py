@@ -39,7 +39,8 @@ _SAMPLES = 32
 # A surface counts as the object if it fills a quarter of the box's middle. With fewer valid depths
 # than a tenth there is no object.
 _NEAR, _VALID = 0.25, 0.1
-# Depths of one surface: within this share of the distance, and at least so many metres.
+# Depths belong to one surface within this share of the distance, and within at least this number
+# of metres.
 _SURFACE, _LEAST_SURFACE = 0.04, 0.08
 # Of an object's depths, less a few that are wrong.
 _FIRST, _LAST = 0.05, 0.95

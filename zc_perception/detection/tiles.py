@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _MOST = 16
 _SAME = 0.5
-# A box that ends so close to an inner border was cut by it, as a share of the tile's side.
+# A box that ends this close to an inner border was cut by it, as a share of the tile's side.
 _CUT = 0.02
 # The row numbers of a tile begin at this number times the tile's own number.
 _ROWS = 1 << 22

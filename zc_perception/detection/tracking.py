@@ -213,11 +213,12 @@ class Tracking:
             first = _pairs(np.where(high, overlaps, 0.0), settings.iou)
             overlaps[first[0]] = 0.0
             overlaps[:, high] = 0.0
-            # Only an object that was there just now: who was lost comes back with a good score.
+            # Only for an object that was there just now: a lost one has to come back with a good
+            # score.
             overlaps[tracks.seen < tracks.seen.max()] = 0.0
             rows, columns = np.concatenate((first, _pairs(overlaps, settings.iou)), axis=1)
             tracks.correct(rows, measured[columns], now)
-            # What is lost may have shrunk behind something: it must not go on shrinking.
+            # A lost object may have shrunk behind another one; it must not go on shrinking.
             tracks.speed[tracks.seen != now, 2:] = 0.0
             ids[columns] = tracks.ids[rows]
         new = np.flatnonzero(high & (ids == 0))

@@ -144,7 +144,7 @@ def run_checks(
 
     def end(check: Check, results: list[Result]) -> None:
         if check.id in done:
-            return  # one that was given up has ended after all
+            return  # a check that was given up has ended after all
         done[check.id] = results
         lanes[check.group].popleft()
         del deadlines[check.group]

@@ -347,7 +347,7 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
         need = need.in_heap(heaps.name)
     try:
         pool = kind.planned_pool(system, camera.values, heaps, consumers.agree)
-    except NegotiationError as error:  # or the size is one that nothing can have
+    except NegotiationError as error:  # or no format can have this size
         known = consumers.known
         return replace(
             need,

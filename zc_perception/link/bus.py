@@ -177,7 +177,7 @@ class BusPublisher(Generic[T]):
     _settling: threading.Lock = field(default_factory=threading.Lock)
     _pool: Any = None
     _granted: dict[BusSubscription[T], Granted] = field(default_factory=dict)
-    # With the name among the holders of the pool's leases.
+    # Each subscription with its name among the holders of the pool's leases.
     _served: tuple[tuple[BusSubscription[T], str], ...] = ()
 
     def publish(self, item: T) -> None:
@@ -250,8 +250,8 @@ class BusPublisher(Generic[T]):
             self._let_go()
             self._pool = pool
             if isinstance(pool, BufferPool) and self.qos.transient_local:
-                # The newest objects, which wait for subscriptions as well; one more before the
-                # oldest goes.
+                # The newest objects, which subscriptions also wait for; it holds one more until
+                # the oldest is released.
                 pool.set_quota(self._historian, 0, depth=(self.qos.depth or 0) + 1)
         self.settle()
 

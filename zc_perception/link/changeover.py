@@ -63,7 +63,7 @@ class Changeover:
         self._remembered = remembered
         self._latched = latched
         self._lock = threading.Lock()
-        # How many of each key came for which the other way's hasn't come yet; the oldest first.
+        # For each key, how many came on this way and not yet on the other one; the oldest first.
         self._came: dict[Key, int] = {}
         self._taken: dict[Key, int] = {}
         # The newest stamp of each frame_id that came directly since the last change to that.

@@ -47,7 +47,7 @@ MAPPABLE = 'its owner has to send an O_RDWR or O_RDONLY descriptor'
 _UNMAPPABLE = (
     'use a consumer that imports it, or a heap with CPU access such as /dev/dma_heap/system'
 )
-# What has nothing to do with the exporter. A mapping of Python's takes a descriptor, too.
+# Errors that don't come from the exporter. Python's mmap takes a descriptor, too.
 _EXHAUSTED = {
     errno.ENOMEM: (
         "use fewer slots or a smaller image, or raise this process's limit ('ulimit "

@@ -519,7 +519,7 @@ class BufferPool:
         self._lease_numbers = itertools.count(1)
         self._holders: dict[str, Holder] = {}
         self._abandoned_leases: queue.SimpleQueue[tuple[Lease, bool]] = queue.SimpleQueue()
-        # What _tell() has to call.
+        # Calls that _tell() has to make.
         self._news: deque[Callable[[], object]] = deque()
         self._retire_listeners: dict[int, Callable[[Slot], None]] = {}
         self._listener_numbers = itertools.count()
@@ -527,7 +527,7 @@ class BufferPool:
         self._refused = self._retired = self._fence_errors = 0
         self._last_failure = ''
         self._waiters = 0
-        # Ends the waits in acquire(); of a closed pool, the reaper's.
+        # Wakes the waits in acquire(); for a closed pool, wakes the reaper.
         self._waker: Waker | None = None
         # Retired slots are replaced by one thread at a time, and after an allocator has failed,
         # not again for a while.
@@ -592,7 +592,7 @@ class BufferPool:
 
         return remove
 
-    # What the producer does.
+    # Calls of the producer.
 
     def acquire(self, index: int | None = None, *, wait_s: float = 0.0) -> Slot | None:
         """
@@ -662,7 +662,7 @@ class BufferPool:
                 with self._lock:
                     self._waiters -= 1
                     if self._waiters:
-                        waker.wake()  # it is another one's turn to look at the fences
+                        waker.wake()  # another thread looks at the fences now
                     elif self._waker is waker:
                         self._waker = None
 

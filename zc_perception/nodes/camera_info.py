@@ -37,7 +37,7 @@ from zc_perception.nodes.params.qos_overrides import publisher_qos
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import ERROR, OK, Part, Row, Status, WARN
 
-# Many use no calibration: that is no fault, a wrong one is.
+# Many cameras have no calibration, which is no fault; a wrong calibration is one.
 CALIBRATION = Part(
     'calibration',
     Row(lambda s: s.failed, ERROR, '{text}', '{advice}', ('the camera counts as not calibrated: '

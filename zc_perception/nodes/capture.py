@@ -564,7 +564,7 @@ class CaptureNode(PerceptionNode):
         self.stir()
         if condition.state is CameraState.LOST:
             if self._paused_ns and self._offer is not None:
-                # What it was opened for may be why it is lost.
+                # The settings that it was opened with may be why it was lost.
                 self._offer.give_up(f'the camera does not do it: {condition.reason}')
             again = f'; next attempt in {condition.retry_s:.1f} s' if condition.retry_s else ''
             self.get_logger().error(f'the camera is not there: {condition.reason}{again}')
@@ -577,7 +577,8 @@ class CaptureNode(PerceptionNode):
         ):
             self.get_logger().info('the camera is back')
         elif condition.state is CameraState.ENDED:
-            # What is known at the end only; the node may be gone before diagnostics are due.
+            # Log what is known only at the end, because the node may end before diagnostics are
+            # due.
             self.warn_once(self.camera.notices())
             captured = self._counters.total().captured
             self.get_logger().info(

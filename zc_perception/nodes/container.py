@@ -501,7 +501,7 @@ class ComponentManager(Node):
 
     def _load(self, request: Any) -> _Loaded:
         kind = load_class(request.package_name, request.plugin_name)
-        unique_id = next(self._ids)  # also one that then fails has had it
+        unique_id = next(self._ids)  # a component that fails afterwards keeps its number, too
         node = construct(kind, request, self.context, self._say_warning)
         try:
             # Not by the node's own method, which may say anything.
@@ -710,7 +710,7 @@ def run(program: str, *, multi_threaded: bool) -> int:
     """
     limit_heaps()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Components print, and a launch file shows it when it is written.
+        # Components print, and a launch file shows a line only when it is flushed.
         sys.stdout.reconfigure(line_buffering=True)
     with interruptions(for_good=True) as stop:
         try:

@@ -364,7 +364,7 @@ class FrameServer:
         for row in (_STALLED, _WITHOUT_SLOTS, _RIVALS, _NO_PICTURE):
             if row.when(look):
                 text = f'{row.sentence}; {row.advice}'.format_map(seen)
-                # How long frames are held for is no news.
+                # The time for which frames are held must not count as a change.
                 self._warn(text, text.partition(': ')[0])
         return PUBLISHER_LINK.status(Figures(lambda: self._values(link, server)), **seen)
 

@@ -55,7 +55,7 @@ _ENCODERS = {
     ),
     'openh264enc': 'openh264enc gop-size={gop} bitrate={bit} rate-control=bitrate',
 }
-# What both take and every viewer can show.
+# A format that both encoders take and every viewer shows.
 _ENCODED = 'video/x-raw, format=(string){ NV12, I420 }'
 _TAIL = f'h264parse config-interval=-1 ! appsink name={SINK}'
 _KEY = 1

@@ -618,8 +618,8 @@ class InferenceNode(PerceptionNode):
     def _announce_accelerator(self) -> None:
         capabilities = self.accelerator.capabilities()
         selected, logger = self._configured().selected, self.get_logger()
-        # Where there is no card nothing is wrong with it. Diagnostics and zc_doctor have the
-        # reasons in any case.
+        # Without a card there is nothing to warn of. Diagnostics and zc_doctor have the reasons in
+        # any case.
         for reason in selected.reasons:
             (logger.debug if selected.without_card else logger.info)(reason)
         if not capabilities.on_card:

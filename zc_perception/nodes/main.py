@@ -77,7 +77,7 @@ def _record(program: str, options: argparse.Namespace) -> int:
     nodes: list[RecorderNode] = []
 
     def build(context: object, check: Callable[[], None]) -> Sequence[PerceptionNode]:
-        # The program waits for a signal; it is told to end by the same one.
+        # The program waits for a signal, so send it the same signal to end it.
         end = partial(os.kill, os.getpid(), signal.SIGINT)
         nodes.append(RecorderNode(context=context, on_finished=end))
         return nodes

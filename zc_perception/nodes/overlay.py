@@ -158,7 +158,7 @@ class OverlayNode(PerceptionNode):
         self._wake: OwnedFd | None = None
         # Only the thread closes it: the number of a closed descriptor may belong to another file.
         self._wake_lock = threading.Lock()
-        # A demand is looked at now and then, and by who activates or deactivates the node.
+        # The demand is checked now and then, and when the node is activated or deactivated.
         self._demand_lock = threading.RLock()
         self._publisher = self.create_publisher(
             Image, 'detections/image', publisher_qos(self, 'detections/image', QoSProfile(depth=1))
@@ -241,7 +241,7 @@ class OverlayNode(PerceptionNode):
             target=self._run, args=arguments, name=f'overlay {self.get_name()}', daemon=True
         )
         thread.start()
-        self._thread = thread  # diagnostics take one that doesn't live for one that has died
+        self._thread = thread  # started before: else it looks like one that has died
 
     def _unsubscribe(self) -> None:
         thread, self._thread = self._thread, None

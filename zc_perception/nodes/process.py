@@ -61,8 +61,8 @@ from zc_perception.terminal import Interrupted, interruptions
 _MAX_WAITS_IN_VAIN = 20
 _PAUSE_S = 0.002
 _CALLBACK_ENDS_S = 1.0
-# So soon a thread that computes in Python hands the interpreter's lock to one that waits for it,
-# such as a camera's (CPython: 5 ms).
+# After this time a thread that computes in Python hands the interpreter's lock to one that waits
+# for it, such as a camera's (CPython's default: 5 ms).
 _SWITCH_S = 0.0005
 
 

@@ -71,7 +71,7 @@ SPACE = Part(
         'no depth picture came lately on {topic}',
         'look at its name: ros2 topic info {topic}',
     ),
-    # Where most depth pictures have their frame these only come more seldom than frames do.
+    # If most depth pictures find their frame, depth pictures only come less often than frames.
     Row(
         lambda s: s.alone > s.placed and s.depths > 2 * s.placed,
         WARN,

@@ -360,7 +360,7 @@ class EngineThread:
 
     def _run(self, job: EngineJob) -> None:
         result, error = None, AcceleratorError('the accelerator was closed')
-        # None: it was given up before it began, and would only keep the next one waiting.
+        # None if the job was given up before it began; running it would only delay the next one.
         frame = None if self._closing else job.begin_reading()
         if frame is not None:
             try:

@@ -487,7 +487,7 @@ _KEYS = {
     'max_detections': Key(integer(1, 10000), 'Most detections per frame.', 300),
 }
 _SHARED = ('input', 'outputs', 'head', 'classes')
-# The others say what one engine's own file is like.
+# The other keys describe the file of one engine.
 _SHAREABLE = {'name', 'engine', 'finds', 'licence', *_KEYS} - {'outputs'}
 _DEFAULT_ENGINE = 'onnx'
 COMPILED = 'model.json'
@@ -845,7 +845,7 @@ def _file(part: _Part, engine: EngineRules) -> tuple[Path | None, str]:
     if engine.needs_file is False or (engine.needs_file is None and 'file' not in part.values):
         return None, ''
     name = part.needed('file')
-    # Its name may be too long for a file, or no text that a file can have.
+    # The name may be too long for a file, or contain characters that no file name has.
     with contextlib.suppress(OSError, ValueError):
         file = part.path.parent / local_path(name, part.place('file').key, f'{part.path}: key')
         if file.is_file():
@@ -874,7 +874,7 @@ def _classes(part: _Part) -> tuple[str, ...]:
         if name in _SHIPPED_CLASSES and not file.exists():
             file = MODELS / f'{name}.txt'
         if file.exists() and not file.is_file():
-            raise OSError('it is no file')  # a pipe would be waited for
+            raise OSError('it is no file')  # opening a pipe would wait for its writer
         lines = file.read_text(encoding='utf-8-sig').rstrip()
         return names_of(lines)
     except (OSError, ValueError) as error:

@@ -605,7 +605,7 @@ def metis_link(system: System, needs: Needs, card: MetisCard) -> Finding:
     if not trouble:
         return ok(f'{link.now} (at least {NEEDED} is needed)', card.name, **figures)
     found, _, advice = trouble.partition('; ')
-    # One that can't be read, as in virtual machines, may be good.
+    # A link that can't be read, as in virtual machines, may be good.
     status = Status.WARN if link.problem else card_need(needs).missing
     return Finding(status, found, advice, card.name, figures)
 

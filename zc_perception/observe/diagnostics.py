@@ -250,7 +250,7 @@ class DiagnosticsPublisher:
     def _statuses(self) -> Sequence[Status]:
         try:
             return self._collect()
-        except Exception as error:  # a fault in what only looks on must not end the node
+        except Exception as error:  # a fault in diagnostics must not end the node
             return [_broken(error)]
 
     def _publish(self, rows: Sequence[_Row]) -> None:

@@ -153,7 +153,7 @@ _LOOKS_KEPT = 50
 _PAUSES_KEPT = 8
 # Than the longest pause of late: it is not just a little late.
 _LONGER = 3
-# A pause as long as this is taken for usual until one is known.
+# Until a usual pause is known, it is taken to be this long.
 _UNKNOWN_S = 2.0
 
 

@@ -566,7 +566,7 @@ class ImportFollowing:
         }
         self._images = {frozenset(image) for image in images}
         self._frame_inodes = {inode for image in images for inode in image}
-        # A node that ends in the middle leaves jobs behind that it has noted nowhere.
+        # A node that ends during the window leaves jobs that it has not recorded.
         self._cut = {node.pid for node in seen.nodes if node.ended_ns}
         self._jobs: list[tuple[FrameJob, Import, bool]] = []  # the last one: in the window
         self._strangers: set[int] = set()

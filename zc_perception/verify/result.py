@@ -46,7 +46,7 @@ from zc_perception.whole_file import write_whole
 
 DOCUMENT_EXPORTERS = frozenset(('nvmap', 'system', 'tegra-buf'))
 HOT_PERCENT = 1.0
-#: Fewer samples of a process say nothing about one per cent of it.
+#: With fewer samples of a process one per cent of its time can't be judged.
 MIN_SAMPLES = 100
 KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_memcpy_hot')
 
@@ -116,7 +116,7 @@ def document_keys(seen: Observation) -> DocumentKeys:
         'fence_wait_lines': sum(
             counted[name] for name in ('dma_fence_wait_start', 'dma_fence_wait_end')
         ),
-        # A sync_file is waited for by poll(2), of which the kernel's events know nothing.
+        # Programs wait for a sync_file with poll(2), which has no kernel event.
         'fence_waits_by_poll': sum(record.signalled_ns > 0 for _, record in seen.all_submitted()),
         'fence_lines': {name: counted[name] for name in FENCES},
         'multi_attach_inodes': [str(inode) for inode in several],

@@ -198,7 +198,7 @@ def _unreadable(
     missing = absent(found, arguments.pid or ())
     if missing:
         raise ConfigError('; '.join(missing))
-    # One without a name has ended meanwhile.
+    # A process without a name has ended meanwhile.
     hidden = hidden_logs([one for one in found.unreadable if arguments.pid or one.name])
     if not arguments.pid and command is None:
         hidden = [
@@ -234,7 +234,7 @@ def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Res
             for one in hidden:
                 say(f'not measured: {one}')
             with contextlib.suppress(OSError):
-                os.nice(10)  # after the command was started, which would inherit it
+                os.nice(10)  # set only after starting the command, which would inherit it
             newcomers = Newcomers(found, arguments.pid, command)
             ending = measurement.watch(
                 found,

@@ -168,7 +168,7 @@ class GStreamerCamera(Camera):
         parameters, before = options.parameters, options.before
         self._options = replace(
             options, before=None
-        )  # which would keep all cameras that there ever were
+        )  # otherwise all earlier cameras would stay in memory
         self._frame_id = parameters['frame_id']
         self._assume_linear, self._require_dmabuf = (
             parameters['assume_linear'],
@@ -197,7 +197,7 @@ class GStreamerCamera(Camera):
         self._changed: Sample | None = None
         self._unmet = ''
         resumed = before.continuation() if isinstance(before, GStreamerCamera) else None
-        # A pipeline that gave the right thing before may do so again.
+        # A pipeline that gave the right format before may do so again.
         refusal = CameraError if resumed is not None or options.identity else ConfigError
         if resumed is None:
             accepted = accepted_formats(options.consumers)
@@ -643,7 +643,7 @@ PURPOSES = {
 }
 
 
-# What cannot be done without.
+# Elements without which nothing works.
 _OF_CAMERA = {'gstreamer': ('appsink',), 'argus': ('appsink', 'nvarguscamerasrc')}
 
 

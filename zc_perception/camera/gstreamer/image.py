@@ -653,7 +653,7 @@ class SharedFrames:
             samples.append(sample)
             memory = self._reader.memory(sample)
             if memory is None:
-                break  # it has run out of buffers, and begun to copy
+                break  # the source has run out of buffers and has begun to copy
             order = self._order(sample, memory)
             identities = tuple(memory.parts[i].identity() for i in order)
             if identities not in seen:
@@ -691,7 +691,7 @@ class SharedFrames:
         """
         memory = self._reader.memory(sample)
         if memory is None:
-            # Consumers hold all of its source's buffers, and that made a copy without a word.
+            # Consumers hold all buffers of the source, so the source made a copy silently.
             self.copied_upstream += 1
             return None
         order = self._order(sample, memory)

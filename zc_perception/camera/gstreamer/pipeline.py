@@ -434,8 +434,8 @@ class Pipeline(BarePipeline):
 
     def _prepare(self) -> None:
         gst, sink = self._gst, self._sink
-        # Neither the last sample nor the first is to be kept by the sink: each would be one buffer
-        # less for the source.
+        # The sink must keep neither its last nor its first sample, because the source would have
+        # one buffer less for each.
         for name, value in (
             ('enable-last-sample', False),
             ('qos', False),
@@ -530,7 +530,8 @@ class Pipeline(BarePipeline):
         gst, caps, need_pool, video = self._gst, c_void_p(), c_int(), VideoInfo()
         gst.gst_query_parse_allocation(query, byref(caps), byref(need_pool))
         structure = gst.gst_caps_get_structure(caps, 0) if caps.value else None
-        # Elements of other streams take the size of the pool for that of their buffers.
+        # Elements for other kinds of streams would take the pool's size for the size of their
+        # buffers.
         if structure is None or gst.gst_structure_get_name(structure) != b'video/x-raw':
             return False
         known = gst.gst_video_info_from_caps(byref(video), caps)
@@ -554,8 +555,8 @@ class Pipeline(BarePipeline):
         deadline = time.monotonic() + timeout_s
         change = self._set_state(State.PAUSED)
         self.live = change == StateChange.NO_PREROLL
-        # A live picture is late by what is waited for. Others come at the pace of their time
-        # stamps.
+        # For a live source a wait would only add latency. Other pictures come at the pace of their
+        # time stamps.
         self._gst.set_property(self._sink, 'sync', not self.live)
         if self.live:
             self._set_state(State.PLAYING)
@@ -602,7 +603,7 @@ class Pipeline(BarePipeline):
             self._gst.gst_app_sink_try_pull_sample(self._sink, round(timeout_s * 1e9))
         )
         self._pulls += 1
-        # What only warns mustn't pile up on the bus.
+        # Take warnings off the bus, so that they don't pile up there.
         if sample is None or self._pulls % 32 == 0:
             try:
                 self.check()

@@ -196,7 +196,7 @@ class TopicDecoder:
             raise FormatError(f"format '{form[:60]}' is none of {', '.join(_CODECS)}")
         if self._codec is None or form != self._format:
             self._format, self._codec = form, self._av.CodecContext.create(_CODECS[form], 'r')
-            # One picture in, one out; damage is said, as in video.py.
+            # One picture in, one out; damage is reported, as in video.py.
             self._codec.thread_type = 'SLICE'
             detect = {'err_detect': 'explode'} if form == 'h265' else {}
             self._codec.options = {'flags': 'low_delay', **detect}
@@ -260,8 +260,7 @@ class EncodedPicture(NamedTuple):
 Picture = RawPicture | EncodedPicture
 _COMPRESSED = 'sensor_msgs/msg/CompressedImage'
 _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED, VIDEO)
-# Pictures that can't be read at the recording's start, before it counts as damaged: a decoder may
-# have begun between key frames.
+# Most unreadable pictures at the start of an undamaged recording: it may begin between key frames.
 _FIRST_TRIES = 32
 _CLOCK_WAS_SET_NS = 1_000_000_000
 
@@ -503,7 +502,7 @@ class BagSource(FrameSource):
         if self._first_ns is None:
             self._first_ns = stamp_ns, recorded_ns
         by_stamp, by_record = stamp_ns - self._first_ns[0], recorded_ns - self._first_ns[1]
-        # A clock that was set while recording would hold the replay up for as long.
+        # If the clock was set forward while recording, the replay would pause for that time.
         return Moment(
             by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record, header
         )
@@ -726,7 +725,7 @@ def _choose(
         return wanted
     if len(pictures) > 1:
         pictures = [name for name in pictures if not has_depth(name)] or pictures
-    if len(pictures) > 1:  # a video beside what it was made of
+    if len(pictures) > 1:  # the video of a topic that is recorded as pictures, too
         pictures = [name for name in pictures if topics[name].msgtype != VIDEO] or pictures
     if len(pictures) != 1:
         what = (

@@ -45,7 +45,7 @@ _ENTRY_BYTES = 12
 _NUMBERS = {3: 'H', 4: 'I'}
 _NO_LENGTH = (0x01, *range(0xD0, 0xD8))
 _SCAN, _APP1 = 0xDA, 0xE1
-# The name is that of the corner where the stored picture's first row begins, seen upright.
+# Each name is the corner of the upright picture at which the stored first row begins.
 _TURNS: Mapping[int, Callable[[NDArray[Any]], Any]] = {
     2: lambda picture: cv2.flip(picture, 1),
     3: lambda picture: cv2.rotate(picture, cv2.ROTATE_180),

@@ -57,12 +57,12 @@ from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.layout import compute_layout, PlaneArray
 
 _HEAD_BYTES = 1024
-# What a text has below a blank.
+# Control characters that a text may contain.
 _TEXT_CONTROLS = frozenset(b'\t\n\v\f\r\x1b')
 # A line of text with binary pictures behind it.
 _YUV4MPEG = b'YUV4MPEG2'
 _COVER_RATE = 90_000
-# libavformat of FFmpeg 6.1, the first whose frames have what is said of their stream.
+# libavformat of FFmpeg 6.1, the first release whose frames have their stream's side data.
 _ASKABLE = (60, 16)
 _CONVERT = "convert it to H.264 with another program, for example 'ffmpeg -i IN OUT.mp4'"
 _ANOTHER = "set parameter 'video' to the path of a video file or another recording"
@@ -131,7 +131,7 @@ def pyav(path: str) -> Any:
             f'with libavformat {".".join(map(str, version))}, which does not say how pictures are '
             "turned and coloured: pip install -U 'av<20'"
         )
-    # Old ones hand FFmpeg's warnings to Python's logging, from the threads that decode.
+    # Old versions of PyAV pass FFmpeg's warnings to Python's logging, from the decoding threads.
     if av.logging.get_level() is not None:
         av.logging.set_level(av.logging.PANIC)
     return av
@@ -618,7 +618,7 @@ class VideoFile:
                 early = None
                 while damaged and (shown is None or damaged[0] < shown):
                     yield Decoded(damaged.pop(0), None)
-                # Some decoders say that a picture is damaged, and give it later all the same.
+                # Some decoders report that a picture is damaged, and return it later nevertheless.
                 hit = bool(damaged) and damaged[0] == shown
                 if hit:
                     damaged.pop(0)
@@ -685,7 +685,8 @@ class VideoFile:
                 break
         named = float(self._stream.average_rate or 0)
         measured = rate_of(round(key * 1e9 * self.unit_s) for key in self._keys)
-        # The header's has not been rounded. Some have that of a clock, or a mean with long pauses.
+        # The header's rate is not rounded. In some files it is a clock's rate, or a mean that
+        # includes long pauses.
         near = 0.2 * measured < named < 2.5 * measured
         rate = named if near or (named and len(self._keys) < 2) else measured
         if rate <= most:
@@ -749,7 +750,7 @@ class VideoFile:
         container.close()
 
 
-# Frames at the start without one that can be decoded, before the file counts as one that can't be.
+# Most frames at the start that can't be decoded, before the file counts as unreadable.
 _FIRST_TRIES = 1000
 # The most that parameter 'framerate' takes.
 _MOST_FRAMERATE = 1000.0
@@ -932,6 +933,6 @@ def _look_of(frame: Any, colours: Colorimetry) -> tuple[str, str, str]:
     return (
         f'{frame.width}x{frame.height}',
         f'{colours.matrix.value} {colours.range.value}',
-        # Before version 14 frames don't say.
+        # Before version 14 PyAV's frames don't have this.
         f'a turn by {getattr(frame, "rotation", 0)} degrees',
     )

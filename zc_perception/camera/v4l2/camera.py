@@ -178,8 +178,8 @@ class V4l2Signal:
             if self._asked('QUERYSTD', abi.VIDIOC_QUERYSTD, standard):
                 if not standard.value:
                     raise self._no_signal('no standard')
-                # Several bits: it can't tell them apart, and the standard in force may be any of
-                # them.
+                # With several bits the device can't tell the standards apart, and any of them may
+                # be in force.
                 if standard.value & (standard.value - 1) == 0:
                     self._device.call('S_STD', abi.VIDIOC_S_STD, standard)
 
@@ -512,7 +512,8 @@ class V4l2Stream:
 
 _SILENT_S = 2.0
 _SILENT_FRAMES = 10
-# A timestamp outside of this is none: some drivers leave it empty, some take another clock.
+# A timestamp outside of this range is ignored: some drivers leave it empty, others take another
+# clock.
 _OLDEST_NS, _NEWEST_NS = 10_000_000_000, 5_000_000
 
 

@@ -77,7 +77,8 @@ def video(system: System, node: str) -> Iterator[DeviceFile]:
             _TURN.release()
 
 
-# Some drivers list a hundred formats: rates are asked of the best ones, for so many sizes.
+# Some drivers list a hundred formats. The check asks only the best ones for rates, and for this
+# number of sizes.
 _RATED_FORMATS, _RATED_SIZES = 8, 64
 
 

@@ -51,8 +51,8 @@ What the driver needs queued so that it never has nowhere to write, plus one tha
 over.
 """
 MOST_BUFFERS = 32
-# More than any consumer's own order of formats can outweigh: whoever reads YUYV pays less than
-# decoding costs.
+# More than any consumer's preference among formats can outweigh: reading YUYV costs less than
+# decoding.
 _DECODING_COST = 1000.0
 # 29.97 is 30.
 _NEAR = 0.99

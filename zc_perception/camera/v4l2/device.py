@@ -625,7 +625,8 @@ def _serial(node: Path) -> tuple[str, str]:
         if folder.name == 'devices':
             return '', str(place.relative_to(folder))
         serial = _read(folder / 'serial')
-        # A host controller's is its own, not the camera's: it has no parent on the bus.
+        # The serial number of a host controller is not the camera's; a controller has no parent on
+        # the bus.
         if serial and not folder.name.startswith('usb'):
             return serial, ''
     return '', str(place)

@@ -89,7 +89,7 @@ _FILL = 0xFF
 _SCAN = 0xDA
 # Markers of segments that have a length: SOFn, DHT, DAC, SOS, DQT, DNL, DRI, DHP, EXP, APPn, COM.
 _SEGMENTS = frozenset((*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xDA, 0xF0), 0xFE))
-# What has more of them is no picture.
+# A file with more segments is no picture.
 _MOST_STRAY = 4096
 _CHUNK = 1 << 16
 Pixels = NDArray[np.uint8]
@@ -242,7 +242,7 @@ class JpegDecoder:
         self._size = width, height
         # A JPEG's planes are padded to whole chroma samples.
         padded = width + _WIDEST_SUBSAMPLING - 1, height + _WIDEST_SUBSAMPLING - 1
-        # Pages of them that no picture needs are never touched, and take no memory.
+        # Pages that no picture needs are never touched, so they take no memory.
         self._planes = [np.empty(padded[0] * padded[1], np.uint8) for _ in range(3)]
         self._halved = [np.empty((-(-height // 2), -(-width // 2)), np.uint8) for _ in range(2)]
         self._lock = threading.Lock()
@@ -271,7 +271,7 @@ class JpegDecoder:
         with self._lock:
             if self._handle is None:
                 raise CameraError('the JPEG decoder is closed')
-            # A camera whose pictures need mending is not made to try each of them twice.
+            # If a camera's pictures need mending, they are mended at once and not tried first.
             picture = mended(data) if self._mend_first else data
             try:
                 self._try(self._handle, picture, luma, chroma)

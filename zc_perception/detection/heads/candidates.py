@@ -108,8 +108,8 @@ def detections(
     sizes = corners[2:] - corners[:2]
     low, high = corners.min(axis=1).tolist(), corners.max(axis=1).tolist()
     wide = max(high[2:]) - min(low[:2])
-    # Nearly always all are fine, which a few numbers tell; where there is a NaN, the least and the
-    # highest are.
+    # Nearly always all numbers are finite, which the least and the highest show: if there is a
+    # NaN, these two are NaN.
     fine = wide < _WIDE and bool(sizes.min() >= _NO_SIZE) and box.meets(low, high)
     if not fine:
         return _of_fine(candidates, box, limits, class_agnostic)
@@ -343,7 +343,7 @@ def _keep(
         if len(gone) < len(stay) // _LITTLE:
             break
     if len(left) > count // 2:
-        # Too few guesses were right to make up for those that have to be taken back.
+        # Speculation rarely hit; undoing it costs more than it saves.
         return _few(boxes, _falling(count), classes, threshold)
     # A box that suppressed others may have been left out later: what suppresses it is asked about
     # them too.
@@ -416,7 +416,7 @@ def _best_in_squares(
         keys += classes * 1031
     keys &= _TABLE - 1
     table = np.empty(_TABLE, np.intp)
-    # Of several to one place the last stays.
+    # If several are written to one place, the last one stays.
     table[keys[::-1]] = places[::-1]
     return np.asarray(table.take(keys))
 

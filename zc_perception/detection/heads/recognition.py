@@ -333,7 +333,7 @@ def _levels(
             grids.setdefault(stride, []).append(shape[channel] or 0)
         else:
             if 'masks' in extras and len(grids) > 1 and len(grids[min(grids)]) == 1:
-                extras = {'masks': grids.pop(min(grids))[0]}  # the prototypes are the finest
+                extras = {'masks': grids.pop(min(grids))[0]}  # the prototypes have the finest grid
             found = _of_channels(
                 [sorted(channels) for channels in grids.values()], classes, extras
             )

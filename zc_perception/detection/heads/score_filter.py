@@ -46,8 +46,8 @@ _WORD = 64
 # Cells from which on it is quicker to compare every number than to look for the class of each cell
 # with a high maximum.
 _MANY = 600
-# So many numbers have more than 256 different ones, unless they are quantised; fewer than some are
-# those of an output that is blank.
+# An output with this many numbers has more than 256 different ones, unless it is quantised; an
+# output with only a few different ones is blank.
 _MANY_NUMBERS, _FEWEST_STEPS = 4096, 16
 
 
@@ -219,7 +219,7 @@ def _settle(
 
     The raw threshold may let too many through.
     """
-    # Two numbers tell whether all are finite; a NaN is the least and the highest.
+    # The least and the highest show whether all are finite: if there is a NaN, both are NaN.
     if not len(best):
         return NOTHING
     low, high = float(best.min()), float(best.max()) if high is None else high
@@ -334,7 +334,7 @@ class ChannelMajorFilter:
 
     def _highest(self, rows: Values, score: float) -> Found:
         best: Values = rows[0] if len(rows) == 1 else np.maximum.reduce(rows, axis=0)
-        # A NaN is not below anything; what it hides is asked for where there is one.
+        # A comparison with NaN is false, so the cells that a NaN hides are looked for separately.
         cells = (~(best < self._threshold.raw(score))).nonzero()[0]
         if not len(cells):
             return NOTHING

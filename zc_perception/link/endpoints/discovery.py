@@ -56,8 +56,8 @@ _ALONE_S = 2.0
 _LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE)
 #: Stands in the graph for a node's name that has not come yet.
 UNNAMED = '_UNKNOWN_'
-# Whoever gives way to another one between two looks changes no number: so often all is looked at
-# anew.
+# If one publisher replaces another between two looks, the numbers don't change. So everything is
+# read again after this time.
 _REFRESH_S = 5.0
 #: Longer than a middleware keeps a publisher that was killed in the graph (Fast DDS: 20 s).
 UNPROVED_S = 30.0
@@ -123,7 +123,7 @@ class PublisherGraph:
         self._topic = topic
         self._wanted = wanted
         self._adapted: frozenset[bytes] = frozenset()
-        # By the node's name, since when it has a writer of announcements alone.
+        # For each node's name, since when it has only a writer of announcements.
         self._alone: dict[str, float] = {}
 
     def count(self, local: Collection[BusPublisher[object]]) -> PublisherCount:
@@ -269,7 +269,7 @@ class Announcements:
 
     def __init__(self) -> None:
         self._known: dict[str, _Heard] = {}
-        # With the time at which each was found dead, the latest last.
+        # Announcements that were found dead, with the time of that; the latest last.
         self._ended: dict[str, tuple[float, RemotePublisher]] = {}
         self._read_at = 0.0
 
@@ -390,7 +390,7 @@ class Announcements:
         there = [state for state in reversed(states) if state.state is not RemoteState.GONE]
         ranked = sorted(there, key=lambda state: _LIKELY.index(state.state))
         found = ranked[:adapted] + [state for state in ranked[adapted:] if self._proved(state)]
-        # Nobody else is left to be found.
+        # No other publisher is left to be found.
         complete = (
             bool(found)
             and all(state.state is RemoteState.CONNECTED for state in found)

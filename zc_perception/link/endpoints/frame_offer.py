@@ -57,7 +57,7 @@ RENEW_S = 10.0
 _GATHER_S = 0.2
 _LOOK_S = 0.02
 _MOST_FAILED = 64
-# Who is refused asks again every 5 s.
+# A consumer that was refused asks again every 5 s.
 _LATELY_S = 12.0
 _MOST_REFUSED = 64
 

@@ -64,7 +64,7 @@ from zc_perception.pixel.readable import check_readable, READABLE
 
 Stamp = Any
 """``builtin_interfaces/msg/Time``, ``rclpy.time.Time``, or nanoseconds as an ``int``."""
-# The producer's own: the buffer that is being filled.
+# The slot of the producer itself, for the buffer that is being filled.
 _RESERVE = 1
 _LEAST_SLOTS = 2
 _LAST_STAMP_NS = 2**31 * 1_000_000_000 - 1

@@ -576,7 +576,7 @@ class FrameReader(FrameSubscription):
         """Wait for the queue, or for a moment."""
         loop = asyncio.get_running_loop()
         try:
-            # Of one's own: another thread may destroy the subscription meanwhile.
+            # A local name, because another thread may destroy the subscription meanwhile.
             descriptor = os.dup(self.queue.fileno())
         except (OSError, ValueError):
             return

@@ -50,7 +50,7 @@ from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
-# For every frame: a method takes three times as long.
+# Called for every frame, and a method would take three times as long.
 _pool_of = operator.attrgetter('_lease.pool')
 _header_of = operator.attrgetter('data.header')
 
@@ -405,7 +405,7 @@ class AdaptedPublisher(Generic[T]):
     def _publish_direct(self, item: Any) -> None:
         if self._stamps_publication:
             item.published_ns = time.monotonic_ns()
-        # In the order of their haste: another process has the longest way.
+        # Send to other processes first: that path has the highest latency.
         if self._shared_memory is not None:
             self._shared_memory.publish(item)
         self._bus_publisher.publish(item)

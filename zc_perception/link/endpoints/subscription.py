@@ -221,7 +221,7 @@ class AdaptedSubscription(Generic[T]):
         announcements.
     """
 
-    # Of a subclass that asks more of an object that waits than its window, see KeepLastQueue.
+    # For a subclass whose waiting objects need more than a free window, see KeepLastQueue.
     _gate: Callable[[T], bool] | None = None
 
     def __init__(
@@ -294,9 +294,10 @@ class AdaptedSubscription(Generic[T]):
             adapter.ros_type, 'header'
         )
         self._by_message = False
-        # Since when all could come directly again.
+        # The time since when all objects could come directly again.
         self._rising_since = 0.0
-        # Messages that may be somebody's without a direct link, with the time at which each came.
+        # Messages that may come from a publisher without a direct link, with their times of
+        # arrival.
         self._unjudged: deque[tuple[float, Key, Any]] = deque()
         self._heard: frozenset[str] = frozenset()
         self._indirect: frozenset[str] = frozenset()
@@ -527,7 +528,7 @@ class AdaptedSubscription(Generic[T]):
 
         Entities come and go on the executor's thread.
         """
-        if not self._wanted.transient_local:  # then the past comes both ways
+        if not self._wanted.transient_local:  # then earlier objects come both ways
             self._disturbed_at = time.monotonic()
         executor = self._node.executor
         if executor is not None and not self._closed:
@@ -536,7 +537,7 @@ class AdaptedSubscription(Generic[T]):
     def _view(self) -> TopicView:
         local = BUS.publishers(self._key)
         if any(publisher.without_slots(self._bus_subscription) for publisher in local):
-            BUS.settle(self._key)  # somebody may have gone
+            BUS.settle(self._key)  # a publisher may have gone
         count = self._graph.count(local)
         own_ids = {publisher.publisher_id for publisher in local}
         if not self._remote.off and self._announcements.incomplete(count.adapted):
@@ -602,7 +603,7 @@ class AdaptedSubscription(Generic[T]):
         connection.
         """
         left_out, now = self._remote.dropped(), time.monotonic()
-        # What is left out is told with the next frame, which a full window keeps away.
+        # The next frame reports how many were left out, but a full window keeps that frame away.
         if left_out != self._left_out or any(
             window.full_s >= _JUDGED_AFTER_S for window in self._remote.windows()
         ):
@@ -650,7 +651,7 @@ class AdaptedSubscription(Generic[T]):
         now = time.monotonic()
         self._indirect = choice.indirect
         if self._by_message and not choice.by_message and self._reader is not None:
-            # What is on the way by message shall not come too late for what comes directly.
+            # Messages that are on their way must not come after newer objects that come directly.
             self._rising_since = self._rising_since or now
             if self._stamped and now - self._rising_since < _RISES_S:
                 return
@@ -671,7 +672,8 @@ class AdaptedSubscription(Generic[T]):
             self._node.destroy_subscription(self._reader)
             self._reader = None
         self._choice = choice
-        # Not before the node is spun: a program that ends over a wrong parameter says that alone.
+        # Log only once the node is spun, so that a program that ends because of a wrong parameter
+        # logs only that.
         if (choice.rung, choice.reason) != self._said and self._node.executor is not None:
             self._said = choice.rung, choice.reason
             text = f"'{self.topic}': link is {choice.rung}: {choice.reason}"
@@ -731,7 +733,7 @@ class AdaptedSubscription(Generic[T]):
 
     def _on_message(self, message: Any) -> None:
         key = message_key(message) if self._stamped else None
-        # What is waiting in the sockets came before.
+        # Objects that wait in the sockets came earlier.
         self.queue.fetch()
         with self._message_lock:
             if key is None:
@@ -752,7 +754,7 @@ class AdaptedSubscription(Generic[T]):
             elif not self._changeover.came_directly(key):
                 self._unjudged.append((time.monotonic(), key, message))
                 if len(self._unjudged) > _JUDGED_AT_ONCE:
-                    # The oldest is judged first, the newest are wanted afterwards.
+                    # Judge the oldest first; only the newest are kept.
                     del self._unjudged[1]
                     self.queue.dropped += 1
         if self._is_coroutine and self._wake is not None:
@@ -865,8 +867,8 @@ class AdaptedSubscription(Generic[T]):
             error = self._adapter.end(item)
             if error is not None:
                 if raised is not None:
-                    # What it has raised keeps the callback's variables, and rclpy keeps that in a
-                    # cycle: nobody could say until when.
+                    # The exception keeps the callback's variables, and rclpy keeps the exception
+                    # in a cycle, for an unknown time.
                     _forget_variables(raised)
                 self._warn(f"'{self.topic}': {error}", 'not released')
 

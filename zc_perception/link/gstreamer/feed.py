@@ -188,7 +188,7 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 30.0
 _GOOD_S = 10.0
 # And the latest failure counts as over after this time.
 _SOUND_S = 2.0
-# Frames that say how many come in a second: of two alone one may be late.
+# Frames by which the rate is estimated: if there were only two, one of them might be late.
 _RATE_FRAMES = 9
 # Of frames that an encoder may still have.
 _MOST_HEADERS = 256
@@ -347,7 +347,7 @@ class FrameFeed:
                 return
             pipeline = self._pipeline
             if pipeline is None:
-                # How far two frames are apart says the rate.
+                # The time between two frames gives the rate.
                 if frame is None or len(seen) < 2:
                     return
                 pipeline = self._open(rate_of(seen[0], frame.data))

@@ -78,8 +78,8 @@ from zc_perception.pixel.modifier import LINEAR
 COPIED = 'gstreamer'
 """The copy ledger's reason for frames that an element of a pipeline reads with the CPU."""
 _WAKE = 1
-# One frame of so many is looked at: which costs a call into Python for each time that an element
-# maps it.
+# One frame of this number is watched, because each mapping by an element then costs a call into
+# Python.
 _LOOK_EVERY = 32
 _JOIN_S = 1.0
 
@@ -141,8 +141,8 @@ class LentFrames:
         self._gst = gst
         self._ledger = ledger
         self._lock = threading.Lock()
-        # By the memory's address. Another memory may get it before the end of the first one was
-        # heard of: they end in order.
+        # By the memory's address. A new memory may get the same address before we have heard that
+        # the first one has ended; they end in order.
         self._out: dict[int, deque[_Lent]] = {}
         self._num_out = 0
         self._closed = False

@@ -308,8 +308,7 @@ class SharedMemoryClient:
         self._slots: RemoteSlots | None = None
         self._greeting: Greeting | None = None
         self._target = 0
-        # Of the buffers that were met and can't be used here: nothing but a new announcement tells
-        # of others.
+        # The buffers that can't be used here; only a new announcement means that there are others.
         self._unusable = False
         self._announced = self._announced_before = 0
         self._welcomed_at = 0.0
@@ -497,7 +496,7 @@ class SharedMemoryClient:
                     self._end(error.reason, f'the producer broke the protocol: {error}')
                     return None
                 except Exception as error:
-                    # Whatever it was, it must not end the thread that polls us.
+                    # No error may end the thread that polls us.
                     self._end('internal', one_line(error))
                     return None
                 self._received += 1
@@ -601,9 +600,8 @@ class SharedMemoryClient:
             elif reason == 'flood':
                 self._retry.pause(_PATIENT_RETRY_S)
             elif reason != 'retargeted':
-                # It may go on like this: a producer that welcomes us and then ends it, one way or
-                # another. Or the buffers that can't be used are of before the announcement that
-                # has come since.
+                # The producer may welcome us and end the connection again and again. Or the
+                # unusable buffers are older than an announcement that has come since.
                 self._retry.failed()
 
     def statistics(self) -> ClientStatistics:

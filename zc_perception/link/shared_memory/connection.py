@@ -349,7 +349,7 @@ class Connection:
         except (OSError, ValueError) as error:
             self._send_failed('BUFFERS', error)
             return False
-        # Any generation is newer; known from here on, whether or not the FRAME goes in.
+        # Any generation is newer. The slot is known from here on, even if the FRAME can't be sent.
         self._introduced[data.buffer_uid] = -1
         return True
 
@@ -530,8 +530,7 @@ def take_back(
     for frame in held:
         buffers = frame.data.buffers
         with contextlib.suppress(StaleFrameError):
-            # Those of another pool than ours, which a producer may have changed to, are not
-            # revoked yet.
+            # Leases of a new pool, to which the producer may have changed, are not revoked yet.
             frame.release(
                 None
                 if revoked.issuperset(buffers)

@@ -400,7 +400,7 @@ class RemoteSlots:
         :raises ProtocolError: it isn't one, or none that may come here.
         """
         try:
-            # Few steps: at a camera's pace each of them finds cold caches.
+            # As few steps as possible: at a camera's rate each of them runs with cold caches.
             (
                 kind,
                 length,

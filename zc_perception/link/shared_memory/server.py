@@ -252,7 +252,7 @@ class Door(Protocol):
 
 def grant(hello: Hello, holder: str, pool: BufferPool, window: int, depth: int) -> tuple[int, int]:
     """Let *pool* promise frames to *holder*; return the window and depth that it grants."""
-    # Who keeps all wants every frame of a recording.
+    # A consumer that keeps all frames wants every frame of a recording.
     return pool.grant(holder, window, depth, lossless=hello.depth == MAX_DEPTH)
 
 
@@ -771,8 +771,8 @@ class SharedMemoryServer:
             def join() -> None:
                 self._connections = (*self._connections, connection)
 
-            # Who has read WELCOME gets whatever is published from then on, and nothing gets there
-            # before it.
+            # A consumer that has read WELCOME gets every frame that is published from then on, and
+            # none before.
             connection.welcome(Welcome(window, depth, self.publisher_id), join)
             if hello.history and self._history is not None:
                 with contextlib.suppress(StaleFrameError):

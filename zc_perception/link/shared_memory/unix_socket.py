@@ -45,7 +45,7 @@ TRUNCATED_TEXT = (
     'this process may still open (RLIMIT_NOFILE)'
 )
 CONTROL_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array('i').itemsize)
-# More than a socket holds.
+# More packets than a socket holds.
 _DRAINED = 128
 HIGHEST_ID = 2**32 - 2
 """Of a user or group: the one above is -1 to the kernel, which means that nothing changes."""

@@ -166,8 +166,8 @@ class NodeParameters(Mapping[str, Any]):
             )
             self._values[spec.name] = value
         if wrong:
-            # Typing errors of keys of its own, too. Others may be meant for another package's
-            # node.
+            # This also reports typing errors in its own keys. Other keys may be meant for another
+            # package's node.
             for name in self.unclaimed():
                 if (hint := nearest(name, self._specs)) and not self._belongs_elsewhere(name):
                     wrong.append(f"parameter '{name}' is unknown{hint}")

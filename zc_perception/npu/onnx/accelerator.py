@@ -100,7 +100,7 @@ class HogEngine(Engine):
 
 
 CPU = 'CPUExecutionProvider'
-# What ONNX calls them otherwise than NumPy.
+# Types whose names in ONNX and NumPy differ.
 _NAMES = {'float': 'float32', 'double': 'float64'}
 # Where a provider is that a plain onnxruntime lacks.
 _PACKAGES = {

@@ -64,7 +64,7 @@ from zc_perception.verify.evidence.mappings import MemoryMapping
 
 _SYSCALL = {'x86_64': 298, 'aarch64': 241, 'arm64': 241}
 _TYPE_SOFTWARE, _CPU_CLOCK = 1, 0
-# A prime, so that it doesn't keep step with what happens at a round rate.
+# A prime, so that sampling doesn't keep step with events at a round rate.
 _FREQUENCY_HZ = 499
 _SAMPLE_IP, _SAMPLE_TID = 1, 2
 _EXCLUDE_IDLE, _DISABLED, _FREQUENCY = 1 << 7, 1 << 0, 1 << 10
