@@ -35,7 +35,8 @@ from zc_perception.memory.owned_fd import OwnedFd
 
 T = TypeVar('T')
 T_co = TypeVar('T_co', covariant=True)
-# More than all windows together: a source that always has something must not keep whoever fetches.
+# More than all windows together: a source that always has an object must not hold up the thread
+# that fetches.
 _FETCHED_AT_ONCE = 64
 
 
@@ -214,7 +215,7 @@ class KeepLastQueue(Generic[T]):
 
     @property
     def shut(self) -> bool:
-        """Whether the consumer may have no entry before :meth:`reopen`."""
+        """Whether the consumer gets no entry until :meth:`reopen`."""
         return self._shut
 
     def reopen(self) -> None:
@@ -317,7 +318,7 @@ class KeepLastQueue(Generic[T]):
                     self.put(entry)
 
     def fetch(self) -> None:
-        """Queue what sources have by now: it came before what is put next."""
+        """Queue the objects that the sources have by now, which came before the next put."""
         if not self._sources:
             return
         with self._fetching:

@@ -125,7 +125,7 @@ def write_whole(path: Path, content: str | bytes, *, sync: bool = True) -> None:
 
 
 def sync_whole(path: Path) -> None:
-    """Have the disk keep a file, if it exists, as it is now."""
+    """Sync a file to the disk, if it exists."""
     with contextlib.suppress(FileNotFoundError), path.open('rb') as file:
         os.fsync(file.fileno())
         sync_folder(path.parent)

@@ -176,7 +176,7 @@ class StampClock:
         ros, at, width = self._read(device, simulated)
         if (
             self._is_simulated() is not simulated
-        ):  # it began or ended while the clocks were read, which may thus be of two times
+        ):  # it began or ended while the clocks were read: the times may not belong together
             simulated = not simulated
             ros, at, width = self._read(device, simulated)
         if simulated is not self._simulated:

@@ -354,7 +354,7 @@ class McapWriter:
 
 def finish_file(path: Path, contents: Contents, described: str) -> None:
     """
-    Cut off what is no whole chunk, and write the end.
+    Cut off an incomplete chunk, and write the end.
 
     :param contents: what :func:`read_contents` has found in the file.
     :raises OSError: it can't be written.

@@ -207,7 +207,7 @@ class _Syncing:
         self._turn.set()
 
     def join(self, patience_s: float) -> None:
-        """Wait for the end, but not for ever: the disk takes what was written without us, too."""
+        """Wait for the thread's end for a limited time: the kernel writes the rest without us."""
         self._thread.join(patience_s)
 
 

@@ -61,7 +61,7 @@ class Side(Enum):
 
     @property
     def other(self) -> Side:
-        """The opposite one."""
+        """The opposite side."""
         return Side.RIGHT if self is Side.LEFT else Side.LEFT
 
 
@@ -137,7 +137,8 @@ class PairMatcher(Generic[T]):
         if newest is not None:
             self._apart[side] = abs(time_ns - newest)
         others = self._waiting[side.other]
-        # What is older than this can only be waited for by something older than this.
+        # The other side's items that are too old for this one could only match earlier items of
+        # this side.
         while others and time_ns - others[0][0] > self._tolerance:
             self._drop(side.other)
         own = self._waiting[side]

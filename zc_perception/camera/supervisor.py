@@ -152,7 +152,7 @@ class CameraSupervisor:
 
     @property
     def camera(self) -> Camera | None:
-        """The one that is open."""
+        """The camera that is open."""
         return self._camera
 
     @property
@@ -178,7 +178,7 @@ class CameraSupervisor:
 
     @property
     def condition(self) -> CameraCondition:
-        """How it is."""
+        """The camera's condition."""
         condition = self._condition
         if condition.state is not CameraState.LOST:
             return condition

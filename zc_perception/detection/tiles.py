@@ -137,7 +137,7 @@ class Tiling(Letterbox):
         return cls(**values, regions=regions, whole=whole)
 
     def outputs_of(self, tile: int, outputs: Sequence[RawTensor]) -> Sequence[RawTensor]:
-        """Return those of one tile."""
+        """Return the outputs of one tile."""
         each = len(outputs) // len(self.regions)
         first = tile * each
         return outputs[first:][:each]

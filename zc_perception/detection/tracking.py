@@ -133,7 +133,7 @@ class _Tracks:
 
 class Tracking:
     """
-    Numbers what was found, from 1 on; no number comes twice while this object lives.
+    Gives objects numbers, from 1 on; no number is used twice while this tracker lives.
 
     One thread calls it; any thread may :meth:`tune` it.
 

@@ -37,7 +37,7 @@ class Leased(Protocol):
 
     @property
     def released(self) -> bool:
-        """Whether it was given back."""
+        """Whether the object was given back."""
 
     @property
     def borrowed(self) -> bool:

@@ -312,7 +312,7 @@ class DmaBuf:
 
     def wait_for_devices(self, access: CpuAccess, timeout_s: float) -> bool:
         """
-        Wait until *access* has to wait for no fence of the buffer's reservation object.
+        Wait for the fences in the buffer's reservation object that *access* has to wait for.
 
         Returns whether they have signalled within *timeout_s*. Before reading, these are the
         writers' fences; before writing, all fences. It returns at once for a memfd, and where

@@ -83,7 +83,7 @@ class CameraControls:
 
     def attach(self, camera: Camera) -> None:
         """
-        Set what is wanted, then declare all controls, or show their values of now.
+        Set the wanted values, then declare all controls, or show their present values.
 
         If the camera doesn't have a control, or the driver refuses a value, that is a warning.
 

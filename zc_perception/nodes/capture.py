@@ -157,7 +157,7 @@ class CameraFactory:
         return self._before
 
     def close(self) -> None:
-        """End what waits for the next camera: none is opened any more, or not soon."""
+        """End waits for the next camera: no camera is opened any more, or not soon."""
         before, self._before = self._before, None
         if before is not None:
             before.close_rest()
@@ -612,7 +612,7 @@ class CaptureNode(PerceptionNode):
 
     def progress(self) -> int | None:
         """
-        Frames that the camera has had, whatever became of them.
+        Count the frames that the camera has captured, dropped ones included.
 
         ``None`` while the node waits for the camera, because recordings have pauses.
         """

@@ -304,7 +304,7 @@ def camera_status(
     paced: bool = True,
 ) -> Status:
     """
-    Say whether it streams at its rate, and what was lost lately.
+    Say whether the camera streams at its rate, and what was lost lately.
 
     :param paced: whether it should keep its rate; else its consumers set the pace.
     """

@@ -366,7 +366,7 @@ Observer = Callable[[InFlight, Detections], None]
 
 
 class Stage(Protocol):
-    """A stage that makes something else of boxes than ``detections``."""
+    """A stage that publishes something made from boxes, besides ``detections``."""
 
     def see(self, entry: InFlight, found: Detections) -> None:
         """

@@ -186,7 +186,7 @@ class LabelledBox:
 
     @property
     def finite(self) -> bool:
-        """Whether it can be drawn."""
+        """Whether the box can be drawn."""
         numbers = self.left, self.top, self.right, self.bottom, self.score, self.theta
         return all(map(math.isfinite, numbers))
 

@@ -229,7 +229,7 @@ class Accelerator(ABC):
 
     @abstractmethod
     def capabilities(self) -> Capabilities:
-        """Return what it can do."""
+        """Return what the accelerator can do."""
 
     @abstractmethod
     def constraints(self) -> BufferConstraints:

@@ -201,7 +201,7 @@ def _why_none(tree: HostTree) -> str:
 
 
 def found_cards(tree: HostTree = HOST) -> str:
-    """Return what was found, as the end of a sentence that says what was not."""
+    """Describe the cards that were found, as the end of a sentence about the missing one."""
     cards = find_cards(tree)
     return 'found ' + ', '.join(map(str, cards)) if cards else _why_none(tree)
 

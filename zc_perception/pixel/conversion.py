@@ -800,7 +800,7 @@ class _Nv12Way:
     """One way from planes to NV12."""
 
     def write(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
-        """Fill both."""
+        """Fill both planes."""
         raise NotImplementedError
 
 

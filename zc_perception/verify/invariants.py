@@ -108,7 +108,7 @@ class Check:
 @dataclass
 class Findings:
     """
-    What speaks against an invariant, and what is not known about it.
+    Violations of an invariant, and what is not known about it.
 
     A check is made of both.
 

@@ -287,7 +287,7 @@ class ImageSource(FrameSource):
 
 def _read_picture(path: Path) -> RawPicture:
     """
-    Read by us, because OpenCV prints what it can't open.
+    Read the file here, because OpenCV prints an error for a file that it can't open.
 
     :raises FormatError: it is gone, or no picture.
     """

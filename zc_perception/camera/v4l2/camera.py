@@ -457,7 +457,7 @@ class V4l2Stream:
 
     def bad(self, pool: BufferPool) -> None:
         """
-        Note that it isn't a whole frame, and its slot is free again; or that none came.
+        Note a buffer without a whole frame, whose slot is free again; or that no frame came.
 
         A camera that gives only bad frames counts as silent.
 

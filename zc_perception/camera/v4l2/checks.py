@@ -334,7 +334,7 @@ def _offered(
     system: System, needs: Needs, camera: NodeNeed, view: CameraView, device: V4l2Device
 ) -> Finding:
     """
-    Check that it offers what is asked.
+    Check that the camera offers what is asked.
 
     It makes the node's own choice of formats, which changes nothing in the device.
     """

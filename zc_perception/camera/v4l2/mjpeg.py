@@ -295,7 +295,7 @@ class JpegDecoder:
             raise
 
     def _examine(self, handle: int, data: Pixels) -> tuple[int, int] | None:
-        """Read the header: how much a chroma sample stands for; ``None``: the picture is grey."""
+        """Read the header: how many pixels a chroma sample stands for; ``None``: it is grey."""
         if bytes(data[:2]) != _BEGIN:
             raise BadJpegError('a broken JPEG came: its first bytes are no picture')
         width, height, sampling, colours = (ctypes.c_int() for _ in range(4))

@@ -247,7 +247,7 @@ class _Heard:
         return int(state is RemoteState.CONNECTING)
 
     def unmet(self) -> bool:
-        """Say whether it has been tried in vain for long, and nothing speaks for it."""
+        """Say whether connecting has failed for long, and nothing shows that it lives."""
         local = self.announcement.socket and self.announcement.host_id == host_id()
         return bool(local) and self.worth() == 0 and time.monotonic() - self.since >= _UNMET_S
 

@@ -358,7 +358,7 @@ class CameraSubscription(FrameSubscription):
         return replace(found, dropped=found.dropped + self._skipped)
 
     def destroy(self) -> None:
-        """End it, see :meth:`AdaptedSubscription.destroy`."""
+        """End the subscription, see :meth:`AdaptedSubscription.destroy`."""
         super().destroy()
         reader, self._info_reader = self._info_reader, None
         if reader is not None:

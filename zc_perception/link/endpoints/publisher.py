@@ -88,7 +88,7 @@ class Announcer:
 
     def announce(self, announcement: Announcement) -> None:
         """
-        Announce in place of what was announced before.
+        Replace the earlier announcement.
 
         A file that can't be written now, as on a full disk, is tried again.
         """

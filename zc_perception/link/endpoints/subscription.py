@@ -498,7 +498,7 @@ class AdaptedSubscription(Generic[T]):
         self.update_rung()
 
     def _limit_messages(self) -> None:
-        """Limit messages: what they become counts like objects that come directly."""
+        """Limit messages: the objects made of them count like those that come directly."""
         held = self._bus_subscription.held
         if self._frame_maker is not None and held is not None:
             self._frame_maker.limit(held, self._wanted.depth, self._bus_subscription.go_on)

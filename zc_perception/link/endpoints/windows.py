@@ -73,7 +73,7 @@ class Window:
 
     @property
     def full_s(self) -> float:
-        """Return for how many seconds it has been full, so that nothing comes; 0: it isn't."""
+        """Return for how many seconds the window has been full; 0: it isn't."""
         return full_s(self.granted, self.in_hand)
 
 

@@ -500,7 +500,7 @@ class FramePipeline(BarePipeline):
 
     def close(self) -> None:
         """
-        Stop it within a second, on a thread of its own.
+        Stop the pipeline within a second, on a thread of its own.
 
         An element that is stuck keeps that thread, and the frames that it holds.
         """

@@ -194,7 +194,7 @@ class FenceWatch:
             return True
 
     def close(self) -> None:
-        """Forget all of them."""
+        """Forget all fences."""
         with self._lock:
             self._closed = True
             for fd, _ in self._watched.values():

@@ -336,7 +336,7 @@ def _imports_into(
 
 
 def _import_need(needs: Needs, name: str) -> Need:
-    """Return how bad it is if the card can't import from a heap; cameras may not use that heap."""
+    """Return the severity if the card can't import from a heap, which cameras may not use."""
     return needs.accelerator('axl') if needs.heap(name) is Need.REQUIRED else Need.POSSIBLE
 
 
