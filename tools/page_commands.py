@@ -211,8 +211,16 @@ def run(block: Block, tree: Path, environment: Mapping[str, str]) -> None:
                 programs.append(_Program(line, tree, environment))
                 programs[-1].wait_until_it_logs()
         lines = [line for line in here if not _runs_until_ctrl_c(line)]
-        if lines:
-            _run_script(lines, tree, environment)
+        # What runs beside may take a while until there is something to see.
+        deadline = time.monotonic() + (_LIMIT_S if block.beside else 0.0)
+        while lines:
+            try:
+                _run_script(lines, tree, environment)
+                break
+            except CommandError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1.0)
         for program in reversed(programs):
             program.interrupt()
     finally:

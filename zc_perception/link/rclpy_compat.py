@@ -193,7 +193,7 @@ def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
     """
 
     def destroyed() -> None:
-        del entity.destroy  # whoever is called need not wait for the collector of cycles
+        del entity.destroy  # so that the callback need not wait for the garbage collector
         entity.destroy()
         call()
 

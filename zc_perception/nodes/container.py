@@ -695,7 +695,7 @@ def _loggable(text: str) -> str:
     return text.encode(errors='backslashreplace').decode().replace('\0', '')
 
 
-# For the services: a load and an unload may each keep one busy.
+# Threads for the services: a load and an unload may each keep one busy.
 _THREADS = 4
 _UNLOAD_S = 1.2
 _EXECUTOR_ENDS_S = 0.2

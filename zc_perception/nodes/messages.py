@@ -50,7 +50,7 @@ _UPRIGHT = struct.pack('<d', 1.0) + bytes(8 * 36)
 # Score; position and the orientation's x, y, z; the above; centre; theta; size. All of it are
 # doubles, hence it begins and ends at 8.
 _NUMBERS = struct.Struct(f'<d48x{len(_UPRIGHT)}s5d')
-# ``Detection2D.id``, empty, and the way from there to the next detection's stamp.
+# ``Detection2D.id``, empty, and the bytes from there to the next detection's stamp.
 _NO_ID = _ONE + b'\0'
 
 

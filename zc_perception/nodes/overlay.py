@@ -71,8 +71,8 @@ _IDLE_POLL_MS = 200
 _JOIN_S = 0.5
 _NICER = 5
 _MOST_AGE_MS = 60_000
-# As many as wait in the queue. Where a copy takes longer than a frame's time, more would come for
-# ever, and nothing be drawn.
+# As many as wait in the queue. If a copy takes longer than a frame's period, more frames would
+# always come, and nothing would be drawn.
 _MOST_AT_ONCE = 2
 OVERLAY = Part(
     'overlay',

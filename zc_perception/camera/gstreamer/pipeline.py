@@ -426,7 +426,7 @@ class Pipeline(BarePipeline):
                 f"pipeline '{description}': '{sink}' is not an appsink; leave the sink out, it "
                 'is put behind the last element'
             )
-        # Kept here: GStreamer calls it from its own threads for as long as the pad lives.
+        # Kept here, because GStreamer calls it from its own threads as long as the pad exists.
         self._probe = ProbeCallback(self._answer)
         self._prepare()
         if accepts:

@@ -190,7 +190,7 @@ _GOOD_S = 10.0
 _SOUND_S = 2.0
 # Frames by which the rate is estimated: if there were only two, one of them might be late.
 _RATE_FRAMES = 9
-# Of frames that an encoder may still have.
+# Most frames whose stamps are kept for an encoder.
 _MOST_HEADERS = 256
 _JOIN_S = 3.0
 

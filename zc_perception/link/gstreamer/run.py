@@ -199,8 +199,8 @@ class LentFrames:
         try:
             for dmabuf, size in zip(data.buffers, where.sizes, strict=True):
                 allocator = self._allocators[dmabuf.kind, looks]
-                # Its own: the camera may close its descriptors while an element still has the
-                # memory.
+                # Duplicates, because the camera may close its descriptors while an element still
+                # has the memory.
                 own = dmabuf.dup()
                 memory = allocator.memory(own.fileno(), size)
                 if not memory:
@@ -244,7 +244,7 @@ class LentFrames:
             self._unbooked.clear()
         elif len(self._unbooked) > _LOOK_EVERY:
             del self._unbooked[0]
-            # The frame that was looked at went by unread; the next one is looked at again.
+            # No element read the watched frame, so the next one is watched again.
             self._looking = False
 
     def _take_back(self) -> None:
