@@ -26,14 +26,14 @@ from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.launch_context import LaunchContext
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.launching import arguments, processes
+from zc_perception.nodes import launching
 
 KINDS = ('inference', 'overlay', 'capture')
 
 
 def start(context: LaunchContext) -> list[Action]:
     """Return the loads, once the arguments are known."""
-    chosen = arguments.Chosen(context)
+    chosen = launching.Chosen(context)
     file = chosen.params_file()
     wanted = chosen.names('nodes')
     for kind in wanted:
@@ -47,17 +47,17 @@ def start(context: LaunchContext) -> list[Action]:
     name = chosen['container']
     if not name.startswith('/'):
         name = f'{chosen.namespace().rstrip("/")}/{name}'
-    nodes = processes.components(
+    nodes = launching.components(
         chosen, [''], file, [kind for kind in KINDS if kind in wanted and kind in chosen.kinds()]
     )
     return [
-        processes.LoadComponents(nodes[''], container=name, timeout_s=chosen.number('timeout'))
+        launching.LoadComponents(nodes[''], container=name, timeout_s=chosen.number('timeout'))
     ]
 
 
 def generate_launch_description() -> LaunchDescription:
     """Return the arguments and the loads."""
-    return arguments.description(
+    return launching.description(
         DeclareLaunchArgument(
             'container',
             description='Name of the container; with a slash in front in full, otherwise '
@@ -75,8 +75,8 @@ def generate_launch_description() -> LaunchDescription:
             default_value='10.0',
             description='Seconds that the container may take to answer.',
         ),
-        arguments.params_file(),
-        *arguments.camera(),
-        *arguments.common(),
+        launching.params_file(),
+        *launching.camera_arguments(),
+        *launching.common_arguments(),
         OpaqueFunction(function=start),
     )

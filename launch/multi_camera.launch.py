@@ -24,17 +24,17 @@ from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.launch_context import LaunchContext
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.launching import arguments, processes
+from zc_perception.nodes import launching
 
 
 def start(context: LaunchContext) -> list[Action]:
     """Return the containers, once the arguments are known."""
-    chosen = arguments.Chosen(context)
+    chosen = launching.Chosen(context)
     cameras = chosen.names('cameras')
     if not cameras:
         raise ConfigError("launch argument 'cameras' is empty; give names such as front,rear")
     file = chosen.params_file()
-    nodes = processes.components(chosen, cameras, file)
+    nodes = launching.components(chosen, cameras, file)
     batches = (
         nodes
         if chosen['containers'] == 'each'
@@ -43,7 +43,7 @@ def start(context: LaunchContext) -> list[Action]:
     return [
         action
         for camera, batch in batches.items()
-        for action in processes.container(
+        for action in launching.container(
             chosen, batch, name=chosen['container'], namespace=chosen.namespace(camera)
         )
     ]
@@ -51,7 +51,7 @@ def start(context: LaunchContext) -> list[Action]:
 
 def generate_launch_description() -> LaunchDescription:
     """Return the arguments and the containers."""
-    return arguments.description(
+    return launching.description(
         DeclareLaunchArgument(
             'cameras',
             default_value='front,rear',
@@ -59,8 +59,8 @@ def generate_launch_description() -> LaunchDescription:
             'namespace of its name, and its section '
             'in the parameter file, such as /front/capture.',
         ),
-        arguments.params_file('multi_camera.yaml'),
-        *arguments.camera(),
+        launching.params_file('multi_camera.yaml'),
+        *launching.camera_arguments(),
         DeclareLaunchArgument(
             'containers',
             default_value='one',
@@ -69,8 +69,8 @@ def generate_launch_description() -> LaunchDescription:
             'each: a process for each camera, so '
             'that one that ends takes no other with it (with on_exit:=respawn or nothing).',
         ),
-        *arguments.common(),
-        *arguments.container(),
-        *arguments.processes(),
+        *launching.common_arguments(),
+        *launching.container_arguments(),
+        *launching.process_arguments(),
         OpaqueFunction(function=start),
     )

@@ -25,12 +25,12 @@ from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.launch_context import LaunchContext
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.launching import arguments, processes
+from zc_perception.nodes import launching
 
 
 def start(context: LaunchContext) -> list[Action]:
     """Return the process, once the arguments are known."""
-    chosen = arguments.Chosen(context)
+    chosen = launching.Chosen(context)
     cameras, stereo = chosen.names('cameras'), chosen.flag('stereo')
     if cameras and stereo:
         raise ConfigError(
@@ -44,19 +44,19 @@ def start(context: LaunchContext) -> list[Action]:
                 'launch argument overlay:=false needs composition:=container and '
                 'stereo:=false; nothing is drawn without a subscriber'
             )
-        return processes.perception_program(chosen, file, cameras=cameras, stereo=stereo)
-    nodes = processes.components(chosen, cameras or [''], file)
+        return launching.perception_program(chosen, file, cameras=cameras, stereo=stereo)
+    nodes = launching.components(chosen, cameras or [''], file)
     together = [node for own in nodes.values() for node in own]
-    return processes.container(
+    return launching.container(
         chosen, together, name=chosen['container'], namespace=chosen.namespace()
     )
 
 
 def generate_launch_description() -> LaunchDescription:
     """Return the arguments and the process."""
-    return arguments.description(
-        arguments.params_file(),
-        *arguments.camera(),
+    return launching.description(
+        launching.params_file(),
+        *launching.camera_arguments(),
         DeclareLaunchArgument(
             'cameras',
             default_value='',
@@ -66,12 +66,12 @@ def generate_launch_description() -> LaunchDescription:
         DeclareLaunchArgument(
             'stereo',
             default_value='false',
-            choices=arguments.SWITCH,
+            choices=launching.SWITCH,
             description='Two cameras whose frames are pairs, with their nodes in the '
             'namespaces left and right, in a program of their '
             'own; not with cameras.',
         ),
-        *arguments.common(),
+        *launching.common_arguments(),
         DeclareLaunchArgument(
             'composition',
             default_value='container',
@@ -80,7 +80,7 @@ def generate_launch_description() -> LaunchDescription:
             'into the process; program: the nodes '
             'alone, in the program perception. Frames pass without a copy in both.',
         ),
-        *arguments.container(),
-        *arguments.processes(),
+        *launching.container_arguments(),
+        *launching.process_arguments(),
         OpaqueFunction(function=start),
     )

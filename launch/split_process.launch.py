@@ -23,39 +23,39 @@ from launch import Action, LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.launch_context import LaunchContext
 
-from zc_perception.nodes.launching import arguments, processes
+from zc_perception.nodes import launching
 
 
 def start(context: LaunchContext) -> list[Action]:
     """Return the processes, once the arguments are known."""
-    chosen = arguments.Chosen(context)
+    chosen = launching.Chosen(context)
     file = chosen.params_file()
     copy_free = (
-        {} if chosen['copy_free'] == arguments.FROM_FILE else {'copy_free': chosen['copy_free']}
+        {} if chosen['copy_free'] == launching.FROM_FILE else {'copy_free': chosen['copy_free']}
     )
     actions: list[Action] = []
     # Values instead of the file: a section for all nodes may hold what this process's only node
     # doesn't have.
-    for kind, values in processes.node_values(chosen, file)[''].items():
+    for kind, values in launching.node_values(chosen, file)[''].items():
         own = values | ({} if kind == 'capture' else copy_free)
-        actions += processes.program(chosen, f'{kind}_node', [own], namespace=chosen.namespace())
+        actions += launching.program(chosen, f'{kind}_node', [own], namespace=chosen.namespace())
     return actions
 
 
 def generate_launch_description() -> LaunchDescription:
     """Return the arguments and the processes."""
-    return arguments.description(
-        arguments.params_file(),
-        *arguments.camera(),
+    return launching.description(
+        launching.params_file(),
+        *launching.camera_arguments(),
         DeclareLaunchArgument(
             'copy_free',
             default_value='required',
-            choices=[arguments.FROM_FILE, 'preferred', 'required'],
+            choices=[launching.FROM_FILE, 'preferred', 'required'],
             description='Of inference and overlay. required: frames that can only come as '
             'messages, which is a copy, are an error in '
             'log and diagnostics; from_file: as the parameter file says.',
         ),
-        *arguments.common(),
-        *arguments.processes(),
+        *launching.common_arguments(),
+        *launching.process_arguments(),
         OpaqueFunction(function=start),
     )

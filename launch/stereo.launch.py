@@ -23,22 +23,22 @@ from launch import Action, LaunchDescription
 from launch.actions import OpaqueFunction
 from launch.launch_context import LaunchContext
 
-from zc_perception.nodes.launching import arguments, processes
+from zc_perception.nodes import launching
 
 
 def start(context: LaunchContext) -> list[Action]:
     """Return the process, once the arguments are known."""
-    chosen = arguments.Chosen(context)
+    chosen = launching.Chosen(context)
     file = chosen.params_file()
-    return processes.perception_program(chosen, file, stereo=True)
+    return launching.perception_program(chosen, file, stereo=True)
 
 
 def generate_launch_description() -> LaunchDescription:
     """Return the arguments and the process."""
-    return arguments.description(
-        arguments.params_file('stereo.yaml'),
-        *arguments.camera(),
-        *arguments.common(overlay=False),
-        *arguments.processes(),
+    return launching.description(
+        launching.params_file('stereo.yaml'),
+        *launching.camera_arguments(),
+        *launching.common_arguments(overlay=False),
+        *launching.process_arguments(),
         OpaqueFunction(function=start),
     )

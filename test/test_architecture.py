@@ -26,7 +26,6 @@ import ast
 from collections.abc import Iterator
 import importlib
 from pathlib import Path
-import pkgutil
 import re
 import subprocess
 import sys
@@ -203,10 +202,8 @@ def test_no_file_names_a_place_on_somebody_s_machine() -> None:
 
 def node_specs() -> dict[str, dict[str, ParameterSpec]]:
     """Parameters of every node class, by the name of its module, which is the node's name."""
-    nodes = importlib.import_module('zc_perception.nodes')
+    importlib.import_module('zc_perception.nodes.components')  # which has all of them
     base = importlib.import_module('zc_perception.nodes.perception_node').PerceptionNode
-    for module in pkgutil.iter_modules(nodes.__path__):
-        importlib.import_module(f'zc_perception.nodes.{module.name}')
     return {
         kind.__module__.rpartition('.')[2]: {spec.name: spec for spec in kind.SPECS}
         for kind in base.__subclasses__()

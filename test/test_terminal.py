@@ -54,7 +54,7 @@ main([{argument!r}, '0'])
     [
         ('zc_perception.verify.zc_verify', 'zc_perception.verify.verification'),
         ('zc_perception.verify.zc_verify', 'zc_perception.verify.measurement'),
-        ('zc_perception.doctor.zc_doctor', 'zc_perception.doctor.registry'),
+        ('zc_perception.doctor.zc_doctor', 'zc_perception.doctor.command'),
     ],
 )
 @pytest.mark.parametrize('number', ENDING)

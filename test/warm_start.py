@@ -54,7 +54,7 @@ from typing import Any, NoReturn
 #  What most programs need. None of it may start a thread that it needs later: a fork is without
 #  it.
 _MODULES = (
-    'zc_perception.nodes.perception', 'zc_perception.nodes.command_lines',
+    'zc_perception.nodes.perception', 'zc_perception.nodes.declarations',
     'zc_perception.nodes.recorder', 'zc_perception.nodes.gstreamer',
     'zc_perception.nodes.container', 'rclpy.executors', 'vision_msgs.msg', 'diagnostic_msgs.msg',
     'sensor_msgs.msg',

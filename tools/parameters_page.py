@@ -27,8 +27,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 import sys
 
-from zc_perception.nodes.params.kinds import node_kinds
 from zc_perception.nodes.params.schema import OPEN_ENDED
+from zc_perception.nodes.params.verdict import node_kinds
 from zc_perception.parameters import ParameterSpec
 
 MARK = '<!-- tables: written by tools/parameters_page.py, do not edit below this line -->'

@@ -49,8 +49,7 @@ from numpy.typing import NDArray
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.detections import box_iou, Detections
 from zc_perception.detection.tracking import BYTETRACK, PARAMETERS, Tracking
-from zc_perception.nodes.overlay_picture import LabelledBox, Painter
-from zc_perception.nodes.overlay_trails import Trails
+from zc_perception.nodes.overlay_picture import LabelledBox, Painter, Trails
 
 DEFAULTS = {spec.name: spec.default for spec in PARAMETERS} | {'tracking': BYTETRACK}
 SIZE = (640, 360)

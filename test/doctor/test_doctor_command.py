@@ -36,7 +36,7 @@ import pytest
 from waiting import until
 
 from zc_perception.doctor import zc_doctor
-from zc_perception.doctor.registry import checks_of
+from zc_perception.doctor.command import checks_of
 
 SCHEMA = json.loads(
     Path(zc_doctor.__file__).with_name('doctor.schema.json').read_text(encoding='utf-8')

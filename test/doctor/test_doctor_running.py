@@ -26,8 +26,7 @@ from doctor.vehicle import Vehicle
 import pytest
 
 from zc_perception.doctor.answers import describe_ros
-from zc_perception.doctor.command import exit_code, Result, run_checks
-from zc_perception.doctor.registry import checks_of
+from zc_perception.doctor.command import checks_of, exit_code, Result, run_checks
 from zc_perception.errors import CameraError
 from zc_perception.machine.asking import NoAnswerError, Question
 from zc_perception.machine.checks import Check, Finding, Needs, ok, Status

@@ -35,9 +35,8 @@ from npu.host_tree import Host
 
 from zc_perception.camera.v4l2 import abi as v4l2
 from zc_perception.camera.v4l2.device import DeviceFile
-from zc_perception.doctor.command import Result, run_checks
+from zc_perception.doctor.command import checks_of, Result, run_checks
 from zc_perception.doctor.needs import needs_of
-from zc_perception.doctor.registry import checks_of
 from zc_perception.errors import AllocationError
 from zc_perception.machine.asking import Question, subject
 from zc_perception.machine.checks import Needs

@@ -25,8 +25,7 @@ import pytest
 from ros2_tools import Launch, Ros2, Workspace
 import yaml
 
-from zc_perception.nodes.params.kinds import node_kind
-from zc_perception.nodes.params.verdict import check_file
+from zc_perception.nodes.params.verdict import check_file, node_kind
 from zc_perception.nodes.params.yaml_file import read_parameter_yaml
 
 CONTAINER = '/perception_container'

@@ -32,7 +32,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.space import SPACE
+from zc_perception.nodes.stages import SPACE
 from zc_perception.observe.diagnostics import Level
 
 DISTANCE = 4.0

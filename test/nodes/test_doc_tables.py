@@ -93,7 +93,7 @@ def test_the_page_of_diagnostics_has_the_rows_of_each_part(tmp_path: Path) -> No
 
 LAUNCH_PAGE = (REPOSITORY / 'docs/launch_and_lifecycle.md').read_text(encoding='utf-8')
 FILES = sorted((REPOSITORY / 'launch').glob('*.launch.py'))
-SHARED = REPOSITORY / 'zc_perception/nodes/launching/arguments.py'
+SHARED = REPOSITORY / 'zc_perception/nodes/launching.py'
 
 
 def rows(head: str) -> list[list[str]]:
@@ -124,11 +124,12 @@ def declared(file: Path) -> set[str]:
     function, shared = functions(file)['generate_launch_description'], functions(SHARED)
     found = directly(function)
     for call in called(function):
-        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == 'arguments':
+        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == 'launching':
             left_out = {
                 keyword.arg for keyword in call.keywords if ast.unparse(keyword.value) == 'False'
             }
-            found |= directly(shared[call.func.attr]) - left_out
+            if call.func.attr in shared:
+                found |= directly(shared[call.func.attr]) - left_out
     return found
 
 

@@ -46,21 +46,19 @@ from zc_perception.camera.v4l2 import camera as v4l2_camera
 from zc_perception.errors import CameraLostError, ZcError
 from zc_perception.link.endpoints import frame_offer
 from zc_perception.nodes import (
-    camera_info,
+    capture,
     frame_links,
     gstreamer,
-    gstreamer_socket,
     inference,
     overlay,
     realtime,
     recorder,
 )
-from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.capture import CaptureNode, StereoRig, StereoSide
 from zc_perception.nodes.gstreamer import GStreamerNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.recorder import RecorderNode
-from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 from zc_perception.parameters import ParameterSpec
 
 KINDS: dict[str, Any] = {
@@ -146,7 +144,7 @@ def option(name: str, value: Any) -> Static:
 
 
 FEED = gstreamer, 'FrameFeed'
-UNIXFD = gstreamer_socket, 'UnixfdServer'
+UNIXFD = frame_links, 'UnixfdServer'
 SYNTHETIC, REPLAY, V4L2 = (
     ('synthetic', 'SyntheticCamera'),
     ('replay', 'ReplayCamera'),
@@ -212,7 +210,7 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('capture', 'rescale_camera_info'): Static(
         True,
         lambda seen: ('rescale', True) in seen.given[-1],
-        given_to=(camera_info, 'CameraInfoStore'),
+        given_to=(capture, 'CameraInfoStore'),
     ),
     ('capture', 'camera_info_url'): Static(
         'file:///x/y.yaml',

@@ -50,8 +50,13 @@ from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.nodes.messages import DetectionsWriter
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.overlay_picture import class_colour, LabelledBox, Painter, PictureHistory
-from zc_perception.nodes.overlay_trails import Trails
+from zc_perception.nodes.overlay_picture import (
+    class_colour,
+    LabelledBox,
+    Painter,
+    PictureHistory,
+    Trails,
+)
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.observe.diagnostics import Level
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range

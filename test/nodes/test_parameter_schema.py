@@ -31,8 +31,7 @@ import yaml
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.params import schema
-from zc_perception.nodes.params.kinds import node_kinds
-from zc_perception.nodes.params.verdict import check_file
+from zc_perception.nodes.params.verdict import check_file, node_kinds
 from zc_perception.nodes.params.yaml_file import read_parameter_yaml
 from zc_perception.parameters import ParameterSpec
 

@@ -39,7 +39,7 @@ from waiting import until
 
 from zc_perception.camera.replay.camera import open_source
 from zc_perception.camera.scene import RoadScene
-from zc_perception.nodes import recorded_topics
+from zc_perception.nodes import recorder
 
 
 def record(domain: int, *, cold: bool = False, **values: object) -> Program:
@@ -158,8 +158,8 @@ def test_a_topic_is_read_once_though_the_lookout_looks_at_the_same_time(
             return found
 
         monkeypatch.setattr(node, 'get_publishers_info_by_topic', slowly)
-        monkeypatch.setattr(recorded_topics, '_LOOK_S', 0.001)
-        topics = recorded_topics.RecordedTopics(node, ['status'], print, pytest.fail)
+        monkeypatch.setattr(recorder, '_LOOK_S', 0.001)
+        topics = recorder.RecordedTopics(node, ['status'], print, pytest.fail)
         until(lambda: topics.names == ['/status'] and publisher.get_subscription_count())
         topics.close()
         assert list(node.subscriptions) == before

@@ -34,7 +34,7 @@ from std_srvs.srv import Trigger
 
 from zc_perception.camera.replay.camera import open_source
 from zc_perception.camera.snapshot import Snapshot
-from zc_perception.nodes import snapshot
+from zc_perception.nodes import triggers
 from zc_perception.nodes.capture import CaptureNode
 
 
@@ -75,7 +75,7 @@ def has_a_thread() -> bool:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine: a camera that runs gives a frame in time."""
-    monkeypatch.setattr(snapshot, 'FRAME_WAIT_S', WAIT_S)
+    monkeypatch.setattr(triggers, 'FRAME_WAIT_S', WAIT_S)
 
 
 def test_a_picture_and_bytes_that_replay_plays(free_domain: int, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_without_a_frame_the_answer_says_why_in_time(
         run.camera.mode = 'unplugged'
         run.until(lambda: run.capture.supervisor.camera is None, 'a loss')
         with monkeypatch.context() as patch:
-            patch.setattr(snapshot, 'FRAME_WAIT_S', 0.3)
+            patch.setattr(triggers, 'FRAME_WAIT_S', 0.3)
             answer = run.answer()
         assert not answer.success
         assert answer.message.startswith(
@@ -209,7 +209,7 @@ def test_a_slow_disk_keeps_neither_the_camera_nor_the_executor_nor_later_callers
 def test_a_node_that_is_not_active_refuses_at_once_and_those_who_wait_too(
     free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, 'FRAME_WAIT_S', 10 * WAIT_S)  # who waits for that fails
+    monkeypatch.setattr(triggers, 'FRAME_WAIT_S', 10 * WAIT_S)  # who waits for that fails
     with capturing(free_domain, snapshot_folder=str(tmp_path)) as run:
         assert run.answer().success
         run.camera.mode = 'silent'

@@ -34,7 +34,7 @@ import warm_start
 
 from zc_perception.camera.stereo import Side, StereoSides
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.stereo_side import StereoRig, StereoSide
+from zc_perception.nodes.capture import StereoRig, StereoSide
 
 WAIT_S = 120.0
 READY = tuple(

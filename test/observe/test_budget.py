@@ -21,7 +21,7 @@ import itertools
 
 import pytest
 
-from zc_perception.observe.budget import FrameBudget, Late, spans_ns, STAGES
+from zc_perception.observe.timeline import FrameBudget, Late, spans_ns, STAGES
 
 MS = 1_000_000
 NAMES = [name for name, _ in STAGES]

@@ -32,9 +32,8 @@ import pytest
 
 from zc_perception.errors import ZcError
 from zc_perception.observe import frame_log
-from zc_perception.observe.budget import STAGES
 from zc_perception.observe.frame_log import FrameLog, FrameRecord, RecordKind
-from zc_perception.observe.timeline import NodeTrack, stages_us, WHOLE
+from zc_perception.observe.timeline import NodeTrack, STAGES, stages_us, WHOLE
 from zc_perception.observe.zc_timeline import _budget_line, budget_of, main, stage_rows
 
 BLANK = FrameRecord(1, RecordKind.PROCESSED, 0, 1, 1, *(0,) * 10, (1,), 0, 0, 3, 0, 1)

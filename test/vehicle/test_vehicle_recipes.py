@@ -159,8 +159,7 @@ def test_the_unit_starts_a_launch_file_with_a_parameter_file_and_more_arguments(
     assert set(re.findall(r'\$(\w+)', command)) <= set(variables)
     assert (
         'params_file:=' in command
-        and "'params_file'"
-        in (REPOSITORY / 'zc_perception/nodes/launching/arguments.py').read_text()
+        and "'params_file'" in (REPOSITORY / 'zc_perception/nodes/launching.py').read_text()
     )
     shell = re.search(r"-c '(.*)'$", command)
     assert shell is not None

@@ -29,7 +29,7 @@ from typing import Any
 
 from npu.json_schema import conforms
 
-from zc_perception.verify.result import SCHEMA
+from zc_perception.verify.verification import SCHEMA
 
 #  Those that end a command; a SIGHUP that is ignored, as when the tests run under nohup, ends
 #  none.

@@ -33,7 +33,7 @@ from waiting import until
 
 from zc_perception.observe.processes import process_state
 from zc_perception.verify.measurement import NodeThreads
-from zc_perception.verify.workload import Descendants
+from zc_perception.verify.verification import Descendants
 
 
 @contextmanager

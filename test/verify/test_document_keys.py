@@ -48,7 +48,7 @@ from zc_perception.verify.evidence.copies import CopyShare
 from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.measurement import check_facts
 from zc_perception.verify.observation import Observation
-from zc_perception.verify.result import document_keys, KEYS, MIN_SAMPLES, notes, RESULT
+from zc_perception.verify.verification import document_keys, KEYS, MIN_SAMPLES, notes, RESULT
 from zc_perception.verify.zc_verify import main
 
 GOOD = {

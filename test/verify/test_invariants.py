@@ -51,9 +51,9 @@ from verify.verify_kit import (
 
 from zc_perception.observe.frame_log import RecordKind
 from zc_perception.verify.evidence import Unreadable
+from zc_perception.verify.evidence.buffers import MemoryMapping
 from zc_perception.verify.evidence.copies import LargeCopy
 from zc_perception.verify.evidence.kernel_events import Trace
-from zc_perception.verify.evidence.mappings import MemoryMapping
 from zc_perception.verify.invariants import all_checks, check_attached, check_imports
 from zc_perception.verify.observation import Observation
 

@@ -48,7 +48,7 @@ from zc_perception.observe.frame_log import (
     VERSION,
 )
 from zc_perception.verify import verification
-from zc_perception.verify.workload import Newcomers
+from zc_perception.verify.verification import Newcomers
 from zc_perception.verify.zc_verify import main
 
 _F_ADD_SEALS, _SHRINK_AND_GROW = 1033, 2 | 4
@@ -103,7 +103,7 @@ def test_a_log_that_can_not_be_read_counts_though_no_pid_was_given(
 ) -> None:
     with nodes() as process, foreign_log() as pid:
         monkeypatch.setattr(
-            'zc_perception.verify.workload.find_frame_logs',
+            'zc_perception.verify.verification.find_frame_logs',
             lambda pids: find_frame_logs(pids=[process.pid, pid]),
         )
         monkeypatch.setattr(
@@ -236,7 +236,7 @@ def test_a_signal_before_anything_is_measured_is_no_failure_of_the_command(tmp_p
 def test_what_a_command_left_in_another_session_is_ended_by_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr('zc_perception.verify.workload._PATIENCE_S', (0.3, 5.0, 5.0))
+    monkeypatch.setattr('zc_perception.verify.verification._PATIENCE_S', (0.3, 5.0, 5.0))
     monkeypatch.setenv('PYTHONPATH', environment()['PYTHONPATH'])
     command = ['bash', '-c', 'setsid "$@" & exec sleep 600', 'bash', *nodes_command('stubborn')]
     # They say 'ready' with their tenth frame.

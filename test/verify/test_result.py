@@ -27,10 +27,17 @@ import pytest
 from verify.verify_kit import cached_graph, uncached_graph, with_facts
 
 from zc_perception.verify.evidence import Unreadable
-from zc_perception.verify.evidence.mappings import MemoryMapping
+from zc_perception.verify.evidence.buffers import MemoryMapping
 from zc_perception.verify.invariants import all_checks
 from zc_perception.verify.observation import Observation
-from zc_perception.verify.result import document_keys, notes, Result, SCHEMA, verdict, write_result
+from zc_perception.verify.verification import (
+    document_keys,
+    notes,
+    Result,
+    SCHEMA,
+    verdict,
+    write_result,
+)
 
 ROOT = Unreadable('tracefs', 'Permission denied (/sys/kernel/tracing/instances)', 'run as root')
 

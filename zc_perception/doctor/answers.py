@@ -42,13 +42,7 @@ MESSAGES = (
 
 
 def try_model(text: str) -> dict[str, Any]:
-    """
-    Load the model, and say whether that works and on which accelerator.
-
-    Reads the manifest, loads the engine, and gives everything back.
-
-    :param text: JSON: the inference node's parameters.
-    """
+    """Load the model with these parameters (JSON); say whether and where that works."""
     from zc_perception.memory.ledger import CopyLedger
     from zc_perception.npu.manifest import load_manifest
     from zc_perception.npu.selection import open_accelerator
@@ -101,11 +95,7 @@ def _middlewares() -> list[str]:
 
 
 def _missing_middleware(installed: Sequence[str]) -> str:
-    """
-    Return the middleware that the environment asks for and that is not installed.
-
-    rcl ends the process that asks for such a middleware. An empty text: nothing is missing.
-    """
+    """Return the middleware that is asked for and not installed, which ends rcl; else nothing."""
     wanted = os.environ.get('RMW_IMPLEMENTATION', '')
     if not wanted or wanted in installed:
         return ''
@@ -191,7 +181,7 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
         }
     try:  # by name, as rclpy is: type checkers find no types behind these
         verdict = importlib.import_module('zc_perception.nodes.params.verdict')
-        kinds = importlib.import_module('zc_perception.nodes.params.kinds').node_kinds()
+        kinds = importlib.import_module('zc_perception.nodes.params.verdict').node_kinds()
     except ImportError as error:
         return {'error': f'the nodes could not be imported: {error}'}
     given = cameras == 'given'

@@ -46,14 +46,146 @@ import time
 from typing import Any
 
 import zc_perception
+from zc_perception.camera.kinds import CAMERAS
+from zc_perception.doctor import machine_checks, node_checks
 from zc_perception.doctor.needs import read_needs
-from zc_perception.doctor.registry import checks_of
-from zc_perception.errors import ConfigError, error_line, EXIT_USAGE, one_line, printable, ZcError
+from zc_perception.errors import (
+    ConfigError,
+    error_line,
+    EXIT_USAGE,
+    nearest,
+    one_line,
+    printable,
+    ZcError,
+)
 from zc_perception.machine.asking import CHECK_LIMIT_S, end_all, Question
 from zc_perception.machine.checks import Check, fail, Finding, Needs, Status
 from zc_perception.machine.system import System
+from zc_perception.npu.kinds import ACCELERATORS
 from zc_perception.terminal import Interrupted, interruptions, put
 from zc_perception.whole_file import write_whole
+
+_FIRST = (
+    Check(
+        'parameters.file',
+        'whether the nodes would take every key and value of the parameter file',
+        node_checks.parameter_file,
+    ),
+    Check(
+        'kernel.release',
+        'which kernel, and whether it is new enough for the heaps',
+        machine_checks.kernel_release,
+    ),
+    Check(
+        'kernel.sync_file_ioctls',
+        'whether fences can be taken out of buffers and put in (Linux 6.0)',
+        machine_checks.sync_file_ioctls,
+    ),
+    Check(
+        'memory.heaps',
+        'each dma-heap and udmabuf: there, and open to this user',
+        machine_checks.heaps,
+    ),
+    Check(
+        'memory.cma_pool',
+        'CmaTotal and CmaFree against the pool that the parameter file asks for',
+        machine_checks.cma_pool,
+    ),
+    Check(
+        'buffers.cpu',
+        'a real buffer of each heap: allocated, mapped, synchronised, written and read back',
+        machine_checks.cpu_trials,
+    ),
+    Check(
+        'buffers.fences', 'a real fence taken out of it and put back', machine_checks.fence_trials
+    ),
+)
+_CAMERAS = (
+    Check(
+        'cameras.configured',
+        "whether the parameter file's cameras offer what it asks for",
+        node_checks.configured_cameras,
+    ),
+    Check(
+        'cameras.calibration',
+        "whether each camera's calibration file is there and fits",
+        node_checks.calibrations,
+    ),
+)
+_LAST = (
+    Check(
+        'model.manifest',
+        "the parameter file's model: manifest and engine files",
+        node_checks.model_manifest,
+    ),
+    Check(
+        'model.load',
+        'the model loaded on the accelerator that the inference node would choose',
+        node_checks.model_load,
+    ),
+    Check('ros.distribution', 'which ROS 2', node_checks.ros_distribution),
+    Check('ros.rclpy', 'whether rclpy works, and its version', node_checks.ros_rclpy),
+    Check('ros.middleware', 'which RMW, and whether it is installed', node_checks.ros_middleware),
+    Check(
+        'ros.messages',
+        'whether the packages of messages can be imported',
+        node_checks.ros_messages,
+    ),
+    Check(
+        'ros.large_messages',
+        'room for whole images in the middleware, for plain subscribers',
+        node_checks.large_messages,
+    ),
+    Check(
+        'link.runtime_folder',
+        'the folder for shared-memory sockets',
+        node_checks.runtime_socket_folder,
+    ),
+    Check(
+        'agreement.planned',
+        "what the parameter file's cameras and their consumers agree on about buffers",
+        node_checks.planned_agreements,
+    ),
+    Check(
+        'agreement.running',
+        'what nodes that run agreed on, what else there could be, and who is refused',
+        node_checks.running_agreements,
+    ),
+    Check('limits.realtime', 'RLIMIT_RTPRIO', machine_checks.realtime),
+    Check('limits.locked_memory', 'RLIMIT_MEMLOCK', machine_checks.locked_memory),
+    Check(
+        'limits.descriptors',
+        'RLIMIT_NOFILE against what the pools need',
+        machine_checks.descriptors,
+    ),
+    Check(
+        'limits.python',
+        'whether the compiled steps are there, and how the interpreter was built',
+        machine_checks.python,
+    ),
+)
+
+
+def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
+    """Return the checks of these groups, or all with those of kinds, group by group."""
+    cameras, accelerators = (
+        [check for kind in kinds.declared.classes.values() for check in kind.CHECKS]
+        for kinds in (CAMERAS, ACCELERATORS)
+    )
+    every: dict[str, Check] = {}
+    for check in (*_FIRST, *cameras, *_CAMERAS, *accelerators, *_LAST):
+        if every.setdefault(check.id, check) != check:
+            raise ConfigError(f"two kinds have a check '{check.id}'; one package has to go")
+    order = list(dict.fromkeys(check.group for check in every.values()))
+    for group in groups:
+        if group not in order:
+            raise ConfigError(
+                f"--only '{group}' is no group of checks; it must be one of "
+                f'{", ".join(order)}{nearest(group, order)}; see zc_doctor --help'
+            )
+    found = (check for check in every.values() if not groups or check.group in groups)
+    return tuple(sorted(found, key=lambda check: order.index(check.group)))
+
 
 VERSION = 1
 # Of figures as text: a camera's formats are many.
@@ -70,11 +202,7 @@ class Result:
 
 
 class _Memory:
-    """
-    Remember the answers to questions, because each answer costs a process.
-
-    If several checks ask the same question at a time, only the first one starts a process.
-    """
+    """Remember the answers, each of which costs a process; ask each question once."""
 
     def __init__(self, ask: Callable[..., dict[str, Any]]) -> None:
         self._ask = ask
@@ -117,13 +245,7 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
 def run_checks(
     checks: Sequence[Check], system: System, needs: Needs, limit_s: float = CHECK_LIMIT_S
 ) -> Iterator[Result]:
-    """
-    Run the checks, and yield the findings in the order of *checks*.
-
-    A finding is yielded as soon as it and all those before it are there.
-
-    :param limit_s: seconds for each check.
-    """
+    """Run the checks, *limit_s* for each; yield findings in their order, as soon as may be."""
     system = replace(system, ask=_Memory(system.ask))
     ended: queue.SimpleQueue[tuple[Check, list[Result]]] = queue.SimpleQueue()
     # The running check of each group, on a thread of its own, and the checks that wait for it.
@@ -243,11 +365,7 @@ _LONGEST_S = 3600.0
 
 
 def _write(path: Path, result: dict[str, Any]) -> None:
-    """
-    Write the result whole or not at all; make missing folders, and name them.
-
-    :raises ConfigError: it can't be written.
-    """
+    """Write the result whole or not at all; make missing folders, and name them."""
     try:
         folder = Path(os.path.realpath(path)).parent
         if not folder.is_dir():
@@ -261,12 +379,7 @@ def _write(path: Path, result: dict[str, Any]) -> None:
 
 
 def _say(text: str) -> None:
-    """
-    Write text to stdout.
-
-    :raises BrokenPipeError: the reader has gone.
-    :raises ConfigError: stdout can't be written, for example because a disk is full.
-    """
+    """Write text to stdout; BrokenPipeError: the reader has gone."""
     error = put(text, sys.stdout)
     if isinstance(error, BrokenPipeError):
         raise error
@@ -282,12 +395,7 @@ def _complain(text: str) -> None:
 
 
 def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
-    """
-    Run the checks, report, and return the exit code.
-
-    :param json_only: only the JSON goes to standard output.
-    :raises ConfigError: the parameter file can't be read, or report or result can't be written.
-    """
+    """Run the checks, report, and return the exit code."""
     needs = read_needs(options.params_file, options.cameras)
     if not 0 < options.time_limit <= _LONGEST_S:
         raise ConfigError(
@@ -313,11 +421,7 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
 
 
 def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
-    """
-    Run the whole command.
-
-    0: nothing failed, 1: something did, 2: wrong use, 128 + n: signal n.
-    """
+    """Run it all: 0 nothing failed, 1 something did, 2 wrong use, 128 + n signal n."""
     with interruptions() as interruption:
         try:
             with interruption.allowed():

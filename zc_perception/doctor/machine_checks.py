@@ -14,21 +14,49 @@
 # limitations under the License.
 
 """
-Check the machine: the kernel, and the limits of a program that is started like this one.
+Check the machine: kernel, limits of a program started like this one, heaps and real buffers.
 
 Sources: ``DMA_BUF_IOCTL_EXPORT_SYNC_FILE`` came with Linux 6.0, dma-heaps with 5.6; getrlimit(2),
-proc(5) on ``limits``.
+proc(5) on ``limits`` and ``CmaTotal``; ``Documentation/userspace-api/dma-buf-heaps``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+import errno
 import math
+import os
+from pathlib import Path
 
-from zc_perception.doctor.needs import pool_need
-from zc_perception.machine.checks import fail, Finding, Needs, NodeNeed, ok, skip, Status, warn
-from zc_perception.machine.system import first_dmabuf, System
+from zc_perception.doctor.needs import pool_need, PoolNeed
+from zc_perception.errors import ZcError
+from zc_perception.machine.checks import (
+    fail,
+    Finding,
+    Need,
+    Needs,
+    NodeNeed,
+    ok,
+    skip,
+    Status,
+    warn,
+)
+from zc_perception.machine.system import (
+    allocate,
+    DENIED,
+    first_dmabuf,
+    heap_nodes,
+    PAGE,
+    rights_advice,
+    System,
+    trial_heaps,
+    udev_line,
+)
+from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
+from zc_perception.memory.heaps import is_contiguous
 from zc_perception.native import compiled, how_it_runs
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import compute_layout
 
 HEAPS_SINCE, FENCES_SINCE = (5, 6), (6, 0)
 
@@ -73,9 +101,8 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
         return
     found = f'the kernel has no DMA_BUF_IOCTL_EXPORT_SYNC_FILE and IMPORT ({how})'
     advice = (
-        'you need not do anything: the package waits for devices with poll(2) before it hands '
-        'a buffer on; '
-        'Linux 6.0 and newer have these ioctls'
+        'you need not do anything: the package waits for devices with poll(2) before it hands a '
+        'buffer on; Linux 6.0 and newer have these ioctls'
     )
     yield warn(found, advice, supported=False, asked=buffer is not None)
 
@@ -88,11 +115,7 @@ _PER_SLOT = 6
 
 
 def _limit(system: System, name: str, column: int = 0) -> float | None:
-    """
-    Return this process's limit by its name in ``/proc/self/limits``.
-
-    *column* 0 is the soft limit. Infinite for ``unlimited``; ``None`` where the limit isn't shown.
-    """
+    """Return a limit in ``/proc/self/limits`` (column 0: soft); ``None``: it isn't shown."""
     for line in system.read('proc/self/limits').splitlines():
         if line.startswith(name):
             words = line.removeprefix(name).split()
@@ -170,11 +193,7 @@ def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
-    """
-    Check the limit of descriptors.
-
-    Each process that shares a buffer has a descriptor of it; each job in flight has a fence.
-    """
+    """Check the limit of descriptors: each shared buffer and each job in flight has some."""
     # The hard one: the programs raise the soft one to it themselves.
     limit = _limit(system, 'Max open files', 1)
     if limit is None:
@@ -208,3 +227,293 @@ def python(system: System, needs: Needs) -> Iterator[Finding]:
                 'then build the package again'
             ),
         )
+
+
+_MIB = 1 << 20
+# Names that stand for no node.
+_NO_NODE = ('auto', 'memfd', 'nvbufsurface')
+_OTHERWISE = (
+    'frames then lie in memfds: cameras whose frames the CPU writes, such as '
+    'synthetic, links and accelerator onnx work; '
+    'accelerator axl and memory: import do not, because no device can import a memfd'
+)
+_ENABLE = ('boot a kernel with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM (or '
+           'CONFIG_UDMABUF, modprobe udmabuf); '
+           'give a container the nodes (--device /dev/dma_heap/system)')  # fmt: skip
+
+_LARGER = ('enlarge the pool (cma=512M on the kernel command line, or the size of linux,cma in '
+           'the device tree), use fewer slots or '
+           'smaller pictures, or heap: dma_heap/system where an IOMMU gathers pages')  # fmt: skip
+
+
+def _rights(path: Path) -> dict[str, object]:
+    try:
+        status = path.stat()
+    except OSError:
+        return {}
+    return {
+        'mode': f'{status.st_mode & 0o7777:04o}',
+        'owner': status.st_uid,
+        'group': status.st_gid,
+    }
+
+
+def heaps(system: System, needs: Needs) -> Iterator[Finding]:
+    """Report each heap that is there, each that is named but missing, and whether there is any."""
+    nodes = heap_nodes(system)
+    named = [name for name in needs.heaps if name not in _NO_NODE]
+    usable = 0
+    for name, node in nodes.items():
+        number = system.open_node(str(node))
+        shown, figures = (
+            system.shown(node),
+            {'contiguous': is_contiguous(name), 'errno': number, **_rights(node)},
+        )
+        if number == 0:
+            usable += 1
+            what = (
+                'contiguous memory'
+                if is_contiguous(name)
+                else 'ordinary memory'
+                if name == 'udmabuf'
+                else 'memory in scattered pages'
+            )
+            yield ok(f'{shown} can be used ({what})', name, **figures)
+        elif number in DENIED:
+            found = (
+                f'this user may not open {shown} (mode {figures.get("mode", "?")}, group '
+                f'{figures.get("group", "?")})'
+            )
+            yield Finding(
+                needs.heap(name).missing,
+                found,
+                rights_advice(udev_line(name), shown),
+                name,
+                figures,
+            )
+        else:
+            found = f"{shown} can't be opened: {os.strerror(number)}"
+            yield Finding(
+                needs.heap(name).missing,
+                found,
+                'read dmesg; unload its module and load it again',
+                name,
+                figures,
+            )
+    for name in named:
+        if name not in nodes:
+            there = ', '.join(nodes) or 'none'
+            number = errno.ENOENT
+            advice = f'set heap to one that was found, or to auto, or {_ENABLE}'
+            yield fail(
+                f"heap '{name}' in the parameter file does not exist; found: {there}",
+                advice,
+                name,
+                errno=number,
+            )
+    if not usable and not named:
+        need = Need.REQUIRED if needs.device_imports else Need.POSSIBLE
+        if needs.known and not needs.heaps and need is Need.POSSIBLE:
+            yield skip(
+                'no heap can be used, and none is needed: the cameras bring their own buffers'
+            )
+        else:
+            yield Finding(need.missing, f'no heap can be used; {_OTHERWISE}', _ENABLE)
+
+
+def read_cma(system: System) -> tuple[int, int] | None:
+    """Return CmaTotal and CmaFree in bytes; ``None``: there is no contiguous pool."""
+    found = {}
+    for line in system.read('proc/meminfo').splitlines():
+        name, _, value = line.partition(':')
+        number = value.split()[0] if value.split() else ''
+        if name in ('CmaTotal', 'CmaFree') and number.isdigit():
+            found[name] = int(number) * 1024
+    return (found['CmaTotal'], found.get('CmaFree', 0)) if found.get('CmaTotal') else None
+
+
+def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
+    """Compare the pools in contiguous memory with what there is of it; name the others."""
+    cma = read_cma(system)
+    total, free = cma or (0, 0)
+    there = (
+        f'CmaTotal {total / _MIB:.0f} MiB, CmaFree {free / _MIB:.0f} MiB'
+        if cma
+        else 'there is no contiguous pool (CmaTotal)'
+    )
+    pools = [pool_need(system, needs, camera) for camera in needs.cameras]
+    sure = sum(p.total for p in pools if p.contiguous)
+    perhaps = sum(p.total for p in pools if p.contiguous is None)
+    figures: dict[str, object] = {
+        'total': total,
+        'free': free,
+        'needed': sure,
+        'pools': [_figures(pool) for pool in pools],
+    }
+    words = ', '.join(_described(p) for p in pools)
+    if any(p.refusal for p in pools):
+        yield skip('the nodes can not agree on buffers, see agreement.planned', **figures)
+        return
+    if pools and all(p.contiguous is False for p in pools):
+        yield skip(f'no camera needs contiguous memory: {words}', **figures)
+        return
+    if not system.read('proc/meminfo'):
+        found = "/proc/meminfo can't be read, which says how large the contiguous pool is"
+        yield warn(found, 'mount /proc', **figures)
+        return
+    if not pools:
+        slot = compute_layout(NV12, 1920, 1080).buffer_size(0)
+        if cma is None:
+            yield skip(
+                (
+                    f'{there}; heap dma_heap/linux,cma, ISPs and cards without IOMMU need a '
+                    'contiguous pool'
+                ),
+                **figures,
+            )
+        else:
+            yield ok(f'{there}: room for {free // slot} NV12 frames of 1920x1080', **figures)
+        return
+    unknown = [p for p in pools if p.problem and p.contiguous is not False]
+    text = f'{words}; {there}'
+    if not sure and cma is None:
+        yield skip(f'no camera is known to need contiguous memory: {words}; {there}', **figures)
+    elif sure > total:
+        yield fail(f'the contiguous pool is too small: {text}', _LARGER, **figures)
+    elif sure > free:
+        waiting = (
+            'end the programs that hold the rest (the nodes themselves, if they run), or '
+            + _LARGER
+        )
+        yield fail(f'not enough of the contiguous pool is free: {text}', waiting, **figures)
+    elif sure + perhaps > free and cma is not None:
+        yield warn(
+            f'the contiguous pool may be too small, if these drivers allocate from it: {text}',
+            _LARGER,
+            **figures,
+        )
+    elif unknown:
+        reason = '; '.join(f'{p.camera.label}: {p.problem}' for p in unknown)
+        found = f'the size of some pools is not known ({reason}); {there}'
+        yield warn(found, 'set width and height in the parameter file', **figures)
+    else:
+        yield ok(f'enough: {text}', **figures)
+
+
+def _figures(pool: PoolNeed) -> dict[str, object]:
+    return {
+        'node': pool.camera.node,
+        'memory': pool.memory,
+        'contiguous': pool.contiguous,
+        'slots': pool.slots,
+        'slot_bytes': pool.slot_bytes,
+        'bytes': pool.total,
+    }
+
+
+def _described(pool: PoolNeed) -> str:
+    if pool.problem:
+        return f'{pool.camera.label}: unknown size in {pool.memory}'
+    width, height = pool.size
+    return (
+        f'{pool.camera.label}: {pool.slots} slots of {width}x{height}, '
+        f'{pool.total / _MIB:.1f} MiB in {pool.memory}'
+    )
+
+
+_PATTERN = bytes(range(256))
+
+
+def _heap_need(needs: Needs, name: str) -> Need:
+    return needs.heap(name) if name != 'memfd' or 'memfd' in needs.heaps else Need.POSSIBLE
+
+
+def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
+    """Allocate, map, SYNC, write, and read back through a new mapping."""
+    for name in trial_heaps(system):
+        try:
+            with allocate(system, name, 4 * PAGE) as buffer:
+                same, figures = (
+                    _written_and_read(buffer),
+                    {
+                        'size': buffer.size,
+                        'kind': buffer.kind.value,
+                        'exporter': buffer.exporter(),
+                    },
+                )
+        except (ZcError, OSError) as error:
+            yield Finding(
+                _heap_need(needs, name).missing,
+                f'a buffer of {name} could not be used: {error}',
+                'see memory.heaps',
+                name,
+            )
+            continue
+        if same:
+            yield ok(
+                f'allocated, mapped, synchronised, written and read back ({figures["exporter"]})',
+                name,
+                **figures,
+            )
+        else:
+            advice = (
+                'report it with the exporter and the kernel: its SYNC ioctl does not '
+                'keep CPU caches coherent'
+            )
+            yield fail(
+                f'a buffer of {name} did not hold what was written', advice, name, **figures
+            )
+
+
+def _written_and_read(buffer: DmaBuf) -> bool:
+    length = len(_PATTERN)
+    places = (slice(0, length), slice(buffer.size - length, buffer.size))
+    with buffer.cpu_access(CpuAccess.WRITE) as mapping:
+        for place in places:
+            mapping[place] = _PATTERN
+    buffer.unmap()
+    with buffer.cpu_access(CpuAccess.READ) as mapping:
+        return all(mapping[place] == _PATTERN for place in places) and not any(mapping[256:512])
+
+
+def fence_trials(system: System, needs: Needs) -> Iterator[Finding]:
+    """Try a fence: EXPORT_SYNC_FILE, wait, IMPORT_SYNC_FILE."""
+    names = list(heap_nodes(system))
+    if not names:
+        yield skip('there is no heap for dma-bufs, and a memfd has no fences')
+    for name in names:
+        try:
+            with allocate(system, name) as buffer:
+                yield _fences(buffer, name)
+        except (ZcError, OSError) as error:
+            yield Finding(
+                _heap_need(needs, name).missing,
+                f'no buffer of {name} could be tested: {error}',
+                'see memory.heaps',
+                name,
+            )
+
+
+def _fences(buffer: DmaBuf, name: str) -> Finding:
+    fence = buffer.export_fence(CpuAccess.READ | CpuAccess.WRITE)
+    if fence is None:
+        return skip(
+            'the kernel has no such ioctls; see kernel.sync_file_ioctls', name, supported=False
+        )
+    try:
+        if not fence.wait(1.0):
+            return fail(
+                f'the fence of an unused buffer of {name} does not signal',
+                'report it with the kernel',
+                name,
+            )
+        fence.check()
+        if not buffer.import_fence(fence, CpuAccess.READ):
+            return warn(
+                f'fences can be taken out of buffers of {name}, not put back',
+                'install Linux 6.0 or newer',
+                name,
+            )
+    finally:
+        fence.close()
+    return ok('a fence was taken out of a buffer, waited for and put back', name, supported=True)

@@ -41,8 +41,7 @@ from zc_perception.negotiation.agreement import slots_of
 from zc_perception.negotiation.constraints import BufferConstraints, NO_CPU, parse_stand_ins, Size
 from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import BufferSettings, violations
-from zc_perception.nodes.command_lines import check_cameras
-from zc_perception.nodes.declarations import NODES
+from zc_perception.nodes.declarations import check_cameras, NODES
 from zc_perception.nodes.params.yaml_file import (
     nodes_named,
     read_parameter_yaml,
@@ -92,11 +91,7 @@ def needs_for(
     *,
     cameras_given: bool = False,
 ) -> Needs:
-    """
-    Return what these nodes ask for.
-
-    :param path: of the parameter file.
-    """
+    """Return what these nodes ask for; *path*: of the parameter file."""
     uses = [(camera['heap'], camera_class(camera).heap_use(camera.values)) for camera in cameras]
     heaps = dict.fromkeys(heap for heap, use in uses if use is not None)
     importing = {name for name, kind in ACCELERATORS.declared.classes.items() if kind.IMPORTS}
@@ -107,12 +102,7 @@ def needs_for(
 
 
 def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()) -> Needs:
-    """
-    Return what the nodes would do with these sections.
-
-    :param cameras: namespaces of the cameras, as ``perception --cameras`` takes them; empty: those
-        that the file names, or else one.
-    """
+    """Return what nodes would do with these sections; *cameras*: namespaces, or the file's."""
 
     def found(kind: str) -> list[NodeNeed]:
         nodes = [f'/{name}/{kind}' for name in cameras] or list(
@@ -124,12 +114,7 @@ def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()
 
 
 def read_needs(path: str, cameras: Sequence[str] = ()) -> Needs:
-    """
-    Return what a parameter file asks for.
-
-    :param path: empty: there is none.
-    :raises ConfigError: it can't be read, or ``perception`` would refuse the names of the cameras.
-    """
+    """Return what a parameter file asks for; no *path*: there is none."""
     check_cameras(cameras, '--cameras')
     if not path:
         if cameras:
@@ -144,11 +129,7 @@ def _namespace(node: str) -> str:
 
 
 def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
-    """
-    Return the inference nodes in the camera's namespace.
-
-    If there is none: those in no camera's namespace, since each camera will get such a node.
-    """
+    """Return the inference nodes in the camera's namespace, else those in no camera's."""
     own = [
         inference
         for inference in needs.inferences
@@ -307,11 +288,7 @@ class _Consumers:
         return f"the driver's frames do not suit {'; '.join(broken)}" if broken else ''
 
     def slots(self, held: int) -> int:
-        """
-        Return how many slots there will be, whatever the frames look like.
-
-        :param held: slots that the camera itself holds.
-        """
+        """Return how many slots there will be; the camera itself holds *held*."""
         return slots_of(
             [BufferConstraints('camera', slots=held), *self._accelerators, *self._stand_ins],
             self._wanted,

@@ -14,19 +14,26 @@
 # limitations under the License.
 
 """
-Check what the nodes of the parameter file will do.
+Check what the nodes of the parameter file will do, and the ROS 2 that they run on.
 
 That is: their parameters, cameras, calibrations, models and agreements on buffers. The class of a
 camera declares what the camera needs. Models are loaded for real, in a process of their own. The
-nodes' frame logs tell what runs, which needs no ROS.
+nodes' frame logs tell what runs, which needs no ROS. The folder of the links is looked at, never
+made: where it isn't there, the check tries to make one of another name beside it.
+
+Sources: REP 2000 (distributions); Fast DDS documentation on shared-memory transport and profile
+files; ``config/fastdds_images.xml``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+import grp
 import json
 import os
 from pathlib import Path
+import tempfile
+import xml.etree.ElementTree as ElementTree
 
 from zc_perception.camera.calibration import (
     calibration_path,
@@ -36,8 +43,15 @@ from zc_perception.camera.calibration import (
 )
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.doctor import answers
-from zc_perception.doctor.needs import node_need, pool_need
+from zc_perception.doctor.needs import camera_class, node_need, pool_need
 from zc_perception.errors import ConfigError
+from zc_perception.link.shared_memory.socket_folder import (
+    default_folder,
+    folder_complaint,
+    runtime_folder,
+    socket_path,
+    SUFFIX,
+)
 from zc_perception.machine.checks import (
     fail,
     Finding,
@@ -112,11 +126,7 @@ _UNCALIBRATED = (
 
 
 def _share_folder(system: System, package: str) -> str:
-    """
-    Find a package's share folder as ament does; the folder may be missing.
-
-    :raises LookupError: no such package in this environment.
-    """
+    """Find a package's share folder as ament does; LookupError: no such package."""
     for prefix in filter(None, system.environment.get('AMENT_PREFIX_PATH', '').split(os.pathsep)):
         index = Path(prefix, 'share/ament_index/resource_index/packages', package)
         if (system.root / str(index).lstrip('/')).exists():
@@ -265,11 +275,7 @@ def planned_agreements(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def running_agreements(system: System, needs: Needs) -> Iterator[Finding]:
-    """
-    Report what each running capture node has agreed on with its consumers.
-
-    Also what its camera could give, and which consumers it refuses.
-    """
+    """Report what running capture nodes agreed on and could give, and whom they refuse."""
     cameras = 0
     with find_frame_logs(system.proc) as logs:
         for log in logs:
@@ -285,3 +291,265 @@ def running_agreements(system: System, needs: Needs) -> Iterator[Finding]:
                 yield warn(f'{name} is refused: {reason}', step, log.node, **figures)
     if not cameras:
         yield skip('no capture node of this user runs')
+
+
+SUPPORTED = ('humble', 'jazzy', 'kilted', 'rolling')
+_PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
+#: What Fast DDS has without a profile.
+_DEFAULT_SEGMENT = 512 * 1024
+_USUAL_IMAGE = 1920 * 1080 * 3
+_SOURCE = 'source /opt/ros/DISTRO/setup.bash before the nodes start'
+_MIB = 1 << 20
+_NO_MIDDLEWARE = (
+    'the middleware that RMW_IMPLEMENTATION names is not installed; see ros.middleware'
+)
+
+
+def ros_distribution(system: System, needs: Needs) -> Iterator[Finding]:
+    """Report ROS_DISTRO, or else which distributions are installed."""
+    name = system.environment.get('ROS_DISTRO', '')
+    installed = system.names('opt/ros')
+    figures = {'name': name, 'installed': installed}
+    if name in SUPPORTED:
+        yield ok(f'ROS 2 {name}', **figures)
+    elif name:
+        found = f"ROS 2 '{name}', with which this package is not tested"
+        yield warn(found, f'use {", ".join(SUPPORTED[:-1])} or {SUPPORTED[-1]}', **figures)
+    elif installed:
+        yield warn(f'ROS_DISTRO is not set; installed: {", ".join(installed)}', _SOURCE, **figures)
+    elif system.ask(answers.describe_ros).get('rclpy_version'):
+        yield ok('ROS 2 from Python wheels: ROS_DISTRO is not set', **figures)
+    else:
+        yield fail(
+            'there is no ROS 2', f'install ROS 2 {SUPPORTED[0]} or newer; {_SOURCE}', **figures
+        )
+
+
+def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
+    """Import rclpy in a process of its own."""
+    answer = system.ask(answers.describe_ros)
+    figures = {'version': answer['rclpy_version']}
+    if 'missing' in answer:
+        yield skip(_NO_MIDDLEWARE, **figures)
+    elif 'error' in answer:
+        advice = f'{_SOURCE}, with the Python that it was built for'
+        yield fail(f"rclpy can't be imported: {answer['error']}", advice, **figures)
+    else:
+        yield ok(f'rclpy {answer["rclpy_version"] or "of an unknown version"}', **figures)
+
+
+def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
+    """Report the middleware in use, and those that are installed."""
+    answer = system.ask(answers.describe_ros)
+    wanted, there = system.environment.get('RMW_IMPLEMENTATION', ''), answer['middlewares']
+    figures = {'wanted': wanted, 'installed': there, 'used': answer.get('middleware', '')}
+    advice = f'apt install ros-$ROS_DISTRO-{wanted.replace("_", "-")}, or unset RMW_IMPLEMENTATION'
+    if 'missing' in answer:
+        found = (
+            f"RMW_IMPLEMENTATION is '{answer['missing']}', which is not installed: no "
+            'node can start'
+        )
+        yield fail(f'{found}; installed: {", ".join(there) or "none"}', advice, **figures)
+    elif 'error' in answer:
+        yield skip('rclpy can not be imported; see ros.rclpy', **figures)
+    elif wanted and figures['used'] != wanted:
+        yield fail(
+            f"RMW_IMPLEMENTATION is '{wanted}', but {figures['used']} is used", advice, **figures
+        )
+    else:
+        yield ok(
+            (
+                f'{figures["used"]}{" (the default)" if not wanted else ""}; installed: '
+                f'{", ".join(there) or figures["used"]}'
+            ),
+            **figures,
+        )
+
+
+def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
+    """Import the packages of messages that the nodes need."""
+    answer = system.ask(answers.describe_ros)
+    if 'missing' in answer or 'error' in answer:
+        yield skip(
+            _NO_MIDDLEWARE if 'missing' in answer else 'rclpy can not be imported; see ros.rclpy'
+        )
+        return
+    broken = {name: why for name, why in answer['messages'].items() if why}
+    if broken:
+        packages = ' '.join(
+            f'ros-$ROS_DISTRO-{name.split(".")[0].replace("_", "-")}' for name in broken
+        )
+        found = '; '.join(f'{name}: {why}' for name, why in broken.items())
+        yield fail(
+            f'not all messages can be imported: {found}',
+            f'apt install {packages}',
+            messages=answer['messages'],
+        )
+    else:
+        yield ok(f'{", ".join(answer["messages"])} can be imported', messages=answer['messages'])
+
+
+def _segment(path: Path) -> int:
+    """Return the largest ``segment_size`` of an XML profile, 0 without one."""
+    tree = ElementTree.parse(path)
+    sizes = [
+        (node.text or '').strip()
+        for node in tree.iter()
+        if node.tag.rpartition('}')[2] == 'segment_size'
+    ]
+    return max((int(size) for size in sizes if size.isdigit()), default=0)
+
+
+def _image(system: System, needs: Needs) -> int:
+    """Return the bytes of the largest image as plain subscribers get it: rgb8."""
+    sizes = [camera_class(camera).picture_size(system, camera.values) for camera in needs.cameras]
+    return max((w * h * 3 for w, h in sizes), default=0) or _USUAL_IMAGE
+
+
+def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
+    """Check that whole images fit the middleware's shared memory, for plain subscribers."""
+    answer = system.ask(answers.describe_ros)
+    if 'missing' in answer:
+        yield skip(_NO_MIDDLEWARE, middleware=answer['missing'])
+        return
+    used = answer.get('middleware') or system.environment.get('RMW_IMPLEMENTATION', '')
+    image = _image(system, needs)
+    only = 'plain image subscribers of other processes'
+    if 'cyclone' in used:
+        yield _receive_buffer(system, image, only)
+        return
+    if 'fastrtps' not in used:
+        yield skip(f'this check knows nothing of {used or "the middleware"}', middleware=used)
+        return
+    set_here = {
+        name: system.environment[name] for name in _PROFILES if system.environment.get(name)
+    }
+    profile = shipped_file('config/fastdds_images.xml')
+    advice = f'set {_PROFILES[0]} (Kilted and later: {_PROFILES[1]}) to {profile} for both ends'
+    figures: dict[str, object] = {
+        'middleware': used,
+        'profiles': set_here,
+        'segment': _DEFAULT_SEGMENT,
+        'image': image,
+    }
+    if not set_here:
+        room = (
+            f'an image of {image / _MIB:.1f} MiB does not fit into the default segment of 512 KiB'
+        )
+        found = (
+            f'no Fast DDS profile is set: {room}; of {only}, best-effort ones lose most images, '
+            'reliable ones get them later'
+        )
+        yield warn(found, advice, **figures)
+        return
+    name, path = next(iter(set_here.items()))
+    try:
+        figures['segment'] = size = _segment(
+            system.root / path.lstrip('/') if path.startswith('/') else Path(path)
+        )
+    except (OSError, ElementTree.ParseError) as error:
+        yield fail(f"{name} is '{path}', which can't be read: {error}", advice, **figures)
+        return
+    if size < 2 * image:
+        found = (
+            f"{name} '{path}' has a segment of {size / _MIB:.1f} MiB, images have "
+            f'{image / _MIB:.1f} MiB'
+        )
+        yield warn(found, f'raise segment_size to at least {4 * image}', **figures)
+    else:
+        yield ok(
+            f'{path}: segment of {size / _MIB:.0f} MiB for images of {image / _MIB:.1f} MiB',
+            **figures,
+        )
+
+
+def _receive_buffer(system: System, image: int, only: str) -> Finding:
+    limit = system.read('proc/sys/net/core/rmem_max')
+    figures = {'rmem_max': int(limit) if limit.isdigit() else None, 'image': image}
+    if limit.isdigit() and int(limit) < image:
+        advice = (
+            'sysctl -w net.core.rmem_max=67108864 net.ipv4.ipfrag_time=3 '
+            'net.ipv4.ipfrag_high_thresh=134217728'
+        )
+        found = (
+            f'net.core.rmem_max is {int(limit) / _MIB:.1f} MiB, an image has {image / _MIB:.1f} '
+            f'MiB: of {only}, best-effort ones lose images, reliable ones get them later'
+        )
+        return warn(found, advice, **figures)
+    return ok(f'Cyclone DDS with net.core.rmem_max {limit or "unknown"}', **figures)
+
+
+def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
+    """Check the folder as a publisher would find it."""
+    folder = default_folder(system.environment)
+    figures: dict[str, object] = {'folder': str(folder), 'exists': folder.is_dir(), 'sockets': 0}
+    groups = sorted(
+        {
+            camera['shared_memory_group']
+            for camera in needs.cameras
+            if camera['shared_memory_group']
+        }
+    )
+    step = 'set the environment variable ZC_RUNTIME_DIR to another folder, the same for all nodes'
+    for name in groups:
+        try:
+            number = grp.getgrnam(name).gr_gid
+        except KeyError:
+            advice = f'groupadd {name}, or set shared_memory_group to a group that exists'
+            yield fail(
+                f"there is no group '{name}' (shared_memory_group)", advice, name, **figures
+            )
+            return
+        if number not in {*os.getgroups(), os.getegid()} and system.user:
+            found = (
+                f"this user is not in group '{name}' (shared_memory_group), so it can't "
+                'open the folder to that group'
+            )
+            yield fail(found, f'usermod -aG {name} USER, and log in again', name, **figures)
+            return
+    try:
+        socket_path(folder, '0' * 32)
+        if os.path.lexists(folder):
+            if groups:
+                _owned(folder, system.user)  # making it the group's is left to the nodes
+            else:
+                runtime_folder(None, system.environment)
+    except ConfigError as error:
+        yield told(Status.FAIL, error, '', **figures)
+        return
+    if figures['exists']:
+        figures['sockets'] = sum(name.endswith(SUFFIX) for name in os.listdir(folder))
+    elif refusal := _refusal(folder.parent):
+        found = (
+            f"folder '{folder}' does not exist, and can't be made in {folder.parent}: {refusal}"
+        )
+        yield fail(found, f'make it with mode 0700 for this user, or {step}', **figures)
+        return
+    if complaint := folder_complaint(system.environment):
+        found, _, advice = complaint.rpartition(': ')
+        yield warn(found, advice, **figures)
+    elif figures['exists']:
+        yield ok(
+            f"folder '{folder}' belongs to this user alone and has {figures['sockets']} sockets",
+            **figures,
+        )
+    else:
+        yield ok(f"folder '{folder}' can be made when it is needed", **figures)
+
+
+def _refusal(parent: os.PathLike[str]) -> str:
+    """Say why no folder can be made there; empty: it can. Rights alone don't tell."""
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix='.zc_doctor-', dir=parent))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ''
+
+
+def _owned(folder: os.PathLike[str], user: int) -> None:
+    owner = os.lstat(folder).st_uid
+    if owner != user:
+        raise ConfigError(
+            f"folder '{folder}' for shared-memory sockets belongs to user {owner}, this is user "
+            f'{user}; name another one in the environment variable ZC_RUNTIME_DIR'
+        )

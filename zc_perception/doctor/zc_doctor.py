@@ -97,11 +97,7 @@ def _parser() -> OptionParser:
 
 
 def main(arguments: Sequence[str] | None = None, system: System | None = None) -> int:
-    """
-    Run the console script.
-
-    0: nothing failed, 1: something did, 2: wrong use, 128 + n: signal n.
-    """
+    """Run it: 0 nothing failed, 1 something did, 2 wrong use, 128 + n signal n."""
     with ending_quietly('zc_doctor'):
         from zc_perception.programs import start
 

@@ -25,12 +25,12 @@ Read in this order:
 3. :mod:`~zc_perception.nodes.perception`: both nodes with an overlay in one process, for one
    camera, several, or a pair.
 4. :mod:`~zc_perception.nodes.main`: the console scripts. Their options are in
-   :mod:`~zc_perception.nodes.command_lines`, what runs nodes is in
+   :mod:`~zc_perception.nodes.declarations`, what runs nodes is in
    :mod:`~zc_perception.nodes.process`.
 
-Folders: ``params/`` has everything about parameters, ``launching/`` what launch files share.
+``params/`` has everything about parameters, ``launching`` what launch files share.
 :data:`STARTUP` says when a program has reached each stage of its start. This file imports almost
-    nothing.
+nothing.
 """
 
 from __future__ import annotations
@@ -39,11 +39,7 @@ import time
 
 
 class Startup:
-    """
-    When each stage was reached for the first time, CLOCK_MONOTONIC ns.
-
-    What happens again later isn't the start.
-    """
+    """When each stage was reached for the first time: CLOCK_MONOTONIC ns."""
 
     def __init__(self) -> None:
         self._reached: dict[str, int] = {}

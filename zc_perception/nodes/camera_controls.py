@@ -56,11 +56,7 @@ class _Telling(threading.local):
 
 
 class CameraControls:
-    """
-    Declare a parameter for each control of a camera that comes, and set what the user set.
-
-    When the camera comes back, the values are set again.
-    """
+    """Declare and set a parameter for each control of a camera, also when it comes back."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -119,11 +115,7 @@ class CameraControls:
             )
 
     def detach(self) -> None:
-        """
-        Note that the camera goes: from here on nothing uses it.
-
-        Until it is back, setting a control is refused.
-        """
+        """Note that the camera goes: until it is back, setting a control is refused."""
         with self._using:
             self._camera = None
 
@@ -142,12 +134,7 @@ class CameraControls:
         return SetParametersResult(successful=True)
 
     def _set(self, wanted: Mapping[str, Any]) -> None:
-        """
-        Set all values, or none.
-
-        The driver is asked even for a value that was set before: another program may have changed
-        it.
-        """
+        """Set all values or none; the driver is always asked: others may have changed them."""
         camera = self._camera
         if camera is None:
             raise CameraError(
@@ -179,11 +166,7 @@ class CameraControls:
                 call_soon(self._node.executor, lambda name=name: self._show(name))
 
     def _show(self, name: str) -> None:
-        """
-        Make the parameter say what is in force.
-
-        ROS doesn't let read-only parameters change; :meth:`values` has them.
-        """
+        """Make the parameter say what is in force; ROS refuses that for read-only ones."""
         if self._node.get_parameter(PREFIX + name).value == self._in_force[name]:
             return
         with self._tell():

@@ -20,22 +20,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 import os
+import threading
 import time
 from typing import Any, ClassVar
 
+from ament_index_python.packages import get_package_share_directory, PackageNotFoundError
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from sensor_msgs.msg import CompressedImage, Image
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
+from sensor_msgs.srv import SetCameraInfo
 
+from zc_perception.camera.calibration import camera_name_of, CameraInfoStore, from_camera_info
 from zc_perception.camera.camera import Camera, CameraOptions
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.kinds import CAMERAS
+from zc_perception.camera.stereo import PairingRule, Side, SideCamera, StereoSides
 from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor, Renewal
 from zc_perception.errors import AllocationError, CameraLostError, ConfigError, NegotiationError
-from zc_perception.frame import Frame
+from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints import AdaptedPublisher, ExtraMessage
 from zc_perception.link.endpoints.frame_offer import FrameOffer
 from zc_perception.link.endpoints.qos import bus_key
-from zc_perception.link.image_conversion import frame_adapter, FrameToJpeg
+from zc_perception.link.image_conversion import frame_adapter, FrameToJpeg, stamp_to_message
+from zc_perception.link.rclpy_compat import subscription_count
 from zc_perception.link.rungs import IN_PROCESS
 from zc_perception.link.shared_memory.wire import frame_id_bytes
 from zc_perception.negotiation.constraints import BufferConstraints, formats_text, parse_stand_ins
@@ -43,7 +49,6 @@ from zc_perception.negotiation.session import BufferSession
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.nodes import STARTUP
 from zc_perception.nodes.camera_controls import CameraControls, PREFIX
-from zc_perception.nodes.camera_info import calibration_store, CameraInfoPublisher
 from zc_perception.nodes.capture_status import (
     camera_status,
     CaptureCounters,
@@ -55,17 +60,250 @@ from zc_perception.nodes.capture_status import (
     pool_status,
 )
 from zc_perception.nodes.declarations import NODES
-from zc_perception.nodes.frame_links import FrameServer, group_ids
-from zc_perception.nodes.gstreamer_socket import GStreamerSocket, socket_path
+from zc_perception.nodes.frame_links import FrameServer, group_ids, GStreamerSocket, socket_path
+from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import Endpoint, overridden, publisher_qos
 from zc_perception.nodes.perception_node import PATIENCE_S, PerceptionNode
 from zc_perception.nodes.realtime import parse_cpus, Realtime
-from zc_perception.nodes.snapshot import snapshot_folder, SnapshotService
-from zc_perception.nodes.stereo_side import StereoSide
-from zc_perception.observe.diagnostics import Status
+from zc_perception.nodes.triggers import snapshot_folder, SnapshotService
+from zc_perception.observe.diagnostics import ERROR, OK, Part, Row, Status, WARN
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import Silence, StageLatencies
 from zc_perception.pixel.fourcc import fourcc_name
+
+# Many cameras have no calibration, which is no fault; a wrong calibration is one.
+CALIBRATION = Part(
+    'calibration',
+    Row(lambda s: s.failed, ERROR, '{text}', '{advice}', ('the camera counts as not calibrated: '
+        'why the file or its URL is no good'),
+        'correct it, or [calibrate](calibration.md)'),
+    Row(lambda s: s.wrong, WARN, '{text}', '{advice}', 'the file of `camera_info_url` is not '
+                                                       'there, or a calibration is of another '
+                                                       'camera '
+        'or picture size', 'calibrate, set `camera_name` or `camera_info_url`, or see '
+        '[another picture size](calibration.md#another-picture-size)'),
+    Row(lambda s: s.text, OK, '{text}', '{advice}'),
+    Row(lambda s: not s.calibrated, OK, 'no calibration'),
+    well='calibrated',
+)  # fmt: skip
+
+
+def _package_folder(name: str) -> str:
+    try:
+        return str(get_package_share_directory(name))
+    except (
+        PackageNotFoundError,
+        ValueError,
+    ) as error:  # ValueError: no package can have such a name
+        raise LookupError(name) from error
+
+
+def calibration_store(values: Mapping[str, Any], node: str) -> CameraInfoStore:
+    """
+    Return the place of the calibration that the parameters name.
+
+    :param values: of the capture node.
+    :param node: the full name of the camera's node.
+    :raises ConfigError: no file can have such a URL.
+    """
+    name = camera_name_of(values['camera_name'] or node)
+    return CameraInfoStore(
+        values['camera_info_url'],
+        name,
+        (0, 0),
+        package_folder=_package_folder,
+        rescale=values['rescale_camera_info'],
+    )
+
+
+class CameraInfoPublisher:
+    """Publishes the calibration with each frame's own header, while there is a subscriber."""
+
+    def __init__(self, node: PerceptionNode, parameters: NodeParameters) -> None:
+        self._node = node
+        self._lock = threading.Lock()
+        self.reload(parameters)
+        self._message = CameraInfo()
+        self._publisher = node.create_publisher(
+            CameraInfo, 'camera_info', publisher_qos(node, 'camera_info', QoSProfile(depth=5))
+        )
+        self._service = node.create_service(SetCameraInfo, 'set_camera_info', self._on_set)
+
+    def reload(self, parameters: NodeParameters) -> None:
+        """Read the calibration from the place that the parameters name now."""
+        store = calibration_store(parameters, self._node.get_fully_qualified_name())
+        with self._lock:
+            self._store = store
+        if store.failure:
+            self._node.warn_once(store.notices, error=True)
+
+    def begin(self, camera: Camera) -> None:
+        """Publish for that camera from now on."""
+        with self._lock:
+            self._store.resize(camera.width, camera.height, has_lens=camera.has_lens)
+            self._update()
+        self._node.warn_once(self._store.notices)
+
+    def _update(self) -> None:
+        message = CameraInfo()
+        self._store.current.fill(message)
+        self._message = message
+
+    def publish(self, header: Header) -> None:
+        """Publish for the frame with that header."""
+        if subscription_count(self._publisher):
+            with self._lock:
+                stamp_to_message(header, self._message)
+                self._publisher.publish(self._message)
+
+    def _on_set(
+        self, request: SetCameraInfo.Request, response: SetCameraInfo.Response
+    ) -> SetCameraInfo.Response:
+        try:
+            with self._lock:
+                self._store.replace(from_camera_info(request.camera_info, self._store.camera_name))
+                self._update()
+        except ConfigError as error:
+            response.success, response.status_message = False, str(error)
+            return response
+        response.success, response.status_message = True, f"written to '{self._store.place}'"
+        return response
+
+    def status(self) -> Status:
+        """Return the status for diagnostics."""
+        with self._lock:
+            store = self._store
+            troubles, published = store.troubles, store.current
+            failed, wrong = bool(store.failure), store.wrong
+        values = {
+            'file': store.place,
+            'camera_name': store.camera_name,
+            'calibrated': published.calibrated,
+        }
+        if published.calibrated and published.picture != store.calibration.picture:
+            values['scaled_from'] = '{}x{}'.format(*store.calibration.picture)
+        text, advice = (
+            '; '.join(dict.fromkeys(trouble[n] for trouble in troubles)) for n in range(2)
+        )
+        return CALIBRATION.status(
+            values,
+            failed=failed,
+            wrong=wrong,
+            text=text,
+            advice=advice,
+            calibrated=published.calibrated,
+        )
+
+
+STEREO = Part(
+    'stereo',
+    Row(lambda s: not s.present, WARN, ('the {other} camera is not open: no frame has a '
+                                        'counterpart, none is published'),
+        'see part camera of the {other} node'),
+    Row(lambda s: not s.paired and s.silent, WARN, 'frames of the {other} camera do not come',
+        'look at its cable and power, and at its trigger'),
+    Row(lambda s: not s.paired, WARN, ('frames come {apart_ms:.1f} ms apart, the tolerance is '
+                                       '{tolerance}'),
+        'trigger the cameras together or raise stereo_tolerance'),
+    well='{pairs} pairs',
+)  # fmt: skip
+
+
+class StereoRig:
+    """The pairing of two capture nodes, whose parameters must say the same about it."""
+
+    def __init__(self) -> None:
+        self._sides: StereoSides | None = None
+        self._begun: set[Side] = set()
+
+    @property
+    def sides(self) -> StereoSides:
+        """Return what pairs the frames, once a side has begun."""
+        if self._sides is None:
+            raise ConfigError('stereo: no side has begun')
+        return self._sides
+
+    def settle(self, side: Side, rule: PairingRule) -> None:
+        """Note that a side wants to pair by *rule*; ConfigError: the other wants another."""
+        if self._sides is None:
+            self._sides = StereoSides(rule)
+        self._sides.rule.check_same(rule)
+        self._begun.add(side)
+
+    def end(self, side: Side) -> None:
+        """Note that a side has ended; after both the rule may change. Idempotent."""
+        self._begun.discard(side)
+        if not self._begun:
+            self._sides = None
+
+
+class StereoSide:
+    """One capture node's part in a pair."""
+
+    def __init__(self, rig: StereoRig, side: Side) -> None:
+        self._rig = rig
+        self.side = side
+        self._seen = (0, 0)
+        self._paired = True
+
+    def begin(self, node: str, parameters: Mapping[str, Any]) -> None:
+        """Take the pairing from a node's *parameters*; ConfigError: they don't suit a pair."""
+        kind = CAMERAS.load(parameters['camera'])
+        by_stamp = kind.recorded_stamps(parameters)
+        try:
+            if kind.keeps_all(parameters):
+                raise ConfigError(
+                    "parameter 'keep_all' is true; frames become pairs by the time at which "
+                    'they come, set it to false'
+                )
+            self._rig.settle(
+                self.side, PairingRule(round(parameters['stereo_tolerance'] * 1e9), by_stamp)
+            )
+        except ConfigError as error:
+            raise ConfigError(f"node '{node}': {error}") from None
+
+    def end(self) -> None:
+        """End the side's part: the node is cleaned up. Idempotent."""
+        self._rig.end(self.side)
+        self._seen = (0, 0)
+        self._paired = True
+
+    def join(self, camera: Camera) -> SideCamera:
+        """Return a camera that gives only frames with a counterpart."""
+        return self._rig.sides.join(self.side, camera)
+
+    def status(self) -> Status:
+        """Report pairs and frames without a counterpart, of both sides, and whether pairs come."""
+        sides, other = self._rig.sides, self.side.other.value
+        found = sides.statistics()
+        alone = dict(found.alone)
+        tolerance = f'{sides.rule.tolerance_ns / 1e6:g} ms'
+        values: dict[str, object] = {
+            'side': self.side.value,
+            'pairs': found.pairs,
+            'unmatched_left': alone[Side.LEFT],
+            'unmatched_right': alone[Side.RIGHT],
+            'tolerance': tolerance,
+            'difference_ns': found.difference_ns,
+            'max_difference_ns': found.max_difference_ns,
+            'restarts': found.restarts,
+        }
+        (pairs, dropped), self._seen = self._seen, (found.pairs, found.dropped)
+        # Keep the latest answer until a pair or a dropped frame gives a new one.
+        if found.pairs > pairs or found.dropped > dropped:
+            self._paired = found.pairs > pairs
+        apart_ns = found.apart_ns
+        return STEREO.status(
+            values,
+            present=sides.present(self.side.other),
+            other=other,
+            paired=self._paired,
+            pairs=found.pairs,
+            silent=apart_ns is None or apart_ns <= sides.rule.tolerance_ns,
+            apart_ms=(apart_ns or 0) / 1e6,
+            tolerance=tolerance,
+        )
+
 
 _KEEP_ALL_DELAY_S = 1.0
 # The silence of a slower camera says nothing.
@@ -92,9 +330,8 @@ def _check_room(qos: QoSProfile, slots: int) -> None:
     room = slots - _CAMERA_SLOTS
     if qos.durability == DurabilityPolicy.TRANSIENT_LOCAL and qos.depth > room:
         raise ConfigError(
-            f"topic 'image_raw': transient_local with depth {qos.depth} would pin {qos.depth} "
-            f'of {slots} slots; depth may be at most '
-            f"{max(0, room)}, or raise parameter 'slots'"
+            f"topic 'image_raw': transient_local with depth {qos.depth} would pin {qos.depth} of "
+            f"{slots} slots; depth may be at most {max(0, room)}, or raise parameter 'slots'"
         )
 
 
@@ -120,20 +357,11 @@ class CameraFactory:
 
     @property
     def slow(self) -> bool:
-        """
-        Whether opening is too slow for a caller to wait for it.
-
-        :meth:`check` says meanwhile what can't work at all.
-        """
+        """Whether opening is too slow for a caller to wait for it, see :meth:`check`."""
         return self._kind().SLOW
 
     def check(self) -> None:
-        """
-        Check what can be known without opening anything.
-
-        :raises ConfigError: the parameters don't go together, or name a pipeline that can't be
-            made.
-        """
+        """Check what can be known without opening anything; ConfigError: it can't work."""
         kind = self._kind()
         kind.check(self._options.parameters)
         kind.try_out(self._options)
@@ -416,21 +644,13 @@ class CaptureNode(PerceptionNode):
         )
 
     def now_ns(self) -> int:
-        """
-        Return the ROS clock in ns.
-
-        Unless a simulation drives it, that is the system's clock, which costs less to read.
-        """
+        """Return the ROS clock in ns: without a simulation the system's, which is quicker."""
         clock = self._node_clock
         return int(clock.now().nanoseconds) if clock.ros_time_is_active else time.time_ns()
 
     @property
     def camera(self) -> Camera:
-        """
-        The camera that is open.
-
-        :raises CameraLostError: none is.
-        """
+        """The camera that is open; CameraLostError: none is."""
         camera = self.supervisor.camera
         if camera is None:
             raise CameraLostError(
@@ -440,11 +660,7 @@ class CaptureNode(PerceptionNode):
         return camera
 
     def _renew(self) -> Renewal:
-        """
-        Return whether to agree on other buffers now.
-
-        On the camera's thread, between two frames.
-        """
+        """Return whether to agree on other buffers now: on the camera's thread, between frames."""
         offer, camera = self._offer, self.supervisor.camera
         if offer is None or camera is None or time.monotonic() < offer.due:
             return Renewal.NONE
@@ -507,11 +723,7 @@ class CaptureNode(PerceptionNode):
             self.frame_log.describe(lambda: self._facts(server.peers()))
 
     def _facts(self, peers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """
-        Return the facts for the frame log: camera, pool and consumers.
-
-        Without a camera, they are what is known without one.
-        """
+        """Return the facts for the frame log, as far as they are known without a camera."""
         camera = self.supervisor.camera
         link = self.publisher.statistics()
         session = self.session
@@ -611,11 +823,7 @@ class CaptureNode(PerceptionNode):
         return self.supervisor.finished
 
     def progress(self) -> int | None:
-        """
-        Count the frames that the camera has captured, dropped ones included.
-
-        ``None`` while the node waits for the camera, because recordings have pauses.
-        """
+        """Count the frames that the camera has had; ``None``: it is waited for."""
         camera = self.supervisor.camera
         if (
             not self._flowing
@@ -649,12 +857,7 @@ class CaptureNode(PerceptionNode):
         )  # fmt: skip
 
     def collect_diagnostics(self) -> list[Status]:
-        """
-        Return the parts of the diagnostics.
-
-        They are state, camera, pool, clock, link, copies, latencies, calibration, negotiation and
-        controls; for a side of a pair also the pairs.
-        """
+        """Return the parts of the diagnostics; for a side of a pair also the pairs."""
         camera, server, session = self.supervisor.camera, self._server, self.session
         if camera is not None and session is not None:
             self.warn_once(camera.notices())

@@ -303,11 +303,7 @@ def camera_status(
     started: bool,
     paced: bool = True,
 ) -> Status:
-    """
-    Say whether the camera streams at its rate, and what was lost lately.
-
-    :param paced: whether it should keep its rate; else its consumers set the pace.
-    """
+    """Say whether the camera streams at its rate, if it should, and what was lost lately."""
     streaming = condition.state is CameraState.STREAMING
     interval = counters.look(
         camera.framerate if camera is not None and streaming and paced else 0.0
@@ -461,11 +457,7 @@ def _pool_values(found: PoolStatistics, pool: BufferPool, heap: str) -> dict[str
 
 
 def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: int) -> Status:
-    """
-    Compare the driver's clock with the ROS clock.
-
-    :param ros_now_ns: the ROS clock's time; 0 if a simulation drives it and has never told it.
-    """
+    """Compare the driver's clock with the ROS clock; 0: a simulation hasn't told the time."""
     if camera is None:
         return CLOCK.status(camera=None)
     clock = camera.clock.statistics()

@@ -79,9 +79,9 @@ from zc_perception.link.rclpy_compat import (
     without_type_description,
 )
 from zc_perception.log import Seldom
-from zc_perception.nodes.params.kinds import somebody_has
 from zc_perception.nodes.params.node_parameters import begin_node, NodeParameters
 from zc_perception.nodes.params.ros_arguments import command_line, MeantFor
+from zc_perception.nodes.params.verdict import somebody_has
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.process import Liveness, ros_context, serve
 from zc_perception.parameters import ParameterSpec
@@ -175,11 +175,7 @@ class ContainerExecutor(Executor):
             self._on_end()
 
     def spin_once(self, timeout_sec: float | None = None) -> None:
-        """
-        Wait for one callback and run it. What it raises goes to ``on_error``.
-
-        :raises ExternalShutdownException: the context was shut down.
-        """
+        """Wait for one callback and run it; what it raises goes to ``on_error``."""
         self._step(timeout_sec, lambda: self._ending)
 
     def spin_once_until_future_complete(self, future: Any, timeout_sec: Any = None) -> None:
@@ -221,11 +217,7 @@ class ContainerExecutor(Executor):
         return bool(super().add_node(node))
 
     def leave(self, node: Node, timeout_s: float) -> bool:
-        """
-        Remove *node*, and wait for its callbacks that run; return whether none is left.
-
-        None of these callbacks may call this.
-        """
+        """Remove *node*; return whether its callbacks, none of which may call this, ended."""
         self.remove_node(node)
         with self._changed:
             self._left.add(node)
@@ -261,12 +253,7 @@ class LoadError(ZcError):
 
 
 def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> EntryPoint:
-    """
-    Return the entry point for *plugin* of *package*.
-
-    :param entries: those of :data:`GROUP`; of several with one name the first counts, as it is the
-        first on the path.
-    """
+    """Return *plugin* of *package* among *entries*; the first of a name counts, as on the path."""
     own: dict[str, EntryPoint] = {}
     for entry in entries:
         distribution = '' if entry.dist is None else entry.dist.name
@@ -295,13 +282,7 @@ def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> Ent
 
 
 def load_class(package: str, plugin: str) -> type[Node]:
-    """
-    Return the component's class.
-
-    Its module is imported now.
-
-    :raises LoadError: there is none of that name, or it can't be imported.
-    """
+    """Import the component's class; LoadError: there is none, or it can't be imported."""
     importlib.invalidate_caches()  # a package may have been installed since
     entry = find_plugin(package, plugin, tuple(entry_points(group=GROUP)))
     what = f"Failed to load library: '{entry.value}' of plugin '{entry.name}'"
@@ -353,8 +334,7 @@ def construct(
     except ValueError:
         raise LoadError(
             f'log_level {request.log_level} is none; use 10 (debug), 20 (info), 30 (warn), 40 '
-            '(error), 50 (fatal), '
-            "or 0 for the container's"
+            "(error), 50 (fatal), or 0 for the container's"
         ) from None
     # The request's rules come before its name and namespace, so that a rule that names the node
     # wins.
@@ -555,18 +535,13 @@ class ComponentManager(Node):
         return True
 
     def _end(self, node: Node, name: str) -> None:
-        """
-        Do the steps of an end, see the class.
-
-        A step that fails doesn't stop the later ones.
-        """
+        """Do the steps of an end, see the class; one that fails doesn't stop the later ones."""
 
         def leave() -> None:
             if not self.components.leave(node, _CALLBACKS_END_S):
                 self._say_error(
-                    f"'{name}': a callback still runs after {_CALLBACKS_END_S:g} s; the node "
-                    'is destroyed under it, '
-                    'its thread stays busy until the callback returns'
+                    f"'{name}': a callback still runs after {_CALLBACKS_END_S:g} s; the node is "
+                    'destroyed under it, its thread stays busy until the callback returns'
                 )
 
         def stop() -> None:
@@ -601,11 +576,7 @@ class ComponentManager(Node):
         return response
 
     def on_callback_error(self, node: Node | None, error: BaseException) -> None:
-        """
-        Report that a component's callback has raised; repeat the same error only now and then.
-
-        :param node: the component; ``None`` for a task of the executor, which belongs to no node.
-        """
+        """Report that a component's (``None``: nobody's) callback has raised, now and then."""
         names = [
             f"'{one.name}'" for one in self._present() if node is not None and one.node is node
         ]
@@ -621,12 +592,7 @@ class ComponentManager(Node):
         )
 
     def close(self, timeout_s: float) -> bool:
-        """
-        Unload everything within *timeout_s*; return whether all have ended.
-
-        The last loaded component goes first; none waits for another. Loads that come now are
-        refused.
-        """
+        """Unload everything, the last one first; return whether all ended in time."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             self._closing = True
@@ -702,12 +668,7 @@ _EXECUTOR_ENDS_S = 0.2
 
 
 def run(program: str, *, multi_threaded: bool) -> int:
-    """
-    Run until a signal; return the exit code.
-
-    0 after a signal, :data:`EXIT_USAGE` with one line for a ROS argument that is wrong, 1 for a
-    bug.
-    """
+    """Run until a signal; return 0, :data:`EXIT_USAGE` for a wrong ROS argument, 1 for a bug."""
     limit_heaps()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Components print, and a launch file shows a line only when it is flushed.

@@ -14,15 +14,17 @@
 # limitations under the License.
 
 """
-The parameters of every node, except those of the kinds that it chooses among.
+The parameters of every node, and the options of the programs that run nodes.
 
-The kinds' own classes declare these. This file needs no ROS. Values that a declaration allows but
-that can't work are refused by the ``CHECKS`` and ``check_together`` of the node's class.
+The kinds' own classes declare theirs. This file needs no ROS, as ``--help`` doesn't. Values that a
+declaration allows but that can't work are refused by the ``CHECKS`` and ``check_together`` of the
+node's class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+import re
 from typing import Any
 
 from zc_perception.camera.kinds import CAMERAS
@@ -34,6 +36,7 @@ from zc_perception.negotiation.constraints import SYNTAX
 from zc_perception.npu.kinds import ACCELERATORS, AUTO, FOR_ALL
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.raw_picture import OUTPUT_ENCODINGS
+from zc_perception.programs import NodeOptionParser
 
 
 class NodeSpecs:
@@ -55,12 +58,7 @@ class NodeSpecs:
         self.kinds = kinds
 
     def __iter__(self) -> Iterator[ParameterSpec]:
-        """
-        Yield each parameter once.
-
-        :raises ConfigError: a kind's parameter has the name of one of the node's own, or of
-            another kind's that is not the same.
-        """
+        """Yield each parameter once; ConfigError: two of them have the same name."""
         yield from self.own
         if self.kinds is None:
             return
@@ -80,14 +78,7 @@ class NodeSpecs:
         return () if self.kinds is None else self.kinds.declared.broken
 
     def unread(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """
-        Return parameters that have no effect, with a sentence for each.
-
-        These are parameters among *values* that the chosen kind doesn't read and that aren't at
-        their default.
-
-        :param values: as they were given, by parameter.
-        """
+        """Return what is given but not read by the chosen kind, with a sentence for each."""
         found: dict[str, str] = {}
         if self.kinds is None:
             return found
@@ -101,8 +92,7 @@ class NodeSpecs:
             if readers and chosen not in readers and value != defaults[name]:
                 found[name] = (
                     f"parameter '{name}' is read by {self.chooses}: {', '.join(readers)} only, "
-                    f'not by {self.chooses}: {chosen}; '
-                    'leave it out'
+                    f'not by {self.chooses}: {chosen}; leave it out'
                 )
         return found
 
@@ -162,9 +152,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'silent',
             0.0,
-            'A camera counts as lost after this time without a good '
-            'frame. 0: the time of 10 frames, at least 2 s, or 5 s '
-            'for a kind that is slow to start.',
+            'A camera counts as lost after this time without a good frame. 0: the time of 10 '
+            'frames, at least 2 s, or 5 s for a kind that is slow to start.',
             's',
             0.0,
             3600.0,
@@ -172,9 +161,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'heap',
             'auto',
-            'Where buffers come from: auto, dma_heap/NAME, udmabuf '
-            'or memfd. auto: the first that works here and '
-            'suits all.',
+            'Where buffers come from: auto, dma_heap/NAME, udmabuf or memfd. auto: the first that '
+            'works here and suits all.',
         ),
         ParameterSpec(
             'camera_name',
@@ -187,26 +175,20 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'camera_info_url',
             '',
-            'Calibration file, as a file:// or package:// '
-            'URL; ${NAME} and ${ROS_HOME} are replaced. '
-            'Empty: file://${ROS_HOME}/camera_info/${NAME}.yaml.',
+            'Calibration file, as a file:// or package:// URL; ${NAME} and ${ROS_HOME} are '
+            'replaced. Empty: file://${ROS_HOME}/camera_info/${NAME}.yaml.',
         ),
         ParameterSpec(
             'rescale_camera_info',
             False,
-            'Whether a calibration for another picture '
-            'size '
-            'of the same shape is scaled to that of the pictures. Set it only if '
-            'both show '
-            'the same.',
+            'Whether a calibration for another picture size of the same shape is scaled to that '
+            'of the pictures. Set it only if both show the same.',
         ),
         ParameterSpec(
             'stereo_tolerance',
             0.005,
-            'perception --stereo: two frames are a pair '
-            'if their times differ by at most this. Set '
-            'the '
-            'same value on both sides.',
+            'perception --stereo: two frames are a pair if their times differ by at most this. '
+            'Set the same value on both sides.',
             's',
             0.0001,
             1.0,
@@ -230,22 +212,19 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'participants',
             [],
-            'Constraints of consumers that join later. They '
-            'count when buffers are allocated. '
+            'Constraints of consumers that join later. They count when buffers are allocated. '
             f"Each is '{SYNTAX}'.",
         ),
         ParameterSpec(
             'renegotiate',
             True,
-            'Agree on other buffers when a consumer comes that '
-            "can't use these, if other ones suit everybody: "
-            'at most once in 10 s, and the camera pauses.',
+            "Agree on other buffers when a consumer comes that can't use these, if other ones "
+            'suit everybody: at most once in 10 s, and the camera pauses.',
         ),
         ParameterSpec(
             'image_encoding',
             'rgb8',
-            'Encoding of image_raw for plain subscribers. '
-            "native: the frame's own bytes, where an "
+            "Encoding of image_raw for plain subscribers. native: the frame's own bytes, where an "
             'encoding means the same, else rgb8.',
             choices=OUTPUT_ENCODINGS,
             dynamic=True,
@@ -263,9 +242,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'unixfd',
             '',
-            "Path of a socket from which GStreamer's own unixfdsrc "
-            'reads the frames without a copy. Its folder must '
-            "be this user's, and writable by nobody else. Empty: none.",
+            "Path of a socket from which GStreamer's own unixfdsrc reads the frames without a "
+            "copy. Its folder must be this user's, and writable by nobody else. Empty: none.",
         ),
         ParameterSpec(
             'unixfd_window',
@@ -278,18 +256,16 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'unixfd_caps',
             'raw',
-            'Caps of linear frames there: raw is video/x-raw, '
-            'drm-format is the form for elements that '
-            'import dma-bufs only. Other layouts always have a drm-format.',
+            'Caps of linear frames there: raw is video/x-raw, drm-format is the form for elements '
+            'that import dma-bufs only. Other layouts always have a drm-format.',
             choices=('raw', 'drm-format'),
         ),
         ParameterSpec(
             'snapshot_folder',
             '',
-            'Folder for ~/snapshot. ~user and $NAME are '
-            'replaced. A relative path begins in the '
-            'working folder of the node. Empty: $ROS_HOME/zc_perception/snapshots, '
-            'where ROS_HOME is ~/.ros by default.',
+            'Folder for ~/snapshot. ~user and $NAME are replaced. A relative path begins in the '
+            'working folder of the node. Empty: $ROS_HOME/zc_perception/snapshots, where ROS_HOME '
+            'is ~/.ros by default.',
             dynamic=True,
         ),
         *_LIFECYCLE,
@@ -301,9 +277,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'accelerator',
             AUTO,
-            'Where the model runs. auto: the first that fits, '
-            'best first; /diagnostics says why each before '
-            'it did not fit.',
+            'Where the model runs. auto: the first that fits, best first; /diagnostics says why '
+            'each before it did not fit.',
             choices=(AUTO, *ACCELERATORS.built_in),
             other_choices=lambda: ACCELERATORS.others,
             renamed={'cpu': 'onnx'},
@@ -370,9 +345,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'deadline',
             0.0,
-            'A frame should take no longer from the camera to its '
-            'sent detections. /diagnostics counts those that '
-            'do, and names the stage that broke it. 0: nobody looks.',
+            'A frame should take no longer from the camera to its sent detections. /diagnostics '
+            'counts those that do, and names the stage that broke it. 0: nobody looks.',
             's',
             0.0,
             60.0,
@@ -384,10 +358,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'annotations',
             False,
-            'Boxes and names also as '
-            'foxglove_msgs/ImageAnnotations, on '
-            'detections/annotations. Models with '
-            'keypoints publish them in any case.',
+            'Boxes and names also as foxglove_msgs/ImageAnnotations, on detections/annotations. '
+            'Models with keypoints publish them in any case.',
         ),
         *TRACKING,
         *SPACE,
@@ -461,9 +433,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'black_box',
             0.0,
-            'Instead of recording, keep this much time of the '
-            'topics in memory (at most buffer), and '
-            'write it when ~/trigger is called. 0: record.',
+            'Instead of recording, keep this much time of the topics in memory (at most buffer), '
+            'and write it when ~/trigger is called. 0: record.',
             's',
             0.0,
             600.0,
@@ -511,9 +482,8 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec(
             'pipeline',
             '',
-            'The pipeline as for gst-launch-1.0, without what is in '
-            'front of the frames. What it ends in '
-            'appsink name=zc_sink becomes topics. Empty: as encoder says.',
+            'The pipeline as for gst-launch-1.0, without what is in front of the frames. What it '
+            'ends in appsink name=zc_sink becomes topics. Empty: as encoder says.',
         ),
         ParameterSpec(
             'encoder',
@@ -549,3 +519,169 @@ NODES: Mapping[str, NodeSpecs] = {
     ),
 }
 """By the node's name."""
+
+
+_CAMERA = {
+    'camera': f'{", ".join(CAMERAS.built_in)}, or what another package offers',
+    'width': "picture width; 0: the camera's own",
+    'height': "picture height; 0: the camera's own",
+    'framerate': "frames per second; 0: the camera's own",
+    'heap': 'where the buffers come from',
+}
+_DETECTOR = {
+    'model': 'road, hog or the path of a model.yaml',
+    'accelerator': f'{AUTO}, {", ".join(ACCELERATORS.built_in)}, or what another package offers',
+    'score_threshold': 'detections with a lower score are dropped',
+}
+_OVERLAY = {
+    'scale': 'size of the picture, as a part of the frame',
+    'jpeg_quality': 'of detections/image/compressed',
+}
+_RECORDER = {
+    'path': 'the folder to write, as of ros2 bag record',
+    'topics': 'what else is recorded when somebody publishes it',
+    'max_frames': 'end after this number of frames; 0: no limit',
+    'max_duration': 'end after this number of seconds; 0: no limit',
+}
+_GSTREAMER = {
+    'pipeline': 'as for gst-launch-1.0, behind the frames; empty: H.264 topics',
+    'encoder': 'auto, x264enc or openh264enc, where pipeline is empty',
+    'window': 'frames that the pipeline may hold',
+}
+_KINDS = {
+    'capture_node': {'': CAMERAS},
+    'inference_node': {'': ACCELERATORS},
+    'perception': {'capture:': CAMERAS, 'inference:': ACCELERATORS},
+}
+PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
+    'capture_node': (
+        'Opens one camera and publishes its frames on image_raw, and camera_info.',
+        ['capture_node', 'capture_node --ros-args -p camera:=v4l2 -p device:=/dev/video0'],
+        _CAMERA,
+    ),
+    'inference_node': (
+        (
+            'Runs a detector on the frames of image_raw, of this or another process, and '
+            'publishes detections.'
+        ),
+        ['inference_node', 'inference_node --ros-args -p model:=road -p accelerator:=onnx'],
+        _DETECTOR,
+    ),
+    'overlay_node': (
+        (
+            'Draws the detections into the frames and publishes detections/image while somebody '
+            'subscribes to it.'
+        ),
+        ['overlay_node', 'overlay_node --ros-args -p scale:=0.5'],
+        _OVERLAY,
+    ),
+    'gstreamer_node': (
+        'Runs a GStreamer pipeline on the frames of image_raw, or publishes them as H.264.',
+        [
+            'gstreamer_node',
+            "gstreamer_node --ros-args -p pipeline:='videoconvert ! autovideosink'",
+        ],
+        _GSTREAMER,
+    ),
+    'perception': (
+        'Runs capture, inference and overlay in one process, for one camera or for several.',
+        [
+            'perception',
+            'perception --ros-args -p capture:camera:=v4l2 -p capture:device:=/dev/video0',
+            'perception --cameras front rear --ros-args --params-file my.yaml',
+        ],
+        {
+            f'{node}:{name}': purpose
+            for node, parameters in (
+                ('capture', _CAMERA),
+                ('inference', _DETECTOR),
+                ('overlay', {'scale': _OVERLAY['scale']}),
+            )
+            for name, purpose in parameters.items()
+        },
+    ),
+    'zc_record': (
+        'Records the frames of image_raw bit by bit, and detections and other topics, as MCAP, '
+        'without slowing the camera down. It ends at Ctrl-C or at a limit.',
+        [
+            'zc_record --ros-args -p path:=drive',
+            'zc_record --ros-args -p path:=drive -p max_duration:=60.0',
+            'zc_record --repair drive',
+        ],
+        _RECORDER,
+    ),
+    'component_container': (
+        (
+            'Holds components (rclpy_components) that are loaded on request. One thread runs all '
+            'their callbacks.'
+        ),
+        [
+            'component_container',
+            'ros2 component load /ComponentManager zc_perception zc_perception::CaptureNode',
+        ],
+        {},
+    ),
+    'component_container_mt': (
+        (
+            'Holds components (rclpy_components) that are loaded on request. Several threads run '
+            'their callbacks.'
+        ),
+        ['component_container_mt', 'component_container_mt --ros-args -p thread_num:=4'],
+        {'thread_num': 'number of threads'},
+    ),
+}
+"""Of each program what it does, examples, and the parameters that ``--help`` names."""
+
+
+def options_of(program: str) -> NodeOptionParser:
+    """Return the options of a program."""
+    parser = NodeOptionParser(program, *PROGRAMS[program], _KINDS.get(program, {}))
+    if program == 'perception':
+        which = parser.main.add_mutually_exclusive_group()
+        which.add_argument(
+            '--cameras',
+            nargs='+',
+            default=[],
+            metavar='NAME',
+            help='one set of nodes for each, in the namespace of its name',
+        )
+        which.add_argument(
+            '--stereo',
+            action='store_true',
+            help='two cameras in namespaces left and right, whose frames are pairs',
+        )
+    if program == 'zc_record':
+        parser.main.add_argument(
+            '--repair',
+            metavar='FOLDER',
+            help='finish what a recorder that was killed has left there, and end',
+        )
+    if not program.startswith(
+        'component_container'
+    ):  # whose components get their parameters in the request to load them
+        parser.add_unknown_parameters()
+    return parser
+
+
+_PART = '[A-Za-z_][A-Za-z0-9_]*'
+_NAMESPACE = re.compile(f'{_PART}(/{_PART})*')
+
+
+def check_namespace(name: str, where: str) -> None:
+    """Refuse what can't be a namespace; *name* is relative."""
+    if not _NAMESPACE.fullmatch(name):
+        allowed = "letters, digits and underscores, no digit first, and one '/' between parts"
+        raise ConfigError(
+            f"{where}: '{name}' can't be a namespace; use {allowed}, such as front_left or "
+            'truck/front'
+        )
+
+
+def check_cameras(names: Sequence[str], where: str) -> None:
+    """Refuse names of cameras that can't be namespaces, or are there twice."""
+    for name in names:
+        check_namespace(name, where)
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"{where}: '{name}' is there twice; each camera needs a name of its own"
+            )

@@ -128,11 +128,7 @@ def option_parser() -> OptionParser:
 
 
 def check(options: argparse.Namespace) -> None:
-    """
-    Refuse options that can't be meant, and fill in those that depend on others.
-
-    :raises ConfigError: an option can't be used, or has no effect.
-    """
+    """Refuse options that can't be meant, and fill in those that depend on others."""
     import math
 
     from zc_perception.errors import ConfigError, nearest, shown
@@ -142,9 +138,8 @@ def check(options: argparse.Namespace) -> None:
     if options.camera not in _CAMERAS:
         near = nearest(options.camera, _CAMERAS)
         raise ConfigError(
-            f'--camera is {shown(options.camera)}; it must be one of '
-            f'{", ".join(_CAMERAS)}{near}; for other cameras use '
-            'the program perception (--ros-args -p camera:=NAME)'
+            f'--camera is {shown(options.camera)}; it must be one of {", ".join(_CAMERAS)}{near}; '
+            'for other cameras use the program perception (--ros-args -p camera:=NAME)'
         )
     if options.frames is not None and options.frames < 1:
         raise ConfigError(f'--frames is {options.frames}; it must be at least 1')

@@ -115,11 +115,7 @@ class Truth:
                 self._recent.popitem(last=False)
 
     def boxes_iou_min(self, stamp: int) -> float | None:
-        """
-        Return the smallest IoU between a box of that frame and its best true object.
-
-        Only objects of the box's class count; ``None`` without truth.
-        """
+        """Return a frame's smallest IoU of a box with the truth; ``None``: there is none."""
         with self._lock:
             entry = self._recent.get(stamp)
         if self._scene is None or entry is None or not len(entry[1]):
@@ -282,8 +278,7 @@ def _run(
             watcher.want_picture()
         progress.show(
             f'{now - started:5.1f} s  {processed:5d} frames  {graph.inference.detected:6d} '
-            'detections  '
-            f'{graph.inference.subscription.statistics().rung}'
+            f'detections  {graph.inference.subscription.statistics().rung}'
         )
         if fraction >= 1.0 or graph.drained:
             break

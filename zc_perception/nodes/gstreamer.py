@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-``gstreamer_node``: a GStreamer pipeline over the camera's frames.
-
-H.264 that comes out of the pipeline goes to topics.
-"""
+"""``gstreamer_node``: a GStreamer pipeline over the camera's frames, whose H.264 gets topics."""
 
 from __future__ import annotations
 

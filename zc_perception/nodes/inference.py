@@ -62,14 +62,14 @@ from zc_perception.npu.manifest import load_manifest, ModelManifest
 from zc_perception.npu.recovering_device import DeviceState
 from zc_perception.npu.scheduler import InFlight, Scheduler, SchedulerStatistics
 from zc_perception.npu.selection import engines_of, open_accelerator, Selection
-from zc_perception.observe.budget import FrameBudget, Late
 from zc_perception.observe.diagnostics import ERROR, Figures, OK, Part, Row, Status, WARN
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import RecentCount, RecentRates, Silence, StageLatencies
+from zc_perception.observe.timeline import FrameBudget, Late
 from zc_perception.parameters import whole_number
 
 if TYPE_CHECKING:
-    from zc_perception.nodes.space import BoxesInSpace
+    from zc_perception.nodes.stages import BoxesInSpace
 
 # A frame that is early by this share of a period counts as on time: cameras jitter, and a limit
 # equal to the camera's rate must not halve it.
@@ -79,12 +79,7 @@ _EARLY = 0.125
 def select_accelerator(
     values: Mapping[str, Any], ledger: CopyLedger, factory: Callable[[], Accelerator] | None
 ) -> Selection:
-    """
-    Open the accelerator that the parameters name, or *factory*'s, with the model loaded.
-
-    :param values: the values of now, also when the accelerator is opened again.
-    :raises ZcError: model or accelerator can't be used.
-    """
+    """Open the accelerator that the parameters name, or *factory*'s, with the model loaded."""
     manifest = load_manifest(values['model'])
     if factory is None:
         return open_accelerator(values['accelerator'], manifest, values, ledger)
@@ -125,11 +120,7 @@ class InferenceStream:
         return [self.scheduler.thread, *self.scheduler.accelerator.hot_threads()]
 
     def close(self) -> None:
-        """
-        End it.
-
-        If a call of the accelerator never returns, only the accelerator stays.
-        """
+        """End it; if a call of the accelerator never returns, only the accelerator stays."""
         ended = self.scheduler.stop()
         self.subscription.destroy()
         if ended:
@@ -137,11 +128,7 @@ class InferenceStream:
 
 
 class Pace:
-    """
-    Lets a number of frames per second through, always the newest.
-
-    One thread asks.
-    """
+    """Lets a number of frames per second through, always the newest; one thread asks."""
 
     def __init__(
         self, max_rate: float, monotonic_ns: Callable[[], int] = time.monotonic_ns
@@ -170,12 +157,7 @@ class Pace:
 
 
 class ClassFilter:
-    """
-    The classes that are published.
-
-    :param wanted: names or indices; none: all.
-    :raises ConfigError: one that the model doesn't have.
-    """
+    """The classes, by name or index, that are published; no *wanted*: all."""
 
     def __init__(self, wanted: Sequence[str], known: Sequence[str]) -> None:
         #: Of the classes' numbers; ``None``: all are published.
@@ -206,11 +188,7 @@ class ClassFilter:
 
 
 def check_classes(values: Mapping[str, Any]) -> None:
-    """
-    Check that the model exists and can do what the parameters ask.
-
-    It has the wanted classes on an accelerator that may run it, and can run in tiles if it shall.
-    """
+    """Check that the model exists and can do what the parameters ask: classes, and tiles."""
     manifest = load_manifest(values['model'])
     engines = engines_of(values['accelerator'])
     variants = [variant for variant in manifest.variants if variant.engine in engines]
@@ -369,11 +347,7 @@ class Stage(Protocol):
     """A stage that publishes something made from boxes, besides ``detections``."""
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """
-        Take what was found in a frame, after it was published.
-
-        On the hot path.
-        """
+        """Take what was found in a frame, after it was published; on the hot path."""
 
     def close(self) -> None:
         """End everything that belongs to it."""
@@ -447,11 +421,7 @@ class InferenceNode(PerceptionNode):
         self._begin()
 
     def _open(self) -> None:
-        """
-        Open accelerator and model, and make the subscription.
-
-        The subscription takes nothing before the node is active.
-        """
+        """Open accelerator, model and the subscription, which takes nothing before activation."""
         STARTUP.reached('accelerator_asked')
         selected = select_accelerator(self.parameters, self.ledger, self._factory)
         STARTUP.reached('accelerator')
@@ -485,26 +455,21 @@ class InferenceNode(PerceptionNode):
         subscription.take_part(self._consumer())
 
     def _open_stages(self, stream: InferenceStream) -> None:
-        """
-        Open the stages that use boxes.
+        """Open the stages that use boxes, imported only where wanted: messages take time."""
+        head, values = stream.manifest.head.options, self.parameters
+        depth, masks, keypoints = values['depth_topic'], head.get('masks'), head.get('keypoints')
+        if not (depth or masks or keypoints or values['annotations']):
+            return
+        from zc_perception.nodes import stages
 
-        Each is imported only where it is wanted, as its messages cost time at each start.
-        """
-        head = stream.manifest.head.options
-        if self.parameters['depth_topic']:
-            from zc_perception.nodes.space import BoxesInSpace
-
-            self._space = BoxesInSpace(self, self.parameters['depth_topic'])
+        if depth:
+            self._space = stages.BoxesInSpace(self, depth)
             self._stages.append(self._space)
-        if head.get('masks'):
-            from zc_perception.nodes.masks import MaskTopic
-
-            self._stages.append(MaskTopic(self, self.ledger, stream.head, head['masks']))
-        if self.parameters['annotations'] or head.get('keypoints'):
-            from zc_perception.nodes.annotations import AnnotationTopic
-
-            names, shape = stream.manifest.classes, head.get('keypoints') or ()
-            self._stages.append(AnnotationTopic(self, stream.head, names, shape))
+        if masks:
+            self._stages.append(stages.MaskTopic(self, self.ledger, stream.head, masks))
+        if values['annotations'] or keypoints:
+            names = stream.manifest.classes
+            self._stages.append(stages.AnnotationTopic(self, stream.head, names, keypoints or ()))
         self.observers += [stage.see for stage in self._stages]
 
     def _agree(self) -> None:
@@ -575,11 +540,7 @@ class InferenceNode(PerceptionNode):
 
     @property
     def accelerator(self) -> Accelerator:
-        """
-        The accelerator in use.
-
-        It is another one after the device was lost.
-        """
+        """The accelerator in use: another one after the device was lost."""
         return self.scheduler.accelerator
 
     def _publish_labels(self) -> None:
@@ -659,11 +620,7 @@ class InferenceNode(PerceptionNode):
         )
 
     def _consumer(self) -> Consumer:
-        """
-        Return the accelerator as a participant in the camera's buffers.
-
-        It holds the frames in flight and the one that waits.
-        """
+        """Return the accelerator as a participant: it holds frames in flight, and one waits."""
         stream = self._configured()
         most = self.accelerator.capabilities().max_in_flight
         return Consumer(
@@ -855,11 +812,7 @@ class InferenceStatus:
         self._worst: Late | None = None
 
     def lost(self, error: Exception) -> None:
-        """
-        Note that a frame has no result.
-
-        Any thread.
-        """
+        """Note that a frame has no result. Any thread."""
         self._last_error = str(error)
         self._lost += 1
 
@@ -869,11 +822,7 @@ class InferenceStatus:
         self._node.warn_once([] if stream is None else stream.scheduler.accelerator.notices())
 
     def collect(self) -> list[Status]:
-        """
-        Return link, accelerator, detections, latencies and copies.
-
-        The first three only while there are an accelerator and a subscription.
-        """
+        """Return the statuses; those of link, accelerator and detections only of a stream."""
         node, stream = self._node, self._node.stream
         found = [latency_status(node.latencies), copies_status(node.ledger)]
         if stream is None:
@@ -1076,11 +1025,7 @@ class InferenceStatus:
 
 
 def first_found(found: Detections, names: Sequence[str]) -> str:
-    """
-    Return what the first boxes show, in words for a person who has just started it.
-
-    In the message classes are numbers.
-    """
+    """Return what the first boxes show, in words: in the message classes are numbers."""
     kinds, counts = np.unique(found.classes, return_counts=True)
     seen = ', '.join(
         f'{count} {names[kind]} (class_id {kind})'

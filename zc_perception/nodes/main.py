@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The console scripts that run nodes.
-
-They import what they need when a signal can't hurt any more, and ``--help`` needs no ROS.
-"""
+"""The console scripts that run nodes; ``--help`` needs no ROS, and signals end them quietly."""
 
 from __future__ import annotations
 
@@ -37,17 +33,17 @@ if TYPE_CHECKING:
 
 
 def _start(name: str, run: Callable[[str, argparse.Namespace], int]) -> int:
-    """Read a program's options (:mod:`~zc_perception.nodes.command_lines`) and run it."""
+    """Read a program's options (:mod:`~zc_perception.nodes.declarations`) and run it."""
     with ending_quietly():
         STARTUP.reached('interpreter')
-        from zc_perception.nodes.command_lines import options_of
+        from zc_perception.nodes.declarations import options_of
         from zc_perception.programs import start
 
         return start(options_of(name), partial(run, name))
 
 
 def _one_node(program: str, options: argparse.Namespace) -> int:
-    from zc_perception.nodes.params.kinds import node_kind
+    from zc_perception.nodes.params.verdict import node_kind
     from zc_perception.nodes.process import run_program
 
     kind = node_kind(program.removesuffix('_node'))

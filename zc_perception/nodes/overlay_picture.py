@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque, OrderedDict
 from collections.abc import Sequence
 import colorsys
 from dataclasses import dataclass
@@ -60,11 +60,7 @@ _BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
 
 @dataclass(frozen=True)
 class ReducedPicture:
-    """
-    A frame, reduced, as NV12 planes.
-
-    :param captured_ns: CLOCK_MONOTONIC, when the camera had the frame.
-    """
+    """A frame, reduced, as NV12 planes; *captured_ns* is CLOCK_MONOTONIC."""
 
     luma: NDArray[np.uint8]
     chroma: NDArray[np.uint8]
@@ -143,11 +139,7 @@ class PictureHistory:
         return stamp in self._pictures
 
     def take(self, stamp: int) -> ReducedPicture | None:
-        """
-        Return the picture of that frame, valid until the next :meth:`keep`.
-
-        It and everything older is forgotten.
-        """
+        """Return that frame's picture, valid until the next :meth:`keep`; forget older ones."""
         with self._lock:
             if stamp not in self._pictures:
                 return None
@@ -167,12 +159,7 @@ class PictureHistory:
 
 @dataclass(frozen=True)
 class LabelledBox:
-    """
-    A box in pixels of the frame.
-
-    It has its class, its score, its track's id if there is one, and the angle by which it is
-    turned about its centre. If all its numbers are finite, it can be drawn wherever it is.
-    """
+    """A box in pixels of the frame, turned by ``theta``; drawn if all numbers are finite."""
 
     left: float
     top: float
@@ -288,12 +275,7 @@ class Painter:
         corner: tuple[int, int, int, int],
         colour: Colour,
     ) -> None:
-        """
-        Write a box's label above the box, or where there is room.
-
-        That is below its upper edge, or below the box. Where there is no room it is left out,
-        because it would hide another label that is more certain.
-        """
+        """Write a label above, in or below its box, or nowhere rather than over a surer one."""
         text = text.encode('ascii', 'replace').decode()  # the font has nothing else
         left, top, _, bottom = corner
         width, height = self._size(text)
@@ -325,3 +307,42 @@ class Painter:
             self.text_line,
             cv2.LINE_AA,
         )
+
+
+_NS = 2_000_000_000
+_POINTS = 64
+_MOST = 512
+"""Trails that are kept; the work of a picture is bounded, whoever publishes detections."""
+
+
+class Trails:
+    """Remember the centres of boxes with an id for two seconds, and draw them as lines."""
+
+    def __init__(self) -> None:
+        self._trails: dict[str, deque[tuple[int, float, float]]] = {}
+        self._last_ns = 0
+
+    def paint(
+        self,
+        picture: NDArray[np.uint8],
+        boxes: Sequence[LabelledBox],
+        scale: tuple[float, float],
+        stamp_ns: int,
+        line: int,
+    ) -> None:
+        """Draw the trails of *boxes* with an id; those from before a jump of time are dropped."""
+        if not 0 <= stamp_ns - self._last_ns <= _NS:
+            self._trails.clear()
+        self._last_ns = stamp_ns
+        for box in boxes:
+            if box.track_id and (box.track_id in self._trails or len(self._trails) < _MOST):
+                trail = self._trails.setdefault(box.track_id, deque(maxlen=_POINTS))
+                trail.append((stamp_ns, (box.left + box.right) / 2, (box.top + box.bottom) / 2))
+        for name, trail in [*self._trails.items()]:
+            while trail and stamp_ns - trail[0][0] > _NS:
+                trail.popleft()
+            if not trail:
+                del self._trails[name]
+            elif trail[-1][0] == stamp_ns:  # a lost object has no box, so it gets no trail
+                points = [(pixel(x * scale[0]), pixel(y * scale[1])) for _, x, y in trail]
+                cv2.polylines(picture, [np.array(points)], False, class_colour(name), line)

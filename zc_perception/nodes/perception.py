@@ -26,12 +26,11 @@ from rclpy.parameter import Parameter
 
 from zc_perception.camera.stereo import Side
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.command_lines import check_cameras
+from zc_perception.nodes.capture import CaptureNode, StereoRig, StereoSide
+from zc_perception.nodes.declarations import check_cameras
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.perception_node import all_or_none, PerceptionNode, process_ledger
-from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 from zc_perception.parameters import EVERY_NODE_SPECS
 
 Overrides = Mapping[str, Mapping[str, Any]]
@@ -87,10 +86,9 @@ class PerceptionGraph:
         self._nodes.append(node)
         if self._namespace and node.get_namespace() != self._namespace:
             raise ConfigError(
-                f"--cameras and a namespace for all nodes (__ns:={node.get_namespace()}) can't "
-                'go together; '
-                f"name the cameras '{node.get_namespace().strip('/')}{self._namespace}' and so "
-                'on instead'
+                f"--cameras and a namespace for all nodes (__ns:={node.get_namespace()}) can't go "
+                f"together; name the cameras '{node.get_namespace().strip('/')}{self._namespace}' "
+                'and so on instead'
             )
         return node
 
@@ -123,13 +121,7 @@ def perception_nodes(
 
 
 def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[PerceptionNode]:
-    """
-    Make the nodes of two cameras whose frames are pairs.
-
-    Their namespaces are ``left`` and ``right``, below the program's own if it has one.
-
-    :param check: as for :func:`perception_nodes`.
-    """
+    """Make the nodes of a pair, in ``left`` and ``right`` below the program's namespace."""
     namespace = _program_namespace(context)
     rig = StereoRig()
     names = {side: f'{namespace}/{side.value}'.strip('/') for side in Side}
@@ -143,11 +135,7 @@ def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[
 
 
 def _program_namespace(context: rclpy.Context) -> str:
-    """
-    Return the namespace that the command line gives to all nodes; only a node knows it.
-
-    Other arguments are left to the nodes that they are for.
-    """
+    """Return the namespace that the command line gives to all nodes: only a node knows it."""
     own = [Parameter(spec.name, value=False) for spec in EVERY_NODE_SPECS]
     node = rclpy.create_node(
         'zc_stereo',

@@ -89,11 +89,7 @@ LIFECYCLE = Part(
 
 
 class _WholeOrNothing(type):
-    """
-    Let a node whose constructor fails leave nothing in the ROS graph.
-
-    Neither endpoints nor the middleware's participant stay.
-    """
+    """Let a node whose constructor fails leave nothing in the ROS graph."""
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         node = cls.__new__(cls)
@@ -117,11 +113,7 @@ _LEDGERS_LOCK = threading.Lock()
 
 
 def process_ledger(context: Context) -> CopyLedger:
-    """
-    Return the ledger of what the CPU did to pixels in this process.
-
-    It is one for all nodes, however they were made; a program has one context.
-    """
+    """Return the process's ledger of what the CPU did to pixels: one for each context."""
     with _LEDGERS_LOCK:
         ledger = _LEDGERS.get(context)
         if ledger is None:
@@ -222,11 +214,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """
 
     def _cleanup(self) -> None:
-        """
-        Free everything that :meth:`_open` and :meth:`_agree` have got so far.
-
-        Idempotent; it never raises on purpose.
-        """
+        """Free everything that opening and agreeing have got so far; idempotent."""
 
     def _check_parameter(self, name: str, value: Any) -> None:
         """Refuse a new value of a parameter that its declaration allows."""
@@ -245,19 +233,11 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return [self.lifecycle_status()]
 
     def signs(self) -> object:
-        """
-        Return what a level may depend on, see :class:`DiagnosticsPublisher`.
-
-        By default it changes each time, so that levels are looked at each time.
-        """
+        """Return what a level may depend on, see :class:`DiagnosticsPublisher`; always new."""
         return object()
 
     def stir(self) -> None:
-        """
-        Note that something has happened that a level may depend on.
-
-        Any thread.
-        """
+        """Note, from any thread, that something has happened that a level may depend on."""
         self._stirred += 1
 
     def _describe(self) -> None:
@@ -272,11 +252,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     @property
     def flowing(self) -> bool:
-        """
-        Whether frames may be handed on.
-
-        It is asked for every frame, so it is cheap.
-        """
+        """Whether frames may be handed on; cheap, as it is asked for every frame."""
         return self._flowing
 
     @property
@@ -285,11 +261,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return False
 
     def progress(self) -> int | None:
-        """
-        Return a number that grows while work gets done.
-
-        ``None`` while there is no work, or the node knows why there is no progress.
-        """
+        """Return a number that grows with work done; ``None``: there is none to do."""
         return None
 
     def given_up(self) -> str:
@@ -336,13 +308,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             )
 
     def stop(self) -> None:
-        """
-        End work within a second or two and give everything back.
-
-        Idempotent.
-
-        The node's owner destroys the node itself.
-        """
+        """End work within a second or two and give everything back; idempotent."""
         try:
             with self._transitions:
                 if self._stopped:
@@ -405,11 +371,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             self._free()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """
-        Configure for rclpy.
-
-        What the user can mend leaves the node unconfigured; anything else is an error.
-        """
+        """Configure for rclpy; what the user can mend leaves the node unconfigured."""
         try:
             self._open_once()
             self._agree()
@@ -474,11 +436,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self.get_logger().error(f'the node is {self.state}: {why or self._failure}')
 
     def warn_once(self, sentences: Iterable[str], *, error: bool = False) -> None:
-        """
-        Log each sentence once in the life of the node, however often it is found.
-
-        :param error: whether they are errors.
-        """
+        """Log each sentence once in the life of the node, however often it is found."""
         for sentence in sentences:
             (self._err_once if error else self._warn_once)(sentence)
 
@@ -512,11 +470,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         )
 
     def _not_changeable(self) -> str:
-        """
-        Say why parameters that aren't dynamic can't be set now.
-
-        Empty: they can be set, and the next configure takes them.
-        """
+        """Say why parameters that aren't dynamic can't be set now; empty: they can."""
         state = self.state
         if self._stopped or state == FINALIZED:
             return f'the node is {FINALIZED}: restart it with that value'
@@ -531,11 +485,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return f'the node is {now}: set it while unconfigured ({way}), or restart with it'
 
     def set_parameters(self, parameter_list: list[Parameter]) -> list[SetParametersResult]:
-        """
-        Set parameters, see rclpy.
-
-        Every reason against a value is reported.
-        """
+        """Set parameters, see rclpy; every reason against a value is reported."""
         return [self.set_parameters_atomically([parameter]) for parameter in parameter_list]
 
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:

@@ -67,11 +67,7 @@ _SWITCH_S = 0.0005
 
 
 class _Executor(SingleThreadedExecutor):
-    """
-    Wait again if another thread destroys an entity while it is looked at.
-
-    Such a thread may be a transition's. rclpy's own executor ends with that error.
-    """
+    """Wait again if another thread destroys an entity meanwhile; rclpy's own ends with that."""
 
     def wait_for_ready_callbacks(self, *arguments: Any, **options: Any) -> Any:
         """Wait as rclpy does."""
@@ -115,11 +111,7 @@ class ExecutorThread:
                 self._on_failure()
 
     def stop(self) -> None:
-        """
-        End it; a callback that runs may finish within :data:`_CALLBACK_ENDS_S`.
-
-        What it raises after that is no failure: its node is gone.
-        """
+        """End it; what a callback raises after :data:`_CALLBACK_ENDS_S` is no failure."""
         self._ending = True
         if self._thread.is_alive():
             call_soon(

@@ -66,11 +66,7 @@ _THREADS_OF = {'cpu_affinity', 'realtime_priority'}
 
 
 def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
-    """
-    Return the numbers of CPUs from texts such as ``2``, ``4-7``; empty for none.
-
-    :raises ConfigError: one that isn't a CPU of this machine, or not of this process.
-    """
+    """Return the CPUs that texts such as ``2`` or ``4-7`` name; ConfigError: none of ours."""
     allowed = os.sched_getaffinity(0) | _given
     found: set[int] = set()
     for entry in entries:
@@ -95,11 +91,7 @@ _given = frozenset(os.sched_getaffinity(0))
 
 
 class _Process:
-    """
-    Knobs of the process, not of one node.
-
-    They are counted, so that one node's end doesn't undo what another node wants.
-    """
+    """Knobs of the process, counted: one node's end doesn't undo what another wants."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -107,11 +99,7 @@ class _Process:
         self._frozen: set[object] = set()
 
     def lock_memory(self, who: object) -> None:
-        """
-        Lock the process's memory for *who*.
-
-        :raises OSError: the system refuses.
-        """
+        """Lock the process's memory for *who*; OSError: the system refuses."""
         with self._lock:
             if not self._locked:
                 _libc_call('mlockall', _MCL_CURRENT | _MCL_FUTURE)

@@ -67,11 +67,7 @@ OK, WARN, ERROR = Level.OK, Level.WARN, Level.ERROR
 
 
 class Figures(Mapping[str, Any]):
-    """
-    Values that are made only on demand.
-
-    Levels are looked at more often than figures are published.
-    """
+    """Values that are made only on demand: levels are looked at more often."""
 
     def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
         self._make = cache(make)
@@ -267,11 +263,7 @@ class DiagnosticsPublisher:
         return status.part, status.level, texts, values
 
     def stop(self) -> None:
-        """
-        Stop publishing.
-
-        Idempotent.
-        """
+        """Stop publishing. Idempotent."""
         self._watch.stop()
 
 
@@ -296,11 +288,7 @@ def _as_message(now_ns: int, rows: Sequence[_Row]) -> DiagnosticArray:
 
 
 def _as_bytes(now_ns: int, rows: Sequence[_Row]) -> bytes:
-    """
-    Serialise the message again.
-
-    A number of 4 bytes begins at a multiple of 4, a level anywhere.
-    """
+    """Serialise the message: numbers of 4 bytes begin at multiples of 4, a level anywhere."""
     out = bytearray(ENCAPSULATION + STAMP.pack(*divmod(now_ns, 1_000_000_000)) + cdr_string(''))
     out += bytes(-len(out) % 4) + COUNT.pack(len(rows))
     for _, level, texts, values in rows:

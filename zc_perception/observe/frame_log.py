@@ -237,11 +237,7 @@ class FrameLog:
 
     @property
     def closed(self) -> bool:
-        """
-        Whether nothing is written.
-
-        That is after :meth:`close`, in a forked child, or where no log could be made.
-        """
+        """Whether nothing is written: closed, in a forked child, or where none was made."""
         return self._open is None
 
     def published(self, frame: Frame, began_ns: int, sent_ns: int) -> None:
@@ -267,11 +263,7 @@ class FrameLog:
         )  # fmt: skip
 
     def failed(self, frame: Frame, failed_ns: int, entry: InFlight | None = None) -> None:
-        """
-        Record that a frame gave no detections.
-
-        :param entry: what is known of its job, if it had one.
-        """
+        """Record that a frame gave no detections; *entry*: what is known of its job, if any."""
         if entry is None:
             self._write(_FAILED, frame.data, frame.published_ns, 0, 0, 0, failed_ns, 0, 0, 0, 0, 0)
         else:
@@ -346,11 +338,7 @@ class FrameLog:
                     self._complain(f'the frame log could not be updated: {one_line(error)}')
 
     def close(self) -> None:
-        """
-        End the log.
-
-        A process that has it open may still read it. A second call does nothing.
-        """
+        """End the log, which others that have it open may still read; idempotent."""
         with self._describing:
             if self._open is not None:
                 self._open[1][WORD_ENDED] = time.monotonic_ns()
@@ -381,11 +369,7 @@ _WEAKLY_ORDERED = os.uname().machine not in ('x86_64', 'i686')
 
 @dataclass(frozen=True)
 class UnreadableProcess:
-    """
-    A process that may have a frame log, which this one can't see.
-
-    :param name: its command's name.
-    """
+    """A process that may have a frame log, which this one can't see."""
 
     pid: int
     name: str
@@ -458,11 +442,7 @@ class FrameLogReader:
         self._next = self.written + 1
 
     def read(self) -> list[FrameRecord]:
-        """
-        Return the whole records since the last call; the first call returns all that exist.
-
-        :attr:`lost` counts what was overwritten before.
-        """
+        """Return whole records since the last call, at first all; :attr:`lost` counts others."""
         records: list[FrameRecord] = []
         written = self.written
         if _WEAKLY_ORDERED and written >= self._next:
@@ -502,11 +482,7 @@ class FrameLogReader:
         return None
 
     def facts(self) -> dict[str, Any]:
-        """
-        Return what the node says of itself.
-
-        While the node is writing it (or died in the middle), this is what it said before.
-        """
+        """Return what the node says of itself, or said before if it is just writing."""
         for _ in range(_FACTS_ATTEMPTS):
             facts = self._read_facts()
             if facts is not None:
@@ -550,11 +526,7 @@ class FrameLogReader:
 
 
 class FoundFrameLogs(list[FrameLogReader]):
-    """
-    The logs that were found, by pid and node; a context manager that closes them.
-
-    :ivar unreadable: processes that may have one more, and why it isn't here.
-    """
+    """The logs that were found, which a context manager closes, and who may have more."""
 
     def __init__(
         self, logs: Collection[FrameLogReader] = (), unreadable: Collection[UnreadableProcess] = ()
@@ -575,12 +547,7 @@ def _as_whom() -> str:
 
 
 def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> FoundFrameLogs:
-    """
-    Open the logs of all processes, or those of *pids*.
-
-    A log counts as its writer's: other processes that have it open, such as tools that read it and
-    forked children, are passed over.
-    """
+    """Open the logs of all processes, or of *pids*; a log counts as its writer's."""
     logs: dict[tuple[int, int], FrameLogReader] = {}
     unreadable = []
 
@@ -627,11 +594,7 @@ def _links(pid: int, proc: Path) -> Iterator[Path]:
 
 
 def _open_log(link: Path, pid: int, proc: Path) -> tuple[tuple[int, int], FrameLogReader] | None:
-    """
-    Open a log, with its identity; ``None``: it isn't this process's own.
-
-    :raises ValueError: it only has the name.
-    """
+    """Open a log, with its identity; ``None``: another process's. ValueError: it is no log."""
     # The number may belong to another file by now, so never wait for it.
     with OwnedFd.open(str(link), os.O_RDONLY | os.O_NONBLOCK) as fd:
         status = os.fstat(fd.fileno())
@@ -662,8 +625,7 @@ def _check(fd: OwnedFd) -> None:
     if (version, record_size, capacity) != (VERSION, RECORD_SIZE, CAPACITY):
         raise ValueError(
             f'it has version {version} ({capacity} records of {record_size} bytes); this tool '
-            f'reads version {VERSION} '
-            f'({CAPACITY} of {RECORD_SIZE})'
+            f'reads version {VERSION} ({CAPACITY} of {RECORD_SIZE})'
         )
 
 

@@ -13,12 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Latency windows, and what a counter did lately.
-
-Windows have constant memory and cost O(1) per sample. Diagnostics warn of what happens now, not of
-what happened once.
-"""
+"""Latency windows of constant memory, O(1) per sample, and what a counter did lately."""
 
 from __future__ import annotations
 
@@ -104,21 +99,13 @@ class StageLatencies:
         self._frame_count = 0
 
     def record(self, stage: str, duration_ns: int) -> None:
-        """
-        Add one duration.
-
-        :raises KeyError: unknown stage.
-        """
+        """Add one duration."""
         self.windows[stage].record(duration_ns)
 
     def record_frame(
         self, link_ns: int, infer_ns: int, decode_ns: int, publish_ns: int, end_to_end_ns: int
     ) -> None:
-        """
-        Add a frame's stages in the inference node, all at once, which costs less than one by one.
-
-        One thread only.
-        """
+        """Add a frame's stages in inference at once: cheaper than one by one. One thread."""
         count = self._frame_count
         place = count % WINDOW * _FRAME.size
         _FRAME.pack_into(
@@ -158,13 +145,7 @@ _UNKNOWN_S = 2.0
 
 
 class RecentCount:
-    """
-    How much a counter has grown within the last :data:`RECENT_S`.
-
-    One thread; bounded by how often it looks.
-
-    :param monotonic: seconds.
-    """
+    """How much a counter has grown within the last :data:`RECENT_S`; one thread looks."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -172,11 +153,7 @@ class RecentCount:
         self._growths: deque[tuple[float, int]] = deque()
 
     def see(self, count: int) -> int:
-        """
-        Look at the counter.
-
-        What it had counted before the first look is old; one that has shrunk began anew.
-        """
+        """Look at the counter: what was there at the first look is old; it may begin anew."""
         now = self._monotonic()
         last, self._last = self._last, count
         growth = 0 if last is None else count - last if count >= last else count
@@ -188,13 +165,7 @@ class RecentCount:
 
 
 class RecentRates:
-    """
-    How fast some counters grow, over the last :data:`RATE_S` or a little more.
-
-    One thread.
-
-    :param monotonic: seconds.
-    """
+    """How fast some counters grow, over :data:`RATE_S` or a little more; one thread looks."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -238,13 +209,7 @@ class RecentRates:
 
 
 class Silence:
-    """
-    Whether what used to come still does, judged by the pauses that it used to make.
-
-    One thread.
-
-    :param monotonic: seconds.
-    """
+    """Whether what used to come still does, by the pauses it used to make; one thread looks."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -254,11 +219,7 @@ class Silence:
         self._unusual: float | None = None
 
     def see(self, count: int) -> float:
-        """
-        Look at the counter of what comes, and return for how long nothing has come.
-
-        0 if that is usual. If nothing has ever come, that is usual, too.
-        """
+        """Return for how long nothing has come; 0: that is usual, or nothing ever came."""
         now = self._monotonic()
         if self._last is not None and count != self._last:
             if self._since is not None:
@@ -271,12 +232,7 @@ class Silence:
         return pause if pause >= self._patience() else 0.0
 
     def _learn(self, pause: float) -> None:
-        """
-        Learn what pause is usual.
-
-        An unusual pause between usual ones is an outage, and the next one is to be noticed as
-        soon; two in a row are a slower pace.
-        """
+        """Learn what pause is usual: an unusual one is an outage, two in a row a slower pace."""
         patience = self._patience()
         before, self._unusual = self._unusual, pause if pause >= patience else None
         if self._unusual is None:

@@ -128,13 +128,7 @@ def folders_of(pid: int, proc: Path = PROC) -> Iterator[Path]:
 
 
 def open_files(pid: int, proc: Path = PROC) -> tuple[Path, list[str]]:
-    """
-    Return the folder that shows a process's open files, and their numbers.
-
-    None where the process has ended.
-
-    :raises OSError: they may not be listed.
-    """
+    """Return the folder of a process's open files, and their numbers; none: it has ended."""
     for folder in folders_of(pid, proc):
         try:
             if entries := os.listdir(folder / 'fd'):

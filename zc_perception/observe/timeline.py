@@ -35,11 +35,88 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+import itertools
+from typing import Any, NamedTuple
 
 from zc_perception.npu.kinds import traced
-from zc_perception.observe.budget import spans_ns, STAGES
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
+
+#  With what lies between. All times are CLOCK_MONOTONIC: captured, published, received, submitted,
+#  signalled, done, decoded, sent.
+STAGES = (
+    ('capture', "the camera has it (a driver's stamp) → published"),
+    ('link', 'published → taken by the inference node'),
+    ('import', 'taken → the device has the job'),
+    ('infer', 'the device has the job → its fence is seen'),
+    ('queue', 'the fence is seen → its turn comes'),
+    ('decode', 'its turn comes → the boxes are there'),
+    ('publish', 'the boxes are there → detections are sent'),
+)
+# Weight of a frame in time in the usual time of a stage; all earlier frames have the rest.
+_NEWEST = 1 / 16
+
+
+def spans_ns(times_ns: Sequence[int]) -> list[int]:
+    """
+    Return how long each stage took.
+
+    If a time isn't known (0), its stage took nothing and the next one longer. The thread that
+    notes the submission may be late, after the fence is seen: no stage takes less than nothing.
+    """
+    return [end - begin for begin, end in itertools.pairwise(itertools.accumulate(times_ns, max))]
+
+
+class Late(NamedTuple):
+    """A frame that was late, and the stage that most exceeded what it usually takes."""
+
+    whole_ms: float
+    stage: str
+    took_ms: float
+    usual_ms: float
+
+    def __str__(self) -> str:
+        return (
+            f'{self.whole_ms:.1f} ms: {self.stage} took {self.took_ms:.1f} ms, '
+            f'usually {self.usual_ms:.1f}'
+        )
+
+
+class FrameBudget:
+    """Counts frames that took longer than *deadline_s*, by stage; one thread judges."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self.deadline_ns = round(deadline_s * 1e9)
+        self.late = 0
+        self.stages: Counter[str] = Counter()
+        self._usual = [0.0] * len(STAGES)
+        self._worst: Late | None = None
+
+    def judge(self, *times_ns: int) -> None:
+        """Look at one frame's times, as :data:`STAGES` says."""
+        spans = spans_ns(times_ns)
+        usual = self._usual
+        if sum(spans) <= self.deadline_ns:
+            if any(usual):
+                self._usual = [
+                    old + (new - old) * _NEWEST for old, new in zip(usual, spans, strict=True)
+                ]
+            else:
+                self._usual = [float(span) for span in spans]
+            return
+        excess = [span - old for span, old in zip(spans, usual, strict=True)]
+        place = excess.index(max(excess))
+        late = Late(sum(spans) / 1e6, STAGES[place][0], spans[place] / 1e6, usual[place] / 1e6)
+        self.late += 1
+        self.stages[late.stage] += 1
+        worst = self._worst
+        if worst is None or late.whole_ms > worst.whole_ms:
+            self._worst = late
+
+    def take_worst(self) -> Late | None:
+        """Return the worst frame since the last call."""
+        worst, self._worst = self._worst, None
+        return worst
+
 
 #: Tracks of the kernel.
 JOBS = 'device jobs'
@@ -98,12 +175,7 @@ class KernelEvent:
 
 @dataclass
 class NodeTrack:
-    """
-    The records of one node's log.
-
-    :param role: ``capture`` or ``inference``.
-    :param deadline_s: the node's parameter; 0: it has none.
-    """
+    """The records of one node's log; its deadline 0: it has none."""
 
     node: str
     role: str
@@ -114,11 +186,7 @@ class NodeTrack:
 
 @dataclass
 class JoinedFrame:
-    """
-    One frame and all that is known of it.
-
-    :param number: from 1, in the order of time.
-    """
+    """One frame, numbered from 1 in the order of time, and all that is known of it."""
 
     first: FrameRecord
     number: int = 0
@@ -259,11 +327,7 @@ class FrameFinder:
 
 @dataclass
 class Span:
-    """
-    What lasted, on one track.
-
-    ``frame`` is the number of the flow that it belongs to; 0: none.
-    """
+    """What lasted, on one track; ``frame`` is the number of its flow, 0: none."""
 
     name: str
     category: str
@@ -276,11 +340,7 @@ class Span:
 
 @dataclass
 class Track:
-    """
-    A row of a process.
-
-    :param tid: the kernel's number of the thread, or one of our own.
-    """
+    """A row of a process; *tid* is the kernel's number of the thread, or one of our own."""
 
     pid: int
     name: str
@@ -298,11 +358,7 @@ class Track:
         frame: int,
         arguments: Mapping[str, Any],
     ) -> None:
-        """
-        Add an event that lasted.
-
-        Nothing lasts less than 1 ns.
-        """
+        """Add an event that lasted. Nothing lasts less than 1 ns."""
         self.spans.append(
             Span(name, category, start_ns, max(end_ns, start_ns + 1), frame, arguments)
         )
@@ -342,11 +398,7 @@ class Trace:
             names.append(name)
 
     def track(self, pid: int, name: str, tid: int = 0) -> Track:
-        """
-        Return the row *name* of a process, in the order of the first calls.
-
-        :param tid: the thread that it shows; 0: it shows none.
-        """
+        """Return the row *name* of a process, of thread *tid*, in the order of first calls."""
         for track in self._tracks:
             if (track.pid, track.name) == (pid, name):
                 return track
@@ -357,11 +409,7 @@ class Trace:
         return self._tracks[-1]
 
     def to_json(self, other: Mapping[str, Any]) -> dict[str, Any]:
-        """
-        Return the trace.
-
-        :param other: ``otherData``.
-        """
+        """Return the trace, with *other* as ``otherData``."""
         events: list[dict[str, Any]] = []
         named: list[dict[str, Any]] = []
         for index, (pid, names) in enumerate(self._processes.items()):

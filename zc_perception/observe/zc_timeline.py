@@ -71,11 +71,7 @@ def _parser() -> OptionParser:
 
 
 def stage_rows(records: Sequence[FrameRecord]) -> list[dict[str, Any]]:
-    """
-    Return a row for each stage, in their order, and one for the whole way.
-
-    :raises ZcError: fewer than two frames were captured and processed.
-    """
+    """Return a row for each stage, and one for the whole way; ZcError: too few frames."""
     from zc_perception.errors import ZcError
     from zc_perception.observe.timeline import is_whole, stages_us, WHOLE
 
@@ -101,7 +97,7 @@ def stage_rows(records: Sequence[FrameRecord]) -> list[dict[str, Any]]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
-    from zc_perception.observe.budget import STAGES
+    from zc_perception.observe.timeline import STAGES
 
     between = dict(STAGES)
     return '\n'.join(
@@ -109,8 +105,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
             f'{"stage":8s} {"median [ms]":>11s} {"p99 [ms]":>9s} {"share [%]":>9s}',
             *(
                 f'{row["stage"]:8s} {row["median_us"] / 1e3:11.3f} {row["p99_us"] / 1e3:9.3f} '
-                f'{row["share_percent"]:9.1f}'
-                f'   {between.get(row["stage"], "")}'.rstrip()
+                f'{row["share_percent"]:9.1f}   {between.get(row["stage"], "")}'.rstrip()
                 for row in rows
             ),
         ]
@@ -119,8 +114,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 def budget_of(track: NodeTrack) -> dict[str, Any]:
     """Return what became of a node's deadline in these frames."""
-    from zc_perception.observe.budget import FrameBudget
-    from zc_perception.observe.timeline import is_whole, times_ns
+    from zc_perception.observe.timeline import FrameBudget, is_whole, times_ns
 
     budget, whole = FrameBudget(track.deadline_s), list(filter(is_whole, track.records))
     for record in whole:
@@ -217,11 +211,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """
-    Run the console script.
-
-    Returns 0; 1: there is nothing to see; 2: wrong use; 128 + n: signal n.
-    """
+    """Run the console script: 0, 1 nothing to see, 2 wrong use, 128 + n signal n."""
     with ending_quietly('zc_timeline'):
         from zc_perception.programs import exit_code_of, start
 

@@ -26,9 +26,8 @@ Read in this order:
    :mod:`~zc_perception.verify.imports` follows the driver's imports for one of them.
 3. :mod:`~zc_perception.verify.measurement`: how the observation is made. It uses the readers of
    :mod:`~zc_perception.verify.evidence`; of the nodes it uses nothing but their frame logs.
-4. :mod:`~zc_perception.verify.workload`: which nodes are measured;
-   :mod:`~zc_perception.verify.result`: what is written, with the same four by the letter of the
-   zero-copy document; :mod:`~zc_perception.verify.verification`: the whole command.
+4. :mod:`~zc_perception.verify.verification`: the whole command: which nodes are measured, and what
+   is written, with the same four by the letter of the zero-copy document.
 
 One thread does all this.
 """

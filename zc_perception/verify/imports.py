@@ -64,12 +64,7 @@ class _Frames:
             self._of_job.setdefault((record.device_handle, record.device_seqno), []).append(record)
 
     def candidates(self, event: KernelEvent) -> list[FrameRecord]:
-        """
-        Return frames that may be this job's: those that were in flight when it ran.
-
-        Each open file counts its jobs anew. The first generation of drivers tells no numbers: they
-        are 0.
-        """
+        """Return frames in flight then: files count jobs anew, old drivers' numbers are 0."""
         return [
             record
             for number in (event.number('seqno'), 0)
@@ -251,12 +246,7 @@ class FencePlaces:
 
 
 def drivers_of(contexts: Collection[tuple[int, int]], events: Sequence[KernelEvent]) -> set[str]:
-    """
-    Return the kernel's names of the drivers that these fences belong to.
-
-    :param contexts: (context, seqno).
-    :param events: events of fences.
-    """
+    """Return the drivers, by events of fences, that fences (context, seqno) belong to."""
     return {
         event.fields.get('driver', '')
         for event in events
@@ -376,11 +366,7 @@ class ImportTable:
         self._given_back.clear()
 
     def submit(self, event: KernelEvent, inodes: Sequence[int]) -> Import:
-        """
-        Return the import that a job reads.
-
-        :param inodes: of its frame; none: unknown.
-        """
+        """Return the import that a job reads; its frame's inodes, none: unknown."""
         self._growing.pop(event.tid, None)
         self._given_back.clear()
         self.last = None
@@ -398,11 +384,7 @@ class ImportTable:
         return found
 
     def holds(self, event: KernelEvent, *, recorded: bool = False) -> bool:
-        """
-        Say whether a release can be one of this node's.
-
-        :param recorded: whether only imports count that were seen.
-        """
+        """Say whether a release can be one of this node's; *recorded*: of imports seen."""
         imports = self._of_handle.get(event.number('handle'), ())
         return any(event.inode in one.left and not (recorded and one.earlier) for one in imports)
 
@@ -450,12 +432,7 @@ class ImportTable:
 def _needed(
     cached: Sequence[Import], table: ImportTable, since_ns: int, attached: Collection[int]
 ) -> list[Import]:
-    """
-    Return the imports that a cache needs.
-
-    These are the first import of each image that the node did not have yet, and, if the node gave
-    everything back, the first import of each image after that.
-    """
+    """Return the imports that a cache needs: each image's first, and after a clearing."""
     cleared_ns = table.cleared_ns(since_ns)
     made = {
         (frozenset(one.image), False)
@@ -472,11 +449,7 @@ def _needed(
 
 
 def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
-    """
-    Return *unread* without imports that were not read because the card refused the job.
-
-    Their frames failed before the card had a job for them; the imports themselves were fine.
-    """
+    """Return *unread* without imports whose frames failed: the card refused their jobs."""
     left = list(unread)
     for record in node.records:
         if record.kind == RecordKind.FAILED and not record.submitted_ns:
@@ -488,11 +461,7 @@ def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
 
 
 def _kept(node: NodeView, table: ImportTable) -> int:
-    """
-    Count the imports that a node without a cache did not give back in time.
-
-    The node had already been done with some later frames.
-    """
+    """Count the imports that a node without a cache kept while later frames were done."""
     done = sorted(record.done_ns for record in node.records if record.submitted_ns)
     if len(done) <= _GRACE_FRAMES:
         return 0
@@ -663,12 +632,7 @@ class ImportFollowing:
             self._shared[owner] += 1
 
     def _release(self, pid: int, event: KernelEvent) -> None:
-        """
-        Note that a buffer is given back.
-
-        Often the driver does this on a thread of its own, after the last job that reads the
-        buffer.
-        """
+        """Note that a buffer is given back, often on a thread of the driver's own."""
         self.releases += self._seen.within(event.time_ns) and event.inode in self._frame_inodes
         last = self._completed.get(event.tid, -1)
         if pid in self._owners.pids:
@@ -806,9 +770,8 @@ class ImportFollowing:
             ),
             (
                 self.elsewhere,
-                f'{self.elsewhere} frames were submitted, but the fence of their '
-                'job lies in another buffer: the device read '
-                'that one',
+                f'{self.elsewhere} frames were submitted, but the fence of their job lies in '
+                'another buffer: the device read that one',
                 not_imported,
             ),
             (

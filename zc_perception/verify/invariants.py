@@ -31,10 +31,9 @@ from typing import Any
 from zc_perception.npu.kinds import traced
 from zc_perception.observe.processes import as_root
 from zc_perception.observe.timeline import KernelEvent
-from zc_perception.verify.evidence.buffers import event_history, History, polled_history
+from zc_perception.verify.evidence.buffers import event_history, History, polled_history, UDMABUF
 from zc_perception.verify.evidence.copies import LARGE
 from zc_perception.verify.evidence.kernel_events import ATTACH, DETACH, FUNCTION, MMAP, VIDEO_MMAP
-from zc_perception.verify.evidence.mappings import UDMABUF
 from zc_perception.verify.imports import ImportFollowing
 from zc_perception.verify.observation import CAPTURE, NodeView, Observation
 
@@ -147,11 +146,7 @@ class Findings:
 
 
 def histories(seen: Observation) -> dict[int, History]:
-    """
-    Return the attachments of each frame's buffer.
-
-    They come from looks alone where the kernel's events can't be had.
-    """
+    """Return each frame buffer's attachments, by looks alone where there are no events."""
     return {
         inode: event_history(inode, seen.snapshots, seen.trace.events)
         if seen.trace is not None and attachments_are_recorded(seen)
@@ -167,11 +162,7 @@ def attachments_are_recorded(seen: Observation) -> bool:
 
 
 def _frames(seen: Observation, findings: Findings) -> None:
-    """
-    Check what every check needs from frames.
-
-    Each inference node submitted frames in the window, and all its frames were seen.
-    """
+    """Check what every check needs: each node submitted frames, and all were seen."""
     nodes = seen.inference_nodes()
     idle = [str(node) for node in nodes if not seen.submitted(node)]
     if idle or not nodes:
@@ -199,11 +190,7 @@ def _unread(seen: Observation, findings: Findings, *topics: str) -> bool:
 
 
 def _counters(seen: Observation, findings: Findings) -> None:
-    """
-    Check that the counters of the nodes end with the window; checks that use counters need it.
-
-    The nodes wrote the counters after the window's end.
-    """
+    """Check that the nodes' counters, which they wrote after the window, end with it."""
     stale = [str(node) for node in seen.nodes if not node.described and not node.ended_ns]
     if stale:
         step = (
@@ -214,11 +201,7 @@ def _counters(seen: Observation, findings: Findings) -> None:
 
 
 def _bystanders(seen: Observation, findings: Findings) -> None:
-    """
-    Report nodes whose accelerator reads frames through the CPU.
-
-    There nothing can be imported or attached.
-    """
+    """Report nodes whose accelerator reads frames by the CPU: nothing is imported there."""
     for node in seen.inference_nodes():
         if node.accelerator and not node.imports:
             reason = (
@@ -348,11 +331,7 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
 
 
 def check_imports(seen: Observation) -> Check:
-    """
-    Check I3: each submitted buffer was imported before, as often as the cache says.
-
-    And the driver's jobs are the node's frames.
-    """
+    """Check I3: each submitted buffer was imported before, and jobs are the nodes' frames."""
     findings = Findings()
     _frames(seen, findings)
     following = None
@@ -387,12 +366,7 @@ def check_imports(seen: Observation) -> Check:
 
 
 def check_copies(seen: Observation) -> Check:
-    """
-    Check I4: no process maps a frame, and nothing copies one.
-
-    That is: no node copies as many bytes as a frame has, or out of a frame, and the nodes
-    themselves count no copy.
-    """
+    """Check I4: no process maps a frame, no node copies one or counts a copy."""
     findings = Findings()
     _frames(seen, findings)
     if seen.mappings:
@@ -445,18 +419,13 @@ def check_copies(seen: Observation) -> Check:
 
 
 def _unwatched(seen: Observation, findings: Findings) -> None:
-    """
-    Note what may touch frames and was not looked at.
-
-    That is: nodes that make frames, the memory below udmabuf, and pages without a mapping.
-    """
+    """Note what was not looked at: makers of frames, memory below udmabuf, unmapped pages."""
     unseen = seen.unseen_frames()
     if unseen and any(node.role == CAPTURE for node in seen.nodes):
         told = ', '.join(f'{count} frames of {node}' for node, count in unseen.items())
         step = (
-            "measure all nodes of the pipeline: name the capture node's process with --pid, "
-            'too, or leave --pid out; a node that has no '
-            'frame log says why in its own'
+            "measure all nodes of the pipeline: name the capture node's process with --pid, too, "
+            'or leave --pid out; a node that has no frame log says why in its own'
         )
         findings.unsure(f'{told} come from a node that is not seen', step)
     made = any(

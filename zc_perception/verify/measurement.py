@@ -43,10 +43,16 @@ from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.evidence.buffers import (
     DEBUGFS,
     DMABUF,
+    find_memfds,
+    find_pins,
+    FrameMemory,
     MEMFD,
+    MemoryMapping,
     read_bufinfo,
     read_holders,
+    scan_maps,
     Snapshot,
+    UDMABUF,
 )
 from zc_perception.verify.evidence.copies import (
     copies_of,
@@ -63,14 +69,6 @@ from zc_perception.verify.evidence.kernel_events import (
     open_recording,
     remove_leftovers,
     TRACING,
-)
-from zc_perception.verify.evidence.mappings import (
-    find_memfds,
-    find_pins,
-    FrameMemory,
-    MemoryMapping,
-    scan_maps,
-    UDMABUF,
 )
 from zc_perception.verify.observation import (
     CAPTURE,
@@ -184,40 +182,24 @@ class WatchedNode(NodeView):
 
     @property
     def renewed(self) -> bool:
-        """
-        Whether it has written facts since :meth:`expect_facts`.
-
-        The first ones are kept, because later ones describe a later time.
-        """
+        """Whether it has written facts since :meth:`expect_facts`; the first ones are kept."""
         if self._new is None and (facts := self.log.facts()) != self._old:
             self._new = facts
         return self._new is not None
 
     @property
     def idle(self) -> bool:
-        """
-        Whether it has finished no frame since :meth:`expect_facts`.
-
-        Then it need not write new facts.
-        """
+        """Whether it finished no frame since :meth:`expect_facts`, so has nothing to write."""
         return self.log.written == self._written
 
     def is_past(self, time_ns: int) -> bool:
-        """
-        Say whether all frames are known that the node submitted before *time_ns*.
-
-        They are if it has finished one that it submitted later.
-        """
+        """Say whether all frames before *time_ns* are known: a later one is done."""
         if self.role != INFERENCE or not time_ns:
             return True
         return any(record.submitted_ns > time_ns for record in self.records[-_RECENT:])
 
     def keep_facts(self) -> None:
-        """
-        Take the first facts since :meth:`expect_facts` as those of the window's end.
-
-        What the node does later does not count.
-        """
+        """Take the first facts since :meth:`expect_facts` as those of the window's end."""
         self.described = self.renewed or self.idle
         self.after = self._checked(self._old if self._new is None else self._new)
         self._kept = True
@@ -234,13 +216,7 @@ class WatchedNode(NodeView):
 
 
 class NodeThreads:
-    """
-    Find the threads that belong to the nodes: their own, and those that these start.
-
-    Threads of child processes are included.
-
-    :param pids: the nodes' processes.
-    """
+    """Find the threads that belong to the nodes, with those that these or children start."""
 
     def __init__(self, pids: Iterable[int], proc: Path = PROC) -> None:
         self._proc = proc
@@ -261,11 +237,7 @@ class NodeThreads:
                 self._process_of[tid] = pid
 
     def follow(self, events: Iterable[KernelEvent]) -> None:
-        """
-        Take in ``sched_process_fork`` events.
-
-        They tell of threads and children that may have ended before anyone looked.
-        """
+        """Take in ``sched_process_fork``: of threads and children that may have ended."""
         for event in events:
             if event.name == FORK and (parent := self._process_of.get(event.tid)) is not None:
                 self._process_of.setdefault(event.number('child_pid'), parent)
@@ -716,11 +688,7 @@ class Measurement:
             )
 
     def _look_at_pins(self) -> None:
-        """
-        Look for pages that are held without a mapping.
-
-        A pipe whose reader is only slow gets a moment to become empty.
-        """
+        """Look for pages held without a mapping; a slow pipe's reader gets a moment."""
         if find_pins(proc=self.roots.proc):
             time.sleep(_TICK_S)
             self._pins |= dict.fromkeys(find_pins(proc=self.roots.proc))

@@ -29,10 +29,9 @@ from typing import Any
 from zc_perception.npu.kinds import traced
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.verify.evidence import Unreadable
-from zc_perception.verify.evidence.buffers import Snapshot
+from zc_perception.verify.evidence.buffers import MemoryMapping, Snapshot
 from zc_perception.verify.evidence.copies import CopyShare, LargeCopy
 from zc_perception.verify.evidence.kernel_events import Trace
-from zc_perception.verify.evidence.mappings import MemoryMapping
 
 CAPTURE, INFERENCE = 'capture', 'inference'
 

@@ -17,60 +17,622 @@
 Check whether nodes that run, or those that a command starts, keep the four invariants.
 
 This is the command ``zc_verify``. It begins in :mod:`~zc_perception.verify.zc_verify`; :func:`run`
-is the whole command.
+is the whole command. A :class:`Command` finds what it has started with :class:`Descendants`.
+:class:`Newcomers` are nodes that begin while others are measured: nothing is known of them.
+
+:func:`document_keys` gives the zero-copy document's own four keys, with their literal meaning, and
+its ``detail``. They are kept word for word, although two of them are too narrow: the first holds
+only where the camera's driver attaches to the buffer as well, the third only without an import
+cache. What the package promises is in :mod:`~zc_perception.verify.invariants`.
+The form of ``result.json`` is fixed by ``result.schema.json``.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import contextlib
-from dataclasses import replace
+import ctypes
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 import json
 import os
 from pathlib import Path
+import platform
 import signal
+import subprocess
 import sys
+import time
 import traceback
+from typing import Any
 
+import zc_perception
 from zc_perception.errors import ConfigError, printable, ZcError
-from zc_perception.observe.frame_log import FoundFrameLogs
-from zc_perception.observe.processes import sudo_command
+from zc_perception.npu.kinds import traced
+from zc_perception.observe.frame_log import (
+    find_frame_logs,
+    FoundFrameLogs,
+    FrameLogReader,
+    UnreadableProcess,
+)
+from zc_perception.observe.processes import all_pids, PROC, process_state, sudo_command, who
 from zc_perception.observe.timeline import build_timeline, NodeTrack
 from zc_perception.programs import OptionParser
 from zc_perception.terminal import Interrupted, Interruption, interruptions, put
 from zc_perception.verify.evidence import Unreadable
-from zc_perception.verify.invariants import all_checks, KNOWN_EXPORTERS
+from zc_perception.verify.evidence.kernel_events import FENCES
+from zc_perception.verify.imports import ImportFollowing
+from zc_perception.verify.invariants import (
+    all_checks,
+    attachments_are_recorded,
+    Check,
+    histories,
+    KNOWN_EXPORTERS,
+)
 from zc_perception.verify.measurement import Ending, Measurement, Roots
-from zc_perception.verify.observation import Observation
-from zc_perception.verify.result import (
-    document_keys,
-    EXIT_NOT_MEASURED,
-    EXIT_USAGE,
-    notes,
-    RESULT,
-    Result,
-    verdict,
-    write_result,
-)
-from zc_perception.verify.workload import (
-    absent,
-    Command,
-    hidden_logs,
-    Newcomers,
-    running_nodes,
-    wait_for_frames,
-)
+from zc_perception.verify.observation import INFERENCE, NodeView, Observation, time_of
 from zc_perception.whole_file import write_whole
+
+DOCUMENT_EXPORTERS = frozenset(('nvmap', 'system', 'tegra-buf'))
+HOT_PERCENT = 1.0
+#: With fewer samples of a process one per cent of its time can't be judged.
+MIN_SAMPLES = 100
+KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_memcpy_hot')
+
+
+@dataclass(frozen=True)
+class DocumentKeys:
+    """The four answers that the zero-copy document asks for; ``None``: not known."""
+
+    keys: dict[str, bool | None]
+    detail: dict[str, Any]
+
+    @property
+    def holds(self) -> bool:
+        """``pass_document``."""
+        return all(value is True for value in self.keys.values())
+
+
+def document_keys(seen: Observation) -> DocumentKeys:
+    """Judge an observation by the letter of the document."""
+    found = histories(seen) if seen.snapshots else {}
+    counts = {
+        inode: max(
+            (sum(state.values()) for state in history.during(seen.start_ns, seen.end_ns)),
+            default=0,
+        )
+        for inode, history in found.items()
+    }
+    several = sorted(inode for inode, count in counts.items() if count >= 2)
+    exact = (
+        bool(found)
+        and attachments_are_recorded(seen)
+        and all(history.exact for history in found.values())
+    )
+    attach: bool | None = bool(several)
+    if not several and not exact:
+        attach = None
+    exporters = sorted(
+        {name for inode in seen.frame_inodes() if (name := seen.exporters.get(inode))}
+    )
+    known: bool | None = None
+    if attach is not None:
+        known = bool(several) and all(
+            seen.exporters.get(inode) in DOCUMENT_EXPORTERS for inode in several
+        )
+    following = ImportFollowing(seen, found) if seen.trace is not None and seen.snapshots else None
+    imports: bool | None = None
+    if (
+        following is not None
+        and not following.unreadable
+        and following.submitted
+        and seen.trace is not None
+        and not seen.trace.gap
+    ):
+        imports = following.own_imports >= following.submitted
+    counted = (
+        Counter(event.name for event in seen.trace.events if seen.within(event.time_ns))
+        if seen.trace is not None
+        else Counter()
+    )
+    detail = {
+        'imports': sum(counted[name] for name in traced().imported),
+        'releases': sum(counted[name] for name in traced().released),
+        'fence_wait_lines': sum(
+            counted[name] for name in ('dma_fence_wait_start', 'dma_fence_wait_end')
+        ),
+        # Programs wait for a sync_file with poll(2), which has no kernel event.
+        'fence_waits_by_poll': sum(record.signalled_ns > 0 for _, record in seen.all_submitted()),
+        'fence_lines': {name: counted[name] for name in FENCES},
+        'multi_attach_inodes': [str(inode) for inode in several],
+        'attach_counts': {str(inode): count for inode, count in sorted(counts.items())},
+        'exporters': exporters,
+        'memcpy_hot': [
+            {'pid': share.pid, 'percent': round(share.percent, 2), 'samples': share.samples}
+            for share in seen.shares or ()
+            if share.percent > HOT_PERCENT
+        ],
+        'submitted_frames': len(seen.all_submitted()),
+        'frames_with_own_import': following.own_imports if following is not None else 0,
+    }
+    return DocumentKeys(dict(zip(KEYS, (attach, known, imports, _hot(seen)), strict=True)), detail)
+
+
+def _hot(seen: Observation) -> bool | None:
+    """Say whether no node spends more than one per cent of its own time in memcpy or memmove."""
+    shares = {share.pid: share for share in seen.shares or ()}
+    if any(
+        share.percent > HOT_PERCENT and share.samples >= MIN_SAMPLES for share in shares.values()
+    ):
+        return False
+    pids = {node.pid for node in seen.nodes}
+    enough = all(pid in shares and shares[pid].samples >= MIN_SAMPLES for pid in pids)
+    return True if pids and enough and seen.all_submitted() else None
+
+
+VERSION = 1
+SCHEMA = Path(__file__).with_name('result.schema.json')
+RESULT = 'result.json'
+#: A wait for a fence above it is told, though it breaks no invariant.
+SLOW_FENCE_MS = 50.0
+EXIT_PASS, EXIT_BROKEN, EXIT_USAGE, EXIT_NOT_MEASURED = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Result:
+    """The whole outcome, and the files beside ``result.json`` by purpose."""
+
+    seen: Observation
+    checks: Sequence[Check]
+    document: DocumentKeys
+    notes: Sequence[str] = ()
+    command: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether all checks were measured and hold."""
+        return all(check.holds is True for check in self.checks)
+
+    @property
+    def exit_code(self) -> int:
+        """0: all hold; 3: not all were measured; 1: all were measured, and one does not hold."""
+        if not all(check.measured for check in self.checks):
+            return EXIT_NOT_MEASURED
+        return EXIT_PASS if self.passed else EXIT_BROKEN
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for ``result.json``."""
+        seen = self.seen
+        return {
+            'version': VERSION,
+            **self.document.keys,
+            'detail': self.document.detail,
+            'pass_document': self.document.holds,
+            'checks': {check.name: check.as_json() for check in self.checks},
+            'pass': self.passed,
+            'environment': describe_environment(self.command),
+            'frames': len(seen.all_submitted()),
+            'window': {
+                'start_ns': seen.start_ns,
+                'end_ns': seen.end_ns,
+                'seconds': round((seen.end_ns - seen.start_ns) / 1e9, 3),
+                'own_cpu_seconds': round(seen.own_cpu_s, 3),
+            },
+            'processes': [_node(node, seen) for node in seen.nodes],
+            'event_sources': dict(seen.event_sources),
+            'notes': list(self.notes),
+            'unreadable': [
+                {'topic': topic, **one.as_json()}
+                for topic, told in sorted(seen.unreadable.items())
+                for one in told
+            ],
+            'files': dict(self.files),
+        }
+
+
+def _node(node: NodeView, seen: Observation) -> dict[str, Any]:
+    named = (
+        'accelerator',
+        'import_cache',
+        'pci_address',
+        'rung',
+        'camera',
+        'device',
+        'heap',
+        'fourcc',
+        'width',
+        'height',
+        'slots',
+    )
+    records = [record for record in node.records if seen.within(time_of(record))]
+    return {
+        'pid': node.pid,
+        'node': node.node,
+        'role': node.role,
+        'frames': len(records),
+        'failed': node.grown('failed'),
+        'dropped': node.grown('dropped'),
+        **{name: node.after[name] for name in named if name in node.after},
+    }
+
+
+def describe_environment(command: Sequence[str]) -> dict[str, Any]:
+    """Say when and on what machine it was measured, without the names of host and user."""
+    return {
+        'date': datetime.now(timezone.utc).isoformat(timespec='seconds'),
+        'kernel': platform.release(),
+        'machine': platform.machine(),
+        'cpus': os.cpu_count() or 0,
+        'python': platform.python_version(),
+        'package': zc_perception.__version__,
+        'user': 'root' if os.geteuid() == 0 else 'not root',
+        'command': list(command),
+    }
+
+
+def write_result(result: Result, folder: Path) -> Path:
+    """Write ``result.json``, whole or not at all."""
+    path = folder / RESULT
+    write_whole(path, json.dumps(result.as_json(), indent=1, allow_nan=False) + '\n')
+    return path
+
+
+def verdict(result: Result) -> list[str]:
+    """Return lines for a person: one per check, and the next step under those that do not hold."""
+    words = {True: 'holds', False: 'DOES NOT HOLD', None: 'not measured'}
+    lines = [
+        (
+            f'{len(result.seen.all_submitted())} frames in '
+            f'{(result.seen.end_ns - result.seen.start_ns) / 1e9:.1f} s'
+        )
+    ]
+    for check in result.checks:
+        lines.append(f'{check.name} {words[check.holds]}: {check.title}')
+        if check.holds is not True:
+            lines.append(f'   why:  {check.reason}')
+            if check.next_step:
+                lines.append(f'   next: {check.next_step}')
+    keys = result.document.keys.items()
+    said = ', '.join(
+        f'{name} {"?" if value is None else str(value).lower()}' for name, value in keys
+    )
+    lines.append(f'the document, literally: {said}')
+    lines += [
+        f'{check.name} does not see {one}'
+        for check in result.checks
+        for one in check.figures.get('not_seen', ())
+    ]
+    lines += [f'note: {note}' for note in result.notes]
+    lines.append(
+        {EXIT_PASS: 'PASS', EXIT_BROKEN: 'FAIL', EXIT_NOT_MEASURED: 'NOT MEASURED'}[
+            result.exit_code
+        ]
+    )
+    return lines
+
+
+def notes(seen: Observation) -> list[str]:
+    """Return what breaks no invariant: nodes that ended, and long waits for fences."""
+    started: dict[tuple[int, str, str], int] = {}
+    slow = []
+    for event in seen.trace.events if seen.trace is not None else ():
+        key = (event.tid, event.fields.get('context', ''), event.fields.get('seqno', ''))
+        if event.name == 'dma_fence_wait_start':
+            started[key] = event.time_ns
+        elif event.name == 'dma_fence_wait_end' and key in started:
+            slow.append((event.time_ns - started.pop(key)) / 1e6)
+    jobs = [
+        (record.signalled_ns - record.submitted_ns) / 1e6
+        for node, record in seen.all_submitted()
+        if record.signalled_ns and node.imports
+    ]
+    found = [
+        (
+            f'{node} ended {max(0, node.ended_ns - seen.start_ns) / 1e9:.1f} s after the window '
+            'began; what it did last is not known'
+        )
+        for node in seen.nodes
+        if node.ended_ns
+    ]
+    for what, waits in (('waits for fences', slow), ('jobs of the device', jobs)):
+        long = [wait for wait in waits if wait > SLOW_FENCE_MS]
+        if long:
+            worst = (
+                f'{len(long)} {what} took more than {SLOW_FENCE_MS:g} ms, the longest '
+                f'{max(long):.0f} ms'
+            )
+            found.append(
+                f'{worst}: lspci -vvv -d 1f9d:1100 | grep LnkSta must show Speed 8GT/s and '
+                'Width x4; zc_doctor checks it'
+            )
+    return found
+
+
+# <linux/prctl.h>
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+
+
+_WALKS = 10
+
+
+class Descendants:
+    """
+    The descendants of this process that began after this object was made.
+
+    It finds them whatever sessions and environments they made for themselves. Until :meth:`close`
+    this process is the "subreaper": if a descendant's parent ends, the descendant becomes a child
+    of this process, and so is still known as a descendant.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, int] = {}
+        self._before = {
+            pid: state.start
+            for pid in all_pids()
+            if self.has(pid) and (state := process_state(pid))
+        }
+        self._libc = ctypes.CDLL(None)
+        was = ctypes.c_int(0)
+        self._libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(was), 0, 0, 0)
+        self._was = was.value
+        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def has(self, pid: int) -> bool:
+        """Say whether a process is a descendant."""
+        for _ in range(_WALKS):  # the child of a parent that has ended has another one now
+            found = self._walk(pid)
+            if found is not None:
+                return found
+        return False
+
+    def _walk(self, pid: int) -> bool | None:
+        """Return a process and its ancestors; ``None``: one of them ended meanwhile."""
+        first, met = pid, set[int]()
+        while pid > 1 and pid not in met:
+            met.add(pid)
+            state = process_state(pid)
+            if state is None:
+                return False if pid == first else None
+            if self._before.get(pid) == state.start:
+                return False
+            if state.parent == os.getpid():
+                return True
+            pid = state.parent
+        return False
+
+    def reap(self, but: int) -> None:
+        """Take the exit status of each ended orphan, *but* of one that others wait for."""
+        own = os.getpid()
+        for pid in all_pids():
+            state = process_state(pid)
+            if (
+                pid != but
+                and state is not None
+                and state.ended
+                and state.parent == own
+                and self._before.get(pid) != state.start
+            ):
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+    def close(self) -> None:
+        """Let orphans go to the same parent as before."""
+        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, self._was, 0, 0, 0)
+
+
+_POLL_S = 0.25
+#: Frames of each inference node before a command counts as running.
+_FLOWING = 5
+#: A command's nodes are complete when no further one has begun for this time; those of a launch
+#: file don't begin all at once.
+_SETTLED_S = 2.0
+_PATIENCE_S = (15.0, 5.0, 5.0)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+_LOOK_S = 0.05
+#: More processes that can't be read for the same reason are counted, not named.
+_NAMED = 4
+
+
+class Command:
+    """
+    A command that runs while its nodes are measured.
+
+    :meth:`stop` ends it, and everything that it has started. It runs in a session of its own, so
+        that
+    a Ctrl-C in the terminal reaches only this program, which measures first.
+    """
+
+    def __init__(self, words: Sequence[str], output: Path) -> None:
+        self.words = list(words)
+        self._output = output.open('wb')
+        self._descendants = Descendants()
+        try:
+            self._process = subprocess.Popen(
+                self.words,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._descendants.close()
+            self._output.close()
+            raise ConfigError(
+                f'the command {self.words[0]!r} cannot be started: {error.strerror}; give one '
+                'that is in PATH'
+            ) from error
+
+    def started(self, pid: int) -> bool:
+        """Say whether a process is the command or was started by it, and has not ended."""
+        state = process_state(pid)
+        return state is not None and not state.ended and self._descendants.has(pid)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the command has ended."""
+        return self.status is not None
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; after a signal minus the signal's number; ``None``: it runs."""
+        return self._process.poll()
+
+    def stop(self) -> None:
+        """End the command as Ctrl-C would, then harder, then all processes that it left."""
+        self._end(lambda: [] if self.ended else [self._process.pid])
+        self._end(lambda: [pid for pid in all_pids() if self.started(pid)])
+        self._descendants.reap(self._process.pid)
+        self._descendants.close()
+        self._output.close()
+
+    def _end(self, those: Callable[[], list[int]]) -> None:
+        """End these processes, until none is left."""
+        for number, patience in zip(_SIGNALS, _PATIENCE_S, strict=True):
+            for pid in those():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+            deadline = time.monotonic() + patience
+            while those() and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+
+
+def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:
+    """Return the logs of running nodes; of these processes, or of all."""
+    found = find_frame_logs(pids=pids)
+    return FoundFrameLogs([log for log in found if log.alive], found.unreadable)
+
+
+def wait_for_frames(
+    command: Command, seconds: float, wait: Callable[[float], bool]
+) -> FoundFrameLogs:
+    """Wait until frames flow through each node of a command; at most *seconds*."""
+    known: dict[tuple[int, str, int], FrameLogReader] = {}
+    unreadable: tuple[UnreadableProcess, ...] = ()
+    deadline = time.monotonic() + seconds
+    settled = 0.0
+    while time.monotonic() < deadline and not command.ended:
+        if wait(_POLL_S):
+            break
+        logs = find_frame_logs()
+        unreadable = tuple(one for one in logs.unreadable if command.started(one.pid))
+        for log in logs:
+            identity = identity_of(log)
+            if identity in known or not command.started(log.pid):
+                log.close()
+            else:
+                known[identity] = log
+                settled = time.monotonic() + _SETTLED_S
+        inferring = [log for log in known.values() if log.role == INFERENCE]
+        if (
+            inferring
+            and time.monotonic() >= settled
+            and all(log.written >= _FLOWING for log in inferring)
+        ):
+            break
+    return FoundFrameLogs(sorted(known.values(), key=lambda log: (log.pid, log.node)), unreadable)
+
+
+def identity_of(log: FrameLogReader) -> tuple[int, str, int]:
+    """Return what tells the logs of a machine apart, also successive logs of one node."""
+    return log.pid, log.node, log.started_ns
+
+
+def absent(found: FoundFrameLogs, pids: Collection[int]) -> list[str]:
+    """Return a line for each of *pids* that is no process with a node: what to do about it."""
+    told = []
+    seen = {log.pid for log in found}
+    hidden = {one.pid: one for one in found.unreadable}
+    for pid in sorted(set(pids)):
+        if not (PROC / str(pid)).exists():
+            told.append(f'process {pid}: there is no such process; start it, or give another pid')
+        elif pid not in seen and pid not in hidden:
+            told.append(
+                f'{who(pid)} is no node with a frame log; give those of capture and inference '
+                'nodes, or no --pid'
+            )
+    return told
+
+
+def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[Unreadable]:
+    """List node logs that this user may not read; many with the same reason are one line."""
+    by_step: dict[str, list[UnreadableProcess]] = {}
+    for one in unreadable:
+        by_step.setdefault(one.next_step, []).append(one)
+    told = []
+    for step, those in by_step.items():
+        if len(those) > _NAMED:
+            names = ', '.join(f'{one.pid} ({one.name})' for one in those[:_NAMED])
+            told.append(
+                Unreadable(
+                    f'{len(those)} processes',
+                    f'they may be nodes but cannot be looked into: {names}, …',
+                    step,
+                )
+            )
+        else:
+            told += [
+                Unreadable(f'process {one.pid} ({one.name})', one.reason, step) for one in those
+            ]
+    return told
+
+
+_REASON, _STEP = 'it began while others were measured, and was not looked at', 'measure once more'
+
+
+class Newcomers:
+    """
+    Nodes that begin while others are measured.
+
+    Each :meth:`look` finds those that run at that moment, and remembers them.
+
+    :param found: the nodes that are measured, and the processes that can't be read: those are
+        reported already.
+    :param pids: of these processes; ``None``: of all, or of those that the command started.
+    """
+
+    def __init__(
+        self, found: FoundFrameLogs, pids: Collection[int] | None, command: Command | None
+    ) -> None:
+        self._known = {identity_of(log) for log in found}
+        self._hidden = {one.pid for one in found.unreadable}
+        self._unreadable: dict[int, tuple[int, UnreadableProcess]] = {}
+        self._pids, self._command = pids, command
+        self._began: dict[tuple[int, str, int], tuple[int, str]] = {}
+
+    def look(self) -> None:
+        """Look at all processes that count."""
+        now_ns = time.monotonic_ns()
+        with find_frame_logs(pids=self._pids) as logs:
+            for log in logs:
+                identity = identity_of(log)
+                if (
+                    identity not in self._known
+                    and identity not in self._began
+                    and log.alive
+                    and self._counts(log.pid)
+                ):
+                    self._began[identity] = min(now_ns, log.started_ns), str(log)
+        for one in logs.unreadable:
+            # A process without a name has ended meanwhile.
+            if one.name and one.pid not in self._hidden and self._counts(one.pid):
+                self._unreadable.setdefault(one.pid, (now_ns, one))
+
+    def _counts(self, pid: int) -> bool:
+        return self._command is None or self._command.started(pid)
+
+    def unreadable(self, until_ns: int) -> list[Unreadable]:
+        """Return newcomers that began before *until_ns* (CLOCK_MONOTONIC), and unreadable logs."""
+        hidden = [one for began_ns, one in self._unreadable.values() if began_ns <= until_ns]
+        lines = dict.fromkeys(
+            line for began_ns, line in self._began.values() if began_ns <= until_ns
+        )
+        return [*(Unreadable(line, _REASON, _STEP) for line in lines), *hidden_logs(hidden)]
 
 
 class Say:
-    """
-    Print each text as one line.
-
-    Names come from other programs, so :func:`printable` escapes what would forge a line. If the
-    reader goes away, the measurement goes on.
-    """
+    """Print each text as one printable line; if the reader goes away, go on."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -190,11 +752,7 @@ class _NotMeasured(ConfigError):
 def _unreadable(
     found: FoundFrameLogs, arguments: argparse.Namespace, command: Command | None
 ) -> list[Unreadable]:
-    """
-    List node logs that this user may not read.
-
-    :raises ConfigError: a process that was asked for has no node, or there is nothing to measure.
-    """
+    """List node logs that this user may not read; ConfigError: there is nothing to measure."""
     missing = absent(found, arguments.pid or ())
     if missing:
         raise ConfigError('; '.join(missing))
@@ -308,11 +866,7 @@ def _cut_short(
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """
-    Check the options.
-
-    :raises ConfigError: an option can't be used.
-    """
+    """Check the options."""
     if not 0.1 <= arguments.seconds <= 86400:
         raise ConfigError(
             f'--seconds is {arguments.seconds:g}, outside of 0.1..86400; 10 is a good start'

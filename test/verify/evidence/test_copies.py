@@ -35,6 +35,7 @@ from hypothesis import strategies as st
 import pytest
 
 from zc_perception.verify.evidence import copies, Unreadable
+from zc_perception.verify.evidence.buffers import MemoryMapping
 from zc_perception.verify.evidence.copies import (
     code_of,
     copies_of,
@@ -52,7 +53,6 @@ from zc_perception.verify.evidence.copies import (
     shares_of,
 )
 from zc_perception.verify.evidence.kernel_events import Trace
-from zc_perception.verify.evidence.mappings import MemoryMapping
 
 from verify.verify_kit import event  # noqa: I100 # isort: skip
 

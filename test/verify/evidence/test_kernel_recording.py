@@ -25,6 +25,7 @@ from verify.fake_tracefs import DMA_BUF, EVENTS, FakeTracefs
 
 from zc_perception.observe.processes import as_root
 from zc_perception.verify.evidence import Unreadable
+from zc_perception.verify.evidence.buffers import MemoryMapping
 from zc_perception.verify.evidence.copies import CopyFunction, LARGE, MemmoveProbe
 from zc_perception.verify.evidence.kernel_events import (
     FENCES,
@@ -38,7 +39,6 @@ from zc_perception.verify.evidence.kernel_events import (
     TraceInstance,
     TRACEPOINT,
 )
-from zc_perception.verify.evidence.mappings import MemoryMapping
 
 NEEDED = ('dma_buf_dynamic_attach', 'dma_buf_detach', 'dma_buf_mmap_internal')
 GROUP = own_name()

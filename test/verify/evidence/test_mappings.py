@@ -36,8 +36,8 @@ from hypothesis import strategies as st
 import pytest
 
 from zc_perception.observe.frame_log import FrameLog, NAME, SIZE
-from zc_perception.verify.evidence import mappings, Unreadable
-from zc_perception.verify.evidence.mappings import (
+from zc_perception.verify.evidence import buffers, Unreadable
+from zc_perception.verify.evidence.buffers import (
     find_memfds,
     find_pins,
     FrameMemory,
@@ -299,7 +299,7 @@ def test_a_camera_whose_device_nobody_names_may_be_any_video_device(
     (files / '7f0000000000-7f0000007000').symlink_to('/dev/null')
     any_camera = FrameMemory(any_camera=True)
     assert scan_maps(any_camera, proc=tmp_path).unreadable == (), 'this is no video device'
-    monkeypatch.setattr(mappings, 'VIDEO_MAJOR', os.major(CAMERA.st_rdev))
+    monkeypatch.setattr(buffers, 'VIDEO_MAJOR', os.major(CAMERA.st_rdev))
     scan = scan_maps(any_camera, proc=tmp_path)
     (told,) = scan.unreadable
     assert (

@@ -28,12 +28,11 @@ Read in this order:
 2. :mod:`~zc_perception.nodes.params.yaml_file`: a parameter file as ROS reads it, with the line of
    each key.
 3. :mod:`~zc_perception.nodes.params.verdict`: would these nodes take this file? Launch files and
-   ``zc_doctor`` ask it before anything starts.
+   ``zc_doctor`` ask it before anything starts. It has the package's nodes by name, too.
 4. :mod:`~zc_perception.nodes.params.node_parameters`: the parameters of a node that runs, and
    their changes.
 
-Besides: :mod:`~zc_perception.nodes.params.kinds` has the package's nodes by name,
-:mod:`~zc_perception.nodes.params.ros_arguments` reads command lines,
+Besides: :mod:`~zc_perception.nodes.params.ros_arguments` reads command lines,
 :mod:`~zc_perception.nodes.params.qos_overrides` is about ``qos_overrides.*``, and
 :mod:`~zc_perception.nodes.params.schema` writes the JSON schema.
 """

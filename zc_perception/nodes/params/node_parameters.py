@@ -38,8 +38,8 @@ from rclpy.parameter import Parameter
 
 from zc_perception.errors import ConfigError, nearest, one_line
 from zc_perception.link.rclpy_compat import parameter_overrides
-from zc_perception.nodes.params.kinds import belongs_elsewhere
 from zc_perception.nodes.params.qos_overrides import PREFIX as _QOS
+from zc_perception.nodes.params.verdict import belongs_elsewhere
 from zc_perception.parameters import EVERY_NODE, EVERY_NODE_SPECS, ParameterSpec
 
 _ROS_TYPES = {
@@ -59,11 +59,7 @@ def _declared(name: str, value: Any) -> Parameter:
 
 
 def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor:
-    """
-    Describe a parameter for ``ros2 param describe``.
-
-    :param changeable: whether there is a state in which parameters that aren't dynamic may be set.
-    """
+    """Describe a parameter for ``ros2 param describe``."""
     when = (
         ''
         if spec.dynamic or spec.fixed or not changeable
@@ -92,12 +88,7 @@ def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor
 
 
 def begin_node(node: Node, name: str, **node_options: Any) -> None:
-    """
-    Call rclpy's own constructor of *node*.
-
-    :raises ConfigError: a name or namespace that can't be, or one of :data:`EVERY_NODE_SPECS` has
-        another type. rclpy has exceptions of its own for these.
-    """
+    """Call rclpy's own constructor of *node*; ConfigError: a name or type that can't be."""
     try:
         Node.__init__(node, name, **node_options)
     except NameValidationException as error:
@@ -175,12 +166,7 @@ class NodeParameters(Mapping[str, Any]):
         node.add_on_set_parameters_callback(self._on_set)
 
     def judged(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[str]]:
-        """
-        Return *parameters* in their declared types, and all reasons why they can't be set now.
-
-        ROS itself takes no integer for a number. Parameters that others have declared, such as a
-        topic's QoS, are left to rclpy.
-        """
+        """Return them in their types (ROS takes no int as double), and what is against them."""
         accepted, reasons = self._judge(parameters)
         own = dict(accepted)
         unknown = [
@@ -289,11 +275,7 @@ class NodeParameters(Mapping[str, Any]):
         return '' if name.startswith(self._foreign_prefixes) else belongs_elsewhere(name)
 
     def unknown(self, name: str, others: Iterable[str] = ()) -> str:
-        """
-        Return a sentence about a key that this node doesn't have, with the nearest key.
-
-        :param others: other keys that may be meant, besides the declarations here.
-        """
+        """Return a sentence about a key that this node doesn't have, with the nearest key."""
         others = [*others, *self.qos_overrides()]
         # One of this node is meant rather than a nearer one of another node.
         hint = self._belongs_elsewhere(name) or nearest(name, self._specs) or nearest(name, others)

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-QoS of the package's topics, which parameters change at the start.
-
-The parameters are ``qos_overrides.TOPIC.publisher.*`` and ``….subscription.*``.
-"""
+"""QoS of the package's topics, as parameters ``qos_overrides.TOPIC.publisher.*`` change it."""
 
 from __future__ import annotations
 
@@ -72,11 +68,7 @@ class Endpoint:
 
 
 def _check_policy(name: str, value: Any) -> None:
-    """
-    Check one policy.
-
-    :raises ConfigError: no such policy has that value.
-    """
+    """Check one policy; ConfigError: none such has that value."""
     policy = name.rpartition('.')[2]
     if policy == 'depth':
         good = type(value) is int and 0 <= value <= _DEEPEST
@@ -92,11 +84,7 @@ def _check_policy(name: str, value: Any) -> None:
 
 
 def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) -> QoSProfile:
-    """
-    Return the QoS of an endpoint by a node's parameters, where nothing is remapped.
-
-    :raises ConfigError: no policy has a value.
-    """
+    """Return an endpoint's QoS by a node's parameters, where nothing is remapped."""
     qos, prefix = QoSProfile(depth=1), endpoint.prefix(namespace)
     for policy in _USUAL:
         if prefix + policy in values:
@@ -109,11 +97,7 @@ def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) ->
 def qos_problems(
     endpoints: Iterable[Endpoint], namespace: str, values: Mapping[str, Any]
 ) -> Iterator[str]:
-    """
-    Return a sentence for each reason why endpoints can't be made with these parameters.
-
-    If something is remapped, only the node itself can judge it.
-    """
+    """Return why endpoints can't be made with these parameters, where nothing is remapped."""
     for endpoint in endpoints:
         try:
             qos = overridden(endpoint, namespace, values)

@@ -36,8 +36,13 @@ import weakref
 from rclpy.context import Context
 
 from zc_perception.errors import ConfigError, message_of, nearest
-from zc_perception.nodes.params.kinds import names_of, node_kinds, somebody_has
-from zc_perception.nodes.params.verdict import judge_sections, Node
+from zc_perception.nodes.params.verdict import (
+    judge_sections,
+    names_of,
+    Node,
+    node_kinds,
+    somebody_has,
+)
 from zc_perception.nodes.params.yaml_file import (
     last_name,
     ParameterYaml,
@@ -54,13 +59,7 @@ _FORMS = {'parameter override': '-p NAME:=VALUE, or -p NODE:NAME:=VALUE', 'remap
 
 
 def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigError:
-    """
-    Return the error to raise for what rclpy said about a command line, in plain words.
-
-    rcl's own message names lines of its C source.
-
-    :param error: rclpy has several classes for this, which differ between its versions.
-    """
+    """Return what rclpy said about a command line, in plain words."""
     for flag, path in itertools.pairwise(arguments):
         # Only what can be read again: a pipe is empty after rcl has read it.
         if flag == '--params-file' and (os.path.isfile(path) or not os.path.exists(path)):
@@ -110,11 +109,7 @@ class CommandLine:
         ]
 
     def keys(self, node: str) -> dict[str, MeantFor]:
-        """
-        Return the keys that a node gets, and for which nodes each was meant.
-
-        If a key was meant for this node, that counts most.
-        """
+        """Return a node's keys, and for which nodes each was meant: this one counts most."""
         of_any: set[str] = set()
         bare: set[str] = set()
         named: set[str] = set()
@@ -135,11 +130,7 @@ class CommandLine:
         )
 
     def place(self, node: str, key: str) -> str:
-        """
-        Return the file, section and line that a node has a key from, in brackets.
-
-        Empty: the key is in no file, or an argument wins over it.
-        """
+        """Return file, section and line of a node's key; empty: an argument sets it."""
         if any(text.partition(':=')[0].rpartition(':')[2] == key for _, text in self._arguments):
             return ''
         for file in reversed(self._files):
@@ -150,12 +141,7 @@ class CommandLine:
         return ''
 
     def check(self, nodes: Sequence[Node]) -> None:
-        """
-        Refuse parameters that miss the node for which they were meant.
-
-        :param nodes: this process's nodes.
-        :raises ConfigError: names the file or argument, the section, and the node.
-        """
+        """Refuse parameters that miss the one of *nodes* for which they were meant."""
         for flag, text in self._arguments:
             if prefix := _NODE_PREFIX.match(text):
                 _check_argument(prefix[1].strip('/'), f"argument '{flag} {text}'", nodes)
@@ -169,11 +155,7 @@ class CommandLine:
 
 
 def _check_argument(name: str, where: str, nodes: Sequence[Node]) -> None:
-    """
-    Check what an argument sets for a node by its name.
-
-    :raises ConfigError: it reaches no node.
-    """
+    """Refuse what an argument sets for a node by a name that reaches none."""
     own = last_name('/' + name)
     if '*' in own or any(section_matches('/' + name, node) for node, _ in nodes):
         return

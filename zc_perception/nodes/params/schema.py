@@ -30,7 +30,7 @@ from pathlib import Path
 import sys
 from typing import Any
 
-from zc_perception.nodes.params.kinds import node_kinds
+from zc_perception.nodes.params.verdict import node_kinds
 from zc_perception.parameters import EVERY_NODE_SPECS, ParameterSpec
 
 _KEY = 'ros__parameters'
@@ -101,11 +101,7 @@ def _section(parameters: str) -> dict[str, Any]:
 
 
 def file_schema() -> dict[str, Any]:
-    """
-    Return what a parameter file may be.
-
-    Sections of other packages' nodes are ignored, and so is what ``/**`` has for them.
-    """
+    """Return what a file may be; keys and sections of other packages' nodes are ignored."""
     definitions: dict[str, Any] = {}
     everywhere: dict[str, Any] = {}
     for name, node in node_kinds().items():

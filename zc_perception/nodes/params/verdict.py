@@ -35,22 +35,16 @@ It asks three questions, and the nodes at their start go by the same rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+import functools
+import importlib
 import re
-from typing import Any
+from typing import Any, Protocol
 
 from zc_perception.errors import ConfigError, nearest
-from zc_perception.nodes.params.kinds import (
-    declares,
-    NAMES,
-    names_of,
-    node_kind,
-    node_kinds,
-    NodeKind,
-    owners,
-    unknown_hint,
-)
+from zc_perception.nodes.declarations import NodeSpecs
+from zc_perception.nodes.params import qos_overrides
 from zc_perception.nodes.params.qos_overrides import PREFIX, qos_problems
 from zc_perception.nodes.params.yaml_file import (
     last_name,
@@ -60,6 +54,109 @@ from zc_perception.nodes.params.yaml_file import (
     section_matches,
 )
 from zc_perception.parameters import EVERY_NODE, EVERY_NODE_SPECS
+
+_CLASSES = {
+    'capture': 'CaptureNode',
+    'inference': 'InferenceNode',
+    'overlay': 'OverlayNode',
+    'recorder': 'RecorderNode',
+    'gstreamer': 'GStreamerNode',
+}
+NAMES = tuple(_CLASSES)
+"""Names of the nodes; a node's module in :mod:`zc_perception.nodes` has the same name."""
+
+
+class NodeKind(Protocol):
+    """What a node class declares, as ``PerceptionNode`` has it."""
+
+    SPECS: NodeSpecs
+    PREFIXES: Sequence[str]
+    CHECKS: Mapping[str, Callable[[Any], object]]
+    ENDPOINTS: Sequence[qos_overrides.Endpoint]
+
+    def check_together(self, values: Mapping[str, Any], node: str) -> None:
+        """Refuse values that don't go together."""
+
+
+@functools.cache
+def node_kind(name: str) -> NodeKind:
+    """Return the class of the node of that name."""
+    kind: NodeKind = getattr(
+        importlib.import_module(f'zc_perception.nodes.{name}'), _CLASSES[name]
+    )
+    return kind
+
+
+def node_kinds() -> dict[str, NodeKind]:
+    """Return the classes of all nodes."""
+    return {name: node_kind(name) for name in _CLASSES}
+
+
+def declares(kind: NodeKind, parameter: str) -> bool:
+    """
+    Say whether such a node has a parameter.
+
+    Of parameters that the node declares later only the prefix is known. A parameter of a topic's
+    QoS counts as the node's unless it is known as another node's: the topic may be a remapped one.
+    """
+    if parameter.startswith(qos_overrides.PREFIX):
+        known = qos_overrides.known_in_any_namespace
+        return known(parameter, kind.ENDPOINTS) or not any(
+            known(parameter, other.ENDPOINTS) for other in node_kinds().values()
+        )
+    return (
+        parameter in EVERY_NODE
+        or parameter.startswith(tuple(kind.PREFIXES))
+        or any(spec.name == parameter for spec in kind.SPECS)
+    )
+
+
+def owners(parameter: str) -> list[str]:
+    """Return the names of the nodes that have a parameter of their own of that name."""
+    return [
+        name
+        for name, kind in node_kinds().items()
+        if parameter.startswith(tuple(kind.PREFIXES))
+        or any(spec.name == parameter for spec in kind.SPECS)
+    ]
+
+
+def belongs_elsewhere(parameter: str) -> str:
+    """Return whose an unknown parameter is, the rest of a sentence; empty: nobody's."""
+    names = [f"'{name}'" for name in owners(parameter)]
+    if names:
+        return (
+            f'; it belongs to {"nodes" if names[1:] else "node"} {" and ".join(names)}: '
+            'set it there'
+        )
+    node, _, own = parameter.partition('.')
+    if node in _CLASSES and declares(node_kind(node), own):
+        return f"; '{own}' of node '{node}' is set by -p {node}:{own}:=VALUE"
+    return ''
+
+
+def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
+    """Return the rest of such a sentence: which node has the parameter, or which one was meant."""
+    names = [
+        *(spec.name for spec in kind.SPECS),
+        *EVERY_NODE,
+        *qos_overrides.override_names(kind.ENDPOINTS, namespace),
+    ]
+    return belongs_elsewhere(parameter) or nearest(parameter, names)
+
+
+def names_of(kinds: Iterable[NodeKind]) -> tuple[str, ...]:
+    """Return the names, and the prefixes that end in a dot, of these nodes' parameters."""
+    kinds = list(kinds)
+    specs = (spec.name for kind in kinds for spec in kind.SPECS)
+    return tuple(dict.fromkeys((*specs, *(prefix for kind in kinds for prefix in kind.PREFIXES))))
+
+
+def somebody_has(parameter: str) -> bool:
+    """Say whether any node of the package has the parameter, for QoS in any namespace."""
+    endpoints = [endpoint for kind in node_kinds().values() for endpoint in kind.ENDPOINTS]
+    return bool(owners(parameter)) or qos_overrides.known_in_any_namespace(parameter, endpoints)
+
 
 _WILDCARDS = {'*', '**'}
 Node = tuple[str, str]
@@ -160,13 +257,7 @@ def check_file(
     nodes: Mapping[str, str],
     on_top: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[str]:
-    """
-    Refuse what the nodes would refuse, as far as that can be known without opening a device.
-
-    See :func:`judge`.
-
-    :returns: what they would only warn of, each once.
-    """
+    """Refuse what :func:`judge` finds; return what is worth a warning."""
     verdict = judge(file, nodes, on_top)
     wrong = dict.fromkeys(
         f'{one.node}: {one}' if one.node else str(one) for one in verdict.misses + verdict.problems
@@ -271,11 +362,7 @@ def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list
 
 
 def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
-    """
-    Return a sentence for each key that no node of the package has.
-
-    The keys are those for nodes of any name that reach one of *nodes*.
-    """
+    """Return a sentence for each key for nodes of any name that none of ours has."""
     sentences, known = [], names_of(node_kinds().values())
     for key in dict.fromkeys(
         key for node in nodes for key in sorted(file.keys_for_any_name(node))
@@ -301,12 +388,7 @@ def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
 def judge_sections(
     file: ParameterYaml, nodes: Sequence[Node], among: Sequence[str] = ()
 ) -> list[Problem]:
-    """
-    Return what is to be refused in a file's sections.
-
-    :param nodes: those that will have them.
-    :param among: the sections of all files, where there are others.
-    """
+    """Return what is to be refused in a file's sections, *among* those of all files."""
     among = among or [section for section, _ in file.sections]
     names = list(dict.fromkeys(last_name(node) for node, _ in nodes))
     refused: list[Problem] = []
@@ -333,11 +415,7 @@ def judge_sections(
 
 
 def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
-    """
-    Say whether a section for *name* may be for a node.
-
-    If a renamed node has a section, it leaves sections with the names of its kind to others.
-    """
+    """Say whether a section may be for a node; a renamed one leaves its kind's to others."""
     own = last_name(node)
     return name == own or (
         name == kind and not any(last_name(s) == own and section_matches(s, node) for s in among)
@@ -345,11 +423,7 @@ def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
 
 
 def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
-    """
-    Say whether one name looks like the other with a typing error.
-
-    Names that differ in a number or in a whole word belong to different cameras.
-    """
+    """Say whether one name is the other mistyped; other numbers or words: other cameras."""
     one, other = '_'.join(written), '_'.join(meant)
     pairs = list(zip(one.split('_'), other.split('_'), strict=False))
     if one.replace('_', '') == other.replace('_', ''):
@@ -361,11 +435,7 @@ def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
 
 
 def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
-    """
-    Return why a section that matches none of *nodes* was meant for one of them.
-
-    All of *nodes* are of its node's kind. Empty: it may be another camera's section.
-    """
+    """Return why a section that matches none of *nodes* was meant for one; empty: it wasn't."""
     shown = section.lstrip('/')
     literal = [space for space in section.split('/')[1:-1] if space not in _WILDCARDS]
     for node in nodes:

@@ -67,11 +67,7 @@ class ParameterYaml:
         return values_of(node, self.sections)
 
     def keys_for_any_name(self, node: str) -> set[str]:
-        """
-        Return keys that a node gets only from sections for nodes of any name, such as ``/**``.
-
-        Some of them are meant for other nodes.
-        """
+        """Return keys that a node gets only from sections for any name, perhaps for others."""
         matching = [
             (section, values)
             for section, values in self.sections
@@ -107,11 +103,7 @@ def last_name(section: str) -> str:
 
 
 def nodes_named(name: str, sections: Iterable[Section]) -> list[str]:
-    """
-    Return the full names of nodes of that name that sections name.
-
-    The section has no wildcard, or ``/**`` in front of a namespace.
-    """
+    """Return full names of nodes of that name in sections: literal ones, or below ``/**``."""
     named = []
     for section, _ in sections:
         below = section.removeprefix('/**')
@@ -192,11 +184,7 @@ def _rcl() -> ctypes.CDLL | None:
 
 
 def _python(variant: Any) -> Any:
-    """
-    Return a value as Python has it.
-
-    Only one pointer is set; of an empty list none is.
-    """
+    """Return a value as Python has it: only one pointer is set, and of an empty list none."""
     for name, _ in VARIANT._fields_:
         if pointer := getattr(variant, name):
             if name == 'string_value':
@@ -212,11 +200,7 @@ def _python(variant: Any) -> Any:
 
 
 def _read_by_rcl(library: ctypes.CDLL, raw: bytes) -> list[Section] | str:
-    """
-    Return what rcl makes of a file, or why it refuses it.
-
-    rcl gets a copy, because the file may be a pipe.
-    """
+    """Return what rcl makes of a copy of a file (it may be a pipe), or why it refuses it."""
     params = library.rcl_yaml_node_struct_init(library.rcutils_get_default_allocator())
     try:
         with open(os.memfd_create('parameters'), 'wb', buffering=0) as copy:
@@ -286,11 +270,7 @@ def _section_name(name: str) -> str:
 
 
 def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
-    """
-    Return the value that PyYAML sees in the next events, of which *event* is the first.
-
-    :data:`_UNREADABLE`: no parameter can be that.
-    """
+    """Return the value that PyYAML sees from *event* on; :data:`_UNREADABLE`: it can't be."""
     if isinstance(event, yaml.SequenceStartEvent):
         items = []
         while not isinstance(item := next(events), yaml.SequenceEndEvent):
@@ -313,11 +293,7 @@ def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
 def _walk(
     events: Iterator[yaml.Event], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], int, Any]]:
-    """
-    Yield each key of a mapping that has begun, with those above it, its line, and its value.
-
-    The value is ``None`` for a mapping, whose keys follow.
-    """
+    """Yield each key below *above*, its line and value; ``None``: it has keys of its own."""
     while not isinstance(key := next(events), yaml.MappingEndEvent):
         assert key.start_mark is not None  # PyYAML's own parser marks every event
         keys, line = (*above, str(_value(key, events))), key.start_mark.line + 1
@@ -362,11 +338,7 @@ def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
 
 
 def _refusal(reason: str, sections: Mapping[str, int]) -> str:
-    """
-    Return what rcl says about a file, in plain words and with the line.
-
-    :param sections: lines of the sections, because rcl gives none for a node's name.
-    """
+    """Return what rcl says about a file, in plain words and with the line."""
     problem, line = _in_plain_words(_RCL_LINE.sub('', reason)), _RCL_LINE.search(reason)
     odd = next((section for section in sections if not _NODE.fullmatch(section)), '')
     if line:

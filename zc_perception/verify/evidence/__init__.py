@@ -22,8 +22,7 @@ Each reader returns its figures, or an :class:`Unreadable`. All take the roots o
 (``/proc``, debugfs, tracefs) as parameters, so that tests give them folders.
 
 Read :mod:`~zc_perception.verify.evidence.kernel_events` for events,
-:mod:`~zc_perception.verify.evidence.buffers` for dma-bufs,
-:mod:`~zc_perception.verify.evidence.mappings` for who can touch a frame,
+:mod:`~zc_perception.verify.evidence.buffers` for dma-bufs and for who can touch a frame,
 :mod:`~zc_perception.verify.evidence.copies` for copies.
 """
 
@@ -62,11 +61,7 @@ class Unreadable:
 
 
 def unreadable_file(path: Path, error: OSError, absent: str, source: str = '') -> Unreadable:
-    """
-    Describe a file that could not be opened or read.
-
-    :param absent: the next step where the file doesn't exist at all.
-    """
+    """Describe a file that could not be opened or read; *absent*: the step where there is none."""
     number = error.errno or 0
     source = source or str(path)
     if number in (errno.EACCES, errno.EPERM):

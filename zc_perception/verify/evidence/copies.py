@@ -59,8 +59,8 @@ from typing import NamedTuple
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.observe.processes import as_root, PROC, who
 from zc_perception.verify.evidence import Unreadable, unreadable_file
+from zc_perception.verify.evidence.buffers import MemoryMapping
 from zc_perception.verify.evidence.kernel_events import Trace, TraceInstance
-from zc_perception.verify.evidence.mappings import MemoryMapping
 
 _SYSCALL = {'x86_64': 298, 'aarch64': 241, 'arm64': 241}
 _TYPE_SOFTWARE, _CPU_CLOCK = 1, 0
@@ -172,11 +172,7 @@ def parse_cpus(text: str) -> list[int]:
 
 
 def open_sampler(pids: Collection[int]) -> Sampler | Unreadable:
-    """
-    Open an event on each CPU, not started yet.
-
-    :param pids: the processes whose samples are kept.
-    """
+    """Open an event on each CPU, not started yet, that keeps the samples of *pids*."""
     number = _SYSCALL.get(platform.machine())
     if number is None:
         return Unreadable(
@@ -275,11 +271,7 @@ def parse_code(text: str) -> list[CodeMapping]:
 
 
 def code_of(pid: int | str, proc: Path = PROC) -> list[CodeMapping]:
-    """
-    Return the executable mappings of a process.
-
-    :raises OSError: its maps can't be read.
-    """
+    """Return the executable mappings of a process."""
     return parse_code((proc / str(pid) / 'maps').read_text(errors='replace'))
 
 
@@ -289,11 +281,7 @@ def libc_path(code: Iterable[CodeMapping]) -> str:
 
 
 def function_size(address: int) -> int:
-    """
-    Return the size of a function of this process by its library's unwind table.
-
-    2048 where the table doesn't know the function.
-    """
+    """Return a function's size by its library's unwind table; 2048: it doesn't know it."""
     try:
         enclosing = ctypes.CDLL('libgcc_s.so.1')._Unwind_FindEnclosingFunction
     except (OSError, AttributeError):
@@ -310,13 +298,7 @@ def function_size(address: int) -> int:
 
 
 def own_functions(proc: Path = PROC) -> tuple[Path, dict[tuple[int, int], tuple[str, ...]]]:
-    """
-    Return this process's C library, and its copy functions by offset and size.
-
-    These are the variants that the linker chose.
-
-    :raises OSError: they can't be found out.
-    """
+    """Return this process's C library, and its linker's copy functions by offset and size."""
     library = ctypes.CDLL(None)
     code = code_of('self', proc)
     file = Path(libc_path(code))
@@ -340,11 +322,7 @@ def _identity(path: Path) -> tuple[int, int]:
 def find_copy_functions(
     pids: Iterable[int], proc: Path = PROC
 ) -> tuple[list[CopyFunction], list[Unreadable]]:
-    """
-    Find the copy functions of these processes' C libraries.
-
-    :returns: these functions, and the processes whose functions are not known.
-    """
+    """Find these processes' copy functions; return them, and those that aren't known."""
     unreadable: list[Unreadable] = []
     users: list[int] = []
     file = None
@@ -474,11 +452,7 @@ class MemmoveProbe:
         self.functions.append(function)
 
     def watch_sources(self, mappings: Iterable[MemoryMapping]) -> None:
-        """
-        Keep also copies of any size out of these mappings from now on.
-
-        This rewrites no code.
-        """
+        """Keep also copies of any size out of these mappings from now on; rewrites no code."""
         ranges = self._ranges | {(mapping.start, mapping.end) for mapping in mappings}
         if ranges == self._ranges or len(ranges) > _MAX_RANGES:
             return
@@ -519,12 +493,7 @@ class MemmoveProbe:
 
 @dataclass(frozen=True)
 class LargeCopy:
-    """
-    Copies of one size that a node's C library made.
-
-    :ivar from_frame: whether the source was a frame; else the size is at least :data:`LARGE`
-        bytes.
-    """
+    """Copies of one size, out of a frame or at least of :data:`LARGE` bytes, in one process."""
 
     pid: int
     size: int
@@ -624,11 +593,7 @@ class CopyShare:
 
     @property
     def percent(self) -> float:
-        """
-        Return the share of its time that the process spent in the function it copied in most.
-
-        One function's share is what a profiler calls "self".
-        """
+        """Return the share of time in the function it copied in most, a profiler's "self" time."""
         kernel = (
             count for name, count in self.kernel.items() if 'memcpy' in name or 'memmove' in name
         )
@@ -638,11 +603,7 @@ class CopyShare:
 def shares_of(
     samples: Mapping[int, Counter[int]], pids: Sequence[int], proc: Path = PROC
 ) -> tuple[list[CopyShare] | None, list[Unreadable]]:
-    """
-    Return how much of each process's time went into copying; ``None``: it isn't known.
-
-    :param samples: for each process, how often each address was met.
-    """
+    """Return how much of each process's time went into copying; ``None``: it isn't known."""
     functions, unreadable = find_copy_functions(pids, proc)
     kernel: list[tuple[int, int, str]] = []
     if any(address >= _USER_END for pid in pids for address in samples.get(pid, ())):

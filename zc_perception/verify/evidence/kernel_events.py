@@ -59,12 +59,7 @@ _REMOVAL_ATTEMPTS = 50
 
 
 def write_control(path: Path, text: str, *, append: bool = False) -> None:
-    """
-    Write a control file once.
-
-    ``open()`` with 'w' truncates the file, which some control files take for "clear"; with 'a' it
-    seeks, which fails.
-    """
+    """Write a control file at once: 'w' would truncate, which may mean "clear"; 'a' seeks."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | (os.O_APPEND if append else 0))
     try:
         os.write(fd, text.encode())
@@ -93,11 +88,7 @@ class TraceInstance:
         self._pipe = -1
 
     def create(self, buffer_kb: int) -> None:
-        """
-        Make the instance: not recording yet.
-
-        :raises OSError: the kernel doesn't let us.
-        """
+        """Make the instance, not recording yet; OSError: the kernel doesn't let us."""
         with _without_names(self.tracing):
             self.path.mkdir()
         write_control(self.path / 'tracing_on', '0')
@@ -109,11 +100,7 @@ class TraceInstance:
         return os.path.isdir(self.path / 'events' / event)
 
     def enable(self, event: str) -> None:
-        """
-        Record an event, ``SYSTEM/NAME``.
-
-        :raises OSError: the kernel doesn't have it, or can't enable it.
-        """
+        """Record an event, ``SYSTEM/NAME``; OSError: the kernel doesn't have it."""
         write_control(self.path / 'events' / event / 'enable', '1')
 
     def disable(self, event: str) -> None:
@@ -125,19 +112,11 @@ class TraceInstance:
         write_control(self.path / 'events' / event / 'filter', condition)
 
     def install(self, definition: str) -> None:
-        """
-        Install a probe; its group has to be :attr:`group`.
-
-        :raises OSError: the kernel has no such function, argument or kind of probe.
-        """
+        """Install a probe of :attr:`group`; OSError: the kernel has no such function."""
         write_control(self.tracing / 'dynamic_events', definition + '\n', append=True)
 
     def trace_functions(self, functions: list[str]) -> list[str]:
-        """
-        Record calls of those of these functions that the function tracer knows.
-
-        :raises OSError: there is no function tracer, or it knows none of them.
-        """
+        """Record calls of those functions that the tracer knows; OSError: it knows none."""
         known = []
         for function in functions:
             with contextlib.suppress(OSError):
@@ -225,11 +204,7 @@ def _without_names(tracing: Path) -> Iterator[None]:
 def open_instance(
     tracing: Path = TRACING, buffer_kb: int = 4096, name: str = ''
 ) -> TraceInstance | Unreadable:
-    """
-    Open an instance that does not record yet.
-
-    :param buffer_kb: per CPU.
-    """
+    """Open an instance that does not record yet; *buffer_kb* is per CPU."""
     if (
         tracing == TRACING
         and not os.path.exists(TRACING / 'instances')
@@ -256,11 +231,7 @@ def probes_of(tracing: Path, group: str) -> list[str]:
 
 
 def remove(tracing: Path, name: str) -> list[Unreadable]:
-    """
-    Remove an instance and its probes; return what could not be removed.
-
-    What is not there needs no removal.
-    """
+    """Remove an instance and its probes; return what is there and could not be removed."""
     path = tracing / 'instances' / name
     left: list[Unreadable] = []
     if os.path.isdir(path):  # Path.is_dir() raises where a folder above may not be searched
@@ -477,11 +448,7 @@ class KernelRecording:
         self._lost = 0
 
     def begin(self, video: bool = True) -> None:
-        """
-        Install and enable everything, each once, then record.
-
-        :param video: whether there are video devices, so that their mappings matter.
-        """
+        """Install and enable everything, each once, mappings of *video* devices too; record."""
         drivers = [(driver.system, driver.names) for driver in traced().drivers.values()]
         for system, events in (*drivers, ('dma_fence', FENCES), ('sched', (FORK,))):
             absent = [event for event in events if not self._tracepoint(system, event)]
@@ -577,12 +544,7 @@ class KernelRecording:
         return b''.join(self._chunks).decode(errors='replace')
 
     def trace(self) -> Trace:
-        """
-        Return the trace in order of time.
-
-        Events that the buffer lost count as lost. If the buffer could not be read, one event
-        counts as lost, too.
-        """
+        """Return the trace in order of time; a buffer that could not be read lost an event."""
         # A thread's name may have any other separator of lines in it.
         trace = parse_trace(self.text().split('\n'))
         trace.lost = max(trace.lost, self._lost, 1 if self._failed is not None else 0)

@@ -14,17 +14,23 @@
 # limitations under the License.
 
 """
-The inference node's boxes in space: ``detections_3d`` and ``detections_3d/markers``.
+What the inference node makes of boxes besides ``detections``, after these went out.
 
-They are published while there is a depth topic.
+That is ``detections_3d`` and its markers while there is a depth topic, ``detections/masks``
+(which pixel belongs to which detection) and ``detections/annotations`` (which Foxglove draws over
+a picture). Masks and annotations come from the scheduler's thread, while there is a subscriber.
 """
 
 from __future__ import annotations
 
+import array
 from collections import OrderedDict
+from collections.abc import Sequence
 import threading
 from typing import Any
 
+from builtin_interfaces.msg import Time
+from foxglove_msgs.msg import Color, ImageAnnotations, Point2, PointsAnnotation, TextAnnotation
 import numpy as np
 from numpy.typing import NDArray
 from rclpy.node import Node
@@ -34,22 +40,27 @@ from vision_msgs.msg import Detection3D, Detection3DArray, ObjectHypothesisWithP
 from visualization_msgs.msg import Marker, MarkerArray
 
 from zc_perception.detection.detections import Detections
+from zc_perception.detection.extras import keypoints, MaskPainter, PEOPLE, PERSON, SEEN
+from zc_perception.detection.heads.spec import Head
 from zc_perception.detection.space import Lens, place, Placed
 from zc_perception.frame import Header
 from zc_perception.link.image_conversion import stamp_ns, stamp_to_message
-from zc_perception.link.rclpy_compat import call_soon, subscription_count
-from zc_perception.nodes.overlay_picture import class_colour
+from zc_perception.link.rclpy_compat import call_soon, publish, subscription_count
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.overlay_picture import class_colour, LabelledBox
 from zc_perception.nodes.params.qos_overrides import publisher_qos
 from zc_perception.npu.scheduler import InFlight
 from zc_perception.observe.diagnostics import Part, Row, Status, WARN
 from zc_perception.observe.metrics import RecentCount
 
-TOPIC, MARKERS = 'detections_3d', 'detections_3d/markers'
+_SPACE, _MARKERS = 'detections_3d', 'detections_3d/markers'
+_MASKS, _ANNOTATIONS = 'detections/masks', 'detections/annotations'
 _ENCODINGS = {'16UC1': ('u2', 0.001), 'mono16': ('u2', 0.001), '32FC1': ('f4', 1.0)}
 # Detections wait for their depth picture, and depth pictures, which are large, for their
 # detections.
 _DETECTIONS, _DEPTHS = 32, 8
 _FLAT = 0.01
+_LINE, _POINT, _FONT = 2.0, 6.0, 14.0
 SPACE = Part(
     'space',
     Row(
@@ -82,12 +93,12 @@ SPACE = Part(
 )
 
 
-class BoxesInSpace:
-    """
-    Joins detections and depth pictures of exactly the same stamp, on the executor's thread.
+def _publisher(node: Node, kind: type[Any], topic: str, depth: int) -> Any:
+    return node.create_publisher(kind, topic, publisher_qos(node, topic, QoSProfile(depth=depth)))
 
-    :param topic: of the depth pictures.
-    """
+
+class BoxesInSpace:
+    """Joins detections and depth pictures of exactly the same stamp, on the executor's thread."""
 
     def __init__(self, node: Node, topic: str) -> None:
         self._node = node
@@ -101,12 +112,8 @@ class BoxesInSpace:
         )
         self._recent = {name: RecentCount() for name in self._counts}
         qos = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
-        self._publisher = node.create_publisher(
-            Detection3DArray, TOPIC, publisher_qos(node, TOPIC, QoSProfile(depth=10))
-        )
-        self._markers = node.create_publisher(
-            MarkerArray, MARKERS, publisher_qos(node, MARKERS, QoSProfile(depth=1))
-        )
+        self._publisher = _publisher(node, Detection3DArray, _SPACE, 10)
+        self._markers = _publisher(node, MarkerArray, _MARKERS, 1)
         self._depth_subscription = node.create_subscription(Image, topic, self._on_depth, qos)
         self._info_subscription = node.create_subscription(
             CameraInfo, 'camera_info', self._on_info, qos
@@ -120,11 +127,7 @@ class BoxesInSpace:
             self._node.destroy_publisher(publisher)
 
     def see(self, entry: InFlight, found: Detections) -> None:
-        """
-        Take what was found in a frame; the executor's thread does the rest.
-
-        On the hot path.
-        """
+        """Take what was found in a frame; the executor's thread does the rest. On the hot path."""
         data = entry.frame.data
         with self._lock:
             self._counts['seen'] += 1
@@ -223,7 +226,9 @@ class BoxesInSpace:
             detection.id = str(ids[index] or '')
             message.detections.append(detection)
             blue, green, red = class_colour(result.hypothesis.class_id)
-            marker = Marker(header=message.header, ns=TOPIC, id=index, type=Marker.CUBE, pose=pose)
+            marker = Marker(
+                header=message.header, ns=_SPACE, id=index, type=Marker.CUBE, pose=pose
+            )
             marker.scale.x, marker.scale.y, marker.scale.z = (max(side, _FLAT) for side in size)
             marker.color.r, marker.color.g, marker.color.b = red / 255, green / 255, blue / 255
             marker.color.a = 0.5
@@ -245,3 +250,129 @@ class BoxesInSpace:
             topic=self._depth_subscription.topic_name,
             **recent,
         )
+
+
+class _Topic:
+    def __init__(self, node: Node, kind: type[Any], topic: str, depth: int) -> None:
+        self._node = node
+        self._publisher = _publisher(node, kind, topic, depth)
+
+    def close(self) -> None:
+        """End the publisher."""
+        self._node.destroy_publisher(self._publisher)
+
+
+class MaskTopic(_Topic):
+    """Paints into one message again and again; *masks* coefficients for each row."""
+
+    def __init__(self, node: Node, ledger: CopyLedger, head: Head, masks: int) -> None:
+        super().__init__(node, Image, _MASKS, 2)
+        self._ledger = ledger
+        self._painter = MaskPainter(head, masks)
+        self._message = Image(encoding='mono16')
+        self._labels: NDArray[np.uint16] = np.zeros((0, 0), np.uint16)
+
+    def see(self, entry: InFlight, found: Detections) -> None:
+        """Publish the masks of what was found."""
+        if not subscription_count(self._publisher):
+            return
+        data, message = entry.frame.data, self._message
+        if self._labels.shape != (data.height, data.width):
+            message.height, message.width, message.step = data.height, data.width, data.width * 2
+            message.data = array.array('B', bytes(data.width * data.height * 2))
+            self._labels = np.frombuffer(message.data, '<u2').reshape(data.height, data.width)
+        self._painter.paint(entry.job.outputs(), entry.job.letterbox, found, self._labels)
+        stamp_to_message(data.header, message)
+        self._ledger.book('masks', self._labels.nbytes)
+        publish(self._publisher, message)
+
+
+class AnnotationTopic(_Topic):
+    """
+    Publishes boxes, turned ones too, names and keypoints.
+
+    :param names: of the classes.
+    :param shape: of keypoints of each row: how many, and their numbers; empty: the model has none.
+    """
+
+    def __init__(self, node: Node, head: Head, names: Sequence[str], shape: Sequence[int]) -> None:
+        super().__init__(node, ImageAnnotations, _ANNOTATIONS, 10)
+        self._head, self._names, self._shape = head, names, shape
+
+    def see(self, entry: InFlight, found: Detections) -> None:
+        """Publish what was found."""
+        if not subscription_count(self._publisher):
+            return
+        message = self._boxes(entry.frame.data.header, found)
+        if self._shape and len(found):
+            outputs = entry.job.outputs()
+            points = keypoints(self._head, outputs, entry.job.letterbox, found, self._shape)
+            for annotation, rows in zip([*message.points], points.tolist(), strict=True):
+                message.points += self._keypoints(annotation, rows)
+        publish(self._publisher, message)
+
+    def _boxes(self, header: Header, found: Detections) -> ImageAnnotations:
+        seconds, nanoseconds = divmod(header.stamp_ns, 1_000_000_000)
+        stamp = Time(sec=seconds, nanosec=nanoseconds)
+        message = ImageAnnotations(timestamp=stamp)
+        ids = [0] * len(found) if found.ids is None else found.ids.tolist()
+        for index, kind in enumerate(found.classes.tolist()):
+            blue, green, red = class_colour(str(kind))
+            colour = Color(r=red / 255, g=green / 255, b=blue / 255, a=1.0)
+            corners = _corners(found, index)
+            loop = PointsAnnotation(
+                timestamp=stamp, type=PointsAnnotation.LINE_LOOP, thickness=_LINE
+            )
+            loop.points, loop.outline_color = [Point2(x=x, y=y) for x, y in corners], colour
+            message.points.append(loop)
+            x, y = min(corners, key=lambda corner: corner[1])
+            name = self._names[kind] if kind < len(self._names) else str(kind)
+            text = TextAnnotation(timestamp=stamp, position=Point2(x=x, y=y), font_size=_FONT)
+            text.text = f'{name} {found.scores[index]:.2f}' + (
+                f' #{ids[index]}' if ids[index] else ''
+            )
+            text.text_color, text.background_color = Color(a=1.0), colour
+            message.texts.append(text)
+        return message
+
+    @staticmethod
+    def _keypoints(
+        box: PointsAnnotation, rows: Sequence[Sequence[float]]
+    ) -> list[PointsAnnotation]:
+        """
+        Return all keypoints in the model's order, and lines between those of people.
+
+        Each point has a colour whose alpha is its score.
+        """
+        colour = box.outline_color
+        dots = PointsAnnotation(
+            timestamp=box.timestamp, type=PointsAnnotation.POINTS, thickness=_POINT
+        )
+        dots.points = [Point2(x=x, y=y) for x, y, _ in rows]
+        dots.outline_colors = [
+            Color(r=colour.r, g=colour.g, b=colour.b, a=score) for *_, score in rows
+        ]
+        dots.outline_color = dots.fill_color = colour
+        if len(rows) != PEOPLE:
+            return [dots]
+        lines = PointsAnnotation(
+            timestamp=box.timestamp, type=PointsAnnotation.LINE_LIST, thickness=_LINE
+        )
+        lines.outline_color = colour
+        lines.points = [
+            Point2(x=rows[end][0], y=rows[end][1])
+            for pair in PERSON
+            if min(rows[end][2] for end in pair) >= SEEN
+            for end in pair
+        ]
+        return [lines, dots]
+
+
+def _corners(found: Detections, index: int) -> list[tuple[float, float]]:
+    """Return the corners of a box, turned or not, in the frame's pixels."""
+    left, top, right, bottom = found.boxes[index].tolist()
+    theta = 0.0
+    if found.turned is not None:
+        x, y, width, height, theta = found.turned[index].tolist()
+        left, top, right, bottom = x - width / 2, y - height / 2, x + width / 2, y + height / 2
+    return LabelledBox(left, top, right, bottom, '', '', 0.0, theta=theta).corners()

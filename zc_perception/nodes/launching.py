@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-Start processes and components from launch files, and handle those that end or can't start.
+What the launch files share: arguments, processes and components, and what becomes of these.
 
 Programs leave their parameter files to rcl. Components get values instead, which have to be picked
 from the file. launch_ros picks them by rules of its own, which differ between distributions, and
@@ -26,29 +26,312 @@ imported then: to show a launch file's arguments needs no OpenCV.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from pathlib import Path
+import sys
 import threading
 from typing import Any
 
+from ament_index_python.packages import get_package_share_directory
 from composition_interfaces.srv import ListNodes, LoadNode
 from launch.action import Action
-from launch.actions import EmitEvent, OpaqueFunction, RegisterEventHandler
+from launch.actions import DeclareLaunchArgument, EmitEvent, OpaqueFunction, RegisterEventHandler
 from launch.event import Event
 from launch.event_handler import EventHandler
 from launch.event_handlers import OnProcessExit, OnProcessStart
 from launch.events import Shutdown
 from launch.launch_context import LaunchContext
+from launch.launch_description import LaunchDescription
 from launch.logging import get_logger
+from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import ComposableNodeContainer, LoadComposableNodes, Node
 from launch_ros.descriptions import ComposableNode
 from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.ros_adapters import get_ros_node
 
+from zc_perception.camera.kinds import CAMERAS
 from zc_perception.camera.stereo import Side
-from zc_perception.errors import ConfigError, ZcError
+from zc_perception.errors import ConfigError, nearest, ZcError
 from zc_perception.link.rclpy_compat import InvalidHandle
-from zc_perception.nodes.command_lines import check_cameras
-from zc_perception.nodes.launching.arguments import Chosen
-from zc_perception.nodes.params.yaml_file import ParameterYaml
+from zc_perception.local_path import local_path
+from zc_perception.nodes.declarations import check_cameras, check_namespace
+from zc_perception.nodes.params.yaml_file import ParameterYaml, read_parameter_yaml
+from zc_perception.npu.kinds import ACCELERATORS, AUTO
+
+FROM_FILE = 'from_file'
+_ON = ['true', 'True', 'TRUE', '1']
+SWITCH = [*_ON, 'false', 'False', 'FALSE', '0']
+"""Choices of an argument that is true or false.
+
+launch's own conditions take these, and front ends in Python and YAML write them."""
+# What launch and launch_ros read without declaring it.
+_OF_LAUNCH = (
+    'launch-prefix',
+    'launch-prefix-filter',
+    'emulate_tty',
+    'sigterm_timeout',
+    'sigkill_timeout',
+    'ros_namespace',
+)
+
+
+def description(*entities: Action) -> LaunchDescription:
+    """Return a launch file's content, behind a check for arguments that it doesn't have."""
+    known = [entity.name for entity in entities if isinstance(entity, DeclareLaunchArgument)]
+
+    def check(context: LaunchContext) -> list[Action]:
+        refuse_unknown(context.argv, known)
+        return []
+
+    return LaunchDescription([OpaqueFunction(function=check), *entities])
+
+
+def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse unknown arguments, unless another launch file includes ours."""
+    names = dict.fromkeys(argument.partition(':=')[0] for argument in given)
+    unknown = [name for name in names if name not in known and name not in _OF_LAUNCH]
+    if unknown and _launched_by_itself():
+        said = ', '.join(
+            f"launch argument '{name}' is unknown{nearest(name, known)}" for name in unknown
+        )
+        raise ConfigError(
+            f'{said}; known are {", ".join(known)}; parameters of nodes are set in the file '
+            'that params_file names'
+        )
+
+
+def _launched_by_itself() -> bool:
+    """Say whether the command line names a launch file of ours, by package or by path."""
+    folder = Path(get_package_share_directory('zc_perception'), 'launch')
+    ours = [path for path in folder.iterdir() if path.is_file()]
+    for before, word in zip(sys.argv, sys.argv[1:], strict=False):
+        if before == 'zc_perception' and any(path.name == word for path in ours):
+            return True
+        if os.path.isfile(word) and any(os.path.samefile(word, path) for path in ours):
+            return True
+    return False
+
+
+def config_file(name: str) -> str:
+    """Return the path of an installed parameter file."""
+    return os.path.join(get_package_share_directory('zc_perception'), 'config', name)
+
+
+def params_file(default: str = 'perception.yaml') -> DeclareLaunchArgument:
+    """Declare which parameter file to use, an installed one by default."""
+    return DeclareLaunchArgument(
+        'params_file',
+        default_value=config_file(default),
+        description='YAML with the parameters of all nodes; a name without a folder may be one '
+        'of the installed files: '
+        f'{", ".join(_installed())}. It is checked before anything starts: a file that is not '
+        'there, an unknown parameter or a value that '
+        'is not allowed is an error.',
+    )
+
+
+def _installed() -> list[str]:
+    """Return the names of our nodes' installed parameter files; the folder has others too."""
+    folder = Path(config_file(''))
+    return sorted(
+        path.name
+        for path in folder.glob('*.yaml')
+        if '/**/capture:' in path.read_text(encoding='utf-8')
+    )
+
+
+def common_arguments(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
+    """Return the arguments that all launch files have."""
+    picture = DeclareLaunchArgument(
+        'overlay',
+        default_value='true',
+        choices=SWITCH,
+        description='Whether detections/image, the picture with boxes, is offered.',
+    )
+    return [
+        DeclareLaunchArgument(
+            'namespace',
+            default_value='',
+            description='Namespace of all nodes and topics, such as truck.',
+        ),
+        DeclareLaunchArgument(
+            'model',
+            default_value='',
+            description='What to detect with: an ONNX file such as yolo11n.onnx, the folder of '
+            'an export, a model.yaml, or a shipped model '
+            '(road, hog); empty: as the parameter file says.',
+        ),
+        DeclareLaunchArgument(
+            'accelerator',
+            default_value=FROM_FILE,
+            choices=[FROM_FILE, AUTO, *ACCELERATORS.names],
+            description='Where the model runs; auto: the first that fits, best first; '
+            'from_file: as the parameter file says.',
+        ),
+        *([picture] if overlay else []),
+        DeclareLaunchArgument(
+            'autostart',
+            default_value=FROM_FILE,
+            choices=[FROM_FILE, *SWITCH],
+            description='Whether nodes configure and activate themselves; false: they wait for '
+            '"ros2 lifecycle set /capture configure" '
+            'and so on; from_file: as the parameter file says, which is true unless it says '
+            'otherwise.',
+        ),
+    ]
+
+
+def process_arguments() -> list[DeclareLaunchArgument]:
+    """Return the arguments of launch files that start processes."""
+    return [
+        DeclareLaunchArgument(
+            'on_exit',
+            default_value='shutdown',
+            choices=['shutdown', 'respawn', 'nothing'],
+            description='When a process of ours ends: end everything (with exit code 1 if it '
+            'has failed), start it again after '
+            'respawn_delay with all its nodes, or leave the rest running.',
+        ),
+        DeclareLaunchArgument(
+            'respawn_delay',
+            default_value='2.0',
+            description='Seconds before a process is started again.',
+        ),
+        DeclareLaunchArgument(
+            'log_level',
+            default_value='info',
+            choices=['debug', 'info', 'warn', 'error', 'fatal'],
+            description='Least severe message shown.',
+        ),
+    ]
+
+
+def camera_arguments() -> list[DeclareLaunchArgument]:
+    """Return the argument for the kind of camera, where all cameras are of one kind."""
+    return [
+        DeclareLaunchArgument(
+            'camera',
+            default_value=FROM_FILE,
+            choices=[FROM_FILE, *CAMERAS.names],
+            description='Kind of camera; from_file: as the parameter file says.',
+        ),
+        DeclareLaunchArgument(
+            'video',
+            default_value='',
+            description='Recording to play, which is camera:=replay; empty: as the parameter '
+            'file says.',
+        ),
+        DeclareLaunchArgument(
+            'device',
+            default_value='',
+            description='Device node such as /dev/video2, which is camera:=v4l2; '
+            'empty: as the parameter file says. With several '
+            'cameras each has its own, in the parameter file.',
+        ),
+    ]
+
+
+def container_arguments() -> list[DeclareLaunchArgument]:
+    """Return the argument for the container that the nodes are loaded into."""
+    return [
+        DeclareLaunchArgument(
+            'container',
+            default_value='perception_container',
+            description='Name of the container node, within the namespace.',
+        ),
+        DeclareLaunchArgument(
+            'executor',
+            default_value='single_threaded',
+            choices=['single_threaded', 'multi_threaded'],
+            description="What runs the container's callbacks. Frames don't need more than one "
+            'thread there: cameras and accelerators have '
+            'threads of their own.',
+        ),
+    ]
+
+
+class Chosen:
+    """The values that the arguments have; ConfigError: one isn't allowed."""
+
+    def __init__(self, context: LaunchContext) -> None:
+        self._context = context
+
+    def __getitem__(self, name: str) -> str:
+        return str(LaunchConfiguration(name).perform(self._context)).strip()
+
+    def flag(self, name: str) -> bool:
+        """Return the value of an argument that is true or false."""
+        return self[name] in _ON
+
+    def number(self, name: str) -> float:
+        """Return the value of an argument that is a number of seconds."""
+        try:
+            value = float(self[name])
+        except ValueError:
+            value = -1.0
+        if not 0.0 <= value < 1e6:
+            raise ConfigError(
+                f"launch argument '{name}' is '{self[name]}'; it must be a number of seconds "
+                'from 0 to 1e6'
+            )
+        return value
+
+    def params_file(self) -> ParameterYaml:
+        """Return the parameter file, not judged yet; ConfigError: it can't be read."""
+        name = self['params_file']
+        installed = config_file(name)
+        if (
+            os.path.basename(name) == name
+            and not os.path.exists(name)
+            and os.path.isfile(installed)
+        ):
+            name = installed
+        path = os.path.expanduser(name)
+        if not os.path.isfile(path):
+            # launch_ros itself only warns and starts with defaults, which on a vehicle is the
+            # wrong camera.
+            hint = f"installed are {', '.join(_installed())} in '{config_file('')}'"
+            raise ConfigError(f"params_file '{path}' does not exist or is not a file; {hint}")
+        return read_parameter_yaml(path, 'params_file')
+
+    def names(self, name: str) -> list[str]:
+        """Return the value of an argument that is a list, with commas or spaces between."""
+        return self[name].replace(',', ' ').split()
+
+    def namespace(self, camera_name: str = '') -> str:
+        """Return the whole namespace, with a slash, below that of an including group."""
+        pushed = str(self._context.launch_configurations.get('ros_namespace', ''))
+        own = self['namespace']
+        if own.strip('/'):
+            check_namespace(own.strip('/'), "launch argument 'namespace'")
+        parts = [own] if own.startswith('/') else [pushed, own]
+        return '/' + '/'.join(part.strip('/') for part in (*parts, camera_name) if part.strip('/'))
+
+    def kinds(self) -> Sequence[str]:
+        """Return the nodes of one camera, consumers first, so that they are negotiated with."""
+        return ('inference', *(['overlay'] if self.flag('overlay') else []), 'capture')
+
+    def overrides(self, kind: str) -> dict[str, Any]:
+        """Return a node's parameters that the arguments set; they win over the file's."""
+        values: dict[str, Any] = {}
+        given = self._context.launch_configurations
+        if kind == 'capture':
+            for name in ('video', 'device'):
+                if given.get(name):  # it says by which kind of camera: the one that reads it
+                    values |= {name: self[name], 'camera': CAMERAS.declared.readers[name][0]}
+            if 'camera' in given and self['camera'] != FROM_FILE:
+                values['camera'] = self['camera']
+        if kind == 'inference':
+            if self['accelerator'] != FROM_FILE:
+                values['accelerator'] = self['accelerator']
+            if given.get('model'):
+                # A container may run in another folder.
+                path = local_path(self['model'], 'model')
+                values['model'] = os.path.abspath(path) if os.path.exists(path) else self['model']
+        if self['autostart'] != FROM_FILE:
+            values['autostart'] = self.flag('autostart')
+        return values
+
 
 PACKAGE = 'zc_perception'
 PLUGINS = {'capture': 'CaptureNode', 'inference': 'InferenceNode', 'overlay': 'OverlayNode'}
@@ -61,11 +344,7 @@ _LOGGER = get_logger('launch')
 
 
 class LaunchFailedError(ZcError):
-    """
-    Something that the launch can't do without has ended or couldn't be started.
-
-    The launch ends with exit code 1.
-    """
+    """What the launch can't do without has ended or couldn't start: it ends with code 1."""
 
 
 def program(
@@ -101,11 +380,7 @@ def program(
 def perception_program(
     chosen: Chosen, file: ParameterYaml, cameras: Sequence[str] = (), stereo: bool = False
 ) -> list[Action]:
-    """
-    Return the program ``perception``, with the nodes of one camera, several, or a pair.
-
-    Its file is checked.
-    """
+    """Return the program ``perception`` for one camera, several or a pair; check its file."""
     names = [side.value for side in Side] if stereo else cameras
     _judge(chosen, file, names or [''], PLUGINS)  # the program itself logs the warnings
     namespace = chosen.namespace()
@@ -123,12 +398,7 @@ def perception_program(
 def container(
     chosen: Chosen, components: Sequence[ComposableNode], *, name: str, namespace: str
 ) -> list[Action]:
-    """
-    Return a container with components.
-
-    A component that can't be loaded ends the launch, unless the launch shall go on without nodes
-    that end.
-    """
+    """Return a container; a component that can't be loaded ends the launch, or is left out."""
     process = ComposableNodeContainer(
         package=PACKAGE,
         executable=_CONTAINERS[chosen['executor']],
@@ -175,11 +445,7 @@ def _when_it_ends(chosen: Chosen, process: Action, what: str) -> list[Action]:
 def components(
     chosen: Chosen, cameras: Sequence[str], file: ParameterYaml, kinds: Sequence[str] | None = None
 ) -> dict[str, list[ComposableNode]]:
-    """
-    Return the nodes of each camera, with their parameters, once the file was checked.
-
-    :param cameras: names, which become namespaces; an empty one for the only camera.
-    """
+    """Return each camera's nodes with values (``''``: the only one), from the checked file."""
 
     def component(camera: str, kind: str, values: Mapping[str, Any]) -> ComposableNode:
         # A text stays one, though it looks like a number: accelerator_device "01:00.0".
@@ -208,12 +474,7 @@ def node_values(
     cameras: Sequence[str] = ('',),
     kinds: Sequence[str] | None = None,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """
-    Return the values that each node gets in place of the parameter file, by camera and kind.
-
-    They come from the file and the launch arguments. This also logs warnings, because nodes that
-    get values can't.
-    """
+    """Return what each node gets in place of the file, by camera and kind; log warnings."""
     from zc_perception.nodes.params.verdict import component_values
 
     paths, warnings = _judge(chosen, file, cameras, chosen.kinds() if kinds is None else kinds)
@@ -231,11 +492,7 @@ def node_values(
 def _judge(
     chosen: Chosen, file: ParameterYaml, cameras: Sequence[str], kinds: Iterable[str]
 ) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """
-    Return the nodes' full names, by camera and kind, and what they would warn of.
-
-    What they would refuse is refused here.
-    """
+    """Return the nodes' full names and what they would warn of; refuse what they would."""
     from zc_perception.nodes.params.verdict import check_file
 
     check_cameras([name for name in cameras if name], "launch argument 'cameras'")
@@ -357,11 +614,7 @@ class LoadComponents(LoadComposableNodes):
 
 
 def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float = 0.0) -> Any:
-    """
-    Return the answer; ``None`` if none came within *timeout_s*, or if it is *over*.
-
-    0: it may take any time.
-    """
+    """Return the answer; ``None``: it is *over*, or late (*timeout_s* 0: it never is)."""
     done = threading.Event()
     future = client.call_async(request)
     future.add_done_callback(lambda _: done.set())
