@@ -44,6 +44,7 @@ def pages() -> list[Path]:
     ]
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize('page', pages(), ids=lambda page: page.name)
 def test_the_commands_of_a_page_run(
     page: Path, tree: Path, free_domain: int, tmp_path: Path

@@ -901,7 +901,7 @@ def names_of(text: str) -> tuple[str, ...]:
     if isinstance(values, Mapping) and 'names' in values:
         names = ModelFacts(Path(), values).names
         if not names:
-            raise ValueError("its key 'names' is no list and no mapping of names")
+            raise ValueError("its key 'names' is neither a list nor a mapping of names")
         if str(values.get('nc', len(names))) != str(len(names)):
             raise ValueError(f"its key 'nc' is {values['nc']}, but its names are {len(names)}")
         return names

@@ -666,7 +666,7 @@ class AxlJob:
         """
         if self._ended:
             raise AcceleratorError(
-                'the job was closed, its result is gone; copy what is to be kept before'
+                'the job was closed, so its result is gone; copy what you need before'
             )
         if not self._reading:  # the CPU's access begins once, and lasts until the job is closed
             self.fence.check()
