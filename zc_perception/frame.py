@@ -184,9 +184,8 @@ class FrameMapping(PlaneViews):
             if lease.ended or lease.slot.generation != lease.generation:
                 raise StaleFrameError(
                     f'frame {frame.data.sequence}: the lease of {lease.holder} was '
-                    f'{lease.ended or "taken back"}, its slot is not its own '
-                    f'any more (generation {lease.generation}, now {lease.slot.generation}); '
-                    'use the newest frame'
+                    f'{lease.ended or "taken back"}, its slot is not its own any more (generation '
+                    f'{lease.generation}, now {lease.slot.generation}); use the newest frame'
                 )
             self._begin()
         except BaseException:
@@ -403,15 +402,13 @@ class Frame:
     def _held(self) -> Lease:
         if self._lease is None:
             raise FrameReleasedError(
-                f'frame {self.data.sequence} was released: call frame.keep() in the callback '
-                'or loop to keep it, '
-                'and release what it returns'
+                f'frame {self.data.sequence} was released: call frame.keep() in the callback or '
+                'loop to keep it, and release what it returns'
             )
         if self._process != _process:
             raise FrameReleasedError(
-                f'frame {self.data.sequence} belongs to the parent process, a forked child '
-                'owns no leases: '
-                'subscribe in the child, or copy the pixels before the fork'
+                f'frame {self.data.sequence} belongs to the parent process, a forked child owns '
+                'no leases: subscribe in the child, or copy the pixels before the fork'
             )
         return self._lease
 
@@ -699,8 +696,7 @@ class Frame:
             self._lease = lease
             raise BufferError(
                 f"frame {self.data.sequence} can't be released: a NumPy view of its pixels is "
-                'still alive; '
-                "drop it ('del view') or copy what you keep ('view.copy()')"
+                "still alive; drop it ('del view') or copy what you keep ('view.copy()')"
             )
         lease.pool.release(lease, fence)
 
@@ -733,8 +729,7 @@ class Frame:
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
             f"frame {self.data.sequence} can't be copied or pickled, it is one lease: call "
-            'frame.keep() for another lease, '
-            'or frame.copy() for the pixels'
+            'frame.keep() for another lease, or frame.copy() for the pixels'
         )
 
     def __repr__(self) -> str:

@@ -260,11 +260,7 @@ class KeepLastQueue(Generic[T]):
                         self._epoll.unregister(source.fileno())
 
     def get(self, timeout_s: float = 0.0) -> T | None:
-        """
-        Return the oldest object, or ``None`` after *timeout_s*.
-
-        The caller owns its lease.
-        """
+        """Return the oldest object, or ``None`` after *timeout_s*. The caller owns its lease."""
         if timeout_s <= 0.0:
             found = self._entries or self._signalled or self._sources
             return self._take() if found else None

@@ -528,9 +528,8 @@ class ArgusCamera(GStreamerCamera):
             )
         if self._vic is not None:
             found.append(
-                f'{self._where} gives block-linear images; as a consumer needs linear ones, '
-                'the VIC makes one of each frame '
-                '(no work for the CPU, but a pass over memory)'
+                f'{self._where} gives block-linear images; as a consumer needs linear ones, the '
+                'VIC makes one of each frame (no work for the CPU, but a pass over memory)'
             )
         return found
 

@@ -529,11 +529,7 @@ class Camera(ABC):
         """Free everything; leased frames stay readable until released."""
 
     def close_rest(self) -> None:  # noqa: B027
-        """
-        End what :meth:`close` has left running for the next camera.
-
-        No camera is opened now.
-        """
+        """End what :meth:`close` has left running for the next camera. No camera is opened now."""
 
 
 def drawn_constraints(fourcc: int, size: Size, heaps: OfferedHeaps) -> BufferConstraints:
@@ -785,9 +781,8 @@ class DrawnCamera(Camera):
         method = 'render' if type(self).draw is DrawnCamera.draw else 'draw'
         code = getattr(self, method).__code__
         return ConfigError(
-            f'{type(self).__name__}.{method} returned None; it must return True for a frame, '
-            'or False if there is none '
-            f'({os.path.basename(code.co_filename)}:{code.co_firstlineno})'
+            f'{type(self).__name__}.{method} returned None; it must return True for a frame, or '
+            f'False if there is none ({os.path.basename(code.co_filename)}:{code.co_firstlineno})'
         )
 
     def _skip(self) -> None:

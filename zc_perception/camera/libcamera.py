@@ -293,11 +293,7 @@ def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def describe_libcamera() -> dict[str, Any]:
-    """
-    Return its cameras' ids.
-
-    Listing them acquires none.
-    """
+    """Return its cameras' ids. Listing them acquires none."""
     try:
         module = import_libcamera()
         manager = module.CameraManager.singleton()
@@ -662,11 +658,7 @@ class LibcameraCamera(Camera):
         self._box.ring()
 
     def close(self) -> None:
-        """
-        Close the camera.
-
-        Idempotent.
-        """
+        """Close the camera. Idempotent."""
         if self._closed:
             return
         self._closed = True

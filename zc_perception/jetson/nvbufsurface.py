@@ -75,8 +75,7 @@ CreateParams = c_struct(
 ChromaSubsampling = c_struct('u8 chromaLocHoriz chromaLocVert')
 AllocateParams = c_struct(
     'params params; int displayscanformat; chroma chromaSubsampling; int memtag; bool '
-    'disablePitchPadding; u32 _reservedParam; '
-    'ptr[3] _reserved',
+    'disablePitchPadding; u32 _reservedParam; ptr[3] _reserved',
     params=CreateParams,
     chroma=ChromaSubsampling,
 )
@@ -106,8 +105,7 @@ MapPlaneParams = c_struct(
 # All that another process needs to know of a buffer.
 MapParams = c_struct(
     'u32 num_planes gpuId; u64 fd; u32 totalSize; int memType layout scanformat colorFormat; '
-    'chroma chromaSubsampling; planes[4] planes; '
-    'u8[64] reserved',
+    'chroma chromaSubsampling; planes[4] planes; u8[64] reserved',
     chroma=ChromaSubsampling,
     planes=MapPlaneParams,
 )
@@ -206,11 +204,7 @@ class OwnedSurface:
         return self._surface
 
     def close(self) -> None:
-        """
-        Destroy the surface.
-
-        A second call does nothing.
-        """
+        """Destroy the surface. A second call does nothing."""
         surface, self._surface = self._surface, None
         if surface is not None:
             self._library.NvBufSurfaceDestroy(surface)
@@ -376,9 +370,8 @@ def surface_parameters(address: int, size: int) -> ctypes.Structure:
         )
     if surface.memType not in (MEM_DEFAULT, MEM_SURFACE_ARRAY, MEM_HANDLE):
         raise LayoutError(
-            f'the NvBufSurface has memory of type {surface.memType}, which has no descriptor; '
-            'let its element use surface arrays '
-            '(nvbuf-memory-type=4)'
+            f'the NvBufSurface has memory of type {surface.memType}, which has no descriptor; let '
+            'its element use surface arrays (nvbuf-memory-type=4)'
         )
     parameters = surface.surfaceList[0]
     assert isinstance(parameters, SurfaceParams)
@@ -460,9 +453,8 @@ def check_structs(library: str | None = None) -> None:
         loaded.NvBufSurfaceDestroy(pointer)
     if problem:
         raise AllocationError(
-            f'{name} has other structs than R35 to R39 ({problem}): frames of this release '
-            'would be misread; report its version, '
-            'and use camera: v4l2 meanwhile'
+            f'{name} has other structs than R35 to R39 ({problem}): frames of this release would '
+            'be misread; report its version, and use camera: v4l2 meanwhile'
         )
 
 

@@ -228,8 +228,7 @@ class Vic:
         if status != TransformError.SUCCESS:
             raise AcceleratorError(
                 f'the VIC could not make {_describe(destination.layout)} of '
-                f'{_describe(source.layout)} (status {status}): '
-                f'{_ADVICE.get(status, "see dmesg")}'
+                f'{_describe(source.layout)} (status {status}): {_ADVICE.get(status, "see dmesg")}'
             )
 
     def _begin_session(self) -> None:
@@ -250,11 +249,7 @@ class Vic:
         self._surfaces.tidy()
 
     def close(self) -> None:
-        """
-        Release all buffers; images that were allocated live on.
-
-        A second call does nothing.
-        """
+        """Release all buffers; images that were allocated live on. A second call does nothing."""
         self._surfaces.close()
 
 

@@ -237,11 +237,7 @@ def write_announcement(announcement: Announcement, topic: str, domain: int) -> N
 
 
 def remove_announcement(socket: Path) -> None:
-    """
-    Remove the file.
-
-    Idempotent.
-    """
+    """Remove the file. Idempotent."""
     with contextlib.suppress(OSError):
         announcement_path(socket).unlink()
 

@@ -596,11 +596,7 @@ class UnixfdServer:
         return True
 
     def _say_end(self, reader: _Reader) -> None:
-        """
-        Send EOS: the reader gets no further frames.
-
-        It may go on reading what it holds.
-        """
+        """Send EOS: the reader gets no further frames. It may go on reading what it holds."""
         if reader.ended:
             return
         reader.ended = True
@@ -623,8 +619,7 @@ class UnixfdServer:
         held, reader.out = list(reader.out.values()), {}
         said = (
             f'unixfd: reader pid {reader.peer.pid} '
-            f'{f"was disconnected: {text}" if text else "has gone"}; it held {len(held)} '
-            'frames'
+            f'{f"was disconnected: {text}" if text else "has gone"}; it held {len(held)} frames'
         )
         self._ended[reason] += 1
         self._taken_back += len(held)

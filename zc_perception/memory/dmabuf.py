@@ -190,8 +190,7 @@ class DmaBuf:
             if buffer.size <= 0 or (expected_size is not None and expected_size < 0):
                 raise AllocationError(
                     f'buffer {buffer.identity.inode} ({exporter}) has {buffer.size} bytes, '
-                    f'{expected_size} were announced; '
-                    'neither can be less than 1'
+                    f'{expected_size} were announced; neither can be less than 1'
                 )
             if expected_size is not None and buffer.size < expected_size:
                 raise AllocationError(
@@ -256,9 +255,8 @@ class DmaBuf:
         self.mapping()
         if write and not self.writable:
             raise AllocationError(
-                f'buffer {self.identity.inode} ({self.heap}) may only be read here: map '
-                'without write=True, '
-                'and write into a frame of your own pool'
+                f'buffer {self.identity.inode} ({self.heap}) may only be read here: map without '
+                'write=True, and write into a frame of your own pool'
             )
         memory = self._memory if write else self.read_memory
         assert memory is not None

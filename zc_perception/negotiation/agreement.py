@@ -195,8 +195,7 @@ def _format_objection(participants: Participants) -> str:
         users = ', '.join(p.participant for p in participants if p.uses_cpu)
         return (
             f'the CPU access of {users} needs LINEAR, common are only {formats_text(common)} '
-            f'({offers}); '
-            'add a LINEAR format, or a device that reads the pixels'
+            f'({offers}); add a LINEAR format, or a device that reads the pixels'
         )
     both = set.intersection(*({code for code, _ in p.formats or ()} for p in choosy))
     reason = ''
@@ -300,8 +299,7 @@ def _layout_objection(
     if wanted > _MOST_PADDING + _MOST_TIMES * plain:
         return (
             f'{text} {size_text(size)} would take {wanted >> 20} MiB for each image, '
-            f'{wanted // plain} times its pixels '
-            f'({_steps(participants)}); ask for smaller steps'
+            f'{wanted // plain} times its pixels ({_steps(participants)}); ask for smaller steps'
         )
     widest = max(plane.stride for plane in layout.planes)
     if limits.max_stride is not None and widest > limits.max_stride:
@@ -311,9 +309,8 @@ def _layout_objection(
             f', a multiple of {limits.stride_align} (stride_align: {steps})' if steps else ''
         )
         return (
-            f'{text} {size_text(size)} has a stride of {widest} bytes{multiple}, but {who} '
-            f'takes at most {limits.max_stride}; '
-            'choose a narrower image or change one of them'
+            f'{text} {size_text(size)} has a stride of {widest} bytes{multiple}, but {who} takes '
+            f'at most {limits.max_stride}; choose a narrower image or change one of them'
         )
     return None
 

@@ -264,8 +264,7 @@ class BufferSession:
         return Outcome(
             Verdict.REFUSED,
             f'it needs {wanted} slots, {max(free, 0)} of {settings.slots} are not spoken for '
-            f"({holders}); raise parameter 'slots', "
-            'or name it in the parameter participants',
+            f"({holders}); raise parameter 'slots', or name it in the parameter participants",
         )
 
     def _accepted(self) -> list[Consumer]:
@@ -275,11 +274,7 @@ class BufferSession:
             ]
 
     def leave(self, consumer: Consumer) -> None:
-        """
-        Remove *consumer*: its slots are free for others.
-
-        Idempotent.
-        """
+        """Remove *consumer*: its slots are free for others. Idempotent."""
         with self._lock:
             self._outcomes.pop(consumer, None)
 

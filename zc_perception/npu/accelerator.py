@@ -86,11 +86,7 @@ class Job(Protocol):
 
     @property
     def fence(self) -> Fence:
-        """
-        Signals when the result is there, or when the job failed.
-
-        The job owns it.
-        """
+        """Signals when the result is there, or when the job failed. The job owns it."""
 
     def outputs(self) -> Outputs:
         """

@@ -217,11 +217,7 @@ class Engine(ABC):
 
     @abstractmethod
     def geometry(self, width: int, height: int) -> Letterbox:
-        """
-        Return the geometry between a frame of that size and the outputs.
-
-        Any thread.
-        """
+        """Return the geometry between a frame of that size and the outputs. Any thread."""
 
     def close(self) -> None:  # noqa: B027
         """Give back what it has."""
@@ -236,11 +232,7 @@ class TensorEngine(Engine):
 
     @abstractmethod
     def infer(self, tensor: NDArray[Any]) -> Outputs:
-        """
-        Run the tensor.
-
-        See :meth:`run`.
-        """
+        """Run the tensor. See :meth:`run`."""
 
     def infer_blank(self) -> Outputs:
         """Return what the model yields for an input of zeros."""

@@ -551,9 +551,8 @@ def manifest_table() -> Table:
             ),
             'variants': Key(
                 TableList(variant, 'a list of at least one mapping'),
-                'The same model for other engines: each entry replaces keys of the top level, '
-                'and has its own file, outputs and keys of its '
-                'engine.',
+                'The same model for other engines: each entry replaces keys of the top level, and '
+                'has its own file, outputs and keys of its engine.',
             ),
         },
         elsewhere=_elsewhere,
@@ -625,14 +624,12 @@ def find_manifest(model: str) -> Path:
             kinds = ', '.join(files.removeprefix('*') for files, _ in _file_engines())
             raise ConfigError(
                 f"model '{model}' is neither a manifest nor a model that can be run ({kinds}); "
-                f'export {weights}: '
-                f'yolo export model={path.with_suffix(".pt").name} format=onnx '
+                f'export {weights}: yolo export model={path.with_suffix(".pt").name} format=onnx '
                 f'(see {shipped_file("docs/models.md")})'
             )
     raise ConfigError(
         f"model '{model}' is not known; use one of {', '.join(shipped)} or the path of a "
-        'model.yaml, of an ONNX file or of an '
-        f"exporter's folder{nearest(model, shipped)}"
+        f"model.yaml, of an ONNX file or of an exporter's folder{nearest(model, shipped)}"
     )
 
 
@@ -1047,9 +1044,8 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
         count = f' for its {found.classes} classes' if found.classes else ''
         coco = '; those of COCO are classes_file: coco' if found.classes in (0, 80) else ''
         raise ConfigError(
-            f"{path}: key 'classes' is missing, and {facts.source.name} doesn't name them; "
-            'write a model.yaml with file: '
-            f'{facts.source.name} and classes: […]{count}{coco} (see '
+            f"{path}: key 'classes' is missing, and {facts.source.name} doesn't name them; write "
+            f'a model.yaml with file: {facts.source.name} and classes: […]{count}{coco} (see '
             f'{shipped_file("docs/models.md")})'
         )
     values['input'] = {**found.input, **network}
@@ -1079,8 +1075,7 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
         if size != low:
             raise ConfigError(
                 f"{place.path}: key '{place.at(side).key}' is {size}, but {facts.source.name} "
-                f'says stride {facts.stride}: '
-                f'multiples of that are {max(low, facts.stride)} and '
+                f'says stride {facts.stride}: multiples of that are {max(low, facts.stride)} and '
                 f'{max(low, facts.stride) + facts.stride}'
             )
     if not facts.inputs:
@@ -1088,16 +1083,14 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
     if len(pictures) != 1:
         raise ConfigError(
             f"model file '{file}' has {len(facts.inputs)} inputs "
-            f'({", ".join(i.name for i in facts.inputs)}); it needs one for the '
-            f'picture, and may have {", ".join(BESIDES)} besides: export the model without the '
-            'others'
+            f'({", ".join(i.name for i in facts.inputs)}); it needs one for the picture, and may '
+            f'have {", ".join(BESIDES)} besides: export the model without the others'
         )
     picture = pictures[0]
     if len(picture.shape) == 4 and (picture.shape[0] or 1) > 1:
         raise ConfigError(
             f"model file '{file}' takes batches of {picture.shape[0]} frames, and runs here on "
-            'each as it comes; '
-            'export it with batch 1 (yolo export … batch=1)'
+            'each as it comes; export it with batch 1 (yolo export … batch=1)'
         )
     shape, axes, has = picture.shape, AXES[network.layout], facts.axes
     wrong = {
@@ -1122,9 +1115,8 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
     elif (values := min(len(np.unique(table)) for table in network.tables())) < _FEWEST_VALUES:
         raise ConfigError(
             f"{place.path}: '{place.at('range').key}' [{network.low:g}, {network.high:g}] with "
-            f'scale {network.scale:g} leaves {values} '
-            f'values of {network.dtype} for the 256 of a sample; correct one of them, or leave '
-            'both out: samples go in as they are'
+            f'scale {network.scale:g} leaves {values} values of {network.dtype} for the 256 of a '
+            'sample; correct one of them, or leave both out: samples go in as they are'
         )
     else:
         return
@@ -1144,9 +1136,8 @@ def _settled(part: _Part, facts: ModelFacts, found: Recognised) -> Any:
         choices = ' or '.join(found.choices) or 'a line head: … that reads them'
         raise ConfigError(
             f"{part.path}: key 'head' is missing, and {facts.source.name} leaves open how its "
-            f'outputs are read ({outputs}); write a '
-            f'model.yaml with file: {facts.source.name} and one of: {choices} (see '
-            f'{shipped_file("docs/models.md")})'
+            f'outputs are read ({outputs}); write a model.yaml with file: {facts.source.name} and '
+            f'one of: {choices} (see {shipped_file("docs/models.md")})'
         )
     own = {'kind': given} if isinstance(given, str) else dict(given)
     if told is None or own['kind'] not in HEADS.built_in:

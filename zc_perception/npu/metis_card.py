@@ -55,8 +55,7 @@ CARD = ParameterSpec(
     'accelerator_device',
     '',
     'The card, as name (metis-0-1-0 or metis-0:1:0), device node, PCI address (01:00.0, in '
-    'quotes) or index in PCI order. Empty: the '
-    'first card.',
+    'quotes) or index in PCI order. Empty: the first card.',
     whole_numbers=True,
 )
 _CHECKS = 'zc_perception.npu.metis_card'
@@ -183,9 +182,8 @@ def _why_none(tree: HostTree) -> str:
     cards = list(_on_pci(tree))
     if not cards:
         return (
-            f'no Metis card: there is no {nodes}, and nothing of vendor 1f9d on PCI; check '
-            'power and slot '
-            '(lspci -d 1f9d:), then rescan (echo 1 > /sys/bus/pci/rescan)'
+            f'no Metis card: there is no {nodes}, and nothing of vendor 1f9d on PCI; check power '
+            'and slot (lspci -d 1f9d:), then rescan (echo 1 > /sys/bus/pci/rescan)'
         )
     address, driver = cards[0]
     if not driver:
@@ -195,8 +193,7 @@ def _why_none(tree: HostTree) -> str:
         )
     return (
         f"no Metis card: driver '{driver}' has {address}, but there is no {nodes}; see ls -l "
-        f'{tree.dev}, and give a container '
-        'its node (--device)'
+        f'{tree.dev}, and give a container its node (--device)'
     )
 
 
@@ -239,8 +236,7 @@ def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
             return card
     raise AcceleratorError(
         f"there is no Metis card '{wanted}', but {found_cards(tree)}; give {_PARAMETER} a name "
-        f'such as {cards[0].name}, '
-        f'a PCI address, a device node or an index below {len(cards)}'
+        f'such as {cards[0].name}, a PCI address, a device node or an index below {len(cards)}'
     )
 
 

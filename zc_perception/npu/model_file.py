@@ -70,11 +70,7 @@ _IMPOSTORS = (
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """
-    An input or output.
-
-    A size that the file leaves open is ``None``.
-    """
+    """An input or output. A size that the file leaves open is ``None``."""
 
     name: str
     dtype: str

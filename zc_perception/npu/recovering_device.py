@@ -131,11 +131,7 @@ class RecoveringDevice:
         return ''
 
     def lose(self, reason: str) -> None:
-        """
-        Close the device, and note when it is due again.
-
-        Its jobs have been abandoned by now.
-        """
+        """Close the device, and note when it is due again. Its jobs have been abandoned by now."""
         self.losses += 1
         self.state = DeviceState(time.monotonic_ns(), self.state.attempt, reason)
         self.recovering = True

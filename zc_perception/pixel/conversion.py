@@ -81,8 +81,7 @@ class Checked:
             )
             raise LayoutError(
                 f'planes are {" and ".join(has)}; this conversion was made for {self._text}, '
-                f'{" and ".join(wants)}: '
-                'make another for frames of another size or format'
+                f'{" and ".join(wants)}: make another for frames of another size or format'
             )
         return found
 
@@ -122,11 +121,7 @@ class Resized:
         self._narrow = np.empty(result, np.uint8) if wide else None
 
     def __call__(self, plane: NDArray[Any], out: Pixels | None = None) -> Pixels:
-        """
-        Return the resized plane, which is *out* if that is given.
-
-        With *out*, it is there.
-        """
+        """Return the resized plane, which is *out* if that is given. With *out*, it is there."""
         if self._before is not None:
             plane = narrowed(plane, self._before)
         if self._scaled:

@@ -344,11 +344,10 @@ def named_format(name: str) -> PixelFormat:
 # limited, ``_ER`` full range.
 NvBufSurfaceFormat = IntEnum(
     'NvBufSurfaceFormat',
-    'GRAY8 YUV420 YVU420 YUV420_ER YVU420_ER NV12 NV12_ER NV21 NV21_ER UYVY UYVY_ER VYUY '
-    'VYUY_ER YUYV YUYV_ER YVYU YVYU_ER YUV444 RGBA BGRA '
-    'ARGB ABGR RGBX BGRX XRGB XBGR RGB BGR NV12_10LE NV12_12LE YUV420_709 YUV420_709_ER '
-    'NV12_709 NV12_709_ER YUV420_2020 NV12_2020 '
-    'NV12_10LE_ER NV12_10LE_709 NV12_10LE_709_ER NV12_10LE_2020',
+    'GRAY8 YUV420 YVU420 YUV420_ER YVU420_ER NV12 NV12_ER NV21 NV21_ER UYVY UYVY_ER VYUY VYUY_ER '
+    'YUYV YUYV_ER YVYU YVYU_ER YUV444 RGBA BGRA ARGB ABGR RGBX BGRX XRGB XBGR RGB BGR NV12_10LE '
+    'NV12_12LE YUV420_709 YUV420_709_ER NV12_709 NV12_709_ER YUV420_2020 NV12_2020 NV12_10LE_ER '
+    'NV12_10LE_709 NV12_10LE_709_ER NV12_10LE_2020',
 )
 
 
@@ -504,8 +503,7 @@ def frame_caps(
     rate = Fraction(framerate).limit_denominator(_MOST_DENOMINATOR)
     return (
         f'video/x-raw{feature}, {described}, width=(int){layout.width}, '
-        f'height=(int){layout.height}, '
-        f'framerate=(fraction){rate.numerator}/{rate.denominator}, '
+        f'height=(int){layout.height}, framerate=(fraction){rate.numerator}/{rate.denominator}, '
         f'colorimetry=(string){gstreamer_colorimetry(colorimetry)}'
     )
 

@@ -66,9 +66,8 @@ def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
         known = ', '.join(matrix.value for matrix in _LUMA_WEIGHTS)
         raise FormatError(
             f'{fmt.name.strip()} frames of matrix {colorimetry.matrix.value} and transfer '
-            f'{colorimetry.transfer.value} have no conversion '
-            f'to R, G, B here; there is one for matrix {known} and any transfer but pq: have '
-            'the camera deliver one of these'
+            f'{colorimetry.transfer.value} have no conversion to R, G, B here; there is one for '
+            f'matrix {known} and any transfer but pq: have the camera deliver one of these'
         )
     return fmt
 

@@ -100,8 +100,7 @@ MiniObject = c_struct(
 # The head of elements and allocators.
 Object = c_struct(
     'ptr g_class; uint ref_count; ptr qdata; u64 lock; ptr name parent; u32 flags; ptr '
-    'control_bindings; u64 control_rate last_sync; '
-    'ptr reserved'
+    'control_bindings; u64 control_rate last_sync; ptr reserved'
 )
 Allocator = c_struct('head object; ptr mem_type mem_map', head=Object)
 Buffer = c_struct(
@@ -161,9 +160,8 @@ _PROTOTYPES: dict[str, dict[str, str]] = {
         'ptr text text': 'gst_element_factory_make',
         'ptr ptr text': 'gst_bin_get_by_name gst_element_get_static_pad',
         'ptr ptr': 'gst_element_get_bus gst_object_get_name gst_object_ref_sink '
-                   'gst_mini_object_ref gst_bus_pop gst_sample_get_buffer '
-                   'gst_sample_get_caps gst_sample_get_segment gst_caps_to_string '
-                   'gst_caps_normalize',
+                   'gst_mini_object_ref gst_bus_pop gst_sample_get_buffer gst_sample_get_caps '
+                   'gst_sample_get_segment gst_caps_to_string gst_caps_normalize',
         'int ptr': 'gst_bin_recalculate_latency gst_caps_is_empty gst_caps_is_any',
         'int ptr ptr': 'gst_caps_can_intersect gst_element_send_event',
         'void ptr u64': 'gst_element_set_start_time gst_element_set_base_time',

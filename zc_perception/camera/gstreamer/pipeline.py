@@ -366,9 +366,8 @@ def complete(description: str) -> tuple[str, str]:
     text = description.strip()
     if not text:
         raise ConfigError(
-            "parameter 'pipeline' is empty; set it to what you would give gst-launch-1.0, such "
-            "as 'v4l2src io-mode=dmabuf ! "
-            "video/x-raw,format=NV12'"
+            "parameter 'pipeline' is empty; set it to what you would give gst-launch-1.0, such as "
+            "'v4l2src io-mode=dmabuf ! video/x-raw,format=NV12'"
         )
     text = without_a_shell(text)
     if sink := _LAST_SINK.search(text):

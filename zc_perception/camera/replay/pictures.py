@@ -182,11 +182,7 @@ def decode_picture(content: NDArray[np.uint8]) -> RawPicture:
 
 
 def _white(content: NDArray[np.uint8], dtype: np.dtype[Any]) -> int:
-    """
-    Return the highest level.
-
-    PNM files name it, and OpenCV ignores it.
-    """
+    """Return the highest level. PNM files name it, and OpenCV ignores it."""
     named = _PNM.match(content[:1024].tobytes())
     return (int(named[3]) or 1) if named else _WHITE[dtype]
 
@@ -198,11 +194,7 @@ def natural_key(name: str) -> tuple[list[tuple[int, int, str]], str]:
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """
-    Return the picture files of *folder*, in order.
-
-    Hidden files don't count.
-    """
+    """Return the picture files of *folder*, in order. Hidden files don't count."""
     found = [
         path
         for path in folder.iterdir()
@@ -267,11 +259,9 @@ class ImageSource(FrameSource):
             return False
         if (picture.width, picture.height) != self._own:
             raise RecordingError(
-                f"picture '{file}' is {picture.width}x{picture.height}, "
-                f"'{self._files[0].name}' is {self._own[0]}x{self._own[1]}; "
-                'all pictures of a folder must have one size: scale them, or put them into '
-                'folders '
-                'of their own'
+                f"picture '{file}' is {picture.width}x{picture.height}, '{self._files[0].name}' "
+                f'is {self._own[0]}x{self._own[1]}; all pictures of a folder must have one size: '
+                'scale them, or put them into folders of their own'
             )
         self._writer.write(picture, layout_of(picture), planes)
         return True

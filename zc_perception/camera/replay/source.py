@@ -65,9 +65,8 @@ def recording_path(video: str) -> str:
         )
     if _URL.match(video) and not os.path.exists(video):
         raise ConfigError(
-            f"parameter 'video' is '{_SECRET.sub('', video)}'; "
-            'camera replay plays what a path or a file:// URL names; '
-            "for a stream set 'camera' to gstreamer and 'pipeline' to "
+            f"parameter 'video' is '{_SECRET.sub('', video)}'; camera replay plays what a path or "
+            "a file:// URL names; for a stream set 'camera' to gstreamer and 'pipeline' to "
             "'uridecodebin uri=URL ! videoconvert'"
         )
     path = local_path(video, 'video')

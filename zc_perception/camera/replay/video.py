@@ -127,9 +127,8 @@ def pyav(path: str) -> Any:
     if version < _ASKABLE or not hasattr(av.VideoCodecContext, 'color_trc'):
         raise ConfigError(
             f"video '{path}' needs PyAV 12 with FFmpeg 6.1, or newer; here is PyAV "
-            f'{av.__version__} '
-            f'with libavformat {".".join(map(str, version))}, which does not say how pictures are '
-            "turned and coloured: pip install -U 'av<20'"
+            f'{av.__version__} with libavformat {".".join(map(str, version))}, which does not say '
+            "how pictures are turned and coloured: pip install -U 'av<20'"
         )
     # Old versions of PyAV pass FFmpeg's warnings to Python's logging, from the decoding threads.
     if av.logging.get_level() is not None:

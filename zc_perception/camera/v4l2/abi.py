@@ -136,16 +136,14 @@ Plane = c_struct(
 )
 Buffer = c_struct(
     'u32 index type bytesused flags field; timeval timestamp; u32[4] timecode; u32 sequence '
-    'memory; place m; u32 length reserved2; '
-    's32 request_fd',
+    'memory; place m; u32 length reserved2; s32 request_fd',
     timeval=c_struct('s64 tv_sec tv_usec'),
     place=c_union('u32 offset; ulong userptr; ptr planes; s32 fd'),
 )
 ExportBuffer = c_struct('u32 type index plane flags; s32 fd; u32[11] reserved')
 QueryExtCtrl = c_struct(
     'u32 id type; char[32] name; s64 minimum maximum; u64 step; s64 default_value; u32 flags '
-    'elem_size elems nr_of_dims; u32[4] dims; '
-    'u32[32] reserved'
+    'elem_size elems nr_of_dims; u32[4] dims; u32[32] reserved'
 )
 QueryMenu = c_struct(
     'u32 id index; item _item; u32 reserved',

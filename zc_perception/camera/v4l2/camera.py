@@ -472,8 +472,7 @@ class V4l2Stream:
         if self._silences > 1:
             raise CameraLostError(
                 f"'{self._device.path}' is silent: no good frame for {self._silent_s:g} s, nor "
-                'after its stream was started anew; look at '
-                'its cable and power'
+                'after its stream was started anew; look at its cable and power'
             )
         self._restart(pool)
 
@@ -891,8 +890,7 @@ class V4l2Camera(Camera):
             pool.discard(slot)
             raise CameraError(
                 f"'{self._device.path}' ({self._device.driver}): the data begins at "
-                f'{filled.data_offsets}, before it was '
-                f'{self._data_offsets}; use another format'
+                f'{filled.data_offsets}, before it was {self._data_offsets}; use another format'
             )
         stream.good()
         header, captured_ns = self._stamped(filled)

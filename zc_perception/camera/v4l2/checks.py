@@ -259,9 +259,8 @@ def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
         yield skip(f'{found}, and none is needed')
     elif not captures and (need is Need.POSSIBLE or not nodes):
         advice = (
-            'plug a camera in, load its driver, or give the container its device node '
-            '(--device /dev/video0); '
-            'cameras that draw their frames, such as synthetic, need none'
+            'plug a camera in, load its driver, or give the container its device node (--device '
+            '/dev/video0); cameras that draw their frames, such as synthetic, need none'
         )
         yield Finding(need.missing, found, advice)
 

@@ -381,8 +381,7 @@ class V4l2Device:
         if answer.fourcc != fourcc:
             raise CameraError(
                 f"'{self.path}' ({self.card}) has no {fourcc_name(fourcc)}, it offers "
-                f'{fourcc_name(answer.fourcc)} instead; '
-                "set parameter 'format'"
+                f"{fourcc_name(answer.fourcc)} instead; set parameter 'format'"
             )
         field = int(argument.fmt.pix_mp.field)  # at the same place in both
         if field not in _WHOLE_FIELDS:

@@ -148,9 +148,8 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
         place += size
     if known.modifier != LINEAR and not known.multiplanar and place != driver.planes[0].size:
         raise LayoutError(
-            f'V4L2 format {name} is tiled and padded to {driver.planes[0].size} bytes; where '
-            'its chroma begins is not told, '
-            'use a size that needs no padding, or an untiled format'
+            f'V4L2 format {name} is tiled and padded to {driver.planes[0].size} bytes; where its '
+            'chroma begins is not told, use a size that needs no padding, or an untiled format'
         )
     layout = ImageLayout(driver.width, driver.height, known.fourcc, known.modifier, tuple(planes))
     validate_layout(layout, [plane.size for plane in driver.planes])

@@ -372,11 +372,7 @@ class JpegDecoder:
             raise BadJpegError(f'a broken JPEG came: {reason.decode(errors="replace")}')
 
     def close(self) -> None:
-        """
-        Free the decoder.
-
-        A picture that is being decoded is finished before.
-        """
+        """Free the decoder. A picture that is being decoded is finished before."""
         with self._lock:
             handle, self._handle = self._handle, None
         if handle is not None:

@@ -355,11 +355,7 @@ class Announcements:
             self.add(announcement, confirmed=True, connected=connected)
 
     def judge(self, states: Sequence[RemotePublisher]) -> None:
-        """
-        Note what became of them.
-
-        Those that have ended are no longer :meth:`known`.
-        """
+        """Note what became of them. Those that have ended are no longer :meth:`known`."""
         now = time.monotonic()
         for state in states:
             heard = self._known.get(state.publisher_id)

@@ -255,11 +255,7 @@ class NodeSpinner:
             self._executor.shutdown()
 
     def stop(self) -> None:
-        """
-        End the thread.
-
-        A callback of the node may call this, too. Idempotent.
-        """
+        """End the thread. A callback of the node may call this, too. Idempotent."""
         self._stopping.set()
         atexit.unregister(self.stop)
         with contextlib.suppress(InvalidHandle, AttributeError):  # it is shutting down already

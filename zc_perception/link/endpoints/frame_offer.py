@@ -520,11 +520,7 @@ class FrameOffer:
             self.session = self._begun = None
 
     def close(self) -> None:
-        """
-        End: consumers of this process don't find it any more.
-
-        A second call does nothing.
-        """
+        """End: consumers of this process don't find it any more. A second call does nothing."""
         MEETING.remove_camera(self._key, self)
         self.withdraw()
 

@@ -665,11 +665,7 @@ class FramePublisher:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """
-        Let one thread at a time publish.
-
-        Owners of buffers are told afterwards.
-        """
+        """Let one thread at a time publish. Owners of buffers are told afterwards."""
         outermost, self._busy.here = not self._busy.here, True
         try:
             with self._lock:
@@ -740,8 +736,7 @@ class FramePublisher:
         self._warn(
             lambda: (
                 f"'{self.topic}': frame {sequence} was dropped, because {why} "
-                f'({pool.describe_holders()}); '
-                f'have consumers release frames sooner, or {more}'
+                f'({pool.describe_holders()}); have consumers release frames sooner, or {more}'
             ),
             'dropped',
         )

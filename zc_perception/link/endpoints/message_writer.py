@@ -201,11 +201,7 @@ class MessageWriter(Generic[T]):
         return False
 
     def write(self, item: T) -> None:
-        """
-        Convert *item* if a reader wants it.
-
-        Never waits; the caller keeps its lease.
-        """
+        """Convert *item* if a reader wants it. Never waits; the caller keeps its lease."""
         if not self.wanted() or self._stop.is_set():
             if self._pool is not None:
                 self._take_from(None)

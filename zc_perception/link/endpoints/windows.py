@@ -114,9 +114,8 @@ class WindowWarnings:
             if window.granted < window.asked:
                 self._narrow(
                     f'{publisher} lets this consumer hold {window.granted} frame(s) at a time, '
-                    f'{window.asked} were asked '
-                    "for: it has too few slots left to promise; raise its parameter 'slots', "
-                    'or end other consumers and start this one anew',
+                    f'{window.asked} were asked for: it has too few slots left to promise; raise '
+                    "its parameter 'slots', or end other consumers and start this one anew",
                     str(window.connection),
                 )
             if window.full_s >= STALLED_S:

@@ -468,10 +468,6 @@ class FrameFeed:
             thread.join(_JOIN_S)
 
     def close(self) -> None:
-        """
-        Stop for good.
-
-        What a stuck element holds stays lent until the element lets go.
-        """
+        """Stop for good. What a stuck element holds stays lent until the element lets go."""
         self.stop()
         self._lent.close()

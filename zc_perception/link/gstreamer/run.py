@@ -296,11 +296,7 @@ _FLOW_OK = 0
 
 
 class PipelineError(ZcError):
-    """
-    A pipeline can't run, or has failed.
-
-    The message names the element that said so.
-    """
+    """A pipeline can't run, or has failed. The message names the element that said so."""
 
 
 def complete(description: str) -> str:

@@ -191,11 +191,7 @@ class ImportCache:
             self._drop(key)
 
     def forget_ended(self) -> None:
-        """
-        Release the imports of all buffers that have ended since.
-
-        Cheap if there are none.
-        """
+        """Release the imports of all buffers that have ended since. Cheap if there are none."""
         while not self._ended.empty():
             self.forget(self._ended.get_nowait())
 
@@ -263,8 +259,7 @@ class AxlAccelerator(Axl):
         self._box: Letterbox | None = None
         self._more_cards = (
             f'there are {len(others) + 1} Metis cards and this is {self._card}; choose with '
-            'parameter '
-            f"'accelerator_device', the others are {', '.join(map(str, others))}"
+            f"parameter 'accelerator_device', the others are {', '.join(map(str, others))}"
             if others
             else ''
         )
@@ -291,9 +286,8 @@ class AxlAccelerator(Axl):
         if self._axl.level < 2:
             older = (
                 f'the driver of {self._card.path} has only ioctls 64 to 66: it imports tight '
-                'LINEAR images in one buffer and nothing else, '
-                'takes one job at a time, and waits for acquire fences on the CPU; a newer '
-                'driver does better'
+                'LINEAR images in one buffer and nothing else, takes one job at a time, and waits '
+                'for acquire fences on the CPU; a newer driver does better'
             )
         return [
             notice for notice in (self._more_cards, link, older, self._result_notice) if notice
@@ -487,9 +481,8 @@ def open_result_heap(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
         return heap, buffers, ''
     return heap, buffers, (
         f'result buffers come from {heap.name} instead of a CMA heap ({"; ".join(reasons)}): '
-        'their pages are scattered, which is fine '
-        'behind an IOMMU only; without one, enable CONFIG_DMABUF_HEAPS_CMA and reserve memory '
-        '(cma=64M)'
+        'their pages are scattered, which is fine behind an IOMMU only; without one, enable '
+        'CONFIG_DMABUF_HEAPS_CMA and reserve memory (cma=64M)'
     )  # fmt: skip
 
 
@@ -589,11 +582,7 @@ class ResultBuffers:
         return self._spare.pop()
 
     def collect(self) -> None:
-        """
-        Take back buffers of given-up jobs that have ended.
-
-        Cheap if there are none.
-        """
+        """Take back buffers of given-up jobs that have ended. Cheap if there are none."""
         for entry in self._late[:]:
             fence, ended = entry
             if fence.wait(0.0):
@@ -615,11 +604,7 @@ class ResultBuffers:
             self._late.append((fence, lambda: self.give_back(result, handle)))
 
     def close(self) -> None:
-        """
-        Close all buffers; the driver keeps those that its jobs still write.
-
-        Idempotent.
-        """
+        """Close all buffers; the driver keeps those that its jobs still write. Idempotent."""
         self._closed = True
         for fence, _ in self._late:
             fence.close()

@@ -73,11 +73,7 @@ DMA_DETACH = ioc(3, IOCTL_TYPE, 6, _INT)
 
 
 class Importable(Enum):
-    """
-    The answer.
-
-    ``UNKNOWN``: the driver failed before it tried.
-    """
+    """The answer. ``UNKNOWN``: the driver failed before it tried."""
 
     YES = 'yes'
     NO = 'no'

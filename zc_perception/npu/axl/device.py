@@ -89,9 +89,8 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
         errno.EAGAIN,
     ): "the card is back-pressured; lower parameter 'in_flight' or wait for a fence",
     (errno.ENOTTY, errno.ENOSYS): (
-        'this driver has no import and submit ioctls; use accelerator: axruntime (Voyager SDK) '
-        'or onnx, '
-        "or give the driver's own ioctl numbers in parameter 'axl_ioctls'"
+        'this driver has no import and submit ioctls; use accelerator: axruntime (Voyager SDK) or '
+        "onnx, or give the driver's own ioctl numbers in parameter 'axl_ioctls'"
     ),
     (errno.EOPNOTSUPP, ENOTSUPP): (
         'enable the IOMMU for the card, or allocate from a contiguous heap such as '

@@ -401,11 +401,7 @@ class AxRuntimeAccelerator(AxRuntime):
         return facts
 
     def _worker_has_ended(self) -> None:
-        """
-        Note that a worker has ended; the last one closes the model.
-
-        Runs on its run thread.
-        """
+        """Note that a worker has ended; the last one closes the model. Runs on its run thread."""
         with self._lock:
             self._running_workers -= 1
             last = not self._running_workers

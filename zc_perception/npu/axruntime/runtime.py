@@ -159,11 +159,7 @@ class Connection:
                 self._session.free(instance)
 
     def close(self) -> None:
-        """
-        Close the instance, then the connection: its core is free for others.
-
-        Idempotent.
-        """
+        """Close the instance, then the connection: its core is free for others. Idempotent."""
         self.close_instance()
         handle, self._handle, self._model = self._handle, None, None
         if handle is not None:
@@ -250,11 +246,7 @@ class Session(ABC):
 
     @abstractmethod
     def _close_context(self) -> None:
-        """
-        Close the context.
-
-        A second call does nothing.
-        """
+        """Close the context. A second call does nothing."""
 
     def open_model(self, file: Path, cores: int) -> OpenedModel:
         """
@@ -489,10 +481,9 @@ class RuntimeSession(Session):
             real = self._call.axr_tensor_size(ctypes.byref(info))
             if size != real:
                 raise AcceleratorError(
-                    f'libaxruntime says that {direction} {index} has {real} bytes, its shape '
-                    f'says {size}: this release has another struct '
-                    'layout than is known here; use another release of the Voyager SDK, or '
-                    'accelerator: onnx'
+                    f'libaxruntime says that {direction} {index} has {real} bytes, its shape says '
+                    f'{size}: this release has another struct layout than is known here; use '
+                    'another release of the Voyager SDK, or accelerator: onnx'
                 )
             tensors.append(_tensor(info))
         return tuple(tensors)
@@ -527,11 +518,7 @@ class RuntimeSession(Session):
     def run(
         self, instance: int, inputs: ctypes.Array[Argument], outputs: ctypes.Array[Argument]
     ) -> None:
-        """
-        Run one frame, see :class:`Session`.
-
-        Other Python threads go on meanwhile.
-        """
+        """Run one frame, see :class:`Session`. Other Python threads go on meanwhile."""
         code = self._call.axr_run_model_instance(
             instance, inputs, len(inputs), outputs, len(outputs)
         )

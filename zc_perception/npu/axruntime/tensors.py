@@ -234,11 +234,7 @@ class TensorBuffer:
             self._buffer.end_cpu_access(CpuAccess.READ)
 
     def close(self) -> None:
-        """
-        Give it back.
-
-        If a view of its memory was kept, the memory ends with that view.
-        """
+        """Give it back. If a view of its memory was kept, the memory ends with that view."""
         del self.values
         with contextlib.suppress(BufferError):
             if self._buffer is not None:
@@ -248,29 +244,17 @@ class TensorBuffer:
 
 
 def c_arguments(buffers: Sequence[TensorBuffer]) -> ctypes.Array[Argument]:
-    """
-    Return what the C library takes.
-
-    See :data:`Pack`.
-    """
+    """Return what the C library takes. See :data:`Pack`."""
     return (Argument * len(buffers))(*(buffer.argument() for buffer in buffers))
 
 
 def places(buffers: Sequence[TensorBuffer]) -> list[int | NDArray[Any]]:
-    """
-    Return what the Python binding takes.
-
-    See :data:`Pack`.
-    """
+    """Return what the Python binding takes. See :data:`Pack`."""
     return [buffer.place for buffer in buffers]
 
 
 class InputSlot:
-    """
-    The memory of one frame's tensor.
-
-    ``prepared`` names the writer of its constant parts.
-    """
+    """The memory of one frame's tensor. ``prepared`` names the writer of its constant parts."""
 
     def __init__(self, tensor: TensorSpec, heap: Heap | None, pack: Pack) -> None:
         self.buffer = TensorBuffer(tensor, heap)

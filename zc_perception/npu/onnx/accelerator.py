@@ -186,8 +186,7 @@ class OnnxEngine(TensorEngine):
                 package = _PACKAGES.get(name.removesuffix('ExecutionProvider'))
                 raise ConfigError(
                     f"parameter 'providers' has '{name}', which this ONNX Runtime "
-                    f'({onnxruntime.__version__}) lacks; it has '
-                    f'{", ".join(there)}'
+                    f'({onnxruntime.__version__}) lacks; it has {", ".join(there)}'
                     + (
                         f'; install {package} in place of onnxruntime'
                         if package
@@ -211,9 +210,8 @@ class OnnxEngine(TensorEngine):
             if new is not None:
                 text = (
                     f'it has {new[2] or f"opset {new[1]}"}, which is too new for ONNX Runtime '
-                    f'{onnxruntime.__version__}: '
-                    'pip install -U onnxruntime, or export it with an older opset (yolo export '
-                    '… opset=17)'
+                    f'{onnxruntime.__version__}: pip install -U onnxruntime, or export it with an '
+                    'older opset (yolo export … opset=17)'
                 )
             raise ConfigError(f"model file '{self._file}' can't be loaded: {text}") from error
         self._providers: list[str] = session.get_providers()
@@ -221,9 +219,8 @@ class OnnxEngine(TensorEngine):
             if name not in self._providers:
                 raise ConfigError(
                     f"parameter 'providers' has '{name}', which can't be used on this machine "
-                    f'with options {given}: ONNX Runtime '
-                    'left it out, and has written why on stderr; correct that, or take it from '
-                    'the list'
+                    f'with options {given}: ONNX Runtime left it out, and has written why on '
+                    'stderr; correct that, or take it from the list'
                 )
         return session
 
@@ -329,11 +326,7 @@ class _Bound:
         self._outputs = [output.name for output in session.get_outputs()]
 
     def run(self, tensor: NDArray[Any]) -> Sequence[NDArray[Any]]:
-        """
-        Run the tensor; block until the outputs are there.
-
-        These belong to the caller.
-        """
+        """Run the tensor; block until the outputs are there. These belong to the caller."""
         self._picture.update_inplace(tensor)
         self._binding.clear_binding_outputs()  # the outputs of the last run may have another size
         for name in self._outputs:

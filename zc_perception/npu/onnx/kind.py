@@ -70,9 +70,8 @@ def parse_providers(entries: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
         pairs = [option.partition('=') for option in options if option]
         if not name or '=' in name or not all(key.strip() and equals for key, equals, _ in pairs):
             raise ConfigError(
-                f"parameter 'providers' has '{entry}'; it must be a name, or 'NAME; "
-                "option=value; …', "
-                "such as 'OpenVINOExecutionProvider; device_type=NPU'"
+                f"parameter 'providers' has '{entry}'; it must be a name, or 'NAME; option=value; "
+                "…', such as 'OpenVINOExecutionProvider; device_type=NPU'"
             )
         if name in dict(parsed):
             raise ConfigError(f"parameter 'providers' has '{name}' twice; leave one out")
@@ -92,8 +91,7 @@ class Onnx(Accelerator):
             'providers',
             [],
             "ONNX Runtime's execution providers, best first, each as 'NAME' or 'NAME; "
-            "option=value; …'. What they don't take runs on the "
-            'CPU. Empty: all of it.',
+            "option=value; …'. What they don't take runs on the CPU. Empty: all of it.",
             check=parse_providers,
         ),
         *TILES,
