@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 import pytest
 
-from zc_perception.camera import scene
-from zc_perception.camera.scene import (
+from zc_perception.camera import synthetic as scene
+from zc_perception.camera.synthetic import (
     CLASS_NAMES,
     MAX_OBJECTS,
     MIN_OBJECTS,
@@ -195,7 +195,7 @@ def test_truth_is_what_is_painted(
     scene = RoadScene(width, height, seed)
     for index in (0, 77, 1234):
         record = RecordingPaint()
-        monkeypatch.setattr('zc_perception.camera.scene.paint', record)
+        monkeypatch.setattr('zc_perception.camera.synthetic.paint', record)
         objects = scene.draw(index, *planes(width, height))
         nearest_first = record.touched[::-1]
         hidden = np.zeros((height, width), np.bool_)

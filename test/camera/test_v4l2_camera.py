@@ -38,7 +38,7 @@ from hypothesis import strategies as st
 import pytest
 
 from zc_perception.camera.v4l2 import abi
-from zc_perception.camera.v4l2 import memory as memory_module
+from zc_perception.camera.v4l2 import choice as memory_module
 from zc_perception.camera.v4l2.device import find_device, identity_of, V4l2Device
 from zc_perception.camera.v4l2.formats import (
     driver_layout,

@@ -134,7 +134,7 @@ class Stage:
 
     def socket(self) -> Path:
         """Where the camera's process listens now."""
-        from zc_perception.link.shared_memory.socket_folder import is_dead
+        from zc_perception.link.shared_memory.unix_socket import is_dead
 
         return until(
             lambda: next((p for p in self.sockets.glob('*.sock') if is_dead(p) is False), None),
@@ -271,7 +271,7 @@ class Stage:
         trial.must_be_zero('sockets that nobody listens at', self._dead_sockets())
 
     def _dead_sockets(self) -> int:
-        from zc_perception.link.shared_memory.socket_folder import is_dead
+        from zc_perception.link.shared_memory.unix_socket import is_dead
 
         return sum(is_dead(path) is True for path in self.sockets.glob('*.sock'))
 

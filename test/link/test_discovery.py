@@ -64,7 +64,7 @@ from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.endpoints.subscription import AdaptedSubscription
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 from zc_perception.link.shared_memory.server import SharedMemoryServer
-from zc_perception.link.shared_memory.socket_folder import (
+from zc_perception.link.shared_memory.unix_socket import (
     announcement_path,
     ANNOUNCEMENT_SUFFIX,
     listen,

@@ -36,8 +36,7 @@ from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement, new_publisher_id
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints import remote_links
-from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
-from zc_perception.link.endpoints.windows import Window
+from zc_perception.link.endpoints.remote_links import SharedMemoryLinks, Window
 from zc_perception.link.rungs import (
     choose,
     IN_PROCESS,

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from pixel.format_samples import rgb_planes, SUBSAMPLING, YUV, yuv_planes
 
 from zc_perception.camera.recording import Recorder
-from zc_perception.camera.scene import RoadScene
+from zc_perception.camera.synthetic import RoadScene
 from zc_perception.detection.detections import box_iou
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.heaps import SealedMemfd

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 import pytest
 from waiting import until
 
-from zc_perception.camera.scene import RoadScene
+from zc_perception.camera.synthetic import RoadScene
 from zc_perception.detection.detections import Detections
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.pixel.fourcc import fourcc_code

@@ -38,7 +38,7 @@ from std_msgs.msg import String
 from waiting import until
 
 from zc_perception.camera.replay.camera import open_source
-from zc_perception.camera.scene import RoadScene
+from zc_perception.camera.synthetic import RoadScene
 from zc_perception.nodes import recorder
 
 

@@ -36,7 +36,7 @@ from std_srvs.srv import SetBool
 from vision_msgs.msg import Detection2DArray, LabelInfo
 from waiting import until
 
-from zc_perception.camera.scene import RoadScene
+from zc_perception.camera.synthetic import RoadScene
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.perception import PerceptionGraph

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 import pytest
 
-from zc_perception.camera.scene import RoadScene
+from zc_perception.camera.synthetic import RoadScene
 from zc_perception.detection.detections import box_iou
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from pixel.format_samples import PUBLISHED, published_rgb
 import pytest
 
-from zc_perception.camera.scene import RoadScene
+from zc_perception.camera.synthetic import RoadScene
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.conversion import ToPicture

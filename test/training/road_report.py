@@ -34,7 +34,7 @@ from detection.average_precision import (
 import numpy as np
 from road_evaluation import INPUT_HEIGHT, INPUT_WIDTH, RoadModel
 
-from zc_perception.camera.scene import CLASS_NAMES
+from zc_perception.camera.synthetic import CLASS_NAMES
 
 SIZES = ((640, 360), (1280, 720), (640, 480))
 HELD_OUT_SEED = 20_000_000

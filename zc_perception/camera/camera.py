@@ -28,7 +28,7 @@ import os
 import threading
 import time
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, TYPE_CHECKING
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from zc_perception.camera.clock import CaptureClock, StampClock
 from zc_perception.errors import CameraError, ConfigError, nearest
 from zc_perception.frame import Frame, Header
 from zc_perception.machine.checks import Check, Finding, Needs, NodeNeed, ok, skip
+from zc_perception.machine.system import auto_heaps, System
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.heaps import check_heap_name, Heap, HeapUse, OfferedHeaps, working_heaps
@@ -49,9 +50,97 @@ from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
-if TYPE_CHECKING:
-    from zc_perception.camera.pool_plan import Agree, PlannedPool
-    from zc_perception.machine.system import System
+UNKNOWN = (0, 0)
+"""The size of pictures that nobody knows before the camera streams."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """
+    What a kind knows of its frames.
+
+    :param constraints: its own side of the negotiation.
+    :param memory: whether it is known where the buffers are going to be; else consumers' wishes
+        for that don't count.
+    :param formats: the same of the frames' format.
+    """
+
+    constraints: BufferConstraints
+    size: Size
+    memory: bool
+    formats: bool = True
+
+
+Agree = Callable[[Known], BufferSettings]
+"""What the camera and its consumers would agree on; raises NegotiationError."""
+
+
+@dataclass(frozen=True)
+class PlannedPool:
+    """
+    The pool.
+
+    :param settings: what was agreed on, in the layout that the frames are going to have.
+    :param buffers: bytes of each buffer of a slot.
+    :param heap: the heap that the buffers come from; empty: they aren't the package's to allocate.
+    """
+
+    settings: BufferSettings
+    buffers: Sequence[int]
+    heap: str = ''
+
+
+def offered_heaps(system: System, heap: str, use: HeapUse) -> OfferedHeaps:
+    """
+    Return the heaps that parameter ``heap`` allows.
+
+    :raises AllocationError: none that could be used.
+    """
+    if heap == 'auto':
+        return auto_heaps(system, use)
+    return OfferedHeaps((heap,), (f"parameter 'heap' is '{heap}'",))
+
+
+def plan(known: Known, agree: Agree, *, own_heap: bool) -> PlannedPool:
+    """
+    Return the pool of a camera whose frames lie in memory as they were agreed on.
+
+    :param own_heap: whether the package allocates it.
+    """
+    settings = agree(known)
+    heap = settings.heap.name if own_heap and settings.heap is not None else ''
+    return PlannedPool(settings, settings.sizes(), heap)
+
+
+def estimated(
+    size: Size, memory: str, held: int, fourcc: int = NV12, most: int | None = None
+) -> Known:
+    """
+    Estimate the pool of a camera that can't be asked before it streams.
+
+    Only the number of its consumers counts.
+
+    :param memory: the owner of the memory.
+    :param held: slots that the camera needs for itself.
+    :param most: slots that it can have.
+    """
+    own = BufferConstraints(
+        'camera',
+        formats=((fourcc, LINEAR),),
+        heaps=(memory,),
+        slots=held,
+        max_slots=most,
+        min_size=size,
+        max_size=size,
+    )
+    return Known(own, size, memory=False, formats=False)
+
+
+def size_of(values: Any) -> Size:
+    """Return the size that parameters say; :data:`UNKNOWN` where they don't."""
+    size = values['width'], values['height']
+    return size if all(size) else UNKNOWN
+
 
 ControlKind = Literal['integer', 'boolean', 'menu', 'integer_menu', 'bitmask', 'button', 'string']
 """
@@ -348,8 +437,6 @@ class Camera(ABC):
     @classmethod
     def picture_size(cls, system: System, values: Mapping[str, Any]) -> Size:
         """For ``zc_doctor``, before it is opened; (0, 0) if it is known only while it streams."""
-        from zc_perception.camera.pool_plan import size_of
-
         return size_of(values)
 
     @classmethod
@@ -364,8 +451,6 @@ class Camera(ABC):
         :param heaps: what :meth:`heap_use` may take its buffers from.
         :raises NegotiationError: the consumers don't agree.
         """
-        from zc_perception.camera.pool_plan import estimated, plan
-
         size = cls.picture_size(system, values)
         if not all(size):
             return None
@@ -686,8 +771,6 @@ class DrawnCamera(Camera):
     def planned_pool(
         cls, system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
     ) -> PlannedPool | None:
-        from zc_perception.camera.pool_plan import Known, plan
-
         size = cls.picture_size(system, values)
         if heaps is None or not all(size):
             return None

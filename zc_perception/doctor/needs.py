@@ -30,9 +30,8 @@ from dataclasses import dataclass, replace
 import os
 from typing import Any
 
-from zc_perception.camera.camera import Camera
+from zc_perception.camera.camera import Camera, Known, offered_heaps
 from zc_perception.camera.kinds import CAMERAS
-from zc_perception.camera.pool_plan import Known, offered_heaps
 from zc_perception.errors import AllocationError, ConfigError, NegotiationError
 from zc_perception.machine.checks import Needs, NodeNeed
 from zc_perception.machine.system import System

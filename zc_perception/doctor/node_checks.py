@@ -45,7 +45,7 @@ from zc_perception.camera.kinds import CAMERAS
 from zc_perception.doctor import answers
 from zc_perception.doctor.needs import camera_class, node_need, pool_need
 from zc_perception.errors import ConfigError
-from zc_perception.link.shared_memory.socket_folder import (
+from zc_perception.link.shared_memory.unix_socket import (
     default_folder,
     folder_complaint,
     runtime_folder,

@@ -41,7 +41,7 @@ from typing import Any
 import uuid
 
 from zc_perception.errors import ConfigError
-from zc_perception.link.shared_memory.socket_folder import (
+from zc_perception.link.shared_memory.unix_socket import (
     announcement_path,
     ANNOUNCEMENT_SUFFIX,
     is_dead,

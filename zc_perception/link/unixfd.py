@@ -62,8 +62,14 @@ from zc_perception.link.bus import BUS, BusKey, BusSubscription, LinkQos
 from zc_perception.link.shared_memory.connection import take_back
 from zc_perception.link.shared_memory.protocol import ProtocolError
 from zc_perception.link.shared_memory.server import FenceWatch
-from zc_perception.link.shared_memory.socket_folder import check_place, listen
-from zc_perception.link.shared_memory.unix_socket import consumer_allowed, drain, Peer, peer_of
+from zc_perception.link.shared_memory.unix_socket import (
+    check_place,
+    consumer_allowed,
+    drain,
+    listen,
+    Peer,
+    peer_of,
+)
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess
 from zc_perception.memory.ledger import CopyLedger

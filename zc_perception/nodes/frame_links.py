@@ -44,8 +44,13 @@ from zc_perception.link.endpoints import (
 from zc_perception.link.endpoints.discovery import Rivals
 from zc_perception.link.endpoints.frame_offer import serve_frames
 from zc_perception.link.endpoints.publisher import UNANNOUNCED
-from zc_perception.link.endpoints.remote_links import OTHER_HOST
-from zc_perception.link.endpoints.windows import describe_in_hand, full_s, STALLED_S, TooSlow
+from zc_perception.link.endpoints.remote_links import (
+    describe_in_hand,
+    full_s,
+    OTHER_HOST,
+    STALLED_S,
+    TooSlow,
+)
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rungs import NO_PUBLISHER
 from zc_perception.link.shared_memory.server import ServerStatistics, SharedMemoryServer

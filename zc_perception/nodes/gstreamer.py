@@ -31,9 +31,8 @@ from zc_perception.camera.gstreamer.pipeline import SINK
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
-from zc_perception.link.endpoints.windows import TooSlow
-from zc_perception.link.gstreamer.feed import AccessUnit, FrameFeed
-from zc_perception.link.gstreamer.run import complete, COPIED
+from zc_perception.link.endpoints.remote_links import TooSlow
+from zc_perception.link.gstreamer import AccessUnit, complete, COPIED, FrameFeed
 from zc_perception.link.rclpy_compat import publish, subscription_count
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints

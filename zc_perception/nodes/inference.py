@@ -38,7 +38,7 @@ from zc_perception.detection.tracking import Tracking
 from zc_perception.errors import ConfigError, nearest, shown
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
-from zc_perception.link.endpoints.windows import TooSlow
+from zc_perception.link.endpoints.remote_links import TooSlow
 from zc_perception.link.rungs import REFUSED, UNMATCHED
 from zc_perception.log import Seldom
 from zc_perception.memory.ledger import CopyLedger

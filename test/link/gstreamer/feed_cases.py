@@ -39,8 +39,8 @@ from zc_perception.camera.gstreamer.abi import Buffer, load_gstreamer, PadProbeI
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
-from zc_perception.link.gstreamer import feed as feed_module
-from zc_perception.link.gstreamer.feed import AccessUnit, FrameFeed, nal_types
+from zc_perception.link import gstreamer as feed_module
+from zc_perception.link.gstreamer import AccessUnit, FrameFeed, nal_types
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger

@@ -29,19 +29,21 @@ import pytest
 from waiting import until
 
 from zc_perception.errors import ConfigError
-from zc_perception.link.shared_memory import socket_folder
+from zc_perception.link.shared_memory import unix_socket
 from zc_perception.link.shared_memory.protocol import MessageType, RefusalCode
 from zc_perception.link.shared_memory.server import SharedMemoryServer
-from zc_perception.link.shared_memory.socket_folder import (
+from zc_perception.link.shared_memory.unix_socket import (
+    consumer_allowed,
     default_folder,
     folder_complaint,
     is_dead,
     listen,
+    Peer,
+    producer_allowed,
     remove_stale,
     runtime_folder,
     socket_path,
 )
-from zc_perception.link.shared_memory.unix_socket import consumer_allowed, Peer, producer_allowed
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 #: Not the user who runs this: CI is nobody, 65534.
@@ -73,7 +75,7 @@ def test_which_folder(
     environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        socket_folder.os, 'access', lambda path, mode, effective_ids: path == Path('/')
+        unix_socket.os, 'access', lambda path, mode, effective_ids: path == Path('/')
     )
     assert default_folder(environment) == Path(expected)
     assert folder_complaint(environment) == ''
@@ -90,11 +92,11 @@ def test_a_runtime_folder_that_cannot_be_used_is_replaced_and_said(
     access = os.access
     # Root may write everywhere.
     monkeypatch.setattr(
-        socket_folder.os,
+        unix_socket.os,
         'access',
         lambda path, *mode, **how: path != forbidden and access(path, *mode, **how),
     )
-    monkeypatch.setattr(socket_folder, '_FALLBACK', folder)
+    monkeypatch.setattr(unix_socket, '_FALLBACK', folder)
     monkeypatch.chdir(folder)
     (folder / 'relative').mkdir()
     environment = {'XDG_RUNTIME_DIR': runtime.format(folder)}
@@ -120,7 +122,7 @@ def test_a_server_goes_on_without_the_runtime_folder_and_warns_once(
 ) -> None:
     monkeypatch.delenv('ZC_RUNTIME_DIR', raising=False)
     monkeypatch.setenv('XDG_RUNTIME_DIR', str(folder / 'nowhere'))
-    monkeypatch.setattr(socket_folder, '_FALLBACK', folder)
+    monkeypatch.setattr(unix_socket, '_FALLBACK', folder)
     warned: list[str] = []
     pool = make_pool(2)
     with (
@@ -162,7 +164,7 @@ def test_a_folder_of_somebody_else_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = os.geteuid()
-    monkeypatch.setattr(socket_folder.os, 'geteuid', lambda: owner + 1)
+    monkeypatch.setattr(unix_socket.os, 'geteuid', lambda: owner + 1)
     with pytest.raises(ConfigError, match=f'belongs to user {owner}, this is user {owner + 1}'):
         runtime_folder(environment={'ZC_RUNTIME_DIR': str(folder)})
 

@@ -47,13 +47,16 @@ from zc_perception.camera.camera import (
     CameraStatistics,
     ControlInfo,
     ControlValue,
+    estimated,
     heap_pool,
+    plan,
 )
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.choice import (
     aligned_format,
     choose_formats,
+    frame_memory,
     MOST_BUFFERS,
     QUEUED,
     reserve_of,
@@ -67,7 +70,6 @@ from zc_perception.camera.v4l2.device import (
     V4l2Error,
 )
 from zc_perception.camera.v4l2.formats import driver_layout, JPEGS, least_bytes
-from zc_perception.camera.v4l2.memory import frame_memory
 from zc_perception.camera.v4l2.mjpeg import (
     BadJpegError,
     bytes_layout,
@@ -104,7 +106,7 @@ from zc_perception.pixel.fourcc import fourcc_name, NV12
 from zc_perception.pixel.layout import ImageLayout
 
 if TYPE_CHECKING:
-    from zc_perception.camera.pool_plan import Agree, PlannedPool
+    from zc_perception.camera.camera import Agree, PlannedPool
     from zc_perception.machine.system import System
 
 _NONE = (errno.ENOTTY, errno.EINVAL, errno.ENODATA)
@@ -644,7 +646,6 @@ class V4l2Camera(Camera):
 
         The check of the camera itself says why it gives none.
         """
-        from zc_perception.camera.pool_plan import estimated, plan
         from zc_perception.camera.v4l2.checks import driver_pool
 
         found = driver_pool(system, values, heaps, agree)

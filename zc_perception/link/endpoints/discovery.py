@@ -39,8 +39,8 @@ from zc_perception.link.endpoints.publisher import AdaptedPublisher
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rclpy_compat import publisher_count
 from zc_perception.link.rungs import RemotePublisher, RemoteState
-from zc_perception.link.shared_memory.socket_folder import default_folder
-from zc_perception.link.shared_memory.socket_folder import SUFFIX as SOCKET_SUFFIX
+from zc_perception.link.shared_memory.unix_socket import default_folder
+from zc_perception.link.shared_memory.unix_socket import SUFFIX as SOCKET_SUFFIX
 
 _MAX_ANNOUNCEMENTS = 100
 # While there are more announcements than publishers, an announcement is believed for this time

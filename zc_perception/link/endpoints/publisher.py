@@ -43,7 +43,7 @@ from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.endpoints.message_writer import ExtraMessage, MessageWriter
 from zc_perception.link.endpoints.qos import ANNOUNCEMENT_QOS, bus_key, link_qos
 from zc_perception.link.rclpy_compat import publish, when_destroyed
-from zc_perception.link.shared_memory.socket_folder import announcement_path
+from zc_perception.link.shared_memory.unix_socket import announcement_path
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.lookout import LOOKOUT, Watch
 from zc_perception.memory.pool import BufferPool

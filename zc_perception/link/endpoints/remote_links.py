@@ -17,6 +17,8 @@
 The links of one subscription of frames to publishers in other processes of this host.
 
 There is one client for each announced publisher.
+:class:`WindowWarnings` compares the frames that publishers let the subscription hold with what it
+asked for, and finds windows in which it holds all frames that it may.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 import contextlib
+from dataclasses import dataclass
 import errno
 import itertools
 import os
@@ -31,18 +34,123 @@ from pathlib import Path
 import select
 import threading
 import time
+from typing import NamedTuple
 
 from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement, host_id, made_here
 from zc_perception.link.bus import LinkQos
-from zc_perception.link.endpoints.windows import Window
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 from zc_perception.link.shared_memory.client import ClientStatistics, SharedMemoryClient
 from zc_perception.link.shared_memory.protocol import ANYTHING, Requirements
+from zc_perception.log import ONCE, Seldom
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import TrialImport
+
+STALLED_S = 1.0
+"""A window that has been full for this time is worth a warning."""
+
+
+def full_s(window: int, in_hand: Sequence[tuple[int, float]]) -> float:
+    """
+    Return for how many seconds a *window* has been full; 0 while it isn't.
+
+    :param in_hand: the sequence of each frame that is held, and for how many seconds.
+    """
+    return min(seconds for _, seconds in in_hand) if in_hand and len(in_hand) >= window else 0.0
+
+
+def describe_in_hand(in_hand: Sequence[tuple[int, float]]) -> str:
+    """Say which frames are held, and for how long."""
+    return ', '.join(f'frame {sequence} for {seconds:.1f} s' for sequence, seconds in in_hand)
+
+
+def describe_full(window: int, in_hand: Sequence[tuple[int, float]], slow: TooSlow | None) -> str:
+    """Say why no frame comes while a *window* is full."""
+    which = describe_in_hand(in_hand)
+    if slow is None:
+        return f'this consumer holds all {window} that it may: {which}'
+    return f'{slow.what}: it has all {window} that this consumer may hold: {which}'
+
+
+@dataclass(frozen=True)
+class Window:
+    """
+    What one connection was granted.
+
+    :param publisher_id: of the publisher.
+    :param connection: a new number for each time that the publisher was connected to.
+    :param granted: frames that may be held at the same time.
+    :param asked: how many were asked for.
+    :param in_hand: the sequence of each frame that is held, and for how many seconds.
+    """
+
+    publisher_id: str
+    connection: tuple[int, int]
+    granted: int
+    asked: int
+    in_hand: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def full_s(self) -> float:
+        """Return for how many seconds the window has been full; 0: it isn't."""
+        return full_s(self.granted, self.in_hand)
+
+
+class TooSlow(NamedTuple):
+    """Work that takes too long, so that all frames are held; and what to do about it."""
+
+    what: str
+    advice: str
+
+
+SLOW_CALLBACK = TooSlow(
+    'the callback is too slow', "make it quicker, or lower the camera's framerate"
+)
+
+
+class WindowWarnings:
+    """
+    What a subscription has to say about its windows.
+
+    :param warn: logs a sentence.
+    """
+
+    def __init__(self, warn: Callable[[str], object]) -> None:
+        self._narrow = Seldom(warn, ONCE)
+        self._full = Seldom(warn, 10.0)
+
+    def say(self, windows: Sequence[Window], slow: TooSlow | None = None) -> None:
+        """
+        Warn of windows.
+
+        Each connection's window that is smaller than what was asked for is reported once. Full
+        ones are reported soon, and then rarely.
+
+        :param slow: why windows are full; ``None``: frames are kept.
+        """
+        for window in windows:
+            publisher = f'publisher {window.publisher_id[:8]}'
+            if window.granted < window.asked:
+                self._narrow(
+                    f'{publisher} lets this consumer hold {window.granted} frame(s) at a time, '
+                    f'{window.asked} were asked for: it has too few slots left to promise; raise '
+                    "its parameter 'slots', or end other consumers and start this one anew",
+                    str(window.connection),
+                )
+            if window.full_s >= STALLED_S:
+                self._full(
+                    (
+                        f'no frame comes from {publisher}, because '
+                        f'{describe_full(window.granted, window.in_hand, slow)}; '
+                    )
+                    + (
+                        slow.advice if slow else 'release them, or drop the arrays of their pixels'
+                    ),
+                    window.publisher_id,
+                )
+
 
 _MAX_DEPTH = 64
 # A publisher that doesn't let us in within this time is read by messages meanwhile; we go on

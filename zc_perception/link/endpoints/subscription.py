@@ -77,8 +77,9 @@ from zc_perception.link.endpoints.qos import (
     link_qos,
     uses_direct_links,
 )
-from zc_perception.link.endpoints.remote_links import OTHER_HOST, SharedMemoryLinks
-from zc_perception.link.endpoints.windows import (
+from zc_perception.link.endpoints.remote_links import (
+    OTHER_HOST,
+    SharedMemoryLinks,
     SLOW_CALLBACK,
     STALLED_S,
     TooSlow,
@@ -98,7 +99,7 @@ from zc_perception.link.rungs import (
     TopicView,
     UNMATCHED,
 )
-from zc_perception.link.shared_memory.socket_folder import default_folder
+from zc_perception.link.shared_memory.unix_socket import default_folder
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.log import Seldom
 from zc_perception.negotiation.session import Consumer

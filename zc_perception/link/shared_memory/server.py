@@ -57,22 +57,20 @@ from zc_perception.link.shared_memory.protocol import (
     ProtocolError,
     RefusalCode,
 )
-from zc_perception.link.shared_memory.socket_folder import (
-    folder_complaint,
-    listen,
-    remove_stale,
-    runtime_folder,
-    socket_path,
-)
 from zc_perception.link.shared_memory.unix_socket import (
     adopt_fence,
     close_all,
     consumer_allowed,
     drain,
+    folder_complaint,
+    listen,
     PacketReader,
     Peer,
     peer_of,
+    remove_stale,
+    runtime_folder,
     SEND_FLAGS,
+    socket_path,
 )
 from zc_perception.link.shared_memory.wire import Hello, Refused, Welcome
 from zc_perception.memory.fence import Fence
