@@ -21,14 +21,27 @@ There the resizing comes after the conversion instead of before.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
+import re
+from typing import Any
+
 import cv2
+from hypothesis import given, settings
+from hypothesis import strategies as st
 import numpy as np
 from numpy.typing import NDArray
 import pytest
 
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.tensor import PlanesToTensor
-from zc_perception.errors import LayoutError
+from zc_perception.detection.tensor import (
+    added_constant,
+    Padding,
+    PlanesToQuantised,
+    PlanesToTensor,
+    QuantisedTensorSpec,
+)
+from zc_perception.errors import ConfigError, LayoutError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.conversion import ToPicture
 from zc_perception.pixel.fourcc import NV12
@@ -201,3 +214,269 @@ def test_planes_of_another_size_are_refused() -> None:
     )
     with pytest.raises(LayoutError, match=r'\(48, 64\)'):
         converter.convert(noise(48, 64))
+
+
+# The quantised tensor, against the formula and the picture that it is made of.
+
+
+CANARY = 77
+
+# As a published YOLOv8n is compiled.
+YOLOV8N = QuantisedTensorSpec(
+    64, 64, channels=3, scale=0.0039213, zero_point=-130, padding=((1, 1), (1, 15), (0, 1))
+)
+SPECS = {
+    'plain': QuantisedTensorSpec(64, 64),
+    'yolov8n': YOLOV8N,
+    'above': QuantisedTensorSpec(64, 64, zero_point=-120),
+    'signed': QuantisedTensorSpec(64, 64, scale=1 / 127, zero_point=3, low=-1.0, high=1.0),
+    'coarse': QuantisedTensorSpec(64, 64, scale=0.0186, zero_point=-5, low=-2.0, high=2.5),
+    'falling': QuantisedTensorSpec(64, 64, low=1.0, high=0.0),
+    'saturated': QuantisedTensorSpec(64, 64, scale=1e-9, zero_point=0, low=0.5, high=1.0),
+    'halves': QuantisedTensorSpec(64, 64, scale=2.0, zero_point=0, low=0.0, high=255.0),
+    'three': QuantisedTensorSpec(64, 64, channels=3, zero_point=-100),
+    'wide': QuantisedTensorSpec(64, 64, channels=3, padding=((0, 2), (3, 0), (0, 13))),
+    'wide before': QuantisedTensorSpec(
+        64, 64, channels=3, padding=((0, 0), (0, 0), (1, 0)), zero_point=-126
+    ),
+    'five': QuantisedTensorSpec(
+        64, 64, padding=((2, 0), (0, 0), (0, 1)), zero_point=-3, scale=0.01
+    ),
+}
+
+
+def by_formula(x: int, spec: QuantisedTensorSpec) -> int:
+    """Exact arithmetic on the numbers as given, rounded half to even."""
+    real = Fraction(spec.low) + x * (Fraction(spec.high) - Fraction(spec.low)) / 255
+    return max(-128, min(127, round(real / Fraction(spec.scale) + spec.zero_point)))
+
+
+def buffer(spec: QuantisedTensorSpec, gap: int = 0) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
+    """Memory with canaries on all sides of a tensor, and between its rows; and the tensor."""
+    rows, columns, channels = spec.shape
+    memory = np.full(64 + rows * (columns * channels + gap) + 64, CANARY, np.int8)
+    return memory, np.ndarray(
+        spec.shape, np.int8, memory, 64, (columns * channels + gap, channels, 1)
+    )
+
+
+def expected(
+    spec: QuantisedTensorSpec, box: Letterbox, picture: NDArray[np.uint8]
+) -> NDArray[np.int8]:
+    """Return the whole tensor, from a picture (…, 3) in the order R, G, B."""
+    (above, _), (left, _), (before, _) = spec.padding
+    zero = by_formula(0, replace(spec, low=0.0, high=1.0))
+    wanted = np.full(spec.shape, zero, np.int8)
+    table = np.array([by_formula(x, spec) for x in range(256)], np.int8)
+    image = np.full((spec.height, spec.width, 3), spec.pad, np.uint8)
+    image[slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)] = picture[
+        ..., :: -1 if spec.bgr else 1
+    ]
+    wanted[
+        slice(above, above + spec.height),
+        slice(left, left + spec.width),
+        slice(before, before + 3),
+    ] = table[image]
+    return wanted
+
+
+def check(spec: QuantisedTensorSpec, box: Letterbox, planes: Planes, gap: int = 0) -> None:
+    memory, out = buffer(spec, gap)
+    converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
+    converter.prepare(out)
+    converter.convert(planes, out)
+    full = np.asarray(cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12))
+    assert (box.width, box.height) == (box.source_width, box.source_height)
+    assert np.array_equal(out, expected(spec, box, full))
+    out[:] = CANARY
+    assert (memory == CANARY).all()
+
+
+@pytest.mark.parametrize('bgr', [False, True], ids=['rgb', 'bgr'])
+@pytest.mark.parametrize('gap', [0, 5])
+@pytest.mark.parametrize('name', SPECS)
+def test_every_byte_of_the_tensor_is_right_and_none_around_it_is_touched(
+    name: str, gap: int, bgr: bool
+) -> None:
+    check(replace(SPECS[name], bgr=bgr), Letterbox.fit(64, 48, 64, 64), noise(64, 48), gap)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    size=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    more=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    tall=st.booleans(),
+    channels=st.sampled_from([3, 4]),
+    padding=st.tuples(*[st.tuples(st.integers(0, 3), st.integers(0, 3))] * 3),
+    scale=st.floats(1e-4, 1.0),
+    zero_point=st.integers(-300, 300),
+    real=st.tuples(st.floats(-3, 3), st.floats(-3, 3)),
+    pad=st.integers(0, 255),
+    gap=st.sampled_from([0, 1, 16]),
+)
+def test_geometry_and_quantisation_hold_for_any_model(
+    size: tuple[int, int], more: tuple[int, int], tall: bool, channels: int, padding: Padding,
+    scale: float, zero_point: int,
+    real: tuple[float, float], pad: int, gap: int,
+) -> None:  # fmt: skip
+    width, height = size[0] * 2, size[1] * 2
+    model = (
+        (width + more[0] % 2, height + more[1])
+        if tall
+        else (width + more[0], height + more[1] % 2)
+    )
+    box = Letterbox.fit(width, height, *model)
+    if (box.width, box.height) != (box.source_width, box.source_height):
+        box = Letterbox(
+            width, height, *model, width, height, more[0] // 4 * 2 if not tall else 0, 0
+        )
+    low, high = real
+    spec = QuantisedTensorSpec(*model, channels, scale, zero_point, padding, low, high, pad=pad)
+    table = np.array([by_formula(x, spec) for x in range(256)])
+    # In doubles a sum may come to lie on the other side of exactly half.
+    near_half = [
+        abs(
+            (Fraction(low) + x * (Fraction(high) - Fraction(low)) / 255) / Fraction(scale) % 1
+            - Fraction(1, 2)
+        )
+        < Fraction(1, 10**9)
+        for x in range(256)
+    ]
+    assert np.array_equal(np.where(near_half, table, spec.table()), table)
+    if not any(near_half):
+        check(spec, box, noise(width, height), gap)
+
+
+@given(table=st.lists(st.integers(-128, 127), min_size=256, max_size=256) | st.integers(-300, 300))
+def test_an_added_constant_reproduces_its_table(table: list[int] | int) -> None:
+    clipped = (
+        [max(-128, min(127, x - 128 + table)) for x in range(256)]
+        if isinstance(table, int)
+        else table
+    )
+    constant = added_constant(np.array(clipped, np.int8))
+    if constant is not None:
+        assert [max(-128, min(127, x - 128 + constant)) for x in range(256)] == clipped
+    elif isinstance(table, int):
+        # All that is left of the samples is one value at either end.
+        assert abs(table) >= 254
+
+
+@pytest.mark.parametrize('bgr', [False, True], ids=['rgb', 'bgr'])
+@pytest.mark.parametrize('name', SPECS)
+def test_pixels_that_hardware_scaled_are_quantised_alike_whatever_their_fourth_byte(
+    name: str, bgr: bool
+) -> None:
+    spec, box = replace(SPECS[name], bgr=bgr), Letterbox.fit(1920, 1080, 64, 64)
+    rgba = np.random.default_rng(3).integers(0, 256, (box.height, box.width + 7, 4), np.uint8)[
+        :, : box.width
+    ]
+    rgba.flags.writeable = False
+    memory, out = buffer(spec, 3)
+    converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
+    converter.prepare(out)
+    converter.convert_rgba(rgba, out)
+    assert np.array_equal(out, expected(spec, box, rgba[..., :3]))
+    out[:] = CANARY
+    assert (memory == CANARY).all()
+
+
+@pytest.mark.parametrize('name', SPECS)
+def test_two_buffers_in_turns_hold_the_newest_frame_of_each(name: str) -> None:
+    spec, box = SPECS[name], Letterbox.fit(128, 72, 64, 64)
+    converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
+    outs = [buffer(spec)[1] for _ in range(2)]
+    for out in outs:
+        converter.prepare(out)
+    for turn in range(4):
+        converter.convert(noise(128, 72, turn), outs[turn % 2])
+    for turn in (2, 3):
+        fresh = buffer(spec)[1]
+        other = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
+        other.prepare(fresh)
+        other.convert(noise(128, 72, turn), fresh)
+        assert np.array_equal(outs[turn % 2], fresh)
+
+
+def test_a_scaled_frame_is_the_quantised_small_picture() -> None:
+    """At 3:1 the picture is the one of the full conversion, within a level."""
+    box, spec = Letterbox.fit(192, 108, 64, 64), YOLOV8N
+    luma, chroma = noise(192, 108)
+    # Below black OpenCV's conversion takes luma for black, where ITU-R's matrix goes on.
+    planes = np.maximum(luma, np.uint8(16)), chroma
+    full = np.asarray(cv2.resize(cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12), (64, 36)))
+    _, out = buffer(spec)
+    converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
+    converter.prepare(out)
+    converter.convert(planes, out)
+    wanted = expected(spec, box, full)
+    off = np.abs(out.astype(np.int16) - wanted)
+    assert off.max() <= 1 and off[..., 3].max() == 0
+    outside = np.ones(spec.shape[:2], np.bool_)
+    outside[
+        slice(1 + box.top, 1 + box.top + box.height), slice(1 + box.left, 1 + box.left + box.width)
+    ] = False
+    assert np.array_equal(out[outside], wanted[outside])
+
+
+def test_the_frame_s_colorimetry_is_used() -> None:
+    planes, box, spec = noise(64, 48), Letterbox.fit(64, 48, 64, 48), QuantisedTensorSpec(64, 48)
+    luma = planes[0]
+    chroma = np.full_like(planes[1], 128)
+    _, out = buffer(spec)
+    converter = PlanesToQuantised(box, spec, NV12, Colorimetry(Matrix.BT709, Range.FULL))
+    converter.prepare(out)
+    converter.convert((luma, chroma), out)
+    assert np.array_equal(out[..., 0], luma.astype(np.int16) - 128)
+
+
+@pytest.mark.parametrize(
+    ('values', 'named'),
+    [
+        ({'scale': 0.0}, 'scale is 0.0'),
+        ({'scale': float('nan')}, 'scale is nan'),
+        ({'zero_point': 1 << 40}, 'zero_point'),
+        ({'padding': ((0, 0), (0, -1), (0, 0))}, 'padding'),
+    ],
+)
+def test_an_impossible_input_names_the_value(values: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        QuantisedTensorSpec(**{'width': 64, 'height': 64, **values})
+
+
+def test_a_letterbox_for_another_input_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r'32x32.*64x64'):
+        PlanesToQuantised(
+            Letterbox.fit(64, 48, 32, 32), QuantisedTensorSpec(64, 64), NV12, BT601_LIMITED
+        )
+
+
+def test_a_tensor_that_can_t_be_written_in_place_is_refused() -> None:
+    spec = QuantisedTensorSpec(64, 64)
+    converter = PlanesToQuantised(Letterbox.fit(64, 64, 64, 64), spec, NV12, BT601_LIMITED)
+    fine = np.zeros(spec.shape, np.int8)
+    locked = fine.copy()
+    locked.flags.writeable = False
+    for wrong, named in (
+        (np.zeros((64, 64, 3), np.int8), r'\(64, 64, 3\)'),
+        (fine.view(np.uint8), 'uint8'),
+        (np.zeros((4, 64, 64), np.int8).transpose(1, 2, 0), 'strides'),
+        (fine[::-1], 'strides'),
+        (locked, 'read-only'),
+    ):
+        with pytest.raises(LayoutError, match=named):
+            converter.convert(noise(64, 64), wrong)
+        with pytest.raises(LayoutError, match=named):
+            converter.prepare(wrong)
+
+
+def test_pixels_of_another_size_are_refused() -> None:
+    spec = QuantisedTensorSpec(64, 64)
+    converter = PlanesToQuantised(Letterbox.fit(64, 48, 64, 64), spec, NV12, BT601_LIMITED)
+    for wrong in (
+        np.zeros((64, 64, 4), np.uint8),
+        np.zeros((48, 64, 3), np.uint8),
+        np.zeros((48, 64, 4), np.int8),
+    ):
+        with pytest.raises(LayoutError, match=r'\(48, 64, 4\)'):
+            converter.convert_rgba(wrong, np.zeros(spec.shape, np.int8))

@@ -21,14 +21,21 @@ A synthetic camera and the CPU stand in for hardware that this machine lacks.
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 import re
 from typing import Any
 
 from nodes.programs import Program
+from nodes.ros_kit import overrides
 import pytest
+import rclpy
 import yaml
+
+import zc_perception
+from zc_perception.nodes.perception import PerceptionGraph
+from zc_perception.nodes.recorder import RecorderNode
 
 CONFIG = Path(__file__).resolve().parents[2] / 'config'
 FILES = sorted(
@@ -103,3 +110,86 @@ def test_layouts_of_viewers_show_topics_that_there_are_with_their_types() -> Non
     there = dict(re.findall(r'^\| `([\w/]+)` \| `([\w/]+)` \|', text, re.MULTILINE))
     types = [(there.get(topic) or there[topic[1:]], kind) for topic, kind in shown]
     assert len(shown) == 11 and all(found in KINDS[kind] for found, kind in types), types
+
+
+# The file diagnostics_aggregator.yaml has exactly one place for each part of our nodes.
+
+
+PACKAGE = Path(zc_perception.__file__).parent
+FILE = PACKAGE.parent / 'config' / 'diagnostics_aggregator.yaml'
+ANALYZERS = {
+    name: section
+    for name, section in yaml.safe_load(FILE.read_text(encoding='utf-8'))['analyzers'][
+        'ros__parameters'
+    ].items()
+    if isinstance(section, dict)
+}
+
+
+def places(name: str) -> list[str]:
+    """As GenericAnalyzer does it: ``std::regex_match``, the whole name."""
+    return [
+        path
+        for path, analyzer in ANALYZERS.items()
+        if any(re.fullmatch(regex, name) for regex in analyzer['regex'])
+    ]
+
+
+def parts_in_the_source() -> set[str]:
+    """First arguments of all ``Part(...)`` and ``Status(...)``."""
+    found = set()
+    for path in PACKAGE.glob('**/*.py'):
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+            named = (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ('Part', 'Status')
+            )
+            if named and node.args and isinstance(node.args[0], ast.Constant):  # type: ignore
+                found.add(node.args[0].value)  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.parametrize('namespace', ['', 'front', 'fleet/truck_7/front'])
+def test_what_the_nodes_say_has_one_place_each(
+    context: rclpy.Context, tmp_path: Path, namespace: str
+) -> None:
+    nodes = [*PerceptionGraph(context, {'inference': {'model': 'hog'}}, namespace).nodes]
+    nodes.append(
+        RecorderNode(
+            context=context,
+            parameter_overrides=overrides({'path': str(tmp_path / 'x'), 'disk_floor': 0}),
+        )
+    )
+    for node in nodes:
+        statuses = node.collect_diagnostics()
+        assert statuses
+        for status in statuses:
+            name = f'{namespace}/{node.get_name()}: {status.part}'.lstrip('/')
+            assert len(places(name)) == 1, f'{name}: {places(name)}'
+        node.destroy_node()
+
+
+def test_every_part_that_may_appear_has_a_place() -> None:
+    parts = parts_in_the_source()
+    assert {
+        'camera',
+        'pool',
+        'link',
+        'accelerator',
+        'detections',
+        'stereo',
+        'clock',
+        'copies',
+        'overlay',
+        'recording',
+    } <= parts
+    lost = [
+        part
+        for part in parts
+        if not any(
+            places(f'{node}: {part}')
+            for node in ('capture', 'inference', 'overlay', 'recorder', 'gstreamer')
+        )
+    ]
+    assert lost == []

@@ -24,13 +24,25 @@ import threading
 import time
 
 from frame_queues import FrameQueue
-from npu.scheduler_kit import Bench, check_balance, LONG_S, ScriptedAccelerator, SHORT_S
+from npu.card_kit import counting_accelerator
+from npu.scheduler_kit import (
+    Bench,
+    check_balance,
+    Factory,
+    LONG_S,
+    MakeFrame,
+    MakePool,
+    ScriptedAccelerator,
+    SHORT_S,
+)
 import pytest
 from waiting import until
 
 from zc_perception.errors import AcceleratorError
+from zc_perception.frame import Frame
 from zc_perception.memory.pool import SlotState
-from zc_perception.npu import scheduler
+from zc_perception.npu import recovering_device, scheduler
+from zc_perception.npu.recovering_device import HangWatch
 from zc_perception.npu.scheduler import InFlight, Scheduler, SchedulerStatistics
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -406,3 +418,323 @@ def test_a_change_is_made_on_its_thread_or_before_it_runs(
         scheduler_of.tune({'in_flight': 2, 'timeout': 1.0})
     assert threads == [threading.current_thread().name, 'inference']
     never_started.stop()
+
+
+# Jobs that were given up keep their places until the device ends them: frames wait meanwhile.
+
+
+Start = Callable[..., Bench]
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine: late isn't hanging."""
+    monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**6)
+
+
+def at_once(max_in_flight: int = 8) -> ScriptedAccelerator:
+    """Return a device that ends its jobs at once: none is late, however slow the machine."""
+    made = ScriptedAccelerator(max_in_flight)
+    made.instant_all = True
+    return made
+
+
+def given_up(bench: Bench, *sequences: int) -> None:
+    until(lambda: sorted(bench.lost) == sorted(sequences))
+    until(lambda: bench.scheduler.in_flight == 0)
+
+
+@pytest.mark.usefixtures('patient')
+@pytest.mark.parametrize('depth', [None, 1], ids=['keep all', 'newest wins'])
+@pytest.mark.parametrize('room', [1, 2])
+def test_frames_wait_while_the_device_is_only_late(
+    start: Start, room: int, depth: int | None
+) -> None:
+    bench = start(
+        ScriptedAccelerator(room),
+        in_flight=4,
+        timeout_s=SHORT_S,
+        depth=depth,
+        keep_all=depth is None,
+        reopen=Factory(),
+    )
+    first = list(range(room))
+    for sequence in first:
+        bench.feed(sequence)
+        until(lambda count=sequence + 1: len(bench.accelerator.jobs) == count)
+    given_up(bench, *first)
+    later = list(range(room, 10))
+    bench.feed(*later)
+    time.sleep(4 * SHORT_S)
+    assert len(bench.accelerator.jobs) == room and bench.lost == first, 'no place is free'
+    bench.accelerator.instant_all = True
+    for job in bench.accelerator.jobs:
+        job.fence.signal()
+    until(lambda: bench.results == (later if depth is None else [9]))
+    assert bench.lost == first and bench.scheduler.statistics().dropped == (
+        0 if depth is None else len(later) - 1
+    )
+    assert bench.scheduler.statistics().losses == 0
+    check_balance(bench)
+    until(bench.all_free)
+
+
+@pytest.mark.usefixtures('patient')
+def test_each_place_is_free_again_with_its_own_job(start: Start) -> None:
+    bench = start(ScriptedAccelerator(2), in_flight=2, timeout_s=SHORT_S, keep_all=True)
+    bench.feed(0, 1)
+    given_up(bench, 0, 1)
+    bench.accelerator.instant_all = True
+    bench.feed(2, 3, 4)
+    bench.accelerator.jobs[1].fence.signal()
+    until(lambda: bench.results == [2, 3, 4])
+    bench.accelerator.instant_all = False
+    bench.feed(5, 6)
+    until(lambda: len(bench.accelerator.jobs) == 6)
+    time.sleep(0.02)
+    assert len(bench.accelerator.jobs) == 6, 'one place is still taken'
+    assert len(bench.queue) == 1
+
+
+@pytest.mark.usefixtures('patient')
+def test_a_place_that_comes_back_stops_the_clock_of_hanging(start: Start) -> None:
+    bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
+    watch = bench.scheduler._hang_watch
+    bench.feed(0)
+    given_up(bench, 0)
+    until(lambda: watch._full_since_ns > 0)
+    bench.accelerator.finish(0)
+    until(lambda: watch._full_since_ns == 0)
+
+
+@pytest.mark.usefixtures('patient')
+@pytest.mark.parametrize('keep_all', [True, False])
+def test_where_every_frame_counts_none_is_sent_after_a_late_one(
+    start: Start, keep_all: bool
+) -> None:
+    """A device has room for eight, of which one is used: the next would only be late as well."""
+    bench = start(in_flight=1, timeout_s=SHORT_S, keep_all=keep_all, reopen=Factory())
+    bench.accelerator.instant.add(1)
+    bench.feed(0, 1)
+    given_up(bench, 0)
+    if keep_all:
+        time.sleep(0.02)
+        assert bench.results == []
+        bench.accelerator.finish(0)
+    until(lambda: bench.results == [1])
+
+
+@pytest.mark.parametrize(
+    ('room', 'in_flight', 'keep_all'),
+    [(1, 4, False), (2, 4, False), (2, 2, True), (8, 1, True), (8, 1, False), (8, 4, False)],
+)
+def test_a_device_that_never_ends_its_jobs_hangs_after_three_timeouts(
+    start: Start, room: int, in_flight: int, keep_all: bool
+) -> None:
+    bench = start(
+        ScriptedAccelerator(room),
+        in_flight=in_flight,
+        timeout_s=SHORT_S,
+        keep_all=keep_all,
+        reopen=Factory(make=at_once),
+    )
+    began = time.monotonic()
+    bench.feed(*range(12))
+    until(lambda: bench.scheduler.statistics().recovered == 1)
+    assert time.monotonic() - began > 3 * SHORT_S
+    assert bench.accelerator.closed == 1 and bench.scheduler.statistics().losses == 1
+    assert (
+        len(bench.accelerator.jobs)
+        == len(bench.lost)
+        == (in_flight if keep_all else min(room, 3 * in_flight))
+    )
+    if keep_all:
+        until(lambda: len(bench.results) == 12 - in_flight)
+    for job in bench.jobs:
+        job.fence.signal()
+
+
+def test_jobs_that_were_in_flight_together_are_late_together(start: Start) -> None:
+    # Long enough that a busy machine submits all in time, and lets them end before they have hung.
+    bench = start(in_flight=4, timeout_s=2.0, keep_all=True, reopen=Factory())
+    bench.feed(0, 1, 2, 3)
+    given_up(bench, 0, 1, 2, 3)
+    bench.accelerator.instant_all = True
+    for job in bench.accelerator.jobs:
+        job.fence.signal()
+    bench.feed(4)
+    until(lambda: bench.results == [4])
+    assert bench.scheduler.statistics().losses == 0
+
+
+@pytest.mark.parametrize('may_hang', [True, False])
+def test_without_a_way_to_reopen_the_device_itself_is_asked_again(
+    start: Start, may_hang: bool
+) -> None:
+    bench = start(
+        ScriptedAccelerator(1, may_hang=may_hang), in_flight=1, timeout_s=SHORT_S, keep_all=True
+    )
+    bench.feed(0)
+    given_up(bench, 0)
+    bench.accelerator.instant_all = True
+    bench.feed(1)
+    if not may_hang:
+        time.sleep(4 * SHORT_S)
+        assert bench.results == [], 'a CPU comes to its end'
+        bench.accelerator.finish(0)
+    until(lambda: bench.results == [1])
+
+
+def test_a_lost_device_s_late_jobs_take_no_place_on_the_next(start: Start) -> None:
+    bench = start(
+        ScriptedAccelerator(1),
+        in_flight=1,
+        timeout_s=SHORT_S,
+        reopen=Factory(make=lambda: at_once(1)),
+    )
+    bench.feed(0)
+    until(lambda: bench.scheduler.statistics().recovered == 1)
+    bench.feed(1)
+    until(lambda: bench.results == [1])
+
+
+def test_a_job_that_cannot_be_given_up_takes_no_place_and_keeps_its_slot_for_another_timeout(
+    start: Start,
+) -> None:
+    bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
+    bench.accelerator.abandon_error = OSError(24, 'Too many open files')
+    bench.feed(0)
+    given_up(bench, 0)
+    bench.accelerator.instant_all = True
+    bench.feed(1)
+    until(lambda: bench.results == [1])
+    until(bench.all_free)
+    assert bench.accelerator.jobs[0].closed
+
+
+def test_without_a_descriptor_for_the_place_the_device_itself_is_asked(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dup(fd: int) -> int:
+        raise OSError(24, 'Too many open files')
+
+    bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
+    bench.accelerator.instant.add(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(scheduler.os, 'dup', dup)
+        bench.feed(0)
+        given_up(bench, 0)
+    bench.feed(1)
+    until(lambda: bench.results == [1])
+
+
+@pytest.mark.usefixtures('patient')
+def test_a_frame_that_cannot_be_released_still_gives_its_place_back(start: Start) -> None:
+    bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
+    kept: list[object] = []
+
+    def look(frame: Frame, error: Exception) -> None:
+        with frame.map() as planes:
+            kept.append(planes[0])
+        bench.errors.append((frame.data.sequence, error))
+
+    bench.scheduler._on_error = look
+    bench.feed(0)
+    given_up(bench, 0)
+    bench.accelerator.instant.add(1)
+    bench.feed(1)
+    bench.accelerator.finish(0)
+    until(lambda: bench.results == [1])
+    kept.clear()
+    until(bench.all_free)
+
+
+def test_the_accelerator_of_the_real_driver_refuses_none_while_it_is_late(
+    make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each place of an axl card has one result buffer: a frame too early would get none."""
+    monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
+    monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**6)
+    accelerator, card = counting_accelerator(monkeypatch, in_flight=2)
+    pool, queue = make_pool(slots=8), FrameQueue(None)
+    results: list[int] = []
+    errors: list[Exception] = []
+    running = Scheduler(
+        accelerator,
+        queue,
+        lambda entry: results.append(entry.frame.data.sequence),
+        lambda frame, error: errors.append(error),
+        in_flight=2,
+        timeout_s=SHORT_S,
+        keep_all=True,
+    )
+    running.start()
+    try:
+        for sequence in range(2):
+            queue.put(make_frame(pool, sequence=sequence))
+        until(lambda: len(errors) == 2 and running.in_flight == 0)
+        for sequence in range(2, 6):
+            queue.put(make_frame(pool, sequence=sequence))
+        time.sleep(2 * SHORT_S)
+        assert len(card.jobs) == 2 and len(errors) == 2, 'they wait'
+        running.tune({'in_flight': 2, 'timeout': LONG_S})
+        ended = 0
+        while len(results) < 4:
+            for fence in card.jobs[ended:]:
+                fence.signal()
+                ended += 1
+            time.sleep(0.002)
+        assert results == [2, 3, 4, 5] and all(isinstance(error, TimeoutError) for error in errors)
+    finally:
+        for fence in card.jobs:
+            fence.signal()
+        running.stop()
+        queue.close()
+        accelerator.close()
+
+
+def test_stopping_gives_up_after_a_second_whatever_the_timeout(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 1)
+    monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', 0.05)
+    bench = start(in_flight=3, timeout_s=LONG_S, reopen=Factory())
+    bench.feed(0, 1, 2)
+    until(lambda: len(bench.accelerator.jobs) == 3)
+    ended: list[bool] = []
+    stopper = threading.Thread(target=lambda: ended.append(bench.scheduler.stop()))
+    stopper.start()
+    stopper.join(LONG_S / 2)
+    assert not stopper.is_alive() and ended
+    bench.scheduler._thread.join(LONG_S)
+    assert bench.lost == [0, 1, 2]
+    assert [str(error) for _, error in bench.errors] == ['no result when the node stopped'] * 3
+    assert bench.scheduler.statistics().losses == 0, (
+        'that is no hang, and whoever stops opens nothing anew'
+    )
+    assert not bench.scheduler._late.fences
+
+
+def test_only_late_again_and_again_is_hanging() -> None:
+    watch = HangWatch(1.0)
+    now = time.monotonic_ns()
+    assert watch.timed_out(now) == watch.timed_out(now) == '', 'together'
+    assert watch.timed_out(time.monotonic_ns()) == ''
+    assert 'hangs: 3 times in a row there was no result within 1 s' in watch.timed_out(
+        time.monotonic_ns()
+    )
+    watch.start()
+    assert watch.timed_out(time.monotonic_ns()) == ''
+
+
+def test_having_no_place_for_two_timeouts_is_hanging() -> None:
+    watch, second = HangWatch(1.0), 1_000_000_000
+    assert [watch.full(True, second), watch.full(True, 3 * second)] == ['', '']
+    assert 'ended none of its jobs within 3 s' in watch.full(True, 3 * second + 1)
+    assert (
+        watch.full(False, 3 * second + 2)
+        == watch.full(True, 4 * second)
+        == watch.full(True, 6 * second)
+        == ''
+    )
+    assert watch.full(True, 6 * second + 1)

@@ -22,7 +22,16 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from zc_perception.observe.metrics import LatencyWindow, StageLatencies, WINDOW
+from zc_perception.observe.metrics import (
+    LatencyWindow,
+    RATE_S,
+    RECENT_S,
+    RecentCount,
+    RecentRates,
+    Silence,
+    StageLatencies,
+    WINDOW,
+)
 
 
 @settings(max_examples=100, deadline=None)
@@ -71,3 +80,163 @@ def test_a_frame_s_stages_are_recorded_together() -> None:
     )
     last = np.quantile(np.arange(102, WINDOW + 102), 0.99) / 1000
     assert summary['end_to_end'].p99 == pytest.approx(5 * last)
+
+
+# What counters did lately: growth in a window, and rates over enough time.
+
+
+class Clock:
+    def __init__(self) -> None:  # noqa: CNL100
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_what_was_before_the_first_look_is_no_news() -> None:
+    counter = RecentCount(Clock())
+    assert [counter.see(count) for count in (7, 7, 9, 9)] == [0, 0, 2, 2]
+
+
+def test_growth_is_forgotten_after_its_time() -> None:
+    clock = Clock()
+    counter = RecentCount(clock)
+    counter.see(0)
+    assert counter.see(3) == 3
+    clock.now += RECENT_S - 0.01
+    assert counter.see(4) == 4
+    clock.now += 0.02
+    assert counter.see(4) == 1
+    clock.now += RECENT_S
+    assert counter.see(4) == 0
+
+
+def test_a_counter_that_began_anew_has_counted_that_much() -> None:
+    counter = RecentCount(Clock())
+    counter.see(100)
+    assert counter.see(2) == 2 and counter.see(2) == 2
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.0, 2.0), st.integers(0, 50)), min_size=1, max_size=60))
+def test_no_growth_is_lost_or_counted_twice(looks: list[tuple[float, int]]) -> None:
+    clock = Clock()
+    counter = RecentCount(clock)
+    count, history = 0, []
+    counter.see(count)
+    for pause, growth in looks:
+        clock.now += pause
+        count += growth
+        history.append((clock.now, growth))
+        assert counter.see(count) == sum(
+            grown for at, grown in history if clock.now - at < RECENT_S
+        )
+
+
+def test_a_rate_follows_within_its_window_and_ends_with_it() -> None:
+    clock = Clock()
+    rates = RecentRates(clock)
+    count, found = 0, []
+    for look in range(30):
+        clock.now += 0.2
+        count += 6 if look < 15 else 0
+        found.append(rates.see(count))
+    assert found[14] == (pytest.approx(30.0),)
+    assert found[15] is not None and 20 < found[15][0] < 30
+    assert found[20] == (0.0,)
+
+
+def test_a_rate_of_few_events_waits_for_more_of_them() -> None:
+    clock = Clock()
+    rates = RecentRates(clock)
+    found = []
+    for look in range(150):
+        clock.now += 0.2
+        found.append(
+            rates.see(look // 5, look // 10, at_least=10)
+        )  # one a second, half of them done
+    assert found[45] is None and found[60] is not None
+    assert found[-1] == (pytest.approx(1.0, rel=0.1), pytest.approx(0.5, rel=0.2))
+    before = len(rates._looks)
+    for _ in range(5000):
+        clock.now += 0.2
+        rates.see(29, 14, at_least=10)
+    assert len(rates._looks) <= before + 2, 'a time without events costs no memory'
+    clock.now += 0.2
+    assert rates.see(29, 14, at_least=10) is not None, 'the last ones are still the last ones'
+
+
+@pytest.mark.parametrize(
+    ('every_s', 'overdue_s'), [(0.03, 1.0), (0.2, 1.0), (0.5, 1.8), (2.0, 6.6), (30.0, 91.0)]
+)
+def test_silence_is_what_is_longer_than_the_usual_pause(every_s: float, overdue_s: float) -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    assert silence.see(5) == 0.0
+    start = clock.now
+    for _ in range(round(20 * every_s / 0.2) + 50):
+        clock.now += 0.2
+        count = 6 + int((clock.now - start) / every_s)
+        # Before the second one nobody can know how often they come.
+        assert silence.see(count) == 0.0 or count < 9
+    count = 6 + int((clock.now - start) / every_s)
+    last = clock.now
+    while not (silent := silence.see(count)):
+        clock.now += 0.2
+        assert clock.now - last < overdue_s + 0.3, 'it should have been noticed'
+    assert silent >= min(overdue_s, 3 * every_s) - 0.3 and silent >= RATE_S - 0.01
+    clock.now += 100
+    assert silence.see(count) > 100
+    for more in range(1, 10):
+        assert silence.see(count + more) == 0.0
+        clock.now += min(every_s, 0.2) if more < 9 else overdue_s + 0.3
+    assert silence.see(count + 9) > 1.0, (
+        'the silence that has ended is not taken for a usual pause'
+    )
+
+
+@pytest.mark.parametrize('flow_s', [0.6, 0.8, 1.6, 5.0])
+@pytest.mark.parametrize('outage_s', [2.0, 4.0, 60.0])
+def test_every_outage_of_a_loose_cable_is_noticed_as_soon(flow_s: float, outage_s: float) -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    count = 0
+
+    def look(frames: int) -> float:
+        nonlocal count
+        clock.now += 0.2
+        count += frames
+        return silence.see(count)
+
+    assert [look(6) for _ in range(50)] == [0.0] * 50
+    for _ in range(6):
+        found = [look(0) for _ in range(round(outage_s / 0.2))]
+        assert found[5] > 0.0 and all(found[5:]), 'RATE_S later, as the first time'
+        assert [look(6) for _ in range(round(flow_s / 0.2))] == [0.0] * round(flow_s / 0.2)
+
+
+def test_a_slower_pace_is_learnt() -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    found = []
+    for number in range(300):
+        clock.now += 0.2
+        found.append(
+            silence.see(number if number < 50 else 50 + (number - 50) // 25)
+        )  # 5 Hz, then one in 5 s
+    assert any(found[50:110]) and not any(found[200:])
+
+
+def test_what_never_came_is_not_missed() -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    for _ in range(100):
+        clock.now += 1.0
+        assert silence.see(0) == 0.0
+    assert silence.see(1) == 0.0
+    clock.now += 5.0
+    assert silence.see(1) == 0.0, 'of one alone no pauses are known'
+    clock.now += 1.5
+    assert silence.see(1) == 6.5
+    silence.forget()
+    assert silence.see(1) == 0.0

@@ -18,13 +18,30 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+import os
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+import pytest
 from verify.verify_kit import event, look, MS
 
+from zc_perception.observe.processes import as_root
 from zc_perception.observe.timeline import KernelEvent
-from zc_perception.verify.evidence.buffers import event_history, polled_history, Snapshot
+from zc_perception.verify.evidence import Unreadable, unreadable_file
+from zc_perception.verify.evidence.buffers import (
+    BufferObject,
+    buffers_of,
+    DMABUF,
+    event_history,
+    MEMFD,
+    parse_bufinfo,
+    polled_history,
+    read_bufinfo,
+    read_holders,
+    Snapshot,
+)
 
 DEVICES = ('0000:01:00.0', 'vivid.0')
 STEP = 10 * MS
@@ -157,3 +174,201 @@ def test_looks_alone_are_what_was_seen_at_least() -> None:
         2,
     ]
     assert polled_history(5, []).at(7) == Counter()
+
+
+# The readers of bufinfo and fdinfo, in trees of files.
+
+
+#: As Linux 6.12 writes it.
+RECORDED = (
+    '\nDma-buf Objects:\n'
+    'size    \tflags   \tmode    \tcount   \texp_name\tino     \tname\n'
+    '00462848\t00000002\t00080007\t00000012\tvideobuf2_vmalloc\t00000007\t<none>\n'
+    '\tRead fence:axl metis-0 seq 1 signalled\n'
+    '\tAttached Devices:\n'
+    '\t0000:01:00.0\n'
+    'Total 1 devices attached\n\n'
+    '00462848\t00080002\t0008001f\t00000002\tsystem\t00000010\tframe zero\n'
+    '\tAttached Devices:\n'
+    '\tvivid.0\n'
+    '\t0000:01:00.0\n'
+    '\t0000:01:00.0\n'
+    'Total 3 devices attached\n\n'
+    '00004096\t00080002\t0008001f\t00000001\tlinux,cma\t123456789\t<none>\n'
+    '\tAttached Devices:\n'
+    'Total 0 devices attached\n\n\n'
+    'Total 3 objects, 929792 bytes\n'
+)
+
+
+def test_bufinfo_of_a_kernel() -> None:
+    assert parse_bufinfo(RECORDED) == {
+        7: BufferObject(7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0'], [('axl', 1)]),
+        10: BufferObject(10, 462848, 'system', ['vivid.0', '0000:01:00.0', '0000:01:00.0']),
+        123456789: BufferObject(123456789, 4096, 'linux,cma', []),
+    }
+
+
+def test_only_fences_of_readers_with_their_numbers_count() -> None:
+    fences = [
+        'Write fence:axl metis-0 seq 4 unsignalled',
+        'read fence:gpu ring 0 seq 5 unsignalled',
+        'Shared fence: axl metis-0 signalled',
+    ]
+    text = RECORDED.replace(
+        '\tRead fence:axl metis-0 seq 1 signalled\n', ''.join(f'\t{fence}\n' for fence in fences)
+    )
+    found = parse_bufinfo(text)
+    assert found is not None and found[7] == BufferObject(
+        7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0'], [('gpu', 5)]
+    )
+
+
+def test_bufinfo_is_read_or_says_why_not(tmp_path: Path) -> None:
+    assert (
+        isinstance(missing := read_bufinfo(tmp_path), Unreadable)
+        and 'mount debugfs' in missing.next_step
+    )
+    (tmp_path / 'dma_buf').mkdir()
+    path = tmp_path / 'dma_buf' / 'bufinfo'
+    path.write_bytes(RECORDED.replace('frame zero', 'frame \xff').encode('latin-1'))
+    found = read_bufinfo(tmp_path)
+    assert not isinstance(found, Unreadable) and set(found) == {7, 10, 123456789}
+    path.write_text('no such thing')
+    assert (
+        isinstance(strange := read_bufinfo(tmp_path), Unreadable) and 'not what' in strange.reason
+    )
+
+
+@given(
+    st.dictionaries(
+        st.integers(1, 10**9),
+        st.tuples(
+            st.integers(0, 10**10),
+            st.lists(st.sampled_from(['vivid.0', '0000:01:00.0', 'vgem']), max_size=4),
+        ),
+        max_size=5,
+    )
+)
+def test_any_bufinfo_is_read_back(objects: dict[int, tuple[int, list[str]]]) -> None:
+    text = '\nDma-buf Objects:\n'
+    for inode, (size, devices) in objects.items():
+        text += (
+            f'{size:08}\t{2:08x}\t{7:08x}\t{1:08}\tsystem\t{inode:08}\t<none>\n\tAttached '
+            'Devices:\n'
+        )
+        text += (
+            ''.join(f'\t{device}\n' for device in devices)
+            + f'Total {len(devices)} devices attached\n\n'
+        )
+    found = parse_bufinfo(text)
+    assert found is not None
+    assert {inode: (one.size, one.attached) for inode, one in found.items()} == objects
+
+
+def fake_process(proc: Path, pid: int, **links: tuple[str, str]) -> Path:
+    """
+    Make descriptors by number: where they lead, and their fdinfo.
+
+    What a link leads to can't be there: its status is the fake's own.
+    """
+    process = proc / str(pid)
+    (process / 'fd').mkdir(parents=True)
+    (process / 'fdinfo').mkdir()
+    (process / 'comm').write_text('node\n')
+    for number, (target, info) in links.items():
+        (process / 'fd' / number.lstrip('_')).symlink_to(target)
+        (process / 'fdinfo' / number.lstrip('_')).write_text(info)
+    return process
+
+
+def test_fdinfo_tells_who_holds_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = (
+        'pos:\t0\nflags:\t02000002\nmnt_id:\t14\nino:\t41023\nsize:\t3110400\ncount:\t5\n'
+        'exp_name:\tnvmap\nname:\tleft: 3\n'
+    )
+    fake_process(
+        tmp_path,
+        5,
+        _3=('/dmabuf:left: 3', info),
+        _4=('socket:[9]', ''),
+        _5=('/memfd:zc_frame (deleted)', 'ino:\t9\n'),
+    )
+    (tmp_path / '5' / 'fd' / '6').symlink_to('/dmabuf:')  # closed before its fdinfo was read
+    real = os.stat
+
+    def stat(path: object, **options: object) -> object:
+        if 'fd' in Path(str(path)).parts:
+            return type('Status', (), {'st_dev': 12, 'st_ino': 77, 'st_size': 4096})
+        return real(path, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr('zc_perception.verify.evidence.buffers.os.stat', stat)
+    holders = read_holders([5, 6], tmp_path)
+    found = {one.fd: one for one in holders.held}
+    assert set(found) == {3, 5}
+    assert (found[3].kind, found[3].inode, found[3].size, found[3].exporter) == (
+        DMABUF,
+        41023,
+        3110400,
+        'nvmap',
+    )
+    assert (found[5].kind, found[5].device, found[5].inode, found[5].size) == (MEMFD, 12, 77, 4096)
+    assert holders.exporters() == {41023: 'nvmap'}
+
+
+def test_own_memfd_is_found_in_the_real_proc() -> None:
+    fd = os.memfd_create('zc_frame')
+    try:
+        os.ftruncate(fd, 8192)
+        found = buffers_of(os.getpid())
+        assert not isinstance(found, Unreadable)
+        own = next(one for one in found if one.fd == fd)
+        status = os.fstat(fd)
+        assert (own.kind, own.device, own.inode, own.size) == (
+            MEMFD,
+            status.st_dev,
+            status.st_ino,
+            8192,
+        )
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ('error', 'step'),
+    [
+        (PermissionError(13, 'Permission denied'), as_root()),
+        (PermissionError(1, 'Operation not permitted'), as_root()),
+        (FileNotFoundError(2, 'No such file'), 'do this'),
+        (OSError(5, 'Input/output error'), 'dmesg'),
+    ],
+)
+def test_each_error_has_a_next_step(error: OSError, step: str) -> None:
+    told = unreadable_file(Path('/some/file'), error, 'do this', 'source')
+    assert step in told.next_step and '/some/file' in told.reason and told.source == 'source'
+    assert set(told.as_json()) == {'source', 'reason', 'next_step'} and str(told).startswith(
+        'source: '
+    )
+
+
+@pytest.mark.parametrize(
+    'reader',
+    [lambda proc: buffers_of(5, proc), lambda proc: read_holders([5], proc).unreadable[0]],
+)
+def test_descriptors_of_others_are_unreadable_not_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Callable[[Path], object]
+) -> None:
+    fake_process(tmp_path, 5)
+
+    def refuse(path: object) -> list[str]:
+        raise PermissionError(13, 'Permission denied', str(path))
+
+    monkeypatch.setattr('zc_perception.verify.evidence.buffers.os.listdir', refuse)
+    told = reader(tmp_path)
+    assert (
+        isinstance(told, Unreadable)
+        and told.next_step == as_root()
+        and 'process 5 (node)' in told.source
+    )
+    monkeypatch.undo()
+    assert buffers_of(6, tmp_path) == []
