@@ -634,7 +634,7 @@ def test_a_dma_buf_can_not_be_narrowed(access: int, trusted: bool, tmp_path: Pat
 
 
 def test_empty_memory_and_impossible_sizes_are_refused() -> None:
-    for size, expected in ((0, None), (4096, -1)):
+    for size, expected in ((0, None), (4096, -1), (4096, 0)):
         fd = OwnedFd(os.memfd_create('peer', os.MFD_ALLOW_SEALING))
         os.ftruncate(fd.fileno(), size)
         fcntl.fcntl(fd.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW)

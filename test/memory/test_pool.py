@@ -395,7 +395,18 @@ def test_error_fences_are_counted() -> None:
         fence = EventFence()
         fence.signal(error)
         pool.release(leased(pool), fence)
-    assert pool.statistics().fence_errors == 1
+    assert pool.statistics().fence_errors == pool.troubles == 1
+    pool.close()
+
+
+def test_a_lease_that_a_finalizer_drops_counts_as_forgotten_unless_it_says_otherwise() -> None:
+    pool, _ = counted_pool(1)
+    pool.abandon(leased(pool), forgotten=False)
+    pool.collect()
+    assert pool.statistics().abandoned == 0
+    pool.abandon(leased(pool))
+    pool.collect()
+    assert pool.statistics().abandoned == 1
     pool.close()
 
 
@@ -766,6 +777,10 @@ def test_a_pending_fence_is_what_is_waited_for(
     kernel.signal(job)
     assert fence.wait(0.0)
     fence.close()
+    kernel.signal(failed := KernelFence(b'metis-0'), -errno.EIO)
+    over = quarantine_fence(make(lambda: kernel.sync_file(failed))[1:], 0.0)
+    assert isinstance(over, DeadlineFence), 'a job that has failed reads no more'
+    over.close()
 
 
 def test_all_buffers_of_the_frame_count(

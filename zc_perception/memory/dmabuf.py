@@ -187,7 +187,7 @@ class DmaBuf:
                     f'buffer {buffer.identity.inode} ({exporter}) was opened read-only; its '
                     'owner has to send an O_RDWR descriptor'
                 )
-            if buffer.size <= 0 or (expected_size is not None and expected_size < 0):
+            if buffer.size <= 0 or (expected_size is not None and expected_size < 1):
                 raise AllocationError(
                     f'buffer {buffer.identity.inode} ({exporter}) has {buffer.size} bytes, '
                     f'{expected_size} were announced; neither can be less than 1'
