@@ -57,11 +57,7 @@ def _version(package: str) -> str:
 
 
 def describe_environment() -> dict[str, Any]:
-    """
-    Describe machine, kernel, versions and load.
-
-    It names neither host nor user.
-    """
+    """Describe machine, kernel, versions and load. It names neither host nor user."""
     return {
         'date': datetime.now(timezone.utc).date().isoformat(),
         'cpu': _first_line('/proc/cpuinfo', 'model name')

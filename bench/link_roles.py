@@ -85,11 +85,7 @@ def sum_expected(size: int, number: int) -> int:
 
 
 class Look:
-    """
-    A consumer's look at each frame.
-
-    It notes the time, and sees whether the frame is whole.
-    """
+    """A consumer's look at each frame. It notes the time, and sees whether the frame is whole."""
 
     def __init__(self) -> None:
         self.every_pixel = False

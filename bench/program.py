@@ -91,9 +91,8 @@ def report(rows: Sequence[Row]) -> str:
         )
         lines.append(
             f'{row.case + "/" + row.variant:28s} {f"{row.width}x{row.height}":>10s} '
-            f'{row.rate_hz:9g} {_figure(row.median_us, 11)} '
-            f'{_figure(row.p99_us, 10)} {_figure(row.cpu_us_per_frame, 14)} '
-            f'{row.lost_per_cent:8.1f}   {floors}'
+            f'{row.rate_hz:9g} {_figure(row.median_us, 11)} {_figure(row.p99_us, 10)} '
+            f'{_figure(row.cpu_us_per_frame, 14)} {row.lost_per_cent:8.1f}   {floors}'
         )
     return '\n'.join(lines)
 

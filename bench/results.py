@@ -120,11 +120,7 @@ def arguments_of(name: str, folder: Path, *, quick: bool) -> Sequence[str]:
 def run(
     command: Command, folder: Path, arguments: Sequence[str], say: Callable[[str], None]
 ) -> Bench:
-    """
-    Measure in a process of its own.
-
-    A failure is a result too: the others go on.
-    """
+    """Measure in a process of its own. A failure is a result too: the others go on."""
     path = folder / f'{command.name}.json'
     log = folder / f'{command.name}.log'
     try:
@@ -249,9 +245,8 @@ def _environment(benches: Sequence[Bench]) -> Iterator[str]:
     yield from (
         f'- {environment["date"]}: '
         f'{machine}{", a virtual machine" if environment["virtual"] else ""}, Linux '
-        f'{environment["kernel"]}, '
-        f'{environment["libc"]}, Python {environment["python"]}, governor '
-        f'{environment["governor"]}',
+        f'{environment["kernel"]}, {environment["libc"]}, Python {environment["python"]}, '
+        f'governor {environment["governor"]}',
         '- ' + ', '.join(f'{name} {version}' for name, version in environment['packages'].items()),
     )
     loads = [
@@ -485,8 +480,7 @@ def report(
     parts = ['# zc_bench', '\n'.join(_environment(benches)) or 'Nothing was measured.']
     parts.append(
         'Microseconds do not carry over to another machine, ratios do: each is the median over '
-        'the repetitions of the ratio within one '
-        'repetition.'
+        'the repetitions of the ratio within one repetition.'
     )
     if picture_problem:
         parts.append(f'No pictures: {picture_problem}')

@@ -194,11 +194,7 @@ class Worker:
             self._process.terminate()
 
     def close(self) -> None:
-        """
-        End the process, with all that it started.
-
-        A second call does nothing.
-        """
+        """End the process, with all that it started. A second call does nothing."""
         self.end()
         # One that is just being built up ends after that, and leaves its sockets if it may not: on
         # a busy machine that takes seconds.

@@ -45,11 +45,7 @@ def written(path: Path) -> Any:
 
 
 def run_bench(folder: Path, *arguments: str) -> Any:
-    """
-    Return what a sub-command wrote that came to its end.
-
-    It leaves no socket in *folder*.
-    """
+    """Return what a sub-command wrote that came to its end. It leaves no socket in *folder*."""
     path = folder / 'result.json'
     ran = subprocess.run(
         [sys.executable, '-m', 'bench', *arguments, '--json', str(path)],

@@ -241,8 +241,7 @@ def test_libcameras_cameras_are_listed(
 ) -> None:
     (tmp_path / 'libcamera.py').write_text(
         'import sys\nfrom doubles.libcamera_module import Camera, make_module\nmade = '
-        f'make_module("{generation}")\n'
-        'made.manager.cameras.append(Camera(made, '
+        f'make_module("{generation}")\nmade.manager.cameras.append(Camera(made, '
         '"/base/imx708@1a"))\nsys.modules["libcamera"] = made\n'
     )
     monkeypatch.setenv('PYTHONPATH', f'{tmp_path}{os.pathsep}{TEST}')

@@ -218,8 +218,7 @@ def test_a_parameter_for_the_nodes_of_all_packages_ends_nothing(
     )
     path.write_text(
         '<launch><set_parameter name="robot_radius" value="0.3"/><set_parameter name="scala" '
-        'value="0.5"/>'
-        '<set_parameter name="slots" value="8"/><include file="$(find-pkg-share '
+        'value="0.5"/><set_parameter name="slots" value="8"/><include file="$(find-pkg-share '
         f'{PACKAGE})/launch/{file}">{given}</include></launch>',
         encoding='utf-8',
     )

@@ -121,9 +121,8 @@ def test_a_driver_without_our_ioctls_is_one_line_and_the_next_is_taken(
 ) -> None:
     """/dev/null answers ENOTTY to everything, as the shipped driver does to our ioctls."""
     (tmp_path / 'model.yaml').write_text(
-        'head: boxes\nclasses: [person]\ninput: {resize: none}\nvariants:\n'
-        '  - {engine: axl, outputs: [{name: boxes, dtype: float32, shape: [8, 6]}]}\n  - '
-        '{engine: opencv_hog}\n',
+        'head: boxes\nclasses: [person]\ninput: {resize: none}\nvariants:\n  - {engine: axl, '
+        'outputs: [{name: boxes, dtype: float32, shape: [8, 6]}]}\n  - {engine: opencv_hog}\n',
         encoding='utf-8',
     )
     with alone(

@@ -109,11 +109,7 @@ def _only_log() -> Path:
 
 
 def overwrite(offset: int, content: bytes) -> None:
-    """
-    Change bytes of the only log of this process.
-
-    It looks as if a writer was interrupted.
-    """
+    """Change bytes of the only log of this process. It looks as if a writer was interrupted."""
     fd = os.open(_only_log(), os.O_RDWR)
     try:
         assert os.pwrite(fd, content, offset) == len(content)

@@ -231,9 +231,8 @@ class FakeKernel:
             with pipe.open('a') as file:
                 seconds, rest = divmod(now - 1000, 10**9)
                 file.write(
-                    f' python-{os.getpid()} [000] ..... {seconds}.{rest // 1000:06}: '
-                    f'axl_submit: handle={1 + self._number % 2} ctx=1 seqno={self._number} '
-                    'model=1\n'
+                    f' python-{os.getpid()} [000] ..... {seconds}.{rest // 1000:06}: axl_submit: '
+                    f'handle={1 + self._number % 2} ctx=1 seqno={self._number} model=1\n'
                 )
 
 

@@ -95,9 +95,8 @@ driver=axl timeline=metis-0 context=1 seqno=112
             (5_000_001_000, 2, 'a name-with-7', 7, 'vb2_mmap', {'rdev': '84934656'}),
         ),
         (
-            ' python3-9 [000] ..... 12.000000: dma_buf_dynamic_attach: exp_name=system '
-            'size=4096 ino=3 attachment:00000000 is_dynamic=0 '
-            'dev_name=0000:01:00.0',
+            ' python3-9 [000] ..... 12.000000: dma_buf_dynamic_attach: exp_name=system size=4096 '
+            'ino=3 attachment:00000000 is_dynamic=0 dev_name=0000:01:00.0',
             (
                 12_000_000_000,
                 0,
