@@ -7,7 +7,7 @@ RUN = .venv/bin/python
 
 # The rooms below ROS: plain Python, fully typed.
 TYPED = $(addprefix zc_perception/,pixel memory jetson negotiation machine camera npu detection frame.py __init__.py programs.py errors.py backoff.py mapping.py pictures.py kinds.py parameters.py rules.py whole_file.py frame_queue.py lookout.py shipped_files.py local_path.py log.py forking.py c_structs.py native link/shared_memory link/unixfd.py link/gstreamer.py \
-	verify/evidence doctor terminal.py) $(wildcard zc_perception/link/announcement*.py zc_perception/verify/*.py zc_perception/observe/frame_*.py zc_perception/observe/[bstz]*.py zc_perception/observe/processes.py) tools/api_page.py
+	verify/evidence doctor terminal.py) $(wildcard zc_perception/link/announcement*.py zc_perception/verify/*.py zc_perception/observe/frame_*.py zc_perception/observe/[bstz]*.py zc_perception/observe/processes.py) tools/api_page.py tools/page_commands.py
 # What talks to ROS and can differ on a second distribution: endpoints, executors, parameters, lifecycle, containers, messages. What is
 # left out of link and nodes talks to ROS in the same way as these, and takes most of the time; the long form runs it, too.
 ROS_ALIKE = link/test_camera_kills.py link/test_wire_page.py \
