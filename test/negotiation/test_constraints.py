@@ -29,18 +29,32 @@ import pytest
 
 from zc_perception.errors import AcceleratorError, NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.negotiation.constraints import BufferConstraints, Placement
+from zc_perception.negotiation.constraints import BufferConstraints, formats_text, Placement
 from zc_perception.negotiation.session import BufferSession, Consumer, Verdict
 from zc_perception.negotiation.settings import (
     Buffers,
     BufferSettings,
     heap_offer,
     HeapOffer,
+    ImageLimits,
     joint_limits,
     violations,
 )
+from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.layout import compute_layout, ImageLayout, PlaneLayout
 from zc_perception.pixel.modifier import INVALID, LINEAR
+
+
+def test_of_many_formats_the_first_few_are_shown() -> None:
+    nv12 = (fourcc_code('NV12'), LINEAR)
+    assert formats_text(None) == 'any'
+    assert formats_text([nv12] * 4) == ', '.join(['NV12 LINEAR'] * 4)
+    assert formats_text([nv12] * 5) == 'NV12 LINEAR, NV12 LINEAR, NV12 LINEAR and 2 more'
+
+
+def test_without_limits_a_layout_is_tight() -> None:
+    (plane,) = ImageLimits().layout(fourcc_code('R8  '), (5, 3), None).planes
+    assert (plane.stride, plane.size) == (5, 15)
 
 
 @pytest.mark.parametrize(

@@ -304,9 +304,7 @@ def test_numbers_behind_the_class_of_a_table() -> None:
     rows[0, 2, :6] = 4, 4, 20, 20, 0.4, 1
     rows[0, 5, :6] = 30, 30, 40, 40, 0.6, 2
     tensor = RawTensor(rows)
-    head = make_head(
-        HeadSpec('boxes', FEW, (64, 64), coordinates='input', keypoints=[1, 2])
-    )
+    head = make_head(HeadSpec('boxes', FEW, (64, 64), coordinates='input', keypoints=[1, 2]))
     found = head.decode([tensor], BOX, LIMITS)
     assert found.rows.tolist() == [5, 2]
     assert head.extras([tensor], found.rows).tolist() == [[5, 5], [2, 2]]
