@@ -370,8 +370,6 @@ def _stated_model(document: Mapping[Any, Any], source: str) -> tuple[str, list[s
 
     camera_calibration's first fisheye version wrote it as ``camera_model``, which means a
     projection in other files, and OpenCV's example of a calibrator writes ``fisheye_model``.
-
-    :raises ConfigError: an unknown model, or two that differ.
     """
     stated: dict[str, str] = {}
     for key in ('distortion_model', 'camera_model'):

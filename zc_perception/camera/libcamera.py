@@ -256,16 +256,13 @@ class Requests:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(box.wake.fileno())
             if self.manager.event_fd in events:
-                self._deal()
+                with self._lock:
+                    for request in self.manager.get_ready_requests():
+                        other = self._boxes.get(request.cookie >> 16)
+                        if other is not None:
+                            other.ready.append(request)
+                            other.ring()
         return box.ready.popleft() if box.ready else None
-
-    def _deal(self) -> None:
-        with self._lock:
-            for request in self.manager.get_ready_requests():
-                box = self._boxes.get(request.cookie >> 16)
-                if box is not None:
-                    box.ready.append(request)
-                    box.ring()
 
 
 def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
@@ -356,7 +353,8 @@ class LibcameraCamera(Camera):
         self._captured = self._lost = self._bad = 0
         self._box = self._requests.open()
         try:
-            self._camera = self._find(wanted)
+            cameras = list(self._requests.manager.cameras)
+            self._camera = cameras[choose_camera([camera.id for camera in cameras], wanted)]
             self._call('acquire the camera', self._camera.acquire)
             self._acquired = True
             self._configure_stream(width, height, buffers)
@@ -381,10 +379,6 @@ class LibcameraCamera(Camera):
             return checked(what, call())
         except (OSError, RuntimeError, ValueError) as error:
             raise error_of(what, error) from error
-
-    def _find(self, wanted: str) -> Any:
-        cameras = list(self._requests.manager.cameras)
-        return cameras[choose_camera([camera.id for camera in cameras], wanted)]
 
     def _configure_stream(self, width: int, height: int, buffers: int) -> None:
         module = self._module

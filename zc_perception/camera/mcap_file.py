@@ -170,10 +170,6 @@ class Contents:
         """How many."""
         return sum(self.counts.values())
 
-    def _schemas(self) -> dict[str, int]:
-        names = dict.fromkeys(topic.msgtype for topic in self.topics.values())
-        return {name: number for number, name in enumerate(names, 1)}
-
     def add_topic(self, topic: Topic) -> int:
         """Return the number of a new channel."""
         number = len(self.topics) + 1
@@ -183,7 +179,8 @@ class Contents:
     def records_of(self, number: int) -> tuple[bytes, bytes]:
         """Return the records of a channel's schema and of itself."""
         topic = self.topics[number]
-        schema = self._schemas()[topic.msgtype]
+        types = list(dict.fromkeys(one.msgtype for one in self.topics.values()))
+        schema = types.index(topic.msgtype) + 1
         parts = _text(topic.msgtype), _text('ros2msg'), _text(topic.definition)
         metadata = _map(dict(topic.metadata))
         channel = struct.pack('<HH', number, schema) + _text(topic.name) + _text('cdr') + metadata

@@ -46,7 +46,6 @@ import time
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zc_perception.camera.mcap_file import (
     Bytes,
@@ -65,7 +64,7 @@ from zc_perception.camera.mcap_file import (
 from zc_perception.errors import ConfigError, RecordingError, ZcError
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.pixel.layout import ImageLayout, views
+from zc_perception.pixel.layout import views
 from zc_perception.pixel.modifier import LINEAR
 from zc_perception.whole_file import sync_folder, sync_whole, write_whole
 
@@ -295,9 +294,11 @@ class Recorder:
         thread calls it.
         """
         data = frame.data
-        problem = _problem(data.layout)
-        if problem:
-            return self._refuse(problem)
+        if data.layout.modifier != LINEAR:
+            return self._refuse(
+                f'{data.layout.describe()} can not be recorded: only LINEAR frames have rows '
+                'that the CPU reads'
+            )
         form = RecordedFormat(data.layout, data.colorimetry)
         if form != self._format or self._frame_topic is None:
             self._format, self._frame_topic = form, form.topic(topic)
@@ -307,7 +308,10 @@ class Recorder:
             return False
         try:
             with frame.map() as sources:
-                _copy(sources, views(self._format.tight, content))
+                for source, target in zip(
+                    sources, views(self._format.tight, content), strict=True
+                ):
+                    np.copyto(target, source)
         except ZcError as error:  # its pool has taken it back, or a device doesn't finish with it
             self._spare.append(content)
             return self._refuse(str(error))
@@ -538,19 +542,6 @@ def _open_new(path: Path) -> Any:
     output = open(path, 'xb', buffering=0)  # noqa: SIM115 - closed with its part
     fcntl.flock(output.fileno(), fcntl.LOCK_EX)
     return output
-
-
-def _problem(layout: ImageLayout) -> str:
-    if layout.modifier == LINEAR:
-        return ''
-    return (
-        f'{layout.describe()} can not be recorded: only LINEAR frames have rows that the CPU reads'
-    )
-
-
-def _copy(sources: Any, targets: list[NDArray[Any]]) -> None:
-    for source, target in zip(sources, targets, strict=True):
-        np.copyto(target, source)
 
 
 VIDEO = 'foxglove_msgs/msg/CompressedVideo'

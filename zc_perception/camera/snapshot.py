@@ -150,12 +150,6 @@ class Snapshot:
 
 
 def _write_new(base: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
-    """
-    Write the files.
-
-    :raises FileExistsError: one of the names is taken; what was written before is removed again,
-        as with every OSError.
-    """
     written: list[Path] = []
     try:
         for suffix, content in files.items():

@@ -773,7 +773,8 @@ class RoadScene:
         for sprite in sorted(clutter, key=lambda s: -s.depth):
             paint(sprite.polygons, sprite.shape, luma, chroma)
         for sprite in sprites:
-            self._draw_shadow(sprite, luma)
+            shadow = sprite.reach, max(sprite.reach // 6, 1)
+            cv2.ellipse(luma, sprite.foot, shadow, 0, 0, 360, 34, cv2.FILLED)
         for sprite in reversed(sprites):
             paint(sprite.polygons, sprite.shape, luma, chroma)
         self._add_noise(index, luma, chroma)
@@ -953,11 +954,6 @@ class RoadScene:
                     lens.ground(x - 0.07, far),
                 ]
                 cv2.fillPoly(luma, [np.array(corners).round().astype(np.int32)], 180)
-
-    def _draw_shadow(self, sprite: _Sprite, luma: NDArray[np.uint8]) -> None:
-        cv2.ellipse(
-            luma, sprite.foot, (sprite.reach, max(sprite.reach // 6, 1)), 0, 0, 360, 34, cv2.FILLED
-        )
 
     def _add_noise(self, index: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
         rng = np.random.default_rng((self.seed, 3, index))

@@ -495,11 +495,7 @@ def _find_problem(address: int) -> str:
 
 
 def _peek(address: int, size: int) -> bytes:
-    """
-    Read bytes of our own memory.
-
-    :raises OSError: they aren't mapped.
-    """
+    """Read bytes of our own memory."""
     with open('/proc/self/mem', 'rb', buffering=0) as memory:
         found = os.pread(memory.fileno(), size, address) if 0 < address < 1 << 62 else b''
     if len(found) != size:
@@ -656,11 +652,7 @@ def map_params(image: SurfaceImage, fd: int, color_format: int) -> ctypes.Struct
 
 
 def _check(pointer: ctypes._Pointer[Any], layout: ImageLayout, color_format: int) -> None:
-    """
-    Check that the library means the buffer that was meant.
-
-    :raises AcceleratorError: it means another one.
-    """
+    """Check that the library means the buffer that was meant."""
     if not pointer[0].surfaceList:
         raise AcceleratorError(
             'libnvbufsurface returned a surface without an image; this release may have '

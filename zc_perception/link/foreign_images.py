@@ -194,11 +194,7 @@ class ForeignImages:
 
 
 def _distinct(fds: Sequence[int]) -> tuple[tuple[int, ...], tuple[BufferIdentity, ...]]:
-    """
-    Return the number of each descriptor's buffer, and the buffers.
-
-    :raises AllocationError: one isn't open.
-    """
+    """Return the number of each descriptor's buffer, and the buffers."""
     of_fds = []
     for fd in fds:
         try:

@@ -460,11 +460,7 @@ class UnixfdServer:
                 self._drop(reader, reason, text, warn=True)
 
     def _hear(self, reader: _Reader) -> None:
-        """
-        Read what a reader sends: it gives frames back, or has gone.
-
-        :raises ProtocolError: it says something else, or gives back what it doesn't hold.
-        """
+        """Read what a reader sends: it gives frames back, or has gone."""
         try:
             data = reader.socket.recv(_READ_BYTES)
         except BlockingIOError:

@@ -634,11 +634,7 @@ def find_manifest(model: str) -> Path:
 
 
 def _in_folder(folder: Path) -> Path:
-    """
-    Find the manifest in a folder, or its only model.
-
-    :raises ConfigError: there is none, or several.
-    """
+    """Find the manifest in a folder, or its only model."""
     manifest = folder / 'model.yaml'
     if manifest.is_file():
         return manifest
@@ -1006,11 +1002,7 @@ def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
 
 
 def _complete(part: _Part, facts: ModelFacts) -> None:
-    """
-    Add what the manifest leaves out and the file says.
-
-    :raises ConfigError: they contradict each other; or the file leaves open how to read it.
-    """
+    """Add what the manifest leaves out and the file says."""
     values, path = part.values, part.path
     if facts.task not in ('', *_TASKS):
         raise ConfigError(
@@ -1064,11 +1056,7 @@ def _input_of(facts: ModelFacts, own: Values) -> dict[str, Any]:
 
 
 def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part) -> None:
-    """
-    Check that the file takes the input that the manifest says.
-
-    :raises ConfigError: it takes another tensor, or one that nothing here can fill.
-    """
+    """Check that the file takes the input that the manifest says."""
     given, place, pictures = part.values['input'], part.place('input'), facts.pictures
     for side in ('width', 'height'):
         size, low = getattr(network, side), getattr(network, side) // facts.stride * facts.stride

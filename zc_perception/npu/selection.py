@@ -87,11 +87,7 @@ def engines_of(name: str) -> tuple[str, ...]:
 
 
 def _variant(name: str, manifest: ModelManifest) -> ModelManifest:
-    """
-    Return the variant that *name* would run.
-
-    :raises ConfigError: the manifest has nothing for it, or its file isn't there.
-    """
+    """Return the variant that *name* would run."""
     engines = engines_of(name)
     variant = manifest.for_engines(engines)
     if variant is None:

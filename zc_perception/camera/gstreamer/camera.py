@@ -279,11 +279,7 @@ class GStreamerCamera(Camera):
         return offered_caps(formats, assume_linear=self._assume_linear)
 
     def _begin(self, first: Sample) -> None:
-        """
-        Take over what the first frame says of all frames.
-
-        :raises FormatError: it can't be used.
-        """
+        """Take over what the first frame says of all frames."""
         try:
             self._caps = first.keep_caps()
             self._format = read_format(self._gst, first.caps, assume_linear=self._assume_linear)

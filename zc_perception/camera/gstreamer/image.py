@@ -198,12 +198,7 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
 
 
 def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
-    """
-    Return the colorimetry of the caps; GStreamer's own default for what they leave out.
-
-    :raises FormatError: they say something that has no name here. The message says how to convert
-        it.
-    """
+    """Return the colorimetry of the caps; GStreamer's own default for what they leave out."""
     if pixel_format(fourcc).is_yuv:
         matrix = Matrix.BT601 if height <= _SD_LINES else Matrix.BT709
         default, wanted = Colorimetry(matrix, Range.LIMITED), 'bt709'
@@ -219,12 +214,7 @@ def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
 
 
 def _format(word: str, drm_format: str) -> tuple[int, int]:
-    """
-    Return fourcc and modifier.
-
-    :raises FormatError: no format that is known here. The message names the formats that can be
-        read.
-    """
+    """Return fourcc and modifier."""
     try:
         found = parse_drm_format(drm_format) if word == DMA_DRM else from_gstreamer(word)
         pixel_format(found[0])

@@ -549,11 +549,7 @@ class BagSource(FrameSource):
         colours: Colorimetry,
         planes: Sequence[NDArray[Any]],
     ) -> None:
-        """
-        Write a picture in its recorded format.
-
-        :raises FormatError: it isn't what the recording says of its pictures.
-        """
+        """Write a picture in its recorded format."""
         size = picture.width, picture.height
         self._check_size(*size)
         layout = tight_layout(fourcc, *size)
@@ -567,11 +563,7 @@ class BagSource(FrameSource):
             np.copyto(plane, source)
 
     def _size_of(self, picture: Picture) -> tuple[int, int]:
-        """
-        Return the picture's own size.
-
-        :raises FormatError: it can't be read.
-        """
+        """Return the picture's own size."""
         if self._decoder is not None and isinstance(picture, EncodedPicture):
             self._first_frame = picture.frame
             return picture.frame.width, picture.frame.height
@@ -627,8 +619,6 @@ def _raw(picture: Picture) -> RawPicture:
     Return *picture*, decoded if it is compressed.
 
     Bayer is compressed as the grey levels that it has.
-
-    :raises FormatError: depth, or no picture that can be decoded.
     """
     if isinstance(picture, RawPicture):
         return picture
@@ -652,11 +642,7 @@ def _raw(picture: Picture) -> RawPicture:
 
 
 def _recorded_format(path: Path, topic: str) -> tuple[int, Colorimetry] | None:
-    """
-    Return what zc_record says of a topic's pictures; ``None``: another program's recording.
-
-    :raises ConfigError: it says that they change.
-    """
+    """Return what zc_record says of a topic's pictures; ``None``: another program's recording."""
     found: dict[tuple[int, Colorimetry], Path] = {}
     for file in parts_in(path) if path.is_dir() else [path]:
         if file.suffix != SUFFIX:
@@ -699,8 +685,6 @@ def _choose(
     Return the topic to play: the wanted one, or the only one with pictures.
 
     Depth doesn't count as pictures.
-
-    :raises ConfigError: lists the topics that exist.
     """
     found = [
         f'{name} ({info.msgtype}, {info.msgcount} messages)'

@@ -276,11 +276,7 @@ class ImageSource(FrameSource):
 
 
 def _read_picture(path: Path) -> RawPicture:
-    """
-    Read the file here, because OpenCV prints an error for a file that it can't open.
-
-    :raises FormatError: it is gone, or no picture.
-    """
+    """Read the file here, because OpenCV prints an error for a file that it can't open."""
     try:
         content = np.fromfile(path, np.uint8)
     except OSError as error:

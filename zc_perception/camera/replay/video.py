@@ -137,11 +137,7 @@ def pyav(path: str) -> Any:
 
 
 def _head(path: str) -> bytes:
-    """
-    Return the first bytes.
-
-    :raises ConfigError: they are text, or can't be read.
-    """
+    """Return the first bytes."""
     try:
         with open(path, 'rb') as file:
             head = file.read(_HEAD_BYTES)
@@ -191,11 +187,7 @@ def _why_not(path: str, head: bytes, error: Exception) -> str:
 
 
 def _choose(path: str, container: Any) -> tuple[Any, int]:
-    """
-    Return the first stream with moving pictures, and how many more there are.
-
-    :raises ConfigError: there is none, or nothing here decodes it.
-    """
+    """Return the first stream with moving pictures, and how many more there are."""
     sound = [_codec_name(stream) for stream in container.streams if stream.type == 'audio']
     pictures = [stream for stream in container.streams if stream.type == 'video']
     videos = [stream for stream in pictures if not _is_cover(stream, bool(sound))]

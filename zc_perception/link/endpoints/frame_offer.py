@@ -281,9 +281,6 @@ class FrameOffer:
 
         A consumer of another process must not stop the camera or the other consumers. So leave out
         the one for which there can be no buffers, or all that came since, or all.
-
-        :raises NegotiationError: there are none without them either.
-        :raises AllocationError: likewise.
         """
         with self._lock:
             fresh = [consumer for consumer in remote if consumer not in self._served]

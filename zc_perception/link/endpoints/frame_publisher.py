@@ -191,11 +191,6 @@ class LoanedFrame:
 
 
 def _nanoseconds(stamp: Stamp) -> int:
-    """
-    Return a stamp in nanoseconds.
-
-    :raises ConfigError: it is no stamp, or one that no message can say.
-    """
     if isinstance(stamp, int) and not isinstance(stamp, bool):
         number = stamp
     elif isinstance(stamp, Time):
@@ -216,12 +211,7 @@ def _nanoseconds(stamp: Stamp) -> int:
 
 
 def _sync_file(fd: int) -> SyncFile:
-    """
-    Own a duplicate of a fence's descriptor.
-
-    :raises ConfigError: it is no sync_file, the only kind of fence that another process can be
-        given.
-    """
+    """Own a duplicate of a fence's descriptor."""
     try:
         return fence_from_fd(OwnedFd.duplicate(fd))
     except (AcceleratorError, OSError, TypeError) as error:
@@ -229,11 +219,6 @@ def _sync_file(fd: int) -> SyncFile:
 
 
 def _checked_frame_id(frame_id: str) -> str:
-    """
-    Check a frame id.
-
-    :raises ConfigError: no message can have it, or it can't be sent to other processes.
-    """
     frame_id_bytes(frame_id)
     return frame_id
 
@@ -797,11 +782,6 @@ class FramePublisher:
 
 
 def _colorimetry(fmt: PixelFormat, given: str | Colorimetry | None) -> Colorimetry:
-    """
-    Return the colorimetry.
-
-    :raises FormatError: it isn't known, or the format's samples can't mean that.
-    """
     if given is None:
         return BT601_LIMITED if fmt.is_yuv else RGB_FULL
     found = named_colorimetry(given) if isinstance(given, str) else given
@@ -811,12 +791,7 @@ def _colorimetry(fmt: PixelFormat, given: str | Colorimetry | None) -> Colorimet
 
 
 def _check_history(qos: QoSProfile, slots: int) -> None:
-    """
-    Check that late subscriptions leave a buffer to fill.
-
-    :raises ConfigError: so many frames wait for late subscriptions that no buffer would be left to
-        fill.
-    """
+    """Check that late subscriptions leave a buffer to fill."""
     offered = link_qos(qos)
     kept = (offered.depth or 0) if offered.transient_local else 0
     if kept and kept + 1 + _RESERVE > slots:
@@ -834,12 +809,7 @@ def _foreign_images(
     strides: Sequence[int],
     offsets: Sequence[int],
 ) -> ForeignImages | None:
-    """
-    Return the images in the buffers *fds*; ``None`` if there are none.
-
-    :raises ConfigError: what describes them is there without them, or the other way round; and as
-        :class:`ForeignImages`.
-    """
+    """Return the images in the buffers *fds*; ``None`` if there are none."""
     if not fds:
         if modifier is not None or strides or offsets:
             raise ConfigError(

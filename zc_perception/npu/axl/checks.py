@@ -323,17 +323,14 @@ def _imports_into(
                 'memory.heaps shows its rights and metis.iommu why the card refuses '
                 'pages; read dmesg, or set another heap'
             )
+            # Cameras may not use that heap.
+            used = needs.heap(name) is Need.REQUIRED
             yield Finding(
-                _import_need(needs, name).missing,
+                (needs.accelerator('axl') if used else Need.POSSIBLE).missing,
                 f'a buffer of {name} could not be imported: {error}',
                 advice,
                 subject,
             )
-
-
-def _import_need(needs: Needs, name: str) -> Need:
-    """Return the severity if the card can't import from a heap, which cameras may not use."""
-    return needs.accelerator('axl') if needs.heap(name) is Need.REQUIRED else Need.POSSIBLE
 
 
 def _imported(

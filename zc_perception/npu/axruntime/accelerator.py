@@ -141,7 +141,10 @@ class AxRuntimeAccelerator(AxRuntime):
             if tensor_heap is None:
                 self._open_heap()
             if vic is None:
-                self._open_vic()
+                try:
+                    self._vic = Vic()
+                except AllocationError as error:
+                    self._no_vic = str(error)
         except BaseException:
             self._session.close()
             raise
@@ -172,12 +175,6 @@ class AxRuntimeAccelerator(AxRuntime):
             if self._heap is not None:
                 self._heap.close()
                 self._heap = None
-
-    def _open_vic(self) -> None:
-        try:
-            self._vic = Vic()
-        except AllocationError as error:
-            self._no_vic = str(error)
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
@@ -212,7 +209,11 @@ class AxRuntimeAccelerator(AxRuntime):
                 f"model '{manifest.name}' can't run on axruntime; it needs engine: axruntime "
                 'and a file'
             )
-        self._unload_before()
+        self._unload(_UNLOAD_TIMEOUT_S)
+        if self._holders > 1 or self._axm is not None:
+            raise DeviceLostError(
+                'the Voyager runtime does not give the model before back; restart the node'
+            )
         try:
             self._load(manifest)
         except (AcceleratorError, ConfigError) as error:
@@ -220,13 +221,6 @@ class AxRuntimeAccelerator(AxRuntime):
             if not too_old:
                 raise
             raise type(error)('; '.join((str(error), *too_old))) from error
-
-    def _unload_before(self) -> None:
-        self._unload(_UNLOAD_TIMEOUT_S)
-        if self._holders > 1 or self._axm is not None:
-            raise DeviceLostError(
-                'the Voyager runtime does not give the model before back; restart the node'
-            )
 
     def _load_axm(self, manifest: ModelManifest) -> None:
         session = self._session
@@ -281,23 +275,20 @@ class AxRuntimeAccelerator(AxRuntime):
                 worker.end()
             raise
         self._loaded = True
+        about_cores = (
+            f'aipu_cores: {self._num_cores}: each core runs frames of its own; set in_flight to '
+            f'{self._max_jobs}, so that none of them waits'
+        )
         self._notices = (
             *self._mismatches(),
             *dict.fromkeys(notice for worker in self._workers for notice in worker.model.notices),
-            *([self._about_cores()] if self._num_cores > 1 else ()),
+            *([about_cores] if self._num_cores > 1 else ()),
         )
 
     def _mismatches(self) -> list[str]:
         device = self._session.device
         return mismatches(
             self._session.release, driver_version(), device.firmware, device.board_controller
-        )
-
-    def _about_cores(self) -> str:
-        jobs = self._max_jobs
-        return (
-            f'aipu_cores: {self._num_cores}: each core runs frames of its own; set '
-            f'in_flight to {jobs}, so that none of them waits'
         )
 
     def _start_worker(self, plan: LoadPlan, spec: QuantisedTensorSpec, *, stretch: bool) -> None:

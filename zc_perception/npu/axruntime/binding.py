@@ -109,11 +109,7 @@ def binding_release(module: Any) -> str:
 
 
 def _tensor(info: Any) -> TensorSpec:
-    """
-    Return the tensor that the package describes.
-
-    :raises ConfigError: an element type or padding that can't be.
-    """
+    """Return the tensor that the package describes."""
     try:
         padding = tuple((int(before), int(after)) for before, after in info.padding)
         shape, dtype = tuple(map(int, info.shape)), np.dtype(info.dtype).name
