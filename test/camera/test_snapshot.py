@@ -31,8 +31,8 @@ import cv2
 import numpy as np
 import pytest
 
+from zc_perception.camera.recording import Snapshot
 from zc_perception.camera.replay.camera import open_source
-from zc_perception.camera.snapshot import REASON, Snapshot
 from zc_perception.camera.synthetic import BAR_COLOURS, ColourBars
 from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
@@ -141,7 +141,7 @@ def test_nv12_comes_back_bit_by_bit_with_its_colours(
         assert source.colorimetry == colorimetry
     picture = cv2.imread(str(paths[1]))
     assert picture.shape == (34, 66, 3) and np.array_equal(picture, snapshot.picture())
-    assert ledger.entries()[REASON].bytes == 66 * 34 * 3 // 2 and ledger.count(REASON) == 1
+    assert ledger.entries()['snapshot'].bytes == 66 * 34 * 3 // 2 and ledger.count('snapshot') == 1
 
 
 @pytest.mark.parametrize('name', ['YUYV', 'UYVY', 'P010', 'R8  ', 'RG24', 'NV21', 'YU12', 'AR24'])

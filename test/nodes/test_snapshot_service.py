@@ -32,8 +32,8 @@ from rcl_interfaces.srv import GetParameters
 from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 
+from zc_perception.camera.recording import Snapshot
 from zc_perception.camera.replay.camera import open_source
-from zc_perception.camera.snapshot import Snapshot
 from zc_perception.nodes import triggers
 from zc_perception.nodes.capture import CaptureNode
 

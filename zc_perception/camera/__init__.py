@@ -21,6 +21,6 @@ frames the CPU writes. :mod:`synthetic` is the shortest camera. :mod:`kinds` is 
 registered; the thread of :mod:`supervisor` opens a camera, runs it and brings it back;
 :mod:`clock` makes its stamps. Each device or library has a file or folder: ``v4l2/``,
 ``gstreamer/`` (with :mod:`argus` on top of it), :mod:`libcamera`, ``replay/``. :mod:`stereo` makes
-pairs of two cameras, :mod:`calibration` keeps what lenses do. :mod:`recording` and
-:mod:`snapshot` write frames to disk, as :mod:`mcap_file` says.
+pairs of two cameras, :mod:`calibration` keeps what lenses do. :mod:`recording` writes
+frames to disk, as :mod:`mcap_file` says.
 """

@@ -17,7 +17,7 @@
 Detections as ``vision_msgs``: as a message, or as the bytes of one, without a message object.
 
 Most fields of a message never change. :class:`DetectionsCdr` lays out once everything that doesn't
-change, and puts six numbers per detection in between, see :mod:`~zc_perception.link.cdr`.
+change, and puts six numbers per detection in between, see :mod:`~zc_perception.link.rclpy_compat`.
 
 Source: ``vision_msgs`` 4.
 """
@@ -39,9 +39,8 @@ from vision_msgs.msg import (
 
 from zc_perception.detection.detections import Detections
 from zc_perception.frame import Header
-from zc_perception.link.cdr import cdr_string, COUNT, ENCAPSULATION, STAMP
 from zc_perception.link.image_conversion import stamp_to_message
-from zc_perception.link.rclpy_compat import understood
+from zc_perception.link.rclpy_compat import cdr_string, COUNT, ENCAPSULATION, STAMP, understood
 
 Write = Callable[[Header, Detections], Detection2DArray]
 _ONE = COUNT.pack(1)

@@ -32,8 +32,7 @@ from rclpy.qos import QoSProfile
 from std_srvs.srv import Trigger
 
 from zc_perception.camera.calibration import camera_name_of, ros_home
-from zc_perception.camera.recording import BlackBox, write_event
-from zc_perception.camera.snapshot import PICTURE_SUFFIX, Snapshot
+from zc_perception.camera.recording import BlackBox, PICTURE_SUFFIX, Snapshot, write_event
 from zc_perception.camera.supervisor import CameraSupervisor
 from zc_perception.errors import CameraError, ConfigError, one_line
 from zc_perception.frame import Frame

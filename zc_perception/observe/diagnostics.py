@@ -34,9 +34,15 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
 from zc_perception.errors import one_line
-from zc_perception.link.cdr import cdr_string, COUNT, ENCAPSULATION, STAMP
 from zc_perception.link.endpoints.executor_turns import NodeWatch, phase_s
-from zc_perception.link.rclpy_compat import subscription_count, understood
+from zc_perception.link.rclpy_compat import (
+    cdr_string,
+    COUNT,
+    ENCAPSULATION,
+    STAMP,
+    subscription_count,
+    understood,
+)
 from zc_perception.lookout import next_turn
 from zc_perception.observe.metrics import RECENT_S
 
