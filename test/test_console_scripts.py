@@ -100,7 +100,7 @@ def run(
 def test_little_is_imported_before_signals_are_handled(module: str) -> None:
     """Until then SIGINT is a traceback, and each import makes that time longer."""
     program = (
-        'import contextlib, functools, importlib, re, sys; before = set(sys.modules); '
+        'import contextlib, functools, importlib, os, re, sys; before = set(sys.modules); '
         f'importlib.import_module({module!r}); print(*(set(sys.modules) - before))'
     )
     done = subprocess.run(
