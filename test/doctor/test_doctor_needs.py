@@ -94,10 +94,8 @@ def test_a_section_for_a_namespace_wherever_it_is_is_one_camera(
 ) -> None:
     needs = read_needs(str(CONFIG.with_name(f'{name}.yaml')))
     assert [camera.node for camera in needs.cameras] == [f'{camera}/capture' for camera in cameras]
-    assert [camera['device'] for camera in needs.cameras] == [
-        '/dev/video0',
-        f'/dev/video{1 if name == "stereo" else 2}',
-    ]
+    own = [f'{camera[1:]}_optical_frame' for camera in cameras]
+    assert [camera['frame_id'] for camera in needs.cameras] == own
     assert not needs.cameras_given and read_needs(str(CONFIG), ['front']).cameras_given
 
 
