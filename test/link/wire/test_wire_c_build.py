@@ -100,6 +100,13 @@ def test_a_project_finds_it_by_cmake(prefix: Path, tmp_path: Path) -> None:
     assert 'No such file' in run(tmp_path / 'b' / 'program')
 
 
+def test_the_examples_find_the_library_where_it_is_installed(prefix: Path) -> None:
+    for name in ('frame_printer', 'moving_bar'):
+        (program,) = prefix.glob(f'lib/zc_client/{name}')
+        done = subprocess.run([program], capture_output=True, text=True, check=False)
+        assert 'usage' in (done.stdout + done.stderr).lower(), done.stderr
+
+
 def test_its_formats_are_the_packages() -> None:
     text = (CLIENT / 'src' / 'wire.c').read_text(encoding='utf-8')
     table = {}
