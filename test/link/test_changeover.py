@@ -153,7 +153,7 @@ def test_memory_is_bounded_and_as_long_as_asked(remembered: int) -> None:
         both.accept_message((f'message {stamp}', stamp))
         both.ignored.append(Header(stamp, f'ignored {stamp}'))
         both.is_level(('', stamp))
-    for some in (both._came, both._taken, both._newest, both._newest_ignored, both._behind):
+    for some in (both._came, both.taken, both._newest, both._newest_ignored, both._behind):
         assert 0 < len(some) <= remembered
     oldest = 2001 - remembered
     assert both.came_directly((f'frame {oldest}', oldest))

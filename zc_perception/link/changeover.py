@@ -65,7 +65,8 @@ class Changeover:
         self._lock = threading.Lock()
         # For each key, how many came on this way and not yet on the other one; the oldest first.
         self._came: dict[Key, int] = {}
-        self._taken: dict[Key, int] = {}
+        #: While it is empty, each object that comes directly is new; to be read only.
+        self.taken: dict[Key, int] = {}
         # The newest stamp of each frame_id that came directly since the last change to that.
         self._newest: dict[str, int] = {}
         self._newest_ignored: dict[str, int] = {}
@@ -87,19 +88,19 @@ class Changeover:
                 self._newest.clear()
                 self._behind.clear()
             if self._latched:
-                self._came |= self._taken
+                self._came |= self.taken
             elif by_message:
-                self._taken.clear()
+                self.taken.clear()
             else:
                 self._came.clear()
 
     def accept_direct(self, header: Any) -> bool:
         """Say whether an object that came directly is new; ``False`` if its message was taken."""
-        if self._taken:
+        if self.taken:
             with self._lock:
                 if time.monotonic() >= self._until:
-                    self._taken.clear()
-                elif self._match(self._taken, (header.frame_id, header.stamp_ns)):
+                    self.taken.clear()
+                elif self._match(self.taken, (header.frame_id, header.stamp_ns)):
                     self.duplicates += 1
                     return False
         self.direct.append(header)
@@ -132,7 +133,7 @@ class Changeover:
                     self.late += 1
                     return False
             if key[1]:
-                self._remember(self._taken, key)
+                self._remember(self.taken, key)
             return True
 
     def accept_last_message(self, key: Key) -> bool:
@@ -142,7 +143,7 @@ class Changeover:
             if time.monotonic() >= self._until or key[0] in self._newest:
                 return False
             if key[1]:
-                self._remember(self._taken, key)
+                self._remember(self.taken, key)
             return True
 
     def is_level(self, key: Key) -> bool:

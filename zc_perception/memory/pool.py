@@ -948,7 +948,8 @@ class BufferPool:
         """Note that the slot is free, with the lock held."""
         if self._on_free is not None:
             self._news.append(functools.partial(self._call, self._on_free, slot, 'on_free'))
-        self._wake()
+        if self._waker is not None:
+            self._waker.wake()
 
     def _wake(self) -> None:
         """End one wait for a slot, or of a closed pool the reaper's wait, with the lock held."""

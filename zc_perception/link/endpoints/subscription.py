@@ -727,7 +727,10 @@ class AdaptedSubscription(Generic[T]):
                 if self._by_message:
                     self._changeover.ignored.append(header)
                     return False
-        if not self._changeover.accept_direct(header):
+        changeover = self._changeover
+        if not changeover.taken:  # as nearly always
+            changeover.direct.append(header)
+        elif not changeover.accept_direct(header):
             return False
         self._direct += 1
         return True

@@ -36,7 +36,7 @@ import select
 import socket
 import threading
 import time
-from typing import cast, NamedTuple
+from typing import Any, NamedTuple
 
 from zc_perception.errors import AllocationError, FormatError, LayoutError, StaleFrameError
 from zc_perception.forking import in_child, Turn
@@ -66,7 +66,7 @@ from zc_perception.link.shared_memory.wire import BuffersMessage, Refused
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf, is_write_only, MAPPABLE
 from zc_perception.memory.fence import Fence, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import close_buffers, Lease
+from zc_perception.memory.pool import close_buffers
 from zc_perception.native import compiled
 from zc_perception.negotiation.session import trial_failure
 from zc_perception.negotiation.settings import BufferSettings, TrialImport
@@ -132,7 +132,7 @@ class RemoteSlot:
         data.__dict__.update(self._constants, header=_new(Header))
         lease = RemoteLease(owner, self, -1, owner.name)
         lease.ended = True
-        return Frame(data, cast(Lease, lease))
+        return Frame(data, lease)  # type: ignore[arg-type] # as Frame needs it
 
     def close(self) -> None:
         """Unmap and close the slot, which is not used any more."""
@@ -476,7 +476,7 @@ class RemoteSlots:
             capture_cost_ns=cost_ns,
             acquire_fence=fence,
         )
-        lease = cast(RemoteLease, frame._lease)
+        lease: Any = frame._lease
         lease.generation = generation
         lease.ended = False
         frame.published_ns = published_ns

@@ -506,7 +506,8 @@ class SharedMemoryServer:
 
     def _run(self) -> None:
         while not self._stopping:
-            for number, _ in self._epoll.poll(self._patience_s(), _EVENTS):
+            waits = self._newcomers or self._accept_at
+            for number, _ in self._epoll.poll(self._patience_s() if waits else None, _EVENTS):
                 connection = self._established.get(number)
                 try:
                     if connection is not None:
@@ -517,6 +518,8 @@ class SharedMemoryServer:
                     # Whatever the error is, only this consumer loses its connection.
                     self.counters.internal(error)
                     self._drop(number, 'internal', one_line(error))
+            if not (self._newcomers or self._accept_at or self._pool_changed):
+                continue
             try:
                 self._look_around()
             except Exception as error:
@@ -538,10 +541,8 @@ class SharedMemoryServer:
             for number, newcomer in list(self._waiting.items()):
                 self._answer(number, newcomer)
 
-    def _patience_s(self) -> float | None:
-        """Return seconds until :meth:`_look_at_clock` has something to do."""
-        if not self._newcomers and not self._accept_at:
-            return None
+    def _patience_s(self) -> float:
+        """Return seconds until :meth:`_look_at_clock` has something to do, if it will have."""
         # Newcomers stand in the order in which they came, and so do their deadlines.
         deadlines = [
             newcomer.deadline for newcomer in itertools.islice(self._newcomers.values(), 1)
