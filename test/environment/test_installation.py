@@ -119,3 +119,38 @@ def test_the_command_of_zc_verifys_help_finds_its_modules_without_the_environmen
     said = in_shell(workspace, f'{environment} "{sys.executable}" -c "{where}"').strip()
     assert workspace in Path(said).parents
     assert in_shell(workspace, f'{environment} "{sys.executable}" \'{path} --help') == shown
+
+
+def test_a_wheel_of_the_source_archive_has_programs_that_run(tmp_path: Path) -> None:
+    """What pip makes of the tree, of the archive and of the wheel; without a network."""
+    source, place = tmp_path / 'a source', tmp_path / 'a place'
+    for name in (*SOURCES, 'client'):
+        shutil.copytree(
+            ROOT / name, source / name, ignore=shutil.ignore_patterns('*.so', '__pycache__')
+        )
+    for name in (*FILES, 'README.md', 'pyproject.toml'):
+        shutil.copy2(ROOT / name, source)
+
+    def run(*command: str | Path, **variables: str) -> str:
+        done = subprocess.run(
+            command, cwd=source, env=ENVIRONMENT | variables, capture_output=True, text=True,
+            timeout=240, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    pip = (sys.executable, '-m', 'pip', '--disable-pip-version-check', '-q')
+    run(sys.executable, 'setup.py', '-q', 'sdist', '--dist-dir', tmp_path)
+    (archive,) = tmp_path.glob('*.tar.gz')
+    run(*pip, 'wheel', '--no-deps', '--no-build-isolation', '--wheel-dir', tmp_path, archive)
+    (wheel,) = tmp_path.glob('*.whl')
+    run(*pip, 'install', '--no-deps', '--ignore-installed', '--prefix', place, wheel)
+    (package,) = place.glob('**/site-packages/zc_perception')
+    assert list(package.glob('native/compiled.*.so'))
+    found = {'PYTHONPATH': str(package.parent)}
+    for name in ('zc_doctor', 'zc_verify'):
+        shown = run(place / 'bin' / name, '--help', **found)
+        assert name in shown and str(ROOT) not in shown
+    shown = run(place / 'bin/capture_node', '--help', **found)
+    assert (place / 'share/zc_perception/config/perception.yaml').is_file()
+    assert shown.splitlines()[-1].endswith(f'{place}/share/zc_perception/config/perception.yaml')

@@ -314,7 +314,7 @@ def the_graph_survives_a_consumer_that_is_killed_with_its_imports() -> None:
                 until(
                     lambda: _consumers(running) == 1 and live()['attachments'] > attachments + 3,
                     'it imports frames',
-                    120,
+                    300,
                 )
                 until(lambda: live()['jobs'] > 0, 'it has jobs in flight', PATIENCE_S)
             finally:
@@ -369,7 +369,7 @@ def nodes_whose_trial_imports_fail_fall_a_rung_by_name_in_this_process_and_in_an
                         all(word in line for word in words) for line in lines().splitlines()
                     ),
                     'it falls as well',
-                    120,
+                    300,
                 )
                 running.expect_frames()
         finally:
