@@ -88,7 +88,7 @@ def test_help_names_its_parameters(installed: Path) -> None:
             [
                 sys.executable,
                 '-c',
-                'from zc_perception.nodes.declarations import options_of; import sys; '
+                'from zc_perception.nodes.command_lines import options_of; import sys; '
                 'options_of(sys.argv[1]).print_help()',
                 program,
             ],

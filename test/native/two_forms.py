@@ -31,6 +31,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
+from zc_perception.detection import extras
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import candidates, make_head, score_filter
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
@@ -127,14 +128,14 @@ def compare_masks(seed: int, cases: int, compiled: ModuleType) -> int:
         box = Letterbox.fit(*size.tolist(), 640, 480, stretch=bool(random.random() < 0.3))
         corners = np.sort(random.uniform(0, 1, (count, 2, 2)) ** random.choice([1, 0.1]), axis=1)
         boxes = (corners * size).reshape(count, 4).astype(np.float32)
-        extras = np.concatenate(
+        rows = np.concatenate(
             (boxes, np.ones((count, 1)), np.zeros((count, 1)), random.normal(0, 1, (count, many))),
             axis=1,
         ).astype(np.float32)
-        table = RawTensor(extras)
+        table = RawTensor(rows)
         head = make_head(HeadSpec('boxes', 1, (640, 480), masks=many))
         found = Detections(
-            boxes, extras[:, 4], np.zeros(count, np.intp), rows=np.arange(count, dtype=np.intp)
+            boxes, rows[:, 4], np.zeros(count, np.intp), rows=np.arange(count, dtype=np.intp)
         )
         painted = []
         for form in (compiled, None):

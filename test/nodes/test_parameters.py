@@ -37,7 +37,7 @@ from rclpy.validate_namespace import validate_namespace
 import yaml
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.declarations import check_cameras, check_namespace
+from zc_perception.nodes.command_lines import check_cameras, check_namespace
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import publisher_qos
 from zc_perception.nodes.params.ros_arguments import CommandLine, explain_ros_arguments, MeantFor

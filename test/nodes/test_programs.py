@@ -32,7 +32,7 @@ import warm_start
 
 from zc_perception.camera.mcap_file import MAGIC
 from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.declarations import PROGRAMS
+from zc_perception.nodes.command_lines import PROGRAMS
 from zc_perception.nodes.gstreamer import GStreamerNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode

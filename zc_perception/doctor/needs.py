@@ -40,7 +40,8 @@ from zc_perception.negotiation.agreement import slots_of
 from zc_perception.negotiation.constraints import BufferConstraints, NO_CPU, parse_stand_ins, Size
 from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import BufferSettings, violations
-from zc_perception.nodes.declarations import check_cameras, NODES
+from zc_perception.nodes.command_lines import check_cameras
+from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.params.yaml_file import (
     nodes_named,
     read_parameter_yaml,

@@ -54,7 +54,7 @@ from zc_perception.camera.stereo import Side
 from zc_perception.errors import ConfigError, nearest, ZcError
 from zc_perception.link.rclpy_compat import InvalidHandle
 from zc_perception.local_path import local_path
-from zc_perception.nodes.declarations import check_cameras, check_namespace
+from zc_perception.nodes.command_lines import check_cameras, check_namespace
 from zc_perception.nodes.params.yaml_file import ParameterYaml, read_parameter_yaml
 from zc_perception.npu.kinds import ACCELERATORS, AUTO
 

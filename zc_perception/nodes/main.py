@@ -36,7 +36,7 @@ def _start(name: str, run: Callable[[str, argparse.Namespace], int]) -> int:
     """Read a program's options (:mod:`~zc_perception.nodes.declarations`) and run it."""
     with ending_quietly():
         STARTUP.reached('interpreter')
-        from zc_perception.nodes.declarations import options_of
+        from zc_perception.nodes.command_lines import options_of
         from zc_perception.programs import start
 
         return start(options_of(name), partial(run, name))

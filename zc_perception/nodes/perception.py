@@ -27,7 +27,7 @@ from rclpy.parameter import Parameter
 from zc_perception.camera.stereo import Side
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode, StereoRig, StereoSide
-from zc_perception.nodes.declarations import check_cameras
+from zc_perception.nodes.command_lines import check_cameras
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.perception_node import all_or_none, PerceptionNode, process_ledger

@@ -1,0 +1,195 @@
+# Copyright 2026 The zc_perception authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""
+The options of the programs that run nodes, and what ``--help`` says about them.
+
+It imports no ROS and no NumPy, because ``--help`` must not need them: hence a file of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import re
+
+from zc_perception.camera.kinds import CAMERAS
+from zc_perception.errors import ConfigError
+from zc_perception.npu.kinds import ACCELERATORS, AUTO
+from zc_perception.programs import NodeOptionParser
+
+_CAMERA = {
+    'camera': f'{", ".join(CAMERAS.built_in)}, or what another package offers',
+    'width': "picture width; 0: the camera's own",
+    'height': "picture height; 0: the camera's own",
+    'framerate': "frames per second; 0: the camera's own",
+    'heap': 'where the buffers come from',
+}
+_DETECTOR = {
+    'model': 'road, hog or the path of a model.yaml',
+    'accelerator': f'{AUTO}, {", ".join(ACCELERATORS.built_in)}, or what another package offers',
+    'score_threshold': 'detections with a lower score are dropped',
+}
+_OVERLAY = {
+    'scale': 'size of the picture, as a part of the frame',
+    'jpeg_quality': 'of detections/image/compressed',
+}
+_RECORDER = {
+    'path': 'the folder to write, as of ros2 bag record',
+    'topics': 'what else is recorded when somebody publishes it',
+    'max_frames': 'end after this number of frames; 0: no limit',
+    'max_duration': 'end after this number of seconds; 0: no limit',
+}
+_GSTREAMER = {
+    'pipeline': 'as for gst-launch-1.0, behind the frames; empty: H.264 topics',
+    'encoder': 'auto, x264enc or openh264enc, where pipeline is empty',
+    'window': 'frames that the pipeline may hold',
+}
+_KINDS = {
+    'capture_node': {'': CAMERAS},
+    'inference_node': {'': ACCELERATORS},
+    'perception': {'capture:': CAMERAS, 'inference:': ACCELERATORS},
+}
+PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
+    'capture_node': (
+        'Opens one camera and publishes its frames on image_raw, and camera_info.',
+        ['capture_node', 'capture_node --ros-args -p camera:=v4l2 -p device:=/dev/video0'],
+        _CAMERA,
+    ),
+    'inference_node': (
+        (
+            'Runs a detector on the frames of image_raw, of this or another process, and '
+            'publishes detections.'
+        ),
+        ['inference_node', 'inference_node --ros-args -p model:=road -p accelerator:=onnx'],
+        _DETECTOR,
+    ),
+    'overlay_node': (
+        (
+            'Draws the detections into the frames and publishes detections/image while somebody '
+            'subscribes to it.'
+        ),
+        ['overlay_node', 'overlay_node --ros-args -p scale:=0.5'],
+        _OVERLAY,
+    ),
+    'gstreamer_node': (
+        'Runs a GStreamer pipeline on the frames of image_raw, or publishes them as H.264.',
+        [
+            'gstreamer_node',
+            "gstreamer_node --ros-args -p pipeline:='videoconvert ! autovideosink'",
+        ],
+        _GSTREAMER,
+    ),
+    'perception': (
+        'Runs capture, inference and overlay in one process, for one camera or for several.',
+        [
+            'perception',
+            'perception --ros-args -p capture:camera:=v4l2 -p capture:device:=/dev/video0',
+            'perception --cameras front rear --ros-args --params-file my.yaml',
+        ],
+        {
+            f'{node}:{name}': purpose
+            for node, parameters in (
+                ('capture', _CAMERA),
+                ('inference', _DETECTOR),
+                ('overlay', {'scale': _OVERLAY['scale']}),
+            )
+            for name, purpose in parameters.items()
+        },
+    ),
+    'zc_record': (
+        'Records the frames of image_raw bit by bit, and detections and other topics, as MCAP, '
+        'without slowing the camera down. It ends at Ctrl-C or at a limit.',
+        [
+            'zc_record --ros-args -p path:=drive',
+            'zc_record --ros-args -p path:=drive -p max_duration:=60.0',
+            'zc_record --repair drive',
+        ],
+        _RECORDER,
+    ),
+    'component_container': (
+        (
+            'Holds components (rclpy_components) that are loaded on request. One thread runs all '
+            'their callbacks.'
+        ),
+        [
+            'component_container',
+            'ros2 component load /ComponentManager zc_perception zc_perception::CaptureNode',
+        ],
+        {},
+    ),
+    'component_container_mt': (
+        (
+            'Holds components (rclpy_components) that are loaded on request. Several threads run '
+            'their callbacks.'
+        ),
+        ['component_container_mt', 'component_container_mt --ros-args -p thread_num:=4'],
+        {'thread_num': 'number of threads'},
+    ),
+}
+"""Of each program what it does, examples, and the parameters that ``--help`` names."""
+
+
+def options_of(program: str) -> NodeOptionParser:
+    """Return the options of a program."""
+    parser = NodeOptionParser(program, *PROGRAMS[program], _KINDS.get(program, {}))
+    if program == 'perception':
+        which = parser.main.add_mutually_exclusive_group()
+        which.add_argument(
+            '--cameras',
+            nargs='+',
+            default=[],
+            metavar='NAME',
+            help='one set of nodes for each, in the namespace of its name',
+        )
+        which.add_argument(
+            '--stereo',
+            action='store_true',
+            help='two cameras in namespaces left and right, whose frames are pairs',
+        )
+    if program == 'zc_record':
+        parser.main.add_argument(
+            '--repair',
+            metavar='FOLDER',
+            help='finish what a recorder that was killed has left there, and end',
+        )
+    if not program.startswith(
+        'component_container'
+    ):  # whose components get their parameters in the request to load them
+        parser.add_unknown_parameters()
+    return parser
+
+
+_PART = '[A-Za-z_][A-Za-z0-9_]*'
+_NAMESPACE = re.compile(f'{_PART}(/{_PART})*')
+
+
+def check_namespace(name: str, where: str) -> None:
+    """Refuse what can't be a namespace; *name* is relative."""
+    if not _NAMESPACE.fullmatch(name):
+        allowed = "letters, digits and underscores, no digit first, and one '/' between parts"
+        raise ConfigError(
+            f"{where}: '{name}' can't be a namespace; use {allowed}, such as front_left or "
+            'truck/front'
+        )
+
+
+def check_cameras(names: Sequence[str], where: str) -> None:
+    """Refuse names of cameras that can't be namespaces, or are there twice."""
+    for name in names:
+        check_namespace(name, where)
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"{where}: '{name}' is there twice; each camera needs a name of its own"
+            )
