@@ -367,8 +367,9 @@ def test_consumers_follow_publishers_that_are_made_again_with_other_sizes(
         for life in range(lives):
             width, height = (side * (life % 8 + 1) for side in (WIDTH, HEIGHT))
             publisher = cameras.publisher(width=width, height=height)
-            assert eventually(lambda: publisher.statistics().shared_memory_consumers == 1)  # noqa: B023
-            assert eventually(lambda: publisher.statistics().in_process_subscriptions == 1)  # noqa: B023
+            told = publisher.statistics
+            assert eventually(lambda: told().shared_memory_consumers == 1)  # noqa: B023
+            assert eventually(lambda: told().in_process_subscriptions == 1)  # noqa: B023
             checksums = sent(publisher, life)
             with subscription.queue.get(60.0) as frame, frame.map() as planes:
                 assert np.array_equal(planes[0], picture((height, width), life))
