@@ -21,7 +21,8 @@ Changes a room's code at random places and says which tests notice.
 it makes 40 mutants of ``zc_perception/memory``, one after the other in a copy of the tree, and
 runs the tests that reach the changed line until one fails, first the one that did so the last
 time. It writes ``test/mutants/memory.json``: a line for each mutant, with the test that failed. A
-reason that somebody has written behind a mutant that survived stays there.
+reason that somebody has written behind a mutant that survived stays there. With ``--survivors`` it
+makes again only those that survived, those whose test is gone and those that the list lacks.
 
 A mutant's place in the order is a hash of the seed, its function and its text: it stays the same
 when another function changes.
@@ -212,6 +213,8 @@ class Room:
 
 
 _OPTIONS = ['-q', '-p', 'no:cacheprovider', '-n', '0']
+#: What stands where a test is named, after a time-out and where no module could be imported.
+_NO_TEST = ('', 'import')
 #: What a process that runs tests imports first, and takes long.
 _SLOW = ('numpy', 'cv2', 'hypothesis.strategies', 'yaml', 'onnxruntime', 'rclpy')
 
@@ -292,6 +295,9 @@ def main() -> None:
     parser.add_argument('--count', type=int, default=40)
     parser.add_argument('--limit', type=float, default=120.0, help='seconds for one mutant')
     parser.add_argument('--fresh', action='store_true', help='learn anew which tests reach what')
+    parser.add_argument(
+        '--survivors', action='store_true', help='believe what the stored list says of the others'
+    )
     options = parser.parse_args()
     room = Room(options.room)
     room.measure(options.fresh)
@@ -300,7 +306,7 @@ def main() -> None:
     mutants = sorted(mutants, key=lambda m: m.key(options.seed))[: options.count]
     kept = TREE / 'test/mutants' / f'{options.room.replace("/", "-")}.json'
     before = json.loads(kept.read_text(encoding='utf-8'))[1:] if kept.exists() else []
-    known = {(r[0], *r[2:5]): r[6:] for r in before}
+    known = {(r[0], *r[2:5]): r[5:] for r in before}
     rows, results = [], Counter[str]()
     width = Counter(test for tests in reaching.values() for test in tests)
     for name in _SLOW:
@@ -313,7 +319,11 @@ def main() -> None:
         copy = Copy(Path(folder) / 'tree')
         for mutant in mutants:
             row = mutant.row()
-            last, *reason = known.get((row[0], *row[2:]), [''])
+            was, last, *reason = known.get((row[0], *row[2:]), ['survived', ''])
+            if options.survivors and was != 'survived' and (last in width or last in _NO_TEST):
+                results[was] += 1
+                rows.append([*row, was, last])
+                continue
             reached = {t for n in mutant.lines for t in reaching.get((mutant.file, n), ())}
             result, by = 'survived', ''
             if last in width:
