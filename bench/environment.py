@@ -77,8 +77,10 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
-# What somebody may have set for the whole machine would make the "default" another one.
+# What somebody may have set for the whole machine would make the "default" another one. Without
+# byte code each start would compile the package again.
 _TUNING = (
+    'PYTHONDONTWRITEBYTECODE',
     'FASTRTPS_DEFAULT_PROFILES_FILE',
     'FASTDDS_DEFAULT_PROFILES_FILE',
     'FASTDDS_BUILTIN_TRANSPORTS',

@@ -217,15 +217,16 @@ def _samples() -> list[tuple[Header, Detections]]:
     """
     Yield messages for the test of the bytes.
 
-    They have every remainder of 8 in the length of the frame id, class ids and ids of all lengths
+    They have every remainder of 4 in the length of the frame id, class ids and ids of all lengths
     that alignment tells apart, also no detections, and those without ids and angles.
     """
     samples = []
-    for count in (0, 3):
+    # A process that starts waits for this: as few as tell every alignment apart.
+    for count, lengths in ((0, 1), (3, 5)):
         corners = np.arange(count, dtype=np.float32)[:, None] * 20 + np.array(
             [1, 2.5, 5, 10.25], np.float32
         )
-        for length in range(9):
+        for length in range(lengths):
             classes = np.array([7, 10 + length, 100 + length], np.intp)[:count]
             ids = (
                 10 ** np.array([length, 0, length + 3])[:count] * (classes != 7)

@@ -1100,7 +1100,7 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
         key, value, said = 'dtype', network.dtype, f'{picture} {picture.dtype}'
         if picture.dtype not in _INPUT_TYPES:
             advice = f'export the model with one of {", ".join(_INPUT_TYPES)}'
-    elif (values := min(len(np.unique(table)) for table in network.tables())) < _FEWEST_VALUES:
+    elif (values := min(len(set(table.tolist())) for table in network.tables())) < _FEWEST_VALUES:
         raise ConfigError(
             f"{place.path}: '{place.at('range').key}' [{network.low:g}, {network.high:g}] with "
             f'scale {network.scale:g} leaves {values} values of {network.dtype} for the 256 of a '
