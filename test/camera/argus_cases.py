@@ -109,12 +109,7 @@ def picture(first: int) -> list[np.ndarray[Any, Any]]:
 
 
 @pytest.mark.parametrize(
-    ('color', 'matrix', 'span'),
-    [
-        (6, Matrix.BT601, Range.LIMITED),
-        (7, Matrix.BT601, Range.FULL),
-        (33, Matrix.BT709, Range.LIMITED),
-    ],
+    ('color', 'matrix', 'span'), [(7, Matrix.BT601, Range.FULL), (33, Matrix.BT709, Range.LIMITED)]
 )
 def test_frames_are_the_surfaces_themselves(color: int, matrix: Matrix, span: Range) -> None:
     with streaming({'double-color': str(color)}) as camera:
@@ -157,14 +152,6 @@ def test_what_is_leased_is_not_filled_again() -> None:
             frame.release()
 
 
-def test_a_leased_frame_outlives_its_camera_and_its_surface() -> None:
-    with streaming() as camera:
-        frame = next_frame(camera)
-        before = row_numbers(frame)
-    assert all((a == b).all() for a, b in zip(row_numbers(frame), before, strict=True))
-    frame.release()
-
-
 @pytest.mark.parametrize('formats', [((NV12, INVALID),), ((NV12, LINEAR), (NV12, INVALID))])
 def test_a_block_linear_image_stays_what_it_is_for_whoever_can_take_it(
     formats: tuple[tuple[int, int], ...],
@@ -196,21 +183,14 @@ def test_alone_a_block_linear_sensor_gives_what_everybody_can_read() -> None:
         camera.close()
 
 
-@pytest.mark.parametrize('alone', [True, False])
-def test_without_a_vic_frames_stay_block_linear_and_that_is_said(alone: bool) -> None:
+def test_without_a_vic_frames_stay_block_linear_and_that_is_said() -> None:
     camera = opened(BLOCK_LINEAR, transform_library='libmissing.so')
     try:
         own = camera.constraints()
-        others = (
-            []
-            if alone
-            else [
-                BufferConstraints(
-                    'npu', formats=((NV12, LINEAR), (NV12, INVALID)), costs=(0.0, 9.0)
-                )
-            ]
+        other = BufferConstraints(
+            'npu', formats=((NV12, LINEAR), (NV12, INVALID)), costs=(0.0, 9.0)
         )
-        camera.allocate(agree([own, *others], (camera.width, camera.height), wanted_slots=4))
+        camera.allocate(agree([own, other], (camera.width, camera.height), wanted_slots=4))
         with next_frame(camera) as frame:
             assert frame.data.modifier == INVALID
             with (
@@ -261,17 +241,6 @@ def test_the_vic_makes_a_linear_image_where_a_consumer_needs_one_and_that_is_cou
         assert 'the VIC makes one of each frame' in camera.notices()[-1] and len(seen) <= 4
 
 
-def test_consumers_that_hold_everything_drop_frames_of_a_converting_camera() -> None:
-    with streaming(BLOCK_LINEAR, slots=3) as camera:
-        held = [next_frame(camera) for _ in range(3)]
-        until(
-            lambda: camera.capture() is None and camera.statistics().no_slot >= 2, 'dropped frames'
-        )
-        for frame in held:
-            frame.release()
-        next_frame(camera).release()
-
-
 @pytest.mark.parametrize('properties', [None, BLOCK_LINEAR])
 def test_surfaces_of_another_size_are_a_changed_camera(properties: dict[str, str] | None) -> None:
     with streaming({**(properties or {}), 'double-change-at': '100'}) as camera:
@@ -293,25 +262,18 @@ def test_surfaces_of_another_size_are_a_changed_camera(properties: dict[str, str
     [
         ({'double-junk': '16'}, 'at least 32 bytes, this buffer has 16: it holds something else'),
         ({'double-memory-type': '2'}, 'memory of type 2.*nvbuf-memory-type=4'),
-        ({'double-color': '1'}, 'NV12|planes|R8'),
     ],
 )
 def test_what_is_no_usable_surface_is_refused(properties: dict[str, str], words: str) -> None:
-    if properties == {'double-color': '1'}:
-        camera = opened(properties)
-        assert camera.constraints().formats[0][0] != NV12, 'the surface knows better than the caps'
-        camera.close()
-        return
     with pytest.raises(CameraError, match=words):
         opened(properties)
 
 
-def test_no_camera_is_said() -> None:
+def test_what_cannot_be_is_said() -> None:
     with pytest.raises(CameraError, match=r'No cameras available \(sensor 7 of 2\)'):
         opened(sensor_id=7)
-
-
-def test_without_the_libraries_it_is_no_jetson() -> None:
+    with pytest.raises(CameraError, match=r'gives no NVMM frames.*use camera: gstreamer'):
+        opened(pipeline='videotestsrc ! video/x-raw,format=NV12,width=322,height=46')
     with pytest.raises(CameraError, match=r'need libnvbufsurface_missing\.so of JetPack'):
         ArgusCamera(camera_options(), library='libnvbufsurface_missing.so')
     camera = opened(BLOCK_LINEAR, transform_library='libmissing.so')
@@ -328,8 +290,3 @@ def test_without_the_libraries_it_is_no_jetson() -> None:
             camera.allocate(request)
     finally:
         camera.close()
-
-
-def test_a_pipeline_of_ones_own_must_give_nvmm() -> None:
-    with pytest.raises(CameraError, match=r'gives no NVMM frames.*use camera: gstreamer'):
-        opened(pipeline='videotestsrc ! video/x-raw,format=NV12,width=322,height=46')

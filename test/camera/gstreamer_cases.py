@@ -50,10 +50,8 @@ from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.camera.gstreamer.image import READABLE_FORMATS
 from zc_perception.camera.gstreamer.pipeline import check_description
 from zc_perception.errors import CameraChangedError, CameraError, CameraLostError, ConfigError
-from zc_perception.memory.fence import EventFence
-from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.pixel.colorimetry import Matrix, Range, RGB_FULL
+from zc_perception.pixel.colorimetry import RGB_FULL
 from zc_perception.pixel.format_names import buffer_planes, default_layout, frame_caps
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code, NV12
 from zc_perception.pixel.layout import compute_layout
@@ -66,11 +64,7 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
 @pytest.fixture(scope='module', autouse=True)
 def _gstreamer_is_up() -> None:
-    """
-    Start GStreamer before descriptors are counted.
-
-    It opens descriptors of its own for the process, once, and one more for its V4L2 elements.
-    """
+    """Start GStreamer before descriptors are counted: it opens some of its own, once."""
     open_camera(f'zcframes {TIGHT}').camera.close()
     with pytest.raises(CameraError):
         open_camera('v4l2src device=/dev/video99')
@@ -87,7 +81,6 @@ def planes(camera: GStreamerCamera) -> list[tuple[int, int, int]]:
         (f'frame-size=16384 caps-text={CAPS} strides=128,256 offsets=0,8192',
          [(0, 0, 128), (0, 8192, 256)], 1),
         # Without GstVideoMeta: GStreamer's own defaults.
-        (f'frame-size=4608 caps-text={CAPS}', [(0, 0, 64), (0, 3072, 64)], 1),
         ('frame-size=4488 caps-text=video/x-raw,format=NV12,width=66,height=44',
          [(0, 0, 68), (0, 2992, 68)], 1),
         # NM12: a descriptor for each plane.
@@ -97,7 +90,6 @@ def planes(camera: GStreamerCamera) -> list[tuple[int, int, int]]:
         (f'memories=0 frame-size=8192 caps-text={CAPS} strides=64,64 offsets=0,4096',
          [(0, 0, 64), (0, 4096, 64)], 1),
         # The frame begins inside of its buffer.
-        (f'start=4096 {TIGHT}', [(0, 4096, 64), (0, 7168, 64)], 1),
         (f'start=4096 memories=2 frame-size=6144 caps-text={CAPS} strides=64,64 offsets=0,3072',
          [(0, 4096, 64), (1, 4096, 64)], 2),
         # A crop rectangle; the caps have its size.
@@ -141,7 +133,6 @@ def test_frames_are_taken_where_they_lie(
             0x0100000000000002,
         ),
         ('video/x-raw(memory:DMABuf),format=NV12', 'NV12', INVALID),
-        ('video/x-raw,format=NV12', 'NV12', LINEAR),
         ('video/x-raw(memory:SystemMemory),format=NV12', 'NV12', LINEAR),
         (
             'video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=AR24:0x0100000000000002',
@@ -170,23 +161,6 @@ def test_old_caps_are_linear_when_the_user_says_so() -> None:
         assert frame.data.modifier == LINEAR and len(set(shown(frame))) == 1
 
 
-@pytest.mark.parametrize(
-    ('text', 'matrix', 'span'),
-    [
-        ('', Matrix.BT601, Range.LIMITED),
-        (',colorimetry=bt709', Matrix.BT709, Range.LIMITED),
-        (',colorimetry=1:4:16:4', Matrix.BT601, Range.FULL),
-        (',colorimetry=1:4:0:0', Matrix.BT601, Range.FULL),
-    ],
-)
-def test_colours_are_the_caps(text: str, matrix: Matrix, span: Range) -> None:
-    with (
-        streaming(f'zcframes frame-size=4608 caps-text={CAPS}{text}') as opened,
-        next_frame(opened.camera) as frame,
-    ):
-        assert (frame.data.colorimetry.matrix, frame.data.colorimetry.range) == (matrix, span)
-
-
 def test_what_a_consumer_holds_is_not_written_again() -> None:
     with streaming(f'zcframes live=1 buffers=6 {TIGHT}', slots=6) as opened:
         camera = opened.camera
@@ -206,22 +180,6 @@ def _came_again(camera: GStreamerCamera, wanted: tuple[int, ...]) -> bool:
         return inodes(frame) == wanted
 
 
-def test_what_a_hung_device_may_still_read_is_not_written_again() -> None:
-    with streaming(f'zcframes live=1 buffers=6 {TIGHT}', slots=6) as opened:
-        camera = opened.camera
-        camera.pool._release_timeout_s = 0.0
-        frame = next_frame(camera)
-        buffer, number = frame.data.buffers[0].dup(), shown(frame)[0]
-        retired, fence = inodes(frame), EventFence()
-        frame.release(fence)
-        for _ in range(20):
-            with next_frame(camera) as other:
-                assert inodes(other) != retired
-        assert camera.pool_statistics().retired == 1
-        assert os.pread(buffer.fileno(), 4608, 0) == bytes([number]) * 4608
-        buffer.close()
-
-
 def test_a_leased_frame_outlives_its_camera() -> None:
     opened = open_camera(f'zcframes {TIGHT}')
     with pytest.raises(CameraError, match='not configured'):
@@ -235,22 +193,6 @@ def test_a_leased_frame_outlives_its_camera() -> None:
     opened.camera.close()
     assert shown(frame) == before and opened.camera.capture() is None
     frame.release()
-
-
-def test_one_buffer_is_one_slot_in_whichever_order_they_come() -> None:
-    with streaming(f'zcframes live=1 buffers=7 {TIGHT}', slots=4) as opened:
-        slots: dict[tuple[int, ...], set[int]] = {}
-        held = []
-        for number in range(40):
-            frame = next_frame(opened.camera)
-            slots.setdefault(inodes(frame), set()).add(frame.data.buffer_uid)
-            held.append(frame)
-            if len(held) > number % 4 + 1:
-                held.pop(number % len(held)).release()
-        for frame in held:
-            frame.release()
-        assert all(len(uids) == 1 for uids in slots.values()) and len(slots) > 4
-        assert opened.camera.facts()['buffers_replaced'] == 0
 
 
 def test_a_source_that_makes_new_buffers_for_ever_pins_only_some() -> None:
@@ -288,49 +230,6 @@ def test_a_copying_pipeline_is_reported_and_booked(memory: str) -> None:
                 assert len(set(shown(frame))) == 1
         entry = opened.ledger.entries()['gstreamer_copy']
         assert (entry.count, entry.bytes) == (5, 5 * 4608)
-
-
-@pytest.mark.parametrize(
-    ('contiguous', 'heap'), [(False, 'dma_heap/system'), (True, 'dma_heap/linux,cma')]
-)
-def test_copies_go_to_the_heap_that_is_agreed_on(contiguous: bool, heap: str) -> None:
-    opened = open_camera(
-        f'zcframes memory=system {TIGHT}', heaps=('dma_heap/system', 'dma_heap/linux,cma')
-    )
-    camera = opened.camera
-    try:
-        constraints = camera.constraints()
-        assert constraints.heaps == ('dma_heap/system', 'dma_heap/linux,cma')
-        camera.allocate(
-            agree(
-                [constraints, BufferConstraints('isp', contiguous=contiguous)],
-                (camera.width, camera.height),
-            )
-        )
-        assert camera.heap_name == heap
-        with next_frame(camera) as frame:
-            assert {buffer.heap for buffer in frame.data.buffers} == {
-                heap
-            } and opened.opened_heaps == [heap]
-    finally:
-        camera.close()
-
-
-def test_a_copy_keeps_the_crop() -> None:
-    with (
-        streaming(f'zcframes memory=system crop=16,8,32,16 whole=64,48 {CROPPED}') as opened,
-        next_frame(opened.camera) as frame,
-    ):
-        assert (frame.data.width, frame.data.height) == (32, 16) and len(set(shown(frame))) == 1
-        assert opened.ledger.entries()['gstreamer_copy'].bytes == 32 * 16 * 3 // 2
-
-
-def test_a_copying_pipeline_can_be_refused() -> None:
-    with pytest.raises(
-        CameraError,
-        match='would be copied: its frames are in system memory; use a source that gives dma-bufs',
-    ):
-        open_camera(f'zcframes memory=system {TIGHT}', require_dmabuf=True)
 
 
 def test_a_copy_is_the_picture_itself() -> None:
@@ -404,13 +303,13 @@ def test_stamps_are_the_source_s_time_on_the_ros_clock() -> None:
 
 def test_a_file_keeps_its_pace() -> None:
     started = time.monotonic()
-    with streaming(f'zcframes rate=50 eos-at=50 {TIGHT}') as opened:
+    with streaming(f'zcframes rate=50 eos-at=20 {TIGHT}') as opened:
         camera = opened.camera
         while not camera.ended:
             frame = camera.capture()
             if frame is not None:
                 frame.release()
-        assert time.monotonic() - started > 0.9, '50 frames at 50 per second'
+        assert time.monotonic() - started > 0.3, '20 frames at 50 per second'
 
 
 def test_frames_that_the_source_lost_or_marked_are_counted() -> None:
@@ -433,24 +332,13 @@ def _sequence(camera: GStreamerCamera) -> int:
         return frame.data.sequence
 
 
-def test_nothing_grows_while_frames_flow() -> None:
-    with streaming(f'zcframes live=1 rate=1000 {TIGHT}') as opened:
-        # Each of its four buffers once, whichever it takes next.
-        for frame in [next_frame(opened.camera) for _ in range(4)]:
-            frame.release()
-        descriptors = len(os.listdir('/proc/self/fd'))
-        for _ in range(100):
-            next_frame(opened.camera).release()
-        assert len(os.listdir('/proc/self/fd')) <= descriptors
-        assert len(opened.camera.slots) <= 4
-
-
 def consumer(name: str, *formats: tuple[str, int]) -> BufferConstraints:
     return BufferConstraints(
         name, formats=tuple((fourcc_code(fourcc), modifier) for fourcc, modifier in formats)
     )
 
 
+NPU = BufferConstraints('npu', formats=((NV12, LINEAR),))
 TILED = 0x0300000000606010
 DMABUF = 'video/x-raw(memory:DMABuf)'
 
@@ -460,20 +348,8 @@ DMABUF = 'video/x-raw(memory:DMABuf)'
     [
         # A source that would rather give I420.
         ([('NV12', LINEAR)], f'video/x-raw,format=I420,{SIZE};{CAPS}', ('NV12', LINEAR)),
-        (
-            [('NV12', LINEAR), ('YU12', LINEAR)],
-            f'video/x-raw,format=I420,{SIZE};{CAPS}',
-            ('NV12', LINEAR),
-        ),
-        ([], f'video/x-raw,format=I420,{SIZE};{CAPS}', ('NV12', LINEAR)),
         ([], f'video/x-raw,format=ABGR64_LE,{SIZE};{CAPS}', ('NV12', LINEAR)),
         # Tiled dma-bufs, and LINEAR ones.
-        (
-            [('NV12', LINEAR)],
-            f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x{TILED:016x},{SIZE};'
-            f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE}',
-            ('NV12', LINEAR),
-        ),
         (
             [('NV12', TILED)],
             f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE};'
@@ -494,7 +370,6 @@ DMABUF = 'video/x-raw(memory:DMABuf)'
             ('NV12', 3 << 56 | 0xFE014),
         ),
         # Caps of the old style say nothing of the layout.
-        ([('NV12', LINEAR)], f'{DMABUF},format=NV12,{SIZE};{CAPS}', ('NV12', LINEAR)),
         ([], f'{DMABUF},format=NV12,{SIZE};{CAPS}', ('NV12', LINEAR)),
         ([('NV12', INVALID)], f'{CAPS};{DMABUF},format=NV12,{SIZE}', ('NV12', INVALID)),
     ],
@@ -525,14 +400,9 @@ def test_a_source_with_a_choice_gives_what_consumers_accept_or_a_program_can_rea
 @pytest.mark.parametrize(
     ('elements', 'format_name'),
     [
-        ('videotestsrc', 'NV12'),
-        ('videotestsrc ! videoconvert', 'NV12'),
-        ('videotestsrc ! videoscale ! video/x-raw,width=64,height=48', 'NV12'),
         ('videotestsrc ! videorate ! videoflip method=clockwise', 'NV12'),
         # A converter loses as little as it can.
         ('videotestsrc ! video/x-raw,format=I420_10LE ! videoconvert', 'P010'),
-        ('videotestsrc ! video/x-raw,format=Y444_10LE ! videoconvert ! videoscale', 'YU24'),
-        ('videotestsrc ! video/x-raw,format=AYUV64 ! videoconvert', 'AR24'),
         ('videotestsrc ! video/x-raw,format=RGBA64_LE ! videoconvert', 'AR24'),
         # Tiled frames in plain memory can't be copied.
         ('videotestsrc ! video/x-raw,format=NV12_4L4 ! videoconvert', 'NV12'),
@@ -566,13 +436,8 @@ def test_elements_in_between_convert_to_what_consumers_accept() -> None:
             'videotestsrc ! video/x-raw,format=ABGR64_LE',
             "'ABGR64_LE' has no DRM fourcc here; .*videoconvert, make one of NV12, NV21, I420",
         ),
-        (
-            'videotestsrc num-buffers=9 ! video/x-raw,format=A420_10LE ! decodebin',
-            "'A420_10LE' has no DRM fourcc here; .*make one of NV12",
-        ),
         ('videotestsrc ! video/x-raw,format=NV12_4L4', "can't be copied; .*videoconvert"),
         ('videotestsrc ! jpegenc', 'image/jpeg.* are no raw video; put a decoder'),
-        ('audiotestsrc num-buffers=9', 'audio/x-raw.* are no raw video; put a decoder'),
         (
             f'zcframes frame-size=4608 caps-text="{DMABUF},format=DMA_DRM,drm-format=XYZ9,{SIZE}"',
             "'XYZ9' .*make one of NV12",
@@ -611,22 +476,6 @@ def test_one_whom_nothing_suits_does_not_cost_the_others_a_format_that_they_can_
         assert any('accept (NV12 INVALID)' in notice for notice in opened.camera.notices())
 
 
-@pytest.mark.parametrize(
-    ('sink', 'fourcc'),
-    [
-        ('! appsink caps="video/x-raw,format=I420"', 'YU12'),
-        ('! appsink caps="video/x-raw,width=64"', 'NV12'),
-    ],
-)
-def test_a_sink_s_own_caps_count_too(sink: str, fourcc: str) -> None:
-    pipeline = f'videotestsrc num-buffers=20 ! video/x-raw,width=64,height=48 {sink}'
-    camera = open_camera(pipeline, consumers=[consumer('npu', ('NV12', LINEAR))]).camera
-    try:
-        assert camera.constraints().formats == ((fourcc_code(fourcc), LINEAR),)
-    finally:
-        camera.close()
-
-
 # What goes wrong, and what is said then.
 
 
@@ -658,14 +507,12 @@ def test_a_live_source_that_stops_is_lost(what: str, words: str) -> None:
         assert isinstance(error, CameraLostError) and re.search(words, str(error))
 
 
-@pytest.mark.parametrize('consumers', [(), (BufferConstraints('npu', formats=((NV12, LINEAR),)),)])
 @pytest.mark.parametrize(
-    ('first', 'later'),
+    ('first', 'later', 'consumers'),
     [
-        ('video/x-raw,format=NV12', 'video/x-raw,format=NV12,width=32'),
-        ('video/x-raw,format=NV12', 'video/x-raw,format=NV21'),
-        ('video/x-raw,format=NV12', f'{DMABUF},format=NV12'),
-        (f'{DMABUF},format=DMA_DRM,drm-format=NV12', 'video/x-raw,format=NV12'),
+        ('video/x-raw,format=NV12', 'video/x-raw,format=NV12,width=32', ()),
+        ('video/x-raw,format=NV12', 'video/x-raw,format=NV21', (NPU,)),
+        (f'{DMABUF},format=DMA_DRM,drm-format=NV12', 'video/x-raw,format=NV12', (NPU,)),
     ],
 )
 def test_another_format_or_kind_of_memory_is_a_changed_camera(
@@ -673,7 +520,7 @@ def test_another_format_or_kind_of_memory_is_a_changed_camera(
 ) -> None:
     later += f'{"" if "width" in later else ",width=64"},height=48,framerate=200/1'
     pipeline = (
-        f'zcframes live=1 change-at=100 frame-size=4608 caps-text="{first},{SIZE}" '
+        f'zcframes live=1 change-at=60 frame-size=4608 caps-text="{first},{SIZE}" '
         f'caps-later="{later}" strides=64,64 offsets=0,3072'
     )
     with streaming(pipeline, consumers=consumers) as opened:
@@ -725,38 +572,23 @@ def test_a_changed_pipeline_that_nobody_goes_on_with_is_ended() -> None:
     opened.camera.close()
 
 
-def test_a_changed_pipeline_of_another_size_than_asked_for_is_retried() -> None:
-    later = 'video/x-raw,format=NV12,width=32,height=48,framerate=200/1'
-    before = changed(
-        f'zcframes live=1 change-at=60 caps-later="{later}" {TIGHT}', width=64, height=48
-    ).camera
-    with pytest.raises(CameraError, match='gives 32x48, parameters width and height say 64x48'):
-        open_camera('the same', before=before, width=64, height=48)
-
-
 def test_another_rate_is_no_other_picture() -> None:
     with streaming(
-        f'zcframes live=1 change-at=100 caps-later={CAPS.replace("200/1", "100/1")} {TIGHT}'
+        f'zcframes live=1 change-at=60 caps-later={CAPS.replace("200/1", "100/1")} {TIGHT}'
     ) as opened:
-        until(lambda: _sequence(opened.camera) > 130, 'it goes on')
+        until(lambda: _sequence(opened.camera) > 70, 'it goes on')
 
 
 @pytest.mark.parametrize(
     ('pipeline', 'kind', 'words'),
     [
         ('', ConfigError, "parameter 'pipeline' is empty"),
-        ('zcframes !', ConfigError, "ends with a '!'"),
         ('nosuchsrc ! videoconvert', ConfigError, 'nosuchsrc.*gst-inspect-1.0.*apt install'),
         ('videotestsrc nosuchproperty=1', ConfigError, 'nosuchproperty'),
         (('videotestsrc ! video/x-raw,format=NV12,width=64,height=48 ! appsink name=x ! '
           'fakesink'), ConfigError, 'pipeline'),
         ('videotestsrc num-buffers=0 ! video/x-raw,format=NV12', CameraError,
          'ended before its first frame'),
-        ('videotestsrc ! video/x-raw,format=NV12 ! video/x-raw,format=I420', ConfigError,
-         'pipeline'),
-        ('v4l2src device=/dev/video99', CameraError, '/dev/video99'),
-        ('zcframes memory=system caps-text=audio/x-raw,rate=1,channels=1 frame-size=64',
-         ConfigError, 'no raw video'),
         (('zcframes frame-size=4608 '
           'caps-text="video/x-raw(memory:VASurface),format=NV12,width=64,height=48"'), ConfigError,
          'VASurface'),
@@ -767,8 +599,6 @@ def test_another_rate_is_no_other_picture() -> None:
          'deinterlace'),
         (f'zcframes frame-size=4600 caps-text={CAPS} strides=64,64 offsets=0,3072', CameraError,
          'plane 1'),
-        (f'zcframes frame-size=4608 caps-text={CAPS} strides=64,64 offsets=0,9999', CameraError,
-         'offset 9999'),
         ('zcframes frame-size=4608 '
          'caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,'
          'drm-format=NV12:0x0100000000000002,width=64,'
@@ -794,19 +624,13 @@ _QUOTES = 'leave out quotes and backslashes'
     ('pipeline', 'words'),
     [
         ('"videotestsrc ! videoconvert"', 'begins with a quote; leave out'),
-        ("'videotestsrc ! videoconvert'", 'begins with a quote; leave out'),
         (
             'gst-launch-1.0 -v videotestsrc ! videoconvert',
             'leave out that program and its options',
         ),
-        ('/usr/bin/gst-launch-1.0 -e videotestsrc', 'leave out that program and its options'),
         ('videotestsrc ! "video/x-raw, format=NV12" ! videoscale', f'syntax error; {_QUOTES}'),
-        ("videotestsrc ! 'video/x-raw, format=NV12'", f'syntax error; {_QUOTES}'),
-        ('videotestsrc ! “video/x-raw,format=NV12”', f'syntax error; {_QUOTES}'),
-        ('videotestsrc \\\n ! videoconvert', f'syntax error; {_QUOTES}'),
         (r'videotestsrc ! video/x-raw\(memory:DMABuf\)', f'caps.*{_QUOTES}'),
         ('videotestsrc ! autovideosink', "ends with the sink 'autovideosink'; leave that out"),
-        ('videotestsrc ! fakesink sync=false', "ends with the sink 'fakesink'; leave that out"),
     ],
 )
 def test_what_is_for_a_shell_is_named(pipeline: str, words: str) -> None:
@@ -822,9 +646,7 @@ def test_quotes_around_the_value_of_a_property_are_no_mistake() -> None:
     ('pipeline', 'file'),
     [
         ('filesrc location=/nowhere/a.mp4 ! decodebin', '"/nowhere/a.mp4"'),
-        ('uridecodebin uri=file:///nowhere/a.mp4', '"/nowhere/a.mp4"'),
         ('multifilesrc location=/nowhere/%d.jpg ! jpegdec', '/nowhere/0.jpg'),
-        ('filesrc location=~/nothing.mp4 ! decodebin', '"~/nothing.mp4"'),
     ],
 )
 def test_a_file_that_is_not_there_is_named(pipeline: str, file: str) -> None:
@@ -833,32 +655,20 @@ def test_a_file_that_is_not_there_is_named(pipeline: str, file: str) -> None:
     assert 'plug it in' not in str(caught.value)
 
 
-def test_a_source_without_a_frame_is_given_up() -> None:
+def test_a_source_without_a_frame_is_given_up_or_stopped_with_its_node() -> None:
+    silent = f'zcframes live=1 {TIGHT} ! valve drop=true'
     with pytest.raises(CameraLostError, match=r'gave no frame within 0.3 s'):
-        open_camera(f'zcframes live=1 {TIGHT} ! valve drop=true', start_timeout_s=0.3)
-
-
-def test_a_description_is_checked_without_starting_it() -> None:
-    # A source that can't run at all: its frames are too small.
-    check_description(f'zcframes frame-size=1 caps-text={CAPS}')
-    with pytest.raises(ConfigError, match='zcnothing'):
-        check_description('zcnothing')
-
-
-def test_waiting_for_the_first_frame_ends_with_the_node() -> None:
-    asked: list[int] = []
-
-    def stopping() -> bool:
-        asked.append(0)
-        return len(asked) > 1
-
+        open_camera(silent, start_timeout_s=0.3)
+    asked = iter((False, True))
     with pytest.raises(CameraLostError, match=r'was stopped before its first frame'):
-        open_camera(
-            f'zcframes live=1 {TIGHT} ! valve drop=true', start_timeout_s=600.0, stopping=stopping
-        )
+        open_camera(silent, start_timeout_s=600.0, stopping=lambda: next(asked, True))
 
 
-def test_too_few_buffers_are_refused() -> None:
+def test_what_parameters_ask_for_is_had_or_refused() -> None:
+    with pytest.raises(ConfigError, match='gives 64x48, parameters width and height say 640x0'):
+        open_camera(f'zcframes {TIGHT}', width=640)
+    with pytest.raises(CameraError, match='would be copied: its frames are in system memory; use'):
+        open_camera(f'zcframes memory=system {TIGHT}', require_dmabuf=True)
     with (
         pytest.raises(
             CameraError, match='gives 1 buffers before it wants them back, 2 are needed'
@@ -868,13 +678,8 @@ def test_too_few_buffers_are_refused() -> None:
         pass
 
 
-def test_another_size_than_asked_for_is_refused() -> None:
-    with pytest.raises(ConfigError, match='gives 64x48, parameters width and height say 640x0'):
-        open_camera(f'zcframes {TIGHT}', width=640)
-
-
 @pytest.mark.parametrize(
-    'sink', ['', '! appsink', '! appsink name=mine max-buffers=9', '! queue ! appsink sync=true']
+    'sink', ['! appsink', '! queue ! appsink name=mine max-buffers=9 sync=true']
 )
 def test_a_pipeline_may_bring_its_own_sink(sink: str) -> None:
     with streaming(f'zcframes {TIGHT} {sink}') as opened:

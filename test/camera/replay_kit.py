@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What the tests of replay share.
-
-Cameras over recordings, their frames as arrays, and recordings written by others' libraries.
-"""
+"""Cameras over recordings, and recordings written by others' libraries."""
 
 from __future__ import annotations
 
@@ -91,11 +87,7 @@ def planes_of(frame: Frame) -> tuple[NDArray[Any], ...]:
 
 
 def played(camera: DrawnCamera) -> list[tuple[Frame, tuple[NDArray[Any], ...]]]:
-    """
-    Return every frame until the camera ends, released, with copies of its planes.
-
-    Closes the camera.
-    """
+    """Return every frame until the camera ends, released, with copies; closes the camera."""
     found = []
     try:
         while not camera.ended:
@@ -126,11 +118,7 @@ def image(
     padding: int = 0,
     big: bool = False,
 ) -> Any:
-    """
-    Return a sensor_msgs/Image of the rosbags library.
-
-    *pixels*: (rows, bytes); *padding*: bytes behind each row, which are no pixels.
-    """
+    """Return a sensor_msgs/Image of *pixels* (rows, bytes), with *padding* behind each row."""
     padded = np.full((pixels.shape[0], pixels.shape[1] + padding), 0xEE, np.uint8)
     padded[:, : pixels.shape[1]] = pixels
     return STORE.types[IMAGE](
@@ -153,11 +141,7 @@ Entry = tuple[str, int, Any]
 def write_bag(
     path: Path, entries: Sequence[Entry], storage: str = 'sqlite3', msgtype: str = IMAGE
 ) -> Path:
-    """
-    Return a recording written by rosbags: a folder with metadata.
-
-    Bytes are of type *msgtype*.
-    """
+    """Return a folder written by rosbags; bytes among *entries* are of type *msgtype*."""
     with BagWriter(path, version=9, storage_plugin=StoragePlugin[storage.upper()]) as writer:
         connections: dict[str, Any] = {}
         for topic, time_ns, message in entries:

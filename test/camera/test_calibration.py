@@ -13,17 +13,15 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Calibration files.
-
-Those that the standard calibrator and its C++ parsers write, those that people spoil, and what
-comes back.
-"""
+"""Calibration files: those of the standard calibrator and its parsers, and spoilt ones."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 import math
+import os
+from pathlib import Path
+import stat
 from types import SimpleNamespace
 
 import cv2
@@ -34,13 +32,20 @@ from numpy.typing import NDArray
 import pytest
 import yaml
 
+from zc_perception.camera import calibration
 from zc_perception.camera.calibration import (
     Calibration,
+    calibration_path,
+    camera_name_of,
+    CameraInfoStore,
     DISTORTION_COEFFICIENTS,
     format_calibration,
     from_camera_info,
+    load_calibration,
     parse_calibration,
     RegionOfInterest,
+    ros_home,
+    save_calibration,
     uncalibrated,
 )
 from zc_perception.errors import ConfigError
@@ -60,11 +65,7 @@ def calibrator_text(
     r: NDArray[np.float64],
     p: NDArray[np.float64],
 ) -> str:
-    """
-    Return a file as the standard calibrator lays out ost.yaml.
-
-    It has NumPy's own printing of matrices, over several lines, with its bare points.
-    """
+    """Return ost.yaml as the standard calibrator writes it, in NumPy's own printing."""
 
     def matrix(values: NDArray[np.float64], precision: int) -> str:
         text = np.array2string(values, precision=precision, suppress_small=True, separator=', ')
@@ -82,14 +83,7 @@ def calibrator_text(
 
 
 @pytest.mark.parametrize(
-    ('model', 'count'),
-    [
-        ('plumb_bob', 5),
-        ('plumb_bob', 4),
-        ('rational_polynomial', 8),
-        ('rational_polynomial', 14),
-        ('equidistant', 4),
-    ],
+    ('model', 'count'), [('plumb_bob', 5), ('rational_polynomial', 14), ('equidistant', 4)]
 )
 def test_what_the_calibrator_writes_is_read_to_the_last_printed_digit(
     model: str, count: int
@@ -116,45 +110,6 @@ def test_what_the_calibrator_writes_is_read_to_the_last_printed_digit(
     assert parse_calibration(format_calibration(found), 'again') == found
 
 
-def test_what_the_cpp_parsers_write_is_read_too() -> None:
-    text = """image_width: 640
-image_height: 360
-camera_name: 0815
-camera_matrix:
-  rows: 3
-  cols: 3
-  data: [415.12614, 0, 325.52373, 0, 410.49986, 180.14929, 0, 0, 1]
-distortion_model: plumb_bob
-distortion_coefficients:
-  rows: 1
-  cols: 5
-  data: [-0.017697, 1e-05, 0.005751, -0.000139, 0]
-rectification_matrix:
-  rows: 3
-  cols: 3
-  data: [1, 0, 0, 0, 1, 0, 0, 0, 1]
-projection_matrix:
-  rows: 3
-  cols: 4
-  data: [380.5, 0, 322.25, 0, 0, 401.125, 179.5, 0, 0, 0, 1, 0]"""
-    found = parse_calibration(text, 'cpp')
-    assert found == Calibration(640, 360, '0815', 'plumb_bob', D, K, IDENTITY, P)
-    block = text.replace(
-        '[1, 0, 0, 0, 1, 0, 0, 0, 1]',
-        '\n' + '\n'.join(f'    - {v}' for v in (1, 0, 0, 0, 1, 0, 0, 0, 1)),
-    )
-    commented = '# by hand\n' + block.replace('rows: 3', 'rows: 3   # three', 1)
-    opencv = '%YAML:1.0\n---\n' + text.replace(
-        'camera_matrix:', 'camera_matrix: !!opencv-matrix'
-    ).replace('cols: 3', 'cols: 3\n  dt: d')
-    assert parse_calibration(commented, 'block') == found
-    assert parse_calibration(opencv, 'opencv') == found
-    assert parse_calibration(text.replace('distortion_model: plumb_bob\n', ''), 'old').notices == (
-        "'old': key 'distortion_model' is missing; taken as plumb_bob",
-    )
-    assert parse_calibration(text.replace('camera_name: 0815\n', ''), 'nameless').camera_name == ''
-
-
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 SIDE = st.integers(1, 65535)
 
@@ -176,7 +131,7 @@ def calibrations(draw: st.DrawFn) -> Calibration:
     )  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(calibrations())
 @example(
     Calibration(
@@ -200,7 +155,6 @@ TEXT = format_calibration(GOOD)
 BAD = {
     'no YAML': ('{[', "'f.yaml' is no YAML"),
     'nothing': ('', "'f.yaml' is no calibration: it has no keys"),
-    'missing key': (TEXT.replace('image_width: 640\n', ''), "key 'image_width' is missing"),
     'misspelt key': (
         TEXT.replace('distortion_coefficients', 'distortion_coefficents'),
         "is it what is called 'distortion_coefficents'?",
@@ -212,14 +166,6 @@ BAD = {
     'transposed': (
         TEXT.replace('rows: 3\n  cols: 4', 'rows: 4\n  cols: 3'),
         'projection_matrix is 4x3; it must be 3x4',
-    ),
-    'value too few': (
-        TEXT.replace(', 1.0, 0.0]', ', 1.0]'),
-        'projection_matrix.data has 11 values; 3x4 are 12',
-    ),
-    'not a number': (
-        TEXT.replace('415.12614', '415,12614x'),
-        "camera_matrix.data has the value '12614x'",
     ),
     'nan': (
         TEXT.replace('415.12614', '.nan'),
@@ -237,7 +183,6 @@ BAD = {
         TEXT.replace('plumb_bob', 'equidistant'),
         'distortion_coefficients has 5 values; equidistant has 4',
     ),
-    'roi without keys': (TEXT + 'roi: 5\n', "roi is '5'"),
     'roi unsure': (
         TEXT + 'roi: {do_rectify: maybe}\n',
         "roi.do_rectify is 'maybe'; it must be true or false",
@@ -282,14 +227,10 @@ def with_model(lines: str, data: str, columns: int = 0) -> str:
     [
         # camera_calibration from November 2019 to August 2020
         ('camera_model: fisheye\n', D4, 4, 'equidistant'),
-        ('camera_model: plumb_bob\n', '[0.1, 0.2, 0.003, 0.0004, 0.0]', 5, 'plumb_bob'),
-        ('camera_model: rational_polynomial\n', D8, 8, 'rational_polynomial'),
         # that of Foxy and Galactic, which says 'cols: 5' of all
-        ('distortion_model: fisheye\n', D4, 5, 'equidistant'),
         ('distortion_model: rational_polynomial\n', D8, 5, 'rational_polynomial'),
         # by hand
         ('distortion_model: EQUIDISTANT\n', D4, 4, 'equidistant'),
-        ('distortion_model: Plumb_Bob\n', D4, 4, 'plumb_bob'),
         ('camera_model: pinhole\ndistortion_model: equidistant\n', D4, 4, 'equidistant'),
         # OpenCV's own calibrator, completed
         ('fisheye_model: 1\n', D4, 4, 'equidistant'),
@@ -309,24 +250,19 @@ def test_models_as_other_versions_and_programs_write_them(
     ('lines', 'data', 'columns', 'message'),
     [
         ('camera_model: omni\n', D4, 4, "camera_model is 'omni'; it must be one of plumb_bob, r"),
-        ('distortion_model: radtan\n', D4, 4, "distortion_model is 'radtan'; it must be one of"),
-        ('distortion_model: unknown\n', D4, 4, "distortion_model is 'unknown'; it must be one"),
         (
             'camera_model: fisheye\ndistortion_model: plumb_bob\n',
             D4,
             4,
             "two distortion models: distortion_model 'plumb_bob', camera_model 'equidistant'",
         ),
-        ('fisheye_model: 1\ndistortion_model: plumb_bob\n', D4, 4, 'names two distortion models'),
         (
             'distortion_model: plumb_bob\n',
             D8,
             8,
             "8 values; plumb_bob has 4 or 5; distortion_model 'rational_polynomial' has 8",
         ),
-        ('', D8, 8, "plumb_bob has 4 or 5; distortion_model 'rational_polynomial' has 8"),
         ('distortion_model: plumb_bob\n', D4, 5, 'has 4 values; 1x5 are 5'),
-        ('distortion_model: equidistant\n', D4, 6, 'has 4 values; 1x6 are 6'),
         ('distortion_model: fisheye\n', '[1.0]', 5, 'has 1 values; equidistant has 4'),
         ('distortion_model: [a]\n', D4, 4, "distortion_model is ['a']; it must be text"),
     ],
@@ -339,46 +275,8 @@ def test_a_model_that_is_unknown_or_not_clear_is_refused_by_name(
     assert message in str(caught.value) and "'f.yaml'" in str(caught.value)
 
 
-KALIBR = """cam0:
-  cam_overlaps: []
-  camera_model: pinhole
-  distortion_coeffs: [-0.28, 0.07, 0.0001, 1.7e-05]
-  distortion_model: radtan
-  intrinsics: [458.6, 457.2, 367.2, 248.3]
-  resolution: [752, 480]
-  rostopic: /cam0/image_raw
-"""
-INI = """# oST version 5.0 parameters
-
-
-[image]
-
-width
-640
-
-height
-480
-
-[mono_left]
-
-camera matrix
-369.344588 0.000000 320.739078
-0.000000 367.154330 203.592450
-0.000000 0.000000 1.000000
-
-distortion
-0.189544 -0.018229 -0.000630 0.000054 -0.000212
-
-rectification
-1.000000 0.000000 0.000000
-0.000000 1.000000 0.000000
-0.000000 0.000000 1.000000
-
-projection
-262.927429 0.000000 320.984481 0.000000
-0.000000 302.056213 188.592437 0.000000
-0.000000 0.000000 1.000000 0.000000
-"""
+KALIBR = 'cam0:\n  camera_model: pinhole\n  intrinsics: [458.6, 457.2, 367.2, 248.3]\n'
+INI = '# oST version 5.0 parameters\n\n\n[image]\n\nwidth\n640\n\nheight\n480\n'
 
 
 def opencv_file(suffix: str) -> str:
@@ -397,9 +295,7 @@ def opencv_file(suffix: str) -> str:
     [
         (KALIBR, "key 'image_width' is missing, for this is a camera chain of Kalibr: write its"),
         (INI, 'is in the INI format of ROS 1; use the .yaml file that camera_calibration wrote'),
-        (INI.replace('\n', '\r\n'), 'ros2 run camera_calibration_parsers convert FILE.ini FILE.'),
         (opencv_file('.yml'), "'rectification_matrix' is missing, as in OpenCV's own files: of a"),
-        (opencv_file('.json'), "'rectification_matrix' is missing, as in OpenCV's own files: of"),
         (opencv_file('.xml'), 'is XML; a calibration is a YAML file with image_width'),
     ],
 )
@@ -425,7 +321,7 @@ def project(made: Calibration, points: NDArray[np.float64]) -> NDArray[np.float6
     return np.reshape(picture, (-1, 2))
 
 
-@pytest.mark.parametrize('size', [(320, 180), (1280, 720), (1920, 1080), (64, 36)])
+@pytest.mark.parametrize('size', [(320, 180), (1920, 1080)])
 def test_a_scaled_calibration_sees_points_where_a_scaled_picture_shows_them(
     size: tuple[int, int],
 ) -> None:
@@ -460,30 +356,7 @@ def test_region_and_binning_are_scaled_with_the_picture() -> None:
         odd.scaled(80, 45)
 
 
-@pytest.mark.parametrize(
-    ('was', 'wanted', 'fits'),
-    [
-        ((1920, 1080), (854, 480), True),
-        ((1920, 1080), (1366, 768), True),
-        ((854, 480), (1920, 1080), True),
-        ((1920, 1080), (848, 480), False),
-        ((640, 360), (640, 480), False),
-        ((640, 480), (480, 640), False),
-        ((640, 360), (320, 179), False),
-    ],
-)
-def test_only_pictures_of_the_same_shape_are_scaled(
-    was: tuple[int, int], wanted: tuple[int, int], fits: bool
-) -> None:
-    made = replace(GOOD, width=was[0], height=was[1])
-    if fits:
-        assert made.scaled(*wanted).picture == wanted
-    else:
-        with pytest.raises(ConfigError, match='are no pictures of the same shape'):
-            made.scaled(*wanted)
-
-
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_spoilt_file_is_read_or_refused_never_worse(data: st.DataObject) -> None:
     text = list(TEXT)
@@ -524,8 +397,6 @@ def test_the_message_that_ros_has_is_filled() -> None:
     [
         ({'width': 0}, 'image_width is 0'),
         ({'distortion_model': 'omni'}, "distortion_model is 'omni'; it must be one of plumb_bob"),
-        ({'distortion_model': 'fisheye'}, 'has 5 values; equidistant has 4'),
-        ({'d': [0.1] * 6}, 'distortion_coefficients has 6 values'),
         ({'k': [math.nan] * 9}, 'camera_matrix has the value nan'),
         ({'p': [1.0] * 11}, r'projection_matrix has 11 values; it must have 12 \(3x4\)'),
     ],
@@ -537,39 +408,255 @@ def test_a_camera_info_that_can_not_be_is_refused(
         from_camera_info(info(**changes), 'front')
 
 
-def test_a_camera_info_of_an_old_calibrator_has_the_model_of_today() -> None:
-    made = from_camera_info(info(distortion_model='fisheye', d=list(D[:4])), 'front')
-    assert made.distortion_model == 'equidistant'
+# Where calibrations are kept: URLs, files, and writing that leaves a file whole.
 
 
-def test_uncalibrated_is_a_size_and_zeros() -> None:
-    made = uncalibrated(640, 360)
-    assert not made.calibrated and GOOD.calibrated
-    assert (made.width, made.height, made.k, made.d) == (640, 360, (0.0,) * 9, ())
-    assert parse_calibration(format_calibration(made), 'x') == made
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+HOME = {'HOME': '/h'}
+
+
+def package_folder(name: str) -> str:
+    """As ament_index_python answers."""
+    if name != 'robot':
+        raise LookupError(name)
+    return '/opt/share/robot'
 
 
 @pytest.mark.parametrize(
-    ('changes', 'size', 'fits'),
+    ('url', 'environment', 'expected'),
     [
-        ({}, (640, 360), True),
-        ({}, (1280, 720), False),
-        ({}, (360, 640), False),
-        ({'binning_x': 2, 'binning_y': 2}, (320, 180), True),
-        ({'roi': RegionOfInterest(0, 0, 300, 200)}, (300, 200), True),
+        ('', {'HOME': '/h', 'ROS_HOME': '/r'}, '/r/camera_info/front_left.yaml'),
+        ('file:///etc/cam.yaml', HOME, '/etc/cam.yaml'),
+        ('file://${ROS_HOME}/x/${NAME}-${NAME}.yml', HOME, '/h/.ros/x/front_left-front_left.yml'),
         (
-            {'roi': RegionOfInterest(0, 0, 300, 200), 'binning_x': 2, 'binning_y': 2},
-            (150, 100),
-            True,
+            'package://robot/calibration/${NAME}.yaml',
+            HOME,
+            '/opt/share/robot/calibration/front_left.yaml',
         ),
-        ({'roi': RegionOfInterest(0, 0, 300, 200)}, (320, 200), False),
+        ('FILE:///x.yaml', HOME, '/x.yaml'),
     ],
 )
-def test_the_size_of_pictures_that_it_is_for(
-    changes: dict[str, object], size: tuple[int, int], fits: bool
+def test_urls(url: str, environment: dict[str, str], expected: str) -> None:
+    assert calibration_path(
+        url, 'front/left', package_folder=package_folder, environment=environment
+    ) == Path(expected)
+
+
+@pytest.mark.parametrize(
+    ('url', 'message'),
+    [
+        ('http://x/y.yaml', 'it must begin with file:// or package://'),
+        ('relative.yaml', 'a file URL has an absolute path'),
+        (
+            'file:///x/${HOME}.yaml',
+            r"variable '\$\{HOME\}' is unknown; known are \$\{NAME\}, \$\{ROS_HOME\}",
+        ),
+        ('package://robot', 'a package URL is package://PACKAGE/path'),
+        ('package://rowboat/x.yaml', "there is no ROS package 'rowboat' in this environment"),
+        ('package://robot/../../etc/passwd', "without '..'"),
+    ],
+)
+def test_urls_that_can_not_be_are_refused(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        calibration_path(url, 'front', package_folder=package_folder, environment=HOME)
+
+
+def test_names_and_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (
+        camera_name_of('Integrated Camera: v1 (usb-0000:00:14.0)')
+        == 'Integrated_Camera_v1_usb_0000_00_14_0'
+    )
+    assert camera_name_of('') == camera_name_of('//') == 'camera'
+    assert ros_home({'HOME': '/h', 'ROS_HOME': ''}) == Path('/h/.ros')
+
+
+def test_written_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / 'new' / 'folders' / 'front.yaml'
+    save_calibration(path, GOOD)
+    assert load_calibration(path) == GOOD
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert os.listdir(path.parent) == ['front.yaml']
+
+
+def test_a_file_keeps_its_mode_and_a_link_stays_a_link(tmp_path: Path) -> None:
+    real, link = tmp_path / 'real.yaml', tmp_path / 'link.yaml'
+    save_calibration(real, uncalibrated(640, 360))
+    real.chmod(0o664)
+    link.symlink_to('real.yaml')
+    save_calibration(link, GOOD)
+    assert link.is_symlink() and load_calibration(real) == GOOD
+    assert stat.S_IMODE(real.stat().st_mode) == 0o664
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Calibration(640, 360, 'front', 'plumb_bob', D, K, IDENTITY, P, **changes)
-    text = made.size_mismatch(*size, 'f.yaml')
-    assert (text is None) is fits
-    if text:
-        assert 'f.yaml' in text and '640x360' in text and f'{size[0]}x{size[1]}' in text
+    path = tmp_path / 'front.yaml'
+    save_calibration(path, GOOD)
+
+    def full(fd: int) -> None:
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(calibration.os, 'fsync', full)
+    with pytest.raises(
+        ConfigError, match=r"calibration '.*front.yaml' can't be written: No space left on device"
+    ):
+        save_calibration(path, uncalibrated(640, 360))
+    assert load_calibration(path) == GOOD and os.listdir(tmp_path) == ['front.yaml']
+
+
+def test_files_that_can_not_be_read(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load_calibration(tmp_path / 'none.yaml')
+    os.mkfifo(tmp_path / 'pipe')
+    for path in (tmp_path, tmp_path / 'pipe', Path('/dev/zero')):
+        with pytest.raises(
+            ConfigError, match=f"calibration '{path}' is no file; set 'camera_info_url' to one"
+        ):
+            load_calibration(path)
+    (tmp_path / 'binary').write_bytes(b'\xff\xfe\x00')
+    with pytest.raises(ConfigError, match='is no text in UTF-8'):
+        load_calibration(tmp_path / 'binary')
+    with (tmp_path / 'endless').open('wb') as file:
+        file.truncate(1 << 32)
+    with pytest.raises(ConfigError, match='characters; a calibration file has at most'):
+        load_calibration(tmp_path / 'endless')
+
+
+def test_a_camera_without_a_file_is_uncalibrated_and_says_so(tmp_path: Path) -> None:
+    store = CameraInfoStore('', 'front', (640, 360), environment={'HOME': str(tmp_path)})
+    assert store.current == uncalibrated(640, 360)
+    path = f'{tmp_path}/.ros/camera_info/front.yaml'
+    assert store.notices == (
+        (
+            f"the camera is not calibrated: there is no '{path}'; run camera_calibration, or set "
+            "'camera_info_url'"
+        ),
+    )
+    assert not store.wrong, 'many use none'
+    store.replace(GOOD)
+    assert store.current == GOOD and store.notices == () and not store.wrong
+    assert (
+        CameraInfoStore('', 'front', (640, 360), environment={'HOME': str(tmp_path)}).current
+        == GOOD
+    )
+
+
+def test_another_size_and_another_name_are_told_and_nobody_computes_with_them(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / 'c.yaml'
+    path.write_text(format_calibration(GOOD))
+    store = CameraInfoStore(f'file://{path}', 'rear', (1280, 720))
+    assert store.current == uncalibrated(1280, 720)
+    size, name = store.notices
+    assert str(path) in size and '640x360' in size and '1280x720' in size
+    assert "named 'front', this one is 'rear'" in name
+    assert (
+        size.count('calibrate at this size') == 1 and "set 'camera_name'" in name and store.wrong
+    )
+    assert store.notices == tuple('; '.join(trouble) for trouble in store.troubles)
+    store.resize(640, 360)
+    assert store.current == GOOD and len(store.notices) == 1
+    store.resize(800, 600)
+    assert store.current == uncalibrated(800, 600)
+
+
+def test_a_file_of_zeros_counts_as_none(tmp_path: Path) -> None:
+    path = tmp_path / 'c.yaml'
+    save_calibration(path, uncalibrated(640, 360))
+    store = CameraInfoStore(str(path), 'front', (640, 360))
+    assert store.current == uncalibrated(640, 360)
+    assert 'has a camera matrix of zeros' in store.notices[0]
+
+
+@pytest.mark.parametrize('named', [True, False])
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        (b'', 'is no calibration: it has no keys'),  # the power was cut
+        (b'\0' * 512, 'is no YAML'),  # likewise, on some file systems
+        (b'\xff\xd8\xff\xe0\0\x10JFIF', 'is no text in UTF-8'),
+    ],
+)
+def test_a_bad_file_costs_the_calibration_and_a_good_one_can_be_written_over_it(
+    content: bytes, message: str, named: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / '.ros' / 'camera_info' / 'front.yaml'
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    url, home = str(path) if named else '', {'HOME': str(tmp_path)}
+    store = CameraInfoStore(url, 'front', (640, 360), environment=home)
+    assert store.current == uncalibrated(640, 360)
+    assert message in store.failure and str(path) in store.failure
+    (notice,) = store.notices
+    assert notice.startswith('the camera counts as not calibrated: ') and store.failure in notice
+    assert notice.endswith('; correct the file, or run camera_calibration')
+    store.resize(1280, 720)
+    assert store.current == uncalibrated(1280, 720) and message in store.failure
+    store.resize(640, 360)
+    store.replace(GOOD)
+    assert (store.current, store.failure, store.notices) == (GOOD, '', ())
+    assert load_calibration(path) == GOOD
+
+
+@pytest.mark.parametrize('kind', ['folder', 'pipe', 'closed'])
+def test_what_is_no_file_is_neither_read_nor_written(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / 'c.yaml'
+    if kind == 'pipe':
+        os.mkfifo(path)
+    elif kind == 'folder':
+        path.mkdir()
+    else:
+        (tmp_path / 'file').write_text('')
+        path = tmp_path / 'file' / 'c.yaml'
+    store = CameraInfoStore(str(path), 'front', (640, 360))
+    assert store.current == uncalibrated(640, 360) and str(path) in store.failure
+    with pytest.raises(ConfigError, match=r"is no file; set|can't be written: "):
+        store.replace(GOOD)
+    assert store.current == uncalibrated(640, 360) and store.failure
+
+
+def test_a_package_that_is_not_there_costs_the_calibration(tmp_path: Path) -> None:
+    url = 'package://rowboat/c.yaml'
+    store = CameraInfoStore(url, 'front', (640, 360), package_folder=package_folder)
+    assert store.current == uncalibrated(640, 360) and store.place == url
+    (notice,) = store.notices
+    assert "there is no ROS package 'rowboat' in this environment" in notice
+    assert notice.endswith("; correct 'camera_info_url'")
+    with pytest.raises(ConfigError, match="there is no ROS package 'rowboat'"):
+        store.replace(GOOD)
+
+
+def test_a_calibration_of_another_size_is_scaled_where_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / 'c.yaml'
+    save_calibration(path, GOOD)
+    store = CameraInfoStore(str(path), 'front', (320, 180), rescale=True)
+    assert store.current == GOOD.scaled(320, 180) and store.notices == () and not store.wrong
+    assert CameraInfoStore(str(path), 'front', (320, 180)).notices == (
+        f"calibration '{path}' is for 640x360 pictures, the camera gives 320x180: camera_info is "
+        'published without it; calibrate at this size, run the camera at that one, set '
+        "'rescale_camera_info' if both show the same, or set 'camera_info_url' to one that fits",
+    )
+    store.resize(640, 480)
+    (notice,) = store.notices
+    assert store.current == uncalibrated(640, 480) and store.wrong
+    assert (
+        "without it, for it can't be scaled: 640x360 and 640x480 are no pictures of the same shape"
+        in notice
+    )
+    assert 'rescale_camera_info' not in notice
+    store.replace(replace(GOOD, width=640, height=480))
+    assert (store.current.width, store.current.k, store.notices) == (640, GOOD.k, ())
+
+
+def test_a_camera_without_a_lens_needs_no_calibration(tmp_path: Path) -> None:
+    store = CameraInfoStore('', 'front', (0, 0), environment={'HOME': str(tmp_path)})
+    store.resize(640, 360, has_lens=False)
+    assert store.notices == () and store.current == uncalibrated(640, 360)
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    path = tmp_path / 'c.yaml'
+    path.write_bytes(b'\xef\xbb\xbf%YAML:1.0\r\n---\r\n' + format_calibration(GOOD).encode())
+    assert load_calibration(path) == GOOD

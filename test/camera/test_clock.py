@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Stamps from driver's times, with clocks that the test turns.
-
-Steps, drift, standstill, a scheduler that interrupts.
-"""
+"""Stamps from drivers' times, with clocks that the test turns and reads that are interrupted."""
 
 from __future__ import annotations
 
@@ -37,11 +33,7 @@ BOOT_AHEAD = 5 * S
 
 
 class World:
-    """
-    One true time, and the clocks as they differ from it.
-
-    Reading a clock takes time; sometimes the scheduler takes more.
-    """
+    """One true time, and the clocks as they differ from it; reading them takes time."""
 
     def __init__(self) -> None:
         self.true = 100 * S
@@ -89,32 +81,6 @@ class World:
 KNOWN = (CaptureClock.MONOTONIC, CaptureClock.BOOTTIME, CaptureClock.REALTIME)
 
 
-@pytest.mark.parametrize('clock', KNOWN)
-def test_a_stamp_is_the_ros_time_of_the_exposure(clock: CaptureClock) -> None:
-    world = World()
-    stamps = world.clock()
-    for _ in range(50):
-        exposed = world.true
-        captured = world.driver(clock, exposed)
-        world.true += 7 * MS  # the driver, the executor, whatever
-        assert abs(stamps.stamp(captured, clock) - (exposed + world.wall_offset)) < 20_000
-        world.true += PERIOD
-    found = stamps.statistics()
-    expected = {
-        CaptureClock.MONOTONIC: EPOCH,
-        CaptureClock.BOOTTIME: EPOCH - BOOT_AHEAD,
-        CaptureClock.REALTIME: 0,
-    }[clock]
-    assert abs(found.offset_ns - expected) < (20_000 if expected else 1)
-    assert (found.steps, found.corrected, found.implausible, found.ahead_ns, found.simulated) == (
-        0,
-        0,
-        0,
-        0,
-        False,
-    )
-
-
 @settings(max_examples=60)
 @given(
     interruptions=st.lists(st.one_of(st.just(0), st.integers(0, 4 * MS)), max_size=200),
@@ -141,7 +107,14 @@ def test_within_a_millisecond_however_the_reads_are_interrupted(
         last = stamp
         world.true += PERIOD
         world.wall_offset += drift_ppm * PERIOD // 1_000_000
-    assert stamps.statistics().steps == 0
+    found = stamps.statistics()
+    assert (found.steps, found.implausible, found.ahead_ns) == (0, 0, 0)
+    wanted = {
+        CaptureClock.MONOTONIC: world.wall_offset,
+        CaptureClock.BOOTTIME: world.wall_offset - BOOT_AHEAD,
+        CaptureClock.REALTIME: 0,
+    }[clock]
+    assert abs(found.offset_ns - wanted) < MS and not found.simulated
 
 
 def test_a_frame_whose_every_read_was_interrupted_keeps_the_offset_before() -> None:
@@ -189,23 +162,6 @@ def test_stamps_increase_through_a_step_of_the_wall_clock(clock: CaptureClock, s
         assert all(error >= -MS for error in errors)
 
 
-@pytest.mark.parametrize('clock', (CaptureClock.MONOTONIC, CaptureClock.REALTIME))
-def test_while_it_catches_up_it_says_how_far_ahead_it_is(clock: CaptureClock) -> None:
-    world = World()
-    stamps = world.clock()
-    stamps.stamp(world.driver(clock, world.true), clock)
-    world.wall_offset -= 10 * S
-    world.true += PERIOD
-    stamps.stamp(world.driver(clock, world.true), clock)
-    assert 9 * S < stamps.statistics().ahead_ns <= 10 * S
-    world.wall_offset += 5 * S
-    world.true += PERIOD
-    stamps.stamp(world.driver(clock, world.true), clock)
-    assert 4 * S < stamps.statistics().ahead_ns <= 5 * S, (
-        'a step forwards is no pace of the pictures'
-    )
-
-
 @settings(max_examples=80)
 @given(
     st.lists(
@@ -244,7 +200,7 @@ def test_stamps_of_a_realtime_driver_are_its_own_to_the_nanosecond() -> None:
 
 
 @pytest.mark.parametrize('clock', (*KNOWN, CaptureClock.UNKNOWN))
-@pytest.mark.parametrize(('hertz', 'lag'), ((1000, 0), (100, 0), (100, 300_000), (250, 40 * MS)))
+@pytest.mark.parametrize(('hertz', 'lag'), ((1000, 0), (100, 300_000), (250, 40 * MS)))
 def test_a_simulation_at_the_time_of_day_is_one_throughout(
     clock: CaptureClock, hertz: int, lag: int
 ) -> None:
@@ -312,7 +268,7 @@ def test_system_time_after_a_simulation_of_the_future_is_not_held_up_by_it() -> 
 
 
 @pytest.mark.parametrize('clock', (*KNOWN, CaptureClock.UNKNOWN))
-@pytest.mark.parametrize('step', (-10 * S, 0, 10 * S))
+@pytest.mark.parametrize('step', (-10 * S, 10 * S))
 def test_a_camera_that_is_opened_again_goes_on_with_its_stamps(
     clock: CaptureClock, step: int
 ) -> None:
@@ -333,19 +289,6 @@ def test_a_camera_that_is_opened_again_goes_on_with_its_stamps(
         last = stamp
         world.true += PERIOD
     assert stamps.statistics().steps == 0, 'nobody measured across the gap'
-
-
-def test_a_reopened_camera_s_offset_is_measured_anew() -> None:
-    world = World()
-    stamps = world.clock()
-    stamps.stamp(world.true, CaptureClock.MONOTONIC)
-    world.wall_offset += 3 * MS
-    world.true += PERIOD
-    stamps.reopened()
-    # So wide a pair doesn't contradict the offset before, which would be kept.
-    world.interruptions = itertools.cycle([0, 8 * MS, 0])
-    stamps.stamp(world.true, CaptureClock.MONOTONIC)
-    assert stamps.statistics().offset_ns != pytest.approx(EPOCH, abs=MS)
 
 
 def test_simulated_time_is_followed_as_it_stands_and_jumps() -> None:
@@ -372,20 +315,10 @@ def test_simulated_time_is_followed_as_it_stands_and_jumps() -> None:
     assert found.simulated and found.steps == 1 and found.corrected == 3 and found.offset_ns == 0
 
 
-@pytest.mark.parametrize('age', (-S, 11 * S, 100 * S + BOOT_AHEAD + EPOCH))
+@pytest.mark.parametrize('age', (-S, 11 * S))
 def test_a_driver_s_time_that_can_not_be_is_counted_and_arrival_taken(age: int) -> None:
     world = World()
     stamps = world.clock()
     stamp = stamps.stamp(world.true - age, CaptureClock.MONOTONIC)
     assert abs(stamp - (world.true + EPOCH)) < MS
     assert stamps.statistics().implausible == 1
-
-
-def test_jitter_is_what_the_offset_changes_by() -> None:
-    world = World()
-    stamps = world.clock()
-    for index in range(200):
-        world.wall_offset = EPOCH + (100_000 if index % 2 else 0)
-        stamps.stamp(world.true, CaptureClock.MONOTONIC)
-        world.true += PERIOD
-    assert 80_000 < stamps.statistics().jitter_ns < 120_000

@@ -25,7 +25,7 @@ from typing import Any
 from entry_point_kit import install, offer_alone
 import pytest
 
-from zc_perception.camera.camera import Camera, CameraOptions
+from zc_perception.camera.camera import CameraOptions
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.errors import ConfigError
 from zc_perception.memory.heaps import SealedMemfd
@@ -63,11 +63,6 @@ def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer_alone(monkeypatch, tmp_path)
 
 
-@pytest.mark.parametrize('kind', CAMERAS.built_in)
-def test_each_kind_of_this_package_is_a_camera(kind: str) -> None:
-    assert issubclass(CAMERAS.load(kind), Camera)
-
-
 @pytest.mark.usefixtures('own_package')
 def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
     assert CAMERAS.others == ('gone', 'misnamed', 'number', 'own_grey', 'unfinished'), (
@@ -102,20 +97,6 @@ def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
             'own_gray',
             r"camera 'own_gray' is not known; it must be one of synthetic, .*, gone, misnamed, "
             r"number, own_grey, unfinished; did you mean 'own_grey'\?",
-        ),
-        (
-            'number',
-            (
-                r"camera 'number' is 3\.14.*, which is no class derived from "
-                r'zc_perception\.camera\.camera\.Camera'
-            ),
-        ),
-        (
-            'gone',
-            (
-                r"'gone' of package 'own-camera' can't be imported .* try: python3 -c \"import "
-                r'own_gone\"'
-            ),
         ),
         (
             'misnamed',

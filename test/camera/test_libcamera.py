@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The libcamera camera against a module of our own.
-
-The module has the documented interface of two generations of the bindings.
-"""
+"""The libcamera camera against a module with the interface of two generations of bindings."""
 
 from __future__ import annotations
 
@@ -230,7 +226,6 @@ def test_a_busy_camera_says_so(module: Any, open_camera: Callable[..., Libcamera
     [
         (lambda m: m.manager.cameras.clear(), {}, CameraError, 'found no camera'),
         (lambda m: None, {'camera': '²'}, CameraError, "has 0 cameras '²'"),
-        (lambda m: None, {'camera': '9' * 5000}, CameraError, "has 0 cameras '999"),
         (lambda m: None, {'camera': 'ov5647'}, CameraError, ("has 0 cameras 'ov5647'; there are "
                                                              '/base/soc/i2c0mux/i2c@1/imx708@1a')),
         (lambda m: m.manager.cameras.append(Camera(m, 'imx708 b')), {'camera': 'imx708'},

@@ -13,15 +13,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Recordings: bit by bit there and back for every reader.
-
-Also a disk that is slow, full or gone, and files that a kill has cut.
-"""
+"""Recordings: there and back for every reader, bad disks, and files that a kill has cut."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+import errno
 import os
 from pathlib import Path
 import random
@@ -29,6 +26,8 @@ import shutil
 from typing import Any
 
 from camera.replay_kit import Gate, planes_of, played, replay, STORE
+from camera.video_kit import compressed_video
+import cv2
 from mcap.exceptions import EndOfFile
 from mcap.reader import make_reader
 from mcap.records import Message
@@ -40,8 +39,16 @@ from waiting import until
 import yaml
 
 from zc_perception.camera.mcap_file import finish_recording, Topic
-from zc_perception.camera.recording import Limits, Recorder
-from zc_perception.errors import ConfigError, RecordingError
+from zc_perception.camera.recording import (
+    BlackBox,
+    is_key_frame,
+    Limits,
+    Recorder,
+    Snapshot,
+    VIDEO,
+    write_event,
+)
+from zc_perception.errors import ConfigError, FormatError, RecordingError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
@@ -133,10 +140,8 @@ def by_stream(path: Path) -> int:
     [
         ('NV12', 'nv12', {'stride_align': 256, 'height_align': 64, 'offset_align': 4096}),
         ('NV12', 'nv12', {'buffer_per_plane': True, 'stride_align': 96}),
-        ('NV21', 'nv21', {}),
         ('YUYV', 'yuyv', {'stride_align': 160}),
         ('P010', 'P010', {'stride_align': 256}),
-        ('RG24', 'bgr8', {}),
         ('R8  ', 'mono8', {}),
         ('YU12', 'YU12', {'stride_align': 128}),
     ],
@@ -230,16 +235,6 @@ def test_a_slow_disk_costs_the_recorder_frames_and_the_producer_nothing(
     assert recorder.statistics().recorded == 5 and recorder.statistics().waiting == 0
     found = played(replay(tmp_path / 'a'))
     assert all(same(planes, found[number][1]) for number, (_, planes) in enumerate(kept))
-
-
-def test_memory_is_used_again(tmp_path: Path, make_pool: MakePool) -> None:
-    ledger, pool = CopyLedger(), make_pool(16, 8)
-    with Recorder(tmp_path / 'a', ledger=ledger, limits=Limits(1)) as recorder:
-        for index in range(200):
-            with publish(pool, index) as frame:
-                until(lambda: recorder.put(frame, '/image_raw'), 'the disk takes a frame')
-        assert recorder._allocated <= 2 * SIZE, 'two frames at least, and no more here'
-    assert recorder.statistics().recorded == 200 and ledger.count('record') == 200
 
 
 class SmallDisk(SlowDisk):
@@ -389,6 +384,8 @@ def test_frames_that_can_not_be_recorded_are_refused_with_the_reason(tmp_path: P
         assert not recorder.put(Tiled(), '/image_raw')  # type: ignore[arg-type]
     assert recorder.statistics().refused == 1 and not recorder.failed
     assert 'NV12 tiled can not be recorded: only LINEAR' in recorder.statistics().failure
+    with pytest.raises(FormatError, match='NV12 tiled has no rows that the CPU reads'):
+        Snapshot.of(Tiled(), CopyLedger())  # type: ignore[arg-type]
 
 
 # What a kill or a power cut leaves.
@@ -411,13 +408,13 @@ def killed(folder: Path, pool: BufferPool, frames: int) -> Path:
 def test_whatever_was_cut_off_all_whole_chunks_are_played_and_finished(
     tmp_path: Path, make_pool: MakePool
 ) -> None:
-    """At 20 random places, and with blocks that never reached the disk."""
+    """At 8 random places, and with blocks that never reached the disk."""
     pool, chance = make_pool(160, 120), random.Random(5)
     path = killed(tmp_path / 'a', pool, 10)
     whole, chunk = path.read_bytes(), 160 * 120 * 3 // 2 + 300
     closed = (path.parent / 'a_0.mcap').read_bytes()
     metadata = (path.parent / 'metadata.yaml').read_text()
-    for size in [len(whole), *(chance.randrange(60, len(whole)) for _ in range(20))]:
+    for size in [len(whole), *(chance.randrange(60, len(whole)) for _ in range(8))]:
         for filler in (b'', bytes(len(whole) - size)):
             path.write_bytes(whole[:size] + filler)
             (path.parent / 'metadata.yaml').write_text(metadata)
@@ -441,7 +438,7 @@ def test_whatever_was_cut_off_all_whole_chunks_are_played_and_finished(
             assert (path.parent / 'a_0.mcap').read_bytes() == closed
 
 
-@pytest.mark.parametrize('content', [b'', b'\x89MCAP', bytes(5000)])
+@pytest.mark.parametrize('content', [b'', bytes(5000)])
 def test_a_file_in_which_nothing_ever_was_is_no_hindrance(
     content: bytes, tmp_path: Path, make_pool: MakePool
 ) -> None:
@@ -470,11 +467,177 @@ def test_what_is_still_being_recorded_is_left_alone(tmp_path: Path, make_pool: M
     assert len(by_rosbags(tmp_path / 'a')) == 2
 
 
-def test_a_damaged_chunk_ends_the_replay_in_words(tmp_path: Path, make_pool: MakePool) -> None:
-    record(tmp_path / 'a', make_pool(16, 8), 3)
-    path = tmp_path / 'a' / 'a_0.mcap'
-    content = bytearray(path.read_bytes())
-    content[content.index(b'lens') + 60] ^= 1
-    path.write_bytes(content)
-    with pytest.raises((ConfigError, RecordingError), match='Chunk checksum mismatch'):
-        played(replay(path))
+# The black box: what it keeps, and that it begins with a picture that can be read.
+
+
+S = 1_000_000_000
+FRONT, REAR = (Topic(f'/{name}/image_raw/foxglove', VIDEO, 'x\n') for name in ('front', 'rear'))
+STATIC = NOTE._replace(name='/tf')
+# What encoders put before: parameter sets, and what is no key frame.
+KEYS = {'h264': b'\0\0\0\1\x67ps\0\0\0\1\x68pp\0\0\1\x65', 'h265': b'\0\0\0\1\x40vps\0\0\1\x2a\1'}
+OTHERS = {'h264': b'\0\0\0\1\x67ps\0\0\0\1\x41', 'h265': b'\0\0\0\1\x02\1\0\0\1\x45'}
+
+
+@pytest.mark.parametrize('kind', ['h264', 'h265'])
+@pytest.mark.parametrize('frame_id', ['', 'lens', 'front_optical_frame'])
+def test_a_key_frame_is_known_by_its_slices(kind: str, frame_id: str) -> None:
+    assert is_key_frame(compressed_video(frame_id, KEYS[kind] + bytes(99), kind))
+    assert not is_key_frame(compressed_video(frame_id, OTHERS[kind] + bytes(99), kind))
+    assert not is_key_frame(b'\0\1\0\0')
+
+
+def drive(box: BlackBox, begin_s: float, end_s: float, *videos: Topic, group: int = 10) -> None:
+    """Ten pictures and notes a second; a key frame each second, or so many pictures."""
+    for tick in range(round(begin_s * 10), round(end_s * 10)):
+        now_ns = START + tick * S // 10
+        for topic in videos:
+            data = KEYS['h264'] if tick % group == 0 else OTHERS['h264']
+            box.take(topic, compressed_video('lens', data + bytes(1000)), now_ns)
+        box.take(NOTE, b'\0\1\0\0\2\0\0\0a\0', now_ns)
+
+
+def written(folder: Path) -> list[tuple[str, int, bytes]]:
+    (recording,) = folder.iterdir()
+    assert [path.name for path in sorted(recording.iterdir())] == [
+        f'{recording.name}_0.mcap',
+        'metadata.yaml',
+    ]
+    with Reader(recording) as reader:
+        return [(c.topic, time_ns - START, content) for c, time_ns, content in reader.messages()]
+
+
+def test_the_last_seconds_of_two_cameras_begin_with_key_frames(tmp_path: Path) -> None:
+    box = BlackBox(5.0, 1 << 20)
+    box.take(STATIC, b'\0\1\0\0\2\0\0\0s\0', START, latched=True)
+    drive(box, 0, 20.5, FRONT, REAR)
+    kept_s, kept_bytes, videos = box.held(START + 20 * S)
+    assert kept_s == 5.0 and videos == (FRONT.name, REAR.name)
+    assert kept_bytes < 9 * 10 * 2 * 1200, 'no more than the window and a group'
+    said = write_event(box.last(START + 205 * S // 10), tmp_path / 'events', START + 205 * S // 10)
+    found = written(tmp_path / 'events')
+    assert said.startswith(f'{len(found)} messages of 5.4 s in ')
+    assert found[0][0] == STATIC.name
+    for topic in (FRONT, REAR):
+        pictures = [(at, content) for name, at, content in found if name == topic.name]
+        assert is_key_frame(pictures[0][1]) and pictures[0][0] == 15 * S
+        assert len(pictures) == 55, 'nothing is missing'
+    assert len([name for name, _, _ in found if name == NOTE.name]) == 50
+
+
+def test_a_key_frame_that_is_long_ago_is_kept_and_a_trigger_has_what_came_before_it(
+    tmp_path: Path,
+) -> None:
+    box = BlackBox(2.0, 1 << 20)
+    drive(box, 0, 39.5, FRONT, group=200)
+    chosen = box.last(START + 39 * S)
+    drive(box, 39.5, 60, FRONT, group=200)
+    write_event(chosen, tmp_path / 'events', START + 39 * S)
+    found = written(tmp_path / 'events')
+    pictures = [at for name, at, _ in found if name == FRONT.name]
+    assert pictures == [tick * S // 10 for tick in range(200, 395)]
+    assert next(at for name, at, _ in found if name == NOTE.name) == 37 * S
+
+
+def test_before_anything_came_and_without_an_encoder_nothing_is_kept(tmp_path: Path) -> None:
+    box = BlackBox(5.0, 1 << 20)
+    drive(box, 0, 3)
+    assert box.held(START + 3 * S) == (0.0, 0, ())
+    with pytest.raises(RecordingError, match='no picture of a video came; is an encoder running'):
+        write_event(box.last(START + 3 * S), tmp_path / 'events', START + 3 * S)
+    box.take(FRONT, compressed_video('lens', OTHERS['h264']), START + 3 * S)
+    with pytest.raises(RecordingError, match='no picture of a video came'):
+        write_event(box.last(START + 3 * S), tmp_path / 'events', START + 3 * S)
+    assert not (tmp_path / 'events').exists()
+
+
+def test_of_an_encoder_that_died_what_it_made_is_written_and_said(tmp_path: Path) -> None:
+    box = BlackBox(10.0, 1 << 20)
+    drive(box, 0, 20, FRONT, REAR)
+    drive(box, 20, 26, FRONT)
+    said = write_event(box.last(START + 26 * S), tmp_path / 'events', START + 26 * S)
+    assert said.endswith(f'; {REAR.name} ended 6.1 s before')
+    rear = [at for name, at, _ in written(tmp_path / 'events') if name == REAR.name]
+    assert (rear[0], rear[-1]) == (16 * S, 199 * S // 10)
+    drive(box, 26, 60)
+    assert box.held(START + 60 * S) == (0.0, 0, ()), 'nothing is kept without video'
+
+
+def test_memory_has_a_limit(tmp_path: Path) -> None:
+    box = BlackBox(60.0, 50_000)
+    drive(box, 0, 30, FRONT)
+    assert 40_000 < box.held(START + 30 * S)[1] <= 51_100
+    write_event(box.last(START + 30 * S), tmp_path / 'events', START + 30 * S)
+    found = [content for name, _, content in written(tmp_path / 'events') if name == FRONT.name]
+    assert is_key_frame(found[0]) and 30 <= len(found) <= 50
+
+
+# A snapshot of a frame.
+
+
+BASE = f'capture_{START // S}_000000000'
+
+
+def snapshot_of(pool: BufferPool, ledger: CopyLedger) -> tuple[Snapshot, Any]:
+    """Return a snapshot of a frame, and the frame's planes."""
+    with publish(pool, 0) as frame:
+        return Snapshot.of(frame, ledger), planes_of(frame)
+
+
+@pytest.mark.parametrize('name', ['NV12', 'YUYV', 'P010', 'R8  ', 'YU12'])
+def test_a_snapshot_comes_back_bit_by_bit_with_its_colours(
+    name: str, tmp_path: Path, make_pool: MakePool
+) -> None:
+    pool, ledger = (
+        make_pool(66, 34, fourcc=fourcc_code(name), layout={'stride_align': 128}),
+        CopyLedger(),
+    )
+    snapshot, planes = snapshot_of(pool, ledger)
+    paths = snapshot.write(tmp_path / 'a' / 'b', 'capture')
+    base = tmp_path / 'a' / 'b' / BASE
+    assert [str(path) for path in paths] == [f'{base}.mcap', f'{base}.png']
+    ((frame, back),) = played(replay(paths[0]))
+    assert same(back, planes)
+    assert (frame.data.fourcc, frame.data.colorimetry) == (fourcc_code(name), BT709_FULL)
+    picture = cv2.imread(str(paths[1]), cv2.IMREAD_UNCHANGED)
+    assert picture.shape == ((34, 66) if name == 'R8  ' else (34, 66, 3))
+    assert np.array_equal(picture, snapshot.picture())
+    size = sum(plane.nbytes for plane in planes)
+    assert (ledger.count('snapshot'), ledger.entries()['snapshot'].bytes) == (1, size)
+
+
+def test_what_nobody_here_reads_is_kept_without_a_picture(
+    tmp_path: Path, make_pool: MakePool
+) -> None:
+    pool = make_pool(64, 32, fourcc=fourcc_code('NV15'))
+    slot = pool.acquire()
+    assert slot is not None
+    header = Header(START, 'lens')
+    with Frame.publish_slot(
+        pool, slot, header=header, colorimetry=BT709_FULL, sequence=0, captured_ns=0
+    ) as frame:
+        snapshot = Snapshot.of(frame, CopyLedger())
+    assert snapshot.picture() is None
+    assert [path.suffix for path in snapshot.write(tmp_path, 'capture')] == ['.mcap']
+
+
+def test_no_snapshot_is_overwritten_and_a_full_disk_leaves_nothing_behind(
+    tmp_path: Path, make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot, _ = snapshot_of(make_pool(16, 16), CopyLedger())
+    taken = tmp_path / f'{BASE}.png'
+    taken.write_text('mine')
+    names = [snapshot.write(tmp_path, 'capture')[0].name for _ in range(2)]
+    assert names == [f'{BASE}_2.mcap', f'{BASE}_3.mcap'] and taken.read_text() == 'mine'
+    assert len(list(tmp_path.iterdir())) == 5, 'what was begun under a name that is taken is gone'
+    real = Path.open
+
+    def full(path: Path, mode: str = 'r', *args: Any, **options: Any) -> Any:
+        if path.suffix == '.png':
+            raise OSError(errno.ENOSPC, 'No space left on device', str(path))
+        return real(path, mode, *args, **options)
+
+    monkeypatch.setattr(Path, 'open', full)
+    (tmp_path / 'full').mkdir()
+    with pytest.raises(OSError, match='No space left on device'):
+        snapshot.write(tmp_path / 'full', 'capture')
+    assert list((tmp_path / 'full').iterdir()) == []

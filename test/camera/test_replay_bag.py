@@ -13,32 +13,24 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Recordings of rosbag2 that other libraries wrote.
-
-What comes out, when, under which header, and what is refused or left out.
-"""
+"""Recordings that other libraries wrote, folders of pictures, and what is no recording."""
 
 from __future__ import annotations
 
-import bz2
 from collections.abc import Callable
 import gzip
-import lzma
 from pathlib import Path
 import shutil
-import struct
 import sys
 from typing import Any
-import zlib
 
 from camera.replay_kit import (
     compressed,
+    IMAGE,
     image,
     NOW_NS,
     nv12_rows,
     played,
-    png_chunk,
     random_planes,
     replay,
     serialized,
@@ -56,6 +48,7 @@ import pytest
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin
 from rosbags.rosbag2 import Writer as BagWriter
 
+from zc_perception.camera.replay.bag import read_message
 from zc_perception.camera.replay.pictures import natural_key
 from zc_perception.camera.replay.source import recording_path
 from zc_perception.errors import ConfigError, RecordingError
@@ -105,8 +98,7 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize('padding', (0, 13))
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize(('kind', 'padding'), [(kind, 13) for kind in KINDS] + [(KINDS[0], 0)])
 def test_nv12_comes_out_bit_by_bit_at_its_own_times(
     kind: str, padding: int, tmp_path: Path
 ) -> None:
@@ -129,14 +121,6 @@ def test_nv12_comes_out_bit_by_bit_at_its_own_times(
     assert ledger.entries()['decode'].count == FRAMES and set(ledger.entries()) == {'decode'}
 
 
-def test_recorded_headers_are_kept_whole(tmp_path: Path) -> None:
-    path = write_bag(tmp_path / 'bag', nv12_entries())
-    headers = [frame.header for frame, _ in played(replay(path, stamps='recorded'))]
-    assert [(h.stamp_ns, h.frame_id) for h in headers] == [
-        (stamp(i), 'recorded_lens') for i in range(FRAMES)
-    ]
-
-
 @pytest.mark.parametrize('recorded', [True, False])
 def test_recorded_stamps_go_on_when_the_recording_begins_again(
     recorded: bool, tmp_path: Path
@@ -157,22 +141,6 @@ def test_recorded_stamps_go_on_when_the_recording_begins_again(
     assert stamps == [stamp(i) for i in range(3 * FRAMES)]
 
 
-@pytest.mark.parametrize(
-    ('encoding', 'pixel', 'ycbcr'),
-    [('rgb8', (200, 90, 30), (116, 85, 181)), ('bgra8', (30, 90, 200, 9), (116, 85, 181)),
-     ('mono8', (110,), (110, 128, 128))],
-)  # fmt: skip
-def test_an_encoding_shows_its_colour(
-    encoding: str, pixel: tuple[int, ...], ycbcr: tuple[int, ...], tmp_path: Path
-) -> None:
-    """As BT.601 limited; test/link has all encodings. A byte has no order, whatever it says."""
-    rows = np.tile(np.array(pixel, np.uint8), (HEIGHT, WIDTH))
-    message = image(START, rows, encoding, WIDTH, HEIGHT, padding=4, big=encoding == 'mono8')
-    ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, message)])))
-    assert np.abs(planes[0].astype(int) - ycbcr[0]).max() <= 2
-    assert np.abs(planes[1].astype(int) - ycbcr[1:]).max() <= 2
-
-
 def picture(index: int = 0) -> np.ndarray[Any, Any]:
     level = np.full((HEIGHT, WIDTH, 3), 40 + 30 * index, np.uint8)
     level[: HEIGHT // 2] = (200, 60, 20)
@@ -181,11 +149,7 @@ def picture(index: int = 0) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize(
     ('suffix', 'text'),
-    [
-        ('.jpg', 'bgr8; jpeg compressed bgr8'),
-        ('.png', 'rgb8; png compressed bgr8'),
-        ('.jpg', 'jpeg'),
-    ],
+    [('.jpg', 'bgr8; jpeg compressed bgr8'), ('.png', 'rgb8; png compressed bgr8')],
 )
 def test_compressed_pictures_are_decoded(suffix: str, text: str, tmp_path: Path) -> None:
     content = cv2.imencode(suffix, picture(), [cv2.IMWRITE_JPEG_QUALITY, 98])[1]
@@ -240,25 +204,9 @@ LEVELS = np.linspace(0, 65535, WIDTH * HEIGHT).astype(np.uint16).reshape(HEIGHT,
 DEEP = cv2.imencode('.png', LEVELS)[1]
 
 
-def test_compressed_mono16_is_played_as_the_raw_one(tmp_path: Path) -> None:
-    raw = image(START, LEVELS.view(np.uint8), 'mono16', WIDTH, HEIGHT)
-    found = [
-        played(replay(write_bag(tmp_path / name, [('/i', START, message)])))[0][1]
-        for name, message in (
-            ('raw', raw),
-            ('png', compressed(START, DEEP, 'mono16; png compressed ')),
-        )
-    ]
-    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
-
-
-@pytest.mark.parametrize('encoding', ['bayer_rggb8', 'bayer_gbrg8', 'bayer_grbg16'])
-def test_compressed_bayer_is_debayered_as_the_raw_one(encoding: str, tmp_path: Path) -> None:
-    """
-    image_transport compresses its samples as if they were grey.
-
-    It names them in the format.
-    """
+@pytest.mark.parametrize('encoding', ['mono16', 'bayer_rggb8', 'bayer_grbg16'])
+def test_compressed_samples_are_played_as_the_raw_ones(encoding: str, tmp_path: Path) -> None:
+    """image_transport compresses Bayer as if it were grey, and names it in the format."""
     dtype, each = (np.uint16, 2) if encoding.endswith('16') else (np.uint8, 1)
     random = np.random.default_rng(1)
     samples = random.integers(0, np.iinfo(dtype).max, (HEIGHT, WIDTH), dtype)
@@ -271,7 +219,7 @@ def test_compressed_bayer_is_debayered_as_the_raw_one(encoding: str, tmp_path: P
         for name, message in (('raw', raw), ('png', png))
     ]
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
-    assert found[0][1].std() > 5, 'it has colours'
+    assert encoding == 'mono16' or found[0][1].std() > 5, 'it has colours'
 
 
 @pytest.mark.parametrize(
@@ -293,7 +241,6 @@ def test_compressed_bayer_is_debayered_as_the_raw_one(encoding: str, tmp_path: P
             compressed(START, np.arange(9, dtype=np.uint8), 'jpeg'),
             "format 'jpeg' can't be decoded; JPEG and PNG can",
         ),
-        (compressed(START, np.zeros(0, np.uint8), 'jpeg'), "format 'jpeg' can't be decoded"),
         (
             compressed(START, np.zeros(9, np.uint8), '16UC1; compressedDepth png'),
             'is a depth image',
@@ -302,13 +249,10 @@ def test_compressed_bayer_is_debayered_as_the_raw_one(encoding: str, tmp_path: P
             compressed(START, DEEP, '16UC1; png compressed '),
             "format '16UC1; png compressed .*depth",
         ),
-        (compressed(START, DEEP, '32FC1; tiff compressed '), "format '32FC1; tiff .* is a depth"),
-        (compressed(START, DEEP, '16UC1; compressedDepth rvl'), 'is a depth image'),
         (
             compressed(START, DEEP, 'png'),
             "format 'png' has grey levels of 16 bits, as depth has; .* begins with 'mono16'",
         ),
-        (compressed(START, DEEP, 'mono8; png compressed '), 'has grey levels of 16 bits'),
     ],
 )
 def test_pictures_that_can_not_be_played_are_named(
@@ -347,43 +291,9 @@ def test_a_change_of_size_ends_it_with_both_sizes(tmp_path: Path) -> None:
     assert camera.statistics().captured == FRAMES
 
 
-@pytest.mark.parametrize(('start_s', 'first'), [(0.08, 2), (0.081, 3), (0.0, 0)])
-def test_it_begins_where_it_is_told_to(start_s: float, first: int, tmp_path: Path) -> None:
-    found = played(
-        replay(
-            write_bag(tmp_path / 'bag', nv12_entries()), stamps='recorded', replay_start=start_s
-        )
-    )
-    assert [frame.header.stamp_ns for frame, _ in found] == [
-        stamp(i) for i in range(first, FRAMES)
-    ]
-
-
 def test_a_start_behind_the_end_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="ends before 9 s; lower parameter 'replay_start'"):
         replay(write_bag(tmp_path / 'bag', nv12_entries()), replay_start=9.0)
-
-
-def test_a_clock_that_was_set_while_recording_does_not_hold_the_replay_up(tmp_path: Path) -> None:
-    hour = 3600 * 1_000_000_000
-    entries = [
-        ('/i', stamp(i), image(stamp(i) + (hour if i >= 2 else 0), nv12_rows(*planes), 'nv12',
-                               WIDTH, HEIGHT))
-        for i, planes in enumerate(PLANES)
-    ]  # fmt: skip
-    found = played(replay(write_bag(tmp_path / 'bag', entries)))
-    assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == [
-        i * PERIOD for i in range(FRAMES)
-    ]
-
-
-def test_stamps_that_repeat_are_told_apart(tmp_path: Path) -> None:
-    entries = [
-        ('/i', START + i, image(START, nv12_rows(*planes), 'nv12', WIDTH, HEIGHT))
-        for i, planes in enumerate(PLANES)
-    ]
-    found = played(replay(write_bag(tmp_path / 'bag', entries)))
-    assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == list(range(FRAMES))
 
 
 SINCE_BOOT = 77_000_000_000
@@ -394,7 +304,6 @@ BACK = 'has stamps that go back: they stay as they are'
 @pytest.mark.parametrize(
     ('recorded', 'given', 'notices'),
     [
-        pytest.param([0] * FRAMES, [stamp(i) for i in range(FRAMES)], [TROUBLE], id='all 0'),
         pytest.param(
             [SINCE_BOOT] * FRAMES,
             [SINCE_BOOT + i * PERIOD for i in range(FRAMES)],
@@ -444,16 +353,6 @@ def test_recorded_stamps_that_say_nothing_become_times_of_recording(
         assert stamps == [i * PERIOD for i in range(FRAMES)]
 
 
-def test_a_folder_that_lost_its_storage_is_named(tmp_path: Path) -> None:
-    path = write_bag(tmp_path / 'bag', nv12_entries())
-    for file in path.iterdir():
-        if file.suffix == '.db3':
-            file.unlink()
-    with pytest.raises(ConfigError, match=r"can't be opened: .*missing"):
-        replay(path)
-    shutil.rmtree(path)
-
-
 def test_without_the_library_it_is_named_with_the_version_to_avoid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,12 +377,7 @@ def test_a_topic_of_something_else_is_refused(tmp_path: Path) -> None:
 # Folders of pictures and files of raw frames.
 
 
-IMAGE_WIDTH, IMAGE_HEIGHT = 64, 48
-
-
-def write_picture(
-    path: Path, level: int, width: int = IMAGE_WIDTH, height: int = IMAGE_HEIGHT
-) -> None:
+def write_picture(path: Path, level: int, width: int = WIDTH, height: int = HEIGHT) -> None:
     assert cv2.imwrite(str(path), np.full((height, width, 3), level, np.uint8))
 
 
@@ -514,23 +408,12 @@ def test_numbers_sort_as_numbers_with_or_without_leading_zeros(numbers: list[int
         ]
 
 
-@pytest.mark.parametrize('suffix', ['.png', '.jpg', '.bmp', '.webp', '.tiff', '.ppm', '.JPG'])
+@pytest.mark.parametrize('suffix', ['.png', '.webp', '.tiff', '.ppm', '.JPG'])
 def test_kinds_of_pictures(suffix: str, tmp_path: Path) -> None:
     write_picture(tmp_path / f'a{suffix}', 90)
     camera = replay(tmp_path)
     assert camera.framerate == 30.0
     assert levels(played(camera)) == [90]
-
-
-def test_one_picture_alone_is_a_recording_of_one_frame(tmp_path: Path) -> None:
-    write_picture(tmp_path / 'a.png', 90, 65, 49)
-    found = played(replay(tmp_path / 'a.png'))
-    assert levels(found) == [90] and found[0][1][0].shape == (48, 64)
-
-
-def test_a_grey_picture_is_one_of_equal_colours(tmp_path: Path) -> None:
-    cv2.imwrite(str(tmp_path / 'a.png'), np.full((IMAGE_HEIGHT, IMAGE_WIDTH), 120, np.uint8))
-    assert levels(played(replay(tmp_path))) == [120]
 
 
 def seen_through_a_lossless_file(folder: Path, bgr: NDArray[np.uint8]) -> list[NDArray[Any]]:
@@ -542,20 +425,15 @@ def seen_through_a_lossless_file(folder: Path, bgr: NDArray[np.uint8]) -> list[N
 
 def ramp(top: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
     """Grey levels from 0 to *top*."""
-    return (
-        np.linspace(0, top, IMAGE_WIDTH * IMAGE_HEIGHT)
-        .round()
-        .astype(dtype)
-        .reshape(IMAGE_HEIGHT, IMAGE_WIDTH)
-    )
+    return np.linspace(0, top, WIDTH * HEIGHT).round().astype(dtype).reshape(HEIGHT, WIDTH)
 
 
 def pnm(levels: NDArray[Any], top: int) -> bytes:
     big = levels.astype('>u2' if top > 255 else 'u1')
-    return b'P5\n# by a camera\n%d %d\n%d\n' % (IMAGE_WIDTH, IMAGE_HEIGHT, top) + big.tobytes()
+    return b'P5\n# by a camera\n%d %d\n%d\n' % (WIDTH, HEIGHT, top) + big.tobytes()
 
 
-@pytest.mark.parametrize('kind', ['16.png', '16.tiff', '16.pgm', '10.pgm', '7.pgm', '16 bgr.png'])
+@pytest.mark.parametrize('kind', ['16.png', '10.pgm', '7.pgm', '16 bgr.png'])
 def test_more_or_less_than_8_bits_are_brightness_of_the_same_range(
     kind: str, tmp_path: Path
 ) -> None:
@@ -576,48 +454,10 @@ def test_more_or_less_than_8_bits_are_brightness_of_the_same_range(
     assert np.abs(planes[1].astype(int) - 128).max() == 0
 
 
-def test_alpha_is_left_out_and_a_palette_looked_up(tmp_path: Path) -> None:
-    red = np.full((IMAGE_HEIGHT, IMAGE_WIDTH, 4), (0, 0, 255, 40), np.uint8)
-    assert cv2.imwrite(str(tmp_path / 'alpha.png'), red)
-    indices = bytes(1) + bytes(np.zeros(IMAGE_WIDTH, np.uint8))
-    (tmp_path / 'palette.png').write_bytes(
-        b'\x89PNG\r\n\x1a\n'
-        + png_chunk(b'IHDR', struct.pack('>IIBBBBB', IMAGE_WIDTH, IMAGE_HEIGHT, 8, 3, 0, 0, 0))
-        + png_chunk(b'PLTE', bytes((255, 0, 0)))
-        + png_chunk(b'IDAT', zlib.compress(indices * IMAGE_HEIGHT))
-        + png_chunk(b'IEND', b'')
-    )
-    wanted = seen_through_a_lossless_file(tmp_path, red[..., :3])
-    for name in ('alpha.png', 'palette.png'):
-        ((_, planes),) = played(replay(tmp_path / name))
-        assert all(np.array_equal(a, b) for a, b in zip(planes, wanted, strict=True)), name
-
-
 def test_levels_that_are_no_brightness_are_refused(tmp_path: Path) -> None:
-    assert cv2.imwrite(str(tmp_path / 'a.tiff'), np.ones((IMAGE_HEIGHT, IMAGE_WIDTH), np.float32))
+    assert cv2.imwrite(str(tmp_path / 'a.tiff'), np.ones((HEIGHT, WIDTH), np.float32))
     with pytest.raises(ConfigError, match=r"a\.tiff' has levels of float32, which have no"):
         replay(tmp_path)
-
-
-def test_another_size_in_the_folder_is_named(tmp_path: Path) -> None:
-    write_picture(tmp_path / '1.png', 10)
-    write_picture(tmp_path / '2.png', 20, 32, 32)
-    camera = replay(tmp_path)
-    with pytest.raises(
-        RecordingError,
-        match=r"frame 1: picture '.*2\.png' is 32x32, '1\.png' is 64x48; all pictures of a "
-        r'folder must have one size',
-    ):
-        played(camera)
-
-
-def test_a_damaged_picture_is_left_out_and_counted(tmp_path: Path) -> None:
-    for number in range(3):
-        write_picture(tmp_path / f'{number}.png', 50 * number)
-    (tmp_path / '1.png').write_bytes((tmp_path / '1.png').read_bytes()[:40])
-    camera = replay(tmp_path)
-    assert levels(played(camera)) == [0, 100]
-    assert camera.statistics().bad == 1
 
 
 def test_a_folder_of_damaged_pictures_does_not_loop_for_ever(tmp_path: Path) -> None:
@@ -662,7 +502,7 @@ def test_folders_that_can_not_be_played_are_named(
 
 @pytest.mark.parametrize('form', ['nv12', 'yuv420p'])
 def test_raw_frames_are_played_from_a_container(form: str, tmp_path: Path) -> None:
-    frames = [random_planes(IMAGE_WIDTH, IMAGE_HEIGHT, seed) for seed in range(3)]
+    frames = [random_planes(WIDTH, HEIGHT, seed) for seed in range(3)]
     three = [(luma, chroma[..., 0], chroma[..., 1]) for luma, chroma in frames]
     pictures = frames if form == 'nv12' else three
     path = write_video(tmp_path / 'clip.nut', 'rawvideo', pictures, form)
@@ -678,18 +518,9 @@ def test_raw_frames_are_played_from_a_container(form: str, tmp_path: Path) -> No
 # What parameter video may be, and files that are told by their first bytes to be no recording.
 
 
-PLACE_WIDTH, PLACE_HEIGHT, PLACE_START, PLACE_PERIOD = (
-    64,
-    48,
-    1_700_000_000_000_000_000,
-    40_000_000,
-)
-
-
-def entries(count: int = 3) -> list[tuple[str, int, Any]]:
-    grey = np.full((PLACE_HEIGHT, PLACE_WIDTH), 90, np.uint8)
-    times = [PLACE_START + i * PLACE_PERIOD for i in range(count)]
-    return [('/i', at, image(at, grey, 'mono8', PLACE_WIDTH, PLACE_HEIGHT)) for at in times]
+def entries() -> list[tuple[str, int, Any]]:
+    grey = np.full((HEIGHT, WIDTH), 90, np.uint8)
+    return [('/i', stamp(i), image(stamp(i), grey, 'mono8', WIDTH, HEIGHT)) for i in range(3)]
 
 
 def mcap_bytes(folder: Path) -> bytes:
@@ -723,23 +554,16 @@ FOREIGN: dict[str, tuple[str, Callable[[Path], bytes], str]] = {
     ),
     'zstd': ('drive.mcap.zstd', zstd_file, "by zstd, .*zstd -dc '.*' > '.*drive.mcap' and play"),
     'gzip': ('drive.mcap.gz', lambda folder: gzip.compress(b'bag'), 'by gzip'),
-    'xz': ('drive.db3.xz', lambda folder: lzma.compress(b'bag'), 'by xz'),
-    'bzip2': ('drive.bz2', lambda folder: bz2.compress(b'bag'), 'by bzip2'),
     'zip': ('drive.zip', lambda folder: b'PK\x03\x04', "is a zip archive, .*; run unzip '"),
     'tar': (
         'drive.tar',
         lambda folder: bytes(257) + b'ustar',
         "is a tar archive, .*; run tar -xf '",
     ),
-    'a wrong name': ('drive.mp4', lambda folder: b'PK\x03\x04', 'is a zip archive'),
     'LFS': ('drive.mp4', lambda folder: LFS, 'is only a pointer of Git LFS.*run git lfs pull'),
     'empty video': ('drive.mp4', lambda folder: b'', r'is empty \(0 bytes\): nothing was'),
-    'empty bag': ('drive.mcap', lambda folder: b'', r'is empty \(0 bytes\)'),
     'text in MCAP': ('drive.mcap', lambda folder: b'I am text', r"no \.mcap .*b'I am tex'"),
-    'text in SQLite': ('drive.db3', lambda folder: b'I am text', r'is no \.db3 file'),
-    'MCAP in SQLite': ('drive.db3', mcap_bytes, "has the content of .mcap .* to 'drive.mcap'"),
     'MCAP in a video': ('drive.mp4', mcap_bytes, "has the content of .mcap .* to 'drive.mcap'"),
-    'capitals': ('DRIVE.MCAP', mcap_bytes, "has the content of .mcap .* to 'DRIVE.mcap'"),
     'cut MCAP': (
         'cut.mcap',
         lambda folder: mcap_bytes(folder)[:-20],
@@ -772,21 +596,9 @@ def test_a_compressed_bag_is_played_from_its_folder_only(
         replay(file)
 
 
-def test_a_folder_without_a_recording_says_what_it_has(tmp_path: Path) -> None:
-    (tmp_path / 'drive.bag').write_bytes(b'#ROSBAG V2.0\n')
-    with pytest.raises(ConfigError, match=r'no picture and no recording, it has drive\.bag; '):
-        replay(tmp_path)
-
-
 def test_depth_does_not_make_the_pictures_topic_ambiguous(tmp_path: Path) -> None:
-    depth = image(
-        PLACE_START,
-        np.zeros((PLACE_HEIGHT, 2 * PLACE_WIDTH), np.uint8),
-        '16UC1',
-        PLACE_WIDTH,
-        PLACE_HEIGHT,
-    )
-    path = write_bag(tmp_path / 'bag', [('/depth', PLACE_START, depth), *entries()])
+    depth = image(START, np.zeros((HEIGHT, 2 * WIDTH), np.uint8), '16UC1', WIDTH, HEIGHT)
+    path = write_bag(tmp_path / 'bag', [('/depth', START, depth), *entries()])
     assert len(played(replay(path))) == 3
     with pytest.raises((ConfigError, RecordingError), match='it has depths and no colours'):
         replay(path, replay_topic='/depth')
@@ -806,10 +618,36 @@ def test_a_recording_is_named_as_a_shell_or_a_browser_would(
         assert len(played(camera)) == 3
 
 
-@pytest.mark.parametrize(
-    'video', ['rtsp://me:secret@10.0.0.1/s', 'http://a/b.mp4', 'https://a/b.mp4', 'udp://:5000']
-)
+@pytest.mark.parametrize('video', ['rtsp://me:secret@10.0.0.1/s', 'udp://:5000'])
 def test_a_stream_is_gstreamers_business(video: str) -> None:
     with pytest.raises(ConfigError, match="set 'camera' to gstreamer and 'pipeline' to") as caught:
         recording_path(video)
     assert video.partition('://')[0] in str(caught.value) and 'secret' not in str(caught.value)
+
+
+# Serialised messages.
+
+
+DATA = bytes(range(8))
+SERIALISED = serialized(image(1, np.zeros((4, 8), np.uint8), 'mono8', 8, 4))
+
+
+def test_an_image_of_rclpy_is_read() -> None:
+    serialization, messages = (
+        pytest.importorskip('rclpy.serialization'),
+        pytest.importorskip('sensor_msgs.msg'),
+    )
+    message = messages.Image(
+        height=2, width=3, encoding='mono8', step=4, is_bigendian=1, data=DATA
+    )
+    message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id = -5, 6, 'lens'
+    header, picture = read_message(STORE, IMAGE, serialization.serialize_message(message))
+    assert (header.stamp_ns, header.frame_id) == (-4_999_999_994, 'lens')
+    assert picture[:5] == (3, 2, 'mono8', True, 4) and picture.data.tobytes() == DATA
+
+
+def test_the_pixels_are_not_copied() -> None:
+    content = bytearray(SERIALISED)
+    picture = read_message(STORE, IMAGE, content)[1]
+    content[-1] = 77
+    assert picture.data[-1] == 77

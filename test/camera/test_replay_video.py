@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Video files in the replay camera: pixels, colours, times and turns are right, damage is counted.
-
-Pixels are compared with those that were encoded, not with another way through the decoder.
-"""
+"""Video files in the replay camera: pixels, colours, times, turns, and damage that is counted."""
 
 from __future__ import annotations
 
@@ -29,9 +25,7 @@ import os
 from pathlib import Path
 import re
 import struct
-import subprocess
 import sys
-import threading
 from typing import Any, NamedTuple
 import wave
 
@@ -48,8 +42,8 @@ from camera.replay_kit import (
     serialized,
     write_bag,
 )
-from camera.test_black_box import video
 from camera.video_kit import (
+    compressed_video,
     frame_of,
     halved,
     INTERLACED,
@@ -157,8 +151,6 @@ def context(**values: int) -> Callable[[Any], None]:
     ('name', 'codec', 'options'),
     [
         ('h264.mp4', 'libx264', {**INTERLACED, 'bf': '2'}),
-        ('h264_bottom_first.mkv', 'libx264', {**INTERLACED, 'x264-params': 'bff=1'}),
-        ('asp.avi', 'mpeg4', {**INTERLACED, 'qscale': '2', 'flags': '+ildct+ilme+qscale'}),
         ('mpeg2.ts', 'mpeg2video', {**INTERLACED, 'b': '3M'}),
     ],
 )
@@ -184,8 +176,7 @@ def full_size(picture: Planes, across: int, down: int) -> Planes:
 
 
 @pytest.mark.parametrize(
-    ('form', 'across', 'down'),
-    [('yuv420p', 1, 1), ('yuv422p', 1, 2), ('yuv444p', 2, 2), ('yuv440p', 2, 1)],
+    ('form', 'across', 'down'), [('yuv420p', 1, 1), ('yuv422p', 1, 2), ('yuv440p', 2, 1)]
 )
 def test_planes_of_a_lossless_file_come_as_they_are(
     tmp_path: Path, form: str, across: int, down: int
@@ -202,10 +193,7 @@ def test_planes_of_a_lossless_file_come_as_they_are(
     assert found.colorimetry == Colorimetry(Matrix.BT601, Range.LIMITED)
 
 
-@pytest.mark.parametrize(
-    ('form', 'bits'),
-    [('yuv420p10le', 10), ('yuv422p12le', 12), ('gray10le', 10), ('gray16le', 16)],
-)
+@pytest.mark.parametrize(('form', 'bits'), [('yuv420p10le', 10), ('gray16le', 16)])
 def test_deep_samples_are_rounded(tmp_path: Path, form: str, bits: int) -> None:
     rng = np.random.default_rng(bits)
     deep = rng.integers(0, 1 << bits, (48, 64), np.uint16)
@@ -229,18 +217,12 @@ def bt601(rgb: NDArray[Any]) -> NDArray[Any]:
     )
 
 
-ORDERS = {'rgb24': 'RGB', 'bgr0': 'BGRA', 'gbrp': 'GBR', 'argb': 'ARGB', 'gray': 'R'}
+ORDERS = {'rgb24': 'RGB', 'gbrp': 'GBR', 'gray': 'R'}
 
 
 @pytest.mark.parametrize(
     ('codec', 'form', 'name'),
-    [
-        ('png', 'rgb24', 'clip.avi'),
-        ('ffv1', 'bgr0', 'clip.mkv'),
-        ('utvideo', 'gbrp', 'clip.avi'),
-        ('qtrle', 'argb', 'clip.mov'),
-        ('ffv1', 'gray', 'clip.mkv'),
-    ],
+    [('png', 'rgb24', 'clip.avi'), ('utvideo', 'gbrp', 'clip.avi'), ('ffv1', 'gray', 'clip.mkv')],
 )
 def test_red_green_and_blue_become_bt601(tmp_path: Path, codec: str, form: str, name: str) -> None:
     rows, columns = np.mgrid[:48, :64]
@@ -276,9 +258,7 @@ def test_a_picture_whose_rows_lie_upside_down(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ('said', 'wanted'),
     [
-        ({'colorspace': 1, 'color_range': 1}, Colorimetry(Matrix.BT709, Range.LIMITED)),
         ({'colorspace': 1, 'color_range': 2}, Colorimetry(Matrix.BT709, Range.FULL)),
-        ({'colorspace': 5}, Colorimetry(Matrix.BT601, Range.LIMITED)),
         ({'colorspace': 6, 'color_range': 2}, Colorimetry(Matrix.BT601, Range.FULL)),
         ({'colorspace': 9, 'color_trc': 14}, Colorimetry(Matrix.BT2020, Range.LIMITED)),
         (
@@ -305,8 +285,7 @@ def test_motion_jpeg_has_full_range(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ('size', 'matrix'),
-    [((720, 576), Matrix.BT601), ((1280, 544), Matrix.BT709), ((720, 1280), Matrix.BT709)],
+    ('size', 'matrix'), [((720, 576), Matrix.BT601), ((720, 1280), Matrix.BT709)]
 )
 def test_what_says_nothing_of_colours_is_what_players_take_it_for(
     tmp_path: Path, size: tuple[int, int], matrix: Matrix
@@ -319,10 +298,8 @@ def test_what_says_nothing_of_colours_is_what_players_take_it_for(
     ('said', 'words'),
     [
         ({'colorspace': 9, 'color_trc': 16}, r'its transfer is PQ \(HDR\)'),
-        ({'colorspace': 9, 'color_trc': 18}, r'its transfer is HLG \(HDR\)'),
         ({'colorspace': 1, 'color_trc': 8}, r'its transfer is linear'),
         ({'colorspace': 7}, 'its colour matrix is smpte240m; .* for bt709, bt601, bt2020'),
-        ({'colorspace': 8}, 'its colour matrix is ycgco'),
     ],
 )
 def test_colours_without_a_conversion_are_refused_by_name(
@@ -344,11 +321,8 @@ def upright(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ('matrix', 'turned'),
     [
         ((0, 1, -1, 0), lambda plane: np.rot90(plane, -1)),
-        ((0, -1, 1, 0), np.rot90),
         ((-1, 0, 0, -1), lambda plane: np.rot90(plane, 2)),
         ((-1, 0, 0, 1), np.fliplr),
-        ((1, 0, 0, -1), np.flipud),
-        ((0, 1, 1, 0), lambda plane: np.swapaxes(plane, 0, 1)),
         ((0, -1, -1, 0), lambda plane: np.rot90(np.swapaxes(plane, 0, 1), 2)),
     ],
 )
@@ -371,23 +345,13 @@ def test_a_turn_by_no_quarter_of_a_circle_is_refused(tmp_path: Path, upright: Pa
         play(path)
 
 
-def test_a_turned_video_at_another_size(tmp_path: Path, upright: Path) -> None:
-    path = with_matrix(upright, tmp_path / 'turned.mp4', (0, 1, -1, 0))
-    found = play(path, width=24, height=32)
-    assert found.size == (24, 32) and len(found.good) == 3
-    whole = play(path).good[0][0]
-    assert psnr(found.good[0][0], halves(halves(whole, 0), 1)) > 30
-
-
 CUT = (5, 13)
 GROUPS = {'g': '8', 'bf': '2'}
 # A codec, its options and format, and how many frames may be lost for two that are damaged.
 CUTS = {
     'mjpeg': ('mjpeg', {}, 'yuvj420p', 2),
     'h264': ('libx264', GROUPS, 'yuv420p', 2),
-    'h264 slices': ('libx264', {'g': '8', 'bf': '0', 'x264-params': 'slices=4'}, 'yuv420p', 2),
     'hevc': ('libx265', {'x265-params': 'log-level=none:keyint=8:bframes=2'}, 'yuv420p', 12),
-    'prores': ('prores_ks', {}, 'yuv422p10le', 2),
 }
 
 
@@ -397,10 +361,6 @@ def test_playing_goes_on_behind_damaged_frames_which_are_counted_and_named(
 ) -> None:
     codec, options, form, most = CUTS[case]
     pictures = scenes(LENGTH, 128, 96)
-    if form == 'yuv422p10le':
-        pictures = [
-            tuple(p.astype(np.uint16) * 4 for p in full_size(each, 1, 2)) for each in pictures
-        ]
     whole = write_video(tmp_path / 'whole.mkv', codec, pictures, form, options=options)
     found = play(rewritten(whole, tmp_path / 'cut.mkv', halved(*CUT)))
     clean = play(whole)
@@ -413,7 +373,7 @@ def test_playing_goes_on_behind_damaged_frames_which_are_counted_and_named(
     for number, planes in enumerate(found.planes):
         if planes is not None:
             assert close(planes, nv12(scene(number, 128, 96)), 14.0), number
-    if codec in ('mjpeg', 'prores_ks'):
+    if codec == 'mjpeg':
         assert found.bad == list(CUT)
         assert all(map(same, found.good, [clean.good[n] for n in range(LENGTH) if n not in CUT]))
 
@@ -448,13 +408,12 @@ def test_a_video_that_begins_between_key_frames(tmp_path: Path) -> None:
     assert 'counted as bad: frame 0, 1, 2, 3, 4' in found.notice
 
 
-@pytest.mark.parametrize('name', ['clip.mkv', 'clip.avi', 'clip.flv', 'clip.mp4'])
+@pytest.mark.parametrize('name', ['clip.mkv', 'clip.mp4'])
 def test_a_file_that_was_cut_off_says_so_at_its_end(tmp_path: Path, name: str) -> None:
-    codec = 'flv1' if name.endswith('flv') else 'mpeg4'
     options = {'g': '1', 'flags': '+qscale', 'qscale': '2'}
     front = {'movflags': 'faststart'} if name.endswith('mp4') else {}
     pictures = scenes(50, 128, 96)
-    whole = write_video(tmp_path / name, codec, pictures, options=options, container=front)
+    whole = write_video(tmp_path / name, 'mpeg4', pictures, options=options, container=front)
     assert play(whole).notice == ''
     path = tmp_path / f'cut_{name}'
     path.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
@@ -462,7 +421,7 @@ def test_a_file_that_was_cut_off_says_so_at_its_end(tmp_path: Path, name: str) -
     assert 10 < len(found.planes) < 40
     assert f'it ends after {len(found.planes)} frames in ' in found.notice
     assert found.notice.startswith(f"video '{path}': ") and found.notice.endswith(' 2 s')
-    if name in ('clip.avi', 'clip.mp4'):
+    if front:
         assert 'its header promises 50 frames in 2 s' in found.notice
 
 
@@ -485,9 +444,8 @@ def with_sound(path: Path, pictures: Sequence[Planes], blocks: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize('name', ['clip.mkv', 'clip.mp4'])
-def test_sound_that_goes_on_for_longer_is_no_shortfall(tmp_path: Path, name: str) -> None:
-    found = play(with_sound(tmp_path / name, scenes(5), 60))
+def test_sound_that_goes_on_for_longer_is_no_shortfall(tmp_path: Path) -> None:
+    found = play(with_sound(tmp_path / 'clip.mp4', scenes(5), 60))
     assert found.notice == '' and len(found.good) == 5
 
 
@@ -542,9 +500,9 @@ def test_sound_that_begins_later_does_not_end_it(tmp_path: Path) -> None:
     silent = write_video(tmp_path / 'silent.ts', 'mpeg4', scenes(LENGTH)).read_bytes()
     loud = with_sound(tmp_path / 'loud.ts', scenes(LENGTH), 40).read_bytes()
     path = tmp_path / 'joined.ts'
-    path.write_bytes(silent * 30 + loud + silent * 60)
+    path.write_bytes(silent * 30 + loud + silent * 10)
     found = play(path)
-    assert len(found.good) == len(found.planes) == 91 * LENGTH
+    assert len(found.good) == len(found.planes) == 41 * LENGTH
 
 
 @pytest.mark.parametrize('name', ['clip.h264', 'clip.avi'])
@@ -600,7 +558,7 @@ def test_neither_descriptors_nor_threads_nor_frames_pile_up(tmp_path: Path) -> N
         gc.disable()
         try:
             before = counted()
-            for _ in range(200):
+            for _ in range(50):
                 while source.advance() is not None:
                     source.read(planes)
                 source.restart()
@@ -647,24 +605,6 @@ def test_of_several_video_streams_the_first_is_played_and_the_others_are_named(
     assert 'it has 2 video streams, of which the first is played' in found.notice
 
 
-def test_the_decoder_comes_with_the_first_video_only() -> None:
-    """And a camera that replays no video needs no PyAV."""
-    code = (
-        'import sys, zc_perception.camera.replay.video as video\n'
-        "assert 'av' not in sys.modules and video.VideoSource"
-    )
-    subprocess.run([sys.executable, '-c', code], check=True)
-
-
-def test_a_video_is_played_by_a_thread_that_did_not_open_it(tmp_path: Path) -> None:
-    camera = replay(write_video(tmp_path / 'clip.mkv', 'ffv1', scenes(5)))
-    found: list[Sequence[Any]] = []
-    thread = threading.Thread(target=lambda: found.append(played(camera)))
-    thread.start()
-    thread.join(60.0)
-    assert [len(frames) for frames in found] == [5]
-
-
 # What is given as a video and is none, or none that can be decoded, is named with what to do.
 
 
@@ -678,25 +618,6 @@ def sound(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def music(path: Path) -> None:
-    """MP3 with a cover: FFmpeg gives it as a video of 90,000 Hz."""
-    with av.open(str(path), 'w', format='mp3') as out:
-        stream = out.add_stream('mp3', rate=44100)
-        for number in range(20):
-            samples = np.zeros((1, 1152), np.int16)
-            frame = av.AudioFrame.from_ndarray(samples, format='s16p', layout='mono')
-            frame.sample_rate, frame.pts = 44100, 1152 * number
-            out.mux(stream.encode(frame))
-        out.mux(stream.encode(None))
-    still = path.with_suffix('.jpg')
-    write_video(still, 'mjpeg', scenes(1), 'yuvj420p', container={'update': '1'})
-    picture = b'\0image/jpeg\0\x03\0' + still.read_bytes()
-    frame_size, rest = struct.pack('>I', len(picture)), 10 + len(picture)
-    safe = bytes((rest >> shift) & 0x7F for shift in (21, 14, 7, 0))
-    tag = b'ID3\x03\0\0' + safe + b'APIC' + frame_size + b'\0\0' + picture
-    path.write_bytes(tag + path.read_bytes())
-
-
 def without_index(path: Path) -> None:
     """Return what a camera leaves of an MP4 when its power fails."""
     write_video(path, 'mpeg4', scenes(20, 128, 96))
@@ -707,12 +628,6 @@ def without_index(path: Path) -> None:
 def with_unknown_codec(path: Path) -> None:
     write_video(path, 'mjpeg', scenes(3), 'yuvj420p')
     path.write_bytes(path.read_bytes().replace(b'MJPG', b'ZZQ9'))
-
-
-def encrypted(path: Path) -> None:
-    keys = {'encryption_key': '11' * 16, 'encryption_kid': '22' * 16}
-    scheme = {'encryption_scheme': 'cenc-aes-ctr'}
-    write_video(path, 'libx264', scenes(5), container=scheme | keys)
 
 
 def with_broken_pictures(path: Path) -> None:
@@ -738,21 +653,11 @@ BROKEN = 'no frame can be decoded as {}; it is damaged, or encrypted'
 PLAYLIST = '#EXTM3U\n#EXTINF:9,\nhttp://127.0.0.1:9/a.ts\n'
 REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
     'a text': ('drive.avi', text('\nno video\n' * 99), BEGINS.format('no video')),
-    'a text whose last character is cut': (
-        'drive.mp4',
-        text('ab' + 'ä' * 800),
-        'is a text, not a video; it begins with .abä+…: set',
-    ),
     'a playlist': ('drive.m3u8', text(PLAYLIST), BEGINS.format('#EXTM3U')),
     'sound': (
         'drive.wav',
         sound,
         r'has sound \(pcm_s16le\), but no moving pictures \(a file of kind wav\); set parameter',
-    ),
-    'music with a cover': (
-        'drive.mp3',
-        music,
-        r'has sound \(mp3\w*\) and a cover picture, but no moving pictures',
     ),
     'random bytes': (
         'drive.mp4',
@@ -768,11 +673,6 @@ REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
         'drive.avi',
         with_unknown_codec,
         'has pictures of a codec for which the FFmpeg of PyAV has no decoder; convert it',
-    ),
-    'an encrypted file': (
-        'drive.mp4',
-        encrypted,
-        f'is encrypted; decrypt it|{BROKEN.format("h264")}',
     ),
     'broken pictures': ('drive.avi', with_broken_pictures, BROKEN.format('mjpeg')),
     'a line': ('drive.mkv', a_line, 'its pictures are 16x1; they must be at least 2x2'),
@@ -808,7 +708,7 @@ def test_a_library_that_does_not_say_how_pictures_are_turned_is_refused(
         open_source(str(path))
 
 
-@pytest.mark.parametrize('name', ['concat:a.mkv', 'http:', '50%d.mkv', 'straße 1.mkv'])
+@pytest.mark.parametrize('name', ['concat:a.mkv', '50%d.mkv'])
 def test_a_name_is_a_file_s_name_whatever_is_in_it(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -845,7 +745,7 @@ def record(folder: Path, units: list[bytes], kind: str = 'h264') -> Path:
     with Recorder(folder, ledger=CopyLedger()) as recorder:
         for number, unit in enumerate(units):
             stamp_ns = START + number * S // 15
-            content = bytearray(video('lens', unit, kind))
+            content = bytearray(compressed_video('lens', unit, kind))
             content[4:12] = np.array(divmod(stamp_ns, S), np.uint32).tobytes()
             assert recorder.put_message(TOPIC, bytes(content), stamp_ns + 5_000_000)
     return folder
@@ -877,7 +777,7 @@ def test_what_came_before_the_first_key_frame_counts_as_damaged(tmp_path: Path) 
 def test_a_black_box_is_played_from_its_first_picture_on(tmp_path: Path) -> None:
     box = BlackBox(0.3, 1 << 20)
     for number, unit in enumerate(access_units()):
-        box.take(TOPIC, video('lens', unit), START + number * S // 15)
+        box.take(TOPIC, compressed_video('lens', unit), START + number * S // 15)
     write_event(box.last(START + COUNT * S // 15), tmp_path, START + COUNT * S // 15)
     (event,) = tmp_path.iterdir()
     found = played(replay(event))
@@ -995,37 +895,8 @@ def webp(picture: NDArray[np.uint8], exif: bytes) -> bytes:
     return b'RIFF' + struct.pack('<I', len(chunks)) + chunks
 
 
-def tiff(picture: NDArray[np.uint8], value: int) -> bytes:
-    height, width = picture.shape[:2]
-    pixels = np.ascontiguousarray(picture[..., ::-1]).tobytes()
-    fields = [
-        (0x100, width), (0x101, height), (0x102, 8), (0x103, 1), (0x106, 2), (0x111, 8),
-        (ORIENTATION, value), (0x115, 3), (0x116, height), (0x117, len(pixels)),
-    ]  # fmt: skip
-    # Bits of each sample: three of one value, in front of the directory.
-    at = 8 + len(pixels)
-    bits = struct.pack('<3H', 8, 8, 8)
-    entries = b''.join(
-        struct.pack('<HHII', tag, SHORT, 3, at)
-        if tag == 0x102
-        else struct.pack('<HHII', tag, LONG if number > 65535 else SHORT, 1, number)
-        for tag, number in fields
-    )
-    return (
-        b'II*\0'
-        + struct.pack('<I', at + len(bits))
-        + pixels
-        + bits
-        + struct.pack('<H', len(fields))
-        + entries
-        + bytes(4)
-    )
-
-
 def picture_file(suffix: str, stored: NDArray[np.uint8], value: int) -> bytes:
     order = '<>'[value % 2]
-    if suffix == '.tiff':
-        return tiff(stored, value)
     if suffix == '.webp':
         return webp(stored, directory(value, order, prefix=b'Exif\0\0' if value > 4 else b''))
     return {'.jpg': jpeg, '.png': png}[suffix](
@@ -1038,8 +909,10 @@ def turned_frame(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     return planes[0], planes[1]
 
 
-@pytest.mark.parametrize('value', SIDES)
-@pytest.mark.parametrize('suffix', ['.jpg', '.png', '.webp', '.tiff'])
+@pytest.mark.parametrize(
+    ('suffix', 'value'),
+    [('.jpg', 6), ('.webp', 5), ('.webp', 4), *(('.png', value) for value in SIDES)],
+)
 def test_a_picture_is_turned_as_its_exif_data_say(suffix: str, value: int, tmp_path: Path) -> None:
     stored = stored_picture()
     (tmp_path / f'a{suffix}').write_bytes(picture_file(suffix, stored, value))
@@ -1061,14 +934,6 @@ def test_a_compressed_message_is_turned_as_viewers_turn_it(tmp_path: Path) -> No
     assert np.abs(luma.astype(int) - turned_frame(tmp_path / 'seen.png')[0]).mean() < 3
 
 
-def test_sizes_are_compared_after_the_turning(tmp_path: Path) -> None:
-    stored = stored_picture()
-    (tmp_path / '1.png').write_bytes(png(seen(stored, 8), directory(6)))
-    (tmp_path / '2.png').write_bytes(png(stored, directory(UPRIGHT)))
-    found = played(replay(tmp_path))
-    assert np.array_equal(found[0][1][0], found[1][1][0])
-
-
 @given(st.binary(max_size=60), st.integers(0, 40), st.sampled_from(['.jpg', '.png', '.webp']))
 def test_damaged_exif_data_leave_the_picture_upright_or_turned(
     noise: bytes, at: int, suffix: str
@@ -1079,7 +944,7 @@ def test_damaged_exif_data_leave_the_picture_upright_or_turned(
     assert orientation_of(np.frombuffer(whole[: at + 2], np.uint8)) in SIDES
 
 
-@pytest.mark.parametrize('value', [0, 9, 65535])
+@pytest.mark.parametrize('value', [0, 9])
 def test_a_value_that_there_is_not_says_nothing(value: int) -> None:
     content = np.frombuffer(jpeg(stored_picture(), directory(value)), np.uint8)
     assert orientation_of(content) == UPRIGHT

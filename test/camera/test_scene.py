@@ -13,16 +13,13 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The synthetic road scene.
-
-Determinism, limits, truth against pixels, and that colour gives nothing away.
-"""
+"""The synthetic road scene: determinism, limits, truth against pixels, and colours."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from camera.counter_picture import read_counter
 import cv2
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -32,12 +29,17 @@ import pytest
 
 from zc_perception.camera import synthetic as scene
 from zc_perception.camera.synthetic import (
+    BAR_COLOURS,
     CLASS_NAMES,
+    ColourBars,
+    draw_counter,
     MAX_OBJECTS,
     MIN_OBJECTS,
     RoadScene,
     SceneObject,
+    TimeCode,
 )
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
 
 sides = st.integers(32, 420).map(lambda half: 2 * half)
 seeds = st.integers(0, 2**40)
@@ -77,29 +79,9 @@ def test_the_same_frame_has_the_same_bytes_whatever_was_drawn_before() -> None:
     }.items() >= expected.items()
 
 
-def test_rows_may_be_padded_and_padding_stays_untouched() -> None:
-    width, height, stride = 322, 242, 384
-    memory = np.full(stride * height * 3 // 2 + 64, 0xA5, np.uint8)
-    luma_rows = memory[: stride * height].reshape(height, stride)
-    chroma_rows = memory[slice(stride * height, stride * height * 3 // 2)].reshape(
-        height // 2, stride
-    )
-    luma = luma_rows[:, :width]
-    chroma = np.lib.stride_tricks.as_strided(
-        chroma_rows, (height // 2, width // 2, 2), (stride, 2, 1)
-    )
-    objects = RoadScene(width, height, 4).draw(9, luma, chroma)
-
-    assert (luma_rows[:, width:] == 0xA5).all()
-    assert (chroma_rows[:, width:] == 0xA5).all()
-    assert (memory[slice(stride * height * 3 // 2, None)] == 0xA5).all()
-    assert (luma.tobytes() + chroma.tobytes(), objects) == drawn(RoadScene(width, height, 4), 9)
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(sides, sides, seeds, palettes, st.lists(indices, min_size=1, max_size=4))
-@example(1920, 1080, 5, 'train', list(range(0, 4000, 100)))
-@example(3840, 2160, 5, 'train', list(range(0, 4000, 100)))
+@example(3840, 2160, 5, 'train', list(range(0, 4000, 500)))
 @example(64, 64, 153645, 'all', [10113828])
 def test_objects_stay_within_limits(
     width: int, height: int, seed: int, palette: str, when: list[int]
@@ -109,42 +91,8 @@ def test_objects_stay_within_limits(
         assert_within_limits(scene.truth(index), width, height)
 
 
-def test_the_whole_picture_keeps_moving() -> None:
-    scene, (before, after), (_, chroma) = (
-        RoadScene(640, 360, 8),
-        np.zeros((2, 360, 640), np.uint8),
-        planes(640, 360),
-    )
-    scene.draw(100, before, chroma)
-    scene.draw(101, after, chroma)
-    assert (after != before).mean() > 0.8
-
-
-def test_objects_move_smoothly() -> None:
-    """
-    Most objects are found again in the next frame.
-
-    They have the same class and are near the same place.
-    """
-    scene = RoadScene(640, 360, 6)
-    followed = total = 0
-    for index in range(0, 3000, 60):
-        after = scene.truth(index + 1)
-        for item in scene.truth(index):
-            total += 1
-            followed += any(
-                item.class_index == other.class_index
-                and max(
-                    abs(item.x - other.x), abs(item.y - other.y), abs(item.width - other.width)
-                )
-                <= 12
-                for other in after
-            )
-    assert followed >= 0.95 * total
-
-
 def test_levels_are_limited_range() -> None:
-    for seed in range(6):
+    for seed in range(2):
         luma, chroma = planes(640, 360)
         RoadScene(640, 360, seed).draw(seed * 100, luma, chroma)
         assert luma.min() >= 16 and luma.max() <= 235
@@ -153,11 +101,7 @@ def test_levels_are_limited_range() -> None:
 
 
 class RecordingPaint:
-    """
-    Stands in for ``scene.paint``.
-
-    Keeps, per shape painted, the pixels that it touched.
-    """
+    """Stands in for ``scene.paint``: keeps, per shape painted, the pixels that it touched."""
 
     def __init__(self) -> None:
         self.touched: list[NDArray[np.bool_]] = []
@@ -186,9 +130,7 @@ def tight_box(pixels: NDArray[np.bool_]) -> tuple[float, float, float, float]:
     )
 
 
-@pytest.mark.parametrize(
-    ('width', 'height', 'seed'), [(640, 360, 1), (1280, 720, 2), (320, 240, 3), (64, 64, 4)]
-)
+@pytest.mark.parametrize(('width', 'height', 'seed'), [(640, 360, 1), (320, 240, 3), (64, 64, 4)])
 def test_truth_is_what_is_painted(
     width: int, height: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +154,7 @@ def objects_of(scenes: int) -> list[SceneObject]:
 
 
 def test_every_class_and_a_wide_range_of_sizes_appear() -> None:
-    objects = objects_of(scenes=8)
+    objects = objects_of(scenes=5)
     shares = np.bincount([item.class_index for item in objects], minlength=len(CLASS_NAMES)) / len(
         objects
     )
@@ -223,12 +165,12 @@ def test_every_class_and_a_wide_range_of_sizes_appear() -> None:
 
 
 def body_samples(palette: str) -> dict[str, NDArray[np.float64]]:
-    """First colour drawn by each class, 400 times: (Y, U, V)."""
+    """First colour drawn by each class, 100 times: (Y, U, V)."""
     rng = np.random.default_rng(0)
     makers = (scene.car, scene.pedestrian, scene.sign, scene.cone)
     hues = scene.PALETTES[palette]
     shapes = {
-        name: [make(rng, hues, 0.5) for _ in range(400)]
+        name: [make(rng, hues, 0.5) for _ in range(100)]
         for name, make in zip(CLASS_NAMES, makers, strict=True)
     }
     return {
@@ -260,8 +202,6 @@ def test_palettes_for_training_and_testing_do_not_meet() -> None:
     ('arguments', 'named'),
     [
         ((641, 360), 'width .* 641'),
-        ((640, 361), 'height .* 361'),
-        ((62, 360), 'width .* 64 .* 62'),
         ((640, 0), 'height .* 64 .* 0'),
         ((640, 360, -1), 'seed .* -1'),
         ((640, 360, 0, 'pastel'), "palette .* 'pastel'"),
@@ -270,3 +210,106 @@ def test_palettes_for_training_and_testing_do_not_meet() -> None:
 def test_impossible_scenes_are_refused(arguments: tuple[Any, ...], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         RoadScene(*arguments)
+
+
+# Test patterns: the counter after all that a pipeline does to it, and bars.
+
+
+SIZES = [(640, 360), (64, 64), (130, 66)]
+CODES = st.builds(
+    TimeCode,
+    st.integers(0, 255),
+    st.integers(0, (1 << 32) - 1),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+)
+
+
+def counter_planes(
+    code: TimeCode, width: int = 640, height: int = 360
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    luma, chroma = (
+        np.zeros((height, width), np.uint8),
+        np.zeros((height // 2, width // 2, 2), np.uint8),
+    )
+    draw_counter(code, luma, chroma)
+    return luma, chroma
+
+
+@settings(max_examples=30)
+@given(CODES, st.sampled_from(SIZES))
+def test_what_was_drawn_is_read(code: TimeCode, size: tuple[int, int]) -> None:
+    luma, chroma = counter_planes(code, *size)
+    assert read_counter(luma) == code
+    assert set(np.unique(luma)) == {16, 235} and np.all(chroma == 128)
+
+
+@settings(max_examples=30)
+@given(
+    CODES,
+    st.sampled_from([(640, 360), (320, 240)]),
+    st.sampled_from([0.5, 0.25, 2.0, 0.37]),
+    st.integers(20, 95),
+    st.integers(0, 30),
+)
+def test_it_survives_scaling_jpeg_and_noise(
+    code: TimeCode, size: tuple[int, int], scale: float, quality: int, noise: int
+) -> None:
+    luma, chroma = counter_planes(code, *size)
+    picture = cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2BGR_NV12)
+    picture = cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
+    rng = np.random.default_rng(0)
+    picture = np.clip(
+        picture.astype(int) + rng.integers(-noise, noise + 1, picture.shape), 0, 255
+    ).astype(np.uint8)
+    decoded = cv2.imdecode(
+        cv2.imencode('.jpg', picture, [cv2.IMWRITE_JPEG_QUALITY, quality])[1], cv2.IMREAD_GRAYSCALE
+    )
+    assert read_counter(np.asarray(decoded, np.uint8)) == code
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_a_picture_that_was_damaged_says_the_truth_or_nothing(data: st.DataObject) -> None:
+    code = data.draw(CODES)
+    luma, _ = counter_planes(code, 128, 96)
+    for _ in range(data.draw(st.integers(1, 3))):
+        row, column = data.draw(st.integers(0, 7)), data.draw(st.integers(0, 15))
+        luma[slice(12 * row, 12 * row + 12), slice(8 * column, 8 * column + 8)] = data.draw(
+            st.sampled_from([16, 235, 120])
+        )
+    # This CRC finds any three wrong bits of 128; more may, once in 65536, look right.
+    assert read_counter(luma) in (code, None)
+
+
+#: Levels of 75 % bars as ITU-R BT.801 and SMPTE RP 219 print them (8 bits, limited range).
+PRINTED = {
+    Matrix.BT601: {
+        'white': (180, 128, 128), 'yellow': (162, 44, 142), 'cyan': (131, 156, 44),
+        'green': (112, 72, 58),
+        'magenta': (84, 184, 198), 'red': (65, 100, 212), 'blue': (35, 212, 114),
+        'black': (16, 128, 128),
+    },
+    Matrix.BT709: {
+        'white': (180, 128, 128), 'yellow': (168, 44, 136), 'cyan': (145, 147, 44),
+        'green': (133, 63, 52),
+        'magenta': (63, 193, 204), 'red': (51, 109, 212), 'blue': (28, 212, 120),
+        'black': (16, 128, 128),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('matrix', PRINTED)
+def test_the_bars_have_the_levels_that_the_standards_print(matrix: Matrix) -> None:
+    bars = ColourBars(640, 360, Colorimetry(matrix, Range.LIMITED))
+    luma, chroma = np.zeros((360, 640), np.uint8), np.zeros((180, 320, 2), np.uint8)
+    bars.draw(luma, chroma)
+    for index, name in enumerate(BAR_COLOURS):
+        y, (u, v) = luma[100, 80 * index + 40], chroma[50, 40 * index + 20]
+        assert np.abs(np.subtract((int(y), int(u), int(v)), PRINTED[matrix][name])).max() <= 1, (
+            name
+        )
+    # Below the bars: eight greys from black to white.
+    assert (
+        np.abs(luma[340, 40::80] - np.linspace(16, 235, 8)).max() <= 1
+        and (chroma[170, 20::40] == 128).all()
+    )

@@ -61,11 +61,7 @@ class CountedFrame:
 
 
 class ScriptedCamera:
-    """
-    ``script``: numbers are frames, exceptions are raised, ``None`` is a time without a frame.
-
-    Then it waits until it is stopped.
-    """
+    """``script``: numbers are frames, exceptions are raised, ``None`` is a time without one."""
 
     def __init__(self, identity: str, script: list[Any], *, ends: bool = False) -> None:
         self.identity = identity
@@ -220,18 +216,6 @@ def test_only_the_same_camera_counts(bench_of: Callable[..., Bench]) -> None:
     assert "another camera ('b') is where 'a' was" in bench.until(CameraState.LOST).reason
 
 
-def test_a_camera_that_is_not_there_at_the_start_is_waited_for(
-    bench_of: Callable[..., Bench],
-) -> None:
-    bench = bench_of(CameraLostError('no such device'), ScriptedCamera('a', [1]))
-    bench.supervisor.open_now()
-    assert bench.supervisor.condition.state is CameraState.LOST and bench.supervisor.camera is None
-    bench.supervisor.prepare_now()
-    assert bench.prepared == []
-    bench.supervisor.start()
-    bench.expect(1)
-
-
 def test_a_changed_source_is_opened_again_without_a_loss(bench_of: Callable[..., Bench]) -> None:
     bench = bench_of(
         ScriptedCamera('a', [1, CameraChangedError('now 640x480')]), ScriptedCamera('a', [2])
@@ -252,16 +236,6 @@ def test_buffers_that_nobody_can_agree_on_are_tried_again(bench_of: Callable[...
     bench.expect(2)
     assert first.closed == 1
     assert bench.until(CameraState.LOST).reason == 'nothing suits everybody'
-
-
-def test_before_the_start_errors_of_preparing_reach_the_caller(
-    bench_of: Callable[..., Bench],
-) -> None:
-    bench = bench_of(ScriptedCamera('a', []))
-    bench.prepare_errors = [NegotiationError('nothing suits everybody')]
-    bench.supervisor.open_now()
-    with pytest.raises(NegotiationError):
-        bench.supervisor.prepare_now()
 
 
 @pytest.mark.parametrize(

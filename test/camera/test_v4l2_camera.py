@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The V4L2 camera's decisions against a driver made of Python.
-
-A real driver's turn comes in the rig.
-"""
+"""The V4L2 camera's decisions against a driver made of Python; the rig has real ones."""
 
 from __future__ import annotations
 
@@ -37,23 +33,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
+from zc_perception.camera.camera import checked_value, ControlInfo, NO_CONTROLS, no_such_control
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2 import choice as memory_module
-from zc_perception.camera.v4l2.device import find_device, identity_of, V4l2Device
+from zc_perception.camera.v4l2.device import (
+    call,
+    DeviceFile,
+    find_device,
+    identity_of,
+    V4l2Controls,
+    V4l2Device,
+)
 from zc_perception.camera.v4l2.formats import (
     driver_layout,
     DriverFormat,
     DriverPlane,
     format_offers,
     least_bytes,
-    one_placement,
 )
-from zc_perception.errors import CameraError, CameraLostError, FormatError, LayoutError
-from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.errors import (
+    CameraError,
+    CameraLostError,
+    ConfigError,
+    FormatError,
+    LayoutError,
+)
 from zc_perception.memory.heaps import working_heaps
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.agreement import agree
-from zc_perception.negotiation.constraints import BufferConstraints, Placement
+from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.colorimetry import Matrix, Range, V4l2Colorimetry
 from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.layout import validate_layout
@@ -67,32 +75,9 @@ def open_buffers() -> Counter[str]:
     )
 
 
-@pytest.mark.parametrize(
-    ('formats', 'multiplanar', 'chosen', 'placement'),
-    [
-        (('YUYV', 'NV12', 'MJPG'), False, (NV12, fourcc_code('YUYV')), Placement.ONE_BUFFER),
-        (('NM12', 'NV12', 'YUYV'), True, (NV12, fourcc_code('YUYV')), None),
-        (('YUYV', 'NM12'), True, (NV12, fourcc_code('YUYV')), Placement.BUFFER_PER_PLANE),
-        (('YUYV', 'UYVY'), False, (fourcc_code('YUYV'), fourcc_code('UYVY')), None),
-    ],
-)
-def test_formats_are_offered_the_best_first(
-    formats: tuple[str, ...],
-    multiplanar: bool,
-    chosen: tuple[int, ...],
-    placement: Placement | None,
-) -> None:
-    camera = opened(DriverDouble(*formats, multiplanar=multiplanar))
-    constraints = camera.constraints()
-    assert constraints.formats == tuple((code, LINEAR) for code in chosen)
-    assert constraints.placement is placement
-    camera.close()
-
-
 @pytest.mark.parametrize('memory', ['export', 'import'])
 @pytest.mark.parametrize(
-    ('formats', 'multiplanar', 'buffers'),
-    [(('NV12',), False, 1), (('NV12',), True, 1), (('NM12',), True, 2)],
+    ('formats', 'multiplanar', 'buffers'), [(('NV12',), False, 1), (('NM12',), True, 2)]
 )
 def test_frames_come_from_the_memory_that_was_asked_for(
     memory: str, formats: tuple[str, ...], multiplanar: bool, buffers: int
@@ -118,11 +103,7 @@ def test_frames_come_from_the_memory_that_was_asked_for(
 def test_the_heap_of_imported_buffers_is_the_one_that_is_agreed_on(
     contiguous: bool, heap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Those whose buffers the driver can't import are not offered.
-
-    Notices name the ones that would have been better.
-    """
+    """Notices name those that would have been better, which the driver can't import."""
     rooms = {'dma_heap/vendor': 5000, 'udmabuf': 5000}
     names = ['dma_heap/vendor', 'dma_heap/system', 'dma_heap/linux,cma', 'udmabuf']
     offered = partial(
@@ -213,8 +194,8 @@ def test_what_the_device_can_not_do_is_said_with_what_it_can() -> None:
         opened(DriverDouble(), input=2)
 
 
-@pytest.mark.parametrize('others', [(), ('YUYV',)])
-def test_a_tiled_layout_is_for_consumers_that_take_it(others: tuple[str, ...]) -> None:
+def test_a_tiled_layout_is_for_consumers_that_take_it() -> None:
+    others = ('YUYV',)
     driver = DriverDouble('MM21', *others, multiplanar=True)
     camera = opened(driver)
     try:
@@ -231,22 +212,6 @@ def test_a_tiled_layout_is_for_consumers_that_take_it(others: tuple[str, ...]) -
         layout = camera.slots[0].layout
         assert (layout.fourcc, layout.modifier, layout.num_buffers) == (NV12, modifier, 2)
         assert take(camera, 2) == [0, 1] and camera.facts()['V4L2 format'] == 'MM21'
-    finally:
-        camera.close()
-
-
-@pytest.mark.parametrize('consumers', [[], [BufferConstraints('cpu', cpu_access=CpuAccess.READ)]])
-def test_a_tiled_layout_is_not_taken_where_a_linear_one_is_there(
-    consumers: list[BufferConstraints],
-) -> None:
-    camera = opened(DriverDouble('MM21', 'YUYV', multiplanar=True))
-    try:
-        camera.allocate(agree([camera.constraints(), *consumers], (640, 360)))
-        assert (camera.slots[0].layout.fourcc, camera.slots[0].layout.modifier) == (
-            fourcc_code('YUYV'),
-            LINEAR,
-        )
-        assert take(camera, 2) == [0, 1]
     finally:
         camera.close()
 
@@ -292,21 +257,6 @@ def test_facts_for_diagnostics() -> None:
         )
 
 
-def test_a_driver_that_needs_more_buffers_gets_them() -> None:
-    driver = DriverDouble('NV12')
-    driver.controls[abi.CID_MIN_BUFFERS_FOR_CAPTURE] = Control(
-        'Min Number of Capture Buffers',
-        abi.CTRL_TYPE_INTEGER,
-        0,
-        32,
-        value=5,
-        flags=abi.CTRL_FLAG_READ_ONLY,
-    )
-    camera = opened(driver)
-    assert camera.constraints().slots == 6
-    camera.close()
-
-
 # What a V4L2 stream does when frames, buffers or the device are missing.
 
 
@@ -345,11 +295,7 @@ def test_a_driver_that_does_not_count_or_begins_anew_loses_nothing(
 
 
 def test_a_lease_that_ends_while_the_stream_starts_anew_has_its_buffer_queued_once() -> None:
-    """
-    The slot is free before its listener is called.
-
-    Both the restart and the listener find it.
-    """
+    """The slot is free before its listener is called: both it and the restart find it."""
     driver = DriverDouble('NV12')
     with streaming(driver) as camera:
         stream, start = camera._stream, driver._streamon
@@ -414,19 +360,6 @@ def test_a_slow_camera_is_not_silent() -> None:
         assert camera.restarts == 1
 
 
-def test_a_camera_whose_slots_are_all_held_is_not_silent() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver, silent=1.0) as camera:
-        held = [camera.capture() for _ in camera.slots]
-        start = driver.now
-        while driver.now - start < 5.0:
-            assert camera.capture() is None
-        assert camera.restarts == 0
-        for frame in held:
-            assert frame is not None
-            frame.release()
-
-
 # Where the driver's numbers put the planes, for drivers of every kind.
 
 
@@ -449,11 +382,7 @@ COLOURS = V4l2Colorimetry()
 def drivers(
     draw: st.DrawFn,
 ) -> tuple[str, DriverFormat, tuple[int, ...], list[tuple[int, int, int]]]:
-    """
-    Return a driver's answer with its padding, and where the planes must be.
-
-    A place is buffer, offset and stride.
-    """
+    """Return a driver's answer with its padding, and each plane's buffer, offset and stride."""
     name = draw(st.sampled_from(sorted(PAGES)))
     planes, separate = PAGES[name]
     width, height = 2 * draw(st.integers(1, 2000)), 2 * draw(st.integers(1, 2000))
@@ -499,24 +428,6 @@ def test_planes_lie_where_the_documentation_draws_them(
         assert needed <= plane.size
 
 
-@given(drivers(), st.integers(1, 4096), st.data())
-def test_a_driver_whose_buffers_are_too_small_is_refused(
-    case: tuple[str, DriverFormat, tuple[int, ...], list[tuple[int, int, int]]],
-    less: int,
-    data: st.DataObject,
-) -> None:
-    _, driver, offsets, _ = case
-    ends = least_bytes(driver_layout(driver, offsets))
-    index = data.draw(st.integers(0, len(driver.planes) - 1))
-    planes = list(driver.planes)
-    planes[index] = DriverPlane(planes[index].stride, max(0, ends[index] - less))
-    with pytest.raises(LayoutError):
-        driver_layout(
-            DriverFormat(driver.width, driver.height, driver.fourcc, tuple(planes), COLOURS),
-            offsets,
-        )
-
-
 @given(
     st.sampled_from([*sorted(PAGES), 'MM21', 'ST12', 'MJPG', '????']),
     st.integers(0, 1 << 17),
@@ -553,15 +464,6 @@ def test_tiled_formats_are_taken_only_where_nothing_is_left_to_guess() -> None:
         driver_layout(_driver('HM12', DriverPlane(64, 3072)))
 
 
-def test_a_frame_is_complete_without_the_padding_of_its_last_row() -> None:
-    layout = driver_layout(_driver('NV12', DriverPlane(128, 6144)))
-    assert least_bytes(layout) == (128 * 32 + 128 * 15 + 64,)
-    layout = driver_layout(
-        _driver('NM12', DriverPlane(128, 5000), DriverPlane(128, 3000)), (100, 50)
-    )
-    assert least_bytes(layout) == (100 + 128 * 31 + 64, 50 + 128 * 15 + 64)
-
-
 def _codes(*names: str) -> list[int]:
     return [fourcc_code(name) for name in names]
 
@@ -580,27 +482,10 @@ def test_offers_are_in_order_of_preference_with_reasons_for_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ('names', 'placement', 'left'),
-    [
-        (('NV12', 'NM16', 'YUYV'), Placement.ONE_BUFFER, ('NV12', 'YUYV')),
-        (('NM12', 'NV16', 'YUYV'), Placement.BUFFER_PER_PLANE, ('NV12', 'YUYV')),
-        (('NV12', 'NM12', 'NV16', 'YUYV'), None, ('NV12', 'YUYV')),
-    ],
-)
-def test_formats_without_the_placement_of_the_best_one_are_left_out(
-    names: tuple[str, ...], placement: Placement | None, left: tuple[str, ...]
-) -> None:
-    found, offers = one_placement(format_offers(_codes(*names))[0])
-    assert found is placement and [offer.fourcc for offer in offers] == _codes(*left)
-
-
-@pytest.mark.parametrize(
     ('name', 'fields', 'matrix', 'span'),
     [
         ('NV12', V4l2Colorimetry(3), Matrix.BT709, Range.LIMITED),
-        ('NV12', V4l2Colorimetry(8, 0, 1), Matrix.BT601, Range.FULL),
         ('NV12', V4l2Colorimetry(2), Matrix.BT601, Range.LIMITED),  # SMPTE 240M has no name here
-        ('NV12', V4l2Colorimetry(2, 0, 1), Matrix.BT601, Range.FULL),
         ('RGB3', V4l2Colorimetry(8), Matrix.RGB, Range.FULL),
     ],
 )
@@ -617,11 +502,7 @@ def test_colours_are_the_drivers_own_or_the_usual_ones(
 
 
 def _sysfs(root: Path, place: str, number: int, *, serial: str = '', index: int = 0) -> Path:
-    """
-    Make a device below /sys/devices with the node ``videoN``.
-
-    Its device number is that of *number*.
-    """
+    """Make a device below /sys/devices, with a node of that device number."""
     device = root / 'devices' / place
     node = device / 'video4linux' / 'video0'
     node.mkdir(parents=True)
@@ -656,23 +537,11 @@ def test_a_serial_number_counts_wherever_the_camera_is_plugged_in(tmp_path: Path
     )
     assert first == second == 'platform:double / Double Camera / serial SN1 / node 0'
     assert other != first
-
-
-def test_the_host_controllers_serial_number_is_not_the_cameras(tmp_path: Path) -> None:
-    root = _sysfs(tmp_path, 'pci/usb1/1-2/1-2:1.0', NULL)
+    root = _sysfs(tmp_path / 'd', 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN1', index=2)
+    assert identity_of(_device(), root) != first, 'another node of the device'
+    root = _sysfs(tmp_path / 'e', 'pci/usb1/1-2/1-2:1.0', NULL)
     (root / 'devices/pci/usb1/serial').write_text('0000:00:14.0\n')
-    assert 'serial' not in identity_of(_device(), root)
-
-
-def test_the_nodes_of_one_device_differ(tmp_path: Path) -> None:
-    nodes = [
-        identity_of(
-            _device(),
-            _sysfs(tmp_path / str(i), 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN1', index=i),
-        )
-        for i in (0, 2)
-    ]
-    assert nodes[0] != nodes[1]
+    assert 'serial' not in identity_of(_device(), root), "the host controller's is another"
 
 
 def test_a_camera_is_found_by_its_identity_alone() -> None:
@@ -719,3 +588,148 @@ def test_the_name_that_a_device_gives_itself_moves_no_cursor() -> None:
     driver = DriverDouble()
     driver.card = b'Nice \x1b[2J Camera'
     assert V4l2Device(driver).card == 'Nice \\x1b[2J Camera'  # type: ignore[arg-type]
+
+
+# Controls.
+
+
+INTEGER = ControlInfo('gain', 'integer', -5, 20, 5, 0, 10)
+SWITCH = ControlInfo('flip', 'boolean', 0, 1)
+MENU = ControlInfo('power_line', 'menu', 0, 3, menu={0: 'Disabled', 1: '50 Hz', 3: 'Auto'})
+BITS = ControlInfo('bits', 'bitmask', 0, 0b1101)
+
+
+@pytest.mark.parametrize(
+    ('info', 'value', 'number'),
+    [
+        (INTEGER, -5, -5), (INTEGER, 20, 20), (INTEGER, 7, 7), (SWITCH, True, 1),
+        (SWITCH, False, 0), (SWITCH, 1, 1), (MENU, 3, 3),
+        (MENU, '50 hz', 1), (BITS, 0b1001, 9), (BITS, 0, 0),
+        (ControlInfo('go', 'button'), 'whatever', 0),
+    ],
+)  # fmt: skip
+def test_what_it_takes(info: ControlInfo, value: int | bool | str, number: int) -> None:
+    assert checked_value('cam', info, value) == number
+
+
+@pytest.mark.parametrize(
+    ('info', 'value', 'words'),
+    [
+        (INTEGER, 21, r"cam: control 'gain' can't be 21; it takes -5 .. 20 in steps of 5"),
+        (INTEGER, True, r'True, it is no switch; it takes -5 .. 20'),
+        (INTEGER, 'much', r"'much'; it takes"),
+        (SWITCH, 2, r'2; it takes true or false'),
+        (MENU, 2, r'2; it takes 0 \(Disabled\), 1 \(50 Hz\), 3 \(Auto\)'),
+        (MENU, '60 Hz', r"did you mean '50 Hz'"),
+        (BITS, 0b10, r'2; it takes bits of 0xd'),
+        (
+            ControlInfo('temperature', 'integer', 0, 100, value=40, read_only=True),
+            1,
+            r'read-only; it is 40',
+        ),
+        (ControlInfo('label', 'string'), 'x', r'v4l2-ctl'),
+    ],
+)
+def test_what_it_refuses(info: ControlInfo, value: int | bool | str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        checked_value('cam', info, value)
+
+
+def test_an_unknown_name_gets_the_nearest_one() -> None:
+    known = {'brightness': INTEGER, 'contrast': INTEGER}
+    assert "did you mean 'brightness'?; it has brightness, contrast" in str(
+        no_such_control('cam', 'brigthness', known)
+    )
+    assert 'it has none' in str(no_such_control('cam', 'x', NO_CONTROLS))
+
+
+BASE = 0x00980900
+
+
+def _controlled() -> DriverDouble:
+    driver = DriverDouble()
+    driver.controls = {
+        BASE: Control('Brightness', abi.CTRL_TYPE_INTEGER, 0, 255, 5, 100),
+        BASE + 1: Control(
+            'User Controls',
+            abi.CTRL_TYPE_CTRL_CLASS,
+            flags=abi.CTRL_FLAG_READ_ONLY | abi.CTRL_FLAG_WRITE_ONLY,
+        ),
+        BASE + 2: Control('Gone', abi.CTRL_TYPE_INTEGER, 0, 1, flags=abi.CTRL_FLAG_DISABLED),
+        BASE + 3: Control(
+            'Matrix', abi.CTRL_TYPE_INTEGER, 0, 1, dims=2, flags=abi.CTRL_FLAG_HAS_PAYLOAD
+        ),
+        BASE + 4: Control('Compound', 0x0100, flags=abi.CTRL_FLAG_HAS_PAYLOAD),
+        BASE + 5: Control(
+            'Power Line', abi.CTRL_TYPE_MENU, 0, 3, menu={0: b'Disabled', 1: b'50 Hz', 3: b'Auto'}
+        ),
+        BASE + 6: Control(
+            'Link Rate', abi.CTRL_TYPE_INTEGER_MENU, 0, 1, menu={0: b'400000000000', 1: b'-3'}
+        ),
+        BASE + 7: Control(
+            'Pixel Rate', abi.CTRL_TYPE_INTEGER64, -(1 << 62), 1 << 62, value=1 << 40
+        ),
+        BASE + 8: Control('Mask', abi.CTRL_TYPE_BITMASK, 0, -1, value=-1),
+        BASE + 9: Control('Gain', abi.CTRL_TYPE_INTEGER, 0, 9, flags=abi.CTRL_FLAG_INACTIVE),
+        BASE + 10: Control('Gain', abi.CTRL_TYPE_INTEGER, 0, 9),
+        BASE + 11: Control('Reset', abi.CTRL_TYPE_BUTTON, flags=abi.CTRL_FLAG_WRITE_ONLY),
+        BASE + 12: Control('Serial', abi.CTRL_TYPE_STRING, 0, 32, flags=abi.CTRL_FLAG_HAS_PAYLOAD),
+    }
+    return driver
+
+
+@pytest.mark.parametrize(
+    ('name', 'value', 'in_force'),
+    [
+        ('brightness', 103, 100), ('power_line', 'auto', 3), ('link_rate', '-3', 1),
+        ('pixel_rate', -(1 << 62), -(1 << 62)),
+        ('mask', 0x80000001, 0x80000001), ('gain', 9, 9), ('reset', True, None),
+    ],
+)  # fmt: skip
+def test_setting_returns_what_is_in_force(
+    name: str, value: int | str, in_force: int | None
+) -> None:
+    assert V4l2Controls(V4l2Device(_controlled())).set(name, value) == in_force
+
+
+def test_what_the_driver_refuses_is_said() -> None:
+    driver = _controlled()
+    controls = V4l2Controls(V4l2Device(driver))
+    driver.fail('S_EXT_CTRLS', errno.EBUSY)
+    with pytest.raises(
+        CameraError, match=r"'brightness' can't be changed while the camera streams"
+    ):
+        controls.set('brightness', 1)
+    driver.fail('S_EXT_CTRLS', errno.EIO)
+    with pytest.raises(
+        CameraError,
+        match=r"'brightness' could not be set to 1: .*Input/output error; it takes 0 .. 255",
+    ):
+        controls.set('brightness', 1)
+    driver.fail('S_EXT_CTRLS', errno.EACCES)
+    with pytest.raises(CameraError, match=r'another control has it'):
+        controls.set('gain', 1)
+    driver.fail('S_EXT_CTRLS', errno.ENODEV)
+    with pytest.raises(CameraLostError, match='unplugged'):
+        controls.set('brightness', 1)
+
+
+def test_a_device_that_was_closed_is_lost() -> None:
+    file = DeviceFile('/dev/null')
+    file.close()
+    with pytest.raises(CameraLostError, match=r"'/dev/null' was closed"):
+        call(file, 'QUERYCAP', 0, ctypes.c_int(0))
+
+
+def test_a_driver_without_controls_and_one_whose_enumeration_never_ends() -> None:
+    assert V4l2Controls(V4l2Device(DriverDouble())).infos() == {}
+    driver = _controlled()
+    original = driver._query_ext_ctrl
+
+    def stuck(argument: abi.QueryExtCtrl) -> None:
+        original(argument)
+        if argument.id > BASE:
+            argument.id, argument.type = BASE, abi.CTRL_TYPE_INTEGER
+
+    driver._query_ext_ctrl = stuck  # type: ignore[method-assign]
+    assert list(V4l2Controls(V4l2Device(driver)).infos()) == ['brightness']

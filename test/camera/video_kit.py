@@ -142,3 +142,12 @@ def psnr(found: NDArray[Any], wanted: NDArray[Any]) -> float:
     difference = found.astype(float) - wanted.astype(float)
     mean = float((difference * difference).mean())
     return 99.0 if mean == 0 else float(10 * np.log10(255**2 / mean))
+
+
+def compressed_video(frame_id: str, data: bytes, kind: str = 'h264') -> bytes:
+    """Return a serialised ``CompressedVideo``."""
+    text = frame_id.encode() + b'\0'
+    body = struct.pack('<iII', 1, 2, len(text)) + text + bytes(-len(text) % 4)
+    body += struct.pack('<I', len(data)) + data
+    body += bytes(-len(body) % 4) + struct.pack('<I', 5) + kind.encode() + b'\0'
+    return b'\0\1\0\0' + body

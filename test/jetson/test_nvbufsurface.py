@@ -13,15 +13,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-NvBufSurface images against a C double of the library.
-
-The C compiler lays out the double's structs.
-"""
+"""NvBufSurface images and the VIC against doubles of NVIDIA's libraries, built from C."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 import ctypes
 import gc
 import os
@@ -32,11 +28,12 @@ import threading
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from pixel.format_samples import published_rgb
 import pytest
 
 from zc_perception.errors import AcceleratorError, AllocationError, FormatError
 from zc_perception.jetson import nvbufsurface
-from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap, SurfaceImage
+from zc_perception.jetson.nvbufsurface import check_structs, NvBufSurfaceHeap, SurfaceImage
 from zc_perception.jetson.vic import Vic
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
@@ -47,129 +44,79 @@ from zc_perception.pixel.modifier import INVALID
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
-SOURCE = Path(__file__).parent.parent / 'doubles' / 'nvbufsurface.c'
-RELEASES = {'current': (), 'before R35': ('-DWITHOUT_ALLOCATE',), 'R39.2': ('-DNEWER_RELEASE',)}
+DOUBLES = Path(__file__).resolve().parents[1] / 'doubles'
+RELEASES = {
+    'current': (),
+    'old': ('-DWITHOUT_ALLOCATE', '-DWITHOUT_IMPORT'),
+    'R39.2': ('-DNEWER_RELEASE',),
+}
 LAYOUT = compute_layout(NV12, 322, 46)
+RGBA = fourcc_code('AB24')
+
+
+def build(folder: Path, source: str, *options: str) -> str:
+    """Return a library's path, a file of its own: one that is loaded once stays loaded."""
+    target = str(folder / f'lib{source}{"".join(options)}.so')
+    flags = ['-shared', '-fPIC', '-O2', '-Wall', '-Wextra', '-Werror', *options]
+    subprocess.run(['gcc', *flags, '-o', target, DOUBLES / f'{source}.c'], check=True)
+    return target
+
+
+class Libraries:
+    """The doubles, and what they count."""
+
+    def __init__(self, folder: Path) -> None:
+        self.releases = {
+            name: build(folder, 'nvbufsurface', *options) for name, options in RELEASES.items()
+        }
+        self.surface = self.releases['current']
+        self.transform = build(folder, 'nvbufsurftransform')
+
+    def count(self, name: str, library: str = '') -> int:
+        own = self.transform if name in ('sessions', 'last_filter') else self.surface
+        return ctypes.c_int.in_dll(ctypes.CDLL(library or own), f'double_{name}').value
 
 
 @pytest.fixture(scope='module')
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """
-    Return the double's releases, by name.
-
-    Each is a file of its own: a library that is loaded once stays loaded.
-    """
-    folder = tmp_path_factory.mktemp('nvbufsurface')
-    paths = {
-        release: folder / f'libnvbufsurface_{number}.so' for number, release in enumerate(RELEASES)
-    }
-    for release, options in RELEASES.items():
-        subprocess.run(
-            [
-                'gcc',
-                '-shared',
-                '-fPIC',
-                '-Wall',
-                '-Werror',
-                *options,
-                '-o',
-                paths[release],
-                SOURCE,
-            ],
-            check=True,
-        )
-    return {release: str(path) for release, path in paths.items()}
+def built(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
+    return Libraries(tmp_path_factory.mktemp('nvbufsurface'))
 
 
-def value(library: str, name: str) -> int:
-    return ctypes.c_int.in_dll(ctypes.CDLL(library), name).value
+@pytest.fixture
+def libraries(built: Libraries) -> Iterator[Libraries]:
+    before = [built.count(name) for name in ('live_surfaces', 'mapped_planes')]
+    yield built
+    gc.collect()
+    assert [built.count(name) for name in ('live_surfaces', 'mapped_planes')] == before
 
 
 @pytest.mark.parametrize('release', RELEASES)
-def test_an_image_has_the_library_s_strides_and_the_asked_size(
-    release: str, libraries: dict[str, str]
+def test_an_image_has_the_library_s_strides_and_its_surface_ends_once_with_its_buffer(
+    release: str, libraries: Libraries
 ) -> None:
-    (buffer,), layout = NvBufSurfaceHeap(libraries[release]).allocate_image(LAYOUT, BT601_LIMITED)
-    assert (layout.width, layout.height, layout.fourcc, layout.modifier) == (
-        322,
-        46,
-        NV12,
-        LAYOUT.modifier,
-    )
+    library = libraries.releases[release]
+    (buffer,), layout = NvBufSurfaceHeap(library).allocate_image(LAYOUT, BT601_LIMITED)
+    assert (layout.width, layout.height, layout.fourcc) == (322, 46, NV12)
+    assert layout.modifier == LAYOUT.modifier
     # 256-byte pitch and 64 KiB planes are the double's.
     assert [(p.buffer, p.offset, p.stride, p.size) for p in layout.planes] == [
-        (0, 0, 512, 0x10000),
-        (0, 0x10000, 512, 0x10000),
-    ]
+        (0, 0, 512, 0x10000), (0, 0x10000, 512, 0x10000),
+    ]  # fmt: skip
     validate_layout(layout, [buffer.size])
     assert (buffer.heap, buffer.writable) == ('nvbufsurface', True)
-    buffer.mapping()[layout.planes[1].offset] = 200
-    buffer.close()
-
-
-@pytest.mark.parametrize(
-    ('colorimetry', 'number'),
-    [
-        (BT601_LIMITED, 6),
-        (Colorimetry(Matrix.BT601, Range.FULL), 7),
-        (Colorimetry(Matrix.BT709, Range.LIMITED), 33),
-    ],
-)
-def test_colorimetry_is_part_of_the_format(
-    colorimetry: Colorimetry, number: int, libraries: dict[str, str]
-) -> None:
-    (buffer,), _ = NvBufSurfaceHeap(libraries['current']).allocate_image(LAYOUT, colorimetry)
-    assert value(libraries['current'], 'double_last_format') == number
-    assert value(libraries['current'], 'double_last_tag') == 0x200, 'camera memory'
-    buffer.close()
-
-
-@pytest.mark.parametrize('release', RELEASES)
-def test_the_surface_is_destroyed_with_its_buffer_once(
-    release: str, libraries: dict[str, str]
-) -> None:
-    library = libraries[release]
-    heap = NvBufSurfaceHeap(library)
-    (buffer,), _ = heap.allocate_image(LAYOUT, BT601_LIMITED)
-    assert value(library, 'double_live_surfaces') == 1
-    lost = value(library, 'double_lost_descriptors')
-    buffer.close()
-    buffer.close()
-    assert value(library, 'double_lost_descriptors') == lost, (
-        'the descriptor in the surface is its own'
-    )
-    assert (
-        value(library, 'double_live_surfaces'),
-        value(library, 'double_filled_at_destroy'),
-    ) == (0, 1)
-
-
-def test_a_buffer_under_a_view_keeps_its_surface(libraries: dict[str, str]) -> None:
-    library = libraries['current']
-    (buffer,), _ = NvBufSurfaceHeap(library).allocate_image(LAYOUT, BT601_LIMITED)
+    assert libraries.count('last_format', library) == 6
+    if release != 'old':
+        assert libraries.count('last_tag', library) == 0x200, 'camera memory'
     view = memoryview(buffer.mapping())
     with pytest.raises(BufferError):
         buffer.close()
-    assert value(library, 'double_live_surfaces') == 1
+    assert libraries.count('live_surfaces', library) == 1
     view.release()
     buffer.close()
-    assert value(library, 'double_live_surfaces') == 0
-
-
-def test_a_forgotten_buffer_gives_its_surface_back(libraries: dict[str, str]) -> None:
-    buffers, _ = NvBufSurfaceHeap(libraries['current']).allocate_image(LAYOUT, BT601_LIMITED)
-    del buffers
-    gc.collect()
-    assert value(libraries['current'], 'double_live_surfaces') == 0
-
-
-def test_a_duplicate_outlives_the_surface(libraries: dict[str, str]) -> None:
-    (buffer,), _ = NvBufSurfaceHeap(libraries['current']).allocate_image(LAYOUT, BT601_LIMITED)
-    buffer.mapping()[0] = 77
-    kept = DmaBuf.from_fd(buffer.dup())
     buffer.close()
-    assert kept.mapping()[0] == 77
-    kept.close()
+    assert libraries.count('live_surfaces', library) == 0
+    assert libraries.count('lost_descriptors', library) == 0, "a surface's descriptor is its own"
+    assert libraries.count('filled_at_destroy', library) == 1
 
 
 @pytest.mark.parametrize(
@@ -185,18 +132,15 @@ def test_a_duplicate_outlives_the_surface(libraries: dict[str, str]) -> None:
     ],
 )
 def test_what_came_back_is_checked_and_given_back(
-    mode: str, words: str, libraries: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    mode: str, words: str, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = libraries['current']
     monkeypatch.setenv('NVBUF_DOUBLE', mode)
     with pytest.raises(AllocationError, match=words):
-        NvBufSurfaceHeap(library).allocate_image(LAYOUT, BT601_LIMITED)
-    gc.collect()
-    assert value(library, 'double_live_surfaces') == 0
+        NvBufSurfaceHeap(libraries.surface).allocate_image(LAYOUT, BT601_LIMITED)
 
 
-def test_other_modifiers_and_formats_are_refused(libraries: dict[str, str]) -> None:
-    heap = NvBufSurfaceHeap(libraries['current'])
+def test_other_modifiers_and_formats_are_refused(libraries: Libraries) -> None:
+    heap = NvBufSurfaceHeap(libraries.surface)
     tiled = ImageLayout(LAYOUT.width, LAYOUT.height, NV12, 0x0300000000000014, LAYOUT.planes)
     with pytest.raises(AllocationError, match='LINEAR'):
         heap.allocate_image(tiled, BT601_LIMITED)
@@ -204,76 +148,65 @@ def test_other_modifiers_and_formats_are_refused(libraries: dict[str, str]) -> N
         heap.allocate_image(compute_layout(fourcc_code('RG16'), 64, 48), BT601_LIMITED)
 
 
-def test_without_the_library_it_is_no_jetson(
-    monkeypatch: pytest.MonkeyPatch, libraries: dict[str, str]
+def test_without_the_libraries_it_is_no_jetson(
+    monkeypatch: pytest.MonkeyPatch, libraries: Libraries
 ) -> None:
-    monkeypatch.setattr(nvbufsurface, 'LIBRARY', 'libnvbufsurface_that_is_missing.so')
-    with pytest.raises(
-        AllocationError,
-        match=r"heap 'nvbufsurface' needs libnvbufsurface_that_is_missing.so of JetPack",
-    ):
+    monkeypatch.setattr(nvbufsurface, 'LIBRARY', 'libmissing.so')
+    with pytest.raises(AllocationError, match=r"heap 'nvbufsurface' needs libmissing.so of Jet"):
         NvBufSurfaceHeap()
-    monkeypatch.setattr(nvbufsurface, 'LIBRARY', libraries['current'])
+    monkeypatch.setattr(nvbufsurface, 'LIBRARY', libraries.surface)
     assert NvBufSurfaceHeap().name == 'nvbufsurface'
-
-
-def test_a_library_of_something_else_is_refused() -> None:
     with pytest.raises(AllocationError, match='NvBufSurface'):
         NvBufSurfaceHeap('libc.so.6')
+    for names in (('libmissing.so', libraries.surface), (libraries.transform, 'libmissing.so')):
+        with pytest.raises(AllocationError, match=r'needs libmissing\.so of JetPack'):
+            Vic(*names)
 
 
-# The VIC against doubles of NVIDIA's libraries that really transform.
+# The library's structs, before a camera is opened.
 
 
-DOUBLES = Path(__file__).resolve().parents[1] / 'doubles'
-RGBA = fourcc_code('AB24')
-COLORIMETRIES = {
-    'BT.601 limited': BT601_LIMITED,
-    'BT.601 full': Colorimetry(Matrix.BT601, Range.FULL),
-    'BT.709 limited': Colorimetry(Matrix.BT709, Range.LIMITED),
-}
+def test_the_structs_of_both_generations_are_known(libraries: Libraries) -> None:
+    for release in ('current', 'R39.2'):
+        check_structs(libraries.releases[release])
 
 
-class Libraries:
-    """The doubles, and what they count."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.surface, self.transform = (
-            str(folder / 'libnvbufsurface.so'),
-            str(folder / 'libnvbufsurftransform.so'),
-        )
-        for path, source in (
-            (self.surface, 'nvbufsurface.c'),
-            (self.transform, 'nvbufsurftransform.c'),
-        ):
-            flags = ['-shared', '-fPIC', '-O2', '-Wall', '-Wextra', '-Werror', *options]
-            subprocess.run(['gcc', *flags, '-o', path, DOUBLES / source], check=True)
-
-    def count(self, name: str) -> int:
-        library = (
-            self.transform if name in ('transforms', 'sessions', 'last_filter') else self.surface
-        )
-        return ctypes.c_int.in_dll(ctypes.CDLL(library), f'double_{name}').value
+@pytest.mark.parametrize(
+    ('kind', 'words'),
+    [
+        ('MOVED_LIST', r'no list of images 24 bytes inside of NvBufSurface\)'),
+        ('MOVED_PLANES', r'0 planes of .* 48 bytes inside of its list\)'),
+    ],
+)
+def test_other_structs_are_refused(kind: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(AllocationError, match=rf'other structs than R35 to R39 \({words}'):
+        check_structs(build(tmp_path, 'nvbufsurface', f'-D{kind}'))
 
 
-@pytest.fixture(scope='module')
-def built(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
-    return Libraries(tmp_path_factory.mktemp('vic'))
+@pytest.mark.parametrize(
+    ('mode', 'words'),
+    [
+        ('refuse', r'could not allocate a trial image of 646x358 \(status -1\)'),
+        ('block_linear', r'format and layout read \(646, 358, 7, 1\)'),
+        ('batch', 'a batch of 0'),
+        ('no_fd', 'descriptor 1048576, which is not open'),
+        ('outside', 'planes that end at'),
+    ],
+)
+def test_what_the_trial_image_says_is_compared(
+    mode: str, words: str, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('NVBUF_DOUBLE', mode)
+    with pytest.raises(AllocationError, match=words):
+        check_structs(libraries.surface)
 
 
-@pytest.fixture
-def vic_libraries(built: Libraries) -> Iterator[Libraries]:
-    before = [built.count(name) for name in ('live_surfaces', 'mapped_planes')]
-    yield built
-    gc.collect()
-    assert [built.count(name) for name in ('live_surfaces', 'mapped_planes')] == before, (
-        'surfaces, mapped planes'
-    )
+# The VIC against doubles that really transform.
 
 
 @pytest.fixture
-def vic(vic_libraries: Libraries) -> Iterator[Vic]:
-    vic = Vic(vic_libraries.transform, vic_libraries.surface)
+def vic(libraries: Libraries) -> Iterator[Vic]:
+    vic = Vic(libraries.transform, libraries.surface)
     yield vic
     vic.close()
 
@@ -305,9 +238,9 @@ def read(image: SurfaceImage, plane: int) -> NDArray[np.uint8]:
 
 
 def surface(
-    vic_libraries: Libraries, width: int, height: int, colorimetry: Colorimetry = BT601_LIMITED
+    libraries: Libraries, width: int, height: int, colorimetry: Colorimetry = BT601_LIMITED
 ) -> SurfaceImage:
-    buffers, layout = NvBufSurfaceHeap(vic_libraries.surface).allocate_image(
+    buffers, layout = NvBufSurfaceHeap(libraries.surface).allocate_image(
         compute_layout(NV12, width, height), colorimetry
     )
     return SurfaceImage(buffers, layout, colorimetry)
@@ -317,36 +250,27 @@ def expected_rgb(
     luma: NDArray[np.uint8],
     chroma: NDArray[np.uint8],
     size: tuple[int, int],
-    colorimetry: Colorimetry,
+    colours: Colorimetry = BT601_LIMITED,
 ) -> NDArray[np.float64]:
-    """Resized by OpenCV and converted by the recommendation's own formula."""
-    small = cv2.resize(luma.astype(np.float32), size, interpolation=cv2.INTER_LINEAR).astype(
-        np.float64
+    y, u, v = (
+        cv2.resize(plane.astype(np.float32), size, interpolation=cv2.INTER_LINEAR)
+        for plane in (luma, chroma[..., 0], chroma[..., 1])
     )
-    whole = cv2.resize(chroma.astype(np.float32), size, interpolation=cv2.INTER_LINEAR).astype(
-        np.float64
-    )
-    red, blue = (0.2126, 0.0722) if colorimetry.matrix is Matrix.BT709 else (0.299, 0.114)
-    full = colorimetry.range is Range.FULL
-    y = small if full else (small - 16) * 255 / 219
-    u, v = ((whole[..., i] - 128) * (1 if full else 255 / 224) for i in range(2))
-    green = 1 - red - blue
-    of_green = y - 2 * blue * (1 - blue) / green * u - 2 * red * (1 - red) / green * v
-    rgb: NDArray[np.float64] = np.stack(
-        [y + 2 * (1 - red) * v, of_green, y + 2 * (1 - blue) * u], -1
-    )
-    return np.clip(rgb, 0, 255)
+    return published_rgb(y, u, v, colours.matrix.value, colours.range.value)
 
 
-@pytest.mark.parametrize('colorimetry', COLORIMETRIES)
 @pytest.mark.parametrize(
-    'size', [(160, 90), (320, 180), (400, 226)], ids=['smaller', 'as it is', 'larger']
+    ('size', 'colours'),
+    [
+        ((160, 90), BT601_LIMITED),
+        ((320, 180), Colorimetry(Matrix.BT601, Range.FULL)),
+        ((400, 226), Colorimetry(Matrix.BT709, Range.LIMITED)),
+    ],
 )
 def test_nv12_becomes_rgba_of_the_wanted_size(
-    colorimetry: str, size: tuple[int, int], vic: Vic, vic_libraries: Libraries
+    size: tuple[int, int], colours: Colorimetry, vic: Vic, libraries: Libraries
 ) -> None:
-    colours = COLORIMETRIES[colorimetry]
-    source = surface(vic_libraries, 320, 180, colours)
+    source = surface(libraries, 320, 180, colours)
     luma, chroma = picture(180, 320)
     write(source, luma, chroma)
     target = vic.allocate(*size, RGBA)
@@ -357,14 +281,14 @@ def test_nv12_becomes_rgba_of_the_wanted_size(
         with pytest.raises(ValueError, match='read-only'):
             planes[0][0, 0, 0] = 1
         del planes
-    assert vic_libraries.count('last_filter') == 1, 'bilinear, as the CPU does it'
+    assert libraries.count('last_filter') == 1, 'bilinear, as the CPU does it'
     target.close()
     source.buffers[0].close()
 
 
-def test_the_cpu_sees_each_new_picture(vic: Vic, vic_libraries: Libraries) -> None:
+def test_the_cpu_sees_each_new_picture(vic: Vic, libraries: Libraries) -> None:
     """The double's mapping is stale until it is synchronised."""
-    source, target = surface(vic_libraries, 64, 64), vic.allocate(64, 64, RGBA)
+    source, target = surface(libraries, 64, 64), vic.allocate(64, 64, RGBA)
     for value in (40, 120, 200):
         write(source, np.full((64, 64), value, np.uint8), np.full((32, 32, 2), 128, np.uint8))
         vic.transform(source, target)
@@ -376,14 +300,10 @@ def test_the_cpu_sees_each_new_picture(vic: Vic, vic_libraries: Libraries) -> No
 
 
 def test_block_linear_becomes_linear_in_a_buffer_of_the_pool(
-    vic: Vic, vic_libraries: Libraries
+    vic: Vic, libraries: Libraries
 ) -> None:
-    """
-    What a camera needs: one buffer's layout to another's.
-
-    The double knows a layout that no linear reader understands.
-    """
-    linear = surface(vic_libraries, 128, 96)
+    """The double knows a layout that no linear reader understands."""
+    linear = surface(libraries, 128, 96)
     tiled_memory = SealedMemfd().allocate(linear.buffers[0].size)
     tiled = SurfaceImage(
         (tiled_memory,), ImageLayout(128, 96, NV12, INVALID, linear.layout.planes), BT601_LIMITED
@@ -393,30 +313,25 @@ def test_block_linear_becomes_linear_in_a_buffer_of_the_pool(
     write(flipped, luma[::-1], chroma[::-1])
     vic.transform(tiled, linear)
     assert np.array_equal(read(linear, 0), luma) and np.array_equal(read(linear, 1), chroma)
-    assert vic_libraries.count('imports') >= 1, 'it was made elsewhere'
+    assert libraries.count('imports') >= 1, 'it was made elsewhere'
     vic.close()
     tiled_memory.close()
     linear.buffers[0].close()
 
 
 def test_a_buffer_of_another_process_is_imported_with_its_layout(
-    vic: Vic, vic_libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+    vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv('NVBUF_DOUBLE', 'stranger')
-    source, target = surface(vic_libraries, 128, 64), vic.allocate(64, 32, RGBA)
+    source, target = surface(libraries, 128, 64), vic.allocate(64, 32, RGBA)
     luma, chroma = picture(64, 128, 2)
     write(source, luma, chroma)
-    imports = vic_libraries.count('imports')
+    imports = libraries.count('imports')
     for _ in range(5):
         vic.transform(source, target)
-    assert (vic_libraries.count('imports') - imports, len(vic._surfaces)) == (1, 1), (
-        'once per buffer'
-    )
+    assert (libraries.count('imports') - imports, len(vic._surfaces)) == (1, 1), 'once per buffer'
     with target.reading() as planes:
-        assert (
-            np.abs(planes[0][..., :3] - expected_rgb(luma, chroma, (64, 32), BT601_LIMITED)).max()
-            <= 2.0
-        )
+        assert np.abs(planes[0][..., :3] - expected_rgb(luma, chroma, (64, 32))).max() <= 2.0
         del planes
     target.close()
     source.buffers[0].close()
@@ -424,10 +339,10 @@ def test_a_buffer_of_another_process_is_imported_with_its_layout(
     assert len(vic._surfaces) == 0, 'and given back with it'
 
 
-def test_a_buffer_that_ended_is_let_go(vic: Vic, vic_libraries: Libraries) -> None:
+def test_a_buffer_that_ended_is_let_go(vic: Vic, libraries: Libraries) -> None:
     target = vic.allocate(32, 32, RGBA)
     for _ in range(6):
-        source = surface(vic_libraries, 64, 64)
+        source = surface(libraries, 64, 64)
         vic.transform(source, target)
         assert len(vic._surfaces) == 1
         source.buffers[0].close()
@@ -437,7 +352,7 @@ def test_a_buffer_that_ended_is_let_go(vic: Vic, vic_libraries: Libraries) -> No
 
 
 def test_the_library_gets_descriptors_of_high_numbers(
-    vic: Vic, vic_libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+    vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It caches by number, and low numbers are reused soon."""
     numbers = []
@@ -446,7 +361,7 @@ def test_the_library_gets_descriptors_of_high_numbers(
     monkeypatch.setattr(
         cache, '_from_fd', lambda fd, pointer: numbers.append(fd.value) or original(fd, pointer)
     )
-    source, target = surface(vic_libraries, 64, 64), vic.allocate(32, 32, RGBA)
+    source, target = surface(libraries, 64, 64), vic.allocate(32, 32, RGBA)
     vic.transform(source, target)
     assert numbers and min(numbers) >= nvbufsurface._HIGH_NUMBERS
     assert os.fstat(numbers[0]).st_ino == source.buffers[0].identity.inode
@@ -455,11 +370,11 @@ def test_the_library_gets_descriptors_of_high_numbers(
 
 
 def test_a_stale_answer_of_the_library_is_noticed(
-    vic: Vic, vic_libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+    vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, target = (
-        surface(vic_libraries, 64, 64),
-        surface(vic_libraries, 96, 64),
+        surface(libraries, 64, 64),
+        surface(libraries, 96, 64),
         vic.allocate(32, 32, RGBA),
     )
     monkeypatch.setenv('NVBUF_DOUBLE', 'stale')
@@ -478,27 +393,25 @@ def test_a_stale_answer_of_the_library_is_noticed(
     ('mode', 'words'),
     [
         ('-4', r'could not make AB24 32x32 of NV12 64x64 \(status -4\): a rectangle lies outside'),
-        ('-3', 'not what this release expects'),
-        ('-2', 'the VIC failed, see dmesg'),
         ('-1', 'cannot convert between these formats'),
         ('-77', r'\(status -77\): see dmesg'),
         ('no_vic', r'has no VIC here \(status -1\)'),
     ],
 )
 def test_every_error_says_what_it_means(
-    mode: str, words: str, vic: Vic, vic_libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+    mode: str, words: str, vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv('TRANSFORM_DOUBLE', mode)
-    source, target = surface(vic_libraries, 64, 64), vic.allocate(32, 32, RGBA)
+    source, target = surface(libraries, 64, 64), vic.allocate(32, 32, RGBA)
     with pytest.raises(AcceleratorError, match=words):
         vic.transform(source, target)
     target.close()
     source.buffers[0].close()
 
 
-def test_each_thread_has_a_session_of_its_own(vic: Vic, vic_libraries: Libraries) -> None:
-    source, target, errors = surface(vic_libraries, 64, 64), vic.allocate(32, 32, RGBA), []
-    sessions = vic_libraries.count('sessions')
+def test_each_thread_has_a_session_of_its_own(vic: Vic, libraries: Libraries) -> None:
+    source, target, errors = surface(libraries, 64, 64), vic.allocate(32, 32, RGBA), []
+    sessions = libraries.count('sessions')
 
     def transform() -> None:
         try:
@@ -511,7 +424,7 @@ def test_each_thread_has_a_session_of_its_own(vic: Vic, vic_libraries: Libraries
         thread = threading.Thread(target=transform)
         thread.start()
         thread.join()
-    assert not errors and vic_libraries.count('sessions') - sessions == 2
+    assert not errors and libraries.count('sessions') - sessions == 2
     target.close()
     source.buffers[0].close()
 
@@ -560,24 +473,17 @@ def test_memory_that_is_none_of_theirs_is_refused(
         buffer.close()
 
 
-def test_a_release_without_import_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = Libraries(tmp_path, '-DWITHOUT_IMPORT')
-    vic = Vic(old.transform, old.surface)
+def test_a_release_without_import_says_so(
+    libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vic = Vic(libraries.transform, libraries.releases['old'])
     monkeypatch.setenv('NVBUF_DOUBLE', 'stranger')
-    source, target = surface(old, 64, 64), vic.allocate(32, 32, RGBA)
+    buffers, layout = NvBufSurfaceHeap(libraries.releases['old']).allocate_image(
+        compute_layout(NV12, 64, 64), BT601_LIMITED
+    )
+    target = vic.allocate(32, 32, RGBA)
     with pytest.raises(AcceleratorError, match='this release has no NvBufSurfaceImport'):
-        vic.transform(source, target)
+        vic.transform(SurfaceImage(buffers, layout, BT601_LIMITED), target)
     target.close()
-    source.buffers[0].close()
+    buffers[0].close()
     vic.close()
-
-
-@pytest.mark.parametrize('missing', ['transform', 'surface', 'something else'])
-def test_without_the_libraries_it_is_no_jetson(missing: str, vic_libraries: Libraries) -> None:
-    names: dict[str, Callable[[], Vic]] = {
-        'transform': lambda: Vic('libmissing.so', vic_libraries.surface),
-        'surface': lambda: Vic(vic_libraries.transform, 'libmissing.so'),
-        'something else': lambda: Vic('libc.so.6', vic_libraries.surface),
-    }
-    with pytest.raises(AllocationError, match=r'needs (libmissing\.so|libc\.so\.6) of JetPack'):
-        names[missing]()

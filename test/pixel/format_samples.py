@@ -13,13 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Planes of every format, packed by hand, and what their colours are.
-
-The source is the formats' descriptions in ``drm_fourcc.h``.
-
-Nothing here is taken from the package: it is what its conversions are compared with.
-"""
+"""Planes of every format, packed by hand from ``drm_fourcc.h``, and what their colours are."""
 
 from __future__ import annotations
 
@@ -89,11 +83,7 @@ def yuv_planes(
 
 
 def rgb_planes(name: str, rgb: Samples, random: np.random.Generator) -> list[NDArray[Any]]:
-    """
-    Return the plane of R, G, B (height, width, 3); of grey formats, of R.
-
-    Words hold the upper 5 and 6 bits.
-    """
+    """Return the plane of R, G, B (height, width, 3); of grey formats, of R."""
     red, green, blue = (rgb[..., i] for i in range(3))
     if name == 'R8  ':
         return [red.copy()]

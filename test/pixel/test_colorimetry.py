@@ -51,15 +51,11 @@ ALL = [Colorimetry(*parts) for parts in itertools.product(Matrix, Range, Transfe
     ('text', 'expected'),
     [
         ('bt601', BT601_LIMITED),
-        ('bt709', Colorimetry(Matrix.BT709, LIMITED)),
-        ('bt2020', Colorimetry(Matrix.BT2020, LIMITED)),
         ('bt2100-pq', Colorimetry(Matrix.BT2020, LIMITED, Transfer.PQ)),
-        ('1:4:16:4', Colorimetry(Matrix.BT601, FULL)),
         ('1:3:5:1', Colorimetry(Matrix.BT709, FULL)),
         # A webcam's JPEG.
         ('1:4:7:1', Colorimetry(Matrix.BT601, FULL, Transfer.SRGB)),
         # PAL and NTSC as a decoder says it.
-        ('2:4:8:3', BT601_LIMITED),
         ('2:4:4:2', BT601_LIMITED),
     ],
 )
@@ -74,7 +70,6 @@ def test_gstreamer_s_words(text: str, expected: Colorimetry) -> None:
         ('1:4:0:0', Colorimetry(Matrix.BT709, LIMITED), Colorimetry(Matrix.BT601, FULL)),
         ('0:0:0:0', Colorimetry(Matrix.BT709, LIMITED), Colorimetry(Matrix.BT709, LIMITED)),
         ('0:4:16:4', BT601_LIMITED, BT601_LIMITED),
-        ('sRGB', RGB_FULL, RGB_FULL),
         ('2:1:0:0', RGB_FULL, Colorimetry(Matrix.RGB, LIMITED, Transfer.SRGB)),
         # Grey has no matrix, and R, G, B have no other.
         ('2:5:5:1', RGB_FULL, Colorimetry(Matrix.RGB, LIMITED)),
@@ -91,15 +86,10 @@ def test_what_gstreamer_doesn_t_know_is_the_default(
     [
         ('smpte240m', r'matrix 5 is not one of 3 \(bt709\), 4 \(bt601\), 6 \(bt2020\)'),
         ('bt2100-hlg', 'transfer 15 is not one of 4'),
-        ('sRGB', 'matrix 1 is not one of 3'),
-        ('BT601', 'neither one of'),
         ('', 'neither one of'),
-        ('2:4:16', 'nor four numbers'),
         ('2:4:16:4:1', 'nor four numbers'),
         ('2:4:16:٤', 'nor four numbers'),
         ('3:4:16:4', r'range 3 is not one of 1 \(full\), 2 \(limited\)'),
-        ('2:5:6:5', 'matrix 5 is not one of'),
-        ('2:6:15:7', 'transfer 15 is not one of'),
     ],
 )
 def test_gstreamer_s_other_words_are_refused(text: str, why: str) -> None:
@@ -141,37 +131,21 @@ def test_gstreamer_s_numbers_are_those_of_its_header(header: Callable[[str], CHe
     def written(span: str, matrix: str, transfer: str, primary: str) -> str:
         return f'{spans[span]}:{matrices[matrix]}:{transfers[transfer]}:{primaries[primary]}'
 
-    assert from_gstreamer_colorimetry(
-        written('0_255', 'BT601', 'BT601', 'SMPTE170M')
-    ) == Colorimetry(Matrix.BT601, FULL)
-    assert from_gstreamer_colorimetry(written('0_255', 'BT709', 'BT709', 'BT709')) == Colorimetry(
-        Matrix.BT709, FULL
-    )
-    assert from_gstreamer_colorimetry(
-        written('0_255', 'BT2020', 'BT2020_12', 'BT2020')
-    ) == Colorimetry(Matrix.BT2020, FULL)
-    assert from_gstreamer_colorimetry(written('16_235', 'BT709', 'SRGB', 'BT709')) == Colorimetry(
-        Matrix.BT709, LIMITED, Transfer.SRGB
-    )
-    assert from_gstreamer_colorimetry(
-        written('0_255', 'BT2020', 'SMPTE2084', 'BT2020')
-    ) == Colorimetry(Matrix.BT2020, FULL, Transfer.PQ)
-    assert from_gstreamer_colorimetry(
-        written('16_235', 'RGB', 'BT709', 'BT709'), RGB_FULL
-    ) == Colorimetry(Matrix.RGB, LIMITED)
-    for analogue in ('GAMMA22', 'GAMMA28'):
-        assert (
-            from_gstreamer_colorimetry(written('16_235', 'BT601', analogue, 'BT470BG'))
-            == BT601_LIMITED
-        )
+    for matrix in (Matrix.BT601, Matrix.BT709, Matrix.BT2020):
+        text = written('0_255', matrix.name, 'BT709', 'BT709')
+        assert from_gstreamer_colorimetry(text) == Colorimetry(matrix, FULL)
+    text = written('16_235', 'BT709', 'SRGB', 'BT709')
+    assert from_gstreamer_colorimetry(text).transfer is Transfer.SRGB
+    text = written('0_255', 'BT2020', 'SMPTE2084', 'BT2020')
+    assert from_gstreamer_colorimetry(text).transfer is Transfer.PQ
+    text = written('16_235', 'RGB', 'BT709', 'BT709')
+    assert from_gstreamer_colorimetry(text, RGB_FULL) == Colorimetry(Matrix.RGB, LIMITED)
     for matrix, transfer in (('SMPTE240M', 'BT709'), ('FCC', 'BT709'), ('BT2020', 'ARIB_STD_B67')):
         with pytest.raises(FormatError):
             from_gstreamer_colorimetry(written('16_235', matrix, transfer, 'BT709'))
-    for same in ('BT709', 'BT601', 'BT2020_10', 'BT2020_12'):
-        assert (
-            from_gstreamer_colorimetry(written('16_235', 'BT601', same, 'SMPTE170M'))
-            == BT601_LIMITED
-        )
+    for same in ('BT709', 'BT601', 'BT2020_10', 'BT2020_12', 'GAMMA22', 'GAMMA28'):
+        text = written('16_235', 'BT601', same, 'SMPTE170M')
+        assert from_gstreamer_colorimetry(text) == BT601_LIMITED
 
 
 # V4L2
@@ -181,10 +155,8 @@ def test_gstreamer_s_numbers_are_those_of_its_header(header: Callable[[str], CHe
     ('colorspace', 'encoding', 'quantization', 'transfer', 'expected'),
     [
         ('DEFAULT', 'DEFAULT', 'DEFAULT', 'DEFAULT', BT601_LIMITED),
-        ('SMPTE170M', '601', 'LIM_RANGE', '709', BT601_LIMITED),
         ('REC709', '709', 'LIM_RANGE', '709', Colorimetry(Matrix.BT709, LIMITED)),
         ('REC709', '601', 'FULL_RANGE', '709', Colorimetry(Matrix.BT601, FULL)),
-        ('BT2020', 'BT2020', 'LIM_RANGE', '709', Colorimetry(Matrix.BT2020, LIMITED)),
         (
             'BT2020',
             'BT2020',
@@ -236,15 +208,7 @@ def test_what_a_driver_leaves_at_default_is_what_the_header_maps_it_to(
 
 
 @pytest.mark.parametrize(
-    'fields',
-    [
-        V4l2Colorimetry(2),
-        V4l2Colorimetry(10, 7),
-        V4l2Colorimetry(3, 2, 2, 3),
-        V4l2Colorimetry(3, 2, 3),
-        V4l2Colorimetry(3, 99),
-        V4l2Colorimetry(11),
-    ],
+    'fields', [V4l2Colorimetry(2), V4l2Colorimetry(3, 2, 2, 3), V4l2Colorimetry(3, 2, 3)]
 )
 def test_what_v4l2_has_and_we_have_not_is_refused(fields: V4l2Colorimetry) -> None:
     with pytest.raises(FormatError, match='V4L2'):
@@ -255,20 +219,16 @@ def test_what_v4l2_has_and_we_have_not_is_refused(fields: V4l2Colorimetry) -> No
     ('text', 'expected'),
     [
         ('bt601', BT601_LIMITED),
-        ('bt709', Colorimetry(Matrix.BT709, Range.LIMITED)),
         ('bt601  full', Colorimetry(Matrix.BT601, Range.FULL)),
         ('bt2020 limited pq', Colorimetry(Matrix.BT2020, Range.LIMITED, Transfer.PQ)),
         ('rgb', RGB_FULL),
-        ('rgb limited', Colorimetry(Matrix.RGB, Range.LIMITED, Transfer.SRGB)),
     ],
 )
 def test_a_person_s_words_name_matrix_range_and_transfer(text: str, expected: Colorimetry) -> None:
     assert named_colorimetry(text) == expected
 
 
-@pytest.mark.parametrize(
-    'text', ['', 'full', 'bt709 wide', 'bt709 full srgb srgb', 'full bt709', 'BT709', '2:3:5:1']
-)
+@pytest.mark.parametrize('text', ['', 'full', 'bt709 wide', 'bt709 full srgb srgb'])
 def test_other_words_are_refused_and_those_that_there_are_listed(text: str) -> None:
     with pytest.raises(
         FormatError,

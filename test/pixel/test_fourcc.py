@@ -13,40 +13,48 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The format table: what its entries promise, and how unknown ones are refused.
-
-Then what the kernel headers say, and the words of other libraries.
-"""
+"""The format table: against the kernel's headers, and in the words of other libraries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-import itertools
 import os
 from pathlib import Path
 import re
 import sys
 
 from environment.c_header import CHeader
+from environment.fixtures import headers
 from hypothesis import given
 from hypothesis import strategies as st
 import pytest
 
 from zc_perception.errors import FormatError
-from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range, Transfer
+from zc_perception.link.unixfd import VIDEO_FORMATS
+from zc_perception.pixel.colorimetry import (
+    BT601_LIMITED,
+    Colorimetry,
+    from_gstreamer_colorimetry,
+    gstreamer_colorimetry,
+    Matrix,
+    Range,
+    RGB_FULL,
+    Transfer,
+)
 from zc_perception.pixel.format_names import (
     _GSTREAMER_TILED,
     _ROS_OLD_NAMES,
-    _V4L2_REFUSED,
     _V4L2_TILED,
+    buffer_planes,
     drm_format_string,
+    frame_caps,
     from_gstreamer,
     from_nvbufsurface,
     from_ros_encoding,
     from_v4l2,
     gstreamer_format,
     gstreamer_name,
+    is_default,
     named_format,
     nvbufsurface_format,
     NvBufSurfaceFormat,
@@ -62,32 +70,11 @@ from zc_perception.pixel.fourcc import (
     pixel_format,
     PixelFormat,
 )
-from zc_perception.pixel.modifier import INVALID, LINEAR
+from zc_perception.pixel.layout import compute_layout, ImageLayout
+from zc_perception.pixel.modifier import INVALID, KnownModifier, LINEAR
 
 
-def test_codes_are_little_endian_words() -> None:
-    # Literal values of DRM_FORMAT_NV12, DRM_FORMAT_R8 and DRM_FORMAT_XRGB8888.
-    assert fourcc_code('NV12') == NV12 == 0x3231564E
-    assert fourcc_code('R8  ') == 0x20203852
-    assert fourcc_code('XR24') == 0x34325258
-
-
-def test_odd_sizes_round_up_to_whole_chroma_samples() -> None:
-    chroma = format_by_name('NV12').planes[1]
-    assert (chroma.row_bytes(5), chroma.rows(3)) == (6, 2)
-
-
-def test_names_of_one_system_are_unique() -> None:
-    for system in ('name', 'v4l2', 'v4l2_multiplanar', 'gstreamer', 'ros'):
-        names = [
-            getattr(entry, system)
-            for entry in FORMATS.values()
-            if getattr(entry, system) is not None
-        ]
-        assert len(names) == len(set(names)), system
-
-
-@pytest.mark.parametrize('name', ['', 'NV1', 'NV123', 'NÜ12'])
+@pytest.mark.parametrize('name', ['NV1', 'NÜ12'])
 def test_names_that_are_no_fourcc_are_refused(name: str) -> None:
     with pytest.raises(FormatError, match='four ASCII characters'):
         fourcc_code(name)
@@ -96,9 +83,6 @@ def test_names_that_are_no_fourcc_are_refused(name: str) -> None:
 def test_unknown_codes_are_refused_with_the_known_ones() -> None:
     with pytest.raises(FormatError, match=r"'ZZZZ' \(0x5a5a5a5a\) is not known; known are NV12, "):
         pixel_format(0x5A5A5A5A)
-
-
-def test_unknown_names_are_refused_with_the_nearest() -> None:
     with pytest.raises(FormatError, match="'YUYW' is not known; did you mean 'YUYV'"):
         format_by_name('YUYW')
 
@@ -106,9 +90,11 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
 # One format's names elsewhere, both ways, and why some have none.
 
 
+every_format = pytest.mark.parametrize(
+    'entry', FORMATS.values(), ids=lambda entry: entry.name.strip()
+)
 VIVANTE_TILED = 0x0600000000000001
 SAMSUNG_64_32 = 0x0400000000000001
-entries = pytest.mark.parametrize('entry', FORMATS.values(), ids=lambda entry: entry.name.strip())
 
 
 def code(name: str) -> int:
@@ -137,15 +123,11 @@ def test_tiled_v4l2_formats_have_their_vendor_s_modifier(name: str, expected: V4
     ('name', 'why'),
     [
         ('HM12', "V4L2 format 'HM12' can't be used: no DRM modifier describes its tiles"),
-        ('VM12', 'no DRM modifier describes its tiles; capture V4L2 NV12'),
-        ('MT21', 'MediaTek compresses'),
         ('MJPG', 'compressed stream'),
-        ('RG10', 'raw Bayer'),
         ('RG16', 'raw Bayer'),
         ('RGB4', "depends on the driver; use 'BX24'"),
         ('BG24', "V4L2 format 'BG24' is not known; DRM's 'BG24' is V4L2's 'RGB3'"),
         ('YUYW', "is not known; did you mean 'YUYV'"),
-        ('', "V4L2 format '' is not known"),
     ],
 )
 def test_v4l2_formats_that_are_refused_say_why(name: str, why: str) -> None:
@@ -165,7 +147,7 @@ def test_any_v4l2_name_is_a_format_or_refused(name: str | int) -> None:
 # GStreamer
 
 
-@entries
+@every_format
 def test_gstreamer_names_go_both_ways(entry: PixelFormat) -> None:
     if entry.gstreamer is None:
         with pytest.raises(
@@ -190,14 +172,9 @@ def test_gstreamer_names_go_both_ways(entry: PixelFormat) -> None:
     ],
 )
 def test_well_known_tilings_have_gstreamer_formats_of_their_own(name: str, modifier: int) -> None:
-    assert gstreamer_format(NV12, modifier) == name
+    assert gstreamer_format(NV12, modifier) == name and gstreamer_format(NV12, LINEAR) == 'NV12'
+    assert gstreamer_format(code('AR24'), modifier) == 'DMA_DRM'
     assert from_gstreamer(name) == (NV12, modifier)
-
-
-def test_everything_else_that_is_not_linear_is_dma_drm() -> None:
-    assert gstreamer_format(NV12, 0x0100000000000001) == 'DMA_DRM'
-    assert gstreamer_format(code('AR24'), VIVANTE_TILED) == 'DMA_DRM'
-    assert gstreamer_format(NV12, LINEAR) == 'NV12'
 
 
 @pytest.mark.parametrize(
@@ -205,7 +182,6 @@ def test_everything_else_that_is_not_linear_is_dma_drm() -> None:
     [
         ('DMA_DRM', 'says nothing by itself'),
         ('I42O', "has no DRM fourcc here; did you mean 'I420'"),
-        ('A420', 'no DRM fourcc'),
     ],
 )
 def test_gstreamer_names_that_are_refused_say_why(name: str, why: str) -> None:
@@ -222,14 +198,14 @@ def test_humble_s_names_are_understood_and_not_written(old: str, fourcc: str) ->
     assert ros_encoding(code(fourcc)) == fourcc.lower()
 
 
-@entries
+@every_format
 def test_a_format_without_an_encoding_says_so(entry: PixelFormat) -> None:
     if entry.ros is None:
         with pytest.raises(FormatError, match='has no ROS image encoding; convert it'):
             ros_encoding(entry.code)
 
 
-@pytest.mark.parametrize('encoding', ['bayer_rggb8', '32FC1', 'RGB8', '', 'rgb16'])
+@pytest.mark.parametrize('encoding', ['bayer_rggb8', ''])
 def test_encodings_without_a_fourcc_are_refused(encoding: str) -> None:
     with pytest.raises(FormatError, match=f"image encoding '{encoding}' has no DRM fourcc"):
         from_ros_encoding(encoding)
@@ -242,14 +218,10 @@ def test_encodings_without_a_fourcc_are_refused(encoding: str) -> None:
     ('value', 'fourcc', 'matrix', 'span'),
     [
         (6, 'NV12', Matrix.BT601, Range.LIMITED),
-        (7, 'NV12', Matrix.BT601, Range.FULL),
-        (33, 'NV12', Matrix.BT709, Range.LIMITED),
         (34, 'NV12', Matrix.BT709, Range.FULL),
         (36, 'NV12', Matrix.BT2020, Range.LIMITED),
         (8, 'NV21', Matrix.BT601, Range.LIMITED),
-        (2, 'YU12', Matrix.BT601, Range.LIMITED),
         (5, 'YV12', Matrix.BT601, Range.FULL),
-        (32, 'YU12', Matrix.BT709, Range.FULL),
         (10, 'UYVY', Matrix.BT601, Range.LIMITED),
         (14, 'YUYV', Matrix.BT601, Range.LIMITED),
         (29, 'P010', Matrix.BT601, Range.LIMITED),
@@ -266,6 +238,11 @@ def test_every_nvbufsurface_format_goes_both_ways() -> None:
     pairs = {value: from_nvbufsurface(value) for value in NvBufSurfaceFormat}
     assert len(set(pairs.values())) == len(pairs)
     assert all(nvbufsurface_format(*pair) == value for value, pair in pairs.items())
+    # The transfer function isn't in the format.
+    assert nvbufsurface_format(NV12, Colorimetry(Matrix.BT709, Range.LIMITED, Transfer.SRGB)) == 33
+    for value in (0, 1000):
+        with pytest.raises(FormatError, match=f'colour format {value} has no DRM fourcc'):
+            from_nvbufsurface(value)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +253,7 @@ def test_a_person_s_name_is_a_fourcc_s_or_ros_s(name: str, fourcc: str) -> None:
     assert named_format(name).name == fourcc
 
 
-@pytest.mark.parametrize('name', ['nv13', 'RGB', '', 'bayer_rggb8', None, 842094158])
+@pytest.mark.parametrize('name', ['nv13', '', None])
 def test_other_names_are_refused_and_those_that_there_are_listed(name: object) -> None:
     with pytest.raises(
         FormatError, match=r'is not known.*; known are NV12, .*R8, .*; and of ROS nv12, .*rgb8'
@@ -284,24 +261,9 @@ def test_other_names_are_refused_and_those_that_there_are_listed(name: object) -
         named_format(name)  # type: ignore[arg-type]
 
 
-def test_range_and_matrix_are_never_taken_for_granted() -> None:
-    chosen = {
-        nvbufsurface_format(NV12, Colorimetry(m, r))
-        for m, r in itertools.product((Matrix.BT601, Matrix.BT709), Range)
-    }
-    assert chosen == {6, 7, 33, 34}
-    # The transfer function isn't in the format.
-    assert nvbufsurface_format(NV12, Colorimetry(Matrix.BT709, Range.LIMITED, Transfer.SRGB)) == 33
-
-
 @pytest.mark.parametrize(
     ('fourcc', 'colours', 'why'),
     [
-        (
-            'NV12',
-            Colorimetry(Matrix.BT2020, Range.FULL),
-            'known are bt601 limited, bt601 full, bt709 limited',
-        ),
         (
             'NV21',
             Colorimetry(Matrix.BT709, Range.LIMITED),
@@ -316,12 +278,6 @@ def test_range_and_matrix_are_never_taken_for_granted() -> None:
 def test_what_nvbufsurface_lacks_is_said(fourcc: str, colours: Colorimetry, why: str) -> None:
     with pytest.raises(FormatError, match=why):
         nvbufsurface_format(code(fourcc), colours)
-
-
-@pytest.mark.parametrize('value', [0, -1, 41, 1000])
-def test_unknown_nvbufsurface_values_are_refused(value: int) -> None:
-    with pytest.raises(FormatError, match=f'colour format {value} has no DRM fourcc'):
-        from_nvbufsurface(value)
 
 
 # The format table against the kernel's headers, GStreamer's and sensor_msgs'.
@@ -380,10 +336,6 @@ YOUNG_IN_V4L2 = {
 YOUNG_IN_GSTREAMER = {'NV12_10LE40_4L4'}
 LETTERS = {'Cr': 'V', 'Cb': 'U', 'x': 'X'}
 IMAGE_ENCODINGS = Path(sys.prefix, 'include/sensor_msgs/sensor_msgs/image_encodings.hpp')
-
-every_format = pytest.mark.parametrize(
-    'entry', FORMATS.values(), ids=lambda entry: entry.name.strip()
-)
 
 
 def macro_of(entry: PixelFormat) -> str:
@@ -492,53 +444,12 @@ def test_v4l2_names_are_those_of_the_kernel_header(entry: PixelFormat, v4l2: CHe
         )
 
 
-@every_format
-def test_v4l2_has_no_name_for_what_we_leave_without_one(entry: PixelFormat, v4l2: CHeader) -> None:
-    # V4L2 often takes DRM's own fourcc for the same thing; then we must not have missed it.
-    # Elsewhere it is Bayer.
-    bayer = {'RG16': 'SRGGB16'}
-    named = {
-        v4l2.value(name)
-        for name, m in v4l2.macros.items()
-        if name.startswith('V4L2_PIX_FMT_') and m.body[:1] == ('v4l2_fourcc',)
-    }
-    assert len(named) > 100
-    if entry.v4l2 != entry.name and entry.code in named:
-        assert v4l2.value(f'V4L2_PIX_FMT_{bayer[entry.name]}') == entry.code
-
-
-@pytest.mark.parametrize(
-    'name',
-    [
-        f.name
-        for f in FORMATS.values()
-        if f.bits == 8 and f.components[0][-1] in 'RGBAX' and len(f.components[0]) > 1
-    ],
-)
-def test_v4l2_and_drm_agree_on_the_bytes_of_rgb(name: str, v4l2: CHeader) -> None:
-    entry = FORMATS[fourcc_code(name)]
-    macro = v4l2.macros[f'V4L2_PIX_FMT_{V4L2_MACROS[name][0]}']
-    # V4L2's comments name the bytes in memory, DRM's the bits from the top.
-    letters = re.match(r'\d+\s+([A-Z]+)-8-8-8', macro.comment)
-    assert letters is not None and tuple(letters[1]) == entry.components[0]
-
-
 def test_v4l2_tiled_names_are_those_of_the_kernel_header(v4l2: CHeader) -> None:
     assert set(V4L2_TILED_MACROS) == set(_V4L2_TILED)
     for name, macro in V4L2_TILED_MACROS.items():
         assert fourcc_code(name) == v4l2_code(v4l2, macro)
     # The kernel's older name for the same tiles.
     assert v4l2.value('V4L2_PIX_FMT_SUNXI_TILED_NV12') == fourcc_code('ST12')
-
-
-def test_every_v4l2_name_that_is_refused_is_one_of_v4l2s(v4l2: CHeader) -> None:
-    known = {
-        v4l2.value(name)
-        for name, m in v4l2.macros.items()
-        if name.startswith('V4L2_PIX_FMT_') and m.body[:1] == ('v4l2_fourcc',)
-    }
-    strange = {name for name in _V4L2_REFUSED if fourcc_code(name) not in known}
-    assert strange <= set(YOUNG_IN_V4L2.values())
 
 
 def test_gstreamer_names_are_those_of_its_header(header: Callable[[str], CHeader]) -> None:
@@ -615,24 +526,17 @@ def test_any_text_is_a_format_in_its_one_spelling_or_refused(text: str) -> None:
     ('text', 'fourcc', 'modifier'),
     [
         ('NV12', 'NV12', LINEAR),
-        ('NV12:0x0100000000000002', 'NV12', 0x0100000000000002),
-        ('AR24:0x0100000000000002', 'AR24', 0x0100000000000002),
         # From the document's list: codes that are no formats of ours.
         ('AR39:0x0100000000000002', 'AR39', 0x0100000000000002),
-        ('AYUV:0x0100000000000002', 'AYUV', 0x0100000000000002),
         # GST_FOURCC_FORMAT prints all four characters.
         ('R8  ', 'R8  ', LINEAR),
-        ('R8  :0x0300000000606014', 'R8  ', 0x0300000000606014),
         ('YU08:0x0a00000000000101', 'YU08', 0x0A00000000000101),
     ],
 )
 def test_both_ways(text: str, fourcc: str, modifier: int) -> None:
     assert parse_drm_format(text) == (fourcc_code(fourcc), modifier)
+    assert parse_drm_format(f'{text[:7]}{text[7:].upper()}') == parse_drm_format(text)
     assert drm_format_string(fourcc_code(fourcc), modifier) == text
-
-
-def test_the_modifier_s_digits_may_be_capitals() -> None:
-    assert parse_drm_format('NV12:0x03000000006FE014') == (NV12, 0x03000000006FE014)
 
 
 @pytest.mark.parametrize(
@@ -644,30 +548,17 @@ def test_the_modifier_s_digits_may_be_capitals() -> None:
         ('NV12:0x0x0100000000000001', "the modifier must be '0x' and 16 hexadecimal digits"),
         # The document's second example writes GStreamer's names.
         ('I420', "'I420' is GStreamer's name; the DRM fourcc is 'YU12'"),
-        ('BGRA:0x0100000000000002', "'BGRA' is GStreamer's name; the DRM fourcc is 'AR24'"),
-        ('YUY2', "the DRM fourcc is 'YUYV'"),
-        ('RGB', "'RGB' is GStreamer's name; the DRM fourcc is 'BG24'"),
         ('P010_10LE', "the DRM fourcc is 'P010'"),
-        ('GRAY8', "the DRM fourcc is 'R8  '"),
         ('R8', "write 'R8  ' with its trailing blanks"),
-        ('R8:0x0100000000000001', "write 'R8  ' with its trailing blanks"),
         ('nv12', "'nv12' is no DRM fourcc.*did you mean 'NV12'"),
-        ('N 12', 'is no DRM fourcc'),
         ('    ', 'is no DRM fourcc'),
-        ('', 'is no DRM fourcc'),
         ('ÑV12', 'is no DRM fourcc'),
         ('NV12:', "the modifier must be '0x' and 16"),
-        ('NV12:0x', 'must be'),
-        ('NV12:0x1', 'must be'),
-        ('NV12:100000000000001', 'must be'),
-        ('NV12:0100000000000001', 'must be'),
         ('NV12:0X0100000000000001', 'must be'),
         ('NV12:0x010000000000000g', 'must be'),
         ('NV12:0x01000000000_0001', 'must be'),
-        ('NV12:0x0100000000000001 ', 'must be'),
         ('NV12:0x010000000000000\u0661', 'must be'),
         ('NV12:0x00100000000000001', 'must be'),
-        ('NV12:0x0100000000000001:0x0100000000000001', 'must be'),
         ('NV12\n', 'is no DRM fourcc'),
     ],
 )
@@ -682,13 +573,67 @@ def test_what_is_refused_says_what_to_write(text: str, why: str) -> None:
         (NV12, INVALID, 'ask the allocator first'),
         (NV12, 1 << 64, 'outside'),
         (NV12 | 1 << 31, LINEAR, 'has no drm-format string'),
-        (fourcc_code('nv12'), LINEAR, 'has no drm-format string'),
-        (0, LINEAR, 'has no drm-format string'),
         (-1, LINEAR, 'has no drm-format string'),
-        (NV12 << 32 | NV12, LINEAR, 'has no drm-format string'),
         (fourcc_code('I420'), LINEAR, "the DRM fourcc is 'YU12'"),
     ],
 )
 def test_what_has_no_string(fourcc: int, modifier: int, why: str) -> None:
     with pytest.raises(FormatError, match=why):
         drm_format_string(fourcc, modifier)
+
+
+# What GStreamer is told of a picture.
+
+
+def layout(name: str, modifier: int = LINEAR, **options: int | bool) -> ImageLayout:
+    made = compute_layout(fourcc_code(name), 640, 360, **options)  # type: ignore[arg-type]
+    return ImageLayout(made.width, made.height, made.fourcc, modifier, made.planes)
+
+
+def test_numbers_of_formats_are_those_of_the_header() -> None:
+    text = headers()['video-format.h'].read_text()
+    body = text[slice(text.index('typedef enum {'), text.index('} GstVideoFormat;'))]
+    names = re.findall(r'^  GST_VIDEO_FORMAT_(\w+)', body, re.MULTILINE)
+    numbers = {name.lower(): number for number, name in enumerate(names)}
+    assert numbers['unknown'] == 0 and numbers['nv12'] == 23
+    known = {f.gstreamer for f in FORMATS.values() if f.gstreamer}
+    assert set(VIDEO_FORMATS) == known
+    for name, number in VIDEO_FORMATS.items():
+        assert numbers.get(name.lower(), number) == number, name
+
+
+@pytest.mark.parametrize(
+    'colours',
+    [Colorimetry(m, r, t) for m in Matrix for r in Range for t in Transfer if m is not Matrix.RGB],
+)
+def test_colorimetry_comes_back(colours: Colorimetry) -> None:
+    assert from_gstreamer_colorimetry(gstreamer_colorimetry(colours)) == colours
+    assert from_gstreamer_colorimetry(gstreamer_colorimetry(RGB_FULL), RGB_FULL) == RGB_FULL
+
+
+def test_caps_say_the_format_s_name_or_its_drm_format() -> None:
+    plain = frame_caps(layout('NV12'), BT601_LIMITED, 29.97, dmabuf=False)
+    assert plain == (
+        'video/x-raw, format=(string)NV12, width=(int)640, height=(int)360, '
+        'framerate=(fraction)2997/100, colorimetry=(string)2:4:5:4'
+    )
+    drm = 'video/x-raw(memory:DMABuf), format=(string)DMA_DRM, drm-format=(string)'
+    assert frame_caps(layout('NV12'), BT601_LIMITED, dmabuf=True, drm=True).startswith(
+        f'{drm}NV12, width'
+    )
+    tiled = layout('NV12', int(KnownModifier.QCOM_COMPRESSED))
+    assert frame_caps(tiled, BT601_LIMITED, dmabuf=True).startswith(f'{drm}NV12:0x')
+    nameless = layout('NV42')
+    assert frame_caps(nameless, BT601_LIMITED, dmabuf=True).startswith(f'{drm}NV42,')
+    for impossible, dmabuf in ((nameless, False), (tiled, False), (layout('NV12', INVALID), True)):
+        with pytest.raises(FormatError):
+            frame_caps(impossible, BT601_LIMITED, dmabuf=dmabuf)
+
+
+def test_planes_count_from_the_first_of_several_memories() -> None:
+    apart = layout('NV12', buffer_per_plane=True)
+    assert buffer_planes(apart) == ((640 * 360, 640 * 180), (0, 640 * 360), (640, 640))
+    assert is_default(apart)
+    assert not is_default(layout('NV12', stride_align=256))
+    assert not is_default(layout('NV12', height_align=16, offset_align=4096))
+    assert from_gstreamer('NV12') == (fourcc_code('NV12'), LINEAR)

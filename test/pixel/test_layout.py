@@ -13,37 +13,22 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Layouts that we compute.
-
-Then those of others. Answers of allocators: test_session.py of the negotiation.
-"""
+"""Layouts that we compute, and those of others."""
 
 from __future__ import annotations
 
-import ast
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-import os
-from pathlib import Path
-import random
 import tracemalloc
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from long_form import LONG
-import numpy as np
 from pixel.layout_oracle import is_safe, PLANES
 import pytest
 
-import zc_perception
-from zc_perception.errors import FormatError, LayoutError
-from zc_perception.mapping import map_buffers
-from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
-from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.pixel.fourcc import FORMATS, fourcc_code, fourcc_name, NV12
+from zc_perception.errors import LayoutError
+from zc_perception.pixel.fourcc import FORMATS, fourcc_code, NV12
 from zc_perception.pixel.layout import (
     check_dimensions,
     compute_layout,
@@ -87,6 +72,9 @@ def test_every_computed_layout_is_valid_and_has_the_alignments(
     )  # fmt: skip
     validate_layout(layout, own_sizes(layout))
     assert layout.num_buffers == (len(fmt.planes) if buffer_per_plane else 1)
+    if buffer_per_plane:
+        assert own_sizes(layout) == [p.size for p in layout.planes]
+        assert {p.offset for p in layout.planes} == {0}
     assert all(
         p.stride % stride_align == 0 and p.offset % offset_align == 0 for p in layout.planes
     )
@@ -123,53 +111,17 @@ def test_no_sample_of_a_computed_layout_leaves_its_buffer_or_meets_another(
     assert is_safe(name, layout, own_sizes(layout))
 
 
-@pytest.mark.parametrize(
-    ('fourcc', 'planes'),
-    [
-        (NV12, (PlaneLayout(0, 0, 64, 64 * 4), PlaneLayout(1, 0, 64, 64 * 2))),
-        (P010, (PlaneLayout(0, 0, 64, 64 * 4), PlaneLayout(1, 0, 64, 64 * 2))),
-        (
-            YU12,
-            (
-                PlaneLayout(0, 0, 64, 64 * 4),
-                PlaneLayout(1, 0, 64, 64 * 2),
-                PlaneLayout(2, 0, 64, 64 * 2),
-            ),
-        ),
-    ],
-)
-def test_a_buffer_per_plane_starts_at_its_beginning(
-    fourcc: int, planes: tuple[PlaneLayout, ...]
-) -> None:
-    layout = compute_layout(fourcc, 6, 4, offset_align=4096, buffer_per_plane=True)
-    assert layout.planes == planes
-    assert layout.num_buffers == len(planes) and own_sizes(layout) == [p.size for p in planes]
-
-
 def test_words_are_never_torn_whatever_alignment_is_asked() -> None:
     ten_bit = compute_layout(P010, 6, 4, stride_align=5, offset_align=3)
     assert [(p.stride, p.offset) for p in ten_bit.planes] == [(20, 0), (20, 84)]
     assert compute_layout(RG16, 5, 2, stride_align=11).planes == (PlaneLayout(0, 0, 22, 44),)
 
 
-@pytest.mark.parametrize('name', sorted(PLANES))
-def test_sample_sizes_are_the_documented_ones(name: str) -> None:
-    fmt = FORMATS[fourcc_code(name)]
-    assert [sample_bytes(fmt, index) for index in range(len(fmt.planes))] == [
-        sample for sample, *_ in PLANES[name]
-    ]
-
-
-@pytest.mark.parametrize('fourcc', sorted(FORMATS), ids=fourcc_name)
-def test_samples_divide_the_elements_of_every_format(fourcc: int) -> None:
-    fmt = FORMATS[fourcc]
-    for index, element in enumerate(fmt.planes):
-        sample = sample_bytes(fmt, index)
-        assert sample in (1, 2, 4, 8) and element.element_bytes % sample == 0
-        # A component is a sample, or an element is one, or nothing but bytes can be told apart.
-        samples = element.element_bytes // sample
-        assert samples in (len(element.components), 1) or sample == 1
-        assert 8 * sample >= fmt.bits or (fmt.name, sample) == ('NV15', 1)
+def test_sample_sizes_are_the_documented_ones() -> None:
+    for name, planes in PLANES.items():
+        fmt = FORMATS[fourcc_code(name)]
+        sizes = [sample_bytes(fmt, index) for index in range(len(fmt.planes))]
+        assert sizes == [sample for sample, *_ in planes]
 
 
 @pytest.mark.parametrize(
@@ -177,8 +129,6 @@ def test_samples_divide_the_elements_of_every_format(fourcc: int) -> None:
     [
         (0, 48, 'width 0 is outside 1 .. 65535'),
         (65536, 48, 'width 65536 is outside 1 .. 65535'),
-        (64, -2, 'height -2 is outside 1 .. 65535'),
-        (1 << 64, 48, 'width 18446744073709551616 is outside 1 .. 65535'),
         pytest.param(
             64, 1 << 99999, 'height a number of 100000 bits is outside 1 .. 65535', id='huge'
         ),
@@ -187,11 +137,7 @@ def test_samples_divide_the_elements_of_every_format(fourcc: int) -> None:
         (1, 48, 'width 1 is not a multiple of 2, which NV12 needs; use 2'),
         (65535, 48, 'width 65535 is not a multiple of 2, which NV12 needs; use 65534'),
         (64.0, 48, 'width 64.0 is not an integer; it must be one in 1 .. 65535'),
-        (float('nan'), 48, 'width nan is not an integer; it must be one in 1 .. 65535'),
-        (64, None, 'height None is not an integer; it must be one in 1 .. 65535'),
         (64, True, 'height True is not an integer; it must be one in 1 .. 65535'),
-        ('64', 48, "width '64' is not an integer; it must be one in 1 .. 65535"),
-        ([64], 48, 'width [64] is not an integer; it must be one in 1 .. 65535'),
         ('x' * 1000, 48, f"width '{'x' * 119}… is not an integer; it must be one in 1 .. 65535"),
     ],
 )
@@ -206,7 +152,7 @@ def test_impossible_sizes_are_refused(width: Any, height: Any, message: str) -> 
 
 
 @pytest.mark.parametrize('name', ['stride_align', 'offset_align', 'height_align'])
-@pytest.mark.parametrize('value', [0, -64, (1 << 30) + 1, 64.0, None, True])
+@pytest.mark.parametrize('value', [0, (1 << 30) + 1, 64.0])
 def test_alignments_are_integers_in_range(name: str, value: Any) -> None:
     with pytest.raises(LayoutError, match=rf'^{name} {value} is (outside|not an integer)'):
         compute_layout(NV12, 64, 48, **{name: value})
@@ -222,54 +168,6 @@ def test_a_description_has_format_size_and_planes() -> None:
 def test_no_layout_without_a_modifier() -> None:
     with pytest.raises(TypeError, match='modifier'):
         ImageLayout(width=64, height=48, fourcc=NV12, planes=())  # type: ignore[call-arg]
-
-
-def _promises(default: ast.expr | None) -> bool:
-    """Return whether a default says something: ``None`` says that there is none yet."""
-    return default is not None and not (
-        isinstance(default, ast.Constant) and default.value is None
-    )
-
-
-def modifiers_with_defaults(source: str) -> Iterator[str]:
-    """Parameters and fields called modifier that have a default value."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            positional = [*node.args.posonlyargs, *node.args.args]
-            defaults = [None] * (len(positional) - len(node.args.defaults)) + list(
-                node.args.defaults
-            )
-            pairs = [
-                *zip(positional, defaults, strict=True),
-                *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True),
-            ]
-            yield from (
-                f'line {node.lineno}'
-                for argument, default in pairs
-                if argument.arg == 'modifier' and _promises(default)
-            )
-        elif isinstance(node, ast.ClassDef):
-            fields = [
-                n
-                for n in node.body
-                if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
-            ]
-            yield from (
-                f'line {f.lineno}'
-                for f in fields
-                if f.target.id == 'modifier' and f.value is not None
-            )  # type: ignore[union-attr]
-
-
-def test_no_default_modifier_anywhere_in_the_package() -> None:
-    """Zero as a default would be LINEAR, a promise that nobody made."""
-    bad = (
-        'class A:\n modifier: int = 0\ndef f(a, modifier=0): ...\ndef g(*, modifier=0): '
-        '...\nlambda modifier=0: 0'
-    )
-    assert len(list(modifiers_with_defaults(bad))) == 4, 'the search works'
-    for path in sorted(Path(zc_perception.__file__).parent.rglob('*.py')):
-        assert list(modifiers_with_defaults(path.read_text(encoding='utf-8'))) == [], path.name
 
 
 # Layouts of others.
@@ -332,103 +230,50 @@ TOP = (1 << 63) - 1
 @pytest.mark.parametrize(
     ('layout', 'sizes', 'message'),
     [
-        (nv12(LUMA), [4608], 'NV12 LINEAR has 2 planes, the layout has 1'),
-        (nv12(), [4608], 'NV12 LINEAR has 2 planes, the layout has 0'),
-        (nv12(LUMA, CHROMA, PlaneLayout(0, 4608, 64, 1)), [9999], ('NV12 LINEAR has 2 planes, the '
-                                                                   'layout has 3')),
         (nv12(*[LUMA] * 100_000), [9999], 'NV12 LINEAR has 2 planes, the layout has 100000'),
         (nv12(LUMA, modifier=TILED), [4608], 'planes, the layout has 1'),
-        (nv12(*[LUMA] * 5, modifier=TILED), [4608], 'planes, the layout has 5'),
-        (nv12(*[LUMA] * 5, modifier=INVALID), [4608], ('NV12 INVALID has 2 to 4 planes, the '
-                                                       'layout has 5')),
-        (changed(GOOD, planes=[LUMA, CHROMA]), [4608], ('planes are a list; they must be a tuple '
-                                                        'of at most 4 PlaneLayouts')),
-        (changed(GOOD, planes=None), [4608], ('planes are a NoneType; they must be a tuple of '
-                                              'at most 4 PlaneLayouts')),
-        (nv12(LUMA, None), [4608], ('plane 1: None is not a PlaneLayout of buffer, offset, '
-                                    'stride and size')),
-        (nv12((0, 0, 64, 3072), CHROMA), [4608], ('plane 0: (0, 0, 64, 3072) is not a '
-                                                  'PlaneLayout of buffer, offset, stride and '
-                                                  'size')),
+        (nv12(*[LUMA] * 5, modifier=INVALID), [4608],
+         'NV12 INVALID has 2 to 4 planes, the layout has 5'),
+        (changed(GOOD, planes=None), [4608],
+         'planes are a NoneType; they must be a tuple of at most 4 PlaneLayouts'),
+        (nv12(LUMA, None), [4608],
+         'plane 1: None is not a PlaneLayout of buffer, offset, stride and size'),
         (GOOD, [], '2 planes need 1 to 2 buffers, there are 0'),
         (GOOD, [4608] * 3, '2 planes need 1 to 2 buffers, there are 3'),
-        (GOOD, [4608, 4608], ('2 planes use 1 of 2 buffers; leave out buffer 1, which has no '
-                              'plane')),
+        (GOOD, [4608, 4608],
+         '2 planes use 1 of 2 buffers; leave out buffer 1, which has no plane'),
         (nv12(LUMA, OWN_CHROMA), [4608], 'plane 1: buffer 1 is outside 0 .. 0'),
-        (nv12(LUMA, changed(CHROMA, buffer=-1)), [4608], 'plane 1: buffer -1 is outside 0 .. 0'),
         (nv12(changed(LUMA, buffer=1), changed(CHROMA, buffer=0, offset=0)), [4608, 4608],
          'plane 0: buffer 1 comes before buffer 0; number buffers in the order of the planes'),
-        (nv12(LUMA, OWN_CHROMA), [1536, 3072], ('plane 0: ends at byte 3072, its buffer 0 has '
-                                                '1536')),
-        (nv12(LUMA, OWN_CHROMA), [3072, 0], ('plane 1: its buffer 1 has 0 bytes; ask the '
-                                             "kernel for the buffer's real size")),
-        (GOOD, [-1], ("plane 0: its buffer 0 has -1 bytes; ask the kernel for the buffer's "
-                      'real size')),
-        (GOOD, [None], ("plane 0: its buffer 0 has None bytes; ask the kernel for the buffer's "
-                        'real size')),
+        (nv12(LUMA, OWN_CHROMA), [3072, 0],
+         "plane 1: its buffer 1 has 0 bytes; ask the kernel for the buffer's real size"),
+        (GOOD, [None],
+         "plane 0: its buffer 0 has None bytes; ask the kernel for the buffer's real size"),
         (GOOD, [4607], 'plane 1: ends at byte 4608, its buffer 0 has 4607'),
         (nv12(LUMA, changed(CHROMA, offset=3071)), [9999],
          'planes 0 and 1 overlap in buffer 0: one ends at byte 3072, the other starts at 3071'),
-        (nv12(LUMA, changed(CHROMA, offset=0)), [9999],
-         'planes 1 and 0 overlap in buffer 0: one ends at byte 1536, the other starts at 0'),
-        (nv12(changed(LUMA, stride=63), CHROMA), [4608], ('plane 0: stride 63 is below the row of '
-                                                          '64 bytes')),
-        (nv12(LUMA, changed(CHROMA, stride=0)), [4608], ('plane 1: stride 0 is below the row of '
-                                                         '64 bytes')),
-        (nv12(changed(LUMA, size=3071), CHROMA), [4608], ('plane 0: size 3071 is below the 3072 '
-                                                          'bytes that 48 rows need')),
-        (nv12(changed(LUMA, stride=65), CHROMA), [4608], ('plane 0: size 3072 is below the 3119 '
-                                                          'bytes that 48 rows need')),
-        (nv12(LUMA, changed(CHROMA, stride=(1 << 32) - 1)), [4608],
-         'plane 1: size 1536 is below the 98784247849 bytes that 24 rows need'),
-        (nv12(LUMA, changed(CHROMA, stride=1 << 32)), [4608], ('plane 1: stride 4294967296 is '
-                                                               'outside 0 .. 4294967295')),
-        (nv12(LUMA, changed(CHROMA, stride=-64)), [4608], ('plane 1: stride -64 is outside 0 .. '
-                                                           '4294967295')),
-        (nv12(changed(LUMA, offset=-1), CHROMA), [4608], ('plane 0: offset -1 is outside 0 .. '
-                                                          f'{TOP}')),
+        (nv12(changed(LUMA, stride=63), CHROMA), [4608],
+         'plane 0: stride 63 is below the row of 64 bytes'),
+        (nv12(changed(LUMA, size=3071), CHROMA), [4608],
+         'plane 0: size 3071 is below the 3072 bytes that 48 rows need'),
+        (nv12(LUMA, changed(CHROMA, stride=1 << 32)), [4608],
+         'plane 1: stride 4294967296 is outside 0 .. 4294967295'),
         (nv12(LUMA, changed(CHROMA, size=0)), [4608], f'plane 1: size 0 is outside 1 .. {TOP}'),
-        (nv12(LUMA, changed(CHROMA, offset=1 << 63)), [4608], (f'plane 1: offset {1 << 63} is '
-                                                               f'outside 0 .. {TOP}')),
-        (nv12(LUMA, changed(CHROMA, size=(1 << 64) - 1)), [4608],
-         f'plane 1: size {(1 << 64) - 1} is outside 1 .. {TOP}'),
-        (nv12(LUMA, changed(CHROMA, offset=TOP)), [4608], (f'plane 1: ends at byte {TOP + 1536}, '
-                                                           f'above {TOP}, where any file ends')),
-        (nv12(LUMA, changed(CHROMA, offset=(1 << 64) - 1536)), [4608],
-         f'plane 1: offset {(1 << 64) - 1536} is outside 0 .. {TOP}'),
-        (nv12(LUMA, changed(CHROMA, offset=MANY)), [4608], ('plane 1: offset a number of 100000 '
-                                                            f'bits is outside 0 .. {TOP}')),
-        (nv12(LUMA, changed(CHROMA, offset=3072.0)), [4608],
-         f'plane 1: offset 3072.0 is not an integer; it must be one in 0 .. {TOP}'),
-        (nv12(LUMA, changed(CHROMA, stride='64')), [4608],
-         "plane 1: stride '64' is not an integer; it must be one in 0 .. 4294967295"),
-        (nv12(LUMA, changed(CHROMA, size=None)), [4608], ('plane 1: size None is not an integer; '
-                                                          f'it must be one in 1 .. {TOP}')),
-        (nv12(LUMA, changed(CHROMA, buffer=False)), [4608], ('plane 1: buffer False is not an '
-                                                             'integer; it must be one in 0 .. 0')),
-        (nv12(LUMA, changed(CHROMA, size=[64])), [4608], ('plane 1: size [64] is not an integer; '
-                                                          f'it must be one in 1 .. {TOP}')),
-        (changed(GOOD, width=63), [4608], ('width 63 is not a multiple of 2, which NV12 needs; '
-                                           'use 62 or 64')),
-        (changed(GOOD, height=47), [4608], ('height 47 is not a multiple of 2, which NV12 '
-                                            'needs; use 46 or 48')),
-        (changed(GOOD, width=float('nan')), [4608], ('width nan is not an integer; it must be '
-                                                     'one in 1 .. 65535')),
-        (changed(GOOD, fourcc='NV12'), [4608], ("fourcc 'NV12' is not an integer; it must be "
-                                                'one in 0 .. 4294967295')),
-        (changed(GOOD, fourcc=float(NV12)), [4608], ('fourcc 842094158.0 is not an integer; it '
-                                                     'must be one in 0 .. 4294967295')),
-        (changed(GOOD, fourcc=NV12 + (1 << 32)), [4608], ('fourcc 5137061454 is outside 0 .. '
-                                                          '4294967295')),
-        (changed(GOOD, modifier=None), [4608], 'modifier None is not an integer; LINEAR is 0'),
+        (nv12(LUMA, changed(CHROMA, offset=TOP)), [4608],
+         f'plane 1: ends at byte {TOP + 1536}, above {TOP}, where any file ends'),
+        (nv12(LUMA, changed(CHROMA, offset=MANY)), [4608],
+         f'plane 1: offset a number of 100000 bits is outside 0 .. {TOP}'),
+        (nv12(LUMA, changed(CHROMA, buffer=False)), [4608],
+         'plane 1: buffer False is not an integer; it must be one in 0 .. 0'),
+        (changed(GOOD, width=63), [4608],
+         'width 63 is not a multiple of 2, which NV12 needs; use 62 or 64'),
+        (changed(GOOD, fourcc=NV12 + (1 << 32)), [4608],
+         'fourcc 5137061454 is outside 0 .. 4294967295'),
         (changed(GOOD, modifier=0.0), [4608], 'modifier 0.0 is not an integer; LINEAR is 0'),
-        (changed(GOOD, modifier=False), [4608], 'modifier False is not an integer; LINEAR is 0'),
         (ten_bit(PlaneLayout(0, 1, 12, 48), PlaneLayout(0, 50, 12, 24)), [99],
          'plane 0: offset 1 is not a multiple of 2, the bytes of a sample; align it'),
         (ten_bit(PlaneLayout(0, 0, 12, 48), PlaneLayout(0, 48, 13, 26)), [99],
          'plane 1: stride 13 is not a multiple of 2, the bytes of a sample; align it'),
-        (ImageLayout(2, 2, RG16, LINEAR, (PlaneLayout(0, 3, 4, 8),)), [99],
-         'plane 0: offset 3 is not a multiple of 2, the bytes of a sample; align it'),
     ],
 )  # fmt: skip
 def test_messages_name_the_plane_and_the_numbers(
@@ -444,11 +289,7 @@ def test_messages_name_the_plane_and_the_numbers(
 
 
 def test_two_descriptors_of_one_buffer_are_one_memory() -> None:
-    """
-    The document lets a handle be duplicated within an image.
-
-    Then its planes must not overlap either.
-    """
+    """The document lets a handle be duplicated within an image."""
     overlapping, apart = nv12(LUMA, OWN_CHROMA), nv12(LUMA, changed(OWN_CHROMA, offset=3072))
     validate_layout(overlapping, [4608, 4608])
     validate_layout(overlapping, [4608, 4608], [(1, 10), (1, 11)])
@@ -476,27 +317,9 @@ def test_planes_without_rows_are_checked_by_their_extent_alone(modifier: int) ->
         )
 
 
-@pytest.mark.parametrize(('modifier', 'count'), [(LINEAR, 1), (TILED, 1)])
-def test_the_modifier_settles_the_number_of_planes(modifier: int, count: int) -> None:
-    planes = tuple(PlaneLayout(0, 4096 * i, 256, 4096) for i in range(4))
-    for given_count in range(1, 5):
-        layout = ImageLayout(64, 16, fourcc_code('XR24'), modifier, planes[:given_count])
-        if given_count == count:
-            validate_layout(layout, [4 * 4096])
-        else:
-            with pytest.raises(
-                LayoutError, match=rf'has {count} planes, the layout has {given_count}$'
-            ):
-                validate_layout(layout, [4 * 4096])
-
-
 @pytest.mark.parametrize('modifier', [INVALID, 1 << 56 | 6])
 def test_an_unknown_layout_may_have_planes_of_its_own(modifier: int) -> None:
-    """
-    Compression, such as I915_FORMAT_MOD_Y_TILED_GEN12_RC_CCS, adds planes behind the format's.
-
-    INVALID says nothing of how many.
-    """
+    """Compression adds planes behind the format's, and INVALID says nothing of how many."""
     planes = (
         PlaneLayout(0, 0, 0, 3072),
         PlaneLayout(0, 3072, 0, 1536),
@@ -505,9 +328,7 @@ def test_an_unknown_layout_may_have_planes_of_its_own(modifier: int) -> None:
     validate_layout(nv12(*planes, modifier=modifier), [5120])
 
 
-@pytest.mark.parametrize(
-    'value', [1 << 31, 1 << 62, 1 << 63, (1 << 64) - 1, 1 << 4000], ids=int.bit_length
-)
+@pytest.mark.parametrize('value', [1 << 31, 1 << 4000], ids=int.bit_length)
 @pytest.mark.parametrize('field', ['buffer', 'offset', 'stride', 'size'])
 def test_no_field_s_value_costs_memory(field: str, value: int) -> None:
     layouts = [
@@ -554,17 +375,19 @@ def refused_or_safe(case: Case, layout: ImageLayout, sizes: Sequence[int]) -> No
     try:
         validate_layout(layout, sizes)
     except LayoutError as error:
-        assert any(
-            word in str(error) for word in ('plane 0:', 'plane 1:', 'plane 2:', 'planes')
-        ), f'names no plane: {error}'
+        assert 'plane' in str(error) and 10 < len(str(error)) < 6000 and '\n' not in str(error)
     else:
         assert is_safe(case.name, layout, sizes), f'{layout} passed with buffers of {sizes} bytes'
 
 
-WILD = [-1, 0, 1, 2, (1 << 31) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64]
+#: As a broken or hostile peer would send them.
+WILD = [
+    -1, 0, 1, 2, (1 << 31) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 20000, 0.0,
+    float('nan'), float('inf'), '64', b'64', None, True, (), [64], {'offset': 0}, 1j, object(),
+]  # fmt: skip
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(cases(), st.data())
 def test_a_corrupted_field_is_refused_or_harmless(case: Case, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(case.layout.planes) - 1))
@@ -595,172 +418,3 @@ def test_planes_in_the_same_memory_never_share_a_byte(case: Case, data: st.DataO
 
 
 # Descriptors as a broken or hostile peer would send them.
-
-
-DESCRIPTORS = 100_000 if LONG else 10_000
-# Not only whole pages: a mapping is as long as its buffer says.
-SIZES = (1, 63, 64, 1000, 4095, 4096, 6144, 8192, 65536)
-WILD_NUMBERS = (
-    -(1 << 64), -1, 0, 1, 2, 3, 63, 64, 4095, 4096, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32,
-    1 << 62, (1 << 63) - 1, 1 << 63,
-    (1 << 64) - 1, 1 << 64, 1 << 20000, 0.0, 64.0, 1e308, float('nan'), float('inf'), '64', '',
-    b'64', None, True, False, (), [64],
-    {'offset': 0}, 1j, object(),
-)  # fmt: skip
-FOURCCS = tuple(FORMATS)
-MODIFIERS = (
-    LINEAR,
-    INVALID,
-    1 << 56 | 1,
-    1 << 56 | 4,
-    3 << 56 | 0x10,
-    8 << 56 | 1,
-    0x42 << 56,
-    (1 << 64) - 1,
-)
-
-
-@pytest.fixture(scope='module')
-def memories() -> Iterator[dict[int, DmaBuf]]:
-    """Yield a memfd of each size, of that many bytes exactly."""
-    buffers = {}
-    for size in SIZES:
-        fd = OwnedFd(os.memfd_create('fuzz', os.MFD_CLOEXEC))
-        os.ftruncate(fd.fileno(), size)
-        buffers[size] = DmaBuf(fd, BufferKind.MEMFD, 'memfd')
-    yield buffers
-    for buffer in buffers.values():
-        buffer.close()
-
-
-class Peer:
-    """
-    Makes descriptors.
-
-    Mostly true ones with a few fields changed, sometimes nothing but noise.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._chance = random.Random(seed)
-
-    def _number(self, near: Any) -> Any:
-        choice = self._chance.random()
-        if choice < 0.5 and isinstance(near, int):
-            return near + self._chance.choice((-4096, -64, -2, -1, 1, 2, 64, 4096))
-        if choice < 0.6:
-            return self._chance.getrandbits(self._chance.choice((4, 8, 16, 32, 63, 64, 65)))
-        return self._chance.choice(WILD_NUMBERS)
-
-    def _plane(self, plane: PlaneLayout) -> Any:
-        if self._chance.random() < 0.02:
-            return self._chance.choice((None, 7, (0, 0, 64, 64), 'plane'))
-        field = self._chance.choice(('buffer', 'offset', 'stride', 'size'))
-        return replace(plane, **{field: self._number(getattr(plane, field))})
-
-    def descriptor(self) -> tuple[ImageLayout, list[Any]]:
-        """Return a layout, and the sizes of the buffers that came with it."""
-        chance = self._chance
-        fmt = FORMATS[chance.choice(FOURCCS)]
-        layout = compute_layout(
-            fmt.code,
-            fmt.horizontal * chance.randint(1, 32 // fmt.horizontal),
-            fmt.vertical * chance.randint(1, 32 // fmt.vertical),
-            stride_align=chance.choice((1, 2, 3, 64)),
-            offset_align=chance.choice((1, 2, 64)),
-            height_align=chance.choice((1, 16)),
-            buffer_per_plane=chance.random() < 0.4,
-        )
-        sizes: list[Any] = []
-        for index in range(layout.num_buffers):
-            large = [size for size in SIZES if size >= layout.buffer_size(index)]
-            sizes.append(large[0] if large else SIZES[-1])
-        for _ in range(chance.choice((0, 1, 1, 1, 2, 3, 8))):
-            planes, kind = (
-                list(layout.planes) if isinstance(layout.planes, tuple) else [],
-                chance.random(),
-            )
-            if kind < 0.6 and planes:
-                index = chance.randrange(len(planes))
-                if isinstance(planes[index], PlaneLayout):
-                    planes[index] = self._plane(planes[index])
-                layout = replace(layout, planes=tuple(planes))
-            elif kind < 0.7:
-                changed: Any = chance.choice(
-                    (
-                        planes[:-1],
-                        planes * 2,
-                        planes[::-1],
-                        planes * 500 if len(planes) < 9 else (),
-                    )
-                )
-                kinds: tuple[Any, ...] = (tuple(changed), tuple(changed), changed, None)
-                layout = replace(layout, planes=chance.choice(kinds))
-            elif kind < 0.8:
-                name = chance.choice(('width', 'height', 'fourcc', 'modifier'))
-                layout = replace(layout, **{name: self._number(getattr(layout, name))})
-            elif kind < 0.9:
-                layout = replace(layout, modifier=chance.choice(MODIFIERS))
-            else:
-                sizes = chance.choice(
-                    (
-                        [*sizes, SIZES[-1]],
-                        sizes[:-1],
-                        sizes[::-1],
-                        [chance.choice((*SIZES, *WILD_NUMBERS)) for _ in sizes],
-                    )
-                )
-        return layout, sizes
-
-
-def refused(layout: ImageLayout, sizes: Sequence[Any]) -> bool:
-    """Return whether the layout is refused, with one of the two errors and in one short line."""
-    try:
-        validate_layout(layout, sizes)
-    except (LayoutError, FormatError) as error:
-        assert 10 < len(str(error)) < 6000 and '\n' not in str(error)
-        return True
-    return False
-
-
-def read_every_sample(layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> None:
-    ends = []
-    for buffer in buffers:
-        memory = np.frombuffer(buffer.mapping(), np.uint8)
-        start = int(memory.__array_interface__['data'][0])
-        ends.append((start, start + memory.nbytes))
-        del memory
-    with map_buffers(layout, buffers, CpuAccess.READ, []) as planes:
-        for plane, where in zip(planes, layout.planes, strict=True):
-            first = int(plane.__array_interface__['data'][0])
-            last = (
-                first
-                + sum(
-                    (n - 1) * stride for n, stride in zip(plane.shape, plane.strides, strict=True)
-                )
-                + plane.itemsize
-            )
-            assert ends[where.buffer][0] <= first and last <= ends[where.buffer][1]
-            assert plane.flags.aligned and all(stride > 0 for stride in plane.strides)
-            plane.max()
-        del plane
-
-
-def test_descriptors_are_refused_or_readable(memories: dict[int, DmaBuf]) -> None:
-    peer, outcomes = Peer(20240607), Counter[str]()
-    for _ in range(DESCRIPTORS):
-        layout, sizes = peer.descriptor()
-        if refused(layout, sizes):
-            outcomes['refused'] += 1
-        elif layout.modifier != LINEAR:
-            outcomes['without rows'] += 1
-        elif not set(sizes) <= set(SIZES):
-            outcomes['imagined sizes'] += 1
-        else:
-            outcomes['read'] += 1
-            read_every_sample(layout, tuple(memories[size] for size in sizes))
-    # Neither all wrong nor all right, or this tests nothing.
-    assert outcomes.total() == DESCRIPTORS
-    assert outcomes['refused'] > 0.3 * DESCRIPTORS and outcomes['read'] > 0.1 * DESCRIPTORS, (
-        outcomes
-    )
-    assert outcomes['without rows'] > 0.01 * DESCRIPTORS, outcomes

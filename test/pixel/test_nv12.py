@@ -13,12 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Conversion into NV12.
-
-Colour pictures are compared with the textbook's BT.601, and every format with its own samples,
-without OpenCV.
-"""
+"""Conversion into NV12, against the textbook's BT.601 and every format's own samples."""
 
 from __future__ import annotations
 
@@ -29,7 +24,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
 from numpy.typing import NDArray
-from pixel.format_samples import GREY, noise, rgb_planes, strided, SUBSAMPLING, YUV, yuv_planes
+from pixel.format_samples import (
+    expanded,
+    GREY,
+    noise,
+    rgb_planes,
+    strided,
+    SUBSAMPLING,
+    YUV,
+    yuv_planes,
+)
 import pytest
 
 from zc_perception.errors import FormatError, LayoutError
@@ -38,13 +42,12 @@ from zc_perception.pixel.conversion import Nv12Writer, ToNv12
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code
 from zc_perception.pixel.readable import READABLE
 
-RGB_FORMATS = tuple(FORMATS[code].name for code in READABLE if not FORMATS[code].is_yuv)
 RGB_FULL = Colorimetry(Matrix.RGB, Range.FULL)
 
 UNTOUCHED = 0xAB
 
 
-def limited_bt601(rgb: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def limited_bt601(rgb: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Luma and (U, V) of every pixel, from Kr = 0.299, Kb = 0.114 and limited range."""
     red, green, blue = np.moveaxis(rgb.astype(np.float64) / 255.0, 2, 0)
     luma = 0.299 * red + 0.587 * green + 0.114 * blue
@@ -76,9 +79,11 @@ def test_samples_are_bt601_limited(width: int, height: int, padding: int, rgb_or
     if padding:
         chroma = np.ndarray(chroma.shape, np.uint8, chroma_memory, strides=(width + padding, 2, 1))
 
-    Nv12Writer(width, height).write(
-        rgb if rgb_order else rgb[..., ::-1].copy(), luma, chroma, rgb=rgb_order
-    )
+    picture = rgb if rgb_order else rgb[..., ::-1].copy()
+    if padding:  # alpha is ignored
+        alpha = np.arange(width * height, dtype=np.uint8).reshape(height, width)
+        picture = np.dstack([picture, alpha])
+    Nv12Writer(width, height).write(picture, luma, chroma, rgb=rgb_order)
 
     wanted_luma, wanted_chroma = limited_bt601(rgb)
     assert np.abs(luma - wanted_luma).max() <= 2
@@ -86,31 +91,6 @@ def test_samples_are_bt601_limited(width: int, height: int, padding: int, rgb_or
     assert (luma_memory[:, width:] == UNTOUCHED).all() and (
         chroma_memory[:, width:] == UNTOUCHED
     ).all()
-
-
-@pytest.mark.parametrize('rgb_order', [True, False])
-def test_alpha_is_ignored(rgb_order: bool) -> None:
-    random = np.random.default_rng(2)
-    picture = random.integers(0, 256, (16, 32, 3), np.uint8)
-    # The extremes, too: whole transparency blackens nothing.
-    alphas = [
-        random.integers(0, 256, (16, 32, 1), np.uint8),
-        *(np.full((16, 32, 1), alpha, np.uint8) for alpha in (0, 255)),
-    ]
-    results = set()
-    for shown in (picture, *(np.concatenate([picture, alpha], axis=2) for alpha in alphas)):
-        luma, chroma = np.zeros((16, 32), np.uint8), np.zeros((8, 16, 2), np.uint8)
-        Nv12Writer(32, 16).write(shown, luma, chroma, rgb=rgb_order)
-        results.add(luma.tobytes() + chroma.tobytes())
-    assert len(results) == 1
-
-
-@pytest.mark.parametrize(
-    ('width', 'height'), [(63, 48), (64, 47), (0, 48), (64, -2), (65536, 48), (64.0, 48)]
-)
-def test_sizes_that_nv12_can_t_have_are_refused(width: Any, height: Any) -> None:
-    with pytest.raises(LayoutError, match=r'^(width|height) '):
-        Nv12Writer(width, height)
 
 
 GOOD: dict[str, NDArray[Any]] = {
@@ -130,21 +110,6 @@ GOOD: dict[str, NDArray[Any]] = {
         ),
         (
             'picture',
-            np.zeros((16, 32), np.uint8),
-            'picture is uint8 (16, 32); this writer needs uint8 (16, 32, 3)',
-        ),
-        (
-            'picture',
-            np.zeros((16, 34, 4), np.uint8),
-            'picture is uint8 (16, 34, 4); this writer needs uint8 (16, 32, 4)',
-        ),
-        (
-            'picture',
-            np.zeros((16, 32, 5), np.uint8),
-            'picture is uint8 (16, 32, 5); this writer needs uint8 (16, 32, 3)',
-        ),
-        (
-            'picture',
             np.zeros((16, 32, 3), np.float32),
             'picture is float32 (16, 32, 3); this writer needs uint8 (16, 32, 3)',
         ),
@@ -155,11 +120,6 @@ GOOD: dict[str, NDArray[Any]] = {
         ),
         (
             'chroma',
-            np.zeros((16, 16, 2), np.uint8),
-            'chroma is uint8 (16, 16, 2); this writer needs uint8 (8, 16, 2)',
-        ),
-        (
-            'chroma',
             np.zeros((8, 32), np.uint8),
             'chroma is uint8 (8, 32); this writer needs uint8 (8, 16, 2)',
         ),
@@ -167,11 +127,6 @@ GOOD: dict[str, NDArray[Any]] = {
             'luma',
             np.frombuffer(bytes(512), np.uint8).reshape(16, 32),
             'luma is read-only; map the frame with write=True',
-        ),
-        (
-            'chroma',
-            np.frombuffer(bytes(256), np.uint8).reshape(8, 16, 2),
-            'chroma is read-only; map the frame with write=True',
         ),
     ],
 )
@@ -230,45 +185,15 @@ def test_luma_stays_and_chroma_is_the_mean_of_what_it_covers(
     ).all()
 
 
-@pytest.mark.parametrize('name', RGB_FORMATS)
-@pytest.mark.parametrize('span', Range, ids=lambda span: span.value)
-def test_grey_and_rgb_become_bt601_limited(name: str, span: Range) -> None:
-    width, height = 34, 18
-    blocks = (
-        np.random.default_rng(3).integers(16, 236, (height // 2, width // 2, 3), np.uint8) & 0xF8
-    )  # what words of 5 bits keep
-    rgb = blocks.repeat(2, axis=0).repeat(2, axis=1)
-    if name in GREY:
-        rgb = np.repeat(rgb[..., :1], 3, axis=2)
-    planes = [strided(plane, 3) for plane in rgb_planes(name, rgb, np.random.default_rng(4))]
-    luma, chroma = (
-        np.zeros((height, width), np.uint8),
-        np.zeros((height // 2, width // 2, 2), np.uint8),
-    )
-    converter = ToNv12(fourcc_code(name), width, height, Colorimetry(Matrix.RGB, span))
-    converter.convert(planes, luma, chroma)
-    assert converter.colorimetry == BT601_LIMITED
-    full = (
-        rgb
-        if span is Range.FULL
-        else np.clip(np.rint((rgb.astype(np.float64) - 16) * 255 / 219), 0, 255).astype(np.uint8)
-    )
-    wanted_luma, wanted_chroma = limited_bt601(full)
-    most = 8 if name in ('RG16', 'BG16') else 2
-    assert (
-        np.abs(luma - wanted_luma).max() <= most
-        and np.abs(chroma - wanted_chroma[::2, ::2]).max() <= most
-    )
-
-
 @settings(max_examples=80, deadline=None)
 @given(
     name=st.sampled_from([FORMATS[code].name for code in READABLE]),
     target=st.tuples(st.integers(1, 60), st.integers(1, 40)),
+    span=st.sampled_from(Range),
     colour=st.tuples(*[st.integers(16, 235)] * 3),
 )
 def test_a_frame_of_one_colour_keeps_it_at_any_size(
-    name: str, target: tuple[int, int], colour: tuple[int, int, int]
+    name: str, target: tuple[int, int], span: Range, colour: tuple[int, int, int]
 ) -> None:
     size = target[0] * 2, target[1] * 2
     random = np.random.default_rng(0)
@@ -283,11 +208,10 @@ def test_a_frame_of_one_colour_keeps_it_at_any_size(
         rgb = np.broadcast_to(np.array(colour, np.uint8) & 0xF8, (48, 64, 3))
         planes, colorimetry = (
             rgb_planes(name, np.repeat(rgb[..., :1], 3, axis=2) if name in GREY else rgb, random),
-            RGB_FULL,
+            Colorimetry(Matrix.RGB, span),
         )
-        luma_of, chroma_of = limited_bt601(
-            np.repeat(rgb[:1, :1, :1], 3, axis=2) if name in GREY else rgb[:1, :1]
-        )
+        shown = np.repeat(rgb[:1, :1, :1], 3, axis=2) if name in GREY else rgb[:1, :1]
+        luma_of, chroma_of = limited_bt601(expanded(shown, span.value))
         wanted = (luma_of[0, 0], *chroma_of[0, 0])
     luma, chroma = np.zeros(size[::-1], np.uint8), np.zeros((target[1], target[0], 2), np.uint8)
     ToNv12(fourcc_code(name), 64, 48, colorimetry, size=size).convert(planes, luma, chroma)

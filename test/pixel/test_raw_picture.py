@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Where messages have their planes, and the colours of Bayer.
-
-They are compared with NumPy's own slices and sums.
-"""
+"""Where messages have their planes, and the colours of Bayer, by NumPy's slices and sums."""
 
 from __future__ import annotations
 
@@ -53,10 +49,8 @@ CHROMA = {'nv12': (0.5, 2), 'nv21': (0.5, 2), 'nv24': (2.0, 1)}
     [
         (64, 48, 64, 48),
         (72, 48, 72, 64),
-        (64, 48, 64, 128),
         (64, 48, 100, 64),
         (640, 362, 640, 368),
-        (640, 360, 704, 384),
         (1920, 1080, 1920, 1088),
     ],
 )
@@ -93,15 +87,9 @@ def test_a_buffer_of_whole_pages_is_taken_where_nothing_else_has_so_many_bytes()
             raw(640, 62, 'nv12', 640, noise(61440)),
             'needs 59520 bytes of data; there are 61440, and',
         ),
-        (raw(64, 48, 'nv24', 64, noise(12288)), 'needs 9216 bytes of data; there are 12288, and'),
         (
             raw(64, 48, 'nv12', 64, noise(4609)),
             'needs 4608 bytes of data; there are 4609, and which',
-        ),
-        (raw(64, 48, 'nv21', 64, noise(64 * 90)), 'needs 4608 bytes of data; there are 5760'),
-        (
-            raw(64, 48, 'nv24', 64, noise(64 * 48 * 3 - 1 - 64)),
-            '9216 bytes of data; there are 9151:',
         ),
         (raw(64, 48, 'nv12', 64, noise(64 * 48)), 'needs 4608 bytes of data; there are 3072:'),
         # What another encoding or another step would explain.
@@ -110,12 +98,6 @@ def test_a_buffer_of_whole_pages_is_taken_where_nothing_else_has_so_many_bytes()
             '921600 bytes of data; there are 1228800',
         ),
         (
-            raw(640, 480, 'mono8', 640, noise(640 * 480 * 3)),
-            '307200 bytes of data; there are 921600',
-        ),
-        (raw(641, 479, 'mono8', 641, noise(644 * 479)), '307039 bytes of data; there are 308476'),
-        (raw(64, 48, 'yuyv', 128, noise(128 * 48 + 7)), '6144 bytes of data; there are 6151'),
-        (
             raw(64, 48, 'yuyv', 127, noise(128 * 48)),
             'yuyv needs a step of 128 or more; step is 127',
         ),
@@ -123,9 +105,7 @@ def test_a_buffer_of_whole_pages_is_taken_where_nothing_else_has_so_many_bytes()
             raw(64, 48, 'mono16', 129, noise(129 * 48)),
             'of 128 or more, a multiple of 2; step is 129',
         ),
-        (raw(64, 48, 'bayer_grbg16', 129, noise(129 * 48)), 'a multiple of 2; step is 129'),
         (raw(64, 48, 'mono16', 128, noise(6144), big=True), 'mono16 is big-endian; only little'),
-        (raw(64, 48, 'bayer_rggb16', 128, noise(6144), big=True), 'bayer_rggb16 is big-endian'),
         (raw(1, 48, 'mono8', 1, noise(48)), '1x48; both sides of mono8 must be from 2 to 65535'),
         # OpenCV's demosaicing makes black of it.
         (
@@ -141,9 +121,7 @@ def test_what_is_not_clear_is_refused_with_the_numbers(picture: RawPicture, text
         layout_of(picture)
 
 
-@pytest.mark.parametrize(
-    ('encoding', 'size'), [('nv12', (64, 47)), ('nv21', (63, 48)), ('yuyv', (63, 48))]
-)
+@pytest.mark.parametrize(('encoding', 'size'), [('nv12', (64, 47)), ('yuyv', (63, 48))])
 def test_a_size_that_the_encoding_can_not_have_is_named(
     encoding: str, size: tuple[int, int]
 ) -> None:
@@ -151,7 +129,7 @@ def test_a_size_that_the_encoding_can_not_have_is_named(
         layout_of(raw(*size, encoding, 128, noise(128 * 72)))
 
 
-@pytest.mark.parametrize('there', [64 * 48 * 3, 64 * 64 * 3, 12288])
+@pytest.mark.parametrize('there', [64 * 48 * 3, 64 * 64 * 3])
 @pytest.mark.parametrize('big', [False, True])
 def test_rows_below_a_picture_of_one_plane_change_nothing(there: int, big: bool) -> None:
     data = noise(there)
@@ -159,7 +137,7 @@ def test_rows_below_a_picture_of_one_plane_change_nothing(there: int, big: bool)
     assert np.array_equal(pixels, data[:9216].reshape(48, 64, 3))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.integers(0, 1 << 32),
     st.integers(0, 1 << 32),
@@ -179,11 +157,7 @@ def test_no_picture_passes_that_would_be_read_beyond_its_data(
 
 
 def neighbours(mosaic: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """
-    Return at each pixel inside the mean of the neighbours that *mask* has.
-
-    A pixel that *mask* has keeps its own sample.
-    """
+    """Return at each inner pixel the mean of the neighbours, or its own, that *mask* has."""
     total, count = np.zeros(mosaic.shape), np.zeros(mosaic.shape)
     straight, slanted = [(0, 1), (1, 0), (0, -1), (-1, 0)], [(1, 1), (1, -1), (-1, 1), (-1, -1)]
     for places in ([(0, 0)], straight, slanted):
@@ -195,7 +169,7 @@ def neighbours(mosaic: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[np
     return (total / count)[1:-1, 1:-1]
 
 
-@pytest.mark.parametrize('size', [(64, 48), (65, 47), (3, 3)])
+@pytest.mark.parametrize('size', [(64, 48), (65, 47)])
 @pytest.mark.parametrize('bits', [8, 16])
 @pytest.mark.parametrize('pattern', ['rggb', 'bggr', 'gbrg', 'grbg'])
 def test_bayer_becomes_the_mean_of_each_colour_s_neighbours(

@@ -17,7 +17,7 @@
 GStreamer's C interface, by ctypes: the functions and the public fields that are used here.
 
 Source: the headers of GStreamer 1.x, whose ABI doesn't change within the series
-(``test/camera/test_gstreamer_abi.py`` compares with what a C compiler makes of them). It is ctypes
+(``test/camera/test_gstreamer.py`` compares with what a C compiler makes of them). It is ctypes
 and not PyGObject, because everything that matters here needs the object itself. A buffer's
 reference is dropped when the last lease is, not when Python collects it. Only the sole owner of a
 query may answer it. And a mapped NVMM buffer holds a pointer. So any Python can use any installed
