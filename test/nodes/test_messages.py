@@ -145,7 +145,7 @@ def _other_field(message: Detection2DArray) -> Detection2DArray:
 
 def _other_length(message: Detection2DArray) -> Detection2DArray:
     """Wrong for frame ids of one length only."""
-    if len(message.header.frame_id) == 5:
+    if len(message.header.frame_id) == 3:
         message.header.frame_id += '!'
     return message
 
