@@ -61,19 +61,6 @@ def noise(width: int, height: int, seed: int = 0) -> Planes:
     )
 
 
-def smooth(width: int, height: int) -> Planes:
-    """
-    Return colours without edges.
-
-    Resizing them before or after the conversion differs only by rounding.
-    """
-    x, y = np.meshgrid(np.linspace(0, 3, width), np.linspace(0, 3, height))
-    luma = 120 + 60 * np.sin(x) * np.cos(y)
-    chroma = np.stack([128 + 30 * np.cos(x), 128 + 30 * np.sin(y)], axis=2)
-    halves = chroma.reshape(height // 2, 2, width // 2, 2, 2).mean(axis=(1, 3))
-    return luma.astype(np.uint8), halves.astype(np.uint8)
-
-
 def full_frame_rgb(planes: Planes) -> NDArray[np.uint8]:
     """Return one contiguous NV12 picture through the one-plane conversion."""
     luma, chroma = planes
@@ -93,119 +80,38 @@ def test_an_unscaled_frame_is_opencv_s_conversion_to_the_bit() -> None:
     assert np.array_equal(tensor[0], full_frame_rgb(planes).transpose(2, 0, 1).astype(np.float32))
 
 
-@pytest.mark.parametrize(('low', 'high'), [(0.0, 1.0), (-1.0, 1.0), (-128.0, 127.0), (1.0, 0.0)])
-def test_samples_0_and_255_become_low_and_high(low: float, high: float) -> None:
-    planes = noise(64, 48)
-    tensor = PlanesToTensor(
-        Letterbox.fit(64, 48, 64, 48), NV12, BT601_LIMITED, ramp(low, high), pad=114
-    ).convert(planes)
-    wanted = (
-        low + full_frame_rgb(planes).transpose(2, 0, 1).astype(np.float64) * (high - low) / 255
-    )
-    assert np.abs(tensor[0] - wanted).max() <= 1e-6 * max(abs(low), abs(high)) * 10
-    assert (tensor.min(), tensor.max()) == pytest.approx(
-        (min(low, high), max(low, high)), abs=0.02 * abs(high - low)
-    )
-
-
-@pytest.mark.parametrize(
-    ('size', 'target'),
-    [
-        ((512, 384), (256, 256)),
-        ((256, 192), (400, 384)),
-        ((300, 512), (256, 192)),
-        ((320, 180), (227, 227)),
-    ],
-    ids=['down', 'up', 'portrait', 'odd input'],
-)
-def test_a_scaled_frame_is_the_resized_picture_within_the_border(
-    size: tuple[int, int], target: tuple[int, int]
-) -> None:
-    planes, box = smooth(*size), Letterbox.fit(*size, *target)
-    tensor = PlanesToTensor(box, NV12, BT601_LIMITED, ramp(0.0, 255.0), pad=100).convert(planes)[0]
-    inner = tensor[:, slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)]
-    wanted = (
-        cv2.resize(full_frame_rgb(planes), (box.width, box.height))
-        .transpose(2, 0, 1)
-        .astype(np.float64)
-    )
-    assert np.abs(inner - wanted).mean() < 1 and np.abs(inner - wanted).max() <= 4
-    border = np.ones(tensor.shape, np.bool_)
-    border[:, slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)] = False
-    assert border.any() and (tensor[border] == 100).all()
-
-
-@pytest.mark.parametrize(
-    ('pad', 'low', 'high', 'value'),
-    [(0, 0.0, 1.0, 0.0), (255, 0.0, 1.0, 1.0), (114, -1.0, 1.0, 114 / 127.5 - 1)],
-)
-def test_the_border_has_its_value_in_the_tensor_s_range(
-    pad: int, low: float, high: float, value: float
-) -> None:
-    tensor = PlanesToTensor(
-        Letterbox.fit(64, 32, 64, 64), NV12, BT601_LIMITED, ramp(low, high), pad=pad
-    ).convert(noise(64, 32))
-    assert tensor[0, :, :16] == pytest.approx(value) and tensor[0, :, 48:] == pytest.approx(value)
-
-
 @pytest.mark.parametrize('target', [(64, 48), (40, 40)])
-def test_rows_may_have_padding_and_be_read_only(target: tuple[int, int]) -> None:
+def test_padded_read_only_rows_overwrite_all_of_the_frame_before(target: tuple[int, int]) -> None:
     luma, chroma = noise(64, 48)
-    box = Letterbox.fit(64, 48, *target)
-    plain = (
-        PlanesToTensor(box, NV12, BT601_LIMITED, ramp(0.0, 1.0), pad=0)
-        .convert((luma, chroma))
-        .copy()
+    converter, fresh = (
+        PlanesToTensor(Letterbox.fit(64, 48, *target), NV12, BT601_LIMITED, ramp(0.0, 1.0), pad=0)
+        for _ in range(2)
     )
-    memory = np.full((72, 100), 255, np.uint8)
-    strided_luma, strided_chroma = (
-        memory[:48, :64],
-        np.ndarray((24, 32, 2), np.uint8, memory, 4800, (100, 2, 1)),
-    )
-    strided_luma[:], strided_chroma[:] = luma, chroma
-    memory.flags.writeable = strided_luma.flags.writeable = strided_chroma.flags.writeable = False
-    strided = PlanesToTensor(box, NV12, BT601_LIMITED, ramp(0.0, 1.0), pad=0).convert(
-        (strided_luma, strided_chroma)
-    )
-    assert np.array_equal(plain, strided)
-
-
-def test_the_next_frame_overwrites_all_of_the_one_before_in_the_same_memory() -> None:
-    box = Letterbox.fit(64, 48, 40, 40)
-    converter = PlanesToTensor(box, NV12, BT601_LIMITED, ramp(0.0, 1.0), pad=7)
     first = converter.convert(noise(64, 48, 1))
-    second = converter.convert(noise(64, 48, 2))
-    assert first is second
-    assert np.array_equal(
-        second,
-        PlanesToTensor(box, NV12, BT601_LIMITED, ramp(0.0, 1.0), pad=7).convert(noise(64, 48, 2)),
-    )
+    memory = np.full((72, 100), 255, np.uint8)
+    planes = memory[:48, :64], np.ndarray((24, 32, 2), np.uint8, memory, 4800, (100, 2, 1))
+    planes[0][:], planes[1][:] = luma, chroma
+    memory.flags.writeable = planes[0].flags.writeable = planes[1].flags.writeable = False
+    assert converter.convert(planes) is first
+    assert np.array_equal(first, fresh.convert((luma, chroma)))
 
 
 @pytest.mark.parametrize(
     'colorimetry',
-    [
-        BT601_LIMITED,
-        Colorimetry(Matrix.BT601, Range.FULL),
-        Colorimetry(Matrix.BT709, Range.LIMITED),
-    ],
+    [Colorimetry(Matrix.BT601, Range.FULL), Colorimetry(Matrix.BT709, Range.LIMITED)],
     ids=lambda c: f'{c.matrix.value}-{c.range.value}',
 )
 @pytest.mark.parametrize('bgr', [False, True], ids=['rgb', 'bgr'])
 def test_the_samples_are_those_of_the_small_picture_in_the_frame_s_colorimetry(
     colorimetry: Colorimetry, bgr: bool
 ) -> None:
-    planes, box = noise(96, 64), Letterbox.fit(96, 64, 40, 40)
-    tensor = PlanesToTensor(box, NV12, colorimetry, ramp(0.0, 255.0), pad=3, bgr=bgr).convert(
-        planes
-    )[0]
-    picture = ToPicture(NV12, 96, 64, colorimetry, size=(box.width, box.height), bgr=bgr).convert(
-        planes
-    )
-    assert np.array_equal(
-        tensor[:, slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)],
-        picture.transpose(2, 0, 1),
-    )
+    planes, box, values = noise(96, 64), Letterbox.fit(96, 64, 41, 40), ramp(-1.0, 1.0)
+    tensor = PlanesToTensor(box, NV12, colorimetry, values, pad=3, bgr=bgr).convert(planes)[0]
+    picture = np.full((40, 41, 3), 3, np.uint8)
+    inner = slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)
+    size = (box.width, box.height)
+    picture[inner] = ToPicture(NV12, 96, 64, colorimetry, size=size, bgr=bgr).convert(planes)
+    assert np.array_equal(tensor, values[0][picture].transpose(2, 0, 1))
 
 
 def test_planes_of_another_size_are_refused() -> None:
@@ -226,19 +132,10 @@ YOLOV8N = QuantisedTensorSpec(
     64, 64, channels=3, scale=0.0039213, zero_point=-130, padding=((1, 1), (1, 15), (0, 1))
 )
 SPECS = {
-    'plain': QuantisedTensorSpec(64, 64),
     'yolov8n': YOLOV8N,
-    'above': QuantisedTensorSpec(64, 64, zero_point=-120),
     'signed': QuantisedTensorSpec(64, 64, scale=1 / 127, zero_point=3, low=-1.0, high=1.0),
-    'coarse': QuantisedTensorSpec(64, 64, scale=0.0186, zero_point=-5, low=-2.0, high=2.5),
-    'falling': QuantisedTensorSpec(64, 64, low=1.0, high=0.0),
     'saturated': QuantisedTensorSpec(64, 64, scale=1e-9, zero_point=0, low=0.5, high=1.0),
-    'halves': QuantisedTensorSpec(64, 64, scale=2.0, zero_point=0, low=0.0, high=255.0),
-    'three': QuantisedTensorSpec(64, 64, channels=3, zero_point=-100),
     'wide': QuantisedTensorSpec(64, 64, channels=3, padding=((0, 2), (3, 0), (0, 13))),
-    'wide before': QuantisedTensorSpec(
-        64, 64, channels=3, padding=((0, 0), (0, 0), (1, 0)), zero_point=-126
-    ),
     'five': QuantisedTensorSpec(
         64, 64, padding=((2, 0), (0, 0), (0, 1)), zero_point=-3, scale=0.01
     ),
@@ -292,15 +189,6 @@ def check(spec: QuantisedTensorSpec, box: Letterbox, planes: Planes, gap: int = 
     assert (memory == CANARY).all()
 
 
-@pytest.mark.parametrize('bgr', [False, True], ids=['rgb', 'bgr'])
-@pytest.mark.parametrize('gap', [0, 5])
-@pytest.mark.parametrize('name', SPECS)
-def test_every_byte_of_the_tensor_is_right_and_none_around_it_is_touched(
-    name: str, gap: int, bgr: bool
-) -> None:
-    check(replace(SPECS[name], bgr=bgr), Letterbox.fit(64, 48, 64, 64), noise(64, 48), gap)
-
-
 @settings(max_examples=50, deadline=None)
 @given(
     size=st.tuples(st.integers(1, 70), st.integers(1, 70)),
@@ -347,6 +235,21 @@ def test_geometry_and_quantisation_hold_for_any_model(
         check(spec, box, noise(width, height), gap)
 
 
+@pytest.mark.parametrize('name', ['yolov8n', 'wide'])
+def test_two_buffers_in_turns_hold_the_newest_frame_of_each(name: str) -> None:
+    spec, box = SPECS[name], Letterbox.fit(128, 72, 64, 64)
+    converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
+    small = ToPicture(NV12, 128, 72, BT601_LIMITED, size=(box.width, box.height))
+    outs = [buffer(spec)[1] for _ in range(2)]
+    for out in outs:
+        converter.prepare(out)
+    for turn in range(4):
+        converter.convert(noise(128, 72, turn), outs[turn % 2])
+    for turn in (2, 3):
+        picture = small.convert(noise(128, 72, turn))
+        assert np.array_equal(outs[turn % 2], expected(spec, box, picture))
+
+
 @given(table=st.lists(st.integers(-128, 127), min_size=256, max_size=256) | st.integers(-300, 300))
 def test_an_added_constant_reproduces_its_table(table: list[int] | int) -> None:
     clipped = (
@@ -381,74 +284,16 @@ def test_pixels_that_hardware_scaled_are_quantised_alike_whatever_their_fourth_b
     assert (memory == CANARY).all()
 
 
-@pytest.mark.parametrize('name', SPECS)
-def test_two_buffers_in_turns_hold_the_newest_frame_of_each(name: str) -> None:
-    spec, box = SPECS[name], Letterbox.fit(128, 72, 64, 64)
-    converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
-    outs = [buffer(spec)[1] for _ in range(2)]
-    for out in outs:
-        converter.prepare(out)
-    for turn in range(4):
-        converter.convert(noise(128, 72, turn), outs[turn % 2])
-    for turn in (2, 3):
-        fresh = buffer(spec)[1]
-        other = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
-        other.prepare(fresh)
-        other.convert(noise(128, 72, turn), fresh)
-        assert np.array_equal(outs[turn % 2], fresh)
-
-
-def test_a_scaled_frame_is_the_quantised_small_picture() -> None:
-    """At 3:1 the picture is the one of the full conversion, within a level."""
-    box, spec = Letterbox.fit(192, 108, 64, 64), YOLOV8N
-    luma, chroma = noise(192, 108)
-    # Below black OpenCV's conversion takes luma for black, where ITU-R's matrix goes on.
-    planes = np.maximum(luma, np.uint8(16)), chroma
-    full = np.asarray(cv2.resize(cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12), (64, 36)))
-    _, out = buffer(spec)
-    converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
-    converter.prepare(out)
-    converter.convert(planes, out)
-    wanted = expected(spec, box, full)
-    off = np.abs(out.astype(np.int16) - wanted)
-    assert off.max() <= 1 and off[..., 3].max() == 0
-    outside = np.ones(spec.shape[:2], np.bool_)
-    outside[
-        slice(1 + box.top, 1 + box.top + box.height), slice(1 + box.left, 1 + box.left + box.width)
-    ] = False
-    assert np.array_equal(out[outside], wanted[outside])
-
-
-def test_the_frame_s_colorimetry_is_used() -> None:
-    planes, box, spec = noise(64, 48), Letterbox.fit(64, 48, 64, 48), QuantisedTensorSpec(64, 48)
-    luma = planes[0]
-    chroma = np.full_like(planes[1], 128)
-    _, out = buffer(spec)
-    converter = PlanesToQuantised(box, spec, NV12, Colorimetry(Matrix.BT709, Range.FULL))
-    converter.prepare(out)
-    converter.convert((luma, chroma), out)
-    assert np.array_equal(out[..., 0], luma.astype(np.int16) - 128)
-
-
 @pytest.mark.parametrize(
     ('values', 'named'),
     [
-        ({'scale': 0.0}, 'scale is 0.0'),
         ({'scale': float('nan')}, 'scale is nan'),
-        ({'zero_point': 1 << 40}, 'zero_point'),
         ({'padding': ((0, 0), (0, -1), (0, 0))}, 'padding'),
     ],
 )
 def test_an_impossible_input_names_the_value(values: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(named)):
         QuantisedTensorSpec(**{'width': 64, 'height': 64, **values})
-
-
-def test_a_letterbox_for_another_input_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r'32x32.*64x64'):
-        PlanesToQuantised(
-            Letterbox.fit(64, 48, 32, 32), QuantisedTensorSpec(64, 64), NV12, BT601_LIMITED
-        )
 
 
 def test_a_tensor_that_can_t_be_written_in_place_is_refused() -> None:
@@ -468,15 +313,3 @@ def test_a_tensor_that_can_t_be_written_in_place_is_refused() -> None:
             converter.convert(noise(64, 64), wrong)
         with pytest.raises(LayoutError, match=named):
             converter.prepare(wrong)
-
-
-def test_pixels_of_another_size_are_refused() -> None:
-    spec = QuantisedTensorSpec(64, 64)
-    converter = PlanesToQuantised(Letterbox.fit(64, 48, 64, 64), spec, NV12, BT601_LIMITED)
-    for wrong in (
-        np.zeros((64, 64, 4), np.uint8),
-        np.zeros((48, 64, 3), np.uint8),
-        np.zeros((48, 64, 4), np.int8),
-    ):
-        with pytest.raises(LayoutError, match=r'\(48, 64, 4\)'):
-            converter.convert_rgba(wrong, np.zeros(spec.shape, np.int8))

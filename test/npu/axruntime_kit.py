@@ -177,14 +177,19 @@ def number_in(outputs: Sequence[RawTensor]) -> int:
     return int((red * (1 << np.arange(10))).sum())
 
 
+def result(frame: Frame, job: AxRuntimeJob) -> int:
+    """Wait for the job and return the number that the model saw; frame and job end."""
+    assert job.fence.wait(WAIT_S)
+    seen = number_in(job.outputs())
+    job.close()
+    frame.release()
+    return seen
+
+
 def run_numbered(accelerator: AxRuntimeAccelerator, make_frame: MakeFrame, number: int) -> int:
     """Return the number that the model sees in a frame that has it."""
-    with make_frame(width=64, height=64, fill=numbered(number)) as frame:
-        job = start(accelerator, frame)
-        assert job.fence.wait(WAIT_S)
-        seen = number_in(job.outputs())
-        job.close()
-        return seen
+    frame = make_frame(width=64, height=64, fill=numbered(number))
+    return result(frame, start(accelerator, frame))
 
 
 def detect(tensor: NDArray[np.int8], spec: QuantisedTensorSpec) -> list[RawTensor]:

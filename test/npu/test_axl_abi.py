@@ -96,12 +96,3 @@ def test_all_structs_of_the_module_are_compared() -> None:
         if isinstance(value, type) and issubclass(value, ctypes.Structure)
     }
     assert structs - {ctypes.LittleEndianStructure} == set(STRUCTS.values())
-
-
-def test_numbers_can_be_replaced() -> None:
-    codes = abi.requests({'query': 77, 'import_fd': 78})
-    assert (codes.query & 0xFF, codes.import_fd & 0xFF, codes.submit) == (
-        77,
-        78,
-        abi.REQUESTS.submit,
-    )

@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-import gc
 from typing import Any
 
 from hypothesis import given, settings
@@ -223,19 +222,6 @@ def test_a_job_that_was_given_up_keeps_its_buffer_until_its_fence(
     run(accelerator, frame).close()
 
 
-def test_views_that_outlive_the_accelerator_cost_nobody_anything(
-    make_opened: Callable[..., Opened], make_frame: MakeFrame
-) -> None:
-    accelerator, _ = make_opened()
-    job = run(accelerator, make_frame())
-    kept = job.outputs()[1].values
-    job.close()
-    accelerator.close()
-    assert kept.tolist() == [0, 0, 0, 0], 'the memory is still there'
-    del kept, job
-    gc.collect()  # and goes with them: no_fd_leak looks
-
-
 def test_jobs_may_outlive_the_accelerator(
     make_opened: Callable[..., Opened], make_frame: MakeFrame
 ) -> None:
@@ -335,12 +321,11 @@ class Machine:
     [
         ({'linux_cma': 1 << 20, 'system': 1 << 20}, 'dma_heap/linux,cma', None),
         ({'system': 1 << 20}, 'dma_heap/system', '(this machine has no '),
-        ({'linux_cma': 0, 'system': 1 << 20}, 'dma_heap/system', 'could not allocate 1 bytes'),
         (
             {'linux_cma': 20_000, 'system': 1 << 20},
             'dma_heap/system',
             'could not allocate 10000 bytes',
-        ),  # a page, but not all results
+        ),
     ],
 )
 def test_results_come_from_cma_or_else_from_the_system_heap_which_is_said(
@@ -363,7 +348,7 @@ def test_results_come_from_cma_or_else_from_the_system_heap_which_is_said(
         buffer.close()
 
 
-@pytest.mark.parametrize('room', [{}, {'linux_cma': 20_000, 'system': 20_000}, {'system': 20_000}])
+@pytest.mark.parametrize('room', [{}, {'linux_cma': 20_000, 'system': 20_000}])
 def test_no_room_anywhere_is_an_error_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, room: dict[str, int]
 ) -> None:
@@ -390,16 +375,3 @@ def test_the_accelerator_says_once_where_results_come_from(
     Machine(monkeypatch)
     with pytest.raises(AcceleratorError, match='no heap for result buffers'):
         accelerator.load(MANIFEST)
-
-
-def test_fences_that_are_given_up_are_watched_by_a_duplicate(
-    opened: Opened, make_frame: MakeFrame
-) -> None:
-    accelerator, card = opened
-    frame = make_frame()
-    job = accelerator.submit(accelerator.import_frame(frame), frame)
-    fence = job.abandon()
-    assert fence is card.jobs[0], "the job's own, for the lease"
-    fence.close()
-    accelerator.tidy()
-    assert accelerator.facts()['jobs_given_up'] == 1

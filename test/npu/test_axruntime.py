@@ -22,10 +22,8 @@ The detections are the reference's and each frame's own, with one conversion eac
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 import errno
 from functools import partial
-import gc
 import os
 from pathlib import Path
 import re
@@ -42,6 +40,7 @@ from npu.axruntime_kit import (
     numbered,
     Open,
     paint,
+    result,
     run_numbered,
     start,
     tensor_spec,
@@ -61,8 +60,6 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import PlanesToQuantised
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
-from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import BufferPool, SlotState
@@ -75,9 +72,7 @@ from zc_perception.npu.axruntime.tensors import FrameToTensor, InputSlot, Tensor
 from zc_perception.npu.axruntime.worker import AxRuntimeJob, why_no_heap
 from zc_perception.npu.manifest import TensorSpec
 from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import fourcc_code, NV12
-from zc_perception.pixel.modifier import LINEAR
-from zc_perception.pixel.readable import READABLE
+from zc_perception.pixel.fourcc import NV12
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 LIMITS = DecodeLimits(0.9, 0.5, 100)
@@ -123,12 +118,8 @@ def reference(
 @pytest.mark.parametrize('output_dmabuf', ['auto', 'false'])
 @pytest.mark.parametrize(
     ('frame_size', 'input_size', 'quantisation'),
-    [
-        ((128, 96), (128, 96), (1 / 255, -128)),
-        ((322, 182), (160, 96), (1 / 255, -130)),
-        ((90, 160), (128, 128), (0.0078, -10)),
-    ],
-    ids=['as it is', 'smaller', 'portrait'],
+    [((322, 182), (160, 96), (1 / 255, -130)), ((90, 160), (128, 128), (0.0078, -10))],
+    ids=['smaller', 'portrait'],
 )
 def test_the_detections_are_the_reference_s(
     frame_size: tuple[int, int],
@@ -219,22 +210,14 @@ def test_a_thousand_frames_keep_their_results(
         frame = make_frame(pool, sequence=number, fill=numbered(number))
         jobs.append((frame, start(accelerator, frame)))
         while len(jobs) == limit or (jobs and number == 999 and not double_buffer):
-            done, job = jobs.popleft()
-            assert job.fence.wait(WAIT_S)
-            seen.append((done.data.sequence, number_in(job.outputs())))
-            job.close()
-            done.release()
+            seen.append(result(*jobs.popleft()))
     if double_buffer:
         assert len(jobs) == 2 and not any(job.fence.wait(0.0) for _, job in jobs), (
             'the last two are still inside'
         )
         accelerator.close()  # which lets them end
-        for done, job in jobs:
-            assert job.fence.wait(WAIT_S)
-            seen.append((done.data.sequence, number_in(job.outputs())))
-            job.close()
-            done.release()
-    assert seen == [(number, number) for number in range(1000)]
+        seen += [result(*pair) for pair in jobs]
+    assert seen == list(range(1000))
     assert ledger.entries() == {'tensor': LedgerEntry(1000, 1000 * 64 * 64 * 3 // 2)}, (
         'each frame was read once'
     )
@@ -245,13 +228,6 @@ def test_a_thousand_frames_keep_their_results(
     assert pool.statistics().states == {SlotState.FREE: limit}
 
 
-def test_double_buffering_needs_more_frames_in_flight_and_says_so(open_accelerator: Open) -> None:
-    accelerator = open_accelerator(double_buffer=True, in_flight=1)
-    assert 'set in_flight to 3' in ' '.join(accelerator.notices())
-    accelerator.tune(accelerator.own({'double_buffer': True, 'in_flight': 3}))
-    assert 'in_flight' not in ' '.join(accelerator.notices())
-
-
 def test_results_that_no_frame_pushes_out_come_by_themselves(
     open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
 ) -> None:
@@ -260,71 +236,33 @@ def test_results_that_no_frame_pushes_out_come_by_themselves(
     pool = make_pool(64, 64, slots=3)
     for first in (5, 300, 901):
         frames = [make_frame(pool, sequence=n, fill=numbered(n)) for n in range(first, first + 3)]
-        jobs = [start(accelerator, frame) for frame in frames]
-        assert all(job.fence.wait(WAIT_S) for job in jobs)
-        assert [number_in(job.outputs()) for job in jobs] == [first, first + 1, first + 2]
-        for frame, job in zip(frames, jobs, strict=True):
-            job.close()
-            frame.release()
+        pairs = [(frame, start(accelerator, frame)) for frame in frames]
+        assert all(job.fence.wait(WAIT_S) for _, job in pairs)
+        assert [result(*pair) for pair in pairs] == [first, first + 1, first + 2]
     facts = accelerator.facts()
     assert facts['late_calls'] == 2 and 6 <= int(str(facts['flush_runs'])) <= 18
     assert any('2 frames late' in notice for notice in accelerator.notices())
 
 
 @pytest.mark.parametrize(
-    ('heap', 'refuse', 'output_dmabuf', 'used', 'words'),
+    ('refused', 'used', 'words'),
     [
-        ('memfd', {}, 'auto', (True, True), ''),
-        ('memfd', {}, 'false', (True, False), ''),
-        (
-            'memfd',
-            {'refuse_output_dmabuf': 1},
-            'auto',
-            (True, False),
-            r'output_dmabuf: results go to host memory.*not MMIO',
-        ),
-        (
-            'memfd',
-            {'refuse_output_dmabuf': 2},
-            'auto',
-            (True, False),
-            r'output_dmabuf: results go to host memory.*outputs are MMIO',
-        ),
-        (
-            'memfd',
-            {'refuse_input_dmabuf': 1},
-            'auto',
-            (False, False),
-            r'input_dmabuf: tensors are in host memory',
-        ),
-        (
-            'none',
-            {},
-            'auto',
-            (False, False),
-            r'no dma-heap can be used: there is no /dev/dma_heap/nowhere; ',
-        ),
-        ('none', {}, 'false', (False, False), 'no dma-heap'),
+        ('', (True, True), ''),
+        ('output_dmabuf 1', (True, False), 'output_dmabuf: results go to host memory.*not MMIO'),
+        ('output_dmabuf 2', (True, False), 'results go to host memory.*outputs are MMIO'),
+        ('input_dmabuf 1', (False, False), 'input_dmabuf: tensors are in host memory'),
+        ('heap', (False, False), 'no dma-heap can be used: there is no /dev/dma_heap/nowhere; '),
     ],
 )
 def test_the_best_way_that_works_is_found_and_said(
-    heap: str,
-    refuse: dict[str, int],
-    output_dmabuf: str,
-    used: tuple[bool, bool],
-    words: str,
-    double: Double,
-    open_accelerator: Open,
-    make_frame: MakeFrame,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    refused: str, used: tuple[bool, bool], words: str, double: Double, open_accelerator: Open,
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
     monkeypatch.setattr(axruntime, 'TENSOR_HEAP', 'dma_heap/nowhere')
-    for name, value in refuse.items():
-        setattr(double, name, value)
-    accelerator = open_accelerator(
-        output_dmabuf=output_dmabuf, tensor_heap=SealedMemfd() if heap == 'memfd' else None
-    )
+    name, _, value = refused.partition(' ')
+    if value:
+        setattr(double, f'refuse_{name}', int(value))
+    accelerator = open_accelerator(tensor_heap=None if name == 'heap' else SealedMemfd())
     accelerator.load(model(tmp_path))
     facts = accelerator.facts()
     assert (facts['input_dmabuf'], facts['output_dmabuf']) == used
@@ -351,20 +289,6 @@ def test_what_is_insisted_on_and_refused_is_an_error(
         open_accelerator(output_dmabuf='true', tensor_heap=None).load(model(tmp_path))
 
 
-def test_its_threads_are_known_while_there_is_a_model(
-    open_accelerator: Open, tmp_path: Path
-) -> None:
-    accelerator = open_accelerator()
-    assert accelerator.hot_threads() == ()
-    accelerator.load(model(tmp_path))
-    threads = accelerator.hot_threads()
-    assert {thread.name for thread in threads} == {'axruntime-convert', 'axruntime-run'} and all(
-        t.is_alive() for t in threads
-    )
-    accelerator.close()
-    assert accelerator.hot_threads() == () and not any(thread.is_alive() for thread in threads)
-
-
 @pytest.mark.parametrize(
     ('settings', 'words'),
     [
@@ -381,11 +305,6 @@ def test_a_model_that_does_not_fit_is_refused(
         model(tmp_path, settings['width'], 64)
     with pytest.raises(ConfigError, match=words):
         open_accelerator(aipu_cores=0).load(wanted)
-
-
-def test_a_manifest_of_another_engine_is_refused(open_accelerator: Open, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"can't run on axruntime; it needs engine: axruntime"):
-        open_accelerator().load(replace(model(tmp_path), engine='onnx'))
 
 
 def test_outputs_in_the_manifest_name_and_scale_the_runtime_s(
@@ -431,73 +350,6 @@ def test_a_frame_of_another_size_changes_the_geometry(
         frame.release()
 
 
-def test_a_frame_that_can_not_be_read_fails_its_job(
-    open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
-) -> None:
-    accelerator = open_accelerator()
-    accelerator.load(model(tmp_path))
-    frame = make_frame(make_pool(64, 64, slots=1, fourcc=fourcc_code('NV15')))
-    job = start(accelerator, frame)
-    assert job.fence.wait(WAIT_S)
-    with pytest.raises(
-        AcceleratorError,
-        match=r"NV15 frames can't be read by a program here; it can read NV12, .* pixel_format",
-    ):
-        job.outputs()
-    job.close()
-    frame.release()
-
-
-def test_it_says_what_it_is(
-    double: Double, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path
-) -> None:
-    accelerator = open_accelerator(double_buffer=True)
-    capabilities = accelerator.capabilities()
-    assert (capabilities.name, capabilities.device, capabilities.copy_free) == (
-        'axruntime',
-        'metis-0:1:0',
-        False,
-    )
-    constraints = accelerator.constraints()
-    assert constraints.formats == tuple(
-        (fourcc, LINEAR) for fourcc in READABLE
-    ) and constraints.formats[0] == (NV12, LINEAR)
-    assert (constraints.costs, constraints.cpu_access) == (
-        tuple(READABLE.values()),
-        CpuAccess.READ,
-    )
-    assert accelerator.trial_import(make_frame().data.layout, ()) is None and (
-        accelerator.imports,
-        accelerator.trial_imports,
-    ) == (0, 0)
-    accelerator.load(model(tmp_path))
-    facts = accelerator.facts()
-    assert {
-        'device': 'metis-0:1:0',
-        'aipu_cores': 1,
-        'double_buffer': True,
-        'runs': 0,
-    }.items() <= facts.items()
-    assert facts['postamble_graph'] == 'postprocess_graph.onnx', (
-        'what the compiler left to the host: the head does it'
-    )
-    assert 'libnvbufsurface' in str(facts['vic']), 'why there is no VIC here'
-
-
-def test_without_memory_for_tensors_the_next_way_is_tried(
-    open_accelerator: Open, tmp_path: Path
-) -> None:
-    class Empty(SealedMemfd):
-        """A heap without memory."""
-
-        def allocate(self, size: int) -> object:
-            raise AllocationError('no memory left')
-
-    accelerator = open_accelerator(tensor_heap=Empty())
-    accelerator.load(model(tmp_path))
-    assert (accelerator.facts()['input_dmabuf'], len(accelerator.notices())) == (False, 2)
-
-
 @pytest.mark.parametrize(
     ('number', 'words'),
     [
@@ -517,11 +369,6 @@ def test_without_memory_for_tensors_the_next_way_is_tried(
                 '--device /dev/dma_heap/system',
             ],
         ),
-        (
-            errno.EPERM,
-            ["/dev/dma_heap/system can't be used: Operation not permitted", 'udev rule'],
-        ),
-        (errno.EIO, ["/dev/dma_heap/system can't be used: Input/output error"]),
     ],
 )
 def test_a_heap_that_tensors_can_not_be_in_is_named_with_what_it_needs(
@@ -581,15 +428,15 @@ def test_a_failed_run_costs_its_frame_and_mixes_nothing_up(
             if random.random() < 0.1:
                 frame.release(job.abandon())
                 continue
-            assert job.fence.wait(WAIT_S)
+            number = frame.data.sequence
             try:
-                assert number_in(job.outputs()) == frame.data.sequence
+                assert result(frame, job) == number
                 right += 1
             except AcceleratorError as error:
                 assert 'injected into run' in str(error) and not isinstance(error, DeviceLostError)
                 failed += 1
-            job.close()
-            frame.release()
+                job.close()
+                frame.release()
         until(lambda: all_free(pool) and accelerator._workers[0].open_jobs == 0)
     assert right > 60 and failed >= 5
     assert (int(str(accelerator.facts()['reloads'])) > 0) == double_buffer, (
@@ -642,9 +489,8 @@ def test_a_lost_device_fails_all_jobs_and_stays_lost(
     double.fail_count = 0
     again = open_faulty()
     again.load(model(tmp_path))
-    job = start(again, make_frame(pool, fill=numbered(99)))
-    assert job.fence.wait(WAIT_S) and number_in(job.outputs()) == 99
-    job.close()
+    last = make_frame(pool, fill=numbered(99))
+    assert result(last, start(again, last)) == 99
 
 
 def test_a_device_that_takes_no_new_instance_is_lost(
@@ -775,9 +621,7 @@ def test_a_job_that_is_given_up_frees_its_frame_as_soon_as_nobody_reads_it(
     last = make_frame(pool, sequence=3, fill=numbered(3))
     job = start(accelerator, last)
     held.go_on.set()
-    assert job.fence.wait(WAIT_S) and number_in(job.outputs()) == 3
-    job.close()
-    last.release()
+    assert result(last, job) == 3
     until(lambda: all_free(pool))
     assert held.written == [1, 3] and double.runs - trial_runs == 3, (
         'frame 3 and two calls to push it out'
@@ -832,35 +676,6 @@ def test_closing_in_the_middle_lets_submitted_jobs_end(
         frame.release()
 
 
-def test_a_view_that_was_kept_is_memory_that_was_kept(
-    open_faulty: Open, make_frame: MakeFrame, tmp_path: Path
-) -> None:
-    accelerator = open_faulty()
-    accelerator.load(model(tmp_path))
-    job = start(accelerator, make_frame(width=64, height=64, fill=numbered(1023)))
-    assert job.fence.wait(WAIT_S)
-    kept = job.outputs()
-    accelerator.close()
-    job.close()
-    assert number_in(kept) == 1023
-    del kept
-    gc.collect()
-
-
-def test_a_model_takes_the_place_of_another(
-    double: Double, open_faulty: Open, make_frame: MakeFrame, tmp_path: Path
-) -> None:
-    accelerator = open_faulty(double_buffer=True)
-    (tmp_path / 'other').mkdir()
-    accelerator.load(model(tmp_path))
-    accelerator.load(model(tmp_path / 'other', 96, 64))
-    assert double.live_objects == 4
-    frame = make_frame(width=96, height=64)
-    job = start(accelerator, frame)
-    assert job.fence.wait(WAIT_S) and job.outputs()[0].values.shape == (1, 8, 12, 64)
-    job.close()
-
-
 def test_a_model_that_was_refused_leaves_room_for_another(
     double: Double, open_faulty: Open, make_frame: MakeFrame, tmp_path: Path
 ) -> None:
@@ -875,28 +690,6 @@ def test_a_model_that_was_refused_leaves_room_for_another(
     double.no_toolchain = 0
     accelerator.load(model(tmp_path))
     assert run_numbered(accelerator, make_frame, 3) == 3
-
-
-def test_a_frame_whose_fence_fails_costs_that_frame(
-    open_faulty: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
-) -> None:
-    accelerator = open_faulty()
-    accelerator.load(model(tmp_path))
-    pool = make_pool(64, 64, slots=2)
-    fence = EventFence()
-    fence.signal(RuntimeError('the sensor lost its link'))
-    bad, good = make_frame(pool, acquire_fence=fence), make_frame(pool, fill=numbered(4))
-    jobs = [start(accelerator, bad), start(accelerator, good)]
-    assert all(job.fence.wait(WAIT_S) for job in jobs)
-    with pytest.raises(
-        AcceleratorError, match=r'could not become a tensor: .*the sensor lost its link'
-    ):
-        jobs[0].outputs()
-    assert number_in(jobs[1].outputs()) == 4
-    for job in jobs:
-        job.close()
-    bad.release()
-    fence.close()
 
 
 # Both interfaces of the Voyager runtime: which is taken, and that they give the same results.
@@ -938,9 +731,7 @@ def raw_results(accelerator: AxRuntimeAccelerator, frame: Frame) -> list[NDArray
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
 @pytest.mark.parametrize(
-    ('output_dmabuf', 'refused'),
-    [('auto', 0), ('false', 0), ('auto', 2)],
-    ids=['auto', 'false', 'refused'],
+    ('output_dmabuf', 'refused'), [('auto', 0), ('auto', 2)], ids=['auto', 'refused']
 )
 def test_both_interfaces_give_the_same_results(
     output_dmabuf: str, refused: int, double_buffer: bool,
@@ -1004,22 +795,13 @@ def test_each_core_has_a_connection_a_thread_and_its_own_frames(
     pool = make_pool(64, 64, slots=limit)
     jobs: deque[tuple[Frame, AxRuntimeJob]] = deque()
     seen = []
-
-    def take() -> None:
-        done, job = jobs.popleft()
-        assert job.fence.wait(WAIT_S)
-        seen.append((done.data.sequence, number_in(job.outputs())))
-        job.close()
-        done.release()
-
     for number in range(120):
         frame = make_frame(pool, sequence=number, fill=numbered(number))
         jobs.append((frame, start(accelerator, frame)))
         if len(jobs) == limit:
-            take()
-    while jobs:
-        take()
-    assert seen == [(number, number) for number in range(120)]
+            seen.append(result(*jobs.popleft()))
+    seen += [result(*pair) for pair in jobs]
+    assert seen == list(range(120))
     if interface == 'python':
         assert len(binding.double.used_connections) == cores
     notices = ' '.join(accelerator.notices())
@@ -1053,10 +835,6 @@ def test_the_binding_is_preferred(binding: Any, installed: Double, open_bound: O
         (
             'raise OSError("libaxruntime.so: cannot\\n open shared object")',
             "can't be imported: OSError: libaxruntime.so: cannot open",
-        ),
-        (
-            'raise RuntimeError("made for Python 3.13")',
-            "can't be imported: RuntimeError: made for Python 3.13",
         ),
         ('', 'axelera.runtime has no Context'),
     ],
@@ -1099,15 +877,6 @@ def test_without_both_the_message_names_both(
         open_bound()
 
 
-def test_a_binding_that_lets_other_threads_go_stays(
-    binding: Any, installed: Double, open_bound: Open, tmp_path: Path
-) -> None:
-    binding.double.run_s = 0.01
-    accelerator = open_bound()
-    accelerator.load(model(tmp_path))
-    assert accelerator.facts()['interface'] == 'python'
-
-
 @pytest.mark.parametrize(
     ('error', 'kind', 'words'),
     [
@@ -1117,7 +886,6 @@ def test_a_binding_that_lets_other_threads_go_stays(
             DeviceLostError,
             r"CONNECTION_ERROR\); check that 'axdevice' lists the device",
         ),
-        ('IncompatibleDevice', DeviceLostError, r"firmware doesn't fit this runtime"),
     ],
 )
 def test_a_run_that_fails_tells_a_job_s_error_from_a_lost_device(
@@ -1220,17 +988,12 @@ def test_an_old_driver_is_named_with_the_next_step(
             ('1.8.0', '1.6.1', '1.8.0', '7.4'),
             ['the Metis driver is 1.6.1, and runtime 1.8.0 needs 1.6.2'],
         ),
-        (('1.7.0', '1.5.4'), ['the Metis driver is 1.5.4, and runtime 1.7.0 needs 1.5.5']),
         (
             ('1.8.0', '1.6.2', 'v1.3.9', '6.9'),
             ["the card's firmware is v1.3.9", "the card's board controller is 6.9"],
         ),
-        (('1.6.1', '1.4.3'), ['the Metis driver is 1.4.3, and runtime 1.6.1 needs 1.4.4']),
         (('1.9.0', '1.6.1', 'v1.3.9', '6.9'), []),
-        (('2.0.0', '1.6.1'), []),
-        (('1.5.3', '1.3.0', 'v1.3.9'), []),
         (('', '1.0.0'), []),
-        (('1.8.0', '', '', ''), []),
         (('1.8.0', 'custom', 'none', '?'), []),
     ],
 )
@@ -1242,29 +1005,6 @@ def test_parts_that_are_too_old_are_named_one_by_one(
         line.startswith(word) for line, word in zip(lines, words, strict=True)
     )
     assert all('\n' not in line and ': ' in line for line in lines)
-
-
-def test_a_container_without_the_tools_is_told_which(
-    binding: Any, open_bound: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    binding.double.devices = []
-    monkeypatch.setenv('PATH', str(tmp_path))
-    with pytest.raises(
-        AcceleratorError,
-        match=r'with lspci, which is not here: install package pciutils.*lsmod.*package kmod',
-    ):
-        open_bound()
-
-
-def test_a_device_that_another_program_has_is_named(
-    binding: Any, open_bound: Open, tmp_path: Path
-) -> None:
-    first = open_bound(aipu_cores=4)
-    first.load(model(tmp_path))
-    with pytest.raises(
-        AcceleratorError, match=r'DEVICE_IN_USE.*fuser -v.*use another device: metis-1:3:0'
-    ):
-        open_bound().load(model(tmp_path))
 
 
 def test_nothing_of_the_vendor_is_imported_unless_it_is_asked_for() -> None:

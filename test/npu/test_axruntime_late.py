@@ -512,19 +512,6 @@ def test_the_vic_scales_and_the_cpu_quantises(
     assert (accelerator.facts()['vic_frames'], list(accelerator.notices())) == (3, [])
 
 
-def test_ordinary_memory_is_left_to_the_cpu(
-    accelerator: AxRuntimeAccelerator, make_frame: MakeFrame, ledger: CopyLedger, tmp_path: Path
-) -> None:
-    accelerator.load(model(tmp_path, 128, 96))
-    job = start(accelerator, make_frame(width=256, height=144, fill=two_blobs))
-    assert job.fence.wait(WAIT_S)
-    job.close()
-    assert (accelerator.facts()['vic_frames'], ledger.entries()) == (
-        0,
-        {'tensor': LedgerEntry(1, 256 * 144 * 3 // 2)},
-    )
-
-
 def test_a_vic_that_refuses_is_replaced_by_the_cpu_and_said(
     accelerator: AxRuntimeAccelerator,
     pool: BufferPool,

@@ -53,20 +53,6 @@ def session(double: Double) -> Iterator[RuntimeSession]:
     session.close()
 
 
-def test_a_device_is_described(session: RuntimeSession) -> None:
-    assert [device.name for device in session.devices] == ['metis-0:1:0', 'metis-1:3:0']
-    facts = dict(session.facts())
-    del facts['runtime']
-    assert facts == {
-        'interface': 'c',
-        'runtime_api': '1.6.0',
-        'device': 'metis-0:1:0',
-        'board': 'metis_omega_m2',
-        'firmware': 'v1.6.0-double',
-        'sub_devices': 4,
-    }
-
-
 def test_a_later_release_lists_its_devices_at_another_distance(tmp_path: Path) -> None:
     later = Double(build_double(tmp_path / 'libaxruntime_later.so', '-DLATER_RELEASE'))
     later.reset()
@@ -88,25 +74,12 @@ def devices(*names: str) -> list[Device]:
 @pytest.mark.parametrize('names', [COLONS, DASHES], ids=['colons', 'dashes'])
 @pytest.mark.parametrize(
     ('wanted', 'index'),
-    [
-        ('', 0),
-        ('1', 1),
-        ('0001:03:00.0', 1),
-        ('01:00.0', 0),
-        ('metis-1-3-0', 1),
-        ('metis-1:3:0', 1),
-        ('/dev/metis-1:3:0', 1),
-    ],
+    [('', 0), ('0001:03:00.0', 1), ('01:00.0', 0), ('metis-1-3-0', 1), ('/dev/metis-1:3:0', 1)],
 )
 def test_a_device_is_chosen_by_all_that_choose_a_card(
     names: tuple[str, ...], wanted: str, index: int
 ) -> None:
     assert choose_device(devices(*names), wanted).name == names[index]
-
-
-def test_a_link_to_a_node_is_the_node_s_device(tmp_path: Path) -> None:
-    (tmp_path / 'npu').symlink_to('/dev/metis-1:3:0')
-    assert choose_device(devices(*COLONS), str(tmp_path / 'npu')).name == 'metis-1:3:0'
 
 
 def test_an_index_counts_in_the_order_of_the_addresses() -> None:
@@ -131,22 +104,7 @@ def test_an_index_counts_in_the_order_of_the_addresses() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    'wanted',
-    [
-        '2',
-        '9999',
-        '0002:03:00.0',
-        '01:00.1',
-        '/dev/metis-0:9:0',
-        '/dev/null',
-        '/',
-        'metis',
-        '-1',
-        'x' * 5000,
-        '/' + 'x' * 5000,
-    ],
-)
+@pytest.mark.parametrize('wanted', ['2', '0002:03:00.0', '/dev/metis-0:9:0', '/', 'x' * 5000])
 def test_what_names_no_device_is_answered_with_those_there_are(wanted: str) -> None:
     with pytest.raises(AcceleratorError) as caught:
         choose_device(devices(*COLONS), wanted)
@@ -234,19 +192,6 @@ def test_a_device_that_another_process_has_is_named_with_who_and_what_next(
     assert 'exclusive to one process' in message and "'fuser -v /dev/metis*'" in message
     assert message.endswith('use another device: metis-1:3:0')
     assert double.live_objects == 1, 'the model is gone again, the context stays'
-
-
-def test_two_sessions_share_a_device_as_far_as_it_goes(
-    double: Double, session: RuntimeSession, tmp_path: Path
-) -> None:
-    session.open_model(model_file(tmp_path, 64, 64), 3)
-    other = RuntimeSession(double.path)
-    with pytest.raises(AcceleratorError, match='4 of 4 sub-devices are in use'):
-        other.open_model(model_file(tmp_path, 64, 64), 2)
-    other.open_model(model_file(tmp_path, 64, 64), 1)
-    assert double.used_sub_devices()[0] == 4
-    other.close()
-    assert double.used_sub_devices()[0] == 3
 
 
 def test_a_file_that_is_no_model_is_named(session: RuntimeSession, tmp_path: Path) -> None:
@@ -435,13 +380,3 @@ def test_every_result_is_its_own_frame_s(late: int, steps: list[str]) -> None:
         assert calls.wanted == any(job.wanted for job in waiting)
         assert len(waiting) <= late
     assert finished + lost + len(waiting) == number
-
-
-def test_the_first_results_of_a_late_device_mean_nothing() -> None:
-    calls: Any = RuntimeCalls(LateDevice(2).run, 2)
-    slots = [Slot(n) for n in range(4)]
-    results = [calls.run(Job(n), slots[n], Outputs()) for n in range(4)]
-    assert results[:2] == [None, None] and [result.job.number for result in results[2:]] == [0, 1]
-    assert [slot.users for slot in slots] == [0, 0, 1, 1], (
-        'an input is in use until its result is out'
-    )

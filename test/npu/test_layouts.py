@@ -44,7 +44,7 @@ from zc_perception.npu.zc_model import main
 pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
 
 WIDTH, HEIGHT = 320, 256
-SOURCE = Letterbox.fit(640, 360, WIDTH, HEIGHT)
+
 CELLS = 40 * 32 + 20 * 16 + 10 * 8
 # In pixels of the input: x0, y0, x1, y1; score, class. The letterbox has 38 rows on top, of which
 # the head takes its even part.
@@ -134,18 +134,8 @@ THREE = {'classes': list(NAMES)}
 # Outputs, metadata, and what a manifest adds (None: the file alone is enough).
 READ: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None]] = {
     'yolov8': ({'output0': raw(3).transpose(0, 2, 1)}, ultralytics(3), None),
-    'yolov8 of one class': (
-        {'output0': raw(2).transpose(0, 2, 1)},
-        ultralytics(2, end2end=False),
-        None,
-    ),
     'end to end': ({'output0': table(CORNERS)}, ultralytics(2, end2end=True), None),
     'with suppression': ({'output0': table(CORNERS)}, ultralytics(3, args={'nms': True}), None),
-    'end to end, boxes': (
-        {'output0': table(CORNERS)},
-        ultralytics(2, end2end=True),
-        {'head': 'boxes'},
-    ),
     'end to end, without metadata': (
         {'output0': table(CORNERS)},
         {},
@@ -191,11 +181,6 @@ READ: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None]] = {
         None,
     ),
     'rtdetr': ({'output0': table(centres(True))}, ultralytics(3, head='RTDETRDecoder'), None),
-    'rtdetr of two classes': (
-        {'output0': table(centres(True))},
-        ultralytics(2, head='RTDETRDecoder'),
-        None,
-    ),
     'rtdetr, older': (
         {'output0': np.concatenate((padded(centres(True), 300), of_classes(3, 300)), axis=2)},
         ultralytics(3, description='Ultralytics RT-DETR-l model'),
@@ -215,12 +200,6 @@ READ: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None]] = {
     'yolov7': ({'output': columns(np.zeros(2), CORNERS, LABELS, SCORES)}, {}, TWO),
     'efficient nms': (
         _nms(CORNERS, ('num_dets', 'det_boxes', 'det_scores', 'det_classes')),
-        {},
-        TWO,
-    ),
-    'tensorflow': (
-        _nms(YXYX, ('num_detections', 'detection_boxes', 'detection_scores', 'detection_classes'))
-        | {'detection_classes': padded(LABELS.astype(np.float32) + 1, 100)},
         {},
         TWO,
     ),
@@ -308,21 +287,6 @@ CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | N
             r'by head: \{kind: boxes'
         ),
     ),
-    'the same without metadata': (
-        {'output0': table(CORNERS)},
-        {},
-        {**TWO, 'head': 'yolov8'},
-        (
-            r"'yolov8'|300 rows, but an "
-            r'input of 320x256 has 1680 cells'
-        ),
-    ),
-    'a table read with objectness': (
-        {'output0': table(CORNERS)},
-        {},
-        {'classes': ['car'], 'head': 'yolov5'},
-        '300 rows, but an input of 320x256 has 1680 cells',
-    ),
     'a table that can be several': (
         {'output0': table(CORNERS)},
         {},
@@ -347,12 +311,6 @@ CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | N
         {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'relative'}},
         'these are pixels',
     ),
-    'a unit against the metadata': (
-        {'output0': table(centres(True))},
-        ultralytics(3, head='RTDETRDecoder'),
-        {'head': {'kind': 'boxes', 'coordinates': 'input'}},
-        "key 'head.coordinates' is 'input', but mine.onnx has outputs",
-    ),
     'too few names': (
         {'output0': raw(3).transpose(0, 2, 1)},
         ultralytics(3),
@@ -361,12 +319,6 @@ CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | N
             r"key 'classes' is 2 names \(car, person\), but mine.onnx says 3 names \(car, person, "
             r'sign\); leave classes out'
         ),
-    ),
-    'names in another order': (
-        {'output0': table(CORNERS)},
-        ultralytics(2, end2end=True),
-        {'classes': ['person', 'car']},
-        'is 2 names .person, car.*says 2 names',
     ),
     'another size': (
         {'output0': raw(3).transpose(0, 2, 1)},
@@ -395,23 +347,11 @@ CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | N
         THREE,
         'softmax that its scores need',
     ),
-    'rfdetr without names': (
-        {'dets': padded(centres(True), 300), 'labels': logits(of_classes(4, 300))},
-        {},
-        None,
-        'for its 3 classes',
-    ),
     'logits': (
         {'output0': logits(raw(3).transpose(0, 2, 1))},
         {},
         {**THREE, 'head': 'yolov8'},
         'these are logits',
-    ),
-    'an older rtdetr': (
-        {'output0': np.concatenate((padded(centres(True), 300), of_classes(3, 300)), axis=2)},
-        {},
-        {**THREE, 'head': 'yolov8'},
-        '300 rows, but an input of 320x256 has 1680 cells',
     ),
     'classes that begin at 1': (
         {'output0': table(CORNERS)},
@@ -464,16 +404,6 @@ def test_what_can_t_be_meant_is_refused_at_the_start(case: str, model: Callable[
         found_by(model(*given))
 
 
-def test_one_scale_for_boxes_and_scores_is_refused(model: Callable[..., str]) -> None:
-    values = np.round(raw(3).transpose(0, 2, 1) / 2.5).astype(np.int8)
-    outputs = [{'name': 'output0', 'scale': 2.5}]
-    with pytest.raises(
-        ConfigError,
-        match=r'scores in steps of 2.5 .int8., of which none lies from the score threshold 0.25',
-    ):
-        found_by(model({'output0': values}, {}, {**THREE, 'head': 'yolov8', 'outputs': outputs}))
-
-
 def test_a_dynamic_model_has_the_size_that_it_was_exported_with(model: Callable[..., str]) -> None:
     given = ({'output0': raw(3).transpose(0, 2, 1)}, ultralytics(3))
     open_sizes = {
@@ -492,9 +422,7 @@ def test_a_dynamic_model_has_the_size_that_it_was_exported_with(model: Callable[
 @pytest.mark.parametrize(
     ('layout', 'metadata', 'shape'),
     [
-        ('end to end', ultralytics(2, end2end=True), ('batch', 300, 'anchors')),
         ('rtdetr', ultralytics(3, head='RTDETRDecoder'), ('batch', 300, 'anchors')),
-        ('rtdetr, older', ultralytics(3, description='RT-DETR'), ('batch', 300, 'anchors')),
         ('yolov5', ultralytics(3), ('batch', 'anchors', 8)),
     ],
 )
@@ -559,13 +487,11 @@ def test_so_are_those_of_more_than_boxes(
 @pytest.mark.parametrize(
     ('content', 'what'),
     [
-        (b'', 'is empty'),
         (b'version https://git-lfs.github.com/spec/v1\noid sha256:0\n', 'Git LFS pointer'),
-        (b'\n<!DOCTYPE html><html></html>', 'a web page'),
         (b'PK\x03\x04archive/data.pkl', 'a zip archive.*export it'),
         (constant({'y': np.zeros((1, 5), np.float32)}, IMAGES)[:-40], 'no whole ONNX file'),
     ],
-    ids=['empty', 'lfs', 'html', 'pt', 'truncated'],
+    ids=['lfs', 'pt', 'truncated'],
 )
 def test_what_is_no_onnx_file_is_said(content: bytes, what: str, tmp_path: Path) -> None:
     (tmp_path / 'mine.onnx').write_bytes(content)
@@ -577,28 +503,12 @@ def test_what_is_no_onnx_file_is_said(content: bytes, what: str, tmp_path: Path)
     'text',
     [
         '\ufeffcar\nperson\n',
-        '0: car\n1: person\n',
-        '\'car\'\n"person"',
         'path: x\nnames:\n  0: car\n  1: person\n',
-        'nc: 2\nnames: [car, person]',
         '0 car\n1,person',
         '- car\n- person',
-        '["car", "person"]',
         '{"0": "car", "1": "person"}',
-        '# of mine\ncar\nperson\n',
     ],
-    ids=[
-        'bom',
-        'numbers',
-        'quotes',
-        'data.yaml',
-        'list',
-        'spaces',
-        'yaml',
-        'json',
-        'object',
-        'comment',
-    ],
+    ids=['bom', 'data.yaml', 'spaces', 'yaml', 'object'],
 )
 def test_names_in_files_as_people_have_them(
     text: str, model: Callable[..., str], tmp_path: Path
@@ -633,15 +543,7 @@ def test_a_path_is_what_a_person_means(
 
 
 @pytest.mark.parametrize(
-    ('written', 'meant'),
-    [
-        ('yolo11', 'yolov8'),
-        ('yolov10n', 'boxes'),
-        ('yolo26', 'boxes'),
-        ('YOLOv7', 'yolov5'),
-        ('rt-detr', 'boxes'),
-        ('faster_rcnn', 'boxes'),
-    ],
+    ('written', 'meant'), [('yolov10n', 'boxes'), ('yolo26', 'boxes'), ('rt-detr', 'boxes')]
 )
 def test_a_network_s_name_leads_to_its_head(
     written: str, meant: str, model: Callable[..., str]
@@ -649,11 +551,6 @@ def test_a_network_s_name_leads_to_its_head(
     path = model({'output0': table(CORNERS)}, {}, {**TWO, 'head': written})
     with pytest.raises(ConfigError, match=f'for {written} it is {meant}'):
         load_manifest(path)
-
-
-def test_a_class_is_called_by_its_own_number_s_name(model: Callable[..., str]) -> None:
-    path = model({'output0': table(CORNERS)}, ultralytics(2, names={1: 'car'}, end2end=True), None)
-    assert load_manifest(path).classes == ('0', 'car')
 
 
 @pytest.mark.parametrize(

@@ -189,35 +189,21 @@ def test_an_engine_without_weights_needs_no_file_and_no_size(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ('key', 'value', 'allowed'),
     [
-        ('name', 5, 'a name'),
-        ('name', '', 'a name'),
-        ('engine', 'onyx', 'one of axl'),
-        ('engine', ['onnx'], 'one of axl'),
-        ('head', 'yolo', f'one of {", ".join(HEADS.built_in)}'),
         ('head', 'boxs', f"one of {', '.join(HEADS.built_in)}; did you mean 'boxes'?"),
-        ('classes', [], 'a list of at least one class name'),
         ('classes', ['car', ''], 'a list of at least one class name'),
-        ('score_threshold', 1.01, 'a number from 0.0 to 1.0'),
         ('score_threshold', float('nan'), 'a number from 0.0 to 1.0'),
-        ('score_threshold', '0.5', 'a number from 0.0 to 1.0'),
         ('score_threshold', True, 'a number from 0.0 to 1.0'),
         ('max_detections', 0, 'an integer from 1 to 10000'),
-        ('max_detections', 5.0, 'an integer from 1 to 10000'),
-        ('max_detections', True, 'an integer from 1 to 10000'),
         ('model_id', -1, 'an integer from 0 to 4294967295'),
         ('finds', 5, 'a few words'),
         ('licence', 5, 'the name of a licence'),
-        ('outputs', 5, 'a list of at least one tensor'),
         ('outputs', [], 'a list of at least one tensor'),
         ('input', 5, 'a mapping of keys'),
         ('variants', [], 'a list of at least one mapping'),
         ('input.width', 1, 'an integer from 2 to 16384'),
-        ('input.width', '320', 'an integer from 2 to 16384'),
         ('input.layout', 'nwhc', 'one of nchw, nhwc'),
         ('input.scale', 0, 'a number above 0'),
-        ('input.range', [0], 'two different numbers, the tensor values of samples 0 and 255'),
         ('input.range', [1, 1.0], 'two different numbers, the tensor values of samples 0 and 255'),
-        ('input.range', [0, 'x'], 'two different numbers'),
         ('input.range', [0, float('inf')], 'two different numbers'),
     ],
 )
@@ -240,15 +226,8 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(
             'int4',
             "one of int8, uint8, int16, int32, float32; did you mean 'int8'?",
         ),
-        ('outputs[0].shape', [1, 0], 'a list of positive sizes'),
         ('outputs[0].shape', [1 << 29, 2, 2], 'one of 1073741824 bytes at most, padding included'),
         ('outputs[0].scale', [1.0, 2.0, 3.0], 'a number, or 2 of them'),
-        ('outputs[0].scale', 0, 'a number above 0, or one for each element of the last axis'),
-        (
-            'outputs[0].scale',
-            [1.0, 0.0],
-            'a number above 0, or one for each element of the last axis',
-        ),
         (
             'outputs[0].padding',
             [[0, 1]],
@@ -257,11 +236,6 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(
         (
             'outputs[0].padding',
             [[0, 0], [0, 0], [0, -1]],
-            'a list with two numbers for each axis, elements before and after',
-        ),
-        (
-            'outputs[0].padding',
-            [[0, 0], [0, 0], [0]],
             'a list with two numbers for each axis, elements before and after',
         ),
     ],
@@ -308,10 +282,7 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize(
     ('key', 'allowed'),
     [
-        ('head', f'one of {", ".join(HEADS.built_in)}'),
         ('score_threshold', 'a number from 0.0 to 1.0, or left out for 0.25'),
-        ('input', 'a mapping of keys'),
-        ('input.pad', 'an integer from 0 to 255, or left out for 114'),
         ('outputs[0]', 'a mapping of keys'),
     ],
 )
@@ -326,13 +297,7 @@ def test_an_empty_value_is_not_called_missing(tmp_path: Path, key: str, allowed:
 
 
 @pytest.mark.parametrize(
-    ('key', 'near'),
-    [
-        ('score_treshold', 'score_threshold'),
-        ('class', 'classes'),
-        ('input.colours', 'colour'),
-        ('outputs[0].nome', 'name'),
-    ],
+    ('key', 'near'), [('score_treshold', 'score_threshold'), ('outputs[0].nome', 'name')]
 )
 def test_an_unknown_key_is_refused_with_the_nearest_known(
     tmp_path: Path, key: str, near: str
@@ -346,13 +311,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known(
     ('text', 'message'),
     [
         ('', "the file must be a mapping of keys, not 'None'"),
-        ('- a', 'the file must be a mapping of keys'),
         ('a: [', "can't be read: while parsing"),
-        (
-            'input: 5\nhead: boxes\nengine: opencv_hog\nclasses: [a]',
-            "key 'input' is 5; it must be a mapping of keys",
-        ),
-        ('1: 2', "key '1' is unknown"),
     ],
 )
 def test_what_is_no_manifest_is_refused_in_one_line(
@@ -361,12 +320,6 @@ def test_what_is_no_manifest_is_refused_in_one_line(
     with pytest.raises(ConfigError) as caught:
         load_manifest(written(tmp_path, text))
     assert message in str(caught.value) and '\n' not in str(caught.value)
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    (tmp_path / 'model.yaml').write_bytes(b'name: \xff\xfe\x00')
-    with pytest.raises(ConfigError, match="can't be read"):
-        load_manifest(str(tmp_path))
 
 
 def test_weights_that_are_not_there_are_named(tmp_path: Path) -> None:
@@ -444,17 +397,6 @@ def test_a_head_s_options_reach_it_and_are_checked_by_it_at_once(
         )
 
 
-def test_an_option_of_another_kind_of_head_is_refused_with_its_key(tmp_path: Path) -> None:
-    path = written(
-        tmp_path, {**GOOD, 'head': {'kind': 'yolov8', 'reg_max': 16, 'coordinates': 'input'}}
-    )
-    with pytest.raises(ConfigError) as caught:
-        load_manifest(path)
-    assert str(caught.value).startswith(
-        f"{path}: head.coordinates is not for head 'yolov8'; it is for boxes: leave it out"
-    )
-
-
 def test_lists_of_a_head_s_options_become_tuples(tmp_path: Path) -> None:
     anchors = [[[10, 13], [16, 30], [33, 23]]] * 3
     manifest = load_manifest(
@@ -474,11 +416,9 @@ def test_classes_may_stand_in_a_file(tmp_path: Path) -> None:
     ('content', 'message'),
     [
         (b'car\n\nperson\n', "names 'labels.txt', which can't be read: line 2 is empty"),
-        (b'', 'line 1 is empty'),
         (b"item {\n  id: 1\n  name: 'car'\n}\n", "line 1 is 'item {'; it must have one class"),
         (b'1 car\n2 person\n', r'its numbers are \[1, 2\] …, they must be 0, 1, 2 …'),
         (b'nc: 3\nnames: [car, person]\n', "'nc' is 3, but its names are 2"),
-        (b'\xff\xfe', "which can't be read"),
         (None, "names 'labels.txt', which can't be read"),
     ],
 )
@@ -534,12 +474,6 @@ def test_weights_need_a_picture_of_their_size(tmp_path: Path) -> None:
         r'onnx',
     ):
         load_manifest(written(tmp_path, changed(GOOD, 'input.resize', 'none')))
-
-
-@pytest.mark.parametrize('name', ['x' * 5000, 'a\0b', '.', '..'])
-def test_a_file_name_that_no_file_can_have_is_not_there(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"key 'file' names '.*', which does not exist"):
-        load_manifest(written(tmp_path, changed(GOOD, 'file', name)))
 
 
 # One manifest for several engines.
@@ -604,22 +538,12 @@ def test_a_variant_s_classes_replace_the_file_of_classes(tmp_path: Path) -> None
             "key 'variants[0].engine' is 'onnx'; it must be one that no other variant has",
         ),
         (
-            'variants[0].engine',
-            MISSING,
-            "key 'variants[0].engine' is missing; it must be one that no other variant has",
-        ),
-        (
             'variants[0].outputs',
             MISSING,
             (
                 "key 'variants[0].outputs' is missing; it must be a list of at least one tensor "
                 'for engine axl'
             ),
-        ),
-        (
-            'variants[0].outputs',
-            [{**TENSOR, 'scale': [1, 2, 3]}],
-            "key 'variants[0].outputs[0].scale' is [1, 2, 3]; it must be a number, or 2",
         ),
         (
             'variants[0].score_threshold',
@@ -631,8 +555,6 @@ def test_a_variant_s_classes_replace_the_file_of_classes(tmp_path: Path) -> None
             2,
             "key 'variants[0].modelid' is unknown; did you mean 'model_id'?",
         ),
-        ('variants[0].name', 'x', "key 'variants[0].name' is unknown"),
-        ('variants[0]', 5, "key 'variants[0]' is 5; it must be a mapping of keys"),
     ],
 )
 def test_what_is_wrong_with_a_variant_is_said_with_its_place(
@@ -737,14 +659,6 @@ def test_everything_else_is_read_as_ever(values: Any) -> None:
     [
         ('name: a\nname: b\n', "key 'name' stands in line 1 and again in line 2; leave one out"),
         (
-            HOG + 'classes: [a]\n"head": yolov8\n',
-            "key 'head' stands in line 2 and again in line 5",
-        ),
-        (
-            'input:\n  width: 64\n  height: 32\n  width: 64\n',
-            "key 'width' stands in line 2 and again in line 4",
-        ),
-        (
             'variants:\n- {engine: axl, model_id: 1, model_id: 1}\n',
             "key 'model_id' stands in line 2 and again in line 2",
         ),
@@ -779,16 +693,7 @@ def test_a_merged_key_may_be_replaced_and_siblings_may_have_the_same(tmp_path: P
             'classes: [no, yes]',
             'quote it: YAML takes yes, no, on, off, true and false for booleans',
         ),
-        (
-            'classes: [car, off]',
-            'quote it: YAML takes yes, no, on, off, true and false for booleans',
-        ),
         ('classes: [car, 5]', "quote it ('5'): YAML takes it for a number"),
-        ('classes: [5e3]', "quote it ('5000.0'): YAML takes it for a number"),
-        (
-            'classes: [a]\nname: on',
-            'quote it: YAML takes yes, no, on, off, true and false for booleans',
-        ),
         ('classes: [a]\nname: 2026-01-31', "quote it ('2026-01-31'): YAML takes it for a date"),
     ],
 )
@@ -977,17 +882,3 @@ def test_what_one_refuses_the_other_refuses(
 )
 def test_the_manifests_of_the_repository_conform(model: str) -> None:
     assert conforms(yaml.safe_load(load_manifest(model).path.read_text(encoding='utf-8')), SCHEMA)
-
-
-def test_every_key_tells_what_it_is_for() -> None:
-    def check(schema: dict[str, Any]) -> None:
-        for name, rule in schema.get('properties', {}).items():
-            assert rule['description'].endswith('.'), f'{name} has no sentence'
-        for inner in [
-            *schema.get('anyOf', ()),
-            *schema.get('$defs', {}).values(),
-            *([schema['items']] if 'items' in schema else ()),
-        ]:
-            check(inner)
-
-    check(SCHEMA)

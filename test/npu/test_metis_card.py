@@ -33,7 +33,6 @@ import pytest
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.machine.system import HostTree
-from zc_perception.npu.axl.device import AxlCapabilities
 from zc_perception.npu.metis_card import (
     card_at,
     card_is_gone,
@@ -47,8 +46,6 @@ from zc_perception.npu.metis_card import (
     read_iommu,
     read_link,
 )
-from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.modifier import LINEAR
 
 ADDRESS = '0000:01:00.0'
 
@@ -80,13 +77,9 @@ def test_two_names_of_a_node_are_one_card(host: Host) -> None:
 @pytest.mark.parametrize(
     ('wanted', 'name'),
     [
-        ('', 'metis-0:a:0'),
         ('1', 'metis-4:1:0'),
-        ('metis-4:1:0', 'metis-4:1:0'),
-        ('METIS-4:1:0', 'metis-4:1:0'),
-        ('metis-4:01:0', 'metis-4:1:0'),  # as the document writes it
+        ('metis-4:01:0', 'metis-4:1:0'),
         ('metis-4-1-0', 'metis-4:1:0'),
-        ('4:1:0', 'metis-4:1:0'),
         ('0004:01:00.0', 'metis-4:1:0'),
         ('0A:00.0', 'metis-0:a:0'),
     ],
@@ -101,10 +94,7 @@ def test_a_path_is_taken_as_it_is_and_still_has_its_address(two: Host) -> None:
     assert choose_card('/nowhere/metis-9:9:9', two.tree) == MetisCard('/nowhere/metis-9:9:9')
 
 
-@pytest.mark.parametrize(
-    'wanted',
-    ['2', 'metis-0:1:0', '0004:01:00.1', '01:00.0', 'gpu', '4:1', '-1', ' ', '1.', '0x1', '٣'],
-)
+@pytest.mark.parametrize('wanted', ['2', 'metis-0:1:0', 'gpu', '-1'])
 def test_what_there_is_not_is_refused_with_what_there_is(two: Host, wanted: str) -> None:
     with pytest.raises(AcceleratorError) as refused:
         choose_card(wanted, two.tree)
@@ -183,15 +173,6 @@ def test_the_driver_s_version_is_read_where_there_is_one(host: Host) -> None:
     assert driver_version(host.tree) == '1.6.2'
 
 
-def test_what_is_no_character_device_has_no_address(host: Host) -> None:
-    host.add_card()
-    (host.tree.dev / 'metis-file').write_text('')
-    nothing = host.tree.sysfs / 'dev/char/0:0'  # a device number that files have, too
-    nothing.mkdir()
-    (nothing / 'device').symlink_to(host.tree.pci('0000:01:00.0').resolve())
-    assert card_at(str(host.tree.dev / 'metis-file'), host.tree).pci_address == ''
-
-
 def test_a_card_is_gone_with_its_node_its_pci_device_or_its_answers(host: Host) -> None:
     node = host.add_card()
     card = card_at(node, host.tree)
@@ -257,7 +238,6 @@ def test_without_a_group_there_is_none(host: Host) -> None:
         ('0000:09:00.0', 'DMA', '0000:09:00.0 is not on PCI in'),
         (ADDRESS, None, "iommu_group/type can't be read (No such file or directory)"),
         (ADDRESS, 'unknown', 'does not say it'),
-        (ADDRESS, '', 'does not say it'),
     ],
 )
 def test_what_can_not_be_known_is_said_and_nothing_is_demanded(
@@ -271,21 +251,6 @@ def test_what_can_not_be_known_is_said_and_nothing_is_demanded(
         and ' is not known: ' in iommu.text
         and words in iommu.text
     )
-
-
-@pytest.mark.parametrize(
-    ('iommu', 'contiguous', 'note'),
-    [
-        (Iommu(True, 'IOMMU group 7'), False, ''),
-        (Iommu(False, 'the card is in no IOMMU group'), True, 'the card is in no IOMMU group'),
-        (Iommu(None, 'whether … is not known'), False, 'whether … is not known'),
-    ],
-)
-def test_the_card_s_constraints_follow(iommu: Iommu, contiguous: bool, note: str) -> None:
-    constraints = AxlCapabilities(2, 4, 64, 64, ((NV12, LINEAR),)).constraints(
-        '/dev/metis-0:1:0', iommu
-    )
-    assert (constraints.contiguous, constraints.memory_note) == (contiguous, note)
 
 
 # The PCIe link: good, too slow with its cause, or not known, which is never good.
@@ -313,16 +278,7 @@ def link(root: Path, port: dict[str, str] | None = None, **changed: str) -> Pcie
     return read_link(ADDRESS, host.tree)
 
 
-@pytest.mark.parametrize(
-    ('speed', 'width'),
-    [
-        ('8.0 GT/s PCIe', '4'),
-        ('8 GT/s', '4'),
-        ('16.0 GT/s PCIe', '4'),
-        ('32.0 GT/s PCIe', '16'),
-        ('8.0 GT/s PCIe', '8'),
-    ],
-)
+@pytest.mark.parametrize(('speed', 'width'), [('8 GT/s', '4'), ('32.0 GT/s PCIe', '16')])
 def test_a_link_that_is_fast_enough_needs_no_words(tmp_path: Path, speed: str, width: str) -> None:
     found = link(tmp_path, current_link_speed=speed, current_link_width=width)
     assert found.diagnosis() == '' and found.problem == ''
@@ -336,17 +292,10 @@ def test_a_link_that_is_fast_enough_needs_no_words(tmp_path: Path, speed: str, w
             {},
             ['runs at 2.5 GT/s x4 instead of 8 GT/s x4', 'reseat the card'],
         ),
-        ({'current_link_speed': '5.0 GT/s PCIe'}, {}, ['runs at 5 GT/s x4', 'reseat']),
-        ({'current_link_width': '1'}, {}, ['runs at 8 GT/s x1', 'reseat']),
         (
             {'current_link_width': '2'},
             {'max_link_width': '2'},
             ['slot (port 0000:00:1c.0) can do no more than 16 GT/s x2', 'another slot'],
-        ),
-        (
-            {'current_link_speed': '5.0 GT/s PCIe'},
-            {'max_link_speed': '5.0 GT/s PCIe'},
-            ['no more than 5 GT/s x16'],
         ),
         (
             {'current_link_width': '2', 'max_link_width': '2'},
@@ -358,8 +307,6 @@ def test_a_link_that_is_fast_enough_needs_no_words(tmp_path: Path, speed: str, w
             {},
             ['runs at ? GT/s x0', 'down or retraining'],
         ),
-        ({'current_link_speed': 'Unknown speed'}, {}, ['runs at ? GT/s x4', 'down or retraining']),
-        ({'current_link_width': '255'}, {}, ['runs at 8 GT/s x?', 'down or retraining']),
         (
             {'current_link_width': '1', 'max_link_width': '', 'max_link_speed': ''},
             {'max_link_speed': 'Unknown'},
@@ -389,13 +336,6 @@ def test_what_can_t_be_read_is_said_and_never_good(tmp_path: Path) -> None:
     assert 'address is unknown' in read_link('', Host(tmp_path / 'c').tree).diagnosis()
     for found in (missing, gone, PcieLink('')):
         assert not found.now.enough and not found.now.known
-
-
-def test_an_attribute_that_fails_to_be_read_is_said(tmp_path: Path) -> None:
-    host = Host(tmp_path)
-    folder = host.add_pci(ADDRESS)
-    (folder / 'current_link_speed').symlink_to('/proc/self/mem')  # reads as EIO
-    assert 'Input/output error' in read_link(ADDRESS, host.tree).diagnosis()
 
 
 @given(st.text(max_size=20), st.text(max_size=6))

@@ -114,18 +114,12 @@ def reference(folder: Path, make_frame: MakeFrame) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize(
-    ('layout', 'shape'),
-    [
-        ('nchw', [1, 3, HEIGHT, WIDTH]),
-        ('nhwc', [1, HEIGHT, WIDTH, 3]),
-        ('nchw', ['N', 3, 'H', 'W']),
-    ],
+    ('layout', 'shape'), [('nhwc', [1, HEIGHT, WIDTH, 3]), ('nchw', ['N', 3, 'H', 'W'])]
 )
 @pytest.mark.parametrize(
     ('dtype', 'kind', 'scale', 'zero_point'),
     [
         ('uint8', UINT8, 1 / 255, 0),
-        ('int8', INT8, 1 / 255, -128),
         ('int8', INT8, 1 / 200, -128),
         ('float32', FLOAT, 1.0, 0),
         ('float16', FLOAT16, 1.0, 0),
@@ -150,16 +144,6 @@ def test_the_input_is_given_in_its_own_type_and_layout(
     given = np.float32 if dtype == 'float16' else expected.dtype
     assert output.values.dtype == given and output.values.shape == expected.shape
     assert np.array_equal(output.values, expected)
-
-
-def test_uint8_takes_the_samples_as_they_are(
-    accelerator: OnnxAccelerator, tmp_path: Path, make_frame: MakeFrame
-) -> None:
-    expected = np.rint(reference(tmp_path, make_frame).transpose(0, 2, 3, 1) * 255)
-    loaded(
-        accelerator, tmp_path, identity([1, HEIGHT, WIDTH, 3], UINT8), layout='nhwc', dtype='uint8'
-    )
-    assert np.array_equal(seen(accelerator, make_frame).values, expected)
 
 
 @pytest.mark.parametrize('colour', ['rgb', 'bgr'])
@@ -267,21 +251,12 @@ def test_outputs_of_other_types_become_float32(
 @pytest.mark.parametrize(
     ('weights', 'options', 'message'),
     [
-        (b'not a model', {}, r"model file '.*model\.onnx' is no whole ONNX file"),
         (
             identity([1, 3, HEIGHT, WIDTH], UINT8),
             {'dtype': 'float32'},
             (
                 r"key 'input\.dtype' is float32, but model.onnx says 'x' 1x3x48x64 uint8; correct "
                 r'it, or leave it out'
-            ),
-        ),
-        (
-            identity([1, 3, HEIGHT, WIDTH], DOUBLE),
-            {},
-            (
-                r'is float32, but .* float64; export the model with one of float32, float16, '
-                r'uint8, int8'
             ),
         ),
         (
@@ -305,22 +280,7 @@ def test_outputs_of_other_types_become_float32(
             {'colour': 'rgb'},
             r"key 'input.colour' is rgb, but .* 1x1x48x64 \(that is 1\); write colour: grey",
         ),
-        (
-            identity([1, 4, HEIGHT, WIDTH], FLOAT),
-            {},
-            r"'input.colour' is rgb, .* .that is 4.; export it with 1 or 3 channels",
-        ),
-        (
-            identity([1, 3, HEIGHT, WIDTH], FLOAT),
-            {'layout': 'nhwc'},
-            r"key 'input.layout' is nhwc .*1x3x48x64",
-        ),
         (identity([2, 3, HEIGHT, WIDTH], FLOAT), {}, r'takes batches of 2 frames.*batch=1'),
-        (
-            identity([3, HEIGHT, WIDTH], FLOAT),
-            {},
-            r"key 'input.layout' is nchw .* says 'x' 3x48x64",
-        ),
         (
             identity([1, 3, HEIGHT, WIDTH], FLOAT, inputs=2),
             {},
@@ -335,22 +295,12 @@ def test_outputs_of_other_types_become_float32(
             ),
         ),
         (
-            identity([1, 3, HEIGHT, WIDTH], FLOAT, ir_version=99),
-            {},
-            r'it has IR version: 99, which is too new',
-        ),
-        (
             identity([1, 3, HEIGHT, WIDTH], FLOAT),
             {'outputs': [{'name': 'y', 'shape': [1, 3, HEIGHT, WIDTH + 1]}]},
             (
                 r"model\.yaml: key 'outputs\[0\]\.shape' is \[1, 3, 48, 65\], the file's is \[1, "
                 r'3, 48, 64\]; it must be that, or left out'
             ),
-        ),
-        (
-            identity([1, 3, HEIGHT, WIDTH], FLOAT),
-            {'outputs': [{'name': 'y', 'shape': [1, 3, HEIGHT]}]},
-            r"shape' is \[1, 3, 48\], the file's is \[1, 3, 48, 64\]",
         ),
         (
             identity(['N', 3, 'H', WIDTH], FLOAT),
@@ -366,35 +316,22 @@ def test_outputs_of_other_types_become_float32(
             ),
         ),
         (
-            identity([1, 3, HEIGHT, WIDTH], FLOAT, output_kind=INT64),
-            {'outputs': [{'name': 'y', 'dtype': 'int32'}]},
-            r"key 'outputs\[0\]\.dtype' is int32, the file's is float32",
-        ),
-        (
             identity([1, 3, HEIGHT, WIDTH], FLOAT),
             {'outputs': [{'name': 'z'}]},
             r"key 'outputs\[0\]\.name' is 'z', .* it has y",
         ),
     ],
     ids=[
-        'no model',
         'uint8',
-        'float64',
         'two values',
         'nhwc',
         'grey',
-        'four channels',
-        'nchw',
         'batch',
-        'axes',
         'inputs',
         'opset',
-        'version',
         'size',
-        'rank',
         'open',
         'type',
-        'converted',
         'output',
     ],
 )

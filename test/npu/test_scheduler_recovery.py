@@ -219,15 +219,6 @@ def test_a_result_in_between_shows_that_it_does_not_hang(start: Callable[..., Be
     assert bench.lost == [0, 1, 3, 4] and bench.reopen.calls == []
 
 
-def test_a_cpu_is_slow_but_does_not_hang(start: Callable[..., Bench]) -> None:
-    bench = start(
-        ScriptedAccelerator(may_hang=False), in_flight=1, timeout_s=SHORT_S, reopen=Factory()
-    )
-    bench.feed(0, 1, 2, 3)
-    until(lambda: len(bench.errors) == 4)
-    assert bench.reopen.calls == [] and bench.accelerator.closed == 0
-
-
 def test_without_a_way_to_reopen_each_frame_is_lost_by_itself(start: Callable[..., Bench]) -> None:
     bench = start(in_flight=1)
     bench.accelerator.import_errors.append(DeviceLostError('gone'))

@@ -97,7 +97,7 @@ def test_the_manifest_may_be_beside_or_in_the_folder_above(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ('padding', 'inner'),
     [
-        ([[1, 2, 3, 4]], (1, 642 - 1 - 3, 656 - 2 - 4, 4)),  # early SDKs: top, left, bottom, right
+        ([[1, 2, 3, 4]], (1, 642 - 1 - 3, 656 - 2 - 4, 4)),
         ([[0, 0, 1, 1, 1, 15]], (1, 640, 640, 4)),
         ([[0, 0, 0, 0, 0, 0, 0, 1], [5]], (1, 642, 656, 3)),
         ([], None),
@@ -121,8 +121,6 @@ def test_paddings_of_other_sdks_are_understood(
             None,
             "model.json: key 'inputs' is missing; it must be a list of tensors",
         ),
-        ('model', 'inputs', [], "key 'inputs' is []; it must be a list of tensors"),
-        ('model', 'inputs', [5], "key 'inputs' is [5]; it must be a list of tensors"),
         (
             'model',
             'inputs',
@@ -141,9 +139,7 @@ def test_paddings_of_other_sdks_are_understood(
             {'a': 1},
             "manifest.json: key 'n_padded_ch_inputs' is {'a': 1}; it must be for each",
         ),
-        ('manifest', 'n_padded_ch_inputs', [[-1]], "key 'n_padded_ch_inputs' is [[-1]]"),
         ('manifest', 'n_padded_ch_inputs', [[0] * 10], 'less than its shape [1, 642, 656, 4]'),
-        ('manifest', 'n_padded_ch_inputs', [[0, 0, 600, 42, 0, 0, 0, 0]], 'less than its shape'),
     ],
 )
 def test_what_is_wrong_is_named_by_file_and_key(
@@ -158,8 +154,7 @@ def test_what_is_wrong_is_named_by_file_and_key(
 
 
 @pytest.mark.parametrize(
-    ('text', 'message'),
-    [('{', "can't be read"), ('[]', 'is no JSON object'), ('', "can't be read")],
+    ('text', 'message'), [('{', "can't be read"), ('[]', 'is no JSON object')]
 )
 def test_what_is_no_model_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / 'model.json').write_text(text, encoding='utf-8')

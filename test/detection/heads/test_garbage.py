@@ -119,16 +119,6 @@ def head_of_the_page(spec: HeadSpec) -> Any:
     return names['Mine'](spec)
 
 
-@pytest.mark.parametrize('shapes', [[], [(20, 6)], [(5,)], [(20, 5), (20, 5)]])
-def test_the_head_of_the_page_refuses_other_outputs(shapes: list[tuple[int, ...]]) -> None:
-    with pytest.raises(AcceleratorError, match=r'head mine: .*: expected one output nx5'):
-        head_of_the_page(HeadSpec('mine', CLASSES)).decode(
-            [RawTensor(np.zeros(shape, np.float32)) for shape in shapes],
-            BOX,
-            DecodeLimits(0.5, 0.5, 10),
-        )
-
-
 class Watched(HeadSpec):
     """Notes the names that a head reads."""
 
@@ -223,23 +213,6 @@ def garbage(random: np.random.Generator, numbers: str, shape: tuple[int, ...]) -
     return RawTensor(values, float(10.0 ** random.uniform(-6, 2)), int(random.integers(-300, 300)))
 
 
-@pytest.mark.parametrize('kind', ['yolov5', 'yolov8', 'yolox'])
-@pytest.mark.parametrize('strides', [(), (8, 8, 16), (16, 8), (0, 8)])
-def test_strides_that_do_not_ascend(kind: str, strides: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match=r'head.strides is \[.*\]: must be at least one'):
-        make_head(HeadSpec(kind, 1, strides=strides))
-
-
-@pytest.mark.parametrize('kind', ['ssd', 'yolov5', 'yolox'])
-def test_an_input_that_a_stride_does_not_divide(kind: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r'head.strides: 32 does not divide the input of 640x368 pixels'
-    ):
-        make_head(
-            HeadSpec(kind, 1, (640, 368), **({} if kind == 'yolox' else {'anchors': ANCHORS}))
-        )
-
-
 def test_decoded_tensors_can_be_of_any_input_s_size() -> None:
     for kind in ('yolov5', 'yolov8'):
         table = np.array([[20, 20, 10, 10, 0.9, 0.9]], np.float32)
@@ -254,70 +227,135 @@ def test_decoded_tensors_can_be_of_any_input_s_size() -> None:
         )
 
 
-@pytest.mark.parametrize('kind', ['yolov5', 'yolov8', 'yolox'])
-def test_a_letterbox_that_a_stride_does_not_divide(kind: str) -> None:
-    head = make_head(HeadSpec(kind, 1, **({'anchors': ANCHORS} if kind == 'yolov5' else {})))
-    with pytest.raises(
-        AcceleratorError, match=r'head.strides: 32 does not divide the input of 96x80 pixels'
-    ):
-        head.decode(
-            [RawTensor(np.zeros((1, 9, 12, 12), np.float32))],
-            Letterbox.fit(64, 48, 96, 80),
-            DecodeLimits(0.5, 0.5, 10),
-        )
-
-
-def test_frames_of_another_geometry_than_the_head_s() -> None:
-    head = make_head(HeadSpec('yolox', 1, input_size=(640, 640)))
-    with pytest.raises(
-        AcceleratorError,
-        match=r'head yolox: head.input_size is 640x640, but frames are letterboxed to 96x64',
-    ):
-        head.decode(
-            [RawTensor(np.zeros((1, CELLS, 6), np.float32))], BOX, DecodeLimits(0.5, 0.5, 10)
-        )
-
-
 @pytest.mark.parametrize(
-    ('spec', 'message'),
+    ('kind', 'options', 'shapes', 'message'),
     [
+        ('yolov8', {}, [], 'there is no output|no outputs|no channels'),
         (
-            HeadSpec('yolov9', 1),
-            (
-                rf"head 'yolov9' is not known; it must be one of {', '.join(HEADS.built_in)}; did "
-                r"you mean 'yolov"
-            ),
+            'yolov8',
+            {},
+            [(2, 7, 10)],
+            r'output 0 has shape 2x7x10: expected 1x7xN or 1xNx7 \(4 \+ 3',
         ),
         (
-            HeadSpec('yolov8', 1, coordinates='input'),
-            "head.coordinates is not for head 'yolov8'; it is for boxes: leave it out, or",
+            'yolov8',
+            {},
+            [(1, 7, 10)] * 2,
+            'shape 1x7x10: expected for each of the grids 8x12, 4x6, 2x3',
         ),
         (
-            HeadSpec('boxes', 1, anchors=ANCHORS),
-            "head.anchors is not for head 'boxes'; it is for ssd, yolov5",
+            'yolov8',
+            {},
+            [(1, 8, 12, 64), (1, 8, 12, 4)],
+            'expected .* 64 box and 3 class channels, or 67',
+        ),
+        ('yolov8', {}, [(1, 8, 12, 64), (1, 8, 12, 3)], 'grid 4x6 has outputs with no channels'),
+        ('yolov5', {}, [(1, 30, 10)], 'output 0 has shape 1x30x10: expected 1xNx8 or 1x8xN'),
+        (
+            'yolov5',
+            {},
+            [(1, *grid, 24) for grid in GRIDS],
+            '3 raw levels, but the manifest no head.anchors',
         ),
         (
-            HeadSpec('boxes', 1, softmax=True),
-            "head.softmax is not for head 'boxes'; it is for ssd",
+            'yolov5',
+            {'anchors': ANCHORS},
+            [(1, 2, 8, 12, 8)] * 2,
+            'anchor x row x column x channel: 2x8x12x8',
+        ),
+        ('yolox', {}, [(1, 120, 8)], 'output 0 has shape 1x120x8: expected 1x126x8 or 1x8x126'),
+        (
+            'yolox',
+            {},
+            [(1, 8, 12, 8), (1, 4, 6, 9)],
+            '4 box and 1 objectness and 3 class channels, or 8',
         ),
         (
-            HeadSpec('boxes', 1, softmax=False),
-            "head.softmax is not for head 'boxes'; it is for ssd",
+            'ssd',
+            PRIORS,
+            [(1, 30, 4)],
+            r'expected deltas 1x30x4 and scores 1x30x4 \(3 classes and the',
+        ),
+        ('boxes', {}, [(3, 5)], 'expected one output nx6 or 1xnx6'),
+        ('mine', {}, [(5,)], 'expected one output nx5'),
+        (
+            'yolox',
+            {'input_size': (640, 640)},
+            [(1, CELLS, 8)],
+            'input_size is 640x640, but frames are letterboxed',
         ),
         (
-            HeadSpec('yolox', 1, suppressed=False),
-            "head.suppressed is not for head 'yolox'; it is for boxes",
-        ),
-        (
-            HeadSpec('boxes', 1, class_agnostic=True),
-            'head.class_agnostic is for boxes that the host suppresses: add suppressed: false',
-        ),
-        (
-            HeadSpec('ssd', 1, strides=(8, 16), **PRIORS),
-            'head.strides belongs to head.anchors, from which priors are made: give both',
+            'yolov8',
+            {'input_size': (0, 0), 'strides': (8, 48)},
+            [(1, 9, 12, 12)],
+            '48 does not divide the input of 96x64',
         ),
     ],
 )
-def test_specs_that_are_none(spec: HeadSpec, message: str) -> None:
+def test_outputs_that_are_no_head_s_are_an_error_with_their_shape(
+    kind: str, options: dict[str, Any], shapes: list[tuple[int, ...]], message: str
+) -> None:
+    spec = HeadSpec(kind, CLASSES, **{'input_size': INPUT, **options})
+    head = head_of_the_page(spec) if kind == 'mine' else make_head(spec)
+    outputs = [RawTensor(np.zeros(shape, np.float32)) for shape in shapes]
+    with pytest.raises(AcceleratorError, match=f'head.*{kind}.*({message})'):
+        head.decode(outputs, BOX, DecodeLimits(0.5, 0.5, 10))
+
+
+@pytest.mark.parametrize(
+    ('kind', 'options', 'message'),
+    [
+        (
+            'yolov9',
+            {},
+            f"'yolov9' is not known; it must be one of {', '.join(HEADS.built_in)}; did you",
+        ),
+        (
+            'yolov8',
+            {'coordinates': 'input'},
+            "is not for head 'yolov8'; it is for boxes: leave it out, or",
+        ),
+        (
+            'boxes',
+            {'anchors': ANCHORS},
+            "head.anchors is not for head 'boxes'; it is for ssd, yolov5",
+        ),
+        (
+            'boxes',
+            {'class_agnostic': True},
+            'for boxes that the host suppresses: add suppressed: false',
+        ),
+        ('boxes', {'oriented': True}, 'head.box_order is xyxy: with oriented it must be cxcywh'),
+        (
+            'yolov8',
+            {'masks': 32, 'oriented': True},
+            'head.masks and head.oriented: rows have one of them',
+        ),
+        ('yolov8', {'strides': (8, 8, 16)}, r'head.strides is \[8, 8, 16\]: must be at least one'),
+        ('yolox', {'strides': (0, 8)}, r'head.strides is \[0, 8\]: must be at least one'),
+        (
+            'yolov5',
+            {'anchors': ANCHORS[:2]},
+            r'head.anchors has \[2, 2\] anchors: expected for each of the 3',
+        ),
+        ('yolov5', {'anchors': (((0.0, 5.0),),) * 3}, 'head.anchors: every width and height'),
+        (
+            'ssd',
+            {'strides': (8, 16), **PRIORS},
+            'head.strides belongs to head.anchors, .*: give both',
+        ),
+        (
+            'ssd',
+            {'background': 2, **PRIORS},
+            'head.background is 2: must be 0 .first., 3 .last. or -1',
+        ),
+        ('ssd', {'softmax': True, 'sigmoid': True, **PRIORS}, 'head.softmax and head.sigmoid'),
+        ('ssd', {'anchors': ANCHORS, **PRIORS}, 'head.anchors and head.priors: give one'),
+        ('ssd', {}, 'ready are read by head: boxes .columns: .box, scores.'),
+    ],
+)
+def test_options_that_are_none_or_don_t_belong_together(
+    kind: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_head(spec)
+        make_head(HeadSpec(kind, CLASSES, **options)).decode([], BOX, DecodeLimits(0.5, 0.5, 10))

@@ -130,20 +130,17 @@ def test_a_tensor_that_fits_nothing_is_named() -> None:
         arrange('yolov8', outputs, GRIDS, {'box': 64, 'class': 5})
 
 
-def test_layouts_that_contradict_each_other_are_refused() -> None:
-    outputs = tensors([(1, 8, 12, 64), (1, 5, 8, 12)])
-    with pytest.raises(AcceleratorError, match='output 1 has shape 1x5x8x12'):
-        arrange('yolov8', outputs, GRIDS, {'box': 64, 'class': 5})
-
-
 @pytest.mark.parametrize(
     ('scale', 'fine'),
     [
-        (0.5, True), (1, True), (np.float32(0.5), True), (np.full(6, 0.5, np.float32), True),
-        (0.0, False), (-1.0, False), (float('nan'), False), (float('inf'), False),
-        (np.full(5, 0.5, np.float32), False), (np.array([1, 1, 1, 0, 1, 1], np.float32), False),
+        (0.5, True),
+        (np.float32(0.5), True),
+        (np.full(6, 0.5, np.float32), True),
+        (0.0, False),
+        (np.full(5, 0.5, np.float32), False),
+        (np.array([1, 1, 1, 0, 1, 1], np.float32), False),
     ],
-)  # fmt: skip
+)
 def test_scales(scale: object, fine: bool) -> None:
     tensor = RawTensor(np.full((2, 6), 7, np.int8), scale, 3)  # type: ignore[arg-type]
     if fine:
@@ -157,18 +154,10 @@ def test_scales(scale: object, fine: bool) -> None:
             readable('ssd', [tensor])
 
 
-@pytest.mark.parametrize('dtype', ['float64', 'float16', 'int64', '>f4', '>i2', 'uint32'])
+@pytest.mark.parametrize('dtype', ['float16', 'int64', '>f4'])
 def test_rare_types_become_float32(dtype: str) -> None:
     (read,) = readable('ssd', [RawTensor(np.array([1, 2, 100], dtype))])
     assert read.values.dtype == np.float32 and read.values.tolist() == [1, 2, 100]
-
-
-def test_usual_types_are_not_touched() -> None:
-    outputs = [
-        RawTensor(np.zeros(3, dtype), 0.5)
-        for dtype in ('int8', 'uint8', 'int16', 'uint16', 'int32', 'float32')
-    ]
-    assert readable('ssd', outputs) is outputs
 
 
 # A single tensor of three axes: the only level without a batch axis, or a table of boxes.
@@ -196,7 +185,7 @@ def found(
 
 
 @pytest.mark.parametrize('head', SPECS)
-@pytest.mark.parametrize('grid', [(1, 1), (1, 3), (2, 2), (3, 5)])
+@pytest.mark.parametrize('grid', [(1, 1), (1, 3), (3, 5)])
 @pytest.mark.parametrize('layout', ['nhwc', 'nchw'])
 def test_a_level_without_a_batch_axis_is_the_level(
     head: str, grid: tuple[int, int], layout: str
@@ -226,14 +215,6 @@ def test_what_can_be_a_level_or_a_table_has_to_be_said() -> None:
         found(spec, values, '', (1, 3))
     values[..., :4] = 30
     assert found(spec, values[0], '', (1, 3)).boxes.tolist() == [[15, 15, 45, 32]]
-
-
-def test_tables_of_another_size_than_the_grid_stay_tables() -> None:
-    spec, channels = SPECS['yolov8']
-    values = np.full((1, 7, channels), 0.4, np.float32)
-    values[..., :4] = 30
-    for layout in ('', 'nhwc'):
-        assert found(spec, values, layout, (2, 2)).boxes.tolist() == [[15, 15, 45, 45]]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.errors import AcceleratorError
 
 SIDE, CLASSES, STRIDES = 64, 2, (8, 16, 32)
 # The picture stands in rows 8 to 56 of the input, at half its size.
@@ -203,21 +203,3 @@ def test_prototypes_are_told_from_levels_and_coefficients_read_by_cell() -> None
     assert np.allclose(head.extras(outputs, found.rows), wanted, atol=1e-6) and len(found) > 5
     with pytest.raises(AcceleratorError, match=r'head.masks is 8, and no output is a grid'):
         head.decode([RawTensor(np.zeros((1, 14, 84), np.float32))], BOX, LIMITS)
-
-
-@pytest.mark.parametrize(
-    ('kind', 'options', 'message'),
-    [
-        ('yolov8', {'masks': 32, 'oriented': True}, ('head.masks and head.oriented: rows have '
-                                                     'one of them')),
-        ('yolov8', {'keypoints': [17, 4]}, (r'head.keypoints is \[17, 4\]: each has 2 numbers, '
-                                            r'or 3')),
-        ('boxes', {'oriented': True}, 'head.box_order is xyxy: with oriented it must be cxcywh'),
-        ('yolox', {'masks': 32}, 'head.masks is not for head .yolox.; it is for boxes, yolov8'),
-    ],
-)  # fmt: skip
-def test_options_that_don_t_belong_together(
-    kind: str, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make_head(HeadSpec(kind, CLASSES, (SIDE, SIDE), **options)).decode([], BOX, LIMITS)

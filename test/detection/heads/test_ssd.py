@@ -23,8 +23,6 @@ from head_reference import assert_same, in_source, ssd_box, ssd_scores
 from hypothesis import assume, given
 from hypothesis import strategies as st
 import numpy as np
-from numpy.typing import NDArray
-import pytest
 from tensors import GRIDS, INPUT, STRIDES
 
 from zc_perception.detection.detections import Detections
@@ -32,12 +30,10 @@ from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import AcceleratorError, ConfigError
 
 SMALL = Letterbox.fit(321, 203, *INPUT, stretch=True)
 EVERYTHING = 1.0
 NEAR = 1e-5
-ONE = ((0.5, 0.5, 0.8, 0.8),)
 
 
 def priors_of(
@@ -150,58 +146,3 @@ def test_boxes_may_have_further_axes() -> None:
     assert len(plain) > 0
     for shaped in (deltas.reshape(1, 5, 1, 4), deltas.reshape(1, 20)):
         assert decode(spec, shaped, scores.reshape(1, 15)).boxes.tolist() == plain.boxes.tolist()
-
-
-def test_a_score_at_the_threshold_counts_with_softmax() -> None:
-    spec = HeadSpec('ssd', 1, INPUT, softmax=True, priors=ONE)
-    logits, deltas = [[[0.0, 0.0]]], [[[0.0] * 4]]
-    assert len(decode(spec, logits, deltas, score=0.5)) == 1
-    assert len(decode(spec, logits, deltas, score=0.500001)) == 0
-
-
-@pytest.mark.parametrize('bad', [float('nan'), float('inf')])
-@pytest.mark.parametrize('softmax', [False, True])
-def test_scores_that_are_no_numbers_are_no_detections(bad: float, softmax: bool) -> None:
-    spec = HeadSpec('ssd', 1, INPUT, softmax=softmax, priors=ONE)
-    assert len(decode(spec, [[[0.1, bad]]], [[[0.0] * 4]])) == 0
-
-
-@pytest.mark.parametrize(
-    ('options', 'key'),
-    [
-        (
-            {'background': 2, 'priors': ONE},
-            'head.background is 2: must be 0 .first., 3 .last. or -1',
-        ),
-        ({'softmax': True, 'sigmoid': True, 'priors': ONE}, 'head.softmax and head.sigmoid'),
-        ({'priors': ((0.5, 0.5, 0.0, 1.0),)}, 'head.priors: every prior'),
-        (
-            {'priors': ONE, 'anchors': (((1.0, 1.0),),) * 3},
-            'head.anchors and head.priors: give one',
-        ),
-        ({}, r'ready are read by head: boxes .columns: .box, scores.'),
-        ({'anchors': (((1.0, 1.0),),) * 2}, 'head.anchors has 2 levels, head.strides 3'),
-    ],
-)
-def test_options_that_do_not_belong_together(options: dict[str, object], key: str) -> None:
-    with pytest.raises(ConfigError, match=key):
-        make_head(HeadSpec('ssd', 3, **options))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    'shapes', [[], [(1, 1, 4)], [(1, 1, 4), (1, 2, 4)], [(1, 1, 3), (1, 1, 4)], [(1, 1, 4)] * 3]
-)
-def test_another_layout_is_an_error_with_its_shape(shapes: list[tuple[int, ...]]) -> None:
-    with pytest.raises(
-        AcceleratorError,
-        match=r'head ssd: .*expected deltas 1x1x4 and scores 1x1x4 \(3 classes and the '
-        r'background\)',
-    ):
-        decode(HeadSpec('ssd', 3, INPUT, priors=ONE), *map(np.zeros, shapes))
-
-
-def test_each_prior_counts_for_its_best_class() -> None:
-    found: NDArray[np.intp] = decode(
-        HeadSpec('ssd', 2, INPUT, priors=ONE), [[[0.1, 0.6, 0.7]]], [[[0.0] * 4]]
-    ).classes
-    assert found.tolist() == [1]

@@ -28,7 +28,6 @@ from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import AcceleratorError
 
 SMALL = Letterbox.fit(203, 321, *INPUT)
 EVERYTHING = 1.0
@@ -100,51 +99,3 @@ def test_every_arrangement(
         HeadSpec('yolox', classes, INPUT, strides=STRIDES, sigmoid=True if by_sigmoid else None)
     )
     assert_same(head.decode(given_outputs, SMALL, DecodeLimits(score, EVERYTHING, 1000)), expected)
-
-
-def test_a_known_box() -> None:
-    rows = np.zeros((1, 8 * 12 + 4 * 6 + 2 * 3, 7), np.float32)
-    rows[0, 8 * 12 + 2 * 6 + 3] = (0.5, 0.25, np.log(2), 0, 0.5, 0.25, 1)
-    found = make_head(HeadSpec('yolox', 2)).decode(
-        [RawTensor(rows)], Letterbox.fit(96, 64, 96, 64), DecodeLimits(0.5, 0.5, 10)
-    )
-    np.testing.assert_allclose(
-        found.boxes, [[3.5 * 16 - 16, 2.25 * 16 - 8, 3.5 * 16 + 16, 2.25 * 16 + 8]], rtol=1e-6
-    )
-    assert (found.scores.tolist(), found.classes.tolist()) == ([0.5], [1])
-
-
-def test_a_size_that_overflows_is_no_detection() -> None:
-    rows = np.zeros((1, 126, 7), np.float32)
-    rows[0, :, 2:4] = 100
-    rows[0, :, 4:] = 1
-    found = make_head(HeadSpec('yolox', 2)).decode(
-        [RawTensor(rows)], Letterbox.fit(96, 64, 96, 64), DecodeLimits(0.5, 0.5, 10)
-    )
-    assert len(found) == 0
-
-
-@pytest.mark.parametrize(
-    ('shapes', 'message'),
-    [
-        ([(1, 120, 7)], r'output 0 has shape 1x120x7: expected 1x126x7 or 1x7x126'),
-        ([(1, 126, 8)], r'output 0 has shape 1x126x8'),
-        (
-            [(1, 8, 12, 7), (1, 4, 6, 8)],
-            (
-                r'output 1 has shape 1x4x6x8: expected .* 4 box and 1 objectness and 2 class '
-                r'channels, or 7'
-            ),
-        ),
-    ],
-)
-def test_another_layout_is_an_error_with_its_shape(
-    shapes: list[tuple[int, ...]], message: str
-) -> None:
-    head = make_head(HeadSpec('yolox', 2, INPUT, strides=STRIDES))
-    with pytest.raises(AcceleratorError, match=f'head yolox: .*{message}'):
-        head.decode(
-            [RawTensor(np.zeros(shape, np.float32)) for shape in shapes],
-            SMALL,
-            DecodeLimits(0.5, 0.5, 10),
-        )
