@@ -51,10 +51,6 @@ class Quiet(Node):
         )
 
 
-class Other(Quiet):
-    """Another class with the same default name."""
-
-
 class Ticking(Node):
     """Publishes the number of its ticks: it is alive, and is spun."""
 
@@ -108,24 +104,12 @@ class Exits(RaisesBeforeNode):
     error = SystemExit('no camera, goodbye')
 
 
-class Interrupts(RaisesBeforeNode):
-    error = KeyboardInterrupt()
-
-
 class NeedsParameter(Node):
     """Needs a parameter of a certain type."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__('needs_parameter', **kwargs)
         self.declare_parameter('size', 1)
-
-
-class SpinsForEver(Ticking):
-    """A program's main made into a constructor."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        rclpy.spin(self)
 
 
 class SpinsOnce(Ticking):
@@ -214,29 +198,11 @@ class Stubborn(Ticking):
         raise RuntimeError('it will not be destroyed')
 
 
-class EndsItself(Ticking):
-    """Destroys itself in a callback, as a program may."""
-
-    def tick(self) -> None:
-        self.destroy_node()
-
-
 class NeverStops(Ticking):
     """Never comes back from stop()."""
 
     def stop(self) -> None:
         FOREVER.wait()
-
-
-class Comparable(Ticking):
-    """Python takes __hash__ from a class that compares: no executor can hold it."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        KEPT.append(self)  # only who destroys it gets it out of the graph
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Comparable)
 
 
 class HalfNode(Node):

@@ -57,11 +57,7 @@ class CameraFaults:
     def __init__(self) -> None:
         self.mode = ''
         self.silent = threading.Event()
-        self.clock_ns = 0
-        self.stamps = StampClock(self.now_ns)
-
-    def now_ns(self) -> int:
-        return time.time_ns() + self.clock_ns
+        self.stamps = StampClock(time.time_ns)
 
     def __call__(self, identity: str) -> FaultyCamera:
         if self.mode == 'unplugged':
@@ -80,7 +76,7 @@ class FaultyCamera(SyntheticCamera):
             seed=1,
             pattern='bars',
             heap=SealedMemfd(),
-            now_ns=faults.now_ns,
+            now_ns=time.time_ns,
             ledger=CopyLedger(),
             clock=faults.stamps,
         )
@@ -110,8 +106,6 @@ class _Blank(Engine):
 
     def run(self, luma: Any, chroma: Any, colorimetry: Any) -> list[RawTensor]:
         self._faults.waiting.wait(self._faults.job_s)
-        if self._faults.failing:
-            raise AcceleratorError('the job failed: EIO')
         import numpy as np
 
         return [RawTensor(np.zeros((0, 6), np.float32))]
@@ -129,12 +123,8 @@ class AcceleratorFaults:
     def __init__(self) -> None:
         self.present = True
         self.job_s = 0.0
-        self.imports_each = False
         self.refused = 0
         """Of ten frames."""
-        self.failing = False
-        self.name = 'onnx'
-        self.device = 'a double'
         self.waiting = threading.Event()
 
     def __call__(self) -> FaultyAccelerator:
@@ -145,7 +135,6 @@ class AcceleratorFaults:
 
 class FaultyAccelerator(OnnxAccelerator):
     PARAMETERS = Axl.PARAMETERS
-    imports = 0
     keeps_imports = True
 
     def __init__(self, faults: AcceleratorFaults) -> None:
@@ -159,9 +148,7 @@ class FaultyAccelerator(OnnxAccelerator):
         self._thread.engine = _Blank(self._thread.engine, self._faults)
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            self._faults.name, self._faults.device, copy_free=True, max_in_flight=2, may_hang=False
-        )
+        return Capabilities('onnx', 'a double', copy_free=True, max_in_flight=2, may_hang=False)
 
     def import_frame(self, frame: Frame) -> ImportHandle:
         if not self._faults.present:
@@ -169,7 +156,6 @@ class FaultyAccelerator(OnnxAccelerator):
         self._asked += 1
         if self._asked % 10 < self._faults.refused:
             raise AcceleratorError('the buffer was refused: EINVAL')
-        self.imports += self._faults.imports_each
         return super().import_frame(frame)
 
     def tune(self, values: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ import threading
 import time
 from typing import Any
 
-from lifecycle_msgs.msg import Transition, TransitionEvent
+from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetAvailableStates, GetAvailableTransitions, GetState
 from nodes.ros_kit import Onlooker, overrides, WAIT_S, wait_until_known
 import rclpy
@@ -128,17 +128,6 @@ class Managed:
                 GetAvailableStates, name, GetAvailableStates.Request()
             ).available_states
         }
-
-    def events(self, node: PerceptionNode) -> list[tuple[str, str]]:
-        """Return a list that gets (from, to) of each ``transition_event`` that is received."""
-        found: list[tuple[str, str]] = []
-        self.manager.create_subscription(
-            TransitionEvent,
-            f'{node.get_fully_qualified_name()}/transition_event',
-            lambda event: found.append((event.start_state.label, event.goal_state.label)),
-            50,
-        )
-        return found
 
     def eventually(self, condition: Callable[[], Any], what: str = '') -> None:
         """Spin the manager until it is so."""

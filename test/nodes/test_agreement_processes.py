@@ -22,10 +22,8 @@ One agreement on buffers for consumers of other processes, whichever comes first
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 import re
-import signal
 import sys
 from typing import Any
 
@@ -161,14 +159,3 @@ def test_a_camera_that_is_there_first_agrees_anew_and_bears_who_dies_meanwhile(
         assert camera.interrupt() == 0
     assert found['strides'] == [1366, 1408], found
     check_frames('witness', found, camera)
-
-
-def test_a_camera_does_not_wait_for_a_consumer_that_says_nothing(free_domain: int) -> None:
-    with needy(free_domain, 'npu=NV12; stride_align=64') as silent:
-        os.kill(silent.process.pid, signal.SIGSTOP)
-        with capture(free_domain) as camera:
-            assert 'stride 1366' in camera.output
-            os.kill(silent.process.pid, signal.SIGKILL)
-            with needy(free_domain, 'other=hold any') as other:
-                until_said(other, 'other: stride 1366')
-                assert seen(other)['other']['frames']

@@ -17,18 +17,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-import errno
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 import threading
 import time
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import create_autospec, Mock
 
 from camera.video_kit import halved, rewritten, scenes, write_video
 from nodes.managed import Managed, status
-from nodes.plug_kit import HOG, Plug, PluggedCamera, running
-from nodes.programs import parameters, Program
+from nodes.plug_kit import HOG, Plug, running
 from nodes.ros_kit import alone, WAIT_S
 import pytest
 import rclpy
@@ -37,14 +35,19 @@ from rclpy.parameter import Parameter
 from rclpy.time import Time
 from sensor_msgs.msg import CameraInfo, Image
 from sensor_msgs.srv import SetCameraInfo
-from vision_msgs.msg import Detection2DArray
 from waiting import until
 
-from zc_perception.camera.camera import CameraOptions
-from zc_perception.camera.clock import CaptureClock
+from zc_perception.camera.camera import Camera, CameraOptions
+from zc_perception.camera.clock import CaptureClock, StampClock
 from zc_perception.camera.gstreamer import camera as gstreamer_camera
-from zc_perception.errors import CameraBusyError, CameraChangedError, CameraLostError, ConfigError
-from zc_perception.nodes.capture import CaptureNode
+from zc_perception.camera.kinds import CAMERAS
+from zc_perception.camera.v4l2 import camera as v4l2_camera
+from zc_perception.errors import CameraChangedError, CameraLostError, ConfigError
+from zc_perception.memory import heaps as heaps_module
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.nodes.capture import CameraFactory, CaptureNode
+from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.observe.diagnostics import Level, Status
 
@@ -93,79 +96,6 @@ def test_a_format_change_reconfigures_pool_links_and_imports(free_domain: int) -
         assert sizes == sorted(sizes), 'none of the old size after the first of the new'
         assert bench.status('camera').values['times_lost'] == 0
         assert '192x128' in str(bench.status('negotiation').values['settings'])
-
-
-def test_another_process_gets_the_new_format_without_a_copy(free_domain: int) -> None:
-    plug = Plug((320, 192), (384, 256))
-    required = parameters(inference__copy_free='required', inference__timeout=20.0)
-    detections = []
-    with (
-        running(free_domain, plug) as bench,
-        Program('inference_node', *required, domain=free_domain).start(
-            'link is shared_memory'
-        ) as program,
-    ):
-        bench.user.create_subscription(
-            Detection2DArray,
-            'detections',
-            lambda message: detections.append(message.header.stamp),
-            10,
-        )
-        bench.eventually(lambda: len(detections) >= 3)
-        plug.opened[-1].error = CameraChangedError('the source is 384x256 now')
-        bench.eventually(lambda: len(plug.opened) == 2)
-        before = len(detections)
-        bench.eventually(lambda: len(detections) >= before + 5)
-        assert 'ros_message' not in program.output
-        assert bench.node.ledger.entries().get('convert') is None
-        assert program.interrupt() == 0
-
-
-def test_another_camera_in_its_place_is_not_taken_for_it(free_domain: int) -> None:
-    plug = Plug()
-    with running(free_domain, plug) as bench:
-        bench.eventually(lambda: bench.status('camera').level is Level.OK)
-        plug.identity = 'serial 8'
-        plug.opened[-1].error = CameraLostError('unplugged')
-        bench.eventually(lambda: "another camera ('serial 8')" in bench.status('camera').message)
-        plug.identity = 'serial 7'
-        bench.eventually(lambda: bench.status('camera').level is Level.OK)
-
-
-def test_a_camera_that_is_not_there_at_the_start_comes_later(free_domain: int) -> None:
-    plug = Plug()
-    plug.present = False
-    with running(free_domain, plug, HOG) as bench:
-        assert bench.status('camera').level is Level.ERROR
-        with pytest.raises(CameraLostError, match=r'no camera is open: .*plug it in'):
-            _ = bench.node.camera
-        plug.present = True
-        bench.eventually(lambda: bench.others[0].processed >= 1)
-
-
-@pytest.mark.parametrize(
-    'error',
-    [
-        CameraBusyError('another program has it'),
-        CameraLostError('unplugged'),
-        OSError(errno.EMFILE, 'Too many open files'),
-    ],
-)
-def test_a_camera_that_fails_in_the_first_negotiation_is_waited_for(
-    free_domain: int, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    allocate, errors = PluggedCamera.allocate, [error]
-
-    def failing(camera: PluggedCamera, request: Any) -> None:
-        if errors:
-            raise errors.pop()
-        allocate(camera, request)
-
-    monkeypatch.setattr(PluggedCamera, 'allocate', failing)
-    plug = Plug()
-    with running(free_domain, plug, HOG) as bench:
-        bench.eventually(lambda: bench.others[0].processed >= 1)
-        assert len(plug.opened) == 2 and bench.status('negotiation').level is Level.OK
 
 
 def test_a_slow_camera_is_opened_on_its_own_thread_and_a_stop_does_not_wait_for_it(
@@ -232,50 +162,19 @@ def test_a_calibration_that_is_set_is_kept_and_published_with_each_frame(
             SetCameraInfo.Request(camera_info=calibrated(128, 96)),
         )
         assert done.success and 'front.yaml' in done.status_message
+        asked = SetCameraInfo.Request(camera_info=calibrated(640, 480))
+        assert bench.call(SetCameraInfo, 'set_camera_info', asked).success
+        found = bench.status('calibration')
+        assert found.level is Level.WARN and found.text().count('calibrate at this size') == 1
+        assert '640x480' in found.message and '128x96' in found.message
+        asked = SetCameraInfo.Request(camera_info=calibrated(128, 96))
+        assert bench.call(SetCameraInfo, 'set_camera_info', asked).success
         bench.eventually(lambda: infos[-1].k[0] == 100.0)
         assert infos[-1].header.frame_id == 'lens' and infos[-1].header.stamp.sec > 0
         assert bench.status('calibration').values['calibrated'] is True
     assert (ros_home / 'camera_info' / 'front.yaml').is_file()
-    begun_ns = time.time_ns()
     with running(free_domain, Plug(), camera_name='front') as bench:
-        infos = []
-        bench.user.create_subscription(CameraInfo, 'camera_info', infos.append, 5)
-
-        def own() -> list[CameraInfo]:
-            """On a busy machine the middleware may still bring one of the node before."""
-            return [i for i in infos if Time.from_msg(i.header.stamp).nanoseconds > begun_ns]
-
-        bench.eventually(own)
-        first = own()[0]
-        assert list(first.k) == list(calibrated(128, 96).k)
-        assert list(first.d) == list(calibrated(128, 96).d)
-
-
-def test_a_calibration_of_another_size_is_named_and_not_published(free_domain: int) -> None:
-    with running(free_domain, Plug()) as bench:
-        infos: list[CameraInfo] = []
-        bench.user.create_subscription(CameraInfo, 'camera_info', infos.append, 5)
-        done = bench.call(
-            SetCameraInfo,
-            'set_camera_info',
-            SetCameraInfo.Request(camera_info=calibrated(640, 480)),
-        )
-        assert done.success
-        found = bench.status('calibration')
-        assert (
-            found.level is Level.WARN and '640x480' in found.message and '128x96' in found.message
-        )
-        assert found.text().count('calibrate at this size') == 1
-        count = len(infos)
-        bench.eventually(lambda: len(infos) > count + 2)
-        assert not infos[-1].k.any()
-        assert bench.call(
-            SetCameraInfo,
-            'set_camera_info',
-            SetCameraInfo.Request(camera_info=calibrated(128, 96)),
-        ).success
-        found = bench.status('calibration')
-        assert (found.level, found.message, found.advice) == (Level.OK, 'calibrated', '')
+        bench.eventually(lambda: bench.status('calibration').message == 'calibrated')
 
 
 def test_the_command_of_the_page_brings_the_calibrator_picture_and_service(
@@ -367,19 +266,6 @@ def tell(node: CaptureNode, time_ns: int) -> None:
     clock.set_ros_time_override(Time(nanoseconds=time_ns, clock_type=clock.clock_type))
 
 
-def test_the_system_s_time_until_a_simulation_drives_the_clock_and_after_it(
-    node: CaptureNode,
-) -> None:
-    before = time.time_ns()
-    assert before <= node.now_ns() <= time.time_ns()
-    simulate(node, True)
-    for simulated_ns in (5_000_000_000, 7_000_000_001):
-        tell(node, simulated_ns)
-        assert node.now_ns() == simulated_ns == node.get_clock().now().nanoseconds
-    simulate(node, False)
-    assert node.now_ns() >= before
-
-
 def test_a_simulation_that_tells_no_time_is_a_warning_until_it_does(node: CaptureNode) -> None:
     def stamped() -> Status:
         node.camera.clock.stamp(time.monotonic_ns(), CaptureClock.MONOTONIC)
@@ -416,3 +302,89 @@ def test_what_a_recording_lacks_is_said_at_its_end_before_diagnostics_are_due(
     said = [call.args[0] for call in logger.warning.call_args_list]
     assert len(said) == 1
     assert 'counted as bad: frame 2' in said[0] and 'its header promises' in said[0]
+
+
+def factory(
+    clock: StampClock | None = None,
+    *,
+    now_ns: Callable[[], int] = time.time_ns,
+    heard: Callable[[], Sequence[BufferConstraints]] = tuple,
+    **values: Any,
+) -> CameraFactory:
+    parameters = {spec.name: spec.default for spec in NODES['capture']} | values
+    return CameraFactory(CameraOptions(parameters, now_ns, CopyLedger(), clock), heard)
+
+
+def constructor(kind: type[Camera], monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Replace a class's constructor by one that only checks and notes its arguments."""
+    double = create_autospec(kind.__init__, return_value=None)
+    monkeypatch.setattr(kind, '__init__', double)
+    return double  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize('kind', ['gstreamer', 'argus'])
+def test_pipelines_hear_of_their_consumers_at_each_opening(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    double = constructor(CAMERAS.load(kind), monkeypatch)
+    consumers: list[BufferConstraints] = []
+    made = factory(camera=kind, pipeline='x', heard=lambda: consumers)
+    for name in ('npu', 'viewer'):
+        consumers.append(BufferConstraints(name))
+        made.open('')
+        assert double.call_args.args[1].consumers == tuple(consumers)
+
+
+def test_a_lost_v4l2_camera_is_looked_for_where_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    double = constructor(v4l2_camera.V4l2Camera, monkeypatch)
+    monkeypatch.setattr(
+        v4l2_camera, 'find_device', lambda identity: '/dev/video5' if identity == 'usb 7' else None
+    )
+    for identity, path in (
+        ('', '/dev/video0'),
+        ('usb 7', '/dev/video5'),
+        ('usb 8', '/dev/video0'),
+    ):
+        factory(camera='v4l2').open(identity)
+        options, found = double.call_args.args[1:]
+        assert (found or options.parameters['device']) == path
+
+
+@pytest.mark.parametrize(
+    ('values', 'message'),
+    [
+        ({'camera': 'gstreamer'}, "'pipeline' is empty"),
+        ({'camera': 'replay'}, "'video' is empty"),
+        (
+            {'heap': 'nvbufsurface'},
+            "heap 'nvbufsurface' is not known; use auto, dma_heap/NAME .*, udmabuf or memfd",
+        ),
+    ],
+)
+def test_parameters_that_do_not_go_together_are_named(
+    values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        factory(**{'heap': 'memfd', **values}).open('')
+
+
+@pytest.mark.parametrize(
+    ('heap', 'offered', 'note'),
+    [
+        ('memfd', ('memfd',), "parameter 'heap' is 'memfd'"),
+        ('auto', ('udmabuf', 'memfd'), 'this machine has no {}'),
+    ],
+)
+def test_a_named_heap_is_the_only_offer_and_auto_offers_all_that_work(
+    heap: str, offered: tuple[str, ...], note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heaps_module, 'DMA_HEAP_DIRECTORY', str(tmp_path / 'dma_heap'))
+    monkeypatch.setattr(heaps_module, 'UDMABUF_DEVICE', '/dev/null')
+    monkeypatch.setattr(heaps_module.Udmabuf, 'allocate', heaps_module.SealedMemfd.allocate)
+    camera = factory(heap=heap, width=64, height=64).open('')
+    constraints = camera.constraints()
+    camera.close()
+    assert (constraints.heaps, constraints.memory_note) == (
+        offered,
+        note.format(tmp_path / 'dma_heap'),
+    )

@@ -24,7 +24,7 @@ from pathlib import Path
 import signal
 import time
 from typing import Any, cast
-from unittest.mock import create_autospec, Mock
+from unittest.mock import Mock
 
 from link.shared_memory.memory_link import RawPeer
 from nodes.managed import status
@@ -34,10 +34,8 @@ import pytest
 import rclpy
 from waiting import until
 
-from zc_perception.camera import argus, libcamera
 from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics
 from zc_perception.camera.clock import ClockStatistics, StampClock
-from zc_perception.camera.gstreamer import camera as gstreamer_camera
 from zc_perception.camera.supervisor import CameraCondition, CameraState
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.errors import CameraBusyError
@@ -47,7 +45,7 @@ from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import Holding, PoolStatistics, SlotState
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.nodes.capture import CameraFactory, CaptureNode
+from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.capture_status import (
     camera_status,
     CaptureCounters,
@@ -114,36 +112,17 @@ class Desk:
 @pytest.mark.parametrize(
     ('counts', 'level', 'message', 'advice'),
     [
-        ({'captured': 20}, Level.OK, 'streaming', ''),
         ({'captured': 18, 'late': 2}, Level.OK, 'streaming', ''),
-        ({'captured': 19, 'bad': 1}, Level.WARN, 'frames left out lately: 1 bad', 'cable'),
-        ({'captured': 17, 'lost': 3}, Level.WARN, '3 lost by the driver', 'lower its rate'),
-        (
-            {'captured': 16, 'no_slot': 4},
-            Level.WARN,
-            '4 without a free slot',
-            "raise parameter 'slots'",
-        ),
+        ({'captured': 16, 'no_slot': 4}, Level.WARN, '4 without a free slot', "parameter 'slots'"),
         (
             {'captured': 17, 'bad': 1, 'lost': 2},
             Level.WARN,
             'frames left out lately: 1 bad; frames left out lately: 2 lost by the driver',
             'cable',
         ),
-        (
-            {'bad': 20},
-            Level.ERROR,
-            'no good frame comes any more, 20 bad ones came lately',
-            'cable',
-        ),
-        (
-            {'no_slot': 20},
-            Level.ERROR,
-            'no slot is free, 20 were left out lately',
-            "raise parameter 'slots'",
-        ),
+        ({'bad': 20}, Level.ERROR, 'no good frame comes any more, 20 bad ones came', 'cable'),
+        ({'no_slot': 20}, Level.ERROR, 'no slot is free, 20 were left out', "parameter 'slots'"),
         ({'captured': 10}, Level.OK, 'streaming', ''),
-        ({'captured': 5}, Level.WARN, 'only 25 % of its framerate comes', 'exposure'),
         (
             {'captured': 5, 'bad': 15},
             Level.WARN,
@@ -173,15 +152,6 @@ def test_a_second_of_streaming(
     )
 
 
-def test_the_rate_is_judged_over_enough_time_and_its_judgement_lasts_until_the_next() -> None:
-    desk = Desk()
-    desk.look(captured=1)
-    assert desk.look(0.3).level is Level.OK, 'too short'
-    assert desk.look(0.8, captured=2).level is Level.WARN
-    assert desk.look(0.1, captured=2).level is Level.WARN
-    assert desk.look(0.9, captured=20).level is Level.OK
-
-
 def test_the_time_of_a_loss_and_of_a_start_does_not_count() -> None:
     desk = Desk()
     assert desk.look(30.0, state=CameraState.CLOSED).message == 'waits for the first frame'
@@ -204,58 +174,26 @@ def test_who_has_no_rate_can_not_be_too_slow(unpaced: dict[str, Any]) -> None:
 def test_a_pipeline_whose_frames_are_all_copied_is_a_warning() -> None:
     desk = Desk(copy_reason='memory:SystemMemory')
     status = desk.look(captured=20)
-    assert (status.level, status.message) == (
-        Level.WARN,
-        'every frame is copied by the CPU: memory:SystemMemory',
-    )
-    assert desk.look(captured=19, bad=1).message.endswith(
-        '1 bad; every frame is copied by the CPU: memory:SystemMemory'
-    )
-    assert Desk(copy_reason='').look(captured=20).level is Level.OK
+    copied = 'every frame is copied by the CPU: memory:SystemMemory'
+    assert (status.level, status.message) == (Level.WARN, copied)
+    assert desk.look(captured=19, bad=1).message.endswith(f'1 bad; {copied}')
 
 
 def test_recorded_stamps_that_say_nothing_are_a_warning() -> None:
     status = Desk(stamp_trouble="'a.mcap: /i' has stamps that are 0").look(captured=20)
     assert status.level is Level.WARN and status.message == "'a.mcap: /i' has stamps that are 0"
     assert "set 'stamps' to now" in status.advice
-    assert Desk(stamp_trouble='').look(captured=20).level is Level.OK
 
 
-@pytest.mark.parametrize(
-    ('values', 'expected'),
-    [
-        ({}, 5.0),
+def test_a_slow_pipeline_is_not_silent() -> None:
+    defaults = {spec.name: spec.default for spec in NODES['capture']}
+    for values, expected in (
         ({'framerate': 30.0}, 5.0),
         ({'framerate': 0.5}, 20.0),
         ({'framerate': 0.5, 'silent': 3.0}, 3.0),
-    ],
-)
-@pytest.mark.parametrize(
-    ('module', 'kind'),
-    [
-        (gstreamer_camera, 'GStreamerCamera'),
-        (argus, 'ArgusCamera'),
-        (libcamera, 'LibcameraCamera'),
-    ],
-)
-def test_a_slow_pipeline_is_not_silent(
-    module: Any,
-    kind: str,
-    values: dict[str, float],
-    expected: float,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    double = create_autospec(getattr(module, kind).__init__, return_value=None)
-    monkeypatch.setattr(getattr(module, kind), '__init__', double)
-    defaults = {spec.name: spec.default for spec in NODES['capture']}
-    given = {
-        **defaults,
-        'camera': kind.removesuffix('Camera').lower(),
-        'pipeline': 'videotestsrc',
-        **values,
-    }
-    CameraFactory(CameraOptions(given, time.time_ns, CopyLedger())).open('')
-    assert double.call_args.args[1].pipeline_silence_s() == expected
+    ):
+        options = CameraOptions({**defaults, **values}, time.time_ns, CopyLedger())
+        assert options.pipeline_silence_s() == expected
 
 
 class PooledCamera(CountingCamera):
@@ -292,19 +230,8 @@ def look_at_pool(camera: PooledCamera, counters: CaptureCounters) -> Status:
 @pytest.mark.parametrize(
     ('counts', 'message', 'advice'),
     [
-        (
-            {'exhausted': 3},
-            (
-                'no slot was free for 3 frame(s) lately: inference holds 2 for up to 4.25 s, '
-                'overlay holds 1'
-            ),
-            'release frames',
-        ),
-        (
-            {'abandoned': 1},
-            '1 frame(s) were forgotten lately, not released',
-            'call release(), or use with',
-        ),
+        ({'exhausted': 3}, 'no slot was free for 3 frame(s) lately: inference', 'release frames'),
+        ({'abandoned': 1}, '1 frame(s) were forgotten lately, not released', 'call release()'),
         ({'retired': 1}, '1 slot(s) retired and 0 release fence(s) failed lately', 'dmesg'),
         ({'fence_errors': 2}, '0 slot(s) retired and 2 release fence(s) failed lately', 'dmesg'),
         ({'failures': 1, 'last_failure': 'no memory'}, 'given back: no memory', 'free memory'),

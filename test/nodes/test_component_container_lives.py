@@ -30,8 +30,7 @@ from nodes.container_kit import Client, client, Container, install, TIMEOUT_S
 import pytest
 from waiting import until
 
-from zc_perception.link.rungs import IN_PROCESS, ROS_MESSAGE
-from zc_perception.observe.frame_log import find_frame_logs, FoundFrameLogs, RecordKind
+from zc_perception.observe.frame_log import find_frame_logs, RecordKind
 
 CYCLES = 300 if LONG else 50
 ENDS_S = 30.0
@@ -88,19 +87,8 @@ def test_a_slow_constructor_keeps_neither_list_nor_unload_waiting_and_loads_wait
     ended_in_time(container)
 
 
-def test_a_constructor_that_spins_for_ever_keeps_neither_list_nor_the_end_waiting(
-    start: Start,
-) -> None:
+def test_what_callbacks_raise_is_said_and_the_others_go_on(start: Start) -> None:
     container, zoo = start()
-    zoo.begin_load('SpinsForEver')
-    zoo.hears()
-    assert zoo.list() == {}
-    ended_in_time(container)
-
-
-@pytest.mark.parametrize('program', ['component_container', 'component_container_mt'])
-def test_what_callbacks_raise_is_said_and_the_others_go_on(program: str, start: Start) -> None:
-    container, zoo = start(program=program)
     ids = [
         zoo.loaded('Fragile', node_name='fragile'),
         zoo.loaded('ExitsInCallback', node_name='leaver'),
@@ -137,38 +125,17 @@ def test_a_hanging_callback_holds_up_others_of_its_thread_only(start: Start) -> 
     assert 'ends without waiting for: ' in container.output
 
 
-def test_the_single_thread_may_hang_and_the_services_still_answer(start: Start) -> None:
-    container, zoo = start()
-    hanging = zoo.loaded('HangsInCallback', node_name='hanging')
-    assert zoo.list() == {hanging: '/hanging'}
-    assert zoo.loaded('Quiet') > hanging
-    ended_in_time(container)
-
-
 def test_a_managed_component_goes_down_step_by_step(start: Start, tmp_path: Path) -> None:
     container, zoo = start()
     file = tmp_path / 'steps'
     unique_id = zoo.loaded('Managed', parameters={'file': str(file)})
     assert zoo.unload(unique_id).success
-    assert file.read_text().split() == [
-        'configure',
-        'activate',
-        'deactivate',
-        'cleanup',
-        'stop',
-        'destroy',
-    ]
+    steps = ['configure', 'activate', 'deactivate', 'cleanup', 'stop', 'destroy']
+    assert file.read_text().split() == steps
     file.unlink()
     zoo.loaded('Managed', parameters={'file': str(file)})
     ended_in_time(container, signal.SIGTERM)
-    assert file.read_text().split() == [
-        'configure',
-        'activate',
-        'deactivate',
-        'cleanup',
-        'stop',
-        'destroy',
-    ]
+    assert file.read_text().split() == steps
 
 
 def test_a_component_that_won_t_end_is_taken_down_and_reported(start: Start) -> None:
@@ -187,31 +154,6 @@ def test_a_component_that_won_t_end_is_taken_down_and_reported(start: Start) -> 
     zoo.loaded('Ticking')
     zoo.hears()
     ended_in_time(container)
-
-
-def test_a_component_that_destroys_itself_can_be_unloaded(start: Start) -> None:
-    container, zoo = start()
-    unique_id = zoo.loaded('EndsItself', node_name='gone')
-    until(lambda: 'gone' not in zoo.node.get_node_names(), 'out of the graph')
-    zoo.loaded('Ticking')
-    zoo.hears()
-    assert zoo.list()[unique_id] == '/gone'
-    assert zoo.unload(unique_id).success
-    zoo.hears()
-    ended_in_time(container)
-    assert 'Traceback' not in container.output
-
-
-def test_two_containers_in_one_graph(start: Start) -> None:
-    one, zoo_one = start('--ros-args', '-r', '__node:=one', '-r', '__ns:=/a', name='/a/one')
-    two, zoo_two = start('--ros-args', '-r', '__node:=two', name='/two')
-    assert '[a.one]: ready' in one.output
-    id_one, id_two = zoo_one.loaded('Quiet'), zoo_two.loaded('Ticking')
-    assert (id_one, id_two) == (1, 1), 'each counts for itself'
-    assert (zoo_one.list(), zoo_two.list()) == ({1: '/quiet'}, {1: '/ticking'})
-    ended_in_time(one)
-    zoo_two.hears()
-    ended_in_time(two)
 
 
 def test_global_arguments_are_the_container_s_unless_they_are_forwarded(start: Start) -> None:
@@ -260,9 +202,8 @@ def test_cycles_leave_no_descriptor_no_thread_and_no_memory(start: Start) -> Non
     ended_in_time(container)
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_with_components_and_a_load_under_way(
-    number: int, start: Start, tmp_path: Path
+    start: Start, tmp_path: Path
 ) -> None:
     container, zoo = start('--ros-args', '-p', 'thread_num:=3', program='component_container_mt')
     assert '3 thread(s) for components' in container.output
@@ -272,7 +213,7 @@ def test_a_signal_ends_it_with_components_and_a_load_under_way(
     zoo.begin_load('Slow', parameters={'folder': str(tmp_path)})
     until((tmp_path / 'begun').exists, 'the slow constructor')
     zoo.begin_load('Quiet')
-    ended_in_time(container, number)
+    ended_in_time(container)
     assert "could not be unloaded in time: '/stuck'" in container.output
     names = [f"'/n{count}'" for count in range(4)]
     unloaded = [name for name in names if f'unloaded {name}' in container.output]
@@ -293,7 +234,6 @@ def test_a_signal_ends_it_with_components_and_a_load_under_way(
             ['--ros-args', '-p', 'thread_num:=0'],
             "parameter 'thread_num' is 0; it must be an integer from 1 to 64",
         ),
-        (['--ros-args', '-r', 'nonsense'], 'ROS arguments: '),
     ],
 )
 def test_a_wrong_argument_ends_it_with_one_line(
@@ -313,8 +253,6 @@ def test_a_wrong_argument_ends_it_with_one_line(
 
 SMALL = {'width': 160, 'height': 120, 'framerate': 60.0}
 CPU = {'accelerator': 'onnx'}
-FRAMES = 20
-DDS = {'use_intra_process_comms': False}
 
 
 @pytest.fixture
@@ -334,110 +272,27 @@ def ours(container: Container, free_domain: int) -> Iterator[Client]:
         yield made
 
 
-class Logs:
-    """The frame logs of the container's nodes, read from outside of it."""
-
-    def __init__(self, container: Container) -> None:
-        self._pid = container.pid
-        self.records: dict[str, dict[int, Any]] = {'capture': {}, 'inference': {}}
-        self.facts: dict[str, dict[str, Any]] = {}
-
-    def read(self) -> int:
-        """How many frames are in both."""
-        with self._find() as logs:
-            for log in logs:
-                self.facts[log.role] = log.facts()
-                done = RecordKind.PUBLISHED if log.role == 'capture' else RecordKind.PROCESSED
-                self.records[log.role] |= {
-                    record.sequence: record for record in log.read() if record.kind == done
-                }
-        return len(self.both())
-
-    def _find(self) -> FoundFrameLogs:
-        return find_frame_logs(pids=[self._pid])
-
-    def both(self) -> list[int]:
-        """Sequence numbers that the camera has published and the accelerator has processed."""
-        return sorted(self.records['capture'].keys() & self.records['inference'].keys())
+def processed(container: Container) -> int:
+    """Return how many frames the accelerator has processed, as its log says."""
+    with find_frame_logs(pids=[container.pid]) as logs:
+        records = [record for log in logs if log.role == 'inference' for record in log.read()]
+    return sum(record.kind == RecordKind.PROCESSED for record in records)
 
 
-def load_both(ours: Client, order: tuple[str, str], **options: Any) -> dict[str, int]:
-    parameters = {'CaptureNode': SMALL, 'InferenceNode': CPU}
-    return {
-        name: ours.loaded(name, 'ours', parameters=parameters[name], **options) for name in order
-    }
-
-
-@pytest.mark.parametrize(
-    'order',
-    [
-        pytest.param(('CaptureNode', 'InferenceNode'), marks=pytest.mark.long),
-        ('InferenceNode', 'CaptureNode'),
-    ],
-)
-def test_frames_pass_as_the_same_memory_whichever_was_loaded_first(
-    order: tuple[str, str], container: Container, ours: Client
-) -> None:
-    ids = load_both(ours, order)
-    logs = Logs(container)
-    until(
-        lambda: logs.read() >= FRAMES and logs.facts['inference'].get('rung') == IN_PROCESS,
-        'frames through both',
-    )
-    for sequence in logs.both():
-        published, processed = (
-            logs.records['capture'][sequence],
-            logs.records['inference'][sequence],
-        )
-        assert (published.st_dev, published.inodes, published.buffer_uid) == (
-            processed.st_dev,
-            processed.inodes,
-            processed.buffer_uid,
-        )
-    assert all(record.inodes and all(record.inodes) for record in logs.records['capture'].values())
-    pool = {inode for _, inode in logs.facts['capture']['pool']}
-    assert {logs.records['inference'][sequence].inodes[0] for sequence in logs.both()} <= pool
-    assert (logs.facts['capture']['conversions'], logs.facts['inference']['conversions']) == (0, 0)
-    assert ours.unload(ids['InferenceNode']).success
-    assert ours.unload(ids['CaptureNode']).success
-    with find_frame_logs(pids=[container.pid]) as left:
-        assert list(left) == []
-    assert container.end() == 0
-    assert 'left behind' not in container.output
-    assert 'Traceback' not in container.output
-
-
-@pytest.mark.parametrize(
-    'forced', ['CaptureNode', pytest.param('InferenceNode', marks=pytest.mark.long)]
-)
-def test_without_in_process_communication_it_is_messages(
-    forced: str, container: Container, ours: Client
-) -> None:
-    for name, parameters in (('CaptureNode', SMALL), ('InferenceNode', CPU)):
-        ours.loaded(name, 'ours', parameters=parameters, extra=DDS if name == forced else None)
-    logs = Logs(container)
-    until(
-        lambda: (
-            logs.read() is not None and logs.facts.get('inference', {}).get('conversions', 0) >= 5
-        ),
-        'frames by messages',
-    )
-    assert logs.facts['inference']['rung'] == ROS_MESSAGE
-    assert container.end() == 0
+def load_both(ours: Client) -> dict[str, int]:
+    parameters = {'InferenceNode': CPU, 'CaptureNode': SMALL}
+    return {name: ours.loaded(name, 'ours', parameters=parameters[name]) for name in parameters}
 
 
 def test_cycles_of_the_package_s_own_components_leave_nothing(
     container: Container, ours: Client
 ) -> None:
-    logs = Logs(container)
-
     def no_more(descriptors: int, threads: int) -> bool:
         return container.descriptors() <= descriptors and len(container.threads()) <= threads
 
     def cycle() -> None:
-        ids = load_both(ours, ('CaptureNode', 'InferenceNode'))
-        logs.records = {'capture': {}, 'inference': {}}
-        until(lambda: logs.read() >= 3, 'frames through both')
+        ids = load_both(ours)
+        until(lambda: processed(container) >= 3, 'frames through both')
         for name in ('CaptureNode', 'InferenceNode'):
             assert ours.unload(ids[name]).success
 
@@ -449,7 +304,7 @@ def test_cycles_of_the_package_s_own_components_leave_nothing(
         container.resident_bytes(),
     )
     for _ in range(10):
-        for _ in range(5):
+        for _ in range(5 if LONG else 3):
             cycle()
         # A descriptor that ends with its last reference may wait for the garbage collector, which
         # no idle process runs.

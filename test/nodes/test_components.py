@@ -28,7 +28,7 @@ import threading
 from typing import Any
 
 from descriptors import open_descriptors
-from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, status
+from nodes.managed import ACTIVATE, CONFIGURE, Managed, status
 import pytest
 import rclpy
 
@@ -90,7 +90,7 @@ def test_the_other_goes_on_when_one_is_unloaded_and_meets_its_successor(
     run: Managed, gone: str
 ) -> None:
     nodes = dict(zip(('capture', 'inference'), load(run, 'capture', 'inference'), strict=True))
-    for _ in range(3):
+    for _ in range(2):
         frames_go_on(run, nodes['inference'])
         run.drop(nodes[gone])
         if gone == 'inference':
@@ -108,36 +108,6 @@ def test_the_other_goes_on_when_one_is_unloaded_and_meets_its_successor(
             assert nodes['inference'].state == 'active'
         nodes[gone] = load(run, gone)[0]
     frames_go_on(run, nodes['inference'])
-
-
-@pytest.mark.parametrize('changed', ['capture', 'inference'])
-def test_they_meet_again_after_transitions_of_either(run: Managed, changed: str) -> None:
-    nodes = dict(zip(('capture', 'inference'), load(run, 'capture', 'inference'), strict=True))
-    frames_go_on(run, nodes['inference'])
-    for steps in ([DEACTIVATE, ACTIVATE], [DEACTIVATE, CLEANUP, CONFIGURE, ACTIVATE]):
-        for step in steps:
-            assert run.change(nodes[changed], step)
-        frames_go_on(run, nodes['inference'])
-        assert (
-            status(nodes['capture'], 'negotiation').values['participant onnx accelerator']
-            == 'accepted'
-        )
-
-
-def test_a_section_that_misses_a_component_of_another_name_ends_its_load(
-    free_domain: int, tmp_path: Path
-) -> None:
-    path = tmp_path / 'vehicle.yaml'
-    path.write_text('/**/capture: {ros__parameters: {camera: replay}}\n')
-    context = rclpy.Context()
-    with ros_context(['--ros-args', '--params-file', str(path)], context):
-        own = {'context': context, 'cli_args': ['--ros-args', '-r', '__node:=cam']}
-        with pytest.raises(
-            ConfigError,
-            match=r"node '/cam', as which capture runs here; write '/\*\*/cam' \(line 1\)",
-        ):
-            components.CaptureNode(**own)
-        assert components.CaptureNode(**own, use_global_arguments=False).destroy_node() is None
 
 
 def test_a_component_of_another_name_without_parameters_says_where_they_belong(
@@ -173,10 +143,10 @@ def test_unloading_gives_everything_back(run: Managed) -> None:
 
     cycle()
     descriptors, threads = held()
-    for _ in range(13):
+    for _ in range(6):
         cycle()
-    # What some cycle makes for the first time, and keeps, is no leak. What two of five cycles
-    # leave behind is more than this.
+    # What some cycle makes for the first time, and keeps, is no leak. What each leaves behind is
+    # more than this.
     run.eventually(
         lambda: held()[0] < descriptors + 5 and held()[1] < threads + 5,
         f'{held()}, before: {descriptors}, {threads}',
@@ -185,11 +155,9 @@ def test_unloading_gives_everything_back(run: Managed) -> None:
 
 def test_what_is_wrong_is_the_constructor_s_error(run: Managed) -> None:
     for kind, values, message in (
-        (components.CaptureNode, {**SMALL, 'width': 127}, '127'),
         (components.CaptureNode, {'heap': 'dma_heap/nowhere'}, 'dma_heap/nowhere'),
         (components.InferenceNode, {'model': 'rood'}, "did you mean 'road'"),
         (components.RecorderNode, {}, "'path' is empty"),
-        (components.OverlayNode, {'scale': 7.0}, "'scale' is 7.0"),
     ):
         with pytest.raises(ZcError, match=message):
             run.make(kind, values)
@@ -224,15 +192,6 @@ def test_quality_of_service_of_a_topic_of_another_of_our_nodes_is_none(
     )
     said = capfd.readouterr().err
     assert "publisher.deepth' is unknown" in said and "/imag.publisher.depth' is unknown" in said
-
-
-def test_without_autostart_a_component_waits(run: Managed) -> None:
-    node = run.make(components.CaptureNode, {**SMALL, 'autostart': False})
-    count = [0]
-    node.create_timer(0.02, lambda: count.__setitem__(0, count[0] + 1))
-    run.eventually(lambda: count[0] >= 5)
-    assert node.state == 'unconfigured' and node.supervisor.camera is None
-    assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
 
 
 def test_a_start_that_fails_later_is_said_and_can_be_mended(
@@ -283,3 +242,19 @@ def test_a_late_consumer_that_gets_no_buffers_is_named_and_the_camera_goes_on(
     assert status(capture, 'negotiation').level is Level.OK
     count = capture.publisher.statistics().published
     run.eventually(lambda: capture.publisher.statistics().published >= count + 5)
+
+
+def test_a_section_that_misses_a_component_of_another_name_ends_its_load(
+    free_domain: int, tmp_path: Path
+) -> None:
+    path = tmp_path / 'vehicle.yaml'
+    path.write_text('/**/capture: {ros__parameters: {camera: replay}}\n')
+    context = rclpy.Context()
+    with ros_context(['--ros-args', '--params-file', str(path)], context):
+        own = {'context': context, 'cli_args': ['--ros-args', '-r', '__node:=cam']}
+        with pytest.raises(
+            ConfigError,
+            match=r"node '/cam', as which capture runs here; write '/\*\*/cam' \(line 1\)",
+        ):
+            components.CaptureNode(**own)
+        assert components.CaptureNode(**own, use_global_arguments=False).destroy_node() is None

@@ -21,11 +21,11 @@ import json
 from pathlib import Path
 import re
 import subprocess
-import time
 
 import cv2
 from nodes.programs import BIN, environment, Program
 import pytest
+from waiting import until
 import warm_start
 
 from zc_perception.errors import ConfigError
@@ -74,39 +74,21 @@ def test_a_bounded_run_writes_summary_and_picture(tmp_path: Path, free_domain: i
     assert 'frames' in done.stdout and 'end_to_end' in done.stdout
 
 
+def test_bad_options_are_refused_in_one_line(tmp_path: Path, free_domain: int) -> None:
+    done = _demo(['--width', '99999', '--out', str(tmp_path)], free_domain)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith('zc_demo: error: ') and "'width' is 99999" in line
+    assert done.stdout == ''
+
+
 @pytest.mark.parametrize(
     ('args', 'message'),
     [
         (['--frames', '0'], '--frames is 0; it must be at least 1'),
-        (['--model', 'nothing'], "model 'nothing' is not known"),
-        (['--width', '99999'], "'width' is 99999"),
-    ],
-)
-def test_bad_options_are_refused_in_one_line(
-    args: list[str], message: str, tmp_path: Path, free_domain: int
-) -> None:
-    done = _demo([*args, '--out', str(tmp_path)], free_domain)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith('zc_demo: error: ') and message in line and done.stdout == ''
-
-
-@pytest.mark.parametrize(
-    ('args', 'message'),
-    [
         (['--duration', '-1'], '--duration is -1; it must be a positive number'),
-        (
-            ['--camera', 'tally'],
-            (
-                "--camera is 'tally'; it must be one of synthetic, replay; for other cameras use "
-                'the program perception'
-            ),
-        ),
+        (['--camera', 'tally'], "--camera is 'tally'; it must be one of synthetic, replay; for"),
         (['--camera', 'replay'], '--camera replay needs a recording; add --video FILE'),
-        (
-            ['--camera', 'synthetic', '--video', 'drive.mp4'],
-            '--video has no effect with --camera synthetic; add --camera replay',
-        ),
         (['--keep-all'], '--keep-all has no effect with --camera synthetic; add --camera replay'),
         (
             ['--camera', 'replay', '--video', 'drive.mp4', '--seed', '0'],
@@ -119,28 +101,12 @@ def test_options_that_can_not_be_meant_are_refused(args: list[str], message: str
         demo.check(demo.option_parser().read(args))
 
 
-@pytest.mark.parametrize('older', [False, True])
-def test_an_early_end_says_that_there_is_no_picture(
-    older: bool, tmp_path: Path, free_domain: int
-) -> None:
-    if older:
-        (tmp_path / 'detections.png').write_bytes(b'of another run')
-    with Program(
-        'zc_demo',
-        '--duration',
-        '600',
-        '--framerate',
-        '15',
-        '--out',
-        str(tmp_path),
-        domain=free_domain,
-    ).start() as running:
-        deadline = time.monotonic() + 120
-        while not any(
-            re.match(r' *[0-9.]+ s +[1-9][0-9]* frames', line) for line in list(running.lines)
-        ):
-            assert time.monotonic() < deadline and running.process.poll() is None, running.output
-            time.sleep(0.05)
+def test_an_early_end_says_that_there_is_no_picture(tmp_path: Path, free_domain: int) -> None:
+    (tmp_path / 'detections.png').write_bytes(b'of another run')
+    words = '--duration', '600', '--framerate', '15', '--out', str(tmp_path)
+    with Program('zc_demo', *words, domain=free_domain).start() as running:
+        frames = re.compile(r'^ *[0-9.]+ s +[1-9][0-9]* frames', re.MULTILINE)
+        until(lambda: frames.search(running.output), lambda: running.output, 120.0)
         assert running.interrupt() == 0, running.output
     assert json.loads((tmp_path / 'summary.json').read_text())['frames'] > 0
     (told,) = (line for line in running.lines if line.startswith('wrote'))
@@ -148,5 +114,4 @@ def test_an_early_end_says_that_there_is_no_picture(
         f'wrote {tmp_path}/summary.json, no detections.png: it is taken in the second half of '
         'the run'
     )
-    assert ('earlier run' in told) is older
-    assert (tmp_path / 'detections.png').exists() is older
+    assert 'earlier run' in told and (tmp_path / 'detections.png').exists()

@@ -147,9 +147,6 @@ def bench(module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield Bench(run)
 
 
-Check = Callable[[Bench, Any], None]
-
-
 @dataclass(frozen=True)
 class Dynamic:
     """
@@ -429,14 +426,6 @@ def test_of_a_set_that_fails_every_reason_is_said_and_nothing_is_taken(bench: Be
     assert bench.inference.parameters['max_rate'] == 0.0, 'all or nothing'
 
 
-def test_controls_are_not_set_when_another_parameter_of_the_set_is_refused(bench: Bench) -> None:
-    done = bench.capture.set_parameters_atomically(
-        [Parameter('jpeg_quality', value=300), Parameter('image_encoding', value='nv12')]
-    )
-    assert not done.successful and "parameter 'jpeg_quality' is 300" in done.reason
-    assert bench.capture.parameters['image_encoding'] == 'rgb8'
-
-
 def test_label_info_says_the_threshold_in_force(bench: Bench) -> None:
     from rclpy.qos import DurabilityPolicy
     from vision_msgs.msg import Detection2DArray, LabelInfo
@@ -460,16 +449,3 @@ def test_label_info_says_the_threshold_in_force(bench: Bench) -> None:
     )
     bench.set('inference', 'score_threshold', -1.0)
     bench.run.eventually(lambda: seen[-1] == 0.6)
-
-
-def test_a_change_of_jpeg_quality_makes_and_ends_the_topic(bench: Bench) -> None:
-    for quality, publishers in ((0, 0), (80, 1)):
-        bench.set('capture', 'jpeg_quality', quality)
-        bench.run.eventually(
-            lambda publishers=publishers: (
-                bench.capture.count_publishers('/image_raw/compressed') == publishers
-            )
-        )
-    count = len(bench.messages['image_raw/compressed'])
-    bench.run.eventually(lambda: len(bench.messages['image_raw/compressed']) > count)
-    bench.set('capture', 'jpeg_quality', 90)

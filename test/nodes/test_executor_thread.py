@@ -26,13 +26,10 @@ import sys
 import threading
 import time
 
-from diagnostic_msgs.msg import DiagnosticArray
 import pytest
 import rclpy
 from rclpy.logging import LoggingSeverity, set_logger_level
-from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
-from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
 from zc_perception.link.endpoints import IN_PROCESS
@@ -167,28 +164,3 @@ def test_it_is_woken_neither_for_frames_nor_to_look_at_anything(context: rclpy.C
         assert len(executed) <= 3, (
             f'the executor was woken {len(executed)} times for {graph.inference.processed} frames'
         )
-
-
-def test_they_tell_their_state_and_notice_who_comes_all_the_same(context: rclpy.Context) -> None:
-    heard: set[str] = set()
-    everybody, picture = threading.Event(), threading.Event()
-
-    def on_diagnostics(message: DiagnosticArray) -> None:
-        heard.update(status.name.split(':')[0] for status in message.status)
-        if heard >= {'capture', 'inference', 'overlay'}:
-            everybody.set()
-
-    graph = PerceptionGraph(context, SMALL)
-    with NodeGroup(context, graph.nodes, lambda: None) as group:
-        group.start()
-        reader = rclpy.create_node(
-            'reader', context=context, parameter_overrides=[Parameter('use_sim_time', value=False)]
-        )
-        reader.create_subscription(DiagnosticArray, '/diagnostics', on_diagnostics, 10)
-        reader.create_subscription(Image, 'detections/image', lambda message: picture.set(), 1)
-        group.add_node(reader)
-        try:
-            assert everybody.wait(WAIT_S), heard
-            assert picture.wait(WAIT_S), 'the overlay begins to draw when somebody looks'
-        finally:
-            group.soon(reader.destroy_node)

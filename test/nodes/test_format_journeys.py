@@ -17,40 +17,104 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import cv2
-from nodes.format_kit import Boxes, check_same_boxes, PERIOD, record_road, START
 from nodes.programs import parameters, PlainSubscriber, Program
 from nodes.ros_kit import ros, spun
 import numpy as np
 from numpy.typing import NDArray
+from pixel.format_samples import rgb_planes, SUBSAMPLING, YUV, yuv_planes
 import pytest
 from waiting import until
 
+from zc_perception.camera.recording import Recorder
 from zc_perception.camera.synthetic import RoadScene
-from zc_perception.detection.detections import Detections
+from zc_perception.detection.detections import box_iou, Detections
+from zc_perception.frame import Frame, Header
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
 from zc_perception.nodes.perception import PerceptionGraph
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.pixel.layout import compute_layout
+
+START, PERIOD = 1_700_000_000_000_000_000, 50_000_000
+Boxes = Sequence[tuple[NDArray[np.floating[Any]], NDArray[Any]]]
+"""Of each frame, corners (n, 4) and classes (n)."""
+
+
+def planes_in(name: str, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> list[NDArray[Any]]:
+    """Return a picture of NV12 in another format."""
+    random = np.random.default_rng(0)
+    if name not in YUV:
+        return rgb_planes(
+            name,
+            np.asarray(cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2RGB_NV12), np.uint8),
+            random,
+        )
+    across, down = SUBSAMPLING[name]
+    wide = chroma.repeat(2 // down, axis=0).repeat(2 // across, axis=1)
+    return yuv_planes(name, luma, wide[..., 0], wide[..., 1], random)
+
+
+def record_road(
+    path: Path, name: str, frames: int, width: int, height: int, seed: int = 11
+) -> None:
+    """*frames* of the drawn road, in a pool whose rows have padding."""
+    layout = compute_layout(fourcc_code(name), width, height, stride_align=96)
+    heap, scene = SealedMemfd(), RoadScene(width, height, seed)
+    pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), 2, name='camera')
+    luma, chroma = (
+        np.empty((height, width), np.uint8),
+        np.empty((height // 2, width // 2, 2), np.uint8),
+    )
+    colorimetry = BT601_LIMITED if name in YUV else Colorimetry(Matrix.RGB, Range.FULL)
+    with Recorder(path, ledger=CopyLedger()) as recorder:
+        for number in range(frames):
+            scene.draw(number, luma, chroma)
+            slot = pool.acquire()
+            assert slot is not None
+            header = Header(START + number * PERIOD, 'lens')
+            with Frame.publish_slot(
+                pool,
+                slot,
+                header=header,
+                colorimetry=colorimetry,
+                sequence=number,
+                captured_ns=number,
+            ) as frame:
+                _write(frame, planes_in(name, luma, chroma))
+                assert recorder.put(frame, '/image_raw')
+    pool.close()
+    heap.close()
+
+
+def _write(frame: Frame, planes: Sequence[NDArray[Any]]) -> None:
+    with frame.map(write=True) as targets:
+        for target, plane in zip(targets, planes, strict=True):
+            np.copyto(target, plane)
+
+
+def check_same_boxes(found: Boxes, expected: Boxes) -> None:
+    """Per frame the same objects: as many within 2 % of all, and each where the other one is."""
+    assert len(found) == len(expected)
+    counts = [sum(len(boxes) for boxes, _ in run) for run in (found, expected)]
+    assert counts[1] > 2 * len(expected) and abs(counts[0] - counts[1]) <= 0.02 * counts[1], counts
+    overlaps: list[float] = []
+    for (boxes, classes), (other_boxes, other_classes) in zip(found, expected, strict=True):
+        if len(boxes) and len(other_boxes):
+            overlap = box_iou(boxes, other_boxes) * (classes[:, None] == other_classes)
+            overlaps += list(overlap.max(axis=0))
+    assert np.mean(np.array(overlaps) >= 0.9) >= 0.98, sorted(overlaps)[:10]
+
 
 WIDTH, HEIGHT, FRAMES = 640, 360, 10
-# Of each kind of layout those that cameras have.
-FORMATS = (
-    'NV12',
-    'NV21',
-    'NV16',
-    'NV24',
-    'YU12',
-    'YV12',
-    'YUYV',
-    'UYVY',
-    'P010',
-    'BG24',
-    'RG24',
-    'XR24',
-    'AB24',
-)
+# One of each kind of layout; the other formats of a kind are converted by the same functions.
+FORMATS = ('NV16', 'YV12', 'UYVY', 'P010', 'BG24', 'XR24')
 
 
 def in_one_process(domain: int, path: Path) -> tuple[Boxes, set[str], set[int]]:
@@ -115,12 +179,11 @@ def test_in_one_process_every_format_has_nv12_s_boxes(
     check_same_boxes(found, nv12)
 
 
-@pytest.mark.parametrize('name', ['NV21', 'YUYV', 'P010'])
 def test_in_two_processes_and_as_messages_it_is_the_same_picture(
-    name: str, nv12: Boxes, free_domain: int, tmp_path: Path
+    nv12: Boxes, free_domain: int, tmp_path: Path
 ) -> None:
     path = tmp_path / 'clip'
-    record_road(path, name, FRAMES, WIDTH, HEIGHT)
+    record_road(path, 'YUYV', FRAMES, WIDTH, HEIGHT)
     subscriber = PlainSubscriber(
         ['120', '--image', '--until-detections', str(FRAMES), '--until-silent', '20'],
         domain=free_domain,

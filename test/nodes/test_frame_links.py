@@ -100,8 +100,6 @@ def served(context: rclpy.Context) -> Iterator[ServedTopic]:
             '2 time(s) a consumer was refused lately: not_allowed',
             "'shared_memory_group'",
         ),
-        ({'refused': {'slots': 1}}, 'refused lately: slots', "raise 'slots'"),
-        ({'refused': {'version': 1}}, 'refused lately: version', 'the same one at both ends'),
         ({'refused': {'constraints': 1}}, 'refused lately: constraints', 'the message names'),
         (
             {'protocol_errors': {'state': 1, 'value': 2}},
@@ -183,7 +181,6 @@ def _subscription(
 @pytest.mark.parametrize(
     ('rung', 'reason', 'level', 'advice'),
     [
-        ('in_process', '/capture is in this process', Level.OK, ''),
         ('shared_memory', 'publisher 1a2b is in another process of this host', Level.OK, ''),
         (
             'ros_message',
@@ -196,12 +193,6 @@ def _subscription(
         (
             'unmatched',
             "connecting to publisher 1a2b: no link to it; raise the limit ('ulimit -n')",
-            Level.WARN,
-            "if that doesn't pass",
-        ),
-        (
-            'unmatched',
-            'QoS is incompatible: ...; make both ends the same',
             Level.WARN,
             "if that doesn't pass",
         ),

@@ -37,12 +37,11 @@ from nodes.managed import status
 from nodes.programs import parameters, PERCEPTION_READY, PlainSubscriber, Program
 from nodes.ros_kit import alone, ros, spun
 import numpy as np
-import pytest
 from sensor_msgs.msg import Image
 from waiting import until
 
 from zc_perception.detection.detections import box_iou
-from zc_perception.errors import AcceleratorError, NegotiationError
+from zc_perception.errors import AcceleratorError
 from zc_perception.frame import FrameData
 from zc_perception.link.bus import MEETING
 from zc_perception.link.endpoints import IN_PROCESS
@@ -158,25 +157,6 @@ def test_descriptors_threads_and_slots_are_flat_over_thousands_of_frames(free_do
     assert final.holders == {}
 
 
-def test_starting_and_stopping_leaves_nothing_behind(free_domain: int) -> None:
-    counts = []
-    for _ in range(4):
-        with running(
-            free_domain, {'capture': {'width': 128, 'height': 128}, 'inference': {'model': 'hog'}}
-        ) as graph:
-            until(lambda graph=graph: graph.inference.processed >= 3, 'detections')
-        counts.append(_threads_and_descriptors())
-    assert counts[1] == counts[2] == counts[3], 'the first start loads libraries that stay'
-
-
-def test_a_heap_that_a_stand_in_cannot_use_is_the_end_with_its_reason(free_domain: int) -> None:
-    with capturing(free_domain, heap='memfd', participants=['metis: any; heap=dma_heap/']) as node:
-        with pytest.raises(NegotiationError, match=r"metis can't use buffers of heap 'memfd'"):
-            node.configure_now()
-        status = negotiation_status(node)
-        assert status.level is Level.ERROR and "metis can't use buffers" in status.message
-
-
 def negotiation_status(capture: CaptureNode) -> Status:
     found: Status = status(capture, 'negotiation')
     dict(found.values)  # made now, not when they are looked at
@@ -218,17 +198,11 @@ def test_camera_accelerator_and_stand_ins_agree_and_diagnostics_say_on_what(
         assert {plane.stride for plane in slots[0].layout.planes} == {256}
         assert graph.capture.session is not None
         assert graph.capture.session.join(Consumer(parse_stand_in(stand_in))).has_buffers
-    assert (
-        status.level is Level.OK
-        and 'NV12 LINEAR 128x128' in status.message
-        and '7 slots from heap' in status.message
-    )
-    assert (
-        status.values['participant camera']
-        == status.values['participant onnx accelerator']
-        == 'accepted'
-    )
-    assert status.values['participant display'] == 'stand-in'
+    assert status.level is Level.OK and 'NV12 LINEAR 128x128' in status.message
+    assert '7 slots from heap' in status.message
+    names = 'camera', 'onnx accelerator', 'display'
+    said = [status.values[f'participant {name}'] for name in names]
+    assert said == ['accepted', 'accepted', 'stand-in']
 
 
 def test_each_slot_is_imported_on_trial_before_the_first_frame_and_who_gets_none_is_named(
@@ -256,18 +230,12 @@ def test_each_slot_is_imported_on_trial_before_the_first_frame_and_who_gets_none
             'nothing is drawn yet'
         )
         status = negotiation_status(node)
-        assert (
-            status.level is Level.WARN
-            and "metis can't use buffers of heap 'memfd'" in status.message
-        )
-        assert (
-            f'gpu fell back: trial import of slot 0 of {len(slots)} failed: EINVAL'
-            in status.message
-        )
-        assert (
-            str(status.values['participant metis']).startswith('refused: ')
-            and status.values['participant npu'] == 'accepted'
-        )
+        assert status.level is Level.WARN
+        assert "metis can't use buffers of heap 'memfd'" in status.message
+        failed = f'gpu fell back: trial import of slot 0 of {len(slots)} failed: EINVAL'
+        assert failed in status.message
+        assert str(status.values['participant metis']).startswith('refused: ')
+        assert status.values['participant npu'] == 'accepted'
         frames_come(node)
         assert len(seen) == len(slots), 'once each'
 
@@ -283,7 +251,7 @@ def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
     assert VIDEO.is_file(), (
         f'{VIDEO} is missing: run make test, which fetches it from the Debian package opencv-doc'
     )
-    frames = 45 if LONG else 12
+    frames = 45 if LONG else 6
     clip = tmp_path / 'clip.avi'
     pictures = pictures_of(VIDEO, frames, 'bgr24')
     size = pictures[0].shape[1::-1]

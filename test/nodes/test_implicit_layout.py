@@ -31,6 +31,7 @@ import sys
 from typing import Any
 
 from camera.gstreamer_process import build_plugin, DOUBLES, gstreamer
+from environment.gstreamer_root import GStreamerRoot
 from nodes.managed import status
 from nodes.programs import environment, parameters, PlainSubscriber, Program
 from nodes.ros_kit import overrides, ros, spun, WAIT_S
@@ -44,13 +45,12 @@ from std_msgs.msg import String
 from waiting import until
 
 from zc_perception import Frame, FrameSubscription
-from zc_perception.errors import NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.observe.diagnostics import Level, Status
 from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.modifier import INVALID, LINEAR
+from zc_perception.pixel.modifier import LINEAR
 
 HERE = Path(__file__).parent
 
@@ -98,19 +98,6 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
 
 
-@pytest.mark.parametrize(
-    ('modifier', 'text'), [(INVALID, 'NV12:INVALID'), (NVIDIA_BLOCK, 'NV12:0x0300000000000010')]
-)
-def test_alone_it_runs_and_says_its_layout(modifier: int, text: str, free_domain: int) -> None:
-    with running(free_domain, TiledCamera(modifier)) as bench:
-        heard: list[String] = []
-        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-        bench.user.create_subscription(String, 'image_raw/_zc', heard.append, latched)
-        bench.until(lambda: heard)
-        assert json.loads(heard[0].data)['formats'] == [text]
-        assert bench.status('negotiation').level is bench.status('link').level is Level.OK
-
-
 def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(
     free_domain: int,
 ) -> None:
@@ -128,10 +115,8 @@ def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(
             'rows that a CPU could read'
         )
         assert "'viewer: NV12'" in found.advice
-        assert (found.values['conversions'], found.values['conversion_errors']) == (
-            0,
-            0,
-        ) and not messages
+        assert (found.values['conversions'], found.values['conversion_errors']) == (0, 0)
+        assert not messages
 
 
 class Viewer:
@@ -165,11 +150,16 @@ class Viewer:
         return found, err
 
 
-@pytest.mark.parametrize('modifier', [INVALID, NVIDIA_BLOCK])
 def test_consumers_that_take_the_layout_get_the_memory_itself_in_both_processes(
-    modifier: int, free_domain: int
+    free_domain: int,
 ) -> None:
+    modifier = NVIDIA_BLOCK
     with running(free_domain, TiledCamera(modifier)) as bench:
+        heard: list[String] = []
+        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        bench.user.create_subscription(String, 'image_raw/_zc', heard.append, latched)
+        bench.until(lambda: heard)
+        assert json.loads(heard[0].data)['formats'] == ['NV12:0x0300000000000010']
         good: list[bool] = []
 
         def look(frame: Frame) -> None:
@@ -240,103 +230,30 @@ def test_a_stand_in_for_a_reader_makes_a_camera_that_can_give_linear_images(
         assert bench.status('link').level is Level.OK
 
 
-def test_a_stand_in_for_a_reader_ends_the_start_of_a_camera_that_can_not(free_domain: int) -> None:
-    with (
-        pytest.raises(NegotiationError, match=r'tiled camera: NV12 INVALID; viewer: NV12 LINEAR'),
-        running(free_domain, TiledCamera(), participants=['viewer: NV12; cpu=read']),
-    ):
-        raise AssertionError('never reached')
-
-
-# A block-linear sensor in ``capture_node`` alone, its consumers in other processes.
-
-
 SENSOR = (
     'nvarguscamerasrc double-layout=1 ! '
     'video/x-raw(memory:NVMM),width=320,height=240,framerate=30/1'
 )
 
 
-@pytest.fixture(scope='module')
-def jetson(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Yield the environment of a machine with an Argus source and NvBufSurface, without a VIC."""
-    plugins, libraries = tmp_path_factory.mktemp('plugins'), tmp_path_factory.mktemp('libraries')
-    root = gstreamer()
-    build_plugin(root, 'gst_argus.c', plugins)
-    for name in ('nvbufsurface', 'nvbufsurftransform'):
-        target = libraries / ('with_vic' if name == 'nvbufsurftransform' else '') / f'lib{name}.so'
-        target.parent.mkdir(exist_ok=True)
-        subprocess.run(
-            ['gcc', '-shared', '-fPIC', '-Wall', '-Werror', '-o', target, DOUBLES / f'{name}.c'],
-            check=True,
-        )
+def variables(root: GStreamerRoot, plugins: Path, *libraries: Path) -> dict[str, str]:
+    """Return what a program with GStreamer needs; the middleware's libraries are there, too."""
     found = root.environment(plugins)
-    # The middleware's libraries are found by it as well.
-    path = ':'.join(
-        filter(None, (str(libraries), found['LD_LIBRARY_PATH'], os.environ.get('LD_LIBRARY_PATH')))
-    )
-    return {
-        **found,
-        'LD_LIBRARY_PATH': path,
-        'NVBUF_LIBRARY': str(libraries / 'libnvbufsurface.so'),
-    }
+    paths = *map(str, libraries), found['LD_LIBRARY_PATH'], os.environ.get('LD_LIBRARY_PATH')
+    return {**found, 'LD_LIBRARY_PATH': ':'.join(filter(None, paths))}
 
 
-def capture(domain: int, machine: dict[str, str]) -> Program:
+def test_with_a_vic_everybody_can_read_a_sensor_s_blocks(free_domain: int, tmp_path: Path) -> None:
+    root = gstreamer()
+    build_plugin(root, 'gst_argus.c', tmp_path)
+    for name in ('nvbufsurface', 'nvbufsurftransform'):
+        build = ['gcc', '-shared', '-fPIC', '-Wall', '-Werror', '-o', tmp_path / f'lib{name}.so']
+        subprocess.run([*build, DOUBLES / f'{name}.c'], check=True)
+    machine = variables(root, tmp_path, tmp_path)
+    machine['NVBUF_LIBRARY'] = str(tmp_path / 'libnvbufsurface.so')
     options = parameters(capture__camera='argus', capture__pipeline=f'"{SENSOR}"')
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in machine.items():
-            patch.setenv(name, value)
-        # Where libraries are found is read at a process's start only.
-        return Program('capture_node', *options, domain=domain, cold=True)
-
-
-def until_said(program: Program, *words: str) -> None:
-    until(
-        lambda: all(word in program.output for word in words),
-        lambda: f'{words} in:\n{program.output}',
-    )
-
-
-def test_without_a_vic_it_runs_and_consumers_that_need_linear_images_are_refused_by_name(
-    jetson: dict[str, str], free_domain: int
-) -> None:
-    with capture(free_domain, jetson) as camera:
-        camera.start('NV12 INVALID 320x240')
-        until_said(camera, 'stay block-linear')
-        viewer = PlainSubscriber(['600', '--image', '--until-images', '1'], domain=free_domain)
-        reader = Program(
-            'inference_node',
-            *parameters(inference__model='hog', inference__accelerator='onnx'),
-            domain=free_domain,
-        )
-        with reader:
-            reader.start('ready')
-            try:
-                until_said(
-                    camera,
-                    (
-                        'plain reader(s) of image_raw get no picture: NV12 with modifier INVALID '
-                        'has no rows'
-                    ),
-                    "'viewer: NV12'",
-                )
-                misfit = (
-                    'no common pixel format and modifier (argus camera: NV12 INVALID; inference'
-                )
-                until_said(camera, 'inference', misfit)
-                until_said(reader, misfit)
-            finally:
-                viewer.process.kill()
-                viewer.process.wait()
-            assert reader.interrupt() == 0 and 'Traceback' not in reader.output
-        assert camera.interrupt() == 0 and 'Traceback' not in camera.output
-
-
-def test_with_a_vic_everybody_can_read_it(jetson: dict[str, str], free_domain: int) -> None:
-    transform = Path(jetson['NVBUF_LIBRARY']).parent / 'with_vic'
-    with capture(
-        free_domain, {**jetson, 'LD_LIBRARY_PATH': f'{transform}:{jetson["LD_LIBRARY_PATH"]}'}
+    with Program(
+        'capture_node', *options, domain=free_domain, cold=True, variables=machine
     ) as camera:
         camera.start('NV12 LINEAR 320x240', 'the VIC makes one of each frame')
         viewer = PlainSubscriber(['120', '--image', '--until-images', '3'], domain=free_domain)
@@ -347,28 +264,22 @@ def test_with_a_vic_everybody_can_read_it(jetson: dict[str, str], free_domain: i
 PICTURE = 'video/x-raw,format={},width={},height=48,framerate=30/1'
 
 
-@pytest.mark.parametrize('live', [0, 1])
-def test_frames_of_the_new_kind_follow_those_of_the_old(
-    live: int, free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frames_of_the_new_kind_follow_those_of_the_old(free_domain: int, tmp_path: Path) -> None:
     root = gstreamer()
     build_plugin(root, 'gst_frames.c', tmp_path)
-    found = root.environment(tmp_path)
-    libraries = ':'.join(
-        filter(None, (found['LD_LIBRARY_PATH'], os.environ.get('LD_LIBRARY_PATH')))
-    )
-    monkeypatch.setenv('ROS_HOME', str(tmp_path))
     pipeline = (
-        f'zcframes live={live} rate=30 change-at=20 frame-size=4608 '
+        'zcframes live=1 rate=30 change-at=20 frame-size=4608 '
         f'caps-text={PICTURE.format("NV12", 64)} '
         f'caps-later={PICTURE.format("NV21", 32)} strides=64,64 offsets=0,3072'
     )
     options = parameters(capture__camera='gstreamer', capture__pipeline=f'"{pipeline}"')
-    with monkeypatch.context() as patch:
-        for name, value in {**found, 'LD_LIBRARY_PATH': libraries}.items():
-            patch.setenv(name, value)
-        camera = Program('capture_node', *options, domain=free_domain, cold=True)
-    with camera:
+    with Program(
+        'capture_node',
+        *options,
+        domain=free_domain,
+        cold=True,
+        variables=variables(root, tmp_path),
+    ) as camera:
         camera.start(
             'NV12 LINEAR 64x48',
             "now gives 'video/x-raw",

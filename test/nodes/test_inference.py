@@ -21,25 +21,41 @@ Which one it takes and what it says about it, its threads, its notices, its end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
 from functools import partial
 import os
 from pathlib import Path
 import threading
+from types import SimpleNamespace
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
 from nodes.fault_kit import AcceleratorFaults, FaultyAccelerator, fleet
 from nodes.managed import status
 from nodes.ros_kit import alone
+import numpy as np
 import pytest
 from rclpy.parameter import Parameter
 
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.errors import ConfigError
 from zc_perception.machine.system import HostTree
-from zc_perception.nodes.inference import InferenceNode
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.inference import (
+    ACCELERATOR,
+    ClassFilter,
+    InferenceNode,
+    InferenceStream,
+    Pace,
+    select_accelerator,
+)
 from zc_perception.npu.axl import accelerator as axl_accelerator
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.metis_card import choose_card
+from zc_perception.npu.onnx.accelerator import OnnxAccelerator
+from zc_perception.observe.diagnostics import Level
 
 
 def test_the_real_time_knobs_turn_the_accelerator_s_threads_too(
@@ -59,51 +75,10 @@ def test_the_real_time_knobs_turn_the_accelerator_s_threads_too(
         own.join()
 
 
-def test_notices_are_said_once_and_shown_always(
-    free_domain: int, monkeypatch: pytest.MonkeyPatch, logged: Callable[[], str]
-) -> None:
-    notice = 'the link is PCIe x1, not x4: use another slot'
-    monkeypatch.setattr(FaultyAccelerator, 'notices', lambda _: (notice,))
-    monkeypatch.setattr(FaultyAccelerator, 'facts', lambda _: {'pci_address': '0000:01:00.0'})
-    with fleet(free_domain) as run:
-        for _ in range(2):
-            run.reader.last.clear()
-            run.well('inference: accelerator')
-            values = run.reader.values('inference: accelerator')
-            assert values['notices'] == notice and values['pci_address'] == '0000:01:00.0'
-        assert logged().count(notice) == 1
-        assert int(values['submitted']) >= int(values['completed']) > 0 and values[
-            'utilisation'
-        ].endswith('%')
-
-
-def test_the_node_ends_while_its_device_is_lost(free_domain: int) -> None:
-    with fleet(free_domain) as run:
-        run.accelerator.present = False
-        run.until(lambda: run.inference.scheduler.state.recovering, 'a loss')
-    assert not run.inference.scheduler._thread.is_alive() and not any(
-        thread.name == 'inference' for thread in threading.enumerate()
-    )
-
-
 @pytest.mark.parametrize(
     ('parameters', 'message'),
     [
         ({'axl_ioctls': ['sumbit=70']}, "parameter 'axl_ioctls' has 'sumbit=70'"),
-        ({'aipu_cores': 5}, "parameter 'aipu_cores' is 5; it must be an integer from 0 to 4"),
-        (
-            {'score_threshold': -0.5},
-            "parameter 'score_threshold' is -0.5; it must be a number from 0 to 1, or -1",
-        ),
-        (
-            {'nms_threshold': -0.01},
-            "parameter 'nms_threshold' is -0.01; it must be a number from 0 to 1 (IoU), or -1",
-        ),
-        ({'double_buffer': 'yes'}, "parameter 'double_buffer' is 'yes'; it must be a boolean"),
-        (
-            {'accelerator': 'axel'},
-            "parameter 'accelerator' is 'axel'; it must be one of auto, axl",
-        ),
         ({'accelerator': 'cpu'}, "axruntime, onnx; 'cpu' is called 'onnx' now"),
         ({'accelerator': 'axruntime'}, "model 'road' (engine onnx) can't run on axruntime"),
     ],
@@ -140,6 +115,29 @@ def test_a_driver_without_our_ioctls_is_one_line_and_the_next_is_taken(
             '/dev/null has no import and submit ioctls (ENOTTY)' in lines[0]
             and 'accelerator: axruntime' in lines[0]
         )
+
+
+@pytest.mark.parametrize(
+    ('seen', 'level', 'said'),
+    [
+        ({'lost': 10, 'in_a_row': 10}, Level.ERROR, 'every frame is lost, 10 since the last'),
+        ({'lost': 9, 'in_a_row': 9}, Level.WARN, '9 frame(s) lost lately, last: EIO'),
+        ({'lost': 3, 'too_late': True}, Level.WARN, '3 frame(s) lost lately, most of them too'),
+        ({'imports': 15}, Level.WARN, 'the import cache is of no use: 15 imports for 30'),
+        ({'imports': 14}, Level.OK, 'running'),
+        ({'imports': 15, 'cached': False}, Level.OK, 'running'),
+        ({'submitted': 9, 'imports': 9}, Level.OK, 'running'),
+    ],
+)
+def test_what_the_accelerator_s_diagnostics_say(
+    seen: dict[str, Any], level: Level, said: str
+) -> None:
+    state, well = SimpleNamespace(recovering=False), {'lost': 0, 'in_a_row': 0, 'too_late': False}
+    cache = {'cached': True, 'submitted': 30, 'imports': 3}
+    others = {'state': state, 'device': 'x', 'last_error': 'EIO', 'timeout': 1.0}
+    found = ACCELERATOR.status({}, **{**well, **cache, **others, **seen})
+    assert found.level is level and found.message.startswith(said)
+    assert bool(found.advice) is (level is not Level.OK)
 
 
 class _Lines:
@@ -221,3 +219,127 @@ def test_a_factory_whose_accelerator_refuses_the_model_leaves_nothing_open(
     ):
         pass
     assert made[0].closed
+
+
+MS = 1_000_000
+NAMES = ('car', 'pedestrian', 'sign', '7')
+
+
+def taken(max_rate: float, moments: list[int]) -> list[int]:
+    """Which of frames that come at these times are run."""
+    now = [0]
+    pace = Pace(max_rate, lambda: now[0])
+    accepted = []
+    for now[0] in moments:
+        if pace.accepts():
+            accepted.append(now[0])
+    return accepted
+
+
+@pytest.mark.parametrize(
+    ('rate', 'camera', 'expected'), [(0.0, 30.0, 30.0), (25.0, 60.0, 25.0), (100.0, 30.0, 30.0)]
+)
+def test_the_rate_is_kept_whatever_the_camera_s(
+    rate: float, camera: float, expected: float
+) -> None:
+    chance = np.random.default_rng(7)
+    moments = [
+        round((number / camera + chance.uniform(-0.002, 0.002)) * 1e9)
+        for number in range(100, 100 + round(20 * camera))
+    ]
+    assert len(taken(rate, moments)) == pytest.approx(20 * expected, rel=0.06)
+
+
+def test_after_a_pause_no_burst_makes_up_for_it() -> None:
+    moments = [*range(0, 1000 * MS, 20 * MS), *range(60_000 * MS, 61_000 * MS, 20 * MS)]
+    late = [moment for moment in taken(10.0, moments) if moment >= 60_000 * MS]
+    assert len(late) <= 11 and late[1] - late[0] >= 80 * MS
+
+
+def test_a_change_of_the_rate_counts_at_once() -> None:
+    now = [10**9]
+    pace = Pace(1.0, lambda: now[0])
+    assert pace.accepts() and not pace.accepts()
+    pace.set_rate(0.0)
+    assert pace.accepts() and pace.accepts()
+
+
+@given(
+    st.lists(st.integers(0, 3), max_size=20),
+    st.sets(st.sampled_from([*NAMES, '0', '1', '2', '3'])),
+)
+def test_only_wanted_classes_come_out_and_all_of_them(
+    classes: list[int], wanted: set[str]
+) -> None:
+    found = Detections(
+        np.arange(4 * len(classes), dtype=np.float32).reshape(-1, 4),
+        np.arange(len(classes), dtype=np.float32),
+        np.array(classes, np.intp),
+    )
+    # The name '7' is a name; there is no index 7.
+    indices = {NAMES.index(name) if name in NAMES else int(name) for name in wanted} or {
+        0,
+        1,
+        2,
+        3,
+    }
+    left = ClassFilter(sorted(wanted), NAMES)(found)
+    keep = [number for number, index in enumerate(classes) if index in indices]
+    assert left.classes.tolist() == [classes[number] for number in keep]
+    assert (
+        left.scores.tolist() == [float(number) for number in keep]
+        and left.boxes.tolist() == found.boxes[keep].tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    ('wanted', 'message'),
+    [
+        (
+            'cat',
+            (
+                "has 'cat', which the model doesn't know; did you mean 'car'?; it has car, "
+                'pedestrian, sign, 7, or their indices from 0 to 3'
+            ),
+        ),
+        ('4', "has '4', which"),
+        ('²', "has '²', which"),
+        ('9' * 5000, '…, which the model'),
+    ],
+)
+def test_a_class_that_the_model_does_not_have_is_refused(wanted: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        ClassFilter([wanted], NAMES)
+    assert message in str(refused.value)
+
+
+def test_an_accelerator_that_is_opened_anew_takes_over_what_was_changed() -> None:
+    values: dict[str, Any] = {'accelerator': 'onnx', 'model': 'road', 'classes': [], 'threads': 1}
+    selected = select_accelerator(values, CopyLedger(), None)
+    with contextlib.closing(selected.accelerator):
+        values['threads'] = 2
+        with contextlib.closing(selected.reopen()) as again:
+            threads = [one.facts()['threads'] for one in (selected.accelerator, again)]
+            assert threads == [1, 2]
+
+
+def test_frames_go_through_the_scheduler_s_thread_and_the_accelerator_s() -> None:
+    """Asked each time: an accelerator that was lost comes again with other threads."""
+    own, first, second = (threading.Thread(name=name) for name in ('scheduler', 'first', 'second'))
+    accelerators = [
+        SimpleNamespace(hot_threads=lambda: (first,)),
+        SimpleNamespace(hot_threads=lambda: (second,)),
+    ]
+    scheduler = SimpleNamespace(thread=own, accelerator=accelerators[0])
+    values = {spec.name: spec.default for spec in InferenceNode.SPECS} | {'model': 'hog'}
+    selected = select_accelerator(
+        values, CopyLedger(), lambda: OnnxAccelerator(CopyLedger(), {'threads': 1})
+    )
+    limits, nothing = DecodeLimits(0.5, 0.5, 100), SimpleNamespace()
+    stream = InferenceStream(selected, nothing, scheduler, limits)  # type: ignore[arg-type]
+    try:
+        assert list(stream.hot_threads()) == [own, first]
+        scheduler.accelerator = accelerators[1]
+        assert list(stream.hot_threads()) == [own, second]
+    finally:
+        selected.accelerator.close()

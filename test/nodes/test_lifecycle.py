@@ -21,14 +21,13 @@ What each state holds, what a manager sees, and that nothing leaks in any order 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 import threading
 import time
 from typing import Any
 
 from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState, GetState
+from lifecycle_msgs.srv import ChangeState
 from nodes.managed import (
     ACTIVATE,
     CLEANUP,
@@ -150,45 +149,13 @@ def test_inference_loads_its_model_when_configured_and_holds_no_frame_while_inac
     run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
 
 
-def test_a_consumer_that_comes_and_goes_leaves_nothing_with_the_camera(run: Managed) -> None:
-    capture, node = (
-        run.make(CaptureNode, SMALL),
-        run.make(InferenceNode, {**HOG, 'autostart': False}),
-    )
-    capture.start()
-
-    def cycle() -> None:
-        for step in (CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP):
-            assert run.change(node, step)
-
-    cycle()
-    descriptors, threads, _ = held()
-    for _ in range(8):
-        cycle()
-    # The camera maps its slots when it first uses them, and something may be just going; eight
-    # would be seen.
-    run.eventually(
-        lambda: held()[0] <= descriptors + 4 and held()[1] <= threads + 1,
-        f'{held()}, before: {descriptors}, {threads}',
-    )
-
-
-def test_a_transition_that_is_none_is_refused_and_costs_nothing(run: Managed) -> None:
-    node = run.make(CaptureNode, SMALL)
-    node.start()
-    run.eventually(lambda: frames(node) >= 3)
-    for transition, label in ((CONFIGURE, ''), (CLEANUP, ''), (99, ''), (0, 'fly')):
-        assert not run.change(node, transition, label)
-    count = frames(node)
-    run.eventually(lambda: frames(node) >= count + 3)
-    assert run.state(node) == 'active'
-
-
 def test_a_transition_that_is_refused_by_its_label_is_told_with_those_that_there_are(
     run: Managed, capfd: pytest.CaptureFixture[str]
 ) -> None:
     node = run.make(OverlayNode)
     node.start()
+    for transition in (CLEANUP, 99):
+        assert not run.change(node, transition)
     assert not run.change(node, 0, 'cleanup')
     assert (
         "the node is active: there is no transition 'cleanup' from here; there is deactivate, "
@@ -196,11 +163,6 @@ def test_a_transition_that_is_refused_by_its_label_is_told_with_those_that_there
     ) in capfd.readouterr().err
     assert run.change(node, 0, 'deactivate')
     assert not run.change(node, CLEANUP, 'configure'), 'a label counts for more than a number'
-    said = capfd.readouterr().err
-    assert (
-        "the node is inactive: there is no transition 'configure' from here; there is "
-        'cleanup, activate, shutdown'
-    ) in said
     assert not run.change(node, 0, 'fl\x1b[31my')
     assert "there is no transition 'fl\\x1b[31my' from here" in capfd.readouterr().err
 
@@ -245,7 +207,7 @@ def test_what_can_be_mended_leaves_the_node_unconfigured_with_its_reason(run: Ma
     assert status(node, 'lifecycle').level is Level.OK
 
 
-@pytest.mark.parametrize('where', ['_agree', '_activate', '_deactivate', '_cleanup'])
+@pytest.mark.parametrize('where', ['_agree', '_deactivate'])
 def test_an_unforeseen_error_is_recovered_from_by_configuring_again(
     where: str, run: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,11 +221,8 @@ def test_an_unforeseen_error_is_recovered_from_by_configuring_again(
         work()
 
     monkeypatch.setattr(node, where, failing)
-    steps = [CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP]
-    results = [
-        run.change(node, step)
-        for step in steps[: ['_agree', '_activate', '_deactivate', '_cleanup'].index(where) + 1]
-    ]
+    steps = [CONFIGURE] if where == '_agree' else [CONFIGURE, ACTIVATE, DEACTIVATE]
+    results = [run.change(node, step) for step in steps]
     assert results[-1] is False and all(results[:-1]) and run.state(node) == 'unconfigured'
     assert 'RuntimeError: the lens fell off' in status(node, 'lifecycle').message
     run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
@@ -272,34 +231,17 @@ def test_an_unforeseen_error_is_recovered_from_by_configuring_again(
     assert status(node, 'lifecycle').level is Level.OK
 
 
-@contextmanager
-def consumer_elsewhere(run: Managed, domain: int) -> Iterator[tuple[Any, Program, list[int]]]:
-    """
-    Yield a camera, an inference node elsewhere, and a list that fills with its detections.
-
-    The inference node is of another process and gets the camera's memory.
-    """
-    capture = run.make(CaptureNode, SMALL)
-    capture.start()
-    seen: list[int] = []
-    run.manager.create_subscription(
-        Detection2DArray,
-        'detections',
-        lambda message: seen.append(message.header.stamp.nanosec),
-        10,
-    )
-    required = parameters(copy_free='required', model='hog', timeout=20.0)
-    with Program('inference_node', *required, domain=domain).start(
-        'link is shared_memory'
-    ) as program:
-        yield capture, program, seen
-        assert 'ros_message' not in program.output and program.interrupt() == 0
-
-
 def test_another_process_s_consumer_loses_the_camera_and_finds_it_again(
     run: Managed, free_domain: int
 ) -> None:
-    with consumer_elsewhere(run, free_domain) as (capture, program, seen):
+    capture = run.make(CaptureNode, SMALL)
+    capture.start()
+    seen: list[Detection2DArray] = []
+    run.manager.create_subscription(Detection2DArray, 'detections', seen.append, 10)
+    required = parameters(copy_free='required', model='hog', timeout=20.0)
+    with Program('inference_node', *required, domain=free_domain).start(
+        'link is shared_memory'
+    ) as program:
         for steps in ([], [DEACTIVATE, ACTIVATE], [DEACTIVATE, CLEANUP, CONFIGURE, ACTIVATE]):
             for step in steps:
                 assert run.change(capture, step)
@@ -309,83 +251,28 @@ def test_another_process_s_consumer_loses_the_camera_and_finds_it_again(
                 f'detections after {steps}\n{program.output}',
             )
         assert run.change(capture, DEACTIVATE)
-        run.eventually(
-            lambda: (
-                not [h for h, n in capture._server.server._pool.statistics().holders.items() if n]
-            ),
-            'leases came back',
-        )
-
-
-def test_a_program_without_autostart_waits_for_a_manager(run: Managed, free_domain: int) -> None:
-    args = parameters(autostart=False, width=128, height=128)
-    waits = 'ready: it waits for ros2 lifecycle set /capture configure'
-    with Program('capture_node', *args, domain=free_domain).start(waits) as program:
-        for step, state in (
-            (CONFIGURE, 'inactive'),
-            (ACTIVATE, 'active'),
-            (DEACTIVATE, 'inactive'),
-            (CLEANUP, 'unconfigured'),
-        ):
-            request = ChangeState.Request(transition=Transition(id=step))
-            assert run.call(ChangeState, '/capture/change_state', request).success
-            assert (
-                run.call(GetState, '/capture/get_state', GetState.Request()).current_state.label
-                == state
-            )
-        assert program.interrupt() == 0, program.output
-
-
-def refusal(node: Any) -> str:
-    """Of a parameter that isn't dynamic."""
-    done = node.set_parameters([Parameter('slots', value=node.parameters['slots'] + 1)])[0]
-    return '' if done.successful else str(done.reason)
+        holders = capture._server.server._pool.statistics
+        run.eventually(lambda: not any(holders().holders.values()), 'leases came back')
+        assert 'ros_message' not in program.output and program.interrupt() == 0
 
 
 def test_each_state_has_its_own_advice(run: Managed) -> None:
     node = run.make(CaptureNode, {**SMALL, 'autostart': False})
-    steps: list[tuple[Callable[[], Any] | None, str, str, str]] = [
-        (None, 'unconfigured', '', 'ros2 lifecycle set /capture configure'),
-        (
-            node.trigger_configure,
-            'inactive',
-            'ros2 lifecycle set /capture cleanup',
-            'ros2 lifecycle set /capture activate',
-        ),
-        (
-            node.trigger_activate,
-            'active',
-            'ros2 lifecycle set /capture deactivate and cleanup',
-            '',
-        ),
-        (
-            node.trigger_deactivate,
-            'inactive',
-            'ros2 lifecycle set /capture cleanup',
-            'ros2 lifecycle set /capture activate',
-        ),
-        (
-            node.trigger_shutdown,
-            'finalized',
-            (
-                "parameter 'slots' can't change now, the node is "
-                'finalized: restart it with that value'
-            ),
-            'only a restart brings it back',
-        ),
+    change = 'ros2 lifecycle set /capture '
+    gone = "parameter 'slots' can't change now, the node is finalized: restart it with that value"
+    steps: list[tuple[Callable[[], Any], str, str, str]] = [
+        (lambda: None, 'unconfigured', '', f'{change}configure'),
+        (node.trigger_configure, 'inactive', f'{change}cleanup', f'{change}activate'),
+        (node.trigger_activate, 'active', f'{change}deactivate and cleanup', ''),
+        (node.trigger_shutdown, 'finalized', gone, 'only a restart brings it back'),
     ]
     for step, state, against_setting, against_snapshot in steps:
-        if step is not None:
-            step()
-        reason = refusal(node)
-        assert node.state == state and (
-            against_setting in reason if against_setting else not reason
-        )
-        assert ('lifecycle set' in reason) == (state in ('inactive', 'active'))
+        step()
+        done = node.set_parameters([Parameter('slots', value=node.parameters['slots'] + 1)])[0]
+        assert node.state == state and against_setting in done.reason
+        assert done.successful is (state == 'unconfigured')
         if against_snapshot:
             message = run.call(Trigger, '/capture/snapshot', Trigger.Request()).message
-            assert (
-                message
-                == f'no snapshot: the node is {state}, and no frames flow; {against_snapshot}'
-            )
+            why = f'no snapshot: the node is {state}, and no frames flow; {against_snapshot}'
+            assert message == why
             assert status(node, 'lifecycle').advice == against_snapshot

@@ -22,8 +22,6 @@ used.
 
 from __future__ import annotations
 
-import math
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
@@ -89,10 +87,8 @@ def test_the_middleware_reads_what_the_message_says(frames: list[tuple], classes
         ]
 
 
-@pytest.mark.parametrize(
-    'frame_id', ['', 'a', 'ab', 'abc', 'abcd', 'camera_optical_frame', 'kamera_käfer', '相机']
-)
-@pytest.mark.parametrize('classes', [[], [9], [10], [99, 100, 9], [0, 10, 100, 1000, 12345]])
+@pytest.mark.parametrize('frame_id', ['', 'ab', 'abc', 'kamera_käfer'])
+@pytest.mark.parametrize('classes', [[], [9], [0, 10, 100, 1000, 12345]])
 def test_each_alignment(frame_id: str, classes: list[int]) -> None:
     found = detections([((1, 2, 5, 10), 0.5, index) for index in classes])
     message = read(DetectionsCdr(20).write(Header(HEADER.stamp_ns, frame_id), found))
@@ -119,17 +115,6 @@ def test_each_alignment(frame_id: str, classes: list[int]) -> None:
             and detection.results[0].hypothesis.score == 0.5
         )
         assert pose.pose.orientation.w == 1.0 and not pose.covariance.any()
-
-
-def test_numbers_that_are_none_go_through() -> None:
-    message = read(
-        DetectionsCdr(1).write(HEADER, detections([((math.nan, 0, math.inf, 1), math.nan, 0)]))
-    )
-    (detection,) = message.detections
-    assert math.isnan(detection.bbox.center.position.x) and math.isnan(
-        detection.results[0].hypothesis.score
-    )
-    assert detection.bbox.center.position.y == 0.5
 
 
 def test_here_it_is_used() -> None:

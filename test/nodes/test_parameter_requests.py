@@ -31,12 +31,12 @@ from rcl_interfaces.msg import Parameter as ParameterMessage
 from rcl_interfaces.msg import ParameterValue
 from rcl_interfaces.srv import SetParameters, SetParametersAtomically
 from rclpy.parameter import Parameter
+from std_srvs.srv import SetBool
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.recorder import RecorderNode
 
 CPU = min(os.sched_getaffinity(0))
 NO_TYPE = ParameterMessage(name='enabled', value=ParameterValue(type=42))
@@ -136,28 +136,25 @@ def test_a_request_that_rclpy_can_not_read_is_refused(bench: Bench) -> None:
     assert bench.set('inference', on) == ['']
 
 
-@pytest.mark.parametrize(
-    ('kind', 'options'),
-    [
-        (OverlayNode, {}),
-        (InferenceNode, {'model': 'hog'}),
-        (RecorderNode, {'path': '{tmp}/a', 'disk_floor': 0}),
-    ],
-)
-def test_a_user_that_does_not_exist_is_refused_at_once(
-    kind: Any, options: dict[str, Any], free_domain: int, tmp_path: Any
-) -> None:
-    options = {
-        name: value.replace('{tmp}', str(tmp_path)) if isinstance(value, str) else value
-        for name, value in options.items()
-    }
-    with managed(free_domain) as run:
-        node = run.make(kind, {**options, 'autostart': False})
-        for name in ('nobody_of_that_name', '²'):
-            done = node.set_parameters([named('shared_memory_users', [name])])[0]
-            assert (
-                not done.successful
-                and f"there is no user '{name}'; see /etc/passwd" in done.reason
+def test_the_enable_service_sets_the_parameter_and_detections_stop_and_go_on(bench: Bench) -> None:
+    inference = bench.nodes['inference']
+    for on in (False, True):
+        assert bench.run.call(SetBool, '/inference/enable', SetBool.Request(data=on)).success
+        assert bench.value('inference', 'enabled') is on
+        seen = inference.processed, inference.scheduler.statistics().refused_disabled
+        bench.run.eventually(
+            lambda on=on, seen=seen: (
+                inference.processed > seen[0] + 3
+                if on
+                else inference.scheduler.statistics().refused_disabled > seen[1] + 3
             )
+        )
+
+
+def test_a_user_that_does_not_exist_is_refused_at_once(free_domain: int) -> None:
+    with managed(free_domain) as run:
+        node = run.make(OverlayNode, {'autostart': False})
+        done = node.set_parameters([named('shared_memory_users', ['²'])])[0]
+        assert not done.successful and "there is no user '²'; see /etc/passwd" in done.reason
         with pytest.raises(ConfigError, match="there is no user '²'"):
-            run.make(kind, {**options, 'shared_memory_users': ['²']})
+            run.make(OverlayNode, {'shared_memory_users': ['²']})

@@ -27,19 +27,24 @@ import signal
 import time
 from typing import Any
 
+from foxglove_msgs.msg import CompressedVideo
 from nodes.programs import parameters, Program
-from nodes.ros_kit import ros
+from nodes.ros_kit import overrides, ros, spun, wait_until_known
 import numpy as np
 import pytest
 import rclpy
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
 from rosbags.rosbag2 import Reader
 from rosbags.typesys import get_types_from_msg, get_typestore, Stores
 from std_msgs.msg import String
+from std_srvs.srv import Trigger
 from waiting import until
 
 from zc_perception.camera.replay.camera import open_source
 from zc_perception.camera.synthetic import RoadScene
 from zc_perception.nodes import recorder
+from zc_perception.nodes.recorder import RecorderNode
 
 
 def record(domain: int, *, cold: bool = False, **values: object) -> Program:
@@ -127,18 +132,13 @@ def test_after_a_kill_the_recording_is_finished_by_hand_or_the_next_start(
         assert len(list(reader.messages())) == reader.message_count
 
 
-@pytest.mark.parametrize(
-    ('values', 'said'), [({}, '0 frames and 0 messages in no file'), ({'autostart': False}, '')]
-)
-def test_a_signal_ends_it_with_what_there_is(
-    values: dict[str, bool], said: str, tmp_path: Path, free_domain: int
-) -> None:
-    nothing = {'topics': ['nothing'], **values}
-    with record(free_domain, path=tmp_path / 'a', **nothing).start(
+def test_a_signal_ends_it_with_what_there_is(tmp_path: Path, free_domain: int) -> None:
+    with record(free_domain, path=tmp_path / 'a', topics=['nothing']).start(
         '[recorder]: ready'
     ) as recorder:
         assert recorder.interrupt() == 0
-    assert said in recorder.output and 'Traceback' not in recorder.output, recorder.output
+    assert '0 frames and 0 messages in no file' in recorder.output
+    assert 'Traceback' not in recorder.output, recorder.output
 
 
 def test_a_topic_is_read_once_though_the_lookout_looks_at_the_same_time(
@@ -166,31 +166,60 @@ def test_a_topic_is_read_once_though_the_lookout_looks_at_the_same_time(
         node.destroy_node()
 
 
-def test_limits_end_it(tmp_path: Path, free_domain: int) -> None:
-    camera = parameters(width=320, height=240, heap='memfd')
-    with (
-        Program('capture_node', *camera, domain=free_domain).start('[capture]: ready'),
-        record(free_domain, path=tmp_path / 'a', max_frames=5).start() as recorder,
-    ):
-        code, output = ended(recorder)
-    assert code == 0 and '5 frames and ' in output, output
-
-
-@pytest.mark.parametrize(
-    ('values', 'message'),
-    [
-        ({}, "parameter 'path' is empty"),
-        ({'path': '{tmp}/a', 'disk_floor': 2**31 - 1}, 'MiB free, less than'),
-        (
-            {'path': '{tmp}/a', 'max_frame': 5},
-            "parameter 'max_frame' is unknown; did you mean 'max_frames'?",
-        ),
-    ],
-)
-def test_wrong_parameters_end_with_one_clear_line(
-    values: dict[str, str], message: str, tmp_path: Path, free_domain: int
+def test_a_disk_without_room_ends_the_start_with_one_clear_line(
+    tmp_path: Path, free_domain: int
 ) -> None:
-    values = {name: str(value).replace('{tmp}', str(tmp_path)) for name, value in values.items()}
-    with record(free_domain, **values).start() as recorder:
+    with record(free_domain, path=tmp_path / 'a', disk_floor=2**31 - 1).start() as recorder:
         code, output = ended(recorder)
-    assert code == 2 and message in output and 'Traceback' not in output, output
+    assert code == 2 and 'MiB free, less than' in output and 'Traceback' not in output, output
+
+
+def topics_of(recording: Path) -> dict[str, int]:
+    with Reader(recording) as reader:
+        return {name: topic.msgcount for name, topic in reader.topics.items()}
+
+
+def test_triggers_are_answered_with_what_was_written_or_why_not(
+    free_domain: int, tmp_path: Path
+) -> None:
+    values = {'path': str(tmp_path / 'events'), 'black_box': 30.0, 'disk_floor': 0}
+    with ros(free_domain) as context:
+        recorder = RecorderNode(context=context, parameter_overrides=overrides(values))
+        encoder = Node('encoder', context=context)
+        video = encoder.create_publisher(
+            CompressedVideo, 'image_raw/foxglove', QoSProfile(depth=30)
+        )
+        client = encoder.create_client(Trigger, '/recorder/trigger')
+
+        def status() -> Any:
+            return next(s for s in recorder.collect_diagnostics() if s.part == 'black box')
+
+        def call() -> Any:
+            future = client.call_async(Trigger.Request())
+            until(future.done, 'an answer')
+            return future.result()
+
+        with spun(context, recorder) as group:
+            group.add_node(encoder)
+            wait_until_known(client, encoder, recorder)
+            answer = call()
+            assert not answer.success and 'no picture of a video came' in answer.message
+            until(lambda: video.get_subscription_count() == 1, 'it subscribes')
+            assert 'trigger failed' in status().message
+            key, other = b'\0\0\0\1\x67ps\0\0\1\x65', b'\0\0\0\1\x41'
+            for number in range(20):
+                data = (other if number % 10 else key) + bytes(2000)
+                video.publish(CompressedVideo(data=data, format='h264', frame_id='lens'))
+            until(lambda: recorder._box.held(0)[1] > 20 * 2000, 'all came')
+            futures = [client.call_async(Trigger.Request()) for _ in range(2)]
+            until(lambda: all(future.done() for future in futures), 'two answers')
+            answers = [future.result() for future in futures]
+            assert all(answer.success for answer in answers), answers
+            found = sorted((tmp_path / 'events').iterdir())
+            assert len(found) == 2 and all(str(path) in str(answers) for path in found)
+            assert all(topics_of(path)['/image_raw/foxglove'] == 20 for path in found)
+            (tmp_path / 'events').rename(tmp_path / 'moved')
+            (tmp_path / 'events').touch()
+            answer = call()
+            assert not answer.success and "can't be made" in answer.message
+        encoder.destroy_node()

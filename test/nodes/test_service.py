@@ -28,17 +28,14 @@ import os
 from pathlib import Path
 import socket
 import threading
-from types import SimpleNamespace
 from typing import Any
 
-from nodes.programs import parameters, PERCEPTION_READY, Program
+from nodes.programs import parameters, Program
 from nodes.ros_kit import overrides, spun
 import pytest
 import rclpy
 from waiting import until
 
-from zc_perception.camera.camera import CameraStatistics
-from zc_perception.camera.supervisor import CameraCondition, CameraState
 from zc_perception.errors import CameraLostError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.perception import PerceptionGraph
@@ -132,7 +129,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Start:
 
 
 @pytest.mark.usefixtures('no_fd_leak')
-def test_abstract_addresses_are_understood(served: Start) -> None:
+def test_abstract_addresses_are_understood_and_no_manager_costs_nothing(served: Start) -> None:
+    for address in ('', '@', 'relative/path', 'vsock:2:1234', '/not/there'):
+        assert served(address) == [None]
     name = f'zc-test-{os.getpid()}'
     listener = Systemd(b'\0' + name.encode())
     served('@' + name)
@@ -140,21 +139,10 @@ def test_abstract_addresses_are_understood(served: Start) -> None:
     listener.socket.close()
 
 
-@pytest.mark.usefixtures('no_fd_leak')
-@pytest.mark.parametrize('address', ['', '@', 'relative/path', 'vsock:2:1234', '/not/there'])
-def test_a_manager_that_is_not_there_costs_nothing(served: Start, address: str) -> None:
-    assert served(address) == [None]
-
-
-@pytest.mark.parametrize(
-    ('timeout_us', 'waits'),
-    [('', None), ('0', None), ('-5', None), ('soon', None), ('6000000', 2.0)],
-)
-def test_the_watchdog_is_fed_where_there_is_one(
-    served: Start, systemd: Systemd, timeout_us: str, waits: float | None
-) -> None:
-    assert served(systemd.address, timeout_us) == [waits]
-    assert ('WATCHDOG=1' in systemd.heard()) is (waits is not None)
+def test_the_watchdog_is_fed_where_there_is_one(served: Start, systemd: Systemd) -> None:
+    for timeout_us, waits in (('0', None), ('-5', None), ('soon', None), ('6000000', 2.0)):
+        assert served(systemd.address, timeout_us) == [waits]
+        assert ('WATCHDOG=1' in systemd.heard()) is (waits is not None)
 
 
 def test_it_is_fed_three_times_in_the_time_that_it_waits_and_not_while_there_is_a_worry(
@@ -182,16 +170,6 @@ def service(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> Systemd:
         'WATCHDOG_PID', str(os.getpid())
     )  # as of ros2 launch, whose child the program is
     return systemd
-
-
-def test_a_program_is_ready_lives_and_stops(service: Systemd, free_domain: int) -> None:
-    with Program('perception', domain=free_domain).start(*PERCEPTION_READY) as program:
-        heard = service.hears('WATCHDOG=1', 4)
-        assert heard[0] == 'READY=1' and any(
-            line.startswith('STATUS=') and '/diagnostics' in line for line in heard
-        )
-        assert program.interrupt() == 0, program.output
-        assert service.hears('STOPPING=1')[-1] == 'STOPPING=1'
 
 
 def test_a_camera_that_is_waited_for_is_no_reason_to_be_restarted(
@@ -255,14 +233,6 @@ class Scene:
         return self.liveness.worry()
 
 
-def test_who_gets_on_is_no_worry() -> None:
-    node = Node()
-    scene = Scene(node)
-    for number in range(50):
-        node.done = number
-        assert scene.after(2.0) == ''
-
-
 def test_who_stands_still_is_one_after_its_own_patience_and_none_when_it_moves_again() -> None:
     node, other = Node(), Node('/inference', 0, patience_s=60.0)
     scene = Scene(node, other)
@@ -300,34 +270,6 @@ def test_an_executor_that_runs_nothing_is_a_worry_and_is_asked_once() -> None:
     )
     assert scene.after(1.0) == ''
     assert len(scene.waiting) == 1, 'asked again'
-
-
-@pytest.mark.parametrize(
-    ('state', 'framerate', 'progress'),
-    [
-        (CameraState.STREAMING, 30.0, 7),
-        (CameraState.STREAMING, 0.0, 7),
-        (CameraState.STREAMING, 0.1, None),
-        (CameraState.LOST, 30.0, None),
-        (CameraState.ENDED, 30.0, None),
-        (CameraState.FAILED, 30.0, None),
-        (CameraState.CLOSED, 30.0, None),
-    ],
-)
-def test_a_camera_s_progress_counts_while_its_silence_would_say_something(
-    state: CameraState, framerate: float, progress: int | None
-) -> None:
-    supervisor: Any = SimpleNamespace(
-        camera=SimpleNamespace(framerate=framerate), condition=CameraCondition(state, 'a reason')
-    )
-    counters = SimpleNamespace(total=lambda: CameraStatistics(5, 2, 0))
-    node: Any = SimpleNamespace(
-        _flowing=True, _kind=SimpleNamespace(PACED=True), supervisor=supervisor, _counters=counters
-    )
-    assert CaptureNode.progress(node) == progress
-    assert CaptureNode.given_up(node) == ('a reason' if state is CameraState.FAILED else '')
-    supervisor.camera = None
-    assert CaptureNode.progress(node) is None
 
 
 def test_real_nodes_say_how_far_they_are(context: rclpy.Context) -> None:

@@ -114,6 +114,7 @@ def test_a_picture_and_bytes_that_replay_plays(free_domain: int, tmp_path: Path)
 def test_the_folder_changes_while_it_runs_and_may_be_below_the_home(
     free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / 'file').write_text('')
     monkeypatch.setenv('ROS_HOME', str(tmp_path / 'ros'))
     monkeypatch.setenv('SHOTS', str(tmp_path))
     with capturing(free_domain) as run:
@@ -129,6 +130,13 @@ def test_the_folder_changes_while_it_runs_and_may_be_below_the_home(
         assert f': {tmp_path}/below/capture_' in run.answer().message, (
             'who reads the answer is in another folder'
         )
+        none = Parameter('snapshot_folder', value=str(tmp_path / 'file' / 'below'))
+        assert run.capture.set_parameters([none])[0].successful
+        answer = run.answer()
+        assert not answer.success and '\n' not in answer.message
+        written = f"no snapshot: nothing was written to '{tmp_path}/file"
+        assert answer.message.startswith(written) and 'Not a directory' in answer.message
+        assert "set parameter 'snapshot_folder'" in answer.message
 
 
 def test_without_a_frame_the_answer_says_why_in_time(
@@ -150,18 +158,6 @@ def test_without_a_frame_the_answer_says_why_in_time(
         run.until(lambda: run.capture.supervisor.camera is not None, 'the camera')
         assert run.answer().success
     assert len(list(tmp_path.iterdir())) == 4
-
-
-def test_a_folder_that_takes_no_file_is_one_sentence(free_domain: int, tmp_path: Path) -> None:
-    (tmp_path / 'file').write_text('')
-    with capturing(free_domain, snapshot_folder=str(tmp_path / 'file' / 'below')) as run:
-        answer = run.answer()
-        assert not answer.success and '\n' not in answer.message
-        assert (
-            answer.message.startswith(f"no snapshot: nothing was written to '{tmp_path}/file")
-            and 'Not a directory' in answer.message
-        )
-        assert "set parameter 'snapshot_folder'" in answer.message
 
 
 def test_a_slow_disk_keeps_neither_the_camera_nor_the_executor_nor_later_callers(

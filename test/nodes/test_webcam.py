@@ -40,14 +40,9 @@ from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 import yaml
 
-from zc_perception.frame import Frame
-from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.pixel.fourcc import fourcc_code, NV12
-from zc_perception.pixel.modifier import LINEAR
 
 SIZE = (640, 360)
 ROAD = {'model': 'road', 'accelerator': 'onnx'}
@@ -155,47 +150,6 @@ def test_the_file_for_a_webcam_finds_the_people_in_its_picture(free_domain: int)
     with desk(free_domain, webcam, section(file, 'inference')) as made:
         made.comes(lambda: any(found.detections for found in made.boxes), 'people')
         assert made.ledger.count('decode') == 0
-
-
-def test_a_webcam_with_yuyv_and_mjpg_gives_nv12_to_who_takes_nothing_else(
-    free_domain: int, capfd: pytest.CaptureFixture[str]
-) -> None:
-    pictures = road_pictures(*SIZE, 4)
-    luma = [cv2.imdecode(np.frombuffer(one, np.uint8), cv2.IMREAD_GRAYSCALE) for one in pictures]
-    webcam = LiveWebcam('YUYV', 'MJPG', pictures=pictures, size=SIZE)
-    right: list[bool] = []
-
-    def look(frame: Frame) -> None:
-        with frame.map() as planes:
-            expected = luma[frame.data.sequence % len(luma)]
-            right.append(frame.data.fourcc == NV12 and np.array_equal(planes[0], expected))
-
-    def takes(name: str, fourcc: int) -> BufferConstraints:
-        return BufferConstraints(name, formats=((fourcc, LINEAR),))
-
-    with ros(free_domain) as context:
-        user = rclpy.create_node('user', context=context)
-        frames = FrameSubscription(user, 'image_raw', look, constraints=takes('encoder', NV12))
-        old = FrameSubscription(
-            user,
-            'image_raw',
-            right.append,
-            constraints=takes('old', fourcc_code('YUYV')),
-            copy_free_required=True,
-        )
-        try:
-            with (
-                Desk(free_domain, context, webcam, ROAD) as made,
-                spun(context, made.capture, made.inference) as group,
-            ):
-                group.add_node(user)
-                made.comes(lambda: len(right) > 3 and made.boxes, 'frames and detections')
-                assert all(right) and frames.statistics().rung == 'in_process'
-                assert (old.statistics().rung, old.statistics().received) == ('refused', 0)
-        finally:
-            user.destroy_node()
-    log = capfd.readouterr().err
-    assert 'encoder accepted' in log and 'old refused: no common pixel format' in log
 
 
 def test_a_thousand_mutated_pictures_do_not_end_the_node(free_domain: int) -> None:

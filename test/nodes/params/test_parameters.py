@@ -22,24 +22,21 @@ from contextlib import contextmanager
 import os
 from pathlib import Path
 import re
-import subprocess
 from typing import Any
 
-from nodes.programs import BIN, environment, Program
+from nodes.programs import Program
 from nodes.ros_kit import overrides, ros
 import pytest
 import rclpy
 from rclpy.exceptions import InvalidNamespaceException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
-from rclpy.qos import HistoryPolicy, QoSProfile
 from rclpy.validate_namespace import validate_namespace
 import yaml
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.command_lines import check_cameras, check_namespace
 from zc_perception.nodes.params.node_parameters import NodeParameters
-from zc_perception.nodes.params.qos_overrides import publisher_qos
 from zc_perception.nodes.params.ros_arguments import CommandLine, explain_ros_arguments, MeantFor
 from zc_perception.nodes.params.verdict import (
     check_file,
@@ -121,26 +118,14 @@ def test_defaults_overrides_and_integers_for_numbers(make: Make) -> None:
 @pytest.mark.parametrize(
     ('values', 'message'),
     [
-        (
-            {'rate': 'much'},
-            "node 'tested': parameter 'rate' is 'much'; it must be a number from 0 to 100 (Hz)",
-        ),
-        ({'rate': float('inf')}, "parameter 'rate' is inf; it must be a number"),
-        ({'rate': True}, "parameter 'rate' is True; it must be a number"),
-        ({'count': 9}, "parameter 'count' is 9; it must be an integer from 1 to 8"),
+        ({'rate': float('inf')}, "node 'tested': parameter 'rate' is inf; it must be a number"),
+        ({'rate': True}, "parameter 'rate' is True; it must be a number from 0 to 100 (Hz)"),
         ({'count': 2.0}, "parameter 'count' is 2.0; it must be an integer"),
-        (
-            {'mode': 'fats'},
-            "parameter 'mode' is 'fats'; it must be one of fast, slow; did you mean 'fast'?",
-        ),
         ({'active': 1}, "parameter 'active' is 1; it must be a boolean"),
-        ({'share': -0.5}, "parameter 'share' is -0.5; it must be a number from 0 to 1, or -1"),
         ({'share': -2}, "parameter 'share' is -2.0; it must be a number from 0 to 1, or -1"),
-        ({'share': 1.5}, "parameter 'share' is 1.5; it must be a number from 0 to 1, or -1"),
         ({'way': 1}, "parameter 'way' is 1; it must be one of auto, true, false"),
         ({'mode': True}, "parameter 'mode' is True; it must be one of fast, slow"),
         ({'device': True}, "parameter 'device' is True; it must be a string"),
-        ({'device': 0.5}, "parameter 'device' is 0.5; it must be a string"),
         ({'title': 5}, "parameter 'title' is 5; it must be a string"),
         ({'names': 'a'}, "parameter 'names' is 'a'; it must be a list of strings"),
         ({'side': 3}, "parameter 'side' is 3; it must be an integer from 0 to 64 (px), even"),
@@ -184,69 +169,22 @@ def test_lists_of_strings_come_from_files_empty_ones_too(
         )
 
 
-@pytest.mark.parametrize('from_file', [True, False])
 @pytest.mark.parametrize(
     ('name', 'text', 'value'),
     [
-        ('way', 'true', 'true'),
-        ('way', 'false', 'false'),
         ('way', '"true"', 'true'),
         ('way', 'off', 'false'),
-        ('way', 'auto', 'auto'),
         ('device', '0', '0'),
-        ('device', '"12"', '12'),
-        ('device', '/dev/metis-0:1:0', '/dev/metis-0:1:0'),
         ('device', '0000:01:00.0', '0000:01:00.0'),
     ],
 )
 def test_a_string_is_what_stands_there_without_quotes_too(
-    name: str, text: str, value: str, from_file: bool, free_domain: int, tmp_path: Path
+    name: str, text: str, value: str, free_domain: int
 ) -> None:
-    arguments = (
-        ['--params-file', parameter_file(tmp_path, f'{name}: {text}')]
-        if from_file
-        else ['-p', f'{name}:={text}']
-    )
-    with started_with(free_domain, *arguments) as node:
+    with started_with(free_domain, '-p', f'{name}:={text}') as node:
         assert NodeParameters(node, SPECS)[name] == value
         shown = node.get_parameter(name)
         assert shown.type_ is Parameter.Type.STRING and shown.value == value
-
-
-def test_one_number_besides_the_range_may_be_set_and_none_between(make: Make) -> None:
-    node = make(share=0.5)
-    parameters = NodeParameters(node, SPECS)
-    assert (
-        node.set_parameters([Parameter('share', value=-1.0)])[0].successful
-        and parameters['share'] == -1.0
-    )
-    refused = node.set_parameters([Parameter('share', value=-0.5)])[0]
-    assert (
-        not refused.successful
-        and 'it must be a number from 0 to 1, or -1' in refused.reason
-        and parameters['share'] == -1.0
-    )
-    described = node.describe_parameter('share')
-    assert (
-        described.floating_point_range[0].from_value,
-        described.floating_point_range[0].to_value,
-    ) == (-1.0, 1.0)
-    assert described.additional_constraints == 'a number from 0 to 1, or -1'
-
-
-def test_changes_go_through_the_same_check_and_reach_the_owner(make: Make) -> None:
-    node, changes = make(), []
-    parameters = NodeParameters(node, SPECS, lambda name, value: changes.append((name, value)))
-    assert node.set_parameters([Parameter('rate', value=50.0)])[0].successful
-    assert parameters['rate'] == 50.0 and changes == [('rate', 50.0)]
-    refused = node.set_parameters_atomically(
-        [Parameter('mode', value='slwo'), Parameter('active', value=False)]
-    )
-    assert not refused.successful and "did you mean 'slow'?" in refused.reason
-    assert parameters['active'] is True, 'nothing of a refused set is taken over'
-    assert not node.set_parameters([Parameter('rate', value=500.0)])[0].successful
-    assert not node.set_parameters([Parameter('count', value=4)])[0].successful, 'read-only'
-    assert parameters['count'] == 3
 
 
 def test_descriptors_tell_ros2_param_describe_everything(make: Make) -> None:
@@ -281,109 +219,10 @@ def test_an_unknown_key_is_told_with_the_nearest_one_of_this_node_before_others(
     )
 
 
-def test_integers_in_a_list_of_strings_are_what_yaml_makes_of_numbers(
-    free_domain: int, tmp_path: Path
-) -> None:
-    specs = (ParameterSpec('cpus', [], 'CPUs.', whole_numbers=True, dynamic=True),)
-    for text, value in (('[2, 3]', ['2', '3']), ('["2-3"]', ['2-3']), ('[]', [])):
-        with started_with(
-            free_domain, '--params-file', parameter_file(tmp_path, f'cpus: {text}')
-        ) as node:
-            parameters = NodeParameters(node, specs)
-            assert parameters['cpus'] == value
-            assert node.set_parameters(parameters.judged([Parameter('cpus', value=[4, 5])])[0])[
-                0
-            ].successful
-            assert parameters['cpus'] == node.get_parameter('cpus').value == ['4', '5']
-
-
-def test_parameters_that_are_not_dynamic_may_be_set_when_the_owner_says_so(make: Make) -> None:
-    specs = (*SPECS, ParameterSpec('once', 1, 'Only a start takes it.', '', 0, 9, fixed=True))
-    reasons = ['the node is busy']
-    node, changes = make(), []
-    parameters = NodeParameters(
-        node,
-        specs,
-        lambda name, value: changes.append((name, value)),
-        changeable=lambda: ''.join(reasons),
-    )
-    refused = node.set_parameters([Parameter('count', value=4)])[0]
-    assert (
-        not refused.successful
-        and refused.reason == "parameter 'count' can't change now, the node is busy"
-        and parameters['count'] == 3
-    )
-    assert node.set_parameters([Parameter('count', value=3)])[0].successful, 'it is no change'
-    reasons.clear()
-    assert (
-        node.set_parameters([Parameter('count', value=4)])[0].successful
-        and parameters['count'] == 4
-        and changes == [('count', 4)]
-    )
-    assert not node.set_parameters([Parameter('once', value=2)])[0].successful
-    count, once = node.describe_parameter('count'), node.describe_parameter('once')
-    assert not count.read_only and count.description.endswith(
-        'Set it while the node is unconfigured.'
-    )
-    assert once.read_only and 'unconfigured' not in once.description
-
-
-def test_all_reasons_against_a_set_are_told_the_owner_s_too(make: Make) -> None:
-    def check(name: str, value: Any) -> None:
-        if name == 'title' and value == 'bad':
-            raise ConfigError('no such title')
-
-    node = make()
-    parameters = NodeParameters(node, SPECS, check=check, changeable=lambda: '')
-    values = [
-        Parameter('rate', value=500.0),
-        Parameter('title', value='bad'),
-        Parameter('mode', value='fats'),
-        Parameter('count', value=2),
-    ]
-    reasons = parameters.judged(values)[1]
-    assert len(reasons) == 3 and 'no such title' in reasons and "did you mean 'fast'" in reasons[2]
-    assert parameters.judged(values[3:])[1] == []
-
-
-def test_qos_overrides_for_topics_that_no_endpoint_has_are_unknown_once_all_are_there(
-    make: Make,
-) -> None:
-    node = make(
-        **{'qos_overrides./image.publisher.depth': 3, 'qos_overrides./imgae.publisher.depth': 3}
-    )
-    parameters = NodeParameters(node, SPECS)
-    assert parameters.unclaimed() == []
-    qos = publisher_qos(node, 'image', QoSProfile(depth=1))
-    assert (
-        qos.depth == 3
-        and publisher_qos(
-            node, 'image', QoSProfile(depth=1, history=HistoryPolicy.KEEP_ALL)
-        ).history
-        == HistoryPolicy.KEEP_ALL
-    )
-    parameters.endpoints_declared = True
-    (name,) = parameters.unclaimed()
-    assert "did you mean 'qos_overrides./image.publisher.depth'?" in parameters.unknown(name)
-
-
-@pytest.mark.parametrize(
-    ('text', 'number'),
-    [
-        ('0', 0),
-        ('7', 7),
-        ('10', 10),
-        ('11', None),
-        ('²', None),
-        ('１', None),
-        ('-1', None),
-        ('', None),
-        (' 1', None),
-        ('9' * 5000, None),
-    ],
-)
-def test_a_whole_number_is_plain_digits_in_a_range(text: str, number: int | None) -> None:
-    assert whole_number(text, 10) == number
+def test_a_whole_number_is_plain_digits_in_a_range() -> None:
+    assert [whole_number(text, 10) for text in ('0', '10')] == [0, 10]
+    for text in ('11', '²', '１', '-1', '', ' 1', '9' * 5000):
+        assert whole_number(text, 10) is None
 
 
 def test_what_is_declared_is_never_taken_away(make: Make) -> None:
@@ -431,25 +270,6 @@ def test_a_mistake_of_the_check_is_a_reason_and_one_of_the_owner_is_taken_back(m
     )
     assert (parameters['rate'], parameters['mode'], parameters['active']) == (30.0, 'fast', True)
     assert told == [('rate', 1.0), ('mode', 'slow'), ('mode', 'fast'), ('rate', 30.0)]
-
-
-def test_what_other_packages_offer_is_asked_for_only_when_no_choice_of_ours_is_meant() -> None:
-    asked: list[None] = []
-
-    def others() -> tuple[str, ...]:
-        asked.append(None)
-        return ('own',)
-
-    spec = ParameterSpec(
-        'accelerator', 'auto', 'Where.', choices=('auto', 'cpu'), other_choices=others
-    )
-    assert spec.convert('cpu') == 'cpu' and asked == []
-    assert spec.convert('own') == 'own'
-    with pytest.raises(
-        ConfigError, match="parameter 'accelerator' is 'Own'; it must be one of auto, cpu, own"
-    ) as refused:
-        spec.convert('Own')
-    assert str(refused.value).endswith("; did you mean 'own'?")
 
 
 # The verdict on a file: which nodes it is for, what speaks against it, and what each node gets.
@@ -509,15 +329,8 @@ def test_the_same_mistake_of_two_cameras_is_said_once(tmp_path: Path) -> None:
     ('text', 'namespaces', 'nodes'),
     [
         ('', [], ['/capture', '/inference', '/overlay']),
-        ('/**/capture', [], ['/capture', '/inference', '/overlay']),
-        ('/front/capture', [], ['/front/capture', '/front/inference', '/front/overlay']),
-        (
-            '/**/truck/front/overlay',
-            [],
-            ['/truck/front/capture', '/truck/front/inference', '/truck/front/overlay'],
-        ),
+        ('/**/front/overlay', [], ['/front/capture', '/front/inference', '/front/overlay']),
         ('/front/capture', ['/rear'], ['/rear/capture', '/rear/inference', '/rear/overlay']),
-        ('/**/recorder', [], ['/capture', '/inference', '/overlay', '/recorder']),
         ('/recodrer', [], ['/capture', '/inference', '/overlay', '/recorder']),
         ('/**/gstreamer', [], ['/capture', '/gstreamer', '/inference', '/overlay']),
         ('/planner', [], ['/capture', '/inference', '/overlay']),
@@ -547,22 +360,6 @@ def test_a_section_that_misses_its_node_and_one_of_a_name_that_is_misspelt(tmp_p
 
 
 REFUSED: dict[str, tuple[str, str]] = {
-    'several at once': (
-        (
-            '# every one with its line\n/**/capture:\n  ros__parameters: {widht: 3, heigth: '
-            '3}\n/**: {ros__parameters: {framerate: -1.0}}'
-        ),
-        "'width'? (line 3); capture: parameter 'heigth' is unknown; did you mean 'height'? "
-        '(line 3); '
-        "capture: parameter 'framerate' is -1.0; it must be a number from 0 to 1000 (Hz) (line 4)",
-    ),
-    "another of our nodes' parameter": (
-        '/**/capture: {ros__parameters: {score_threshold: 0.5}}',
-        (
-            "capture: parameter 'score_threshold' is unknown; it belongs to node 'inference': set "
-            'it there'
-        ),
-    ),
     'a type of every node': (
         '/**: {ros__parameters: {use_sim_time: 5}}',
         "overlay: parameter 'use_sim_time' is 5; it must be a boolean",
@@ -648,7 +445,6 @@ def test_what_the_launch_arguments_set_stands_on_top_of_the_file(tmp_path: Path)
 
 
 OF_ANY_NODE: dict[str, tuple[str, list[str]]] = {
-    'mistyped': ('/**: {ros__parameters: {widht: 3}}', ["'/**': 'widht'; did you mean 'width'?"]),
     'of others, and mistyped': (
         '/**: {ros__parameters: {wheelbase: 3, scal: 1}}',
         ["'/**': 'scal'; did you mean 'scale'?", "'/**': 'wheelbase'"],
@@ -657,11 +453,10 @@ OF_ANY_NODE: dict[str, tuple[str, list[str]]] = {
         '/**: {ros__parameters: {widht: 3}}\n/front/*: {ros__parameters: {widht: 3}}',
         ["'/**', '/front/*': 'widht'; did you mean 'width'?"],
     ),
-    'of different nodes of ours': (
-        '/**: {ros__parameters: {slots: 8, score_threshold: 0.5, scale: 1.0, controls.gain: 1}}',
+    'of nodes of ours': (
+        '/**: {ros__parameters: {slots: 8, scale: 1.0, controls.gain: 1, max_frames: 8}}',
         [],
     ),
-    'of a node of ours that is not here': ('/**: {ros__parameters: {max_frames: 8}}', []),
     'of every node': (
         (
             '/**: {ros__parameters: {use_sim_time: true, qos_overrides: {/x: '
@@ -741,7 +536,6 @@ def refusal(*arguments: str) -> str:
     ('text', 'line', 'words'),
     [
         ('capture:\n  ros__parameters:\n    width: 640\n   height: 480\n', 4, 'indentation'),
-        ('capture:\n  ros__parameters:\n    frame_id: a: b\n', 3, "second ':'"),
         ('capture:\n  ros__parameters:\n    frame_id: "a\n', 4, 'quote is not closed'),
         ('capture:\n  ros__parameters:\n    frame_id: @a\n', 3, 'quotes'),
     ],
@@ -768,36 +562,14 @@ def test_a_pipe_is_not_read_a_second_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ('arguments', 'words'),
     [
-        (['-p', 'width'], "'-p width' can't be read; write -p NAME:=VALUE"),
         (['-p', 'width:=[1,'], "'-p width:=[1,' can't be read; write -p NAME:=VALUE"),
         (['-r', 'image_raw'], "'-r image_raw' can't be read; write -r FROM:=TO"),
         (['--nonsense'], "unknown: ['--nonsense']"),
-        (['--log-level', 'loud'], 'valid severity level'),
     ],
 )
 def test_a_bad_argument_is_named(arguments: list[str], words: str) -> None:
     found = refusal(*arguments)
     assert found.startswith('ROS arguments: ') and words in found and '.c:' not in found
-
-
-@pytest.mark.parametrize('program', ['perception', 'component_container'])
-def test_programs_say_it(program: str, free_domain: int, tmp_path: Path) -> None:
-    path = tmp_path / 'bad.yaml'
-    path.write_text(
-        'capture:\n  ros__parameters:\n    width: 640\n   height: 480\n', encoding='utf-8'
-    )
-    command = [str(BIN / program), '--ros-args', '--params-file', str(path)]
-    done = subprocess.run(
-        command,
-        env=environment(free_domain),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 2 and done.stdout == ''
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"{program}: error: parameter file '{path}' can't be read: line 4: ")
 
 
 NAMES = ['/capture', '/inference', '/overlay']
@@ -815,26 +587,11 @@ def _file(folder: Path, *sections: str) -> list[str]:
     return ['perception', '--ros-args', '--params-file', str(path)]
 
 
-@pytest.mark.parametrize(
-    ('section', 'nodes'),
-    [
-        ('capture', NAMES),
-        ('/capture', NAMES),
-        ('/**/capture', NAMES),
-        ('/**/capture', FRONT),
-        ('/front/capture', FRONT),
-        ('front/capture', FRONT),
-        ('/*/capture', FRONT),
-        ('/**', FRONT),
-        ('/front/*', FRONT),
-        ('lidar_driver', NAMES),
-        ('/rear/planner', FRONT),
-    ],
-)
-def test_sections_that_reach_a_node_or_are_somebody_elses_pass(
-    section: str, nodes: list[str], tmp_path: Path
-) -> None:
-    check(_file(tmp_path, section), nodes)
+def test_sections_that_reach_a_node_or_are_somebody_elses_pass(tmp_path: Path) -> None:
+    for section in ('capture', '/**/capture', 'lidar_driver'):
+        check(_file(tmp_path, section), NAMES)
+    for section in ('/**/capture', 'front/capture', '/*/capture', '/front/*', '/rear/planner'):
+        check(_file(tmp_path, section), FRONT)
 
 
 def _sections(folder: Path, text: str) -> list[str]:
@@ -861,15 +618,7 @@ def _sections(folder: Path, text: str) -> list[str]:
             ['/truck/front/capture'],
             r"does not match node '/truck/front/capture'; write '/\*\*/front/capture'",
         ),
-        ('/*/front/capture', FRONT, r"write '/\*\*/front/capture'"),
-        (
-            '/fornt/capture',
-            FRONT,
-            (
-                "'fornt/capture' does not match node '/front/capture'; did you mean 'front'?.* "
-                'section of its own'
-            ),
-        ),
+        ('/fornt/capture', FRONT, "'/front/capture'; did you mean 'front'?.* section of its own"),
         ('/**/fornt/capture', ['/truck/front/capture'], "did you mean 'front'?"),
         ('/truk/front/capture', ['/truck/front/capture'], "did you mean 'truck/front'?"),
         (
@@ -877,7 +626,6 @@ def _sections(folder: Path, text: str) -> list[str]:
             ['/front_left/capture', '/front_right/capture'],
             "node '/front_left/capture'; did you mean 'front_left'?",
         ),
-        ('/**/captur', NAMES, "no node 'captur' here; did you mean 'capture'"),
         ('inferense', NAMES, "no node 'inferense' here; did you mean 'inference'"),
     ],
 )
@@ -906,21 +654,10 @@ def test_sections_of_cameras_that_are_not_here_pass(
     check(_file(tmp_path, *sections), [node])
 
 
-def test_several_files_are_judged_together(tmp_path: Path) -> None:
-    first, second = tmp_path / 'a.yaml', tmp_path / 'b.yaml'
-    for path, space in ((first, 'fornt'), (second, 'front')):
-        path.write_text(f'/{space}/capture:\n  ros__parameters: {{width: 640}}\n')
-    with pytest.raises(ConfigError, match="did you mean 'front'"):
-        check(['--params-file', str(first)], FRONT)
-    check(['--params-file', str(first), '--params-file', str(second)], FRONT)
-
-
 @pytest.mark.parametrize(
     ('section', 'node', 'right'),
     [
-        ('/**/capture', '/front_cam', '/**/front_cam'),
         ('capture', '/front_cam', '/**/front_cam'),
-        ('/**/capture', '/truck/front_cam', '/**/front_cam'),
         ('/truck/capture', '/truck/front_cam', '/**/truck/front_cam'),
     ],
 )
@@ -952,15 +689,9 @@ def test_an_argument_for_a_node_that_has_another_name_is_refused(node: str, righ
     [
         ('/**/capture: {ros__parameters: {width: 64,\n width: 32}}', 'line 1 and line 2'),
         (
-            (
-                '/capture: {ros__parameters: {width: 64}}\n---\n\ncapture: {ros__parameters: '
-                '{width: x}}'
-            ),
+            '/capture: {ros__parameters: {width: 64}}\n---\n\n'
+            'capture: {ros__parameters: {width: x}}',
             'line 1 and line 4',
-        ),
-        (
-            '/**: {ros__parameters: {width: 64, width: 1, width: 2}}',
-            'line 1 and line 1 and line 1',
         ),
     ],
 )
@@ -977,26 +708,15 @@ def test_a_key_that_is_there_twice_is_refused_with_both_lines(
     check(_sections(tmp_path, other), NAMES)  # another package may want it so
 
 
-@pytest.mark.parametrize(
-    ('argument', 'nodes', 'message'),
-    [
+def test_arguments_that_miss_are_refused_too_and_those_that_reach_a_node_pass() -> None:
+    for argument, nodes, message in (
         ('capure:framerate:=7.0', NAMES, "no node 'capure' here; did you mean 'capture'"),
-        ('capture:framerate:=7.0', FRONT, "does not match node '/front/capture'"),
         ('rear/capture:framerate:=7.0', FRONT, "does not match node '/front/capture'"),
-    ],
-)
-def test_arguments_that_miss_are_refused_too(
-    argument: str, nodes: list[str], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check(['perception', '--ros-args', '-p', argument], nodes)
-
-
-@pytest.mark.parametrize(
-    'argument', ['capture:framerate:=7.0', 'framerate:=7.0', 'video:=/a:b/c.avi']
-)
-def test_arguments_that_reach_a_node_pass(argument: str) -> None:
-    check(['perception', '--ros-args', '-p', argument], NAMES)
+    ):
+        with pytest.raises(ConfigError, match=message):
+            check(['perception', '--ros-args', '-p', argument], nodes)
+    for argument in ('capture:framerate:=7.0', 'video:=/a:b/c.avi'):
+        check(['perception', '--ros-args', '-p', argument], NAMES)
 
 
 def test_what_is_set_for_a_node_is_told_apart_by_whom_it_was_meant_for(tmp_path: Path) -> None:
@@ -1033,23 +753,15 @@ def test_what_is_set_for_a_node_is_told_apart_by_whom_it_was_meant_for(tmp_path:
 # Names of cameras and namespaces, which ROS has to take.
 
 
-def ros_refuses(name: str) -> bool:
-    try:
-        return not validate_namespace(f'/{name}')
-    except InvalidNamespaceException:
-        return True
-
-
-@pytest.mark.parametrize(
-    'name', ['a//b', 'a/', '4x', 'a/4x', 'front-left', 'a b', 'ä', 'a\n', 'a.b', '~', '*']
-)
+@pytest.mark.parametrize('name', ['a//b', 'a/', 'a/4x', 'ä', 'a\n', '~'])
 def test_what_ros_refuses_is_none_and_the_message_says_what_is(name: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         check_namespace(name, "launch argument 'namespace'")
     assert str(refusal.value).startswith(
         f"launch argument 'namespace': '{name}' can't be a namespace; use letters"
     )
-    assert ros_refuses(name)
+    with pytest.raises(InvalidNamespaceException):
+        validate_namespace(f'/{name}')
 
 
 def test_cameras_have_different_names() -> None:
@@ -1060,13 +772,9 @@ def test_cameras_have_different_names() -> None:
         check_cameras(['front', ''], '--cameras')
 
 
-@pytest.mark.parametrize('program', ['capture_node', 'inference_node'])
-def test_a_namespace_that_is_too_long_for_ros_is_said_in_a_line(
-    free_domain: int, program: str
-) -> None:
-    with Program(program, '--ros-args', '-r', f'__ns:=/{"n" * 230}', domain=free_domain).start(
-        'error:'
-    ) as node:
+def test_a_namespace_that_is_too_long_for_ros_is_said_in_a_line(free_domain: int) -> None:
+    words = '--ros-args', '-r', f'__ns:=/{"n" * 230}'
+    with Program('capture_node', *words, domain=free_domain).start('error:') as node:
         assert node.process.wait(60.0) == 2
         node._reader.join(60.0)
     (line,) = [line for line in node.lines if 'rmw_fastrtps' not in line]

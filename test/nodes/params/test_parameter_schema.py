@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 import re
@@ -35,7 +34,7 @@ from zc_perception.nodes.params.verdict import check_file, node_kinds
 from zc_perception.nodes.params.yaml_file import read_parameter_yaml
 from zc_perception.parameters import ParameterSpec
 
-CONFIG = Path(__file__).resolve().parents[2] / 'config'
+CONFIG = Path(__file__).resolve().parents[3] / 'config'
 SCHEMA_FILE = CONFIG / 'perception.schema.json'
 SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding='utf-8'))
 FILES = sorted(
@@ -64,19 +63,6 @@ def test_each_shipped_file_suits_the_schema_and_names_it_for_editors(name: str) 
     text = (CONFIG / name).read_text(encoding='utf-8')
     assert text.splitlines()[0] == f'# yaml-language-server: $schema={SCHEMA_FILE.name}'
     assert conforms(yaml.safe_load(text), SCHEMA)
-
-
-@pytest.mark.parametrize('name', FILES)
-def test_the_schema_refuses_a_shipped_file_with_one_word_or_value_wrong(name: str) -> None:
-    whole = yaml.safe_load((CONFIG / name).read_text(encoding='utf-8'))
-    for key, part in whole.items():
-        for parameter in part['ros__parameters']:
-            typo, mistyped = copy.deepcopy(whole), copy.deepcopy(whole)
-            values = typo[key]['ros__parameters']
-            values[parameter + 'x'] = values.pop(parameter)
-            mistyped[key]['ros__parameters'][parameter] = {'a': 1}
-            assert not conforms(typo, SCHEMA), f'{key}: {parameter}x'
-            assert not conforms(mistyped, SCHEMA), f'{key}: {parameter}'
 
 
 @pytest.mark.parametrize('name', FILES)
@@ -133,14 +119,9 @@ RIGHT: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize('case', WRONG)
-def test_what_is_wrong_is_refused(case: str) -> None:
-    assert not conforms(WRONG[case], SCHEMA)
-
-
-@pytest.mark.parametrize('case', RIGHT)
-def test_what_is_right_is_not(case: str) -> None:
-    assert conforms(RIGHT[case], SCHEMA)
+def test_what_is_wrong_is_refused_and_what_is_right_is_not() -> None:
+    assert [case for case, content in WRONG.items() if conforms(content, SCHEMA)] == []
+    assert [case for case, content in RIGHT.items() if not conforms(content, SCHEMA)] == []
 
 
 def values_near(spec: ParameterSpec) -> st.SearchStrategy[Any]:
