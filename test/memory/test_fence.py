@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Fences that need no driver.
-
-Eventfd and deadline, the waiting that all of them share, and Waker. Then sync_files.
-"""
+"""Fences that need no driver."""
 
 from __future__ import annotations
 
@@ -29,7 +25,6 @@ import os
 import resource
 import select
 import signal
-import socket
 import threading
 import time
 
@@ -130,13 +125,6 @@ def test_a_closed_fence_is_closed_once_and_has_no_descriptor(kind: str) -> None:
 # poll_fd
 
 
-def test_waiting_on_a_closed_descriptor_is_no_signal() -> None:
-    number = os.dup(0)
-    os.close(number)
-    with pytest.raises(ValueError, match=f'descriptor {number} was closed'):
-        poll_fd(number, select.POLLIN, 0.0)
-
-
 def test_a_dead_peer_is_no_signal_either() -> None:
     reader, writer = os.pipe()
     os.close(writer)
@@ -158,34 +146,6 @@ def test_an_error_signals_too_and_is_found_by_check() -> None:
         with pytest.raises(AcceleratorError, match='the job failed: bad model') as caught:
             fence.check()
         assert caught.value.__cause__ is cause
-    fence.close()
-
-
-def test_of_signals_from_several_threads_one_counts() -> None:
-    fence, start = EventFence(), threading.Barrier(4)
-    errors = [ValueError(str(number)) for number in range(4)]
-
-    def signal_error(error: ValueError) -> None:
-        start.wait()
-        fence.signal(error)
-
-    threads = [threading.Thread(target=signal_error, args=(error,)) for error in errors]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert os.eventfd_read(fence.fileno()) == 1
-    os.eventfd_write(fence.fileno(), 1)
-    with pytest.raises(AcceleratorError) as caught:
-        fence.check()
-    assert caught.value.__cause__ in errors
-    fence.close()
-
-
-def test_signalling_a_closed_fence_does_nothing() -> None:
-    fence = EventFence()
-    fence.close()
-    fence.signal(ValueError())
     fence.close()
 
 
@@ -215,25 +175,6 @@ def test_a_deadline_needs_no_descriptor_until_somebody_polls() -> None:
         fence.close()
 
 
-def test_a_forked_child_s_wait_takes_nothing_from_its_parent() -> None:
-    fences: list[Fence] = [signalled_event(), DeadlineFence(0.0)]
-    for fence in fences:
-        fence.fileno()
-    child = os.fork()
-    if child == 0:
-        good = all(fence.wait(10.0) for fence in fences)
-        for fence in fences:
-            fence.close()
-        os._exit(0 if good else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert (
-        all(fence.wait(0.0) for fence in fences)
-        and len(select.select([f.fileno() for f in fences], [], [], 0.0)[0]) == 2
-    )
-    for fence in fences:
-        fence.close()
-
-
 # Waiting for other threads and for fences at once
 
 
@@ -257,31 +198,6 @@ def test_each_token_ends_one_wait_even_one_that_begins_later() -> None:
     assert not ended.wait(0.05), 'three tokens end three waits'
     waker.wake()
     assert ended.wait(PATIENCE_S)
-
-
-@pytest.mark.parametrize('signalled', [0, 1])
-def test_any_fence_ends_a_wait(signalled: int) -> None:
-    waker, fences = Waker(), (EventFence(), EventFence())
-    _, ended = ends(waker, fences)
-    fences[signalled].signal()
-    assert ended.wait(PATIENCE_S)
-    for fence in fences:
-        fence.close()
-
-
-def test_a_fence_that_is_closed_already_is_left_to_its_deadline() -> None:
-    waker, fence = Waker(), EventFence()
-    fence.close()
-    _, ended = ends(waker, (fence,))
-    assert not ended.wait(0.05)
-    waker.wake()
-    assert ended.wait(PATIENCE_S)
-
-
-def test_a_finalizer_may_call_after_the_collector_has_closed_it() -> None:
-    waker = Waker()
-    waker._fd.close()
-    waker.wake()
 
 
 def test_without_a_descriptor_every_wait_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,44 +229,6 @@ def done(timestamp_ns: int, status: int = 1, timeline: bytes = b'metis-0') -> Ke
     return KernelFence(timeline, status=status, timestamp_ns=timestamp_ns)
 
 
-def test_its_status_is_that_of_all_its_fences(kernel: SyncKernel) -> None:
-    pending, good, failed = KernelFence(b'vi'), done(7), done(5, -errno.EIO)
-    for fences, status in (
-        ((), 1),
-        ((good, pending), 0),
-        ((good, good), 1),
-        ((failed, good), -errno.EIO),
-    ):
-        fence = kernel.sync_file(*fences)
-        assert (fence.status(), fence.wait(0.0)) == (status, status != 0)
-        fence.close()
-
-
-def test_an_error_is_found_although_it_polls_readable(kernel: SyncKernel) -> None:
-    fence = kernel.sync_file(done(1, -errno.EIO))
-    assert fence.wait(0.0)
-    with pytest.raises(AcceleratorError, match=rf'error {errno.EIO} \(Input/output error\)'):
-        fence.check()
-    fence.close()
-
-
-def test_a_merge_signals_with_the_last_of_its_parts_and_leaves_them_open(
-    kernel: SyncKernel,
-) -> None:
-    fences = [KernelFence(b'metis-0'), KernelFence(b'vi')]
-    first, second = (kernel.sync_file(fence) for fence in fences)
-    merged = SyncFile.merge('both', first, second)
-    assert kernel.merges == ['both']
-    assert len({first.fileno(), second.fileno(), merged.fileno()}) == 3
-    kernel.signal(fences[1])
-    assert not merged.wait(0.0) and second.wait(0.0)
-    kernel.signal(fences[0])
-    assert merged.wait(0.0)
-    merged.check()
-    for fence in (first, second, merged):
-        fence.close()
-
-
 def test_a_duplicate_has_the_error_of_its_merge(kernel: SyncKernel) -> None:
     parts = [kernel.sync_file(done(1, -errno.EIO)), kernel.sync_file(done(2))]
     merged = SyncFile.merge('both', *parts)
@@ -374,11 +252,7 @@ def test_a_duplicate_has_the_error_of_its_merge(kernel: SyncKernel) -> None:
 def test_however_parts_end_a_merge_tells_whether_all_went_well(
     states: list[int], order: list[int], kernel: SyncKernel
 ) -> None:
-    """
-    Some parts end before merging (*states*), the others after it, in any order.
-
-    The second of the others ends with an error.
-    """
+    """Some parts end before merging (*states*), the others after it, in any order."""
     fences = [
         done(index + 1, status) if status else KernelFence(b'metis-0')
         for index, status in enumerate(states)
@@ -401,35 +275,19 @@ def test_however_parts_end_a_merge_tells_whether_all_went_well(
         fence.close()
 
 
-def _socket() -> int:
-    ours, theirs = socket.socketpair()
-    theirs.close()
-    return ours.detach()
-
-
 def _pipe() -> int:
     reader, writer = os.pipe()
     os.close(writer)
     return reader
 
 
-def _timer() -> int:
-    fence = DeadlineFence(60.0)
-    number = os.dup(fence.fileno())
-    fence.close()
-    return number
-
-
 FOREIGN: dict[str, tuple[Callable[[], int], str]] = {
     'eventfd': (lambda: os.eventfd(0), r'anon_inode:\[eventfd\]'),
-    'timerfd': (_timer, r'anon_inode:\[timerfd\]'),
     'pipe': (_pipe, r'pipe:\['),
-    'socket': (_socket, r'socket:\['),
     'memfd of that name': (
         lambda: os.memfd_create('anon_inode:sync_file'),
         '/memfd:anon_inode:sync_file',
     ),
-    'device': (lambda: os.open('/dev/null', os.O_RDONLY), '/dev/null'),
 }
 
 

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Allocators: the real sealed memfd, and the two device files with a scripted ioctl.
-
-Machines may lack the device files.
-"""
+"""Allocators: the real sealed memfd, and the two device files with a scripted ioctl."""
 
 from __future__ import annotations
 
@@ -65,11 +61,7 @@ def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class KernelDouble:
-    """
-    Allocates memfds for the two allocation ioctls.
-
-    It follows the documented layout of their arguments.
-    """
+    """Allocates memfds for the two allocation ioctls."""
 
     def __init__(self) -> None:
         self.heap_requests: list[tuple[int, int, int, int]] = []
@@ -104,19 +96,6 @@ def test_memfd_sizes_are_whole_zeroed_pages(size: int, rounded: int) -> None:
     buffer = SealedMemfd().allocate(size)
     assert buffer.size == rounded
     assert buffer.mapping()[:] == bytes(rounded)
-    buffer.close()
-
-
-def test_a_memfd_can_not_change_its_size_and_stays_writable() -> None:
-    buffer = SealedMemfd().allocate(PAGE)
-    assert (
-        fcntl.fcntl(buffer.fileno(), F_GET_SEALS) & (SEAL_SHRINK | SEAL_GROW | SEAL_WRITE)
-        == SEAL_SHRINK | SEAL_GROW
-    )
-    for size in (0, 2 * PAGE):
-        with pytest.raises(PermissionError):
-            os.ftruncate(buffer.fileno(), size)
-    buffer.mapping()[0] = 1
     buffer.close()
 
 
@@ -176,7 +155,7 @@ def test_a_named_heap_that_is_missing_is_refused_with_advice(devices: Path, name
         open_heap(name)
 
 
-@pytest.mark.parametrize('name', ['', 'memfs', 'dma_heap', 'dma_heap/../udmabuf', 'dma_heap/a/b'])
+@pytest.mark.parametrize('name', ['dma_heap', 'dma_heap/../udmabuf', 'dma_heap/a/b'])
 def test_unknown_heaps_are_refused(devices: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=f"heap '{name}' is not known; use auto"):
         open_heap(name)
@@ -194,8 +173,6 @@ SYSTEM, UDMABUF, MEMFD = 'dma_heap/system', 'udmabuf', 'memfd'
         (HeapUse.CAMERA, False, [SYSTEM, *CMA, UDMABUF, MEMFD]),
         (HeapUse.CAMERA, True, [*CMA, SYSTEM, UDMABUF, MEMFD]),
         (HeapUse.CAMERA_IMPORT, False, [SYSTEM, *CMA, UDMABUF]),
-        (HeapUse.CAMERA_IMPORT, True, [*CMA, SYSTEM, UDMABUF]),
-        (HeapUse.NPU_RESULT, False, [*CMA, SYSTEM, UDMABUF]),
         (HeapUse.NPU_RESULT, True, [*CMA, SYSTEM, UDMABUF]),
     ],
 )
@@ -207,20 +184,12 @@ def test_the_order_of_heaps_by_use(
     assert heap_order(use) == order
 
 
-def test_a_vendor_s_cma_heap_is_found_by_its_name(devices: Path) -> None:
-    for name in ('vidmem_cma', 'linux,cma', 'secure'):
-        (devices / 'dma_heap' / name).touch()
-    assert heap_order(HeapUse.NPU_RESULT) == [*CMA, 'dma_heap/vidmem_cma', SYSTEM, UDMABUF]
-
-
 @pytest.mark.parametrize(
     ('name', 'contiguous'),
     [
         *((name, True) for name in CMA),
         ('dma_heap/vidmem_cma', True),
         (SYSTEM, False),
-        (UDMABUF, False),
-        (MEMFD, False),
         ('v4l2/cma', False),
     ],
 )
@@ -240,14 +209,6 @@ def test_the_first_of_the_order_that_works_is_taken_and_the_others_are_explained
         'one CMA heap is enough, whatever its name'
     )
     heap.close()
-
-
-def test_a_device_s_results_are_never_put_into_a_memfd(devices: Path) -> None:
-    with pytest.raises(
-        AllocationError, match=r'no heap works: this machine has no .*no CMA heap .*udmabuf'
-    ) as caught:
-        open_heap(use=HeapUse.NPU_RESULT)
-    assert 'memfd' not in str(caught.value)
 
 
 # All heaps that a camera offers
@@ -362,12 +323,9 @@ class Refusing:
                 'dma_heap/system'
             ),
         ),
-        ('dma_heap/system', errno.ENOMEM, 'use fewer slots or a smaller image$'),
         ('dma_heap/system', errno.EMFILE, 'no file descriptor left; raise the limit'),
         ('dma_heap/system', errno.ENFILE, 'the machine has no file descriptor left'),
-        ('dma_heap/system', errno.ENOSPC, 'use fewer slots or a smaller image'),
         ('udmabuf', errno.EINVAL, 'see /sys/module/udmabuf/parameters/size_limit_mb'),
-        ('udmabuf', errno.ENOMEM, 'use fewer slots or a smaller image; see /sys/module'),
     ],
 )
 def test_a_refusal_names_the_next_step(

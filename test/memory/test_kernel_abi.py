@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-A C compiler says what the kernel's dma-buf, dma-heap, udmabuf and sync_file interfaces are.
-
-Ours must be the same.
-"""
+"""A C compiler says what the kernel's dma-buf, dma-heap, udmabuf and sync_file interfaces are."""
 
 from __future__ import annotations
 
@@ -98,11 +94,7 @@ def test_numbers(name: str, compiled: dict[str, int]) -> None:
 
 
 def _offsets(layout: str) -> list[int]:
-    """
-    Return where each item of a struct format begins.
-
-    Formats have one item per member, strings included.
-    """
+    """Return where each item of a struct format begins."""
     offsets, position, count = [], 0, ''
     for letter in layout.lstrip('<'):
         if letter.isdigit():

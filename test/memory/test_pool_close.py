@@ -13,16 +13,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-A closed pool finishes by itself.
-
-No caller uses it any more, yet its last frames come back only later.
-"""
+"""A closed pool finishes by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-import gc
+from collections.abc import Iterator
 import threading
 import time
 from unittest import mock
@@ -32,21 +27,14 @@ import pytest
 from waiting import until
 
 from zc_perception.errors import StaleFrameError
-from zc_perception.frame import Frame
 from zc_perception.memory import pool as pool_module
 from zc_perception.memory.fence import EventFence, Waker
 from zc_perception.memory.pool import BufferPool, Lease, Reaper
 
-MakeFrame = Callable[..., Frame]
-
 
 @pytest.fixture(autouse=True)
 def reaper(no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reaper]:
-    """
-    Yield one that no other test uses.
-
-    With the last slot its thread goes too, and its descriptor.
-    """
+    """Yield one that no other test uses."""
     own = Reaper()
     monkeypatch.setattr(pool_module, 'REAPER', own)
     threads: list[threading.Thread] = []
@@ -114,50 +102,6 @@ def test_a_lease_that_is_dropped_after_the_close_ends_its_slot(
     else:
         fence.close()
     until(lambda: memory.closes == [1, 1], 'the buffers are closed')
-
-
-def test_a_frame_that_is_forgotten_after_the_close_ends_its_slot(
-    make_pool: Callable[..., BufferPool], make_frame: MakeFrame
-) -> None:
-    pool = make_pool(slots=1)
-    frame = make_frame(pool)
-    ended = ends(pool)
-    pool.close()
-    del frame
-    gc.collect()
-    assert ended.wait(PATIENCE_S)
-    assert pool.statistics().abandoned == 1
-
-
-def test_a_holder_that_dies_after_the_close_is_quarantined_too() -> None:
-    pool, memory = counted_pool(1)
-    leased(pool)
-    pool.close()
-    fence = EventFence()
-    assert pool.revoke('npu', lambda buffers: fence) == 1
-    assert memory.closes == [0]
-    fence.signal()
-    until(lambda: memory.closes == [1], 'the buffers are closed')
-
-
-def test_one_thread_finishes_all_pools(reaper: Reaper) -> None:
-    pools = [counted_pool(1)[0] for _ in range(8)]
-    leases = [leased(pool) for pool in pools]
-    for pool in pools:
-        pool.close()
-        pool.close()
-    assert reaper._pools == pools, 'each once, and so one thread'
-    thread = reaper._thread
-    fences = [EventFence() for _ in pools]
-    for pool, lease, fence in reversed(list(zip(pools, leases, fences, strict=True))):
-        pool.release(lease, fence)
-    for fence in fences[::2]:
-        fence.signal()
-    until(lambda: all(map(closed, leases[::2])), 'those that signalled')
-    assert not any(map(closed, leases[1::2])) and reaper._thread is thread
-    for fence in fences[1::2]:
-        fence.signal()
-    until(lambda: all(map(closed, leases)), 'all')
 
 
 def test_a_pool_that_is_closed_while_the_reaper_sleeps_is_finished_too() -> None:

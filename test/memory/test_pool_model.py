@@ -13,13 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The pool against an independent model of it, driven by hypothesis.
-
-No slot is lost and none handed out twice; a stale lease is always refused; generations only grow;
-every buffer is closed exactly once and never while it is leased; every listener hears of every
-slot's end exactly once.
-"""
+"""The pool against an independent model of it, driven by hypothesis."""
 
 from __future__ import annotations
 
@@ -340,11 +334,7 @@ class PoolModel(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 5))
     def insert(self, most: int) -> None:
-        """
-        Let buffers of another owner come: one more slot.
-
-        It replaces a retired slot, or the slot that was free for longest.
-        """
+        """Let buffers of another owner come: one more slot."""
         other = CountingAllocator()
         before = list(self.pool.slots)
         fresh, ended = self.pool.insert(other(), most)

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Producers, consumers, devices and an administrator at once.
-
-What they did is recorded and checked afterwards.
-"""
+"""Producers, consumers, devices and an administrator at once."""
 
 from __future__ import annotations
 
@@ -52,11 +48,7 @@ def _threads_take_turns_often(no_fd_leak: None) -> Iterator[None]:
 
 
 class Stress:
-    """
-    Every frame's pixels are its own number.
-
-    If a reader finds another number, a slot was handed out twice.
-    """
+    """Every frame's pixels are its own number."""
 
     def __init__(self, slots: int, seed: int) -> None:
         self.memory = CountingAllocator()
@@ -195,11 +187,7 @@ class Stress:
         self.pool.collect()
 
     def check_history(self) -> None:
-        """
-        Check that a slot has one filler at a time.
-
-        Its generations grow from use to use, one use for each.
-        """
+        """Check that a slot has one filler at a time."""
         uses: dict[int, list[Entry]] = defaultdict(list)
         for entry in sorted(self.history):
             uses[entry[2]].append(entry)

@@ -24,10 +24,10 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from negotiation.kit import NV12, Producer, R8, SIZE, TILED, who, YUYV
+from negotiation.kit import NV12, Producer, SIZE, TILED, who, YUYV
 import pytest
 
-from zc_perception.errors import AllocationError, ConfigError, NegotiationError
+from zc_perception.errors import ConfigError, NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import (
     BufferConstraints,
@@ -36,7 +36,7 @@ from zc_perception.negotiation.constraints import (
     Placement,
 )
 from zc_perception.negotiation.session import BufferSession, Consumer, Verdict
-from zc_perception.negotiation.settings import Allocation, Buffers, BufferSettings, heap_offer
+from zc_perception.negotiation.settings import Buffers, BufferSettings, heap_offer
 from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
@@ -51,11 +51,7 @@ def producer(no_fd_leak: None) -> Iterator[Producer]:
 
 
 class Importer:
-    """
-    A trial import that remembers inodes and gives back what it kept.
-
-    It fails at a given slot.
-    """
+    """A trial import that remembers inodes and gives back what it kept."""
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.fails_at = fails_at
@@ -103,30 +99,13 @@ def test_who_does_not_fit_is_refused_by_name_and_the_others_go_on(producer: Prod
     assert 'refused: ' in session.objection(tiled) and session.objection(fits) == ''
 
 
-def test_of_two_that_exclude_each_other_the_first_is_served(producer: Producer) -> None:
-    camera = who('camera', 'NV12 linear', 'YUYV linear')
-    first, second = Consumer(who('first', 'YUYV linear')), Consumer(who('second', 'NV12 linear'))
-    session = BufferSession(camera, SIZE)
-    session.allocate([first, second], producer)
-    assert (
-        session.objection(first) == ''
-        and 'second' in session.objection(second)
-        and 'first' in session.objection(second)
-    )
-
-
 @pytest.mark.parametrize(
     ('stand_in', 'message'),
     [
-        (who('display', 'YUYV linear'), 'no common pixel format and modifier'),
         (
             who('display', 'NV12 linear', max_size=(32, 24)),
             'display takes images of at most 32x24, not 64x48',
-        ),
-        (
-            who('display', 'NV12 linear', max_slots=1),
-            '2 slots are needed .camera 2., but display allows at most 1',
-        ),
+        )
     ],
 )
 def test_a_stand_in_that_does_not_fit_is_an_error_before_anything_is_allocated(
@@ -169,8 +148,6 @@ def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_o
     [
         (lambda a: replace(a, layout=replace(a.layout, modifier=TILED)),
          'NV12 .LINEAR. 64x48, 2 slots; it chose modifier NVIDIA:0x00000000000010$'),
-        (lambda a: replace(a, layout=replace(a.layout, modifier=INVALID)),
-         'NV12 .LINEAR. 64x48, 2 slots; it chose modifier INVALID$'),
         (lambda a: replace(a, layout=replace(a.layout, fourcc=YUYV)),
          "asked for NV12 .*; it answered 'YUYV'; it may not vary the format"),
         (lambda a: replace(a, layout=replace(a.layout, width=32)),
@@ -178,8 +155,6 @@ def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_o
           'strides, offsets and sizes')),
         (lambda a: replace(a, layout=compute_layout(NV12, *SIZE, stride_align=4096)),
          r'plane 0: ends at byte \d+, its buffer 0 has'),
-        (lambda a: replace(a, layout=replace(a.layout, planes=a.layout.planes[:1])),
-         'NV12 LINEAR has 2 planes, the layout has 1'),
         (lambda a: replace(a, buffers=a.buffers[:1]), ('the allocator gave 1 slots, '
                                                        'participants need 2')),
     ],
@@ -192,14 +167,6 @@ def test_a_camera_that_answers_something_else_is_an_error(
     with pytest.raises(NegotiationError, match=message):
         session.allocate([], producer)
     assert not session.settled and session.objection(Consumer(who('npu'))) == ''
-
-
-def test_no_memory_is_the_allocator_s_own_error() -> None:
-    def full(request: object) -> Allocation:
-        raise AllocationError('no memory')
-
-    with pytest.raises(AllocationError, match='no memory'):
-        BufferSession(CAMERA, SIZE).allocate([], full)
 
 
 def test_an_implicit_layout_stays_implicit_whatever_the_allocator_tells_afterwards(
@@ -280,9 +247,6 @@ def test_what_was_chosen_and_why_is_one_line(producer: Producer) -> None:
 @pytest.mark.parametrize(
     ('text', 'expected'),
     [
-        ('npu: any', {}),
-        ('npu: NV12', {'formats': ((NV12, LINEAR),)}),
-        ('npu: R8 R8:INVALID', {'formats': ((R8, LINEAR), (R8, INVALID))}),
         (
             (f'npu: NV12 NV12:0x{TILED:016x}; stride_align=256; heap=dma_heap/; slots=2; '
              'contiguous'),
@@ -313,36 +277,12 @@ def test_text_is_constraints(text: str, expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ('text', 'heaps'),
-    [
-        ('dma_heap/linux,cma', ('dma_heap/linux,cma',)),
-        ('dma_heap/linux,cma | dma_heap/system', ('dma_heap/linux,cma', 'dma_heap/system')),
-        (
-            'dma_heap/system|dma_heap/linux,cma|v4l2/odd,name',
-            ('dma_heap/system', 'dma_heap/linux,cma', 'v4l2/odd,name'),
-        ),
-        ('udmabuf | dma_heap/', ('udmabuf', 'dma_heap/')),
-        ('nvmap', ('nvmap',)),
-    ],
-)
-def test_every_heap_s_name_can_be_written(text: str, heaps: tuple[str, ...]) -> None:
-    assert parse_stand_in(f'npu: any; heap={text}').heaps == heaps
-
-
-@pytest.mark.parametrize(
     ('text', 'message'),
     [
         ('', 'it must begin with a name of letters, digits, _ . / - and a colon: NAME: FORMAT'),
-        ('NV12', 'it must begin with a name'),
-        ('my npu: NV12', 'it must begin with a name'),
-        (': NV12', 'it must begin with a name'),
         ('npu:', "npu has no format; write drm-formats such as NV12, or 'any'"),
-        ('npu: ; slots=2', 'npu has no format'),
         ('npu: NV99', "pixel format 'NV99' (0x3939564e) is not known"),
-        ('npu: NV99:INVALID', "pixel format 'NV99' (0x3939564e) is not known"),
-        ('npu: NV12:0x0', 'NV12'),
         ('npu: NV12:tiled', 'NV12:tiled'),
-        ('npu: NV12 NV12', 'NV12 LINEAR is listed twice'),
         (
             'npu: NV12; stide_align=256',
             (
@@ -350,18 +290,13 @@ def test_every_heap_s_name_can_be_written(text: str, heaps: tuple[str, ...]) -> 
                 'stride_align,'
             ),
         ),
-        ('npu: NV12; contigous', "option 'contigous' is unknown; did you mean 'contiguous'?"),
         ('npu: NV12; contiguous=yes', "option 'contiguous' takes no value; write it alone"),
         ('npu: NV12; slots', "option 'slots' needs a value: slots=…"),
-        ('npu: NV12; slots=', "option 'slots' needs a value"),
         ('npu: NV12; slots=two', "option 'slots' is 'two'; it must be a whole number"),
-        ('npu: NV12; slots=-1', "option 'slots' is '-1'; it must be a whole number"),
-        ('npu: NV12; stride_align=0', 'stride_align 0 is not an integer in 1 .. 1073741824'),
         (
             'npu: NV12; max_size=1920',
             "option 'max_size' is '1920'; it must be WIDTHxHEIGHT, such as 1920x1080",
         ),
-        ('npu: NV12; max_size=1x1; min_size=2x2', 'min_size 2x2 is above max_size 1x1'),
         (
             'npu: NV12; heap=a,,b',
             (
@@ -369,9 +304,6 @@ def test_every_heap_s_name_can_be_written(text: str, heaps: tuple[str, ...]) -> 
                 'dma_heap/linux,cma'
             ),
         ),
-        ('npu: NV12; heap=udmabuf,nvmap', 'it must be names with | between them'),
-        ('npu: NV12; heap=dma_heap/linux,cma,dma_heap/system', 'it must be names with | between'),
-        ('npu: NV12; heap=|', 'it must be names with | between them'),
         (
             'npu: NV12; cpu=raed',
             (

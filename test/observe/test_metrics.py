@@ -45,16 +45,6 @@ def test_percentiles_are_numpy_s(samples: list[int]) -> None:
     )
 
 
-def test_old_samples_leave_the_window_and_stay_counted() -> None:
-    window = LatencyWindow()
-    for _ in range(WINDOW):
-        window.record(10**12)
-    for _ in range(WINDOW):
-        window.record(2_000_000)
-    assert window.count == 2 * WINDOW
-    assert (window.percentiles().p50, window.percentiles().p99) == (2.0, 2.0)
-
-
 def test_a_summary_has_the_stages_that_happened() -> None:
     latencies = StageLatencies()
     latencies.record('infer', 3_000_000)
@@ -91,24 +81,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def test_what_was_before_the_first_look_is_no_news() -> None:
-    counter = RecentCount(Clock())
-    assert [counter.see(count) for count in (7, 7, 9, 9)] == [0, 0, 2, 2]
-
-
-def test_growth_is_forgotten_after_its_time() -> None:
-    clock = Clock()
-    counter = RecentCount(clock)
-    counter.see(0)
-    assert counter.see(3) == 3
-    clock.now += RECENT_S - 0.01
-    assert counter.see(4) == 4
-    clock.now += 0.02
-    assert counter.see(4) == 1
-    clock.now += RECENT_S
-    assert counter.see(4) == 0
 
 
 def test_a_counter_that_began_anew_has_counted_that_much() -> None:
@@ -195,7 +167,7 @@ def test_silence_is_what_is_longer_than_the_usual_pause(every_s: float, overdue_
     )
 
 
-@pytest.mark.parametrize('flow_s', [0.6, 0.8, 1.6, 5.0])
+@pytest.mark.parametrize('flow_s', [0.6, 5.0])
 @pytest.mark.parametrize('outage_s', [2.0, 4.0, 60.0])
 def test_every_outage_of_a_loose_cable_is_noticed_as_soon(flow_s: float, outage_s: float) -> None:
     clock = Clock()
@@ -213,18 +185,6 @@ def test_every_outage_of_a_loose_cable_is_noticed_as_soon(flow_s: float, outage_
         found = [look(0) for _ in range(round(outage_s / 0.2))]
         assert found[5] > 0.0 and all(found[5:]), 'RATE_S later, as the first time'
         assert [look(6) for _ in range(round(flow_s / 0.2))] == [0.0] * round(flow_s / 0.2)
-
-
-def test_a_slower_pace_is_learnt() -> None:
-    clock = Clock()
-    silence = Silence(clock)
-    found = []
-    for number in range(300):
-        clock.now += 0.2
-        found.append(
-            silence.see(number if number < 50 else 50 + (number - 50) // 25)
-        )  # 5 Hz, then one in 5 s
-    assert any(found[50:110]) and not any(found[200:])
 
 
 def test_what_never_came_is_not_missed() -> None:

@@ -30,9 +30,7 @@ from verify.command_kit import nodes, result_in
 from verify.verify_kit import (
     cached_graph,
     event,
-    look,
     MS,
-    PCI,
     PID,
     POOL,
     SOURCES,
@@ -125,16 +123,7 @@ SPOILT: dict[str, tuple[Callable[[Observation], Observation], dict[str, bool | N
         lambda seen: replace(seen, shares=(CopyShare(PID, 1000, 0, {'memcpy': 30}),)),
         {'I4_no_memcpy_hot': False},
     ),
-    'kernel copies of arguments': (
-        lambda seen: replace(seen, shares=(CopyShare(PID, 1000, 0, {'_copy_to_user': 30}),)),
-        {},
-    ),
     'few samples': (hot(0, MIN_SAMPLES - 1), {'I4_no_memcpy_hot': None}),
-    'hot by few samples': (hot(50, MIN_SAMPLES - 1), {'I4_no_memcpy_hot': None}),
-    'samples of others': (
-        lambda seen: replace(seen, shares=(CopyShare(PID + 1, 1000, 0),)),
-        {'I4_no_memcpy_hot': None},
-    ),
     'not sampled': (lambda seen: replace(seen, shares=None), {'I4_no_memcpy_hot': None}),
     'no bufinfo': (
         lambda seen: replace(seen, snapshots=()),
@@ -165,16 +154,6 @@ def test_each_key_can_fail_and_be_unknown(what: str) -> None:
     assert keys.holds is (not expected)
 
 
-def test_without_events_counts_are_what_was_seen_at_least() -> None:
-    few = {name: how for name, how in SOURCES.items() if not name.startswith('dma_buf')}
-    blind = uncached_graph('vivid.0', event_sources=few)
-    assert document_keys(blind).keys['I1_attach_count_ge2'] is None
-    seen_once = replace(
-        blind, snapshots=(*blind.snapshots, look(START + 700 * MS, {POOL[0]: ['vivid.0', PCI]}))
-    )
-    assert document_keys(seen_once).keys['I1_attach_count_ge2'] is True
-
-
 def test_fences_are_counted_and_slow_ones_told() -> None:
     waits = [
         event(START + 10 * MS, 'dma_fence_wait_start', context=1, seqno=5),
@@ -201,28 +180,14 @@ def test_fences_are_counted_and_slow_ones_told() -> None:
 
 WRONG: list[dict[str, Any]] = [
     {'pool': 'abc'},
-    {'pool': 5},
     {'pool': [[1]]},
-    {'pool': [['x', 'y']]},
-    {'pool': [[1, -1]]},
     {'pool': {'a': 1}},
-    {'copies': {'a': 1}},
-    {'copies': [1]},
-    {'copies': None},
     {'copies': {'a': {'count': float('nan')}}},
-    {'copies': {'a': {'bytes': 1}}},
-    {'copies': {'a\0': {'count': 1}}},
     {'failed': 'many'},
-    {'dropped': None},
     {'trial_imports': float('inf')},
     {'slots': float('inf')},
-    {'width': True},
     {'height': 1 << 64},
-    {'device': '/dev/video\0'},
     {'device': ['/dev/video0']},
-    {'camera': '\ud800'},
-    {'accelerator': 7},
-    {'pci_address': {}},
     {'import_cache': 'yes'},
 ]
 #: A node without a frame has nothing to wait for.
@@ -238,20 +203,7 @@ def test_a_fact_in_a_wrong_form_is_left_out_and_told(facts: dict[str, Any]) -> N
     assert told.startswith(f'its {name} is ') and '; it must be ' in told and len(told) < 200
 
 
-def test_what_nodes_say_is_in_its_form() -> None:
-    facts = {
-        'device': '/dev/video0 (vivid)',
-        'pool': [[12, 11], [12, 1 << 63]],
-        'copies': {'to_ros': {'count': 4, 'bytes': 9}},
-        'slots': 8,
-        'import_cache': False,
-        'trial_imports': 0,
-        'something_new': {'nested': [None]},
-    }
-    assert check_facts(facts) == (facts, [])
-
-
-@pytest.mark.parametrize('facts', [WRONG[0], WRONG[4], WRONG[9], WRONG[15], WRONG[18]], ids=repr)
+@pytest.mark.parametrize('facts', [WRONG[0], WRONG[3]], ids=repr)
 def test_wrong_facts_are_an_unreadable_log(
     tmp_path: Path,
     facts: dict[str, Any],
@@ -294,15 +246,3 @@ def test_what_nobody_foresaw_is_no_verdict(
     text = (tmp_path / 'traceback.txt').read_text()
     assert text.startswith('Traceback') and 'foresaw it' in text
     assert not (tmp_path / RESULT).exists()
-
-
-def test_a_name_forges_no_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(GRACE, 0.1)
-    with FrameLog('capture', '/x\x1b]0;owned\x07\nPASS (build/verify/result.json)\x1b[8m\x9b'):
-        assert main([*OPTIONS, '--pid', str(os.getpid()), '--output', str(tmp_path)]) == 3
-    told = capsys.readouterr().out
-    assert not any(line.startswith('PASS') for line in told.splitlines())
-    assert all(c == '\n' or c.isprintable() for c in told)
-    assert r'/x\x1b]0;owned\x07\nPASS' in told

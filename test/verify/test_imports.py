@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-I3 counts imports by their purpose: each frame's own, or once for each new buffer.
-
-Nothing else that goes on changes the count.
-"""
+"""I3 counts imports by their purpose: each frame's own, or once for each new buffer."""
 
 from __future__ import annotations
 
@@ -37,16 +33,7 @@ from verify.card_kit import (
     TIMES,
     uncached,
 )
-from verify.verify_kit import (
-    cached_graph,
-    DRIVER_THREAD,
-    event,
-    look,
-    MS,
-    POOL,
-    START,
-    uncached_graph,
-)
+from verify.verify_kit import cached_graph, look, MS, POOL, START
 
 from zc_perception.npu.axl.kind import Axl
 from zc_perception.observe.frame_log import RecordKind
@@ -112,36 +99,6 @@ def test_the_import_of_a_frame_whose_job_the_card_refused_is_none_too_many() -> 
     assert judged(observed([node(card, cached=False)], [card])) == (True, '')
 
 
-def beside_an_uncached_node(card: Card) -> Observation:
-    """
-    Return the node of *card*, which has a cache, beside another that has none.
-
-    The other one is of another process and has other buffers.
-    """
-    other = Card(thread=201, context=2, pid=200)
-    for time_ns in TIMES:
-        handle = other.take(time_ns + MS, 31)
-        other.run(time_ns + 2 * MS, handle, 31)
-        other.give_back(time_ns + 8 * MS, handle, 31)
-    return observed(
-        [node(card, cached=True), node(other, cached=False, pid=200, name='/rear')],
-        [card, other],
-        ALL,
-    )
-
-
-def test_a_broken_cache_shows_beside_a_node_that_has_none() -> None:
-    card = Card()
-    cached(card, had(card))
-    assert judged(beside_an_uncached_node(card)) == (True, '')
-    for index, time_ns in enumerate(TIMES):
-        card.take(time_ns + 10 * MS, image(index))
-    assert judged(beside_an_uncached_node(card)) == (
-        False,
-        'buffers were imported 20 times more often than the cache needs',
-    )
-
-
 def turned(on: bool) -> Observation:
     """Change the parameter in the middle of the window."""
     card = Card()
@@ -189,32 +146,8 @@ def test_who_gives_everything_back_imports_it_once_more() -> None:
     )
 
 
-def test_it_may_also_have_got_other_buffers_before() -> None:
-    card = Card()
-    handles = had(card)
-    cached(card, handles, TIMES[:5])
-    new = {inode: card.take(TIMES[4] + 20 * MS + inode, inode + 30) for inode in POOL}
-    for inode, handle in handles.items():
-        card.give_back(TIMES[4] + 30 * MS, handle, inode, thread=card.thread)
-    for index, time_ns in enumerate(TIMES[5:10]):
-        card.run(time_ns, new[image(index)], image(index) + 30)
-    for inode, handle in new.items():
-        card.give_back(TIMES[9] + 20 * MS, handle, inode + 30, thread=card.thread)
-    card.reopened()
-    again = {inode: card.take(TIMES[9] + 30 * MS + inode, inode + 30) for inode in POOL}
-    for index, time_ns in enumerate(TIMES[10:]):
-        card.run(time_ns, again[image(index)], image(index) + 30)
-    assert judged(observed([node(card, cached=True)], [card], ALL)) == (True, '')
-    card.take(TIMES[-1] + 10 * MS, POOL[0] + 30)
-    assert judged(observed([node(card, cached=True)], [card], ALL))[0] is False
-
-
 def test_a_number_of_an_earlier_job_is_not_the_later_frame_s() -> None:
-    """
-    The frames before the window are not in the log.
-
-    The card, opened anew, numbers its jobs from 1 once more.
-    """
+    """The frames before the window are not in the log."""
     card = Card()
     cached(card, had(card), [START - 800 * MS + index * MS for index in range(6)])
     card.records.clear()
@@ -228,13 +161,6 @@ def test_a_number_of_an_earlier_job_is_not_the_later_frame_s() -> None:
     card.events.remove(lost)
     told = '0 jobs of the driver are no frame of a node, 1 frames have no job'
     assert judged(observed([node(card, cached=True)], [card], ALL)) == (False, told)
-
-
-def test_a_cache_that_gives_each_import_back_is_none() -> None:
-    card = Card()
-    uncached(card, TIMES)
-    holds, reason = judged(observed([node(card, cached=True)], [card]))
-    assert holds is False and 'more often than the cache needs' in reason
 
 
 def test_a_cache_that_was_too_small_imports_again_what_it_threw_out(
@@ -256,28 +182,11 @@ def test_a_cache_that_was_too_small_imports_again_what_it_threw_out(
     assert judged(observed([node(card, cached=True)], [card]))[0] is False
 
 
-def test_frames_by_imports_from_before_the_recording_are_counted() -> None:
-    figures = [
-        check_imports(graph()).figures['frames_by_earlier_import']
-        for graph in (cached_graph, uncached_graph)
-    ]
-    assert figures == [20, 0]
-
-
 def test_a_driver_that_tells_no_job_numbers_is_followed_by_time() -> None:
     card = Card()
     cached(card, had(card))
     card.records = [one._replace(device_seqno=0) for one in card.records]
     assert judged(observed([node(card, cached=True)], [card], ALL)) == (True, '')
-
-
-def test_what_the_node_gave_back_is_imported_no_more() -> None:
-    card = Card()
-    handles = had(card)
-    cached(card, handles)
-    card.give_back(TIMES[16] + 10 * MS, handles[POOL[0]], POOL[0], thread=card.thread)
-    told = '1 frames were submitted whose buffer was not imported'
-    assert judged(observed([node(card, cached=True)], [card], ALL)) == (False, told)
 
 
 def test_a_cache_that_has_two_at_a_time_is_none() -> None:
@@ -309,26 +218,6 @@ def test_a_trace_that_cannot_be_read_everywhere_proves_nothing() -> None:
     assert lost.reason == "the kernel's trace lost 3 events and has 2 lines that cannot be read"
 
 
-def test_another_process_s_release_of_the_same_buffer_by_the_same_number_is_its_own() -> None:
-    first, second = Card(), Card(thread=201, context=2, pid=200)
-    cached(first, taken(first, START - 100 * MS))
-    cached(second, taken(second, START - 90 * MS), [time_ns + MS for time_ns in TIMES[:5]])
-    for handle, inode in enumerate(POOL, 1):
-        # On the driver's thread, behind the job that it completed last.
-        done = event(
-            TIMES[4] + 20 * MS + handle,
-            'axl_complete',
-            DRIVER_THREAD,
-            ctx=2,
-            seqno=handle,
-            handle=handle,
-        )
-        second.events.append(done)
-        second.give_back(TIMES[4] + 20 * MS + handle, handle, inode)
-    nodes = [node(first, cached=True), node(second, cached=True, pid=200, name='/rear')]
-    assert judged(observed(nodes, [first, second])) == (True, '')
-
-
 def never_given_back(card: Card, times: list[int], wanted: int) -> None:
     """Each frame is imported and run; the first *wanted* ones are not given back."""
     for index, time_ns in enumerate(times):
@@ -348,14 +237,6 @@ def test_without_a_cache_an_import_has_to_be_given_back() -> None:
         '2 imports were not given back after their frames, though the cache is off',
     )
     assert 'release_errors' in check_imports(seen).next_step
-
-
-@pytest.mark.parametrize(('later', 'holds'), [(3, True), (4, False)])
-def test_the_driver_may_give_an_import_back_some_frames_later(later: int, holds: bool) -> None:
-    card = Card()
-    uncached(card, TIMES[: -1 - later])
-    never_given_back(card, TIMES[slice(-1 - later, None)], 1)
-    assert judged(observed([node(card, cached=False)], [card]))[0] is holds
 
 
 def test_the_import_of_a_job_that_was_given_up_may_last() -> None:
@@ -390,11 +271,7 @@ def places(
     strangers: Sequence[int] = (),
     others: Mapping[int, int] | None = None,
 ) -> FencePlaces:
-    """
-    Where they are.
-
-    :param others: by job number, the buffer of another node's frame.
-    """
+    """Where they are. :param others: by job number, the buffer of another node's frame."""
     users = {job.seqno: set(job.inodes) for job in jobs}
     for number, inode in (others or {}).items():
         users[number].add(inode)
@@ -426,11 +303,7 @@ def test_a_number_that_several_open_files_have_accuses_nobody() -> None:
 
 
 def with_fences(seen: Observation, exchanged: Mapping[int, int]) -> Observation:
-    """
-    Add fences at each look.
-
-    The fence of each buffer's last job is there, or in the buffer with which it is exchanged.
-    """
+    """Add fences at each look."""
     jobs = [
         (record.submitted_ns, record.inodes[0], record.device_seqno)
         for record in seen.nodes[1].records

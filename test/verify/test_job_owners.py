@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Two nodes of one process each open the card: I3 holds for both.
-
-It holds for neither if one of them is broken.
-"""
+"""Two nodes of one process each open the card: I3 holds for both."""
 
 from __future__ import annotations
 
@@ -60,11 +56,7 @@ def uncached(card: Card, pool: tuple[int, ...], later_ns: int, **changes: int) -
 
 
 def views(cards: Pair, is_cached: bool, *, threads: bool = True) -> list[NodeView]:
-    """
-    Both nodes.
-
-    :param threads: whether their logs have the same thread numbers as the trace.
-    """
+    """Both nodes. :param threads: whether their logs have the same thread numbers as the trace."""
     nodes = [
         node(card, cached=is_cached, name=name)
         for card, name in zip(cards, ('/front', '/rear'), strict=True)

@@ -59,8 +59,6 @@ CASES: dict[str, tuple[Callable[[], Observation], int, bool]] = {
     'good by the letter': (lambda: uncached_graph('vivid.0'), 0, True),
     'mapped': (lambda: mapped(cached_graph()), 1, False),
     'unseen': (lambda: unseen(cached_graph()), 3, False),
-    'unseen and mapped': (lambda: unseen(mapped(cached_graph())), 3, False),
-    'nothing': (lambda: Observation(0, 10), 3, False),
     'no accelerator': (
         lambda: with_facts(cached_graph(), 'inference', accelerator='onnx', pci_address=''),
         1,
@@ -94,16 +92,6 @@ def test_what_is_written_is_what_the_schema_says(case: str, tmp_path: Path) -> N
         document[key] is True for key in document if key.startswith('I')
     )
     assert [file.name for file in tmp_path.iterdir()] == ['result.json']
-
-
-def test_processes_say_who_they_are() -> None:
-    document = result_of(cached_graph()).as_json()
-    assert [(one['node'], one['role'], one['frames']) for one in document['processes']] == [
-        ('/capture', 'capture', 20),
-        ('/inference', 'inference', 20),
-    ]
-    assert document['processes'][1]['pci_address'] == '0000:01:00.0'
-    assert (document['frames'], document['window']['seconds']) == (20, 1.0)
 
 
 def test_the_verdict_has_a_line_for_each_check_and_the_next_step_of_what_fails() -> None:

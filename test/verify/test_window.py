@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The window and what the nodes count meanwhile begin and end together.
-
-That is so although a node tells its counters only once in a while.
-"""
+"""The window and what the nodes count meanwhile begin and end together."""
 
 from __future__ import annotations
 
@@ -39,7 +35,6 @@ from verify.verify_kit import (
     PERIOD,
     PID,
     POOL,
-    record,
     START,
     verdicts,
     with_events,
@@ -64,13 +59,7 @@ EVERY = 40
 
 
 class Pipeline:
-    """
-    Two nodes of this process, which make a frame and a copy at each wait.
-
-    They tell their counters every few frames.
-
-    :param every: the capture node, and the inference node some frames later.
-    """
+    """Two nodes of this process, which make a frame and a copy at each wait."""
 
     def __init__(
         self, capture: FrameLog, inference: FrameLog, every: int = 5, later: int = 0
@@ -185,19 +174,6 @@ def test_counters_and_frames_are_of_the_same_time(tmp_path: Path, later: int) ->
     assert all(frames <= booked(node) <= frames + besides for node in seen.nodes)
 
 
-def test_a_signal_does_not_cut_off_what_the_nodes_count(tmp_path: Path) -> None:
-    with pipeline(every=7) as made:
-
-        def wait(seconds: float) -> bool:
-            made.frame()
-            return made.frames > 30
-
-        ending, seen = watch(tmp_path, wait, frames=0, sampling=False)
-    frames = len(seen.all_submitted())
-    assert ending is Ending.WANTED and frames > 7
-    assert all(node.described and frames <= booked(node) <= frames + 2 for node in seen.nodes)
-
-
 def test_jobs_in_flight_at_the_end_are_waited_for(tmp_path: Path) -> None:
     """The counters come at once, the frame's record later."""
     with FrameLog('inference', '/made/inference') as log:
@@ -249,18 +225,6 @@ def node(role: str = 'capture') -> Iterator[tuple[FrameLog, WatchedNode]]:
         watched = WatchedNode(reader)
         watched.expect_facts()
         yield log, watched
-
-
-def publish(log: FrameLog) -> None:
-    log.published(made_frame(), 1, 1)
-
-
-def test_counters_that_a_busy_node_does_not_renew_are_old() -> None:
-    with node() as (log, watched):
-        publish(log)
-        watched.read()
-        watched.keep_facts()
-        assert (watched.described, watched.counted) == (False, False)
 
 
 def test_a_node_that_ends_before_it_has_told_its_counters_has_ended() -> None:
@@ -337,11 +301,6 @@ def test_a_pool_at_either_end_of_the_window_is_known(when: str) -> None:
     assert verdicts(with_facts(seen, 'capture', elsewhere, **elsewhere)) == only_i4(None)
 
 
-def test_a_pool_that_came_and_went_is_known_by_its_frames() -> None:
-    seen = with_facts(cached_graph(), 'capture', {'pool': [[12, 91]]}, pool=[[12, 92]])
-    assert verdicts(seen) == only_i4(True)
-
-
 def test_a_frame_from_before_the_window_may_be_of_a_pool_that_is_gone() -> None:
     seen = cached_graph()
     gone = with_node(
@@ -355,34 +314,6 @@ def test_a_frame_from_before_the_window_may_be_of_a_pool_that_is_gone() -> None:
         for old in seen.nodes[1].records
     )
     assert verdicts(with_node(gone, 'inference', records=tuple(early))) == only_i4(True)
-
-
-def test_one_camera_of_two_is_not_enough() -> None:
-    """The rear camera's capture node is left out."""
-    seen = cached_graph()
-    rear = tuple(
-        record(
-            old.number,
-            old.submitted_ns,
-            (old.inodes[0] + 10,),
-            old.device_handle,
-            old.device_seqno,
-        )
-        for old in seen.nodes[1].records
-    )
-    both = replace(
-        seen,
-        nodes=(*seen.nodes, replace(seen.nodes[1], pid=200, node='/rear/inference', records=rear)),
-    )
-    both = replace(
-        both, exporters=dict.fromkeys((*POOL, *REAR), 'system'), dmabufs=frozenset((*POOL, *REAR))
-    )
-    assert verdicts(both)['I4'] is None
-    assert (
-        '20 frames of /rear/inference (process 200) come from a node that is not seen'
-        in reason(both)
-    )
-    assert '/inference (process 100)' not in reason(both)
 
 
 def test_memory_below_udmabuf_is_not_measured_where_somebody_has_it() -> None:

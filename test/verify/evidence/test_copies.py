@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 import ctypes
-from dataclasses import replace
 import os
 from pathlib import Path
 import shutil
@@ -39,14 +38,11 @@ from zc_perception.verify.evidence.buffers import MemoryMapping
 from zc_perception.verify.evidence.copies import (
     code_of,
     copies_of,
-    CopyFunction,
     find_copy_functions,
     function_size,
     LargeCopy,
-    libc_path,
     name_at,
     open_sampler,
-    parse_code,
     parse_kernel_copies,
     parse_records,
     read_kernel_copies,
@@ -62,19 +58,6 @@ MAPS = """\
 7f0000300000-7f0000310000 r-xp 00001000 fd:01 98    /opt/my libs/libx.so (deleted)
 7ffc00000000-7ffc00001000 r-xp 00000000 00:00 0     [vdso]
 """
-
-
-def test_code_of_libraries() -> None:
-    code = parse_code(MAPS)
-    assert [(one.start, one.offset, one.path) for one in code] == [
-        (0x7F0000028000, 0x28000, '/usr/lib/x86_64-linux-gnu/libc.so.6'),
-        (0x7F0000300000, 0x1000, '/opt/my libs/libx.so'),
-    ]
-    assert libc_path(code) == '/usr/lib/x86_64-linux-gnu/libc.so.6'
-    assert libc_path(code[1:]) == ''
-    function = CopyFunction(('memmove',), Path('/x'), 0x16D800, 0x800, (5,))
-    assert function.ranges(code) == [(0x7F000016D800, 0x7F000016E000)]
-    assert replace(function, offset=0x200000).ranges(code) == []
 
 
 def test_the_own_memmove_is_what_the_linker_chose() -> None:

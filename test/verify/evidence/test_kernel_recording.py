@@ -54,11 +54,9 @@ def opened(fake: FakeTracefs) -> KernelRecording:
     ('abilities', 'how', 'video', 'troubles'),
     [
         ({'events': {**EVENTS, 'dma_buf': DMA_BUF}}, TRACEPOINT, PROBE, 0),
-        ({}, PROBE, PROBE, 0),
         ({'refused': ('%return',)}, PROBE, PROBE, 0),
         ({'refused': ('rdev=',)}, PROBE, PROBE, 0),
         # arm64 has kprobes alone; kernels before 6.5 take no arguments by BTF.
-        ({'refused': ('f:',)}, PROBE, PROBE, 0),
         ({'refused': ('->',)}, FUNCTION, PROBE, 1),
         ({'refused': ('f:', 'p:')}, FUNCTION, None, 2),
         ({'refused': ('->',), 'tracers': False}, None, PROBE, 1),
