@@ -13,12 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The house rules.
-
-They say which room may import which, how large a file may be, and that every parameter is in the
-shipped YAML.
-"""
+"""The house rules: which room imports which, file sizes, every parameter in the YAML."""
 
 from __future__ import annotations
 
@@ -135,11 +130,7 @@ def reached_from(module: str, imported: dict[str, set[str]]) -> set[str]:
 
 
 def test_no_import_comes_back_to_where_it_began() -> None:
-    """
-    Imports in functions and those for type checkers count, too.
-
-    A reader of one module in a circle has to read all of them.
-    """
+    """Imports in functions and those for type checkers count, too."""
     names = {
         '.'.join(path.relative_to(PACKAGE.parent).with_suffix('').parts).removesuffix(
             '.__init__'

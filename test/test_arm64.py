@@ -126,11 +126,7 @@ STRUCTS = compounds()
 
 
 def by_the_standard(kind: Any) -> tuple[int, int]:
-    """
-    Size and alignment of a type.
-
-    :raises AssertionError: a type that C doesn't lay out by these rules alone.
-    """
+    """Size and alignment of a type."""
     if issubclass(kind, ctypes.Array):
         size, alignment = by_the_standard(kind._type_)
         return size * kind._length_, alignment
@@ -189,11 +185,7 @@ def test_types_of_the_platform_s_size_are_used_where_the_header_does() -> None:
 
 
 def test_numbers_of_requests_are_asm_generic_s() -> None:
-    """
-    arm64 has the generic encoding (asm-generic/ioctl.h), of which x86's is a copy.
-
-    2 bits of direction, 14 of size, 8 and 8.
-    """
+    """arm64 has the generic encoding (asm-generic/ioctl.h), of which x86's is a copy."""
 
     def number(direction: str, kind: str, nr: int, size: int) -> int:
         return {'r': 2, 'w': 1, 'wr': 3}[direction] << 30 | size << 16 | ord(kind) << 8 | nr
@@ -230,11 +222,7 @@ chmod +x "$out"
 
 
 def test_a_compiler_for_arm64_says_the_same(tmp_path: Path) -> None:
-    """
-    The tests that compare with C headers, with a compiler for arm64 in gcc's place.
-
-    Not needed where there is none: see above.
-    """
+    """The tests that compare with C headers, with a compiler for arm64 in gcc's place."""
     if not shutil.which('aarch64-linux-gnu-gcc') or not shutil.which('qemu-aarch64'):
         pytest.skip(
             'no aarch64-linux-gnu-gcc and qemu-aarch64 here (apt install gcc-aarch64-linux-gnu '

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The pages of docs/ and their neighbours.
-
-How long they may be, where their links lead, and that what they name is there.
-"""
+"""The pages of docs/ and their neighbours."""
 
 from __future__ import annotations
 
@@ -161,11 +157,7 @@ def unknown_options(program: str, command: str) -> Iterator[str]:
 
 
 def wrong_names(text: str) -> Iterator[str]:
-    """
-    Return names on the page that don't exist.
-
-    Targets, programs, options, files, modules and variables are checked.
-    """
+    """Return names on the page that don't exist."""
     for command in commands(text):
         yield from (
             f'{command}: there is no target {target}'

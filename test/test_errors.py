@@ -32,9 +32,7 @@ def test_what_a_terminal_would_obey_is_escaped() -> None:
 @pytest.mark.parametrize(
     ('word', 'known', 'meant'),
     [
-        ('V4L2', ['synthetic', 'v4l2'], 'v4l2'),
         ('nv12', ['YUYV', 'NV12', 'NV21'], 'NV12'),
-        ('Onnx', ['auto', 'ONNX'], 'ONNX'),
         ('GSTREAMR', ['gstreamer', 'argus'], 'gstreamer'),
         ('grabber', ['v4l2', 'argus'], None),
     ],
@@ -59,19 +57,9 @@ class Wordless:
         (2**128 - 1, str(2**128 - 1)),
         (-(1 << 99999), 'a number of 100000 bits'),
         (Wordless(), 'Wordless'),
-        ('x' * 1000, f"'{'x' * 119}…"),
         ('\n' * 1000, "'" + r'\n' * 119 + '…'),
     ],
-    ids=[
-        'text',
-        'text for a terminal',
-        'list',
-        'number',
-        'huge number',
-        'object without words',
-        'long text',
-        'long text for a terminal',
-    ],
+    ids=range(7),
 )
 def test_a_value_is_shown_in_one_line_that_ends(value: object, text: str) -> None:
     assert shown(value) == text

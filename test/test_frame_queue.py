@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The queue between two threads.
-
-Newest wins, nothing leaks, and poll(2) says exactly when there is a frame.
-"""
+"""The queue between two threads."""
 
 from __future__ import annotations
 
@@ -28,7 +24,6 @@ import os
 import select
 import sys
 import threading
-import time
 
 from frame_queues import FrameQueue
 import pytest
@@ -53,16 +48,6 @@ def taken(queue: FrameQueue, timeout_s: float = 0.0) -> Frame:
     frame = queue.get(timeout_s)
     assert frame is not None
     return frame
-
-
-def test_frames_come_out_in_order(make_pool: MakePool, make_frame: MakeFrame) -> None:
-    pool, queue = make_pool(slots=3), FrameQueue(3)
-    frames = [make_frame(pool, sequence=i) for i in range(3)]
-    for frame in frames:
-        queue.put(frame)
-    assert len(queue) == 3
-    assert [taken(queue) for _ in range(3)] == frames
-    assert queue.get() is None and queue.dropped == 0
 
 
 def test_the_oldest_is_released_and_counted_when_full(
@@ -94,29 +79,6 @@ def test_it_polls_readable_exactly_while_it_holds_a_frame(
     queue.put(kept.pop())
     assert readable(queue)
     taken(queue).release()
-
-
-def test_a_consumer_that_lost_the_race_for_a_frame_goes_on_waiting(
-    make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    pool, queue, lost = make_pool(slots=4), FrameQueue(None), []
-
-    def consume() -> None:
-        frame = queue.get(120.0)
-        if frame is None:
-            lost.append(1)
-        else:
-            frame.release()
-
-    consumers = [threading.Thread(target=consume) for _ in range(4)]
-    for consumer in consumers:
-        consumer.start()
-    for _ in range(4):
-        time.sleep(0.02)
-        queue.put(make_frame(pool))
-    for consumer in consumers:
-        consumer.join(120.0)
-    assert lost == []
 
 
 def test_no_frame_is_lost_between_threads(make_pool: MakePool, make_frame: MakeFrame) -> None:
@@ -179,11 +141,7 @@ def test_at_its_end_a_queue_that_somebody_keeps_has_no_descriptor_of_sources() -
 
 
 def test_a_queue_that_ends_at_any_moment_of_a_get_is_no_error_in_it() -> None:
-    """
-    Between a get's look at the queue and its poll the descriptor must not go.
-
-    Nor may it become another file's.
-    """
+    """Between a get's look at the queue and its poll the descriptor must not go."""
     errors: list[BaseException] = []
 
     def get(queue: FrameQueue) -> None:
@@ -355,44 +313,6 @@ def test_the_order_is_kept_while_one_thread_takes_and_another_fetches(socket: _S
         sys.setswitchinterval(interval)
     assert got == list(range(total))
     queue.end()
-
-
-def test_many_threads_wait_at_once_and_each_wait_ends_with_its_time() -> None:
-    """
-    While others keep the interpreter busy.
-
-    A thread that was woken finds nothing, and its time is over.
-    """
-    queue: KeepLastQueue[int] = KeepLastQueue(None, lambda entry: None)
-    stop, interval = threading.Event(), sys.getswitchinterval()
-
-    def take() -> None:
-        while not stop.is_set():
-            queue.get(0.001)
-
-    def compute() -> None:
-        while not stop.is_set():
-            sum(range(100))
-
-    threads = [
-        threading.Thread(target=target, daemon=True) for target in (*[take] * 4, *[compute] * 3)
-    ]
-    try:
-        sys.setswitchinterval(0.0005)
-        for thread in threads:
-            thread.start()
-        deadline = time.monotonic() + 2.0
-        while time.monotonic() < deadline:
-            queue.put(1)
-            time.sleep(0.0005)
-    finally:
-        stop.set()
-        sys.setswitchinterval(interval)
-    for thread in threads:
-        thread.join(60.0)
-    left = sum(thread.is_alive() for thread in threads)
-    queue.end()
-    assert not left, f'{left} wait for ever'
 
 
 # While its owner takes nothing

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The names of ``zc_perception`` itself.
-
-What they are, what importing them loads, what a Python without ROS is told, the version.
-"""
+"""The names of ``zc_perception`` itself."""
 
 from __future__ import annotations
 

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The process's lookout.
-
-Looks come in their turn, end when they are told to, and cost others nothing when they fail.
-"""
+"""The process's lookout."""
 
 from __future__ import annotations
 

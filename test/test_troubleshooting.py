@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Each message that docs/troubleshooting.md explains is one that the code has.
-
-A page that names another one sends people astray.
-"""
+"""Each message that docs/troubleshooting.md explains is one that the code has."""
 
 from __future__ import annotations
 
@@ -34,11 +30,7 @@ PAGE = ROOT / 'docs' / 'troubleshooting.md'
 
 
 def messages() -> list[str]:
-    """
-    Headings that are a message; ``…`` in them stands for anything.
-
-    Others name a symptom in words.
-    """
+    """Headings that are a message; ``…`` in them stands for anything."""
     return re.findall(r'^### `([^`]+)`$', PAGE.read_text(encoding='utf-8'), re.MULTILINE)
 
 

@@ -277,6 +277,16 @@ def test_a_fence_that_can_not_be_looked_at_costs_its_slot_not_the_pool(
     pool.close()
 
 
+def test_error_fences_are_counted() -> None:
+    pool, _ = counted_pool(1)
+    for error in (None, RuntimeError('device reset')):
+        fence = EventFence()
+        fence.signal(error)
+        pool.release(leased(pool), fence)
+    assert pool.statistics().fence_errors == pool.troubles == 1
+    pool.close()
+
+
 def test_a_fence_of_a_refused_release_is_closed_too() -> None:
     """It has passed on; only the fence of the first release is still needed."""
     pool, _ = counted_pool(1)

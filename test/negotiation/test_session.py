@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
-import threading
 from typing import Any
 
 from hypothesis import given
@@ -205,25 +204,6 @@ def test_who_comes_late_must_suit_what_is_there(producer: Producer) -> None:
     assert session.join(Consumer(who('greedy', slots=2))).verdict is Verdict.ACCEPTED, (
         'the place is free'
     )
-
-
-def test_consumers_that_come_and_go_at_once_leave_the_books_right(producer: Producer) -> None:
-    session = BufferSession(CAMERA, SIZE, wanted_slots=12)
-    session.allocate([], producer)
-
-    def come_and_go(name: str) -> None:
-        for _ in range(50):
-            consumer = Consumer(who(name, slots=1), Importer())
-            assert session.join(consumer).has_buffers
-            assert session.objection(consumer) == ''
-            session.leave(consumer)
-
-    threads = [threading.Thread(target=come_and_go, args=(f'c{number}',)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert set(session.outcomes()) == {'camera'}
 
 
 def test_what_was_chosen_and_why_is_one_line(producer: Producer) -> None:

@@ -213,32 +213,6 @@ def test_its_size_is_sealed(log: FrameLog) -> None:
         os.close(fd)
 
 
-def test_facts_come_back_whole(log: FrameLog, reader: FrameLogReader) -> None:
-    assert reader.facts() == {'role': 'inference', 'node': '/front/inference', 'pid': os.getpid()}
-    log.describe(
-        {
-            'pool': [[1, 2]],
-            'reason': 'Größe',
-            'copies': {'draw': {'count': 1, 'bytes': 2}},
-            'odd': {1, 2} and object,
-        }
-    )
-    facts = reader.facts()
-    assert (
-        facts['pool'] == [[1, 2]]
-        and facts['reason'] == 'Größe'
-        and facts['node'] == '/front/inference'
-        and 'object' in facts['odd']
-    )
-    log.describe(lambda: {'n': 2})
-    assert reader.facts() == {
-        'role': 'inference',
-        'node': '/front/inference',
-        'pid': os.getpid(),
-        'n': 2,
-    }
-
-
 def test_facts_that_are_too_long_leave_the_earlier_ones(
     log: FrameLog, reader: FrameLogReader, warnings: list[str]
 ) -> None:

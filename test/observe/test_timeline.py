@@ -127,7 +127,7 @@ def test_kernel_events_find_their_frames() -> None:
     assert {e['cat'] for e in instants(trace, 'axl_dmabuf_import')} == {IMPORTS}
 
 
-@pytest.mark.parametrize('later_ms', [ 5, 2])
+@pytest.mark.parametrize('later_ms', [5, 2])
 def test_two_cards_with_the_same_numbers_are_told_apart_by_the_time(later_ms: int) -> None:
     """Handles and job numbers begin at 1 in every open file."""
     left, right = nodes(2), nodes(2)

@@ -35,7 +35,6 @@ from verify.card_kit import (
 )
 from verify.verify_kit import cached_graph, look, MS, POOL, START
 
-from zc_perception.npu.axl.kind import Axl
 from zc_perception.observe.frame_log import RecordKind
 from zc_perception.verify.evidence.buffers import Snapshot
 from zc_perception.verify.evidence.kernel_events import Trace
@@ -161,25 +160,6 @@ def test_a_number_of_an_earlier_job_is_not_the_later_frame_s() -> None:
     card.events.remove(lost)
     told = '0 jobs of the driver are no frame of a node, 1 frames have no job'
     assert judged(observed([node(card, cached=True)], [card], ALL)) == (False, told)
-
-
-def test_a_cache_that_was_too_small_imports_again_what_it_threw_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    entries = 64
-    monkeypatch.setattr(Axl, 'EVENTS', replace(Axl.EVENTS, kept=entries))
-    card = Card()
-    times = [START + 5 * MS + index * 6 * MS for index in range(2 * entries + 4)]
-    many = [100 + index for index in range(entries + 2)]
-    handles = {}
-    for index, time_ns in enumerate(times):
-        inode = many[index % len(many)]
-        if inode not in handles or (index >= len(many) and inode < 102):
-            handles[inode] = card.take(time_ns - MS, inode)
-        card.run(time_ns, handles[inode], inode)
-    assert judged(observed([node(card, cached=True)], [card])) == (True, '')
-    card.take(times[-1], 103)
-    assert judged(observed([node(card, cached=True)], [card]))[0] is False
 
 
 def test_a_driver_that_tells_no_job_numbers_is_followed_by_time() -> None:

@@ -197,27 +197,6 @@ def test_jobs_in_flight_at_the_end_are_waited_for(tmp_path: Path) -> None:
     assert seen.nodes[0].records[-1].submitted_ns > seen.end_ns
 
 
-def test_all_maps_are_looked_at_before_the_window_and_it_is_known_since_when(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[int] = []
-    scan = measurement.scan_maps
-
-    def noted(*arguments: Any, **named: Any) -> Any:
-        looks.append(time.monotonic_ns())
-        return scan(*arguments, **named)
-
-    monkeypatch.setattr(measurement, 'scan_maps', noted)
-    with pipeline() as made:
-
-        def wait(seconds: float) -> bool:
-            made.frame()
-            return False
-
-        _, seen = watch(tmp_path, wait, sampling=False)
-    assert 0 < seen.looked_ns < looks[0] < seen.start_ns
-
-
 @contextmanager
 def node(role: str = 'capture') -> Iterator[tuple[FrameLog, WatchedNode]]:
     with FrameLog(role, '/made/node') as log, find_frame_logs(pids=[os.getpid()]) as (reader,):

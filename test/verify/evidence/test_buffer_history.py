@@ -37,7 +37,6 @@ from zc_perception.verify.evidence.buffers import (
     event_history,
     MEMFD,
     parse_bufinfo,
-    polled_history,
     read_bufinfo,
     read_holders,
     Snapshot,
@@ -133,28 +132,6 @@ def test_a_failed_attach_changes_nothing() -> None:
     )
     history = event_history(5, [look(0, {5: []}), look(50 * MS, {5: []})], [failed])
     assert history.exact and not history.at(20 * MS)
-
-
-def test_looks_alone_are_what_was_seen_at_least() -> None:
-    history = polled_history(
-        5,
-        [
-            look(10 * MS, {5: [DEVICES[0]]}),
-            look(20 * MS, {}),
-            look(30 * MS, {5: [DEVICES[0]] * 2}),
-        ],
-    )
-    assert not history.exact
-    assert [sum(history.at(moment * MS).values()) for moment in (0, 10, 15, 20, 25, 30, 40)] == [
-        1,
-        1,
-        1,
-        0,
-        0,
-        2,
-        2,
-    ]
-    assert polled_history(5, []).at(7) == Counter()
 
 
 # The readers of bufinfo and fdinfo, in trees of files.
