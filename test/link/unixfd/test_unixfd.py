@@ -28,7 +28,7 @@ import subprocess
 import sys
 from typing import Any
 
-from link.unixfd.unixfd_kit import crcs, Feed, gst, NV12, RawReader, SIZE
+from link.unixfd.unixfd_kit import crcs, Feed, gst, RawReader, SIZE
 from long_form import LONG
 import numpy as np
 import pytest
@@ -290,19 +290,6 @@ def test_a_reader_that_lies_is_disconnected(make_feed: MakeFeed, lie: str) -> No
     until(feed.all_free, feed.pool.describe_holders)
 
 
-def test_a_frame_is_given_back_once(make_feed: MakeFeed) -> None:
-    feed = make_feed()
-    reader = RawReader(feed.server.path)
-    until(feed.readers)
-    feed.publish()
-    number = reader.buffer()
-    reader.give_back(number)
-    reader.give_back(number)
-    assert reader.command()[0] == -1
-    assert feed.server.statistics().ended == {'release': 1}
-    reader.close()
-
-
 def test_half_a_command_waits_for_the_other_half(make_feed: MakeFeed) -> None:
     feed = make_feed()
     reader = RawReader(feed.server.path)
@@ -339,10 +326,3 @@ def test_a_reader_without_a_slot_hears_the_end_and_the_log_says_why(make_feed: M
     first.close()
     second.close()
     until(lambda: not feed.readers())
-
-
-def test_frames_reach_a_reader_in_any_of_our_layouts() -> None:
-    """The tight layout of the other tests is GStreamer's own."""
-    from zc_perception.pixel.format_names import is_default
-
-    assert is_default(NV12)
