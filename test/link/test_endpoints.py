@@ -23,12 +23,10 @@ from __future__ import annotations
 
 import array
 from collections.abc import Callable, Iterator
-import gc
 import random
 import threading
 import time
 from typing import Any
-import weakref
 
 from link_ros import RAISING, Ros
 import numpy as np
@@ -53,7 +51,6 @@ from zc_perception.link.endpoints import (
 )
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 from zc_perception.link.image_conversion import frame_adapter, FrameToJpeg
-from zc_perception.link.rclpy_compat import wake_up
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
@@ -616,44 +613,6 @@ def test_a_coroutine_goes_on_when_what_it_awaits_is_there_though_nothing_else_wa
     subscription.destroy()
     for future in awaited:
         future.set_result(None)
-
-
-def test_a_coroutine_whose_node_is_destroyed_goes_on_to_its_end_and_gives_its_frame_back(
-    ros: Ros, make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]
-) -> None:
-    pool, publisher = (
-        make_pool(slots=4),
-        ros.publisher(ros.node('camera'), qos=QoSProfile(depth=1)),
-    )
-    seen: list[bool] = []
-    awaited: list[Any] = []
-
-    async def on_frame(frame: Frame) -> None:
-        awaited.append(Future())
-        await awaited[-1]
-        seen.append(frame.released)
-
-    node = Node('patient', context=ros.context)
-    ros.executor.add_node(node)
-    queue = weakref.ref(FrameSubscription(node, 'image', on_frame).queue)
-    with make_frame(pool) as frame:
-        publisher.publish(frame)
-    assert eventually(lambda: awaited)
-    ros.executor.remove_node(node)
-    node.destroy_node()
-    del node
-    assert pool.statistics().holders == {'patient': 1}
-    awaited[0].set_result(None)
-
-    def wake() -> None:
-        # As another node's timer does: an executor goes on with a coroutine when it is woken.
-        wake_up(ros.executor)
-        time.sleep(0.02)
-
-    assert eventually(lambda: seen, pause=wake) and seen == [False]
-    assert eventually(lambda: not pool.statistics().holders)
-    ros.node('another')  # until then the executor refers to what it called last
-    assert eventually(lambda: gc.collect() >= 0 and queue() is None)
 
 
 # Objects and messages of one adapted publisher reach every reader in the order of the calls.

@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-import contextlib
 import gc
 import os
 from pathlib import Path
@@ -37,10 +36,10 @@ from link_ros import Ros
 from one_camera import Camera, number_of, publishing, RESERVE
 import pytest
 import rclpy
-from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
-from sensor_msgs.msg import CameraInfo, Image
+from sensor_msgs.msg import CameraInfo
 from std_msgs.msg import Header
 from waiting import eventually
 
@@ -49,7 +48,6 @@ from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import frame_subscription
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
-from zc_perception.link.rclpy_compat import create_reader, InvalidHandle
 
 Cameras = Callable[..., Camera]
 
@@ -529,26 +527,6 @@ def test_frames_without_a_message_stop_nobody_and_are_said(
     assert all(frame == info for frame, info in seen) and seen == sorted(set(seen))
 
 
-@pytest.mark.usefixtures('patient')
-@pytest.mark.parametrize('way', ['in_process'])
-def test_a_message_that_is_lost_costs_its_frame_and_no_other(
-    camera: Cameras, infos: Infos, pairs: Pairs
-) -> None:
-    source = camera(slots=16)
-    subscription, seen = pairs(depth=4)
-    begin(source, infos, subscription)
-    wanted = []
-    for _ in range(30):
-        number = source.publish()
-        if number % 3:
-            infos.publish(number)
-            wanted.append((number, number))
-            assert eventually(lambda: seen == wanted), (seen, subscription.statistics())
-        else:
-            time.sleep(0.005)
-    assert subscription.statistics().dropped in (9, 10), 'the last one waits'
-
-
 @pytest.mark.parametrize(
     ('topic', 'wanted'),
     [
@@ -757,52 +735,3 @@ def test_without_a_slot_left_frames_come_as_messages_and_the_log_says_what_to_ch
         'there is room again'
     )
     source.close()
-
-
-def test_a_reader_may_be_destroyed_beside_a_plain_spin(free_domain: int) -> None:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    node = Node('reader', context=context)
-    node.create_timer(0.001, lambda: None)
-    for number in range(20):
-        node.create_subscription(Image, f'other{number}', lambda message: None, 1)
-    executor = MultiThreadedExecutor(context=context)
-    errors: list[Exception] = []
-    done = threading.Event()
-    executor.add_node(node)
-
-    def spin() -> None:
-        try:
-            while not done.is_set():
-                executor.spin_once(0.1)
-        except InvalidHandle as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=spin, daemon=True)
-    thread.start()
-    end = time.monotonic() + 1.0
-    with quick_switches():
-        while time.monotonic() < end and not errors:
-            reader = create_reader(node, Image, 'image', lambda message: None, QoSProfile(depth=1))
-            time.sleep(0.0005)
-            node.destroy_subscription(reader)
-    # and not by shutdown(): an executor of rclpy that is just about to wait may wait for ever then
-    done.set()
-    thread.join(60.0)
-    assert errors == [] and not thread.is_alive()
-    executor.shutdown()
-    node.destroy_node()
-    context.try_shutdown()
-
-
-@contextlib.contextmanager
-def quick_switches() -> Iterator[None]:
-    """Threads take turns as often as they can."""
-    import sys
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)

@@ -291,18 +291,6 @@ def test_a_consumer_without_patience_is_told_to_come_again_and_moves_nothing(
     assert (cam.stride, cam.offer.renewals, cam.offer.due) == (WIDTH, 0, float('inf'))
 
 
-def test_whose_needs_nobody_can_meet_is_refused_by_name_and_nothing_is_allocated(
-    camera: Callable[..., Camera],
-) -> None:
-    cam = camera()
-    with Witness(cam) as witness, cam.join(name='greyhound', formats=(YUYV,)) as late:
-        assert witness.goes_on(cam)
-        kind, text = cam.said(late)
-        assert kind is MessageType.REFUSED and text.startswith('3: ')
-        assert 'greyhound' in text and 'YUYV LINEAR' in text and 'NV12 LINEAR' in text
-        assert cam.offer.renewals == 0
-
-
 def test_with_renegotiate_false_the_refusal_says_how_it_could_be_served(
     camera: Callable[..., Camera],
 ) -> None:

@@ -357,25 +357,3 @@ def test_links_connect_again_by_themselves_and_wake_only_whom_they_have_to(
     links.close()
     queue.end()
     assert links_threads() == []
-
-
-def test_a_frame_that_came_before_anybody_could_be_woken_is_told_again(
-    tmp_path: Path, make_pool: Callable[..., BufferPool]
-) -> None:
-    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
-    links, calls = SharedMemoryLinks('npu'), []
-    links.open(queue, LinkQos(1), lambda header: True, lambda: calls.append(1), lambda: None)
-    tmp_path.chmod(0o700)
-    pool = make_pool(slots=3)
-    with SharedMemoryServer('camera', 'a' * 32, pool, folder=tmp_path) as server:
-        there = [announced('a' * 32, server.path)]
-        links.update(there, there)
-        until(links.connected, 'the connection')
-        publish(server, pool, 1)
-        until(lambda: len(calls) >= 3, 'nobody has fetched it')
-        queue.fetch()
-        frame = queue.get()
-        assert frame is not None
-        frame.release()
-        links.close()
-    queue.end()

@@ -332,38 +332,6 @@ def test_what_is_held_beyond_the_end_of_the_consumer_stays_as_it_is(
     assert not pool.statistics().holders
 
 
-def test_a_forked_child_hides_nobodys_end(
-    pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
-) -> None:
-    publish(server, pool, 0)
-    frame = receive(client)
-    go_read, go_write = os.pipe()
-    ready_read, ready_write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(go_write)  # the child ends with its parent, whatever becomes of that
-            server.close()
-            server.publish(frame)
-            assert client.receive() is None and not client.connected
-            client.close()
-            os.write(ready_write, b'1' if server.path.exists() else b'0')
-            os.read(go_read, 1)
-        finally:
-            os._exit(0)
-    assert os.read(ready_read, 1) == b'1', 'the child has removed nothing'
-    assert client.connected and held(server) == 1
-    # The child lives on, and yet closing here is EOF there, once no frame is held any more.
-    client.close()
-    assert held(server) == 1
-    frame.release()
-    until(lambda: server.statistics().ended == {'eof': 1}, 'EOF')
-    os.write(go_write, b'x')
-    os.waitpid(pid, 0)
-    for fd in (go_read, go_write, ready_read, ready_write):
-        os.close(fd)
-
-
 # Producers that keep a consumer busy, or say nothing: nobody who calls waits for them.
 
 

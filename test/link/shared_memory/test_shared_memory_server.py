@@ -23,17 +23,7 @@ import socket
 import threading
 from typing import Any
 
-from memory_link import (
-    all_free,
-    FrameMessage,
-    make_frame,
-    make_layout,
-    make_pool,
-    publish,
-    PUBLISHER,
-    RawPeer,
-    settled,
-)
+from memory_link import all_free, make_frame, make_pool, publish, PUBLISHER, RawPeer, settled
 import pytest
 from waiting import until
 
@@ -47,7 +37,6 @@ from zc_perception.link.shared_memory.protocol import (
 )
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.fence import EventFence, SyncFile
-from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.negotiation.settings import heap_offer
@@ -219,36 +208,6 @@ def test_who_cannot_use_what_is_allocated_is_told_why(
     until(lambda: any(refused.text in line for line in said), 'the sentence')
 
 
-def test_a_consumer_that_refuses_its_buffers_is_named_and_costs_nobody_a_frame(
-    pool: BufferPool, serve: Serve
-) -> None:
-    said: list[str] = []
-    warned: list[str] = []
-    server = serve(pool, report=said.append, warn=warned.append)
-    with (
-        RawPeer.welcomed(server.path, name='npu') as peer,
-        RawPeer.welcomed(server.path, name='viewer') as other,
-    ):
-        publish(server, pool, 0)
-        assert peer.receive_type() == MessageType.BUFFERS
-        peer.send(
-            wire.pack_refused(wire.Refused(RefusalCode.CONSTRAINTS, 'trial import failed: EINVAL'))
-        )
-        settled(server, 'constraints')
-        assert other.receive_frame().sequence == 0 and server.consumers == 1
-        until(lambda: len(said) == 3, 'the end')
-    statistics = server.statistics()
-    assert statistics.refused == {'constraints': 1} and statistics.protocol_errors == {}
-    assert statistics.last_refusal == {'constraints': 'npu: trial import failed: EINVAL'}
-    assert (
-        len(warned) == 1
-        and 'npu#' in warned[0]
-        and "can't use the buffers: trial import failed: EINVAL" in warned[0]
-    )
-    settled(server, 'eof')
-    assert all_free(pool) and pool.unpromised == 7
-
-
 def test_a_consumer_refuses_only_because_of_its_constraints(
     pool: BufferPool, serve: Serve
 ) -> None:
@@ -257,34 +216,6 @@ def test_a_consumer_refuses_only_because_of_its_constraints(
         peer.send(wire.pack_refused(wire.Refused(RefusalCode.BUSY, 'because')))
         assert peer.receive_refused().code is RefusalCode.PROTOCOL
     settled(server, 'value')
-
-
-def test_another_pool_disconnects_and_another_slot_does_not(
-    pool: BufferPool, serve: Serve
-) -> None:
-    server = serve(pool)
-    with RawPeer.welcomed(server.path) as peer:
-        uid, _ = publish(server, pool, 0)
-        peer.release(peer.receive_frame())
-        until(lambda: all_free(pool), 'every slot')
-        others = [pool.acquire(slot.index) for slot in pool.slots[1:]]
-        pool.insert((SealedMemfd().allocate(pool.layout.buffer_size(0)),), len(pool.slots))
-        for other in filter(None, others):
-            pool.discard(other)
-        assert wire.parse_retired(peer.receive()[0]) == uid
-        publish(server, pool, 1)
-        assert peer.receive_frame().uid != uid
-        peer.release(FrameMessage(pool.slots[0].buffer_uid, 7, 0, 0, 0, 0, 0, 0, False))
-        refused = peer.receive_refused()
-        assert refused.code == RefusalCode.PROTOCOL, 'that one was not held'
-    settled(server, 'release')
-    with RawPeer.welcomed(server.path, requirements=Requirements(stride_align=64)) as peer:
-        other = make_pool(4, make_layout(70, stride_align=2))
-        server.set_pool(other)
-        assert peer.receive_refused().code == RefusalCode.BUSY
-        settled(server, 'pool')
-    server.close()
-    other.close()
 
 
 def test_who_waits_is_told_why_and_let_in_when_there_are_buffers(

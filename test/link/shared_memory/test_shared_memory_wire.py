@@ -176,25 +176,6 @@ def test_options_say_every_constraint_that_has_no_field(constraints: BufferConst
     )
 
 
-def test_the_fields_of_hello_say_what_they_can_and_options_the_rest() -> None:
-    npu = BufferConstraints(
-        'npu',
-        formats=((1, 2),),
-        stride_align=64,
-        offset_align=4096,
-        max_size=(640, 480),
-        slots=3,
-        max_slots=9,
-        contiguous=True,
-        devices=('/dev/npu',),
-        memory_note='no IOMMU',
-    )
-    assert Requirements.of(npu) == Requirements(
-        ((1, 2),), 1, 64, 4096, 640, 480, 'device=/dev/npu; contiguous'
-    )
-    assert Requirements.of(BufferConstraints('viewer')) == Requirements()
-
-
 def test_options_as_long_as_they_may_be() -> None:
     longest = Requirements(
         options='heap=' + '|'.join(f'dma_heap/{number:010}' for number in range(51))

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 import contextlib
 import os
 from pathlib import Path
-import signal
 import socket
 import struct
 import subprocess
@@ -144,28 +143,6 @@ def test_the_reader_has_the_camera_s_own_memory(make_feed: MakeFeed) -> None:
     reader.communicate()
     until(feed.all_free, feed.pool.describe_holders)
     assert feed.server.statistics().taken_back == 4
-
-
-def test_a_stopped_reader_costs_its_own_frames_only(make_feed: MakeFeed) -> None:
-    feed = make_feed(slots=14)
-    words = 'unixfdsrc', f'socket-path={feed.server.path}', '!', 'fakesink'
-    first, second = gst(*words), gst(*words, 'sync=false')
-    until(lambda: feed.readers() == 2)
-    publish_for(feed, 5)
-    stopped = feed.server.statistics().readers[1].pid
-    os.kill(stopped, signal.SIGSTOP)
-    publish_for(feed, FRAMES)
-    readers = feed.server.statistics().readers
-    assert (feed.lost, readers[0].dropped) == (0, 0), 'neither the camera nor the other reader'
-    assert readers[1].held <= 4 and readers[1].dropped >= FRAMES - 5 - 4
-    os.kill(stopped, signal.SIGCONT)
-    sent = readers[1].sent
-    until(lambda: feed.publish() and feed.server.statistics().readers[1].sent > sent + 4)
-    for process in (first, second):
-        process.kill()
-        process.communicate()
-    until(lambda: not feed.readers())
-    until(feed.all_free, feed.pool.describe_holders)
 
 
 def test_killed_readers_leave_nothing(make_feed: MakeFeed) -> None:
