@@ -63,7 +63,7 @@ def steps(trial: Trial) -> None:
 
 @fault('steps of the clock', ('whatever the clock is set to, stamps only increase, no frame is '
                               'lost, diagnostics say so'),
-       staged=False, needs='gcc')  # fmt: skip
+       staged=False, long_only=True, needs='gcc')  # fmt: skip
 def machine(trial: Trial) -> None:
     if shutil.which('gcc') is None:
         trial.absent('there is no gcc, which makes the clock that can be set')

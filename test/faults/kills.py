@@ -134,7 +134,7 @@ def capture(trial: Trial) -> None:
 
 @fault('container killed', ('a killed container of components is replaced; consumers elsewhere '
                             'go on, its sockets go with the next start'),
-       staged=False)  # fmt: skip
+       staged=False, long_only=True)  # fmt: skip
 def container(trial: Trial) -> None:
     installed = trial.folder / 'i'
     installed.mkdir()

@@ -22,6 +22,8 @@ Nodes that are made, stream and are destroyed, a thousand times in one process.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -35,6 +37,7 @@ if __name__ == '__main__':
 from faults.harness import fault, Trial
 from faults.holdings import excess, holding, resident_bytes
 from faults.program import own_sockets
+from rclpy.logging import get_logger_effective_level, LoggingSeverity, set_logger_level
 from waiting import until
 
 _WARM = 5
@@ -56,6 +59,7 @@ _JUDGED_LIVES = 500
         'nothing'
     ),
     staged=False,
+    long_only=True,
 )
 def thousand(trial: Trial) -> None:
     count = trial.times(20, 1000)
@@ -94,11 +98,23 @@ def thousand(trial: Trial) -> None:
         )
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Nodes of this process say nothing; what they would say is in diagnostics."""
+    before = {name: get_logger_effective_level(name) for name in ('capture', 'inference')}
+    for name in ('capture', 'inference'):
+        set_logger_level(name, LoggingSeverity.FATAL)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            set_logger_level(name, level)
+
+
 def main() -> None:
     """Live."""
     import gc
 
-    from faults.devices import quiet
     from nodes.fault_kit import AcceleratorFaults
     import rclpy
     from rclpy.parameter import Parameter

@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Peers that speak wrongly at rung 2's socket.
-
-Garbage, other versions, floods of descriptors and of connections, half a conversation, silence.
-"""
+"""Peers that speak wrongly at rung 2's socket: garbage, and conversations that break off."""
 
 from __future__ import annotations
 
@@ -25,21 +21,12 @@ from collections import Counter
 from collections.abc import Mapping
 import os
 import socket
-import subprocess
-import sys
 import time
 
 from faults.harness import EVERYBODY, fault, Trial
-from memory_link import RawPeer
 from wire_fuzz import mutate, read_all, send_all
 
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.protocol import MessageType, RefusalCode
-
-_MOST_RIGHTS = 253  # SCM_MAX_FD, <net/scm.h>
-# A second is promised; two shared processors may add some of their own.
-_TURNED_AWAY_S = 3.0
-_LET_IN_S = 1.0
 
 
 def _broken_rules(values: Mapping[str, str]) -> Counter[str]:
@@ -99,96 +86,3 @@ def conversations(trial: Trial) -> None:
     trial.must(
         'internal_errors' not in values, f'internal errors: {values.get("internal_errors")}'
     )
-
-
-@fault('versions and floods of descriptors', ('other versions hear of it; descriptors that '
-                                              'nobody asked for are closed, however many'),
-       bystanders=EVERYBODY)  # fmt: skip
-def descriptors(trial: Trial) -> None:
-    stage = trial.stage
-    path = stage.socket()
-    answers: Counter[int] = Counter()
-    fds = [os.open('/dev/null', os.O_RDONLY | os.O_CLOEXEC)] * _MOST_RIGHTS
-    try:
-        for _ in range(trial.times(10, 200)):
-            with RawPeer.connected(path) as peer:
-                peer.send(wire.pack_hello(wire.Hello(1, 1, min_version=2, max_version=9)))
-                answers[peer.receive_refused().code] += 1
-            with RawPeer.connected(path) as peer:
-                peer.send(wire.pack_hello(wire.Hello(1, 1)), fds)
-                answers[peer.receive_refused().code] += 1
-            with RawPeer.welcomed(path) as peer:
-                peer.send(wire.pack_release(1, 1, True), fds)
-                answers[peer.receive_refused().code] += 1
-    finally:
-        os.close(fds[0])
-    trial.must(
-        set(answers) == {int(RefusalCode.VERSION), int(RefusalCode.PROTOCOL)},
-        f'other answers: {dict(answers)}',
-    )
-
-
-@fault('a crowd that says nothing', ('silent connections are turned away after a second; a '
-                                     'crowd at the door keeps nobody out for longer'),
-       bystanders=EVERYBODY)  # fmt: skip
-def crowd(trial: Trial) -> None:
-    stage = trial.stage
-    path = stage.socket()
-    for _ in range(trial.times(1, 5)):
-        silent = [RawPeer.connected(path) for _ in range(30)]
-        for peer in silent[:10]:
-            peer.send(b'\1')  # the first byte of a conversation that never comes
-        flood = []
-        for _ in range(trial.times(200, 1000)):
-            flood.append(RawPeer.connected(path))
-            stage.read_logs()
-            if len(flood) >= 100:
-                flood.pop(0).close()
-        began = time.monotonic()
-        for peer in [*silent, *flood]:
-            while (kind := peer.receive_type()) == MessageType.BUFFERS:
-                pass
-            trial.must(kind in (0, MessageType.REFUSED), 'peers that were served without a word')
-            peer.close()
-        took_s, began = time.monotonic() - began, time.monotonic()
-        trial.worst('until the last one was turned away, s', took_s)
-        trial.must(
-            took_s <= _TURNED_AWAY_S,
-            f'crowds that took longer than {_TURNED_AWAY_S:g} s to be turned away',
-        )
-        with RawPeer.welcomed(path):
-            took_s = time.monotonic() - began
-        trial.worst('until the next one was let in, s', took_s)
-        trial.must(
-            took_s <= _LET_IN_S, f'consumers that a crowd kept out for longer than {_LET_IN_S:g} s'
-        )
-
-
-_STRANGER = """
-import os, socket, sys
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
-    try:
-        peer.connect(sys.argv[1])
-    except PermissionError:
-        sys.exit(13)
-"""
-
-
-@fault('another user', 'a process of another user can not reach the socket, whatever it knows',
-       bystanders=EVERYBODY, needs='root')  # fmt: skip
-def stranger(trial: Trial) -> None:
-    if os.geteuid() != 0:
-        trial.absent('only root can be another user for a moment')
-    path = trial.stage.socket()
-    # It is the sockets' own folder that has to keep strangers out, not the one around it.
-    around = path.parent.parent
-    mode = os.stat(around).st_mode & 0o777
-    os.chmod(around, 0o755)
-    try:
-        done = subprocess.run([sys.executable, '-c', _STRANGER, str(path)], check=False)
-    finally:
-        os.chmod(around, mode)
-    trial.must(done.returncode == 13, f'strangers that were let in: {done.returncode}')
-    trial.must(os.stat(path.parent).st_mode & 0o777 == 0o700, 'folders that are open to others')
-    trial.must(os.stat(path).st_mode & 0o777 == 0o600, 'sockets that are open to others')

@@ -43,20 +43,7 @@ from faults.outcome import BROKEN, Outcome, Result
 from faults.stage import Stage
 from ros_domains import locked_domain
 
-MODULES = (
-    'kills',
-    'hangs',
-    'slowness',
-    'scarcity',
-    'clocks',
-    'devices',
-    'peers',
-    'graph_peers',
-    'parameter_files',
-    'lives',
-    'soak',
-    'books',
-)
+MODULES = ('kills', 'hangs', 'slowness', 'scarcity', 'clocks', 'peers', 'lives', 'soak', 'books')
 
 
 def all_faults() -> dict[str, Fault]:

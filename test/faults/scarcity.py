@@ -37,7 +37,6 @@ from faults.program import own_sockets, Running
 from faults.witness import Witness
 from memory_link import RawPeer
 from nodes.programs import parameters
-from std_srvs.srv import Trigger
 from waiting import until
 
 from zc_perception.camera.replay.camera import open_source
@@ -155,57 +154,6 @@ HUGE = {
     'heap': 'memfd',
     'quarantine': 0.2,
 }
-ROOMY = {
-    'pattern': 'counter',
-    'width': 1280,
-    'height': 720,
-    'framerate': 20.0,
-    'slots': 24,
-    'heap': 'memfd',
-    'quarantine': 0.2,
-}
-
-
-@fault('ENOMEM in inference', ('a consumer that can not map a frame loses that frame, counts '
-                               'it and says why; it detects again when it can'),
-       staged=False, long_only=True)  # fmt: skip
-def enomem_inference(trial: Trial) -> None:
-    with own_sockets(trial.folder), contextlib.ExitStack() as ending:
-        witness = Witness(trial.domain, frames=False)
-        ending.callback(witness.close)
-        capture = ending.enter_context(
-            Running('capture_node', *parameters(**ROOMY, autostart=False), domain=trial.domain)
-        )
-        inference = ending.enter_context(
-            Running('inference_node', *parameters(model='road', threads=1), domain=trial.domain)
-        )
-        capture.start('[capture]: ready')
-        inference.start('[inference]: ready')
-        for transition in ('configure', 'activate'):
-            assert witness.change(transition)
-        until(lambda: witness.detections > 5, 'detections')
-        for _ in range(trial.times(1, 4)):
-            assert witness.change('deactivate')
-            time.sleep(0.3)
-            # Room for what Python and the middleware need in passing, not for another picture of
-            # 1.4 MB.
-            with limited(
-                inference.pid, resource.RLIMIT_AS, address_space(inference.pid) + 1_000_000
-            ):
-                assert witness.change('activate')
-                witness.forget_diagnostics()
-                until(
-                    lambda: (witness.level('inference: accelerator') or 0) > 0,
-                    lambda: f'it is said: {witness.describe()}',
-                )
-                trial.note('what is said', witness.text('inference: accelerator'))
-                trial.must(inference.alive and capture.alive, 'programs that ended')
-            detected, began = witness.detections, time.monotonic()
-            until(lambda: witness.detections > detected + 3, 'detections again')  # noqa: B023
-            trial.worst('healed within, s', time.monotonic() - began)
-        for program in (inference, capture):
-            trial.must(program.end() == 0, 'programs that did not end with 0')
-            trial.must_be_zero('tracebacks', program.output.count('Traceback'))
 
 
 @fault('ENOMEM in capture', ('a camera process without memory for its buffers lives on, says '
@@ -299,56 +247,3 @@ def enospc_recorder(trial: Trial) -> None:
             frames += 1
     trial.note('frames in the recording', frames)
     trial.must(frames > 5, 'recordings that can not be played')
-
-
-@fault('ENOSPC for sockets and snapshots', ('no room for a socket ends the program with one '
-                                            'line; none for a snapshot is an answer'),
-       staged=False, needs='mounts of a tmpfs')  # fmt: skip
-def enospc_others(trial: Trial) -> None:
-    disk = trial.folder / 'd'
-    if why := _can_mount(disk):
-        trial.absent(why)
-    with own_sockets(trial.folder), contextlib.ExitStack() as ending:
-        # The folder itself is the only inode. The name keeps its services apart from the camera's.
-        sockets = Running(
-            'capture_node',
-            *parameters(**ROOMY),
-            '-r',
-            '__node:=full',
-            domain=trial.domain,
-            variables={'ZC_RUNTIME_DIR': str(disk)},
-            wrapper=small_disk(disk, 'size=64k,nr_inodes=1'),
-        )
-        ending.enter_context(sockets)
-        sockets.start()
-        witness = Witness(trial.domain, frames=False)
-        ending.callback(witness.close)
-        camera = Running(
-            'capture_node',
-            *parameters(**ROOMY, snapshot_folder=disk),
-            domain=trial.domain,
-            wrapper=small_disk(disk, 'size=64k'),
-        )
-        ending.enter_context(camera)
-        camera.start('[capture]: ready')
-        for _ in range(trial.times(1, 5)):
-            answer = witness.call(Trigger, '/capture/snapshot', Trigger.Request())
-            trial.must(
-                not answer.success and 'No space left on device' in answer.message,
-                f'snapshots on a full disk: {answer.message}',
-            )
-        until(lambda: witness.text('capture: camera').startswith('streaming'), 'it streams')
-        sockets.process.wait(30.0)
-        trial.must(
-            sockets.process.returncode == 2,
-            f'exit codes other than 2: {sockets.process.returncode}',
-        )
-        until(
-            lambda: 'No space left' in sockets.output,
-            lambda: f'one line with the reason: {sockets.output}',
-            5.0,
-        )
-        for program in (sockets, camera):
-            trial.must_be_zero('tracebacks', program.output.count('Traceback'))
-        said = [line for line in sockets.output.splitlines() if 'error:' in line]
-        trial.must(len(said) == 1, 'more or less than one line')

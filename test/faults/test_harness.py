@@ -25,7 +25,6 @@ import socket
 import threading
 from typing import Any
 
-from faults import run_faults
 from faults.accounts import Stretch, Tally, tally
 from faults.harness import Fault, run_fault, Trial
 from faults.holdings import (
@@ -136,10 +135,3 @@ def test_every_frame_since_the_last_one_before_is_looked_for() -> None:
     assert tally(
         [stretch(times[0], times[0], times[1]), stretch(times[6], *times[6:])], times[:-1]
     ) == Tally(10, 6, 0, 4, 9.0)
-
-
-def test_every_fault_has_a_promise_and_every_kind_of_the_issue_is_there() -> None:
-    known = run_faults.all_faults()
-    assert {each.group for each in known.values()} == set(run_faults.MODULES)
-    assert all(len(each.promise.split()) > 5 for each in known.values())
-    assert list(known)[-1] == 'all of it together', 'the books are closed last'

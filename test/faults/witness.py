@@ -52,8 +52,6 @@ DEPTH = 30
 """How many frames may wait for it: a second's.
 
 So a machine that is busy for a moment costs it none."""
-STRANGE = 'strange'
-"""The frame_id of detections that are not the camera's."""
 
 
 class Stalls:
@@ -152,8 +150,6 @@ class Witness(Reader):
         self.last_stamp_ns = self.last_detection_ns = 0
         self.detection_stamps: deque[int] = deque(maxlen=1000)
         self.oldest_s = 0.0
-        self.delay_s = 0.0
-        """How long it looks at each frame: longer than a frame's time, and it loses some."""
         self._clients: dict[str, Any] = {}
         self._stop = threading.Event()
         self.node.create_subscription(
@@ -213,14 +209,10 @@ class Witness(Reader):
             self.last_stamp_ns = frame.header.stamp_ns
             self.frame_pauses.came(now)
             self.oldest_s = max(self.oldest_s, now - data.captured_ns / 1e9)
-        if self.delay_s:
-            self._stop.wait(self.delay_s)
 
     def _on_detections(self, message: Detection2DArray) -> None:
         stamp = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
         now = time.monotonic()
-        if message.header.frame_id == STRANGE:
-            return
         with self._lock:
             self.detections += 1
             self.detection_stamps.append(stamp)

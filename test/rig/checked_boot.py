@@ -16,7 +16,7 @@
 """
 What tests that run many checks in one boot share.
 
-:func:`boot_suite`, and what must hold of a :class:`Boot`.
+:func:`boot_suites`, and what must hold of a :class:`Boot`.
 """
 
 from __future__ import annotations
@@ -34,17 +34,15 @@ import pytest
 
 from . import Rig, RigResult
 from .guest import run_checks
+from .guest.graph_variants import MEMORY_MIB, VIVID
 from .guest.harness import LONG_CHECKS
 
 #  Of a boot's command. Enough for a machine that is several times too slow: the figures say how
 #  quick it was, a check must not.
-TIMEOUT_S = 1800.0
+TIMEOUT_S = 3000.0
 
 #: Red zones and poison find what is used after it was freed, full preemption finds races.
 STRICT = 'slub_debug=FZP,kmalloc-* preempt=full'
-
-#: Two cameras, with memory from vmalloc and from the DMA API.
-CAMERAS = 'n_devs=2 node_types=0x1,0x1 allocators=0,1'
 
 GUEST = Path(__file__).parent / 'guest'
 _TEST = GUEST.parents[1]
@@ -102,45 +100,40 @@ def gstreamer_for_guest() -> dict[str, str]:
     return environment
 
 
-def checks_of(suite: str) -> list[Any]:
+def checks_of(suites: str) -> list[Any]:
     """
-    Return a test's parameters: the names of a suite's checks.
+    Return a test's parameters: the names of the checks of some suites.
 
     Those that only the long form runs are marked.
     """
     return [
         pytest.param(name, marks=[pytest.mark.long] if name in LONG_CHECKS else [])
+        for suite in suites.split(',')
         for name in run_checks.checks_of(suite)
     ]
 
 
-def boot_suite(
+def boot_suites(
     rig: Rig,
     out: Path,
-    suite: str,
+    suites: str,
     *arguments: str,
     python: Sequence[str] = (sys.executable,),
     **options: Any,
 ) -> Boot:
     """
-    Run a suite of checks in one boot.
+    Run the checks of some suites, with a comma between their names, in one boot.
 
     :param options: of :meth:`Rig.run`.
     """
     compile_for_guest()
-    return boot_script(
-        rig,
-        out,
-        f'{suite}.json',
-        [*python, str(GUEST / 'run_checks.py'), suite, *arguments],
-        **options,
+    result = rig.run(
+        [*python, str(GUEST / 'run_checks.py'), suites, *arguments],
+        timeout=TIMEOUT_S,
+        out_dir=out,
+        **{'vivid': VIVID, 'memory_mib': MEMORY_MIB, **options},
     )
-
-
-def boot_script(rig: Rig, out: Path, results: str, command: Sequence[str], **options: Any) -> Boot:
-    """Run a command that writes what its checks said to the file *results*."""
-    result = rig.run(command, timeout=TIMEOUT_S, out_dir=out, **options)
     try:
-        return Boot(result, json.loads((out / results).read_text(encoding='utf-8')))
+        return Boot(result, json.loads((out / run_checks.RESULTS).read_text(encoding='utf-8')))
     except FileNotFoundError:
         pytest.fail(result.report(), pytrace=False)

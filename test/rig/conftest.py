@@ -13,18 +13,35 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""The rig for all tests that boot it, and what it did for them."""
+"""The rig for all tests that boot it, the two boots that they share, and what it did for them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+import json
 import os
 from pathlib import Path
 from typing import Any
 
+from link.unixfd.unixfd_kit import gst
+from long_form import LONG
 import pytest
 
 from . import Rig, RigResult, RigUnavailable
+from .checked_boot import Boot, boot_suites, gstreamer_for_guest, STRICT
+from .graph import clear_runs, ENVIRONMENT, graph_command, GraphRuns, read_runs
+from .guest import link_kit
+from .guest.graph_variants import VARIANTS
+from .verdicts import RUN
 
+MEMORY_SUITES, CAMERA_SUITES = 'contract,memory,accelerator,gstreamer', 'camera'
+#: ``make rig`` has its 300 frames; here time counts, too.
+WANTED = {
+    name: variant.frames if LONG else min(variant.frames, 12) for name, variant in VARIANTS.items()
+}
+#  What only the long form and ``make rig`` run. ``padded_both_ways`` pads rows and heights at
+#  once.
+LONG_RUNS = ('uncached', 'document', 'two_padded_buffers', 'padded_rows', 'padded_height')
 _BOOTS = pytest.StashKey[list[tuple[str, RigResult]]]()
 
 
@@ -57,6 +74,65 @@ def rig(request: pytest.FixtureRequest) -> Rig:
             raise
         pytest.skip(f'no kernel rig here: {error}')
     return rig
+
+
+@dataclass(frozen=True)
+class GraphBoot(Boot):
+    """With the graph's figures."""
+
+    graph: GraphRuns
+
+
+@dataclass(frozen=True)
+class VerifyBoot(Boot):
+    """With what ``zc_verify`` said of each case, and what else was seen."""
+
+    cases: dict[str, Any]
+
+    def case(self, name: str) -> dict[str, Any]:
+        """One case that came to its end."""
+        found: dict[str, Any] = self.cases.get(name) or self.cases.get('sabotaged', {})
+        if name not in self.cases or 'error' in found:
+            pytest.fail(
+                f'{name} did not run: {found.get("error", "")}\n{self.result.report()}',
+                pytrace=False,
+            )
+        return found
+
+
+@pytest.fixture(scope='session')
+def memory_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> GraphBoot:
+    """
+    Boot for the driver, memory, links and the accelerator, and then for the whole node graph.
+
+    The C consumer is from here. With one processor threads take turns wherever the kernel is
+    interrupted (``preempt=full``).
+    """
+    out = tmp_path_factory.mktemp('memory')
+    clear_runs(out, VARIANTS)
+    # The short form leaves zc_verify's verdict on such a graph to test_rig_verify.py.
+    _, _, *variants = graph_command(
+        {name: frames for name, frames in WANTED.items() if LONG or name not in LONG_RUNS},
+        verify=LONG,
+    )
+    consumer = link_kit.build_consumer(tmp_path_factory.mktemp('wire'), ())
+    env = {**ENVIRONMENT, **gstreamer_for_guest(), link_kit.PROGRAM: str(consumer)}
+    cpus = 2 if LONG else 1
+    boot = boot_suites(rig, out, MEMORY_SUITES, *variants, append=STRICT, cpus=cpus, env=env)
+    return GraphBoot(boot.result, boot.outcome, GraphRuns(boot.result, read_runs(out)))
+
+
+@pytest.fixture(scope='session')
+def camera_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> VerifyBoot:
+    """Boot for ``zc_verify``'s verdicts, then V4L2 cameras, the doctor and faults of the graph."""
+    out = tmp_path_factory.mktemp('camera')
+    if 'unixfd' in RUN:
+        gst('fakesrc', 'num-buffers=1', '!', 'fakesink').communicate()  # its register of plugins
+    env = {**ENVIRONMENT, **gstreamer_for_guest()}
+    boot = boot_suites(rig, out, CAMERA_SUITES, '--verify', *RUN, env=env)
+    file = out / 'verify.json'
+    cases = json.loads(file.read_text(encoding='utf-8')) if file.exists() else {}
+    return VerifyBoot(boot.result, boot.outcome, cases)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

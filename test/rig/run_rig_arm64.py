@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 import json
 import os
 from pathlib import Path
@@ -38,31 +37,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rig import RigError, RigResult, RigUnavailable  # noqa: E402
 from rig.arm64 import Arm64Rig, compile_for_guest, PYTHON  # noqa: E402
-from rig.checked_boot import CAMERAS  # noqa: E402
 from rig.errors import tell  # noqa: E402
-from rig.guest import camera_kit, graph_variants  # noqa: E402
+from rig.graph import INVARIANTS  # noqa: E402
+from rig.guest import graph_variants  # noqa: E402
 from rig.guest.harness import NOT_HERE  # noqa: E402
 from rig.guest.link_kit import build_consumer, PROGRAM  # noqa: E402
 from rig.guest.verifier import AFTERWARDS  # noqa: E402
-from rig.test_rig_verify import CASES, INVARIANTS, wrong_verdict  # noqa: E402
+from rig.verdicts import CASES, wrong_verdict  # noqa: E402
 
 GUEST = Path(__file__).parent / 'guest'
 _TIMEOUT_S = 1800.0
 
 
-@dataclass(frozen=True)
-class Share:
-    """One guest's share of the work: parts of ``arm64_checks.py`` with the same cameras."""
-
-    parts: tuple[str, ...]
-    vivid: str
-
-
-#: Three, because a guest waits for a third of its time. The longest one comes first.
+#: By guest, its parts of ``arm64_checks.py``. Three guests, because one waits for a third of its
+#: time; the longest one comes first.
 SHARES = {
-    'cameras': Share(('verify', 'camera'), camera_kit.VIVID),
-    'memory': Share(('memory', 'decode'), CAMERAS),
-    'contract': Share(('contract', 'accelerator', 'native'), CAMERAS),
+    'cameras': ('verify', 'camera'),
+    'memory': ('memory', 'decode'),
+    'contract': ('contract', 'accelerator', 'native'),
 }
 #: What ``zc_verify`` judges there, and which checks it must find false.
 VERIFIED = (
@@ -138,19 +130,19 @@ def _consumer(rig: Arm64Rig) -> Path:
 
 
 def _boot(rig: Arm64Rig, name: str, out: Path, variables: Mapping[str, str]) -> RigResult:
-    share = SHARES[name]
-    command = [PYTHON, str(GUEST / 'arm64_checks.py'), *share.parts]
+    parts = SHARES[name]
+    command = [PYTHON, str(GUEST / 'arm64_checks.py'), *parts]
     result = rig.run(
         command,
         timeout=_TIMEOUT_S,
         out_dir=out / name,
-        vivid=share.vivid,
+        vivid=graph_variants.VIVID,
         env=variables,
         memory_mib=graph_variants.MEMORY_MIB,
     )
     print(
         (
-            f'rig: guest {name}: {", ".join(share.parts)}: {result.wall_s:.1f} s, up after '
+            f'rig: guest {name}: {", ".join(parts)}: {result.wall_s:.1f} s, up after '
             f'{result.boot_s} s'
         ),
         flush=True,
@@ -163,11 +155,9 @@ def result_of(results: Mapping[str, RigResult], out: Path) -> dict[str, Any]:
     parts = {
         part: checks_of(part, out / name / f'{part}.json')
         for name in results
-        for part in SHARES[name].parts
+        for part in SHARES[name]
     }
-    left_out = [
-        part for name, share in SHARES.items() if name not in results for part in share.parts
-    ]
+    left_out = [part for name, parts in SHARES.items() if name not in results for part in parts]
     checks = {
         f'{part}: {check}': text for part, found in parts.items() for check, text in found.items()
     }

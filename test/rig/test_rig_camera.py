@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-V4L2 cameras on a real kernel's vivid, the doctor, and faults of the whole graph, in one boot.
-
-In another boot: what processes agree on.
-"""
+"""V4L2 cameras, the doctor and faults of the graph on a real kernel; what processes agree on."""
 
 from __future__ import annotations
 
@@ -30,26 +26,20 @@ from nodes.agreement_matrix import ALONE, complaint, ROWS
 import pytest
 
 from . import Rig, RigResult
-from .checked_boot import Boot, boot_suite, checks_of, compile_for_guest, TIMEOUT_S
+from .checked_boot import checks_of, compile_for_guest, TIMEOUT_S
+from .conftest import CAMERA_SUITES, VerifyBoot
 from .graph import ENVIRONMENT
-from .guest import camera_kit
-from .guest.graph_variants import MEMORY_MIB, SPLIT
+from .guest.graph_variants import MEMORY_MIB, SPLIT, VIVID
 
 pytestmark = pytest.mark.rig
 
 
-@pytest.fixture(scope='module')
-def camera_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
-    """Run all checks in one boot."""
-    return boot_suite(rig, tmp_path_factory.mktemp('camera'), 'camera', vivid=camera_kit.VIVID)
-
-
-@pytest.mark.parametrize('name', checks_of('camera'))
-def test_in_the_guest(name: str, camera_boot: Boot) -> None:
+@pytest.mark.parametrize('name', checks_of(CAMERA_SUITES))
+def test_in_the_guest(name: str, camera_boot: VerifyBoot) -> None:
     camera_boot.must_hold(name)
 
 
-def test_the_kernel_is_content(camera_boot: Boot) -> None:
+def test_the_kernel_is_content(camera_boot: VerifyBoot) -> None:
     camera_boot.kernel_must_be_content()
 
 
@@ -88,7 +78,7 @@ def matrix(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> tuple[RigResul
         ],
         timeout=TIMEOUT_S,
         out_dir=tmp_path_factory.mktemp('agreement'),
-        vivid='n_devs=2 node_types=0x1,0x1 allocators=0,1',
+        vivid=VIVID,
         env=ENVIRONMENT,
         memory_mib=MEMORY_MIB,
     )

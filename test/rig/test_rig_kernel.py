@@ -28,7 +28,7 @@ import pytest
 
 from . import Rig, RigResult
 
-pytestmark = pytest.mark.rig
+pytestmark = [pytest.mark.rig, pytest.mark.long]
 
 Run = Callable[..., RigResult]
 
@@ -68,7 +68,6 @@ def test_status_output_and_artifacts_come_back(run: Run) -> None:
     assert not Path('/root-of-the-overlay').exists()
 
 
-@pytest.mark.long
 def test_what_the_kernel_complains_of_fails_the_run(run: Run) -> None:
     result = run('echo "<4>WARNING: from the test" > /dev/kmsg')
     assert result.rc == 126
@@ -77,7 +76,6 @@ def test_what_the_kernel_complains_of_fails_the_run(run: Run) -> None:
         result.check()
 
 
-@pytest.mark.long
 def test_a_panic_shows_the_console(run: Run) -> None:
     result = run('echo c > /proc/sysrq-trigger')
     assert result.rc == 125
@@ -85,7 +83,6 @@ def test_a_panic_shows_the_console(run: Run) -> None:
     assert 'sysrq: Trigger a crash' in result.report()
 
 
-@pytest.mark.long
 def test_a_command_that_hangs_shows_where(run: Run) -> None:
     result = run('echo before; sleep 1000', timeout=2)
     assert result.rc == 124
@@ -93,11 +90,3 @@ def test_a_command_that_hangs_shows_where(run: Run) -> None:
     assert 'did not end within 2 s' in result.problem
     assert 'sysrq: Show Blocked State' in result.dmesg
     assert not result.complaints
-
-
-@pytest.mark.long
-def test_a_module_that_does_not_load_is_named(run: Run) -> None:
-    result = run('true', module_params='latency_us=soon')
-    assert result.rc == 125
-    assert result.problem == 'the module metis_virtual.ko does not load'
-    assert "`soon' invalid for parameter `latency_us'" in result.report()

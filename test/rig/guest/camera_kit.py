@@ -36,13 +36,10 @@ from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 
+from .graph_variants import VIVID_START_OF_EXPOSURE
+
 SIZE, RATE = (640, 360), 30.0
 PATIENCE_S = 60.0
-
-#: The instances of vivid: API and allocator of each.
-SINGLE, MULTI, SINGLE_DMA, MULTI_DMA = (f'/dev/video{number}' for number in range(4))
-VIVID = 'n_devs=4 node_types=0x1,0x1,0x1,0x1 multiplanar=1,2,1,2 allocators=0,0,1,1'
-START_OF_EXPOSURE = 1
 
 
 def opened(
@@ -91,7 +88,7 @@ def streaming(
     """Yield a configured camera whose timestamps lie in the past, as a real one's."""
     camera = opened(path, **options)
     try:
-        camera.set_control('timestamp_source', START_OF_EXPOSURE)
+        camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
         yield configured(camera, consumers, slots)
     finally:
         camera.close()

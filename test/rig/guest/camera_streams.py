@@ -13,43 +13,32 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-Frames of vivid in every combination of API, format and memory.
-
-Each is compared in the device with what the kernel says it holds.
-"""
+"""V4L2 cameras on vivid: frames in the device as the kernel has them; faults by its controls."""
 
 from __future__ import annotations
 
-from pathlib import Path
-import time
+import socket
 
 from waiting import until
 
-from zc_perception.errors import CameraError
-from zc_perception.frame import Frame
-from zc_perception.memory.pool import SlotState
-from zc_perception.negotiation.constraints import BufferConstraints, Placement
-from zc_perception.npu.axl.accelerator import AxlAccelerator
-from zc_perception.pixel.format_names import from_v4l2
-from zc_perception.pixel.modifier import LINEAR
-
-from .camera_kit import (
-    capture_until,
-    configured,
-    MULTI,
-    MULTI_DMA,
-    next_frame,
-    opened,
-    RATE,
-    SINGLE,
-    SINGLE_DMA,
-    SIZE,
-    streaming,
+from zc_perception.camera.v4l2.camera import V4l2Camera
+from zc_perception.camera.v4l2.device import find_device, V4l2Controls, V4l2Device
+from zc_perception.errors import (
+    CameraBusyError,
+    CameraChangedError,
+    CameraError,
+    CameraLostError,
+    ConfigError,
 )
+from zc_perception.frame import Frame
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.npu.axl.accelerator import AxlAccelerator
+
+from .camera_kit import capture_until, configured, next_frame, opened, SIZE, streaming
+from .graph_variants import MULTI, MULTI_DMA, SINGLE, SINGLE_DMA
 from .harness import check, check_each, equal
-from .kernel_api import any_heap, bufinfo, HEAP_EXPORTERS
-from .package_kit import accelerator, device_crcs, kernel_crcs, refused
+from .kernel_api import any_heap, bufinfo, HEAP_EXPORTERS, raw_camera
+from .package_kit import accelerator, Child, device_crcs, kernel_crcs, refused
 
 EXPORTERS = {
     SINGLE: 'videobuf2_vmalloc',
@@ -68,15 +57,7 @@ def _same_to_device_and_kernel(npu: AxlAccelerator, frame: Frame) -> list[int]:
 
 
 @check_each(
-    'single NV12 export',
-    'single NV12 import',
-    'multi NV12 export',
-    'multi NV12 import',
-    'multi NM12 export',
-    'multi NM12 import',
-    'single_dma NV12 export',
-    'multi_dma NV12 export',
-    'multi_dma NM12 export',
+    'single NV12 import', 'multi NM12 export', 'multi NM12 import', 'single_dma NV12 export'
 )
 def frames_reach_the_device_as_the_camera_made_them(variant: str) -> None:
     name, pixel_format, memory = variant.split()
@@ -136,55 +117,7 @@ def a_device_without_iommu_imports_contiguous_memory_or_says_why_not() -> None:
             camera.close()
 
 
-@check
-def every_frame_of_a_stream_at_640x360_comes_or_is_counted_as_lost() -> None:
-    """
-    Count the frames that vivid skips; the rate is by the driver's stamps.
-
-    vivid skips frames while the machine under the guest stands still.
-    """
-    with streaming(SINGLE, [BufferConstraints('npu', slots=2)], slots=8) as camera:
-        with next_frame(camera) as frame:
-            first = last = (frame.data.sequence, frame.data.captured_ns)
-        for _ in range(150):
-            with next_frame(camera) as frame:
-                assert frame.data.sequence > last[0] and frame.data.captured_ns > last[1], (
-                    frame.data,
-                    last,
-                )
-                last = (frame.data.sequence, frame.data.captured_ns)
-        statistics, periods = camera.statistics(), last[0] - first[0]
-        equal(
-            statistics.lost + statistics.no_slot,
-            periods + 1 - statistics.captured,
-            'counted as missing',
-        )
-        equal(statistics.bad, 0, 'bad frames')
-        rate = periods / (last[1] - first[1]) * 1e9
-        # A stamp is late by as much as the machine stands still.
-        assert abs(rate - RATE) < 3.0, rate
-        equal(camera.facts()['timestamp source'], 'start of exposure', 'source of the timestamps')
-        print(f'          {rate:.3f} Hz over {periods} periods, {statistics}')
-
-
-@check
-def the_negotiation_picks_the_format_and_the_placement() -> None:
-    for wanted, code, buffers in (
-        (BufferConstraints('both', placement=Placement.BUFFER_PER_PLANE), 'NM12', 2),
-        (BufferConstraints('one', placement=Placement.ONE_BUFFER), 'NV12', 1),
-        (BufferConstraints('packed', formats=((from_v4l2('YUYV').fourcc, LINEAR),)), 'YUYV', 1),
-        (BufferConstraints('any'), 'NV12', 1),
-    ):
-        with streaming(MULTI, [wanted]) as camera, next_frame(camera) as frame:
-            equal(
-                (frame.data.fourcc, frame.data.layout.num_buffers),
-                (from_v4l2(code).fourcc, buffers),
-                wanted.participant,
-            )
-            assert kernel_crcs(frame)
-
-
-@check_each('single', 'multi')
+@check_each('multi')
 def strides_are_asked_of_the_driver(name: str) -> None:
     with (
         accelerator() as npu,
@@ -197,41 +130,7 @@ def strides_are_asked_of_the_driver(name: str) -> None:
             _same_to_device_and_kernel(npu, frame)
 
 
-@check
-def data_that_begins_behind_a_header_is_found() -> None:
-    """Find the luma of NV16M behind some bytes, which vivid keeps."""
-    with streaming(MULTI, pixel_format='NM16') as camera, next_frame(camera) as frame:
-        offsets = [plane.offset for plane in frame.data.planes]
-        assert offsets[0] > 0, offsets
-        with frame.map() as planes:
-            # Colour bars, and nothing of the header: every luma value is a legal one.
-            assert (
-                planes[0].shape == (360, 640) and planes[0].min() >= 16 and planes[0].std() > 20
-            ), (planes[0].min(), planes[0].std())
-
-
-@check
-def stamps_are_the_drivers_own_mapped_to_the_ros_clock() -> None:
-    with streaming(SINGLE) as camera:
-        last = 0
-        for _ in range(10):
-            with next_frame(camera) as frame:
-                # Who is interrupted between the two reads gets too little.
-                data, offset = (
-                    frame.data,
-                    max(time.time_ns() - time.monotonic_ns() for _ in range(5)),
-                )
-                assert abs(data.header.stamp_ns - data.captured_ns - offset) < 1_000_000, (
-                    data.header,
-                    data.captured_ns,
-                    offset,
-                )
-                assert frame.header.stamp_ns > last
-                last = frame.header.stamp_ns
-        equal(camera.clock.statistics().implausible, 0, 'implausible stamps')
-
-
-@check_each('single export', 'single import', 'multi import')
+@check_each('single export', 'multi import')
 def leased_frames_outlive_the_camera_and_nothing_leaks(variant: str) -> None:
     name, memory = variant.split()
     with streaming(NAMES[name], memory=memory) as camera:
@@ -246,65 +145,208 @@ def leased_frames_outlive_the_camera_and_nothing_leaks(variant: str) -> None:
     until(lambda: not inodes & set(bufinfo()), 'the buffers go with their last lease')
 
 
+HDMI, WEBCAM = 3, 0
+
+
+def until_raises(camera: V4l2Camera, kind: type[CameraError], *words: str) -> None:
+    """Capture until that error."""
+    with refused(kind, *words):
+        capture_until(camera, lambda: False, kind.__name__)
+
+
 @check
-def frames_that_consumers_hold_back_are_told_from_lost_ones() -> None:
-    with streaming(SINGLE, slots=4) as camera:
-        held = [next_frame(camera) for _ in camera.slots]
-        time.sleep(0.4)
-        assert camera.capture() is None, 'there was no buffer left to fill'
-        for frame in held:
-            frame.release()
+def a_stream_that_breaks_off_again_and_again_is_given_up() -> None:
+    with streaming(SINGLE) as camera:
         next_frame(camera).release()
-        statistics = camera.statistics()
-        assert (
-            statistics.no_slot >= 5 and statistics.dropped == statistics.no_slot + statistics.lost
-        ), statistics
-        made = len(camera.slots)
-        states = {SlotState.FREE: made}
-        capture_until(
-            camera,
-            lambda: camera.pool_statistics().states == states,
-            'all slots are with the driver again',
-        )
+        with refused(CameraLostError, 'starting the stream anew 3 times did not help'):
+            for _ in range(20):
+                camera.set_control('inject_fatal_streaming_error', 0)
+                restarts = camera.restarts
+                capture_until(camera, lambda seen=restarts: camera.restarts > seen, 'a restart')
 
 
 @check
-def the_same_device_has_one_identity_and_others_have_others() -> None:
-    identities = []
-    for path in NAMES.values():
-        camera = opened(path)
-        identities.append(camera.identity)
-        camera.close()
-    equal(len(set(identities)), len(NAMES), 'identities')
-    assert all('vivid' in identity and '/dev/' not in identity for identity in identities), (
-        identities
-    )
-    link = Path('/tmp/another_name')
-    link.symlink_to(MULTI)
-    try:
-        camera = opened(str(link))
-        equal(camera.identity, identities[1], 'identity by another name')
-        camera.close()
-    finally:
-        link.unlink()
-
-
-@check
-def what_it_can_not_do_is_said_with_what_it_can() -> None:
-    with refused(
-        CameraError,
-        "can't do 641x359",
-        'the nearest is',
-        'it offers NV12 in 320x180, 640x360',
-        'also YUYV',
-    ):
-        opened(SINGLE, size=(641, 359))
-    with refused(CameraError, "no pixel format 'NM12'", 'NV12', 'pixel_format'):
-        opened(SINGLE, pixel_format='NM12')
-    with refused(CameraError, '/dev/video77', f'devices found: {SINGLE} (vivid), {MULTI} (vivid)'):
-        opened('/dev/video77')
-    with refused(CameraError, 'has no input 9', '0 (Webcam 000-0)', '3 (HDMI 000-0)'):
-        opened(SINGLE, input=9)
-    camera = opened(SINGLE, size=(0, 0))
-    assert camera.width and camera.height
+def a_driver_that_exports_nothing_is_given_our_memory() -> None:
+    camera = opened(SINGLE)
+    camera.set_control('inject_vidioc_reqbufs_error', 0)
     camera.close()
+    with streaming(SINGLE) as camera:
+        equal((camera.memory, camera.heap_name), ('import', any_heap()), 'memory')
+        assert any('REQBUFS' in note for note in camera.notices()), camera.notices()
+        next_frame(camera).release()
+    camera = opened(SINGLE)
+    camera.set_control('inject_vidioc_reqbufs_error', 0)
+    camera.close()
+    with refused(CameraError, 'REQBUFS', 'try memory: import'):
+        opened(SINGLE, memory='export')
+
+
+@check
+def a_silent_camera_is_started_anew_once_and_then_given_up() -> None:
+    with streaming(SINGLE, silent=0.6) as camera:
+        next_frame(camera).release()
+        before = camera.restarts
+        camera.set_control('percentage_of_dropped_buffers', 100)
+        try:
+            until_raises(camera, CameraLostError, 'is silent', '0.6 s')
+        finally:
+            camera.set_control('percentage_of_dropped_buffers', 0)
+        equal(camera.restarts - before, 1, 'restarts')
+
+
+@check
+def sequence_numbers_go_on_over_their_32_bits() -> None:
+    with streaming(SINGLE, size=(320, 180), rate=60.0) as camera:
+        camera.set_control('wrap_sequence_number', True)
+        try:
+            sequences = []
+            for _ in range(150):
+                with next_frame(camera) as frame:
+                    sequences.append(frame.data.sequence)
+            assert sequences == sorted(set(sequences)), sequences
+            assert sequences[-1] - sequences[0] < 1000, sequences
+            assert sequences[0] < 1 << 32 <= sequences[-1], (sequences[0], sequences[-1])
+        finally:
+            camera.set_control('wrap_sequence_number', False)
+
+
+@check_each('import')
+def an_unplugged_camera_is_lost_and_found_again_by_its_identity(memory: str) -> None:
+    with streaming(MULTI, memory=memory) as camera:
+        identity = camera.identity
+        held = next_frame(camera)
+        before = kernel_crcs(held)
+        camera.set_control('disconnect', 0)
+        until_raises(camera, CameraLostError, MULTI, 'unplugged')
+        with refused(CameraLostError, 'unplugged'):
+            camera.set_control('brightness', 100)
+        equal(find_device(identity), None, 'found while it is away')
+        equal(kernel_crcs(held), before, 'pixels of a frame that was leased')
+    # vivid comes back when its last user has closed it.
+    until(lambda: find_device(identity) == MULTI, 'it is back', 10)
+    with streaming(MULTI, memory=memory) as again:
+        equal(again.identity, identity, 'identity')
+        next_frame(again).release()
+    equal(kernel_crcs(held), before, 'pixels of a frame that was leased')
+    held.release()
+
+
+@check
+def a_source_that_changes_is_negotiated_anew() -> None:
+    try:
+        camera = opened(SINGLE, size=(0, 0), input=HDMI)
+        try:
+            first = (camera.width, camera.height)
+            menu = camera.controls()['dv_timings'].menu
+            size = next(size for size in ((1280, 720), (720, 576)) if size != first)
+            other = next(text for text in menu.values() if f'{size[0]}x{size[1]}p' in text)
+            configured(camera)
+            held = next_frame(camera)
+            before = kernel_crcs(held)
+            camera.set_control('dv_timings', other)
+            camera.set_control('dv_timings_signal_mode', 'Selected DV Timings')
+            until_raises(camera, CameraChangedError, f'{size[0]}x{size[1]}', 'negotiate anew')
+        finally:
+            camera.close()
+        with streaming(SINGLE, size=(0, 0), input=HDMI) as again:
+            equal((again.width, again.height), size, 'size')
+            with next_frame(again) as frame:
+                equal((frame.data.width, frame.data.height), size, 'size of a frame')
+            equal(kernel_crcs(held), before, 'pixels of a frame of the old format')
+            again.set_control('dv_timings_signal_mode', 'No Signal')
+            until_raises(again, CameraLostError, 'no signal', 'HDMI')
+        with refused(CameraLostError, 'no signal', 'cable'):
+            opened(SINGLE, size=(0, 0), input=HDMI)
+        held.release()
+        _show('Selected DV Timings', next(text for text in menu.values() if '720x480i' in text))
+        with refused(CameraError, "can't take the 720x480 signal", 'another mode'):
+            opened(SINGLE, size=(0, 0), input=HDMI)
+    finally:
+        _show('Current DV Timings')
+        opened(SINGLE, size=(0, 0), input=WEBCAM).close()
+
+
+def _show(mode: str, timings: str | None = None) -> None:
+    """Let another signal come in at the input that the device is at."""
+    device = V4l2Device.open(SINGLE)
+    try:
+        controls = V4l2Controls(device)
+        controls.set('dv_timings_signal_mode', mode)
+        if timings is not None:
+            controls.set('dv_timings', timings)
+    finally:
+        device.close()
+
+
+def _stream_until_told(theirs: socket.socket) -> None:
+    with raw_camera(SINGLE, 2):
+        theirs.send(b'ready')
+        theirs.recv(1)
+
+
+@check
+def another_program_that_streams_is_named() -> None:
+    with streaming(SINGLE) as camera:
+        next_frame(camera).release()
+        with refused(
+            CameraBusyError, 'busy', 'another program uses it: this process', 'end that one first'
+        ):
+            opened(SINGLE)
+        next_frame(camera).release()
+    child = Child(_stream_until_told)
+    equal(child.answer(), b'ready', 'the other program')
+    with refused(CameraBusyError, f'({child.pid})', 'another program uses it'):
+        opened(SINGLE)
+    child.join()
+    with streaming(SINGLE) as camera:
+        next_frame(camera).release()
+
+
+@check
+def controls_have_the_drivers_ranges_and_refuse_what_is_outside() -> None:
+    camera = opened(MULTI)
+    try:
+        infos = camera.controls()
+        brightness = infos['brightness']
+        equal(
+            (brightness.kind, brightness.minimum, brightness.maximum, brightness.step),
+            ('integer', 0, 255, 1),
+            'brightness',
+        )
+        equal(infos['horizontal_flip'].kind, 'boolean', 'kind')
+        equal(infos['disconnect'].kind, 'button', 'kind')
+        assert infos['test_pattern'].menu[0].startswith('75% Colorbar'), infos['test_pattern']
+        integer64 = infos['integer_64_bits']
+        assert integer64.minimum < -(1 << 40) and integer64.maximum > 1 << 40, integer64
+        value = integer64.maximum - 12345
+        equal(camera.set_control('integer_64_bits', value), value, '64 bits')
+        mask = infos['bitmask']
+        assert mask.kind == 'bitmask' and mask.maximum > 1 << 30, mask
+        equal(camera.set_control('bitmask', mask.maximum), mask.maximum, 'all bits')
+        numbers = infos['integer_menu']
+        index, text = next(iter(numbers.menu.items()))
+        assert text.lstrip('-').isdigit(), numbers
+        equal(camera.set_control('integer_menu', text), index, 'integer menu by its number')
+        assert infos['read_only_integer_32_bits'].read_only
+        menu = infos['menu']
+        hole = next(n for n in range(menu.minimum, menu.maximum + 1) if n not in menu.menu)
+        for name, bad, words in (
+            ('brightness', 256, ('256', '0 .. 255')),
+            ('brightness', -1, ('-1', '0 .. 255')),
+            ('brightness', True, ('True', '0 .. 255')),
+            ('brightnes', 1, ("did you mean 'brightness'?",)),
+            ('menu', hole, (str(hole), menu.menu[menu.maximum])),
+            ('test_pattern', '75% Colourbar', ('did you mean',)),
+            ('read_only_integer_32_bits', 1, ('read-only',)),
+            ('string', 'text', ('v4l2-ctl',)),
+        ):
+            with refused(ConfigError, name, *words):
+                camera.set_control(name, bad)
+        compound = [
+            name for name in infos if 'array' in name or 'area' in name or 'rectangle' in name
+        ]
+        equal(compound, [], 'compound controls')
+    finally:
+        camera.set_control('integer_64_bits', 0)
+        camera.set_control('bitmask', 0)
+        camera.close()

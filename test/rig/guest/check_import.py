@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Import and release: what is returned, what is visible from outside, and each errno."""
+"""Import and release: what is returned and visible, each errno, and which pixels are read."""
 
 from __future__ import annotations
 
@@ -26,55 +26,25 @@ import struct
 from zc_perception.npu.axl import abi
 
 from .harness import check, equal, expect_nothing_left, raises
-from .kernel_api import bufinfo, heap_buffer, libc, live, NPU, parameters, trace_events, tracing
-from .npu_client import Job, make_image, Npu
-from ..virtual_result import FORMATS, fourcc
+from .kernel_api import (
+    bufinfo,
+    heap_buffer,
+    libc,
+    live,
+    NPU,
+    shadow_buffer,
+    SYNC_END,
+    SYNC_READ,
+    SYNC_WRITE,
+    trace_events,
+    tracing,
+    udmabuf_buffer,
+)
+from .npu_client import Image, Job, make_image, Npu
+from ..virtual_result import FORMATS, fourcc, VirtualResult
 
 SIZE = (64, 48)
 BYTES = 64 * 48 * 3 // 2
-
-
-def _query(npu: Npu, room: int) -> tuple[abi.AxlQuery, list[abi.AxlFormat]]:
-    formats = (abi.AxlFormat * max(room, 1))()
-    argument = abi.AxlQuery(
-        struct_size=ctypes.sizeof(abi.AxlQuery),
-        num_formats=room,
-        formats_ptr=ctypes.addressof(formats) if room else 0,
-    )
-    npu.call(abi.REQUESTS.query, argument)
-    return argument, list(formats)
-
-
-@check
-def query_lists_what_can_be_imported() -> None:
-    with Npu() as npu:
-        answer, formats = _query(npu, 64)
-        equal(answer.abi_version, abi.ABI_VERSION, 'abi_version')
-        equal(
-            (answer.max_in_flight, answer.stride_align, answer.offset_align), (4, 1, 1), 'limits'
-        )
-        listed = {
-            (entry.fourcc, entry.modifier, entry.pad) for entry in formats[: answer.num_formats]
-        }
-        equal(listed, {(fourcc(name), 0, 0) for name in FORMATS}, 'formats')
-
-
-@check
-def query_writes_no_more_than_there_is_room_for() -> None:
-    with Npu() as npu:
-        equal(_query(npu, 0)[0].num_formats, len(FORMATS), 'count without room')
-        answer, formats = _query(npu, 2)
-        equal(answer.num_formats, len(FORMATS), 'count')
-        few = (abi.AxlFormat * 3)()
-        npu.call(
-            abi.REQUESTS.query,
-            abi.AxlQuery(
-                struct_size=ctypes.sizeof(abi.AxlQuery),
-                num_formats=2,
-                formats_ptr=ctypes.addressof(few),
-            ),
-        )
-        equal((few[1].fourcc, few[2].fourcc), (formats[1].fourcc, 0), 'second and third entry')
 
 
 @check
@@ -104,20 +74,6 @@ def import_shows_in_bufinfo_and_in_the_trace() -> None:
             [{'handle': handle, 'inode': inode}],
             'release event',
         )
-
-
-@check
-def planes_in_one_buffer_are_one_attachment() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48, gaps=(128, 64, 0, 0)) as image, tracing('axl'):
-        got = npu.import_planes(image.argument())
-        equal(live()['attachments'], 1, 'attachments')
-        equal(
-            got.iova_base[1] - got.iova_base[0],
-            image.planes[1].offset - image.planes[0].offset,
-            'distance of planes',
-        )
-        npu.release(got.handle)
-        equal(len(trace_events('axl_dmabuf_import')), 1, 'import events')
 
 
 @check
@@ -367,20 +323,96 @@ def _answers(npu: Npu) -> list[bool]:
     return exists
 
 
+def _expect_right(npu: Npu, image: Image) -> VirtualResult:
+    """Import, run, and expect what the CPU computes for the same bytes."""
+    handle = npu.import_planes(image.argument()).handle
+    result = npu.run(handle)
+    npu.release(handle)
+    equal(result.crcs(), image.crcs(), f'CRCs of {image.format_name}')
+    return result
+
+
 @check
-def older_drivers_answer_enotty() -> None:
-    with Npu() as npu, heap_buffer(BYTES) as buffer:
-        equal(_answers(npu), [True] * 6, 'ioctls of level 2')
-        with parameters(abi_level=1):
-            equal(_answers(npu), [True] * 3 + [False] * 3, 'ioctls of level 1')
-            npu.release(npu.import_fd(buffer.fd, SIZE).handle)
-        with parameters(abi_level=0):
-            equal(_answers(npu), [False] * 6, 'ioctls of level 0')
-        for request in (
-            abi.ioc(3, 'U', 63, 40),
-            abi.ioc(3, 'U', 70, 40),
-            abi.ioc(1, 'U', 67, 168),
-            abi.ioc(3, 'V', 64, 40),
-        ):
-            with raises(errno.ENOTTY):
-                npu.call_at(request, 8)
+def every_format_is_read_rightly() -> None:
+    with Npu() as npu:
+        for name in FORMATS:
+            with make_image(name, 160, 96) as image:
+                _expect_right(npu, image)
+                handle = npu.import_fd(image.planes[0].buffer.fd, (160, 96), name).handle
+                equal(npu.run(handle).crcs(), image.crcs(), f'CRCs of {name} by IMPORT_FD')
+                npu.release(handle)
+
+
+@check
+def odd_sizes_offsets_and_strides() -> None:
+    with Npu() as npu:
+        for name in FORMATS:
+            # Rows and blocks cross pages in every possible way.
+            with make_image(name, 99, 53, padding=(5, 11, 3, 0), gaps=(4093, 13, 1, 0)) as image:
+                _expect_right(npu, image)
+        with make_image('NV12', 15, 15) as image:
+            equal(_expect_right(npu, image).num_boxes, 0, 'boxes without a whole block')
+        with make_image('NV12', 1, 1) as image:
+            _expect_right(npu, image)
+        with make_image('RG24', 4096, 17) as image:
+            _expect_right(npu, image)
+
+
+@check
+def every_exporter_is_read_rightly() -> None:
+    with Npu() as npu:
+        for allocate in (heap_buffer, udmabuf_buffer, shadow_buffer):
+            with make_image('NV12', 320, 180, allocate=allocate, padding=(64, 64, 0, 0)) as image:
+                _expect_right(npu, image)
+
+
+@check
+def a_wrong_layout_is_a_wrong_crc() -> None:
+    with (
+        Npu() as npu,
+        make_image('NV12', 160, 96, padding=(32, 32, 0, 0), gaps=(64, 64, 0, 0)) as image,
+    ):
+        right = image.crcs()
+        for index in range(2):
+            for member, change in (('offset', 1), ('offset', -1), ('stride', 1), ('stride', -32)):
+                argument = image.argument()
+                setattr(
+                    argument.planes[index],
+                    member,
+                    getattr(argument.planes[index], member) + change,
+                )
+                argument.planes[index].size -= 32 if change > 0 else 0
+                if member == 'stride' and change > 0:
+                    argument.planes[index].size = (
+                        argument.planes[index].stride * 96 // (index + 1) - 1
+                    )
+                handle = npu.import_planes(argument).handle
+                got = npu.run(handle).crcs()
+                npu.release(handle)
+                assert got[index] != right[index], (
+                    f'plane {index} with {member} {change:+d} has the right CRC'
+                )
+                equal(got[1 - index], right[1 - index], 'CRC of the other plane')
+
+
+@check
+def a_missing_sync_shows_on_the_shadow_exporter() -> None:
+    with Npu() as npu, make_image('NV12', 160, 96, allocate=shadow_buffer) as image:
+        handle = npu.import_planes(image.argument()).handle
+        old = image.crcs()
+        buffer = image.planes[0].buffer
+        before = buffer.read(buffer.size)
+        changed = bytes(byte ^ 0xFF for byte in before)
+        # Without START and END the device never sees it.
+        buffer.memory()[:] = changed
+        equal(npu.run(handle).crcs(), old, 'CRCs without SYNC')
+        # END alone is what counts for the device.
+        buffer.sync(SYNC_WRITE | SYNC_END)
+        equal(npu.run(handle).crcs(), image.crcs(), 'CRCs after SYNC')
+        assert image.crcs() != old, 'the content has not changed'
+        # A bracket for reading only does not write back.
+        buffer.sync(SYNC_READ)
+        buffer.memory()[:] = before
+        buffer.sync(SYNC_READ | SYNC_END)
+        assert npu.run(handle).crcs() != old, 'a read bracket wrote to the device'
+        npu.release(handle)

@@ -13,18 +13,36 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Jobs: arguments, order, depth, failures, hangs, and many of them."""
+"""Jobs and their fences: arguments, order, failures, hangs, reservation objects, other drivers."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
+import time
 
 from zc_perception.npu.axl import abi
 
-from .harness import check, equal, expect_nothing_left, raises, settles
-from .kernel_api import bufinfo, heap_buffer, is_readable, live, parameters, trace_events, tracing
+from .harness import check, equal, raises, settles
+from .kernel_api import (
+    bufinfo,
+    fence_info,
+    heap_buffer,
+    is_readable,
+    live,
+    merge_fences,
+    NPU,
+    parameters,
+    SYNC_END,
+    SYNC_READ,
+    SYNC_WRITE,
+    trace_events,
+    tracing,
+    udmabuf_buffer,
+    wait_fence,
+)
 from .npu_client import make_image, Npu, read_result, RESULT_SIZE, scene
 
 
@@ -59,13 +77,6 @@ def submit_rejects_bad_arguments() -> None:
         with raises(errno.EINVAL):
             npu.submit(output, result.fd)
         equal(live()['jobs'], 0, 'jobs after so many mistakes')
-
-
-@check
-def a_bidirectional_import_can_be_read() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image:
-        handle = npu.import_planes(image.argument(abi.ImportFlags.BIDIRECTIONAL)).handle
-        equal(npu.run(handle).crcs(), image.crcs(), 'CRCs')
 
 
 @check
@@ -126,25 +137,6 @@ def more_jobs_than_max_in_flight_are_busy() -> None:
 
 
 @check
-def who_sees_a_fence_may_submit_again() -> None:
-    with (
-        scene('R8', 16, 16) as (npu, _image, handle, result),
-        parameters(max_in_flight=1, latency_us=0),
-    ):
-        for _ in range(100):
-            npu.submit(handle, result.fd).wait()
-
-
-@check
-def an_injected_error_is_on_the_fence_alone() -> None:
-    with scene() as (npu, _image, handle, result):
-        with parameters(fail_every=2):
-            states = [npu.submit(handle, result.fd).wait().status for _ in range(4)]
-        equal(states, [1, -errno.EIO, 1, -errno.EIO], 'status')
-        equal(read_result(result).seqno, 3, 'seqno of the last good result')
-
-
-@check
 def a_hang_ends_with_its_timeout() -> None:
     with scene() as (npu, _image, handle, result):
         with parameters(hang_every=2):
@@ -161,47 +153,229 @@ def a_hang_ends_with_its_timeout() -> None:
         equal(read_result(result).seqno, 3, 'seqno of the last result')
 
 
+def _now_us() -> int:
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+
+
 @check
-def a_job_that_is_too_slow_is_a_timeout() -> None:
+def a_fence_tells_when_its_job_ended() -> None:
     with scene() as (npu, _image, handle, result):
-        with parameters(latency_us=300000):
+        with parameters(latency_us=2000000):
+            before = _now_us()
+            job = npu.submit(handle, result.fd)
+            after = _now_us()
+            assert not is_readable(job.fence), 'the fence is readable at once'
+            pending = fence_info(job.fence)
+        equal(
+            (pending.status, pending.driver, pending.timeline),
+            (0, 'axl', 'metis-0'),
+            'pending fence',
+        )
+        assert before <= job.submit_us <= after, (
+            f'submit_us {job.submit_us} is not within {before}..{after}'
+        )
+        equal(job.completion_us, 0, 'completion_us')
+        done = wait_fence(job.fence)
+        equal((done.status, done.driver, done.timeline), (1, 'axl', 'metis-0'), 'signalled fence')
+        end_us = done.timestamp_ns // 1000
+        assert job.submit_us + 2000000 <= end_us <= _now_us(), (
+            f'timestamp {end_us}, submitted {job.submit_us}'
+        )
+        os.close(job.fence)
+
+
+@check
+def an_acquire_fence_is_waited_for() -> None:
+    with (
+        Npu() as npu,
+        Npu() as other,
+        make_image('NV12', 160, 96) as image,
+        heap_buffer(RESULT_SIZE) as result,
+    ):
+        handle, other_handle = (
+            npu.import_planes(image.argument()).handle,
+            other.import_planes(image.argument()).handle,
+        )
+        with parameters(latency_us=2000000):
+            producer = other.submit2(other_handle, result.fd)
+        with parameters(latency_us=0, reservation_fences=0):
+            consumer = npu.submit2(handle, result.fd, in_fence=producer.fence)
+            assert not is_readable(consumer.fence, 50), (
+                'the job did not wait for its acquire fence'
+            )
+            # Written while it waits, seen because it has not read before.
+            image.planes[0].buffer.memory()[0:4] = b'late'
+            first, second = wait_fence(producer.fence), consumer.wait()
+        equal((first.status, second.status), (1, 1), 'status')
+        assert first.timestamp_ns <= second.timestamp_ns, 'the consumer ended before the producer'
+        equal(read_result(result).crcs(), image.crcs(), 'CRCs')
+        equal(image.planes[0].buffer.read(4), b'late', 'first pixels')
+        again = npu.submit2(handle, result.fd, in_fence=producer.fence)
+        equal(again.wait().status, 1, 'status with a fence that has long signalled')
+        os.close(producer.fence)
+
+
+@check
+def an_error_of_the_acquire_fence_is_passed_on() -> None:
+    with (
+        Npu() as npu,
+        Npu() as other,
+        make_image('NV12', 64, 48) as image,
+        heap_buffer(RESULT_SIZE) as result,
+    ):
+        handle, other_handle = (
+            npu.import_planes(image.argument()).handle,
+            other.import_planes(image.argument()).handle,
+        )
+        with parameters(fail_every=1):
+            failed = other.submit2(other_handle, result.fd)
+            wait_fence(failed.fence)
+        with parameters(latency_us=50000):
             equal(
-                npu.submit(handle, result.fd, timeout_us=20000).wait().status,
-                -errno.ETIMEDOUT,
+                npu.submit2(handle, result.fd, in_fence=failed.fence).wait().status,
+                -errno.EIO,
                 'status',
             )
-            with parameters(default_timeout_us=20000):
-                equal(
-                    npu.submit(handle, result.fd, timeout_us=0).wait().status,
-                    -errno.ETIMEDOUT,
-                    'status with the default',
-                )
-            # The time in the queue counts as well.
-            with parameters(latency_us=2000000):
-                first, second = (
-                    npu.submit(handle, result.fd),
-                    npu.submit(handle, result.fd, 2300000),
-                )
-            equal(
-                (first.wait().status, second.wait().status), (1, -errno.ETIMEDOUT), 'status of two'
-            )
-        with parameters(latency_us=0):
-            job = npu.submit(handle, result.fd, timeout_us=1)
-            equal(job.wait().status, -errno.ETIMEDOUT, 'status with no time at all')
+        os.close(failed.fence)
+        equal(result.read(RESULT_SIZE), bytes(RESULT_SIZE), 'result buffer')
 
 
 @check
-def a_thousand_jobs() -> None:
-    with parameters(latency_us=0), scene('NV12', 160, 96) as (npu, image, handle, result):
-        right = image.crcs()
-        waiting: list[int] = []
-        for number in range(1, 1001):
-            waiting.append(npu.submit2(handle, result.fd, timeout_us=30000000).fence)
-            if len(waiting) == 4 or number == 1000:
-                while waiting:
-                    assert is_readable(waiting[0], 30000), f'job {number} did not end'
-                    os.close(waiting.pop(0))
-                got = read_result(result)
-                equal((got.seqno, got.crcs()), (number, right), 'result')
-        npu.release(handle)
-    expect_nothing_left()
+def an_acquire_fence_that_never_comes_is_a_timeout() -> None:
+    with (
+        Npu() as npu,
+        Npu() as other,
+        make_image('NV12', 64, 48) as image,
+        heap_buffer(RESULT_SIZE) as result,
+    ):
+        handle, other_handle = (
+            npu.import_planes(image.argument()).handle,
+            other.import_planes(image.argument()).handle,
+        )
+        with parameters(hang_every=1):
+            stuck = other.submit2(other_handle, result.fd, timeout_us=20000000)
+            time.sleep(0.02)
+        job = npu.submit2(handle, result.fd, in_fence=stuck.fence, timeout_us=60000)
+        info = job.wait()
+        equal(info.status, -errno.ETIMEDOUT, 'status')
+        waited = info.timestamp_ns // 1000 - job.submit_us
+        assert 60000 <= waited < 9000000, f'the timeout of 60000 us took {waited} us'
+        other.close()
+        equal(
+            wait_fence(stuck.fence).status,
+            -errno.ECANCELED,
+            'status of the job whose file was closed',
+        )
+        os.close(stuck.fence)
+
+
+@check
+def acquire_fences_must_be_sync_files() -> None:
+    with scene() as (npu, image, handle, result):
+        eventfd = os.memfd_create('no fence')
+        for fd, number in (
+            (eventfd, errno.EINVAL),
+            (image.planes[0].buffer.fd, errno.EINVAL),
+            (-2, errno.EBADF),
+            (9999, errno.EBADF),
+        ):
+            with raises(number):
+                npu.submit2(handle, result.fd, in_fence=fd)
+        os.close(eventfd)
+
+
+@check
+def jobs_put_fences_into_reservation_objects() -> None:
+    with scene('NV12', 64, 48, separate=True) as (npu, image, handle, result):
+        inputs = image.buffers()
+        with parameters(latency_us=2000000):
+            job = npu.submit(handle, result.fd)
+            # A writer has to wait for our reading, a reader has not.
+            fences = [
+                (buffer.reservation_fence(SYNC_WRITE), buffer.reservation_fence(SYNC_READ))
+                for buffer in inputs
+            ]
+            written = result.reservation_fence(SYNC_READ)
+            for writer, reader in fences:
+                equal(
+                    (is_readable(writer), is_readable(reader)),
+                    (False, True),
+                    'input free for (writer, reader)',
+                )
+            equal(is_readable(written), False, 'result free for a reader')
+            started = time.monotonic()
+            result.sync(SYNC_READ)
+            result.sync(SYNC_READ | SYNC_END)
+            assert time.monotonic() - started > 0.03, 'SYNC START did not wait for the device'
+            equal(is_readable(job.fence), True, 'the fence after SYNC START')
+        for fd in (*(fd for pair in fences for fd in pair), written, job.fence):
+            equal(wait_fence(fd).status, 1, 'status')
+            os.close(fd)
+
+
+@check
+def a_fence_outlives_the_device_file() -> None:
+    with scene() as (npu, _image, handle, result):
+        with parameters(latency_us=5000000):
+            jobs = [npu.submit(handle, result.fd, timeout_us=9000000) for _ in range(3)]
+            npu.close()
+        # Had it waited for the jobs, they would have ended well.
+        ends = [job.wait() for job in jobs]
+        equal([info.status for info in ends], [-errno.ECANCELED] * 3, 'status')
+        stamps = [info.timestamp_ns for info in ends]
+        equal(stamps, sorted(stamps), 'order')
+
+
+# As the shipped driver's header has them, not as the package does: _IOWR('U', 5, int) and 6.
+ATTACH, DETACH = 0xC0045505, 0xC0045506
+
+
+@check
+def jobs_that_run_side_by_side_have_timelines_of_their_own() -> None:
+    """Use several timelines: of one, the kernel keeps only the last fence, too early an end."""
+    images = make_image('NV12', 64, 48)
+    with (
+        parameters(out_of_order=1, latency_us=500000),
+        Npu() as npu,
+        images as image,
+        heap_buffer(RESULT_SIZE) as result,
+    ):
+        handle = npu.import_planes(image.argument()).handle
+        jobs = [npu.submit2(handle, result.fd) for _ in range(4)]
+        merged = merge_fences(jobs[0].fence, jobs[3].fence)
+        assert is_readable(jobs[3].fence, 10000) and not is_readable(jobs[0].fence), (
+            'the last did not overtake the first'
+        )
+        assert not is_readable(merged), 'merged, but only the last counts'
+        assert is_readable(merged, 10000) and is_readable(jobs[0].fence)
+        for fence in (merged, *(job.fence for job in jobs)):
+            os.close(fence)
+
+
+def _call(npu: Npu, request: int, fd: int) -> None:
+    fcntl.ioctl(npu.fd, request, ctypes.c_int(fd))
+
+
+@check
+def the_shipped_driver_attaches_one_buffer_and_knows_nothing_else() -> None:
+    memory = os.memfd_create('no dma-buf')
+    with parameters(shipped=1), heap_buffer(4096) as first, udmabuf_buffer(4096) as second:
+        with Npu() as npu:
+            for buffer in (first, second):
+                _call(npu, ATTACH, buffer.fd)
+                equal(bufinfo()[buffer.inode].attached, [NPU], 'attached devices')
+                _call(npu, DETACH, buffer.fd)
+                equal(bufinfo()[buffer.inode].attached, [], 'attached devices after detaching')
+            for fd, number in ((memory, errno.EINVAL), (9999, errno.EBADF)):
+                with raises(number):
+                    _call(npu, ATTACH, fd)
+            with parameters(shipped_error=errno.ENOMEM), raises(errno.ENOMEM):
+                _call(npu, ATTACH, first.fd)
+            for name in abi.IOCTL_NUMBERS:
+                with raises(errno.ENOTTY):
+                    fcntl.ioctl(npu.fd, getattr(abi.REQUESTS, name), bytearray(256))
+            _call(npu, ATTACH, first.fd)
+        equal(bufinfo()[first.inode].attached, [], 'attached devices after close()')
+    os.close(memory)
+    with Npu() as npu, heap_buffer(4096) as first, raises(errno.ENOTTY):
+        _call(npu, ATTACH, first.fd)

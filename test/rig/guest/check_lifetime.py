@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-What is held ends when it should, however the holder goes.
-
-Release in flight, close, SIGKILL, module removal.
-"""
+"""What is held ends when it should: release, close, SIGKILL, a card that goes, races."""
 
 from __future__ import annotations
 
@@ -26,25 +22,32 @@ import ctypes
 import errno
 import os
 from pathlib import Path
+import random
 import signal
+import threading
 import time
 
 from waiting import until
 
-from .harness import check, equal, expect_nothing_left, raises
+from zc_perception.npu.axl import abi
+
+from .harness import check, equal, expect_nothing_left, raises, together
 from .kernel_api import (
     bufinfo,
     heap_buffer,
     is_readable,
+    LatePage,
     libc,
     live,
     parameters,
+    pulled,
     shadow_buffer,
     SYSCALLS,
     trace_events,
     tracing,
+    unbound,
 )
-from .npu_client import make_image, Npu, RESULT_SIZE, scene
+from .npu_client import device_path, make_image, Npu, RESULT_SIZE, scene
 
 
 @check
@@ -64,20 +67,6 @@ def a_release_in_flight_waits_for_the_job() -> None:
             equal(jobs[1].wait().status, 1, 'status of a job whose handle was released')
         until(lambda: not bufinfo()[inode].attached, 'the attachment goes')
         equal(len(trace_events('axl_dmabuf_release')), 1, 'release events')
-
-
-@check
-def a_buffer_closed_in_flight_stays_for_the_job() -> None:
-    with Npu() as npu, heap_buffer(RESULT_SIZE) as result:
-        image = make_image('NV12', 64, 48)
-        handle = npu.import_planes(image.argument()).handle
-        inode, right = image.planes[0].buffer.inode, image.crcs()
-        image.close()
-        assert inode in bufinfo(), 'the import does not hold the buffer'
-        equal(npu.run(handle).crcs(), right, 'CRCs')
-        npu.release(handle)
-        until(lambda: inode not in bufinfo(), 'the buffer goes')
-        del result
 
 
 @check
@@ -141,61 +130,12 @@ def sigkill_leaves_nothing_behind() -> None:
     expect_nothing_left()
 
 
-@check
-def sigkill_while_busy_leaves_nothing_behind() -> None:
-    before = set(bufinfo())
-
-    def keep_submitting() -> None:
-        npu, image, result = Npu(), make_image('NV12', 64, 48), heap_buffer(RESULT_SIZE)
-        if os.fork() == 0:
-            while True:
-                handle = npu.import_planes(image.argument()).handle
-                job = npu.submit(handle, result.fd)
-                npu.release(handle)
-                job.wait()
-        os.setsid()
-
-    def children() -> list[int]:
-        return [
-            int(entry.name)
-            for entry in Path('/proc').iterdir()
-            if entry.name.isdigit() and _parent(entry) in pids
-        ]
-
-    with parameters(latency_us=500):
-        for _ in range(5):
-            pids = [_in_child(keep_submitting)]
-            time.sleep(0.1)
-            pids += children()
-            for pid in pids:
-                os.kill(pid, signal.SIGKILL)
-            os.waitpid(pids[0], 0)
-    until(lambda: set(bufinfo()) == before, 'the buffers of the dead processes go')
-    expect_nothing_left()
-
-
-def _parent(entry: Path) -> int:
-    try:
-        return int((entry / 'stat').read_text().rpartition(') ')[2].split()[1])
-    except OSError:
-        return 0
-
-
 _MODULE = b'metis_virtual'
 
 
 def _remove_module() -> None:
     if libc.syscall(SYSCALLS['delete_module'], _MODULE, os.O_NONBLOCK):
         raise OSError(ctypes.get_errno(), 'delete_module')
-
-
-def _insert_module() -> None:
-    fd = os.open(os.environ['RIG_MODULE'], os.O_RDONLY)
-    try:
-        if libc.syscall(SYSCALLS['finit_module'], fd, b'', 0):
-            raise OSError(ctypes.get_errno(), 'finit_module')
-    finally:
-        os.close(fd)
 
 
 @check
@@ -219,21 +159,162 @@ def the_module_stays_while_something_of_it_is_used() -> None:
 
 
 @check
-def the_module_can_be_removed_and_loaded_again() -> None:
-    for _ in range(3):
-        expect_nothing_left()
-        until(_removable, 'the module can be removed')
-        _insert_module()
-        with Npu() as npu, make_image('NV12', 64, 48, allocate=shadow_buffer) as image:
-            handle = npu.import_planes(image.argument()).handle
-            equal(npu.run(handle).crcs(), image.crcs(), 'CRCs after loading again')
+def a_pulled_card_ends_jobs_and_imports_of_open_files() -> None:
+    npu, idle = Npu(), Npu()
+    with make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
+        inode, node = image.planes[0].buffer.inode, device_path()
+        handle = npu.import_planes(image.argument()).handle
+        idle.import_planes(image.argument())
+        with parameters(hold=1, latency_us=0):
+            fences = [npu.submit(handle, result.fd).fence for _ in range(3)]
+            waiting = npu.submit2(handle, result.fd, in_fence=fences[0]).fence
+            npu.release(handle)
+            with pulled():
+                # remove() returned: the device is done with everything.
+                equal(
+                    (live()['attachments'], live()['imports'], live()['jobs']),
+                    (0, 0, 0),
+                    'attachments, imports, jobs',
+                )
+                equal([is_readable(fence) for fence in (*fences, waiting)], [True] * 4, 'fences')
+                equal(
+                    [Npu.status(fence) for fence in (*fences, waiting)],
+                    [-errno.ENODEV] * 4,
+                    'status',
+                )
+                equal(
+                    (bufinfo()[inode].attached, bufinfo()[result.inode].attached),
+                    ([], []),
+                    'attached devices',
+                )
+                with raises(errno.ENODEV):
+                    npu.import_planes(image.argument())
+                with raises(errno.ENODEV):
+                    npu.submit(handle, result.fd)
+                with raises(errno.ENODEV):
+                    idle.release(1)
+                assert not os.path.exists(node), 'the node is still there'
+        with Npu() as again:
+            equal(
+                again.run(again.import_planes(image.argument()).handle).crcs(),
+                image.crcs(),
+                'CRCs by the card that came back',
+            )
+            with raises(errno.ENODEV):  # the same address, another card
+                npu.import_planes(image.argument())
+        for fence in (*fences, waiting):
+            os.close(fence)
+    npu.close()
+    idle.close()
+    expect_nothing_left()
 
 
-def _removable() -> bool:
-    try:
-        _remove_module()
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EBUSY):
-            raise
-        return False
-    return True
+@check
+def a_card_waits_for_ioctls_that_use_it() -> None:
+    """Remove the card while an ioctl waits for its argument's memory: the removal waits."""
+    outcome: list[int] = []
+    removed = threading.Event()
+
+    def import_late(npu: Npu, page: LatePage) -> None:
+        try:
+            npu.call_at(abi.REQUESTS.import_planes, page.address)
+            outcome.append(0)
+        except OSError as error:
+            outcome.append(error.errno or -1)
+
+    def remove() -> None:
+        with unbound():
+            removed.set()
+
+    with LatePage() as page, make_image('NV12', 64, 48) as image, Npu() as npu:
+        calling = threading.Thread(target=import_late, args=(npu, page))
+        calling.start()
+        page.await_fault()
+        removing = threading.Thread(target=remove)
+        removing.start()
+        assert not removed.wait(0.2), 'the card was removed while an ioctl used it'
+        page.fill(bytes(image.argument()))
+        calling.join(60.0)
+        removing.join(60.0)
+        equal(
+            (outcome, removed.is_set()),
+            ([0], True),
+            'the ioctl that came first worked, and the card went',
+        )
+        equal(live()['attachments'], 0, 'attachments')
+
+
+@check
+def an_unbound_driver_and_busy_files_don_t_meet() -> None:
+    """Ioctls, closes and unbinding at the same time: each ioctl works or says ENODEV."""
+    stop = threading.Event()
+    odd: list[object] = []
+    done = [0]
+
+    def keep_busy() -> None:
+        with make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
+            while not stop.is_set():
+                try:
+                    with Npu() as npu:
+                        while not stop.is_set():
+                            handle = npu.import_planes(image.argument()).handle
+                            for _ in range(3):  # most of the time is spent in ioctls that attach
+                                npu.release(npu.import_planes(image.argument()).handle)
+                            status = npu.submit(handle, result.fd).wait().status
+                            if status not in (1, -errno.ENODEV):
+                                odd.append(status)
+                            npu.release(handle)
+                            done[0] += 1
+                except ValueError:  # no node at the moment
+                    continue
+                except OSError as error:
+                    if error.errno not in (errno.ENODEV, errno.ENOENT, errno.ENXIO):
+                        odd.append(error)
+
+    threads = [threading.Thread(target=keep_busy) for _ in range(2)]
+    with parameters(latency_us=0):
+        for thread in threads:
+            thread.start()
+        for _ in range(30):
+            before = done[0]
+            until(lambda before=before: done[0] > before + 2, 'jobs run', 60.0)
+            with unbound():
+                assert not list(Path('/dev').glob('metis-*')), 'the node is still there'
+        stop.set()
+        for thread in threads:
+            thread.join(60.0)
+    equal(odd, [], 'what should not have happened')
+
+
+_SECONDS = 2.0
+#: On the slowest machine, too.
+_LEAST_JOBS = 11
+
+
+@check
+def threads_race_on_the_same_handles() -> None:
+    end = time.monotonic() + _SECONDS
+    jobs = 0
+    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
+
+        def worker(seed: int) -> None:
+            nonlocal jobs
+            chance = random.Random(seed)
+            while time.monotonic() < end or jobs < _LEAST_JOBS:
+                try:
+                    action, handle = chance.randrange(3), chance.randrange(1, 400)
+                    if action == 0:
+                        npu.import_planes(image.argument())
+                    elif action == 1:
+                        npu.release(handle)
+                    else:
+                        job = npu.submit2(handle, result.fd)
+                        jobs += 1
+                        equal(job.wait().status, 1, 'status')
+                except OSError as error:
+                    if error.errno not in (errno.ENOENT, errno.EBUSY):
+                        raise
+
+        with parameters(latency_us=100):
+            together([lambda seed=seed: worker(seed) for seed in range(4)], 600.0)  # type: ignore
+    expect_nothing_left()

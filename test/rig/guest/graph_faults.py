@@ -23,7 +23,7 @@ the end nothing is left (the harness looks).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 import gc
 import os
@@ -38,8 +38,8 @@ from waiting import until
 from zc_perception.errors import ZcError
 from zc_perception.npu.scheduler import InFlight
 
-from .camera_kit import SINGLE
-from .harness import check, check_each, equal, long_check, settles
+from .graph_variants import SINGLE
+from .harness import check, equal, long_check, settles
 from .kernel_api import bufinfo, live, parameters, pulled, unbound
 
 PATIENCE_S = 60.0
@@ -153,119 +153,90 @@ def controls_are_parameters_of_the_capture_node_and_change_the_picture() -> None
         equal(ask(default), (True, ''), 'answer')
 
 
-@check
-def the_graph_survives_jobs_that_the_device_fails() -> None:
-    with streaming_graph() as running:
-        failed = running.inference.failed
-        with parameters(fail_every=4):
-            until(lambda: running.inference.failed >= failed + 3, 'three lost frames', PATIENCE_S)
-            running.expect_frames()
+def _failing_jobs(running: Running) -> None:
+    failed = running.inference.failed
+    with parameters(fail_every=4):
+        until(lambda: running.inference.failed >= failed + 3, 'three lost frames', PATIENCE_S)
         running.expect_frames()
-        running.expect_no_more_than_before()
 
 
-@check
-def the_graph_survives_a_device_that_hangs() -> None:
-    with streaming_graph(timeout=0.3) as running:
-        with parameters(hang_every=5):
-            lost = running.inference.failed + running.inference.scheduler.statistics().losses
-            until(
-                lambda: (
-                    running.inference.failed + running.inference.scheduler.statistics().losses
-                    >= lost + 2
-                ),
-                'hangs show',
-                PATIENCE_S,
-            )
-        running.expect_frames()
-        running.expect_no_more_than_before()
-
-
-@check
-def the_graph_survives_a_card_that_is_pulled() -> None:
-    with streaming_graph() as running:
-        camera = running.capture.camera
-        with pulled():
-            until(
-                lambda: running.inference.scheduler.state.recovering,
-                'the loss is noticed',
-                PATIENCE_S,
-            )
-            equal(live()['attachments'], 0, 'attachments while there is no card')
-            captured = camera.statistics().captured
-            until(
-                lambda: camera.statistics().captured > captured + 20,
-                'the camera streams on',
-                PATIENCE_S,
-            )
+def _hanging_jobs(running: Running) -> None:
+    inference = running.inference
+    with parameters(hang_every=5):
+        lost = inference.failed + inference.scheduler.statistics().losses
         until(
-            lambda: not running.inference.scheduler.state.recovering,
-            'the card works again',
+            lambda: inference.failed + inference.scheduler.statistics().losses >= lost + 2,
+            'hangs show',
             PATIENCE_S,
         )
-        running.expect_frames()
-        running.expect_no_more_than_before()
+
+
+def _pulled_card(running: Running) -> None:
+    camera, state = running.capture.camera, lambda: running.inference.scheduler.state
+    with pulled():
+        until(lambda: state().recovering, 'the loss is noticed', PATIENCE_S)
+        equal(live()['attachments'], 0, 'attachments while there is no card')
+        captured = camera.statistics().captured
+        until(
+            lambda: camera.statistics().captured > captured + 20,
+            'the camera streams on',
+            PATIENCE_S,
+        )
+    until(lambda: not state().recovering, 'the card works again', PATIENCE_S)
+
+
+def _set(*controls: str) -> Callable[[Running], None]:
+    """Return what sets these controls of vivid."""
+
+    def act(running: Running) -> None:
+        supervisor = running.capture.supervisor
+        losses = supervisor.condition.losses
+        for control in controls:
+            running.set_control(control, 0)
+        if 'disconnect' in controls:
+            until(lambda: supervisor.condition.losses > losses, 'it is noticed', PATIENCE_S)
+
+    return act
+
+
+def _dropped_buffers(running: Running) -> None:
+    running.set_control('percentage_of_dropped_buffers', 50)
+    try:
+        lost = running.capture.camera.statistics().lost
+        until(
+            lambda: running.capture.camera.statistics().lost > lost + 5,
+            'lost frames are counted',
+            PATIENCE_S,
+        )
+    finally:
+        running.set_control('percentage_of_dropped_buffers', 0)
+
+
+_STREAM_BREAKS_OFF = 'inject_fatal_streaming_error'
+FAULTS: dict[str, Callable[[Running], None]] = {
+    'jobs that fail': _failing_jobs,
+    'jobs that hang': _hanging_jobs,
+    'a card that is pulled': _pulled_card,
+    'a bad frame': _set('inject_v4l2_buf_flag_error'),
+    'a buffer that is not queued': _set('inject_vidioc_qbuf_error'),
+    'a stream that breaks off': _set(_STREAM_BREAKS_OFF),
+    'a stream that does not start at once': _set(
+        'inject_vidioc_streamon_error', _STREAM_BREAKS_OFF
+    ),
+    'buffers that the driver drops': _dropped_buffers,
+    'a camera that is unplugged': _set('disconnect'),
+}
 
 
 @check
-def the_driver_s_module_can_not_be_unloaded_under_the_graph() -> None:
-    with streaming_graph() as running:
-        command = [os.environ['RIG_BUSYBOX'], 'rmmod', 'metis_virtual']
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode != 0 and 'temporarily unavailable' in done.stderr, (
-            done.returncode,
-            done.stderr,
-        )
-        running.expect_frames()
-        running.expect_no_more_than_before()
-
-
-#: What is set of vivid's controls.
-CAMERA_FAULTS = {
-    'a bad frame': ['inject_v4l2_buf_flag_error'],
-    'a buffer that is not queued': ['inject_vidioc_qbuf_error'],
-    'a stream that breaks off': ['inject_fatal_streaming_error'],
-    'a stream that breaks off and does not start at once': [
-        'inject_vidioc_streamon_error',
-        'inject_fatal_streaming_error',
-    ],
-    'unplugging': ['disconnect'],
-}
-_SHORT = ('a stream that breaks off', 'unplugging')
-
-
-# camera_faults.py has the others of the camera alone, and with the other API.
-@check_each(*_SHORT, long=[name for name in CAMERA_FAULTS if name not in _SHORT])
-def the_graph_survives_of_its_camera(fault: str) -> None:
-    with streaming_graph() as running:
-        for control in CAMERA_FAULTS[fault]:
-            running.set_control(control, 0)
-        if fault == 'unplugging':
-            until(
-                lambda: running.capture.supervisor.condition.losses == 1,
-                'the loss is noticed',
-                PATIENCE_S,
-            )
-        # Past everything that was under way at that moment.
-        running.expect_frames(30)
-        running.expect_no_more_than_before()
-
-
-@long_check
-def the_graph_survives_buffers_that_the_driver_drops() -> None:
-    with streaming_graph() as running:
-        running.set_control('percentage_of_dropped_buffers', 50)
-        try:
-            lost = running.capture.camera.statistics().lost
-            until(
-                lambda: running.capture.camera.statistics().lost > lost + 5,
-                'lost frames are counted',
-                PATIENCE_S,
-            )
-        finally:
-            running.set_control('percentage_of_dropped_buffers', 0)
-        running.expect_frames()
-        running.expect_no_more_than_before()
+def the_graph_survives_one_fault_after_the_other() -> None:
+    with streaming_graph(timeout=0.3) as running:
+        for name, act in FAULTS.items():
+            print(f'          {name}', flush=True)
+            act(running)
+            # Past everything that was under way at that moment.
+            running.expect_frames(8)
+            running.expect_no_more_than_before()
 
 
 def _consumer(name: str, **values: object) -> subprocess.Popen[bytes]:
@@ -326,54 +297,6 @@ def the_graph_survives_a_consumer_that_is_killed_with_its_imports() -> None:
         pool = running.capture.camera.pool
         ours = {'inference', 'overlay'}
         until(lambda: set(pool.statistics().holders) <= ours, 'no slot is kept for it', PATIENCE_S)
-
-
-@long_check
-def nodes_whose_trial_imports_fail_fall_a_rung_by_name_in_this_process_and_in_another() -> None:
-    """
-    Use a driver that has ioctls 64 to 66 only.
-
-    It says nothing about strides and imports tight images only, and the camera pads its rows.
-    """
-    padded = {
-        'camera': 'synthetic',
-        'pattern': 'counter',
-        'width': 128,
-        'height': 72,
-        'framerate': 2.0,
-        'slots': 8,
-        'heap': 'dma_heap/system',
-        'participants': ['wide: NV12; stride_align=1024'],
-        'image_encoding': 'nv12',
-    }
-    why = 'failed', 'only tight LINEAR images in one buffer'
-    with parameters(abi_level=1), _consumer('elsewhere', timeout=60.0) as consumer:
-        try:
-            with streaming_graph(SINGLE, padded, timeout=60.0) as running:
-                link = running.inference.subscription.statistics()
-                equal(link.rung, 'ros_message', 'rung here')
-                assert all(word in link.reason for word in ('trial import of slot 0 of', *why)), (
-                    link.reason
-                )
-                _begin(consumer)
-                words = (
-                    '[elsewhere]: ',
-                    'link is ros_message',
-                    "can't use the publisher's buffers",
-                    'trial import of slot 0',
-                    *why,
-                )
-                lines = _log('elsewhere').read_text
-                until(
-                    lambda: any(
-                        all(word in line for word in words) for line in lines().splitlines()
-                    ),
-                    'it falls as well',
-                    300,
-                )
-                running.expect_frames()
-        finally:
-            consumer.kill()
 
 
 @check

@@ -28,10 +28,9 @@ from typing import Any
 WIDTH, HEIGHT, FRAMERATE = 640, 360, 30.0
 SLOTS, IN_FLIGHT = 12, 2
 
-#  The instances of vivid by what is special about them: plain, memory of the DMA API, the
-#  multi-planar API.
-PLAIN, DMA, MULTI = (f'/dev/video{number}' for number in range(3))
-VIVID = 'n_devs=3 node_types=0x1,0x1,0x1 multiplanar=1,1,2 allocators=0,1,0'
+#: The instances of vivid: their API, and the driver's memory: of vmalloc, or of the DMA API.
+SINGLE, MULTI, SINGLE_DMA, MULTI_DMA = (f'/dev/video{number}' for number in range(4))
+VIVID = 'n_devs=4 node_types=0x1,0x1,0x1,0x1 multiplanar=1,2,1,2 allocators=0,0,1,1'
 #  vivid can reach memory below 4 GiB only; what lies above is bounced, which is a copy in the
 #  kernel.
 MEMORY_MIB = 2560
@@ -41,7 +40,7 @@ MEMORY_MIB = 2560
 VIVID_START_OF_EXPOSURE = 1
 _V4L2 = {
     'camera': 'v4l2',
-    'device': PLAIN,
+    'device': SINGLE,
     'width': WIDTH,
     'height': HEIGHT,
     'framerate': FRAMERATE,
@@ -116,7 +115,7 @@ RUNS: dict[str, Variant] = {
         False,
         {
             **_V4L2,
-            'device': DMA,
+            'device': SINGLE_DMA,
             'memory': 'import',
             'heap': 'dma_heap/system',
             'pixel_format': 'NV12',
@@ -184,7 +183,7 @@ SLOW = {**_V4L2, 'framerate': float(SLOW_FPS)}
 #: Rows of 1366 bytes, which the webcam input doesn't have; the HDMI input scales to any size.
 SPLIT = {
     **_V4L2,
-    'device': DMA,
+    'device': SINGLE_DMA,
     'input': 3,
     'width': 1366,
     'height': 768,

@@ -35,6 +35,8 @@ import select
 import struct
 from typing import TypeVar
 
+from .graph_variants import SINGLE, SINGLE_DMA
+
 TRACING = Path('/sys/kernel/tracing')
 DEBUGFS = Path('/sys/kernel/debug')
 METIS_DEBUGFS = DEBUGFS / 'metis'
@@ -389,12 +391,6 @@ def pulled() -> Iterator[None]:
         (_PCI / 'rescan').write_text('1')
 
 
-def replug() -> None:
-    """Pull the card and put it back."""
-    with pulled():
-        pass
-
-
 @contextmanager
 def unbound() -> Iterator[None]:
     """Take the card from its driver for a while."""
@@ -464,3 +460,35 @@ def trace_events(name: str) -> list[dict[str, str]]:
     lines = (TRACING / 'trace').read_text().splitlines()
     texts = [line.partition(f': {name}: ')[2] for line in lines if f': {name}: ' in line]
     return [dict(pair.split('=', 1) for pair in text.split()) for text in texts]
+
+
+_S_FMT, _REQBUFS, _EXPBUF = 0xC0D05605, 0xC0145608, 0xC0405610
+_CAPTURE, _MMAP = 1, 1
+
+RAW_SIZE = (640, 360)
+#: By exporter, vivid's device with such memory: from vmalloc, and from the DMA API.
+EXPORTERS = {'videobuf2_vmalloc': SINGLE, 'videobuf2_dma_contig': SINGLE_DMA}
+
+
+@contextmanager
+def raw_camera(path: str, count: int) -> Iterator[int]:
+    """Open a camera for NV12 with `count` buffers of its own; yield its fd."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        pix_format = bytearray(208)
+        struct.pack_into('I', pix_format, 0, _CAPTURE)
+        struct.pack_into('II4sI', pix_format, 8, *RAW_SIZE, b'NV12', 1)
+        fcntl.ioctl(fd, _S_FMT, pix_format)
+        assert struct.unpack_from('II', pix_format, 8) == RAW_SIZE
+        fcntl.ioctl(fd, _REQBUFS, bytearray(struct.pack('5I', count, _CAPTURE, _MMAP, 0, 0)))
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def export(fd: int, index: int, access: int) -> Buffer:
+    """Export a buffer of an opened camera, with O_RDWR or O_RDONLY."""
+    argument = bytearray(64)
+    struct.pack_into('IIII', argument, 0, _CAPTURE, index, 0, access | os.O_CLOEXEC)
+    fcntl.ioctl(fd, _EXPBUF, argument)
+    return Buffer(struct.unpack_from('i', argument, 16)[0])

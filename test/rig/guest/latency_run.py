@@ -42,7 +42,7 @@ sys.path[:0] = [str(TEST), str(TEST.parent)]
 from rclpy.parameter import Parameter  # noqa: E402
 from rig.guest.evidence import recording, trace_text, write_control  # noqa: E402
 from rig.guest.graph_kit import ros, RunningGraph  # noqa: E402
-from rig.guest.graph_variants import PLAIN, Variant, VIVID_START_OF_EXPOSURE  # noqa: E402
+from rig.guest.graph_variants import SINGLE, Variant, VIVID_START_OF_EXPOSURE  # noqa: E402
 from rig.guest.kernel_api import fence_info, TRACING  # noqa: E402
 from waiting import eventually  # noqa: E402
 
@@ -58,7 +58,7 @@ _SETTLING = 30
 _MARGIN = 10
 _PATIENCE_S = 3600.0
 _CAPTURE = {
-    'camera': 'v4l2', 'device': PLAIN, 'width': 320, 'height': 180, 'framerate': 30.0, 'slots': 8,
+    'camera': 'v4l2', 'device': SINGLE, 'width': 320, 'height': 180, 'framerate': 30.0, 'slots': 8,
     'controls.timestamp_source': VIVID_START_OF_EXPOSURE,
 }  # fmt: skip
 #: One computes, one has the kernel write pages.

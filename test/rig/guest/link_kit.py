@@ -45,16 +45,15 @@ from zc_perception.link.shared_memory.protocol import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile
-from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.pool import BufferPool, Slot
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.axl.device import AxlDevice
 from zc_perception.npu.metis_card import find_cards
 
 from .camera_kit import streaming
-from .check_camera import cameras, EXPORTERS
 from .harness import equal
-from .package_kit import allocate, Child, crcs, LAYOUT, maps_lines, publish, start
+from .kernel_api import EXPORTERS
+from .package_kit import Child, crcs, maps_lines, publish, start
 
 _LINK = Path(__file__).resolve().parents[2] / 'link'
 sys.path += [str(_LINK / 'wire'), str(_LINK / 'shared_memory')]
@@ -96,9 +95,7 @@ def free_slot(pool: BufferPool) -> Slot:
 def camera_of(exporter: str) -> Iterator[tuple[V4l2Camera, BufferPool]]:
     """Yield a streaming camera with slots for consumers, and its pool."""
     slots = [BufferConstraints('consumers', slots=4)]
-    with streaming(
-        str(cameras()[EXPORTERS[exporter]]), slots, size=SIZE, rate=FRAMERATE
-    ) as camera:
+    with streaming(EXPORTERS[exporter], slots, size=SIZE, rate=FRAMERATE) as camera:
         assert camera.pool is not None
         # Of the checks here none is about patience: on a slow machine too, a fence that a check
         # holds back gets enough of it.
@@ -356,39 +353,3 @@ class Consumer:
             frame.release()
         if self._client is not None:
             self._client.close()
-
-
-class Producer:
-    """Publishes frames of one level."""
-
-    def __init__(self) -> None:
-        self._server: SharedMemoryServer | None = None
-        self._pool: BufferPool | None = None
-        self._heap: Any = None
-
-    def serve(self, folder: str, publisher_id: str, heap: str, slots: int) -> str:
-        """Make a pool and listen; the socket's path."""
-        self._heap, _ = open_heap(heap)
-        self._pool = BufferPool(
-            LAYOUT, partial(allocate, self._heap, LAYOUT), slots, name='camera', reserve=1
-        )
-        self._server = SharedMemoryServer('camera', publisher_id, self._pool, folder=Path(folder))
-        return str(self._server.path)
-
-    def publish(self, sequence: int, level: int) -> int:
-        """Publish a frame; return the inode of its buffer."""
-        assert self._pool is not None and self._server is not None
-        with publish(self._pool, sequence=sequence, level=level) as frame:
-            self._server.publish(frame)
-            return frame.data.buffers[0].identity.inode
-
-    def inodes(self) -> list[int]:
-        assert self._pool is not None
-        return [slot.buffers[0].identity.inode for slot in self._pool.slots]
-
-    def close(self) -> None:
-        """End it in good order."""
-        if self._server is not None and self._pool is not None:
-            self._server.close()
-            self._pool.close()
-            self._heap.close()

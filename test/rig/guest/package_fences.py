@@ -22,7 +22,7 @@ They are in sync_files and in the reservation objects of buffers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, ExitStack
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 import errno
 import fcntl
@@ -34,10 +34,9 @@ from zc_perception.errors import AcceleratorError
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import Fence, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import quarantine_fence
 from zc_perception.npu.axl.device import AxlDevice
 
-from .harness import check, check_each, equal
+from .harness import check, check_with_a_heap, equal
 from .kernel_api import (
     any_heap,
     fence_info,
@@ -51,13 +50,9 @@ from .package_kit import (
     adopted,
     buffers,
     card,
-    HEAPS,
     jobs_held,
     LAYOUT,
     PAGE,
-    pool_of,
-    publish,
-    recorded,
     refused,
     RESULT_SIZE,
     start,
@@ -124,7 +119,7 @@ def _finish(fence: Fence) -> None:
 # What a buffer's users have to wait for.
 
 
-@check_each(*HEAPS)
+@check_with_a_heap
 def a_job_in_flight_is_a_pending_fence_of_its_buffers(heap: str) -> None:
     with bench(heap) as b, jobs_held() as let_go:
         job = b.start()
@@ -159,7 +154,7 @@ def a_job_in_flight_is_a_pending_fence_of_its_buffers(heap: str) -> None:
         job.close()
 
 
-@check_each(*HEAPS)
+@check_with_a_heap
 def an_imported_fence_is_what_the_users_of_that_buffer_wait_for(heap: str) -> None:
     for access, reader_waits in ((READ, False), (WRITE, True)):
         with bench(heap) as b, jobs_held() as let_go:
@@ -185,7 +180,7 @@ def an_imported_fence_is_what_the_users_of_that_buffer_wait_for(heap: str) -> No
 # What a sync_file says.
 
 
-@check_each(*HEAPS)
+@check_with_a_heap
 def a_sync_file_s_status_is_its_job_s(heap: str) -> None:
     with bench(heap) as b, jobs_held() as let_go:
         before = time.monotonic_ns()
@@ -234,59 +229,4 @@ def an_error_stays_visible_through_merge_and_export() -> None:
             fence.close()
 
 
-@check_each(*HEAPS)
-def a_frame_is_not_mapped_before_its_acquire_fence(heap: str) -> None:
-    with bench(heap) as b, card() as hung, pool_of(heap, LAYOUT, slots=1) as pool:
-        failed = b.start(fail_every=1)
-        assert failed.wait(20.0)
-        with parameters(hang_every=1):
-            stuck = start(hung, [b.source], b.result)
-        inode = pool.slots[0].buffers[0].identity.inode
-        with recorded() as recording:
-            for fence, words in ((failed, 'Input/output error'), (stuck, 'did not signal')):
-                with (
-                    publish(pool, acquire_fence=fence.dup()) as frame,
-                    refused(AcceleratorError, words),
-                    frame.map(),
-                ):
-                    raise RuntimeError('mapped')
-            equal(
-                (recording().mappings(inode), recording().syncs(inode)),
-                (0, []),
-                'calls of mmap, SYNCs',
-            )
-        hung.close()  # which ends its job
-        assert stuck.wait(20.0)
-        late = b.start(latency_us=200000)
-        with publish(pool, acquire_fence=late.dup()) as frame, frame.map():
-            assert late.wait(0.0), 'mapped before the fence'
-        for fence in (failed, late, stuck):
-            fence.close()
-
-
 # Buffers of a dead consumer.
-
-
-@check_each(*HEAPS)
-def a_quarantine_ends_with_the_job_and_not_before(heap: str) -> None:
-    with (
-        bench(heap) as b,
-        card() as second,
-        buffers(heap, RESULT_SIZE) as (result,),
-        ExitStack() as gate,
-    ):
-        with parameters(latency_us=100000):
-            fast = start(second, [b.source], result)
-        let_go = gate.enter_context(jobs_held())
-        slow = b.start()
-        # A deadline that is long past before the job ends would show: nothing but the job may end
-        # it.
-        quarantine = quarantine_fence([b.other, b.source, result], 20.0)
-        assert not quarantine.wait(0.0)
-        assert fast.wait(20.0) and not slow.wait(0.0)
-        equal(quarantine.wait(0.1), False, 'over after the first of two jobs')
-        let_go()
-        assert slow.wait(20.0)
-        assert quarantine.wait(5.0), 'not over although both jobs have ended'
-        for fence in (slow, fast, quarantine):
-            fence.close()

@@ -13,35 +13,50 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Buffers of real heaps: kind and identity, places of their mappings, and a mapping's SYNCs."""
+"""Buffers of heaps, of V4L2 drivers and of a foreign library: identity, rights and mappings."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 import ctypes
 import errno
+import mmap
 import os
 import signal
 import socket
+import time
 import zlib
 
 from zc_perception.errors import AllocationError
+from zc_perception.frame import Frame, Header
+from zc_perception.link.foreign_images import ForeignImages
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, CpuAccess, DmaBuf, is_dmabuf
+from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.kernel_abi import fdinfo
-from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.pool import ForeignBufferPool, HeldBuffers
+from zc_perception.npu.axl.abi import ImportFlags
+from zc_perception.npu.axl.device import AxlError
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12, pixel_format
+from zc_perception.pixel.layout import compute_layout
+from zc_perception.pixel.modifier import LINEAR
 
-from .harness import check_each, equal, raises
-from .kernel_api import bufinfo, HEAP_EXPORTERS, shadow_buffer, system_buffer, udmabuf_buffer
+from .harness import check_each, check_with_a_heap, equal, raises
+from .kernel_api import any_heap, bufinfo, export, EXPORTERS, HEAP_EXPORTERS, libc, raw_camera
+from .kernel_api import RAW_SIZE as SIZE
 from .package_kit import (
     accelerator,
     adopted,
     buffers,
+    card,
     Child,
     crcs,
     device_crcs,
-    fill,
     HEAPS,
     info_of,
     LAYOUTS,
+    level_crcs,
     maps_lines,
     PAGE,
     pool_of,
@@ -49,14 +64,13 @@ from .package_kit import (
     received,
     recorded,
     refused,
+    result_crcs,
+    RESULT_SIZE,
+    start,
     wait_for,
 )
 
-_F_ADD_SEALS, _SHRINK, _GROW = 1033, 2, 4
 SIZES = (1, PAGE - 1, PAGE, PAGE + 1, 640 * 360 * 3 // 2)
-RAW = {'dma_heap/system': system_buffer, 'udmabuf': udmabuf_buffer, 'axl_shadow': shadow_buffer}
-
-
 # What a buffer is.
 
 
@@ -81,26 +95,10 @@ def a_buffer_is_a_zeroed_dma_buf_of_whole_pages(heap: str) -> None:
             equal(bytes(buffer.mapping()), bytes(wanted), 'first content')
 
 
-@check_each(*RAW)
-def a_foreign_dma_buf_is_adopted(exporter: str) -> None:
-    raw = RAW[exporter](3 * PAGE)
-    inode = raw.inode
-    buffer = adopted(raw, expected_size=2 * PAGE + 1)
-    equal(
-        (buffer.identity.inode, buffer.size, buffer.kind),
-        (inode, 3 * PAGE, BufferKind.DMABUF),
-        'identity, size, kind',
-    )
-    equal(buffer.exporter(), bufinfo()[inode].exporter, 'exporter')
-    with refused(AllocationError):
-        adopted(RAW[exporter](PAGE), expected_size=PAGE + 1)
-    buffer.close()
-
-
 # Who a buffer is.
 
 
-@check_each(*HEAPS, 'memfd')
+@check_with_a_heap
 def an_identity_is_the_same_for_every_descriptor_in_every_process(heap: str) -> None:
     def peer(theirs: socket.socket) -> None:
         for _ in range(2):
@@ -124,83 +122,16 @@ def an_identity_is_the_same_for_every_descriptor_in_every_process(heap: str) -> 
             child.send(buffer)
             equal(child.answer().decode(), here, 'what it is in another process')
         twin.close()
-        if heap == 'memfd':
-            again = DmaBuf.from_fd(OwnedFd.open(f'/proc/self/fd/{buffer.fileno()}', os.O_RDWR))
-            equal(again.identity, buffer.identity, 'identity of the reopened file')
-            again.close()
-        else:
-            with raises(
-                errno.ENXIO
-            ):  # so that nobody turns a read-only descriptor into another one
-                os.open(f'/proc/self/fd/{buffer.fileno()}', os.O_RDWR)
+        # So that nobody turns a read-only descriptor into another one.
+        with raises(errno.ENXIO):
+            os.open(f'/proc/self/fd/{buffer.fileno()}', os.O_RDWR)
     child.join()
-
-
-@check_each(*HEAPS)
-def a_name_is_seen_by_everyone(heap: str) -> None:
-    with buffers(heap, PAGE, PAGE) as (buffer, other):
-        before = bufinfo()[other.identity.inode].name
-        buffer.set_name('camera/left 3')
-        twin = DmaBuf.from_fd(buffer.dup())
-        equal(
-            tuple(fdinfo(one.fileno())['name'] for one in (buffer, twin)),
-            ('camera/left 3',) * 2,
-            'name',
-        )
-        equal(bufinfo()[buffer.identity.inode].name, 'camera/left 3', 'name in debugfs')
-        buffer.set_name('camera/right')
-        equal(bufinfo()[buffer.identity.inode].name, 'camera/right', 'second name')
-        for bad in ('x' * 32, 'two\nlines'):
-            with refused(ValueError):
-                buffer.set_name(bad)
-        equal(bufinfo()[buffer.identity.inode].name, 'camera/right', 'name after a bad one')
-        equal(bufinfo()[other.identity.inode].name, before, 'the name of another one')
-        twin.close()
 
 
 # Where it is mapped.
 
 
-@check_each(*HEAPS)
-def planes_lie_at_the_mappings_address(heap: str) -> None:
-    for name, layout in LAYOUTS.items():
-        with pool_of(heap, layout, slots=1) as pool, publish(pool) as frame, frame.map() as planes:
-            for index, (view, plane) in enumerate(zip(planes, layout.planes, strict=True)):
-                lines = maps_lines(frame.data.buffers[plane.buffer].identity.inode)
-                equal(len(lines), 1, f'mappings, {name}, plane {index}')
-                equal(
-                    view.__array_interface__['data'][0] - plane.offset,
-                    lines[0][0],
-                    f'address, {name}, plane {index}',
-                )
-                equal(
-                    lines[0][1],
-                    frame.data.buffers[plane.buffer].size,
-                    f'mapped bytes, {name}, plane {index}',
-                )
-            del view
-
-
-@check_each(*HEAPS)
-def a_buffer_is_mapped_once_however_often_it_is_used(heap: str) -> None:
-    with pool_of(heap, LAYOUTS['two buffers'], slots=1) as pool, recorded() as recording:
-        inodes = [b.identity.inode for b in pool.slots[0].buffers]
-        addresses = set()
-        equal([maps_lines(inode) for inode in inodes], [[], []], 'mappings before the first use')
-        for turn in range(100):
-            with publish(pool, sequence=turn) as frame, frame.map(write=bool(turn % 2)) as planes:
-                addresses |= {plane.__array_interface__['data'][0] for plane in planes}
-        equal([len(maps_lines(inode)) for inode in inodes], [1, 1], 'mappings after 100 frames')
-        equal(
-            [recording().mappings(inode) for inode in inodes],
-            [1, 1],
-            'calls of mmap in 100 frames',
-        )
-        equal(len(addresses), 2, 'addresses of the two planes')
-    equal([maps_lines(inode) for inode in inodes], [[], []], 'mappings after the pool was closed')
-
-
-@check_each(*HEAPS)
+@check_with_a_heap
 def a_frame_that_only_devices_touch_is_never_mapped(heap: str) -> None:
     with (
         accelerator() as npu,
@@ -239,80 +170,164 @@ def poke(address: int) -> None:
     ctypes.memset(address, 7, 1)
 
 
-@check_each(*RAW)
-def a_buffer_of_a_peer_is_mapped_without_the_right_to_write(exporter: str) -> None:
-    buffer = adopted(RAW[exporter](PAGE))
-    buffer.mapping()
-    ((address, size, permissions),) = maps_lines(buffer.identity.inode)
-    equal((size, permissions), (PAGE, 'r--s'), 'size and permissions')
-    with refused(TypeError):
-        buffer.mapping()[0] = 1
-    equal(death(poke, address), -signal.SIGSEGV, 'end of a process that writes there')
-    buffer.close()
-    writable = adopted(RAW[exporter](PAGE), writable=True)
-    writable.mapping()
-    ((address, _, permissions),) = maps_lines(writable.identity.inode)
-    equal(permissions, 'rw-s', 'permissions of a writable one')
-    equal(death(poke, address), 0, 'end of a process that writes there')
-    equal(writable.mapping()[0], 7, 'what the other process wrote')
-    writable.close()
-
-
-@check_each(*HEAPS)
-def what_is_written_is_seen_by_the_device_and_by_another_process(heap: str) -> None:
-    def peer(theirs: socket.socket) -> None:
-        buffer = DmaBuf.from_fd(received(theirs))
-        buffer.mapping()
-        for _ in range(3):
-            theirs.recv(1)
-            buffer.begin_cpu_access(CpuAccess.READ)
-            crc = zlib.crc32(buffer.mapping())
-            buffer.end_cpu_access(CpuAccess.READ)
-            theirs.send(str(crc).encode())
-
-    child = Child(peer)
-    with accelerator() as npu, pool_of(heap, LAYOUTS['padded stride'], slots=1) as pool:
-        child.send(pool.slots[0].buffers[0])
-        for level in (17, 201, 64):
-            with publish(pool, level=level) as frame:
-                whole = frame.data.buffers[0].mapping()
-                child.socket.send(b'?')
-                equal(
-                    int(child.answer()),
-                    zlib.crc32(whole),
-                    f'CRC in the other process, level {level}',
-                )
-                equal(device_crcs(npu, frame), crcs(frame), f'CRCs of the device, level {level}')
-                wanted = [zlib.crc32(bytes([level]) * size) for size in (1000 * 60, 1000 * 30)]
-                equal(crcs(frame), wanted, f'CRCs here, level {level}')
-    child.join()
-
-
 # Releasing.
 
 
-@check_each(*HEAPS, 'memfd')
-def a_release_with_a_live_view_is_refused_and_works_afterwards(heap: str) -> None:
-    with pool_of(heap, LAYOUTS['two buffers'], slots=1) as pool:
-        frame = publish(pool, level=5)
-        inode = frame.data.buffers[0].identity.inode
-        with frame.map() as planes:
-            kept = planes[0][2:4, 8:16]
-            with refused(BufferError):
-                frame.release()
-        for _ in range(2):
-            with refused(BufferError, 'view'):
-                frame.release()
-            assert not frame.released and pool.acquire() is None, (
-                'the slot went although it is in use'
+_DMA = 'videobuf2_dma_contig'
+LAYOUT = compute_layout(NV12, *SIZE)
+BYTES = SIZE[0] * SIZE[1] * 3 // 2
+
+
+@contextmanager
+def _exported(exporter: str, access: int, **options: bool) -> Iterator[DmaBuf]:
+    """Yield a camera's buffer as the package has it."""
+    with raw_camera(EXPORTERS[exporter], 1) as fd:
+        buffer = adopted(export(fd, 0, access), **options)
+        try:
+            yield buffer
+        finally:
+            buffer.close()
+
+
+@check_each(_DMA)
+def an_exported_buffer_is_adopted(exporter: str) -> None:
+    with _exported(exporter, os.O_RDWR, writable=True) as buffer, buffer.dup() as fd:
+        info = bufinfo()[buffer.identity.inode]
+        assert is_dmabuf(fd)
+        equal(
+            (buffer.kind, buffer.exporter(), info.exporter),
+            (BufferKind.DMABUF, exporter, exporter),
+            'kind and exporter',
+        )
+        wanted = -(-BYTES // PAGE) * PAGE
+        equal((buffer.size, info.size), (wanted, wanted), 'size')
+        buffer.set_name('camera 0')
+        equal(
+            (fdinfo(buffer.fileno())['name'], bufinfo()[buffer.identity.inode].name),
+            ('camera 0',) * 2,
+            'name',
+        )
+        twin = DmaBuf.from_fd(fd.dup(), expected_size=BYTES)
+        equal(twin.identity, buffer.identity, 'identity of a duplicate')
+        twin.close()
+
+
+@check_each(_DMA)
+def a_second_export_is_another_dma_buf_of_the_same_memory(exporter: str) -> None:
+    """So a camera exports each buffer once: an import cache by identity would import another."""
+    with raw_camera(EXPORTERS[exporter], 1) as fd:
+        first, second = (adopted(export(fd, 0, os.O_RDWR), writable=True) for _ in range(2))
+        assert first.identity != second.identity
+        first.begin_cpu_access(CpuAccess.WRITE)
+        first.mapping()[:4] = b'same'
+        first.end_cpu_access(CpuAccess.WRITE)
+        equal(second.mapping()[:4], b'same', 'bytes through the other one')
+        first.close()
+        second.close()
+
+
+@check_each(_DMA)
+def what_the_cpu_writes_there_is_what_the_device_reads(exporter: str) -> None:
+    with (
+        _exported(exporter, os.O_RDWR, writable=True) as buffer,
+        card() as device,
+        buffers(any_heap(), RESULT_SIZE) as (result,),
+    ):
+        for level in (70, 7):
+            with buffer.cpu_access(CpuAccess.READ | CpuAccess.WRITE) as memory:
+                memory[:BYTES] = bytes([level]) * BYTES
+            job = start(device, [buffer], result, layout=LAYOUT)
+            assert job.wait(60.0)
+            job.check()
+            job.close()
+            equal(result_crcs(result), level_crcs(level, LAYOUT), f'CRCs, level {level}')
+
+
+@check_each(_DMA)
+def a_read_only_export_can_not_be_written(exporter: str) -> None:
+    with _exported(exporter, os.O_RDONLY) as buffer, card() as device:
+        assert not buffer.writable
+        with raises(errno.EACCES):  # the kernel's own word: nobody who has this descriptor can
+            mmap.mmap(
+                buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
             )
-            equal(
-                (kept.min(), kept.max(), len(maps_lines(inode))),
-                (5, 5, 1),
-                'the pixels of the view, mappings',
+        buffer.begin_cpu_access(CpuAccess.READ)
+        with refused(TypeError):
+            buffer.mapping()[0] = 1
+        ((address, size, permissions),) = maps_lines(buffer.identity.inode)
+        equal((size, permissions), (buffer.size, 'r--s'), 'size and permissions')
+        equal(death(poke, address), -signal.SIGSEGV, 'end of a process that writes there')
+        equal(
+            libc.mprotect(
+                ctypes.c_void_p(address), ctypes.c_size_t(PAGE), mmap.PROT_READ | mmap.PROT_WRITE
+            ),
+            -1,
+            'mprotect()',
+        )
+        equal(ctypes.get_errno(), errno.EACCES, 'errno of mprotect()')
+        buffer.end_cpu_access(CpuAccess.READ)
+        with refused(AllocationError, 'read-only'), buffer.cpu_access(CpuAccess.WRITE):
+            pass
+        with refused(AllocationError, 'read-only'):
+            DmaBuf.from_fd(buffer.dup(), writable=True)
+        with refused(AxlError, 'EACCES'):
+            device.import_planes(LAYOUT, [buffer], ImportFlags.BIDIRECTIONAL)
+        device.release_import(device.import_planes(LAYOUT, [buffer], ImportFlags.TO_DEVICE))
+
+
+_SIZE = (336, 240)
+
+
+@check_each('udmabuf')
+def a_library_s_dma_bufs_become_frames_that_the_card_reads_as_they_are(name: str) -> None:
+    heap, _ = open_heap(name)
+    layout = compute_layout(NV12, *_SIZE, stride_align=256)
+    library = [heap.allocate(layout.buffer_size(0)) for _ in range(3)]
+    places = {
+        'strides': [plane.stride for plane in layout.planes],
+        'offsets': [plane.offset for plane in layout.planes],
+    }
+    images = ForeignImages(
+        pixel_format(NV12),
+        _SIZE,
+        [buffer.fileno() for buffer in library[:2]],
+        modifier=LINEAR,
+        **places,
+    )
+    equal(images.layout, layout, 'layout')
+    equal(images.heap, f'foreign/{name.rpartition("/")[2]}', 'heap')
+    held, back = HeldBuffers(), []
+    pool = ForeignBufferPool(images.layout, images.known(), name='library', on_free=held.free)
+    pool.add_retire_listener(held.ended)
+    with accelerator() as npu:
+        for number in (0, 1, 2, 1, 2, 0):  # the third one comes by later
+            fds = (library[number].fileno(),)
+            with library[number].cpu_access(CpuAccess.WRITE) as memory:
+                memory[:] = bytes(
+                    (number * 31 + place * 7 + place // 256) % 251 for place in range(256)
+                ) * (len(memory) // 256)
+            slot = pool.slot_of(images.identities(fds)) or pool.adopt(images.buffers(fds))
+            assert slot is not None and pool.acquire(slot.index) is slot
+            held.hold(slot, lambda number=number: back.append(number))
+            frame = Frame.publish_slot(
+                pool,
+                slot,
+                header=Header(0, ''),
+                colorimetry=BT601_LIMITED,
+                sequence=number,
+                captured_ns=time.monotonic_ns(),
             )
-        del kept
-        fill(frame, 9)
-        frame.release()
-        with publish(pool, level=6) as again:
-            equal(again.data.generation, frame.data.generation + 1, 'generation')
+            with frame:
+                equal(frame.data.buffers[0].kind, BufferKind.DMABUF, 'kind')
+                equal(
+                    frame.data.buffers[0].identity, library[number].identity, 'which memory it is'
+                )
+                equal(device_crcs(npu, frame), crcs(frame), 'what the device sees')
+    equal(back, [0, 1, 2, 1, 2, 0], 'what came back to the library')
+    equal(len(pool.slots), 3, 'slots')
+    held.begin_close()
+    pool.close()
+    held.end_close()
+    for buffer in library:
+        buffer.close()
+    heap.close()

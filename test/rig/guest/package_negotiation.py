@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Negotiated buffers that a real device imports on trial, before the first frame."""
+"""Negotiated buffers: a real device imports each on trial, here and in another process."""
 
 from __future__ import annotations
 
@@ -21,31 +21,38 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 import zlib
 
 import numpy as np
 
 from zc_perception.frame import Frame
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.protocol import Requirements
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
-from zc_perception.negotiation.session import BufferSession, Consumer, Outcome, Verdict
-from zc_perception.negotiation.settings import (
-    Allocation,
-    AllocationRequest,
-    Buffers,
-    BufferSettings,
-    Undo,
-)
+from zc_perception.negotiation.session import BufferSession, Consumer, Outcome
+from zc_perception.negotiation.settings import Allocation, AllocationRequest, BufferSettings
 from zc_perception.npu.axl.accelerator import AxlAccelerator
-from zc_perception.pixel.fourcc import fourcc_code, NV12
+from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
 from .harness import check_each, equal
-from .kernel_api import bufinfo, live, NPU, parameters
-from .package_kit import accelerator, allocate, crcs, device_crcs, HEAPS, maps_lines, publish
+from .kernel_api import any_heap, bufinfo, live, NPU
+from .link_kit import connected, next_received, PATIENCE_S, Remote, served
+from .package_kit import (
+    accelerator,
+    allocate,
+    crcs,
+    device_crcs,
+    kernel_crcs,
+    MANIFEST,
+    maps_lines,
+    publish,
+)
 
 SIZE, SLOTS = (336, 240), 3
 
@@ -135,15 +142,9 @@ def importer(npu: AxlAccelerator, constraints: BufferConstraints | None = None) 
     )
 
 
-def _blind(participant: str) -> BufferConstraints:
-    """One who promises to take anything, and learns only from the import that it can't."""
-    return BufferConstraints(participant, slots=1)
-
-
-@check_each(*(f'{heap}, {placement.value}' for heap in HEAPS for placement in Placement))
-def every_buffer_is_imported_before_the_first_frame_and_never_again(variant: str) -> None:
-    heap, _, placement = variant.partition(', ')
-    with accelerator() as npu, heap_camera(heap, placement=Placement(placement)) as made:
+@check_each(*(placement.value for placement in Placement))
+def every_buffer_is_imported_before_the_first_frame_and_never_again(placement: str) -> None:
+    with accelerator() as npu, heap_camera(any_heap(), placement=Placement(placement)) as made:
         settings = made.allocate(importer(npu))
         equal(
             (settings.slots, settings.layout.num_buffers),
@@ -163,76 +164,102 @@ def every_buffer_is_imported_before_the_first_frame_and_never_again(variant: str
         equal(npu.imports, 3, 'imports after 9 frames')
 
 
-@check_each(*HEAPS)
-def without_a_cache_a_trial_leaves_nothing_attached(heap: str) -> None:
-    with accelerator(import_cache=False) as npu, heap_camera(heap) as made:
-        made.allocate(importer(npu))
+FRAMES = 5
+#: By name: what the consumer asks for, and the (stride, rows) of luma and chroma that it gets.
+ASKED: dict[str, tuple[dict[str, Any], list[list[int]]]] = {
+    'an odd stride': ({'stride_align': 347}, [[347, 240], [347, 120]]),
+    'both, a buffer for each plane': (
+        {'stride_align': 208, 'height_align': 32, 'placement': Placement.BUFFER_PER_PLANE},
+        [[416, 256], [416, 128]],
+    ),
+}
+
+
+def _geometry(frame: Frame) -> list[list[int]]:
+    return [[plane.stride, plane.size // plane.stride] for plane in frame.data.planes]
+
+
+_VARIANTS = [
+    f'{heap}: {name}' for heap, name in zip(('udmabuf', 'dma_heap/system'), ASKED, strict=True)
+]
+
+
+class CardReader:
+    """In another process: a consumer with an open card, which reads each frame twice."""
+
+    def __init__(self) -> None:
+        self._client: SharedMemoryClient | None = None
+        self._npu: AxlAccelerator | None = None
+
+    def connect(self, path: str, options: dict[str, Any]) -> None:
+        """Say what it needs, and be welcome."""
+        npu = self._npu = AxlAccelerator(AxlAccelerator.own({'timeout': PATIENCE_S}))
+        npu.load(MANIFEST)
+        if 'placement' in options:
+            options = options | {'placement': Placement(options['placement'])}
+        requirements = Requirements.of(replace(npu.constraints(), **options))
+        self._client = SharedMemoryClient(
+            Path(path), name='reader', requirements=requirements,
+            trial_import=lambda settings, slot: npu.trial_import(settings.layout, slot),
+        )  # fmt: skip
+        connected(self._client)
+
+    def read(self) -> dict[str, Any]:
+        """Return the next frame: its memory, and what the card and the CPU find."""
+        assert self._client is not None and self._npu is not None
+        with next_received(self._client) as frame:
+            return {
+                'sequence': frame.data.sequence,
+                'planes': _geometry(frame),
+                'card': device_crcs(self._npu, frame),
+                'cpu': crcs(frame),
+                'imports': self._npu.imports,
+            }
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        if self._npu is not None:
+            self._npu.close()
+
+
+@check_each(*_VARIANTS)
+def in_another_process_the_card_and_the_cpu_read_what_was_written(variant: str) -> None:
+    heap, _, name = variant.partition(': ')
+    options, planes = ASKED[name]
+    said = {
+        key: value.value if isinstance(value, Placement) else value
+        for key, value in options.items()
+    }
+    with (
+        Remote(CardReader) as reader,
+        heap_camera(heap, BufferConstraints('reader', **options)) as camera,
+        served(None) as server,
+    ):
+        camera.allocate()
+        server.set_pool(camera.pool, camera.settings.heap)
+        reader.call('connect', str(server.path), said)
+        equal(server.consumers, 1, 'consumers')
+        inodes = set()
+        for sequence in range(1, FRAMES + 1):
+            frame, right = camera.frame()
+            with frame:
+                server.publish(frame)
+                inodes.add(frame.data.buffers[0].identity.inode)
+                seen = reader.call('read')
+                equal(
+                    (seen['sequence'], seen['planes']),
+                    (sequence, planes),
+                    'sequence, strides and rows',
+                )
+                equal(
+                    (seen['card'], seen['cpu'], kernel_crcs(frame)),
+                    (right,) * 3,
+                    'what card, CPU and kernel read',
+                )
+        equal(seen['imports'], len(inodes), 'imports of the other process')
         equal(
-            (npu.trial_imports, npu.imports, live()['imports']),
-            (3, 0, 0),
-            'trial imports, imports, imports that are left',
+            sum(NPU in devices for devices in camera.attached()),
+            len(inodes) * camera.settings.layout.num_buffers,
+            'attachments',
         )
-        equal(made.attached(), [[]] * 3, 'who is attached to each buffer')
-
-
-@check_each(*HEAPS)
-def imports_that_were_kept_are_given_back_when_a_later_slot_fails(heap: str) -> None:
-    with accelerator() as npu, heap_camera(heap) as made:
-        tried: list[Buffers] = []
-
-        def trial(settings: BufferSettings, buffers: Buffers) -> Undo | None:
-            tried.append(buffers)
-            if len(tried) == 3:
-                raise OSError('broken')
-            return npu.trial_import(settings.layout, buffers)
-
-        consumer = Consumer(npu.constraints(), trial)
-        made.allocate(consumer)
-        equal(
-            str(made.outcome(consumer)),
-            'fell back: trial import of slot 2 of 3 failed: broken',
-            'outcome',
-        )
-        equal(
-            (npu.imports, len(npu._cache), live()['imports']),
-            (2, 0, 0),
-            'imports, cached ones, those that are left',
-        )  # type: ignore[arg-type]
-
-
-@check_each(*HEAPS)
-def a_layout_that_only_the_driver_knows_to_refuse_shows_in_the_trial(heap: str) -> None:
-    """Use an older driver, which doesn't tell strides: constraints fit, the import doesn't."""
-    with parameters(abi_level=1), accelerator() as npu:
-        consumer = importer(npu)
-        with heap_camera(heap, BufferConstraints('wide', stride_align=512)) as made:
-            made.allocate(consumer)
-            outcome = made.outcome(consumer)
-            assert (
-                outcome.verdict is Verdict.FELL_BACK and 'only tight LINEAR' in outcome.reason
-            ), outcome
-        with heap_camera(heap) as made:
-            made.allocate(consumer)
-            equal(
-                (made.outcome(consumer).verdict, made.attached()),
-                (Verdict.ACCEPTED, [[NPU]] * 3),
-                'of tight buffers',
-            )
-
-
-@check_each(*HEAPS)
-def a_late_joiner_imports_what_is_there(heap: str) -> None:
-    with accelerator() as npu, heap_camera(heap, slots=1) as made:
-        made.allocate(Consumer(_blind('reader')))
-        equal(made.attached(), [[]] * 3, 'who is attached before')
-        equal(
-            made.session.join(importer(npu, replace(npu.constraints(), slots=1))),
-            Outcome(Verdict.ACCEPTED),
-            'the joiner',
-        )
-        equal(made.attached(), [[NPU]] * 3, 'who is attached afterwards')
-        outcome = made.session.join(
-            Consumer(BufferConstraints('stranger', formats=((fourcc_code('YUYV'), LINEAR),)))
-        )
-        assert outcome.verdict is Verdict.REFUSED and 'YUYV' in outcome.reason, outcome
-        equal(made.outcome(importer(npu)).verdict, Verdict.ACCEPTED, 'the one before')

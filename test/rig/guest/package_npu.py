@@ -24,47 +24,23 @@ that came too late, is a wrong one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-import ctypes
-from dataclasses import dataclass, field, replace
 import errno
-import os
-import signal
 import threading
 
-from frame_queues import FrameQueue
-import numpy as np
-from waiting import until
-
-from zc_perception.errors import AcceleratorError, DeviceLostError
+from zc_perception.errors import AcceleratorError
 from zc_perception.frame import Frame, FrameData
-from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
-from zc_perception.memory.heaps import open_heap, SealedMemfd
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axl.checks import Importable, probe_shipped_attach
-from zc_perception.npu.axl.device import AxlDevice, AxlError, AxlGoneError
+from zc_perception.npu.axl.device import AxlError
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.npu.metis_card import choose_card, find_cards
-from zc_perception.npu.scheduler import InFlight, Scheduler
 from zc_perception.npu.selection import open_accelerator
-from zc_perception.pixel.fourcc import NV12
 
 from .harness import check, equal, settles
-from .kernel_api import (
-    any_heap,
-    bufinfo,
-    fence_info,
-    heap_buffer,
-    heaps_there,
-    live,
-    NPU,
-    parameters,
-    pulled,
-)
+from .kernel_api import bufinfo, fence_info, heaps_there, live, NPU, parameters, pulled
 from .package_kit import (
     accelerator,
     crcs,
@@ -77,237 +53,11 @@ from .package_kit import (
     recorded,
     refused,
 )
-from ..virtual_result import VirtualResult
-
-_RESULT = ctypes.sizeof(VirtualResult)
-
-
-@dataclass
-class Flow:
-    """What went in and what came out, by sequence number."""
-
-    scheduler: Scheduler
-    queue: FrameQueue
-    pixels: dict[int, list[int]] = field(default_factory=dict)
-    results: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    wrong: list[int] = field(default_factory=list)
-    losses: list[tuple[int, Exception]] = field(default_factory=list)
-
-    def put(self, frame: Frame) -> None:
-        """Note what the CPU sees in it, and queue it."""
-        self.pixels[frame.data.sequence] = crcs(frame)
-        self.queue.put(frame)
-
-    def keep(self, entry: InFlight) -> None:
-        """Compare what the device saw."""
-        job, sequence = entry.job, entry.frame.data.sequence
-        (boxes,) = job.outputs()
-        result = VirtualResult.of_job(job, _RESULT)
-        if result.crcs() != self.pixels[sequence] or not np.array_equal(
-            boxes.values, np.ctypeslib.as_array(result.boxes)
-        ):
-            self.wrong.append(sequence)
-        self.ends.append(fence_info(job.fence.fileno()).timestamp_ns)
-        self.results.append(sequence)  # last: whoever waits for it looks at all of these
-
-    def lose(self, frame: Frame, error: Exception) -> None:
-        self.losses.append((frame.data.sequence, error))
-
-    def wait(self, count: int) -> None:
-        """Until so many frames are through."""
-        until(
-            lambda: len(self.results) + len(self.losses) >= count,
-            f'{count} frames are through',
-            60.0,
-        )
-
-
-@contextmanager
-def flow(
-    *, in_flight: int = 4, timeout_s: float = 20.0, patience_s: float = 0.0, **options: float
-) -> Iterator[Flow]:
-    """
-    Yield a scheduler on the card, which opens the card anew if it is lost.
-
-    It gives a job up when the driver should, or after *patience_s*.
-    """
-    queue = FrameQueue(None)
-    made: Flow
-    scheduler = Scheduler(
-        opened_accelerator(timeout=timeout_s, **options),
-        queue,
-        lambda entry: made.keep(entry),
-        lambda frame, error: made.lose(frame, error),
-        in_flight=in_flight,
-        timeout_s=patience_s or timeout_s,
-        reopen=lambda: opened_accelerator(timeout=timeout_s, **options),
-    )
-    made = Flow(scheduler, queue)
-    scheduler.start()
-    try:
-        yield made
-    finally:
-        assert scheduler.stop(), 'the thread did not end'
-        queue.close()
-        scheduler.accelerator.close()
-    equal(made.wrong, [], 'results that are not of their frame')
-    equal(made.results, sorted(made.results), 'frame order')
-
-
-@check
-def every_result_is_of_its_own_frame_with_0_imports_a_frame_or_1() -> None:
-    for cached in (True, False):
-        with (
-            flow(import_cache=cached) as through,
-            frames(LAYOUTS['padded stride'], slots=6) as make,
-        ):
-            npu = through.scheduler.accelerator
-            for _ in range(6):
-                through.put(make())
-            through.wait(6)
-            before = npu.imports
-            for number in range(12):
-                until(
-                    lambda number=number: len(through.results) >= number + 4,
-                    'slots come back',
-                    60.0,
-                )
-                through.put(make())
-            through.wait(18)
-            equal(
-                npu.imports - before,
-                0 if cached else 12,
-                'imports of 12 frames in the steady state',
-            )
-            equal((through.results, through.losses), (list(range(1, 19)), []), 'results')
-            settles(
-                lambda cached=cached: live()['imports'] - cached * len(bufinfo_attached()),
-                0,
-                'imports beyond the buffers attached',
-            )
 
 
 def bufinfo_attached() -> list[int]:
     """Buffers that the card is attached to."""
     return [inode for inode, info in bufinfo().items() if NPU in info.attached]
-
-
-@check
-def device_errors_and_hangs_cost_their_own_frames_only() -> None:
-    # A hung job holds up those behind it until its timeout, which is theirs too: one at a time
-    # there.
-    for parameter, words, in_flight, timeout_s in (
-        ('fail_every', 'Input/output error', 4, 20.0),
-        ('hang_every', 'timed out', 1, 3.0),
-    ):
-        with (
-            flow(in_flight=in_flight, timeout_s=timeout_s, patience_s=20.0) as through,
-            frames(LAYOUTS['tight'], slots=12) as make,
-        ):
-            with parameters(**{parameter: 3}):
-                for _ in range(9):
-                    through.put(make())
-                through.wait(9)
-            equal(
-                [sequence for sequence, _ in through.losses],
-                [3, 6, 9],
-                f'{parameter}: lost frames',
-            )
-            equal(through.results, [1, 2, 4, 5, 7, 8], f'{parameter}: results in order')
-            assert all(words in str(error) for _, error in through.losses), through.losses
-
-
-@check
-def jobs_that_overtake_each_other_come_out_in_frame_order() -> None:
-    with (
-        # The first of four takes a second: whatever submitting takes, the others end before it.
-        parameters(out_of_order=1, latency_us=250000),
-        flow() as through,
-        frames(LAYOUTS['tight'], slots=12) as make,
-    ):
-        for _ in range(12):
-            through.put(make())
-        through.wait(12)
-        equal((through.results, through.losses), (list(range(1, 13)), []), 'results')
-        assert through.ends != sorted(through.ends), 'the jobs did end in their order'
-
-
-@check
-def a_card_that_is_pulled_costs_its_frames_and_works_again_when_it_is_back() -> None:
-    with flow(in_flight=3) as through, frames(LAYOUTS['tight'], slots=12) as make:
-        through.put(make())
-        through.wait(1)
-        first = through.scheduler.accelerator
-        with jobs_held():
-            for _ in range(3):
-                through.put(make())
-            until(lambda: through.scheduler.statistics().in_flight == 3, 'three jobs in flight')
-            with pulled():
-                through.wait(4)
-                equal(
-                    [type(error) for _, error in through.losses],
-                    [AxlGoneError, DeviceLostError, DeviceLostError],
-                    'losses',
-                )
-                equal(
-                    [sequence for sequence, _ in through.losses],
-                    [2, 3, 4],
-                    'lost frames, in order',
-                )
-                assert all(
-                    isinstance(error, DeviceLostError) and 'ENODEV' in str(error)
-                    for _, error in through.losses
-                ), through.losses
-                until(
-                    lambda: 'no Metis card' in through.scheduler.state.last_error,
-                    'opening it anew fails, and says why',
-                    60.0,
-                )
-                equal(bufinfo_attached(), [], 'attached while there is no card')
-                through.put(make())  # refused, and counted
-                until(
-                    lambda: through.scheduler.statistics().refused_recovering == 1,
-                    'frames are let go meanwhile',
-                )
-        until(lambda: not through.scheduler.state.recovering, 'the card works again', 60.0)
-        for _ in range(4):
-            through.put(make())
-        through.wait(8)
-        equal(through.results, [1, 6, 7, 8, 9], 'results')
-        again = through.scheduler.accelerator
-        assert isinstance(again, AxlAccelerator) and again is not first
-        assert again.imports >= 1 and again.facts()['epoch'] != first.facts()['epoch'], (
-            'no import survives'
-        )  # type: ignore[attr-defined]
-        equal(again.facts()['release_errors'], 0, 'release errors')
-
-
-def _ended(through: Flow) -> int:
-    return len(through.results) + through.scheduler.statistics().lost
-
-
-@check
-def a_card_that_hangs_is_opened_anew() -> None:
-    with flow(in_flight=1, timeout_s=0.2) as through, frames(LAYOUTS['tight'], slots=8) as make:
-        with parameters(hang_every=1):
-            for _ in range(3):
-                through.put(make())
-            through.wait(3)
-            until(
-                lambda: through.scheduler.statistics().losses == 1,
-                'three timeouts in a row are a loss',
-                60.0,
-            )
-        for turn in range(4, 24):  # a machine that is busy may be late with a first result, too
-            until(lambda: not through.scheduler.state.recovering, 'the card works again', 60.0)
-            through.put(make())
-            until(lambda turn=turn: _ended(through) == turn, 'the frame is through', 60.0)
-            if through.results:
-                break
-        assert through.results and all(
-            'timed out' in str(e) or 'no result within' in str(e) for _, e in through.losses
-        ), through.losses
 
 
 @check
@@ -324,54 +74,6 @@ def an_accelerator_ends_with_its_jobs_in_flight() -> None:
             job.close()
         for frame in held:
             frame.release()
-
-
-@check
-def what_a_job_s_fence_says_is_explained() -> None:
-    cases: list[tuple[dict[str, int], float, tuple[str, ...]]] = [
-        ({'fail_every': 1}, 5.0, ('EIO', "'model_id'")),
-        (
-            {'hang_every': 1},
-            0.05,
-            ('ETIMEDOUT', 'timeout 50 ms', 'back-pressured', "link can't be read", 'LnkSta'),
-        ),
-    ]
-    for fault, timeout_s, words in cases:
-        with (
-            parameters(**fault),
-            accelerator(timeout=timeout_s) as npu,
-            frames(LAYOUTS['tight']) as make,
-            make() as frame,
-        ):
-            job = npu.submit(npu.import_frame(frame), frame)
-            assert job.fence.wait(60.0)
-            with refused(AxlError, 'axl job (import 1', *words):
-                job.fence.check()
-            job.close()
-
-
-@check
-def an_import_is_not_taken_from_a_job_that_was_given_up() -> None:
-    with accelerator(import_cache=False) as npu, frames(LAYOUTS['tight']) as make:
-        with jobs_held():
-            frame = make()
-            handle = npu.import_frame(frame)
-            job = npu.submit(handle, frame)
-            frame.release(job.abandon())
-            npu.release(handle)
-            npu.tidy()
-            equal(
-                (live()['imports'], npu.facts()['jobs_given_up']),
-                (1, 1),
-                'imports and jobs given up',
-            )
-        until(lambda: live()['jobs'] == 0, 'the job ends', 60.0)
-        npu.tidy()
-        equal(
-            (live()['imports'], npu.facts()['jobs_given_up']),
-            (0, 0),
-            'imports and jobs given up, after the job',
-        )
 
 
 @check
@@ -428,10 +130,6 @@ def the_card_is_found_by_node_name_and_pci_address() -> None:
         assert sum("PCIe link can't be read" in notice for notice in npu.notices()) == 1, (
             npu.notices()
         )
-        assert (
-            sum(f'result buffers come from {any_heap()}' in notice for notice in npu.notices())
-            == 1
-        ), npu.notices()
 
 
 @check
@@ -486,107 +184,12 @@ def a_driver_without_our_ioctls_makes_auto_go_on_and_says_so_in_one_line() -> No
 
 
 @check
-def a_signal_does_not_disturb_the_ioctls() -> None:
-    """Let timers fire all the time: the process still imports, submits and releases."""
-    seen = [0]
-
-    def count(*_: object) -> None:
-        seen[0] += 1
-
-    before = signal.signal(signal.SIGALRM, count)
-    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-    try:
-        with accelerator(import_cache=False) as npu, frames(LAYOUTS['tight']) as make:
-            for _ in range(20):
-                with make() as frame:
-                    handle = npu.import_frame(frame)
-                    job = npu.submit(handle, frame)
-                    assert job.fence.wait(60.0)
-                    job.outputs()
-                    job.close()
-                    npu.release(handle)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert seen[0] > 0, 'no signal came'
-
-
-@check
 def the_device_sees_what_was_written_for_every_heap_and_layout() -> None:
     with accelerator() as npu:
         for heap in heaps_there():
             for name, layout in LAYOUTS.items():
                 with frames(layout, heap) as make, make() as frame:
                     equal(device_crcs(npu, frame), crcs(frame), f'CRCs, {heap}, {name}')
-
-
-@check
-def errnos_become_exceptions() -> None:
-    device, other = AxlDevice(find_cards()[0].path), AxlDevice(find_cards()[0].path)
-    heap, _ = open_heap(any_heap())
-    layout = LAYOUTS['tight']
-    buffer, small, result = (
-        heap.allocate(layout.buffer_size(0)),
-        heap.allocate(4096),
-        heap.allocate(4096),
-    )
-    memory = SealedMemfd().allocate(layout.buffer_size(0))
-    closed = heap.allocate(4096)
-    number = closed.fileno()
-    try:
-        handle = device.import_planes(layout, [buffer], ImportFlags.TO_DEVICE)
-        with refused(AxlError, 'ENOENT', 'another open file'):
-            other.submit2(handle, result, 1, 1000, None)
-        with refused(AxlError, 'ENOENT'):
-            other.release_import(handle)
-        device.release_import(handle)
-        with refused(AxlError, 'ENOENT', 'released before'):
-            device.release_import(handle)
-        with refused(AxlError, 'EINVAL', 'memfd'):
-            device.import_planes(layout, [memory], ImportFlags.TO_DEVICE)
-        with refused(AxlError, 'EINVAL'):
-            device.import_planes(layout, [buffer], ImportFlags(0))
-        with refused(AxlError, 'EINVAL'):
-            device.import_planes(layout, [buffer], ImportFlags(8))
-        with refused(AxlError, 'EINVAL'):
-            device.import_planes(
-                replace(layout, fourcc=0x20202020), [buffer], ImportFlags.TO_DEVICE
-            )
-        with refused(AxlError, 'EINVAL'):
-            device.import_fd(small, 64, 48, NV12, ImportFlags.FROM_DEVICE | ImportFlags.TO_DEVICE)
-        closed.fileno = lambda: number  # type: ignore[method-assign]
-        closed.close()
-        with refused(AxlError, 'EBADF', 'keep the frame leased'):
-            device.import_fd(closed, 64, 48, NV12, ImportFlags.TO_DEVICE)
-        if 'dma_heap/system' in heaps_there():  # udmabuf makes none that can't be written
-            narrow = heap_buffer(layout.buffer_size(0), os.O_RDONLY)
-            reader = DmaBuf(
-                OwnedFd(narrow.fd), BufferKind.DMABUF, 'dma_heap/system', writable=False
-            )
-            narrow.fd = -1
-            with refused(AxlError, 'EACCES', 'TO_DEVICE'):
-                device.import_fd(reader, 64, 48, NV12, ImportFlags.BIDIRECTIONAL)
-            device.release_import(device.import_fd(reader, 64, 48, NV12, ImportFlags.TO_DEVICE))
-            reader.close()
-    finally:
-        for opened in (buffer, small, result, memory):
-            opened.close()
-        heap.close()
-        device.close()
-        other.close()
-
-
-@check
-def older_drivers_work_for_tight_images() -> None:
-    with parameters(abi_level=1), accelerator() as npu:
-        with frames(LAYOUTS['tight']) as make, make() as frame:
-            equal(device_crcs(npu, frame), crcs(frame), 'CRCs with ioctls 64-66 alone')
-        with (
-            frames(LAYOUTS['padded stride']) as make,
-            make() as frame,
-            refused(AcceleratorError, 'only tight LINEAR'),
-        ):
-            npu.import_frame(frame)
 
 
 @check

@@ -13,33 +13,26 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The pool on real buffers while a real device reads them.
-
-Slots wait for release fences, and are given up when a device hangs.
-"""
+"""Pools of real buffers that a device reads: when a slot is free again, and when all is gone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+import gc
 import time
 
 from waiting import until
 
-from zc_perception.memory.dmabuf import DmaBuf
-from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
-from zc_perception.npu.axl.abi import ImportFlags
-from zc_perception.npu.axl.accelerator import import_key, ImportCache
-from zc_perception.npu.axl.device import AxlDevice
+from zc_perception.memory.pool import BufferPool, PoolStatistics, REAPER, Slot
 
-from .harness import check, check_each, equal
+from .harness import check, check_with_a_heap, equal
 from .kernel_api import any_heap, bufinfo, live, parameters
 from .package_kit import (
     accelerator,
     buffers,
     card,
     device_crcs,
-    HEAPS,
     jobs_held,
     LAYOUT,
     level_crcs,
@@ -60,7 +53,7 @@ def _collected(pool: BufferPool) -> PoolStatistics:
     return pool.statistics()
 
 
-@check_each(*HEAPS)
+@check_with_a_heap
 def a_slot_is_not_reused_before_its_release_fence(heap: str) -> None:
     with (
         card() as device,
@@ -78,27 +71,6 @@ def a_slot_is_not_reused_before_its_release_fence(heap: str) -> None:
             equal(result_crcs(result), level_crcs(level), 'what the device saw')
             job.close()
         equal(pool.statistics().retired, 0, 'retired slots')
-
-
-@check
-def a_release_fence_that_fails_frees_the_slot_and_is_counted() -> None:
-    heap = any_heap()
-    with (
-        card() as device,
-        pool_of(heap, LAYOUT, slots=1, release_timeout_s=20.0) as pool,
-        buffers(heap, RESULT_SIZE) as (result,),
-    ):
-        frame = publish(pool, level=10)
-        with jobs_held():
-            with parameters(fail_every=1):
-                job = start(device, frame.data.buffers, result)
-            frame.release(job.dup())
-            _stays_taken(pool)
-        assert job.wait(60.0)
-        job.close()
-        publish(pool, level=11).release()
-        found = pool.statistics()
-        equal((found.fence_errors, found.retired), (1, 0), 'failed fences, retired slots')
 
 
 def _stays_taken(pool: BufferPool) -> None:
@@ -172,41 +144,34 @@ def a_slot_with_a_hung_job_is_replaced_and_never_used_again() -> None:
         equal((npu.facts()['jobs'], npu.facts()['jobs_given_up']), (0, 0), 'result buffers in use')
 
 
-@check
-def the_import_cache_forgets_what_the_pool_has_given_up() -> None:
-    heap = any_heap()
-    with (
-        card() as device,
-        pool_of(heap, LAYOUT, slots=2, release_timeout_s=0.1) as pool,
-        buffers(heap, RESULT_SIZE) as (result,),
-    ):
-        cache = ImportCache(device.release_import)
-        for slot in pool.slots:
-            _imported(cache, device, slot.buffers)
-        before = _inodes(pool.slots)
-        equal((len(cache), live()['imports']), (2, 2), 'imports of two slots')
-        frame = publish(pool, level=1)
-        stuck = frame.data.buffers[0].identity.inode
-        with parameters(hang_every=1):
-            job = start(device, frame.data.buffers, result, timeout_us=5_000_000)
-        frame.release(job.dup())
-        until(lambda: _collected(pool).retired == 1, 'the slot is retired')
-        cache.forget_ended()  # as the next import does
-        equal(len(cache), 1, 'imports remembered')
+# Closed pools, which nobody calls any more.
+
+
+@check_with_a_heap
+def a_closed_pool_ends_by_itself_when_device_and_consumer_are_done(heap: str) -> None:
+    with card() as device, buffers(heap, RESULT_SIZE) as (result,), ExitStack() as gate:
+        with pool_of(heap, LAYOUT, slots=3, release_timeout_s=20.0) as pool:
+            held, read, forgotten = (publish(pool, level=level) for level in (1, 2, 3))
+            inodes = [frame.data.buffers[0].identity.inode for frame in (held, read, forgotten)]
+            let_go = gate.enter_context(jobs_held())
+            job = start(device, read.data.buffers, result)
+            read.release(job.dup())
+        del read, pool, forgotten
+        gc.collect()
+        equal(set(inodes[:2]) <= set(bufinfo()), True, 'buffers in use are there')
+        with held.map() as planes:
+            equal(int(planes[0].max()), 1, 'pixels of a held frame')
+        let_go()
         assert job.wait(60.0)
         job.close()
         until(
-            lambda: (live()['imports'], stuck in bufinfo()) == (1, False),
-            'the driver forgets it too',
+            lambda: set(inodes) & set(bufinfo()) == {inodes[0]},
+            'the buffers go that the device and the collector had',
         )
-        pool.close()
-        cache.forget_ended()
-        equal((len(cache), live()['imports']), (0, 0), 'imports after the pool was closed')
-        until(lambda: not before & set(bufinfo()), 'the old buffers go')
+        held.release()
+        del held
+        until(lambda: not set(inodes) & set(bufinfo()), 'the last buffer goes')
+        until(lambda: not REAPER.running, 'nothing looks after the pool any more')
 
 
-def _imported(cache: ImportCache, device: AxlDevice, source: Sequence[DmaBuf]) -> int:
-    key = import_key(1, 1, LAYOUT, source)
-    return cache.get(
-        key, source, lambda: device.import_planes(LAYOUT, source, ImportFlags.TO_DEVICE)
-    )
+# Forks.

@@ -20,9 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 import errno
-import gc
 import signal
-import threading
 import time
 
 from zc_perception.errors import AcceleratorError
@@ -30,13 +28,12 @@ from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.pool import BufferPool
 
-from .harness import check, check_each, equal, together
+from .harness import check, check_with_a_heap, equal
 from .kernel_api import parameters, shadow_buffer
 from .package_kit import (
     adopted,
     buffers,
     card,
-    HEAPS,
     jobs_held,
     LAYOUT,
     LAYOUTS,
@@ -68,7 +65,7 @@ def _one_frame(heap: str) -> Iterator[tuple[Frame, list[int]]]:
         yield frame, [b.identity.inode for b in frame.data.buffers]
 
 
-@check_each(*HEAPS)
+@check_with_a_heap
 def every_map_makes_one_start_and_one_end_per_buffer(heap: str) -> None:
     with _one_frame(heap) as (frame, inodes), recorded() as recording:
         for write, flags in ((False, READ), (True, READ | WRITE), (False, READ)):
@@ -78,21 +75,6 @@ def every_map_makes_one_start_and_one_end_per_buffer(heap: str) -> None:
             after = [recording().flags(inode)[slice(before[inode], None)] for inode in inodes]
             equal(inside, [[flags], [flags]], f'SYNCs within the block, write={write}')
             equal(after, [[flags, flags | END]] * 2, f'SYNCs after the block, write={write}')
-
-
-@check_each(*HEAPS)
-def a_block_that_nobody_leaves_is_ended_too(heap: str) -> None:
-    with _one_frame(heap) as (frame, inodes), recorded() as recording:
-        block = frame.map()
-        block.__enter__()
-        equal([recording().flags(i) for i in inodes], [[READ], [READ]], 'SYNCs within the block')
-        del block
-        gc.collect()
-        equal(
-            [recording().flags(i) for i in inodes],
-            [[READ, READ | END]] * 2,
-            'SYNCs after it was forgotten',
-        )
 
 
 @check
@@ -144,7 +126,7 @@ def _signals(count: int, then: Callable[[], None]) -> Iterator[list[float]]:
         signal.signal(signal.SIGALRM, before)
 
 
-@check_each(*HEAPS)
+@check_with_a_heap
 def signals_do_not_end_the_wait_for_the_device(heap: str) -> None:
     with (
         card() as device,
@@ -162,7 +144,7 @@ def signals_do_not_end_the_wait_for_the_device(heap: str) -> None:
         job.close()
 
 
-@check_each(*HEAPS)
+@check_with_a_heap
 def a_sync_that_a_signal_interrupts_is_repeated(heap: str) -> None:
     """
     Let a job come between our look at the fences and START: the kernel itself waits.
@@ -192,7 +174,7 @@ def a_sync_that_a_signal_interrupts_is_repeated(heap: str) -> None:
     equal(seen.flags(result.identity.inode), [READ, READ | END], 'SYNCs that succeeded')
 
 
-@check_each(*HEAPS)
+@check_with_a_heap
 def a_device_that_hangs_does_not_hang_the_cpu(heap: str) -> None:
     with (
         card() as device,
@@ -219,31 +201,4 @@ def a_device_that_hangs_does_not_hang_the_cpu(heap: str) -> None:
             [READ, READ | END],
             'SYNCs of the buffer that it reads',
         )
-        job.close()
-
-
-@check_each(*HEAPS)
-def a_wait_for_the_device_lets_other_threads_run(heap: str) -> None:
-    with (
-        card() as device,
-        buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result),
-        jobs_held() as let_go,
-    ):
-        job = start(device, [source], result)
-        source.begin_cpu_access(CpuAccess.READ, 0.05)  # a reader does not wait for a reader
-        source.end_cpu_access(CpuAccess.READ)
-        done = threading.Event()
-
-        def waiting() -> None:
-            source.begin_cpu_access(CpuAccess.READ | CpuAccess.WRITE, 60.0)
-            source.end_cpu_access(CpuAccess.READ | CpuAccess.WRITE)
-            done.set()
-
-        def counting() -> None:
-            for _ in range(20):
-                assert not done.wait(0.002), 'a writer did not wait for the device'
-            let_go()
-
-        together([waiting, counting])
-        assert job.wait(0.0), 'a writer did not wait for the device'
         job.close()

@@ -51,7 +51,7 @@ from zc_perception.npu.scheduler import InFlight, Scheduler
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.pixel.fourcc import fourcc_name
 
-from .graph_variants import HEIGHT, IN_FLIGHT, PLAIN, SLOTS, VIVID_START_OF_EXPOSURE, WIDTH
+from .graph_variants import HEIGHT, IN_FLIGHT, SINGLE, SLOTS, VIVID_START_OF_EXPOSURE, WIDTH
 from .harness import left_behind
 from .kernel_api import any_heap
 from .package_kit import accelerator, MANIFEST
@@ -317,7 +317,7 @@ def allocated(camera: Camera) -> Camera:
 
 def vivid_camera() -> Camera:
     """Return the kernel's own camera, at :data:`FPS`; its buffers are the driver's."""
-    camera = V4l2Camera(camera_options(device=PLAIN, width=WIDTH, height=HEIGHT, framerate=FPS))
+    camera = V4l2Camera(camera_options(device=SINGLE, width=WIDTH, height=HEIGHT, framerate=FPS))
     camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
     return allocated(camera)
 

@@ -38,18 +38,18 @@ from waiting import until
 
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.device import capture_devices, find_device
-from zc_perception.errors import CameraBusyError, CameraError, CameraLostError, ConfigError
+from zc_perception.errors import CameraLostError
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.fourcc import fourcc_name
 
-from .camera_faults import until_raises
-from .camera_kit import capture_until, configured, next_frame, opened
+from .camera_kit import configured, next_frame, opened
+from .camera_streams import until_raises
 from .graph_faults import PATIENCE_S, streaming_graph
 from .harness import check, check_each, equal
 from .kernel_api import bufinfo
-from .package_kit import accelerator, device_crcs, kernel_crcs, refused
+from .package_kit import accelerator, device_crcs, kernel_crcs
 from .usb_descriptors import MJPG, SERIAL, STRINGS
 from .usb_webcam import number_of, yuyv_frame
 
@@ -299,30 +299,6 @@ def a_usb_camera_that_is_unplugged_is_lost_and_found_again(pixel_format: str) ->
                 _number_in(frame)
     equal(kernel_crcs(held), before, 'pixels of a frame that was leased')
     held.release()
-
-
-@check
-def a_usb_camera_has_its_controls_and_names_who_uses_it() -> None:
-    with plugged() as webcam, streaming(webcam.path, pixel_format='YUYV') as camera:
-        info = camera.controls()['brightness']
-        equal((info.minimum, info.maximum, info.step, info.default), (-64, 64, 1, 0), 'brightness')
-        equal(camera.set_control('brightness', -10), -10, 'brightness in force')
-        with refused(ConfigError, 'brightness', '65', '-64 .. 64'):
-            camera.set_control('brightness', 65)
-        next_frame(camera).release()
-        with refused(CameraBusyError, webcam.path, 'this process'):
-            opened(webcam.path, size=SMALL)
-        with refused(CameraError, 'carries metadata', webcam.path):
-            opened(_metadata_node(webcam.path))
-        count = camera.statistics().captured + 5
-        capture_until(camera, lambda: camera.statistics().captured >= count, 'it goes on')
-
-
-def _metadata_node(path: str) -> str:
-    """Return the other node that uvcvideo makes for a camera."""
-    nodes = (Path('/sys/class/video4linux') / Path(path).name / 'device/video4linux').iterdir()
-    (other,) = [node.name for node in nodes if node.name != Path(path).name]
-    return f'/dev/{other}'
 
 
 @check

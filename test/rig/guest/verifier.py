@@ -22,6 +22,7 @@ It judges by what the kernel shows of them and by their frame logs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+import functools
 import json
 import os
 from pathlib import Path
@@ -34,6 +35,8 @@ import time
 import traceback
 from typing import Any
 
+from long_form import LONG
+
 COMMAND = (sys.executable, '-m', 'zc_perception.verify.zc_verify')
 #  It makes itself nice by as much, so as not to be in the nodes' way; with the only CPU of a slow
 #  guest it would never get to its turn. Not where it starts the nodes: while they import their
@@ -44,6 +47,42 @@ MEASURED = 'measured'
 #: Frames are what it measures; this is for a machine that is several times too slow.
 _MEASURE_S = 600.0
 _PATIENCE_S = 720.0
+
+
+# Runs ``zc_verify`` in a child for each line of its input, which has the arguments. To import what
+# that needs takes the guest as long as to judge, so it is done once.
+_FORKER = """
+import json, os, sys
+from zc_perception.npu.kinds import traced
+from zc_perception.verify import verification
+from zc_perception.verify.zc_verify import main
+traced()
+for line in sys.stdin:
+    pid = os.fork()
+    if not pid:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        code = main(json.loads(line))
+        sys.stdout.flush()
+        os._exit(code)
+    print('exit', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+def _started(words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, 'PYTHONUNBUFFERED': '1'},
+        **options,
+    )
+
+
+@functools.cache
+def forker() -> subprocess.Popen[str]:
+    """Return the process that forks: there from the first call on."""
+    return _started([*_IN_TURN, sys.executable, '-c', _FORKER], stdin=subprocess.PIPE)
 
 
 def _let_in(*paths: str) -> None:
@@ -59,9 +98,12 @@ class Verifier:
     :param out: its folder for result and timeline.
     :param options: besides ``--output``.
     :param user: run it as this user instead of root.
+    :param warm: fork it from a process that has imported everything.
     """
 
-    def __init__(self, out: Path, options: Sequence[str], *, user: int | None = None) -> None:
+    def __init__(
+        self, out: Path, options: Sequence[str], *, user: int | None = None, warm: bool = False
+    ) -> None:
         if user is not None:
             # Where the artifacts go, others may not even enter.
             out = Path(tempfile.mkdtemp())
@@ -73,24 +115,31 @@ class Verifier:
         out.mkdir(parents=True, exist_ok=True)
         self._lines: list[str] = []
         self._measured = threading.Event()
-        in_turn = _IN_TURN if user is None and '--' not in options else ()
-        self._process = subprocess.Popen(
-            [*in_turn, *COMMAND, '--output', str(out), '--seconds', str(_MEASURE_S), *options],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, 'PYTHONUNBUFFERED': '1'},
-            user=user,
-            group=user,
-            extra_groups=None if user is None else [],
-        )
+        self._warm = warm
+        self._status: int | None = None
+        words = ['--output', str(out), '--seconds', str(_MEASURE_S), *options]
+        if warm:
+            self._process = forker()
+            assert self._process.stdin is not None
+            print(json.dumps(words), file=self._process.stdin, flush=True)
+        else:
+            in_turn = _IN_TURN if user is None and '--' not in options else ()
+            self._process = _started(
+                [*in_turn, *COMMAND, *words],
+                stdin=subprocess.DEVNULL,
+                user=user,
+                group=user,
+                extra_groups=None if user is None else [],
+            )
         self._reader = threading.Thread(target=self._read, name='verifier output')
         self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            if self._warm and line.startswith('exit '):
+                self._status = int(line.split()[1])
+                break
             self._lines.append(line.rstrip())
             if line.startswith(MEASURED):
                 self.measured_after_s = time.monotonic() - self.began
@@ -108,13 +157,14 @@ class Verifier:
 
         What it printed is ``said``, and the seconds that it took are there.
         """
-        try:
-            status = self._process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            # It ends what it has started.
-            self._process.send_signal(signal.SIGINT)
-            status = self._process.wait(_PATIENCE_S)
-        self._reader.join()
+        if not self._warm:
+            try:
+                self._status = self._process.wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                # It ends what it has started.
+                self._process.send_signal(signal.SIGINT)
+                self._status = self._process.wait(_PATIENCE_S)
+        self._reader.join(_PATIENCE_S)
         found: dict[str, Any] = {}
         if (self.out / 'result.json').exists():
             found = json.loads((self.out / 'result.json').read_text(encoding='utf-8'))
@@ -122,7 +172,7 @@ class Verifier:
             'measured': round(self.measured_after_s, 2),
             'in_all': round(time.monotonic() - self.began, 2),
         }
-        return {**found, 'exit': status, 'said': self._lines, 'took_s': seconds}
+        return {**found, 'exit': self._status, 'said': self._lines, 'took_s': seconds}
 
 
 #: Frames that a case is judged by.
@@ -140,10 +190,13 @@ def judged(out: Path, options: Sequence[str] | None = None, *, user: int | None 
     """
     Return what ``zc_verify`` says about some frames of this process, or by other *options*.
 
-    No check rests on samples, which take as long as the rest.
+    No check rests on samples, which take as long as the rest. The long form starts it as its
+    users do.
     """
     watched = ['--pid', str(os.getpid())] if options is None else options
-    return Verifier(out, ['--frames', str(FRAMES), '--no-sampling', *watched], user=user).result()
+    words = ['--frames', str(FRAMES), '--no-sampling', *watched]
+    warm = not LONG and user is None and '--' not in words
+    return Verifier(out, words, user=user, warm=warm).result()
 
 
 def guarded(case: Callable[[], Outcome]) -> Outcome:

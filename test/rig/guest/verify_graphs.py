@@ -50,7 +50,7 @@ from zc_perception.nodes.process import NodeGroup
 
 from . import sabotage
 from .graph_kit import MODEL, ros, RunningGraph
-from .graph_variants import HEIGHT, PLAIN, SLOW, SLOW_FPS, Variant, WIDTH
+from .graph_variants import HEIGHT, SINGLE, SLOW, SLOW_FPS, Variant, WIDTH
 from .kernel_api import bufinfo
 from .sabotage import Consumer, mapped_by_the_device
 from .untouched_camera import OneMemfd, ShadowHeap, unmapped, UntouchedCamera, writing_camera
@@ -190,7 +190,7 @@ def _of_pipeline(pipeline: str) -> dict[str, Any]:
     return {'camera': 'gstreamer', 'pipeline': pipeline, 'slots': 10, 'heap': 'dma_heap/system'}
 
 
-_DRIVERS_BUFFERS = _of_pipeline(f'v4l2src device={PLAIN} io-mode=dmabuf ! {_NV12}')
+_DRIVERS_BUFFERS = _of_pipeline(f'v4l2src device={SINGLE} io-mode=dmabuf ! {_NV12}')
 
 
 def gstreamer_dmabuf(out: Path) -> Outcome:
@@ -204,13 +204,13 @@ def maps_a_pipelines_camera(out: Path) -> Outcome:
 
     The pipeline's node does not name that device.
     """
-    return _streaming(out, _DRIVERS_BUFFERS, lambda: mapped_by_the_device(PLAIN, WIDTH * HEIGHT))
+    return _streaming(out, _DRIVERS_BUFFERS, lambda: mapped_by_the_device(SINGLE, WIDTH * HEIGHT))
 
 
 def gstreamer_copy(out: Path) -> Outcome:
     """Run a pipeline whose frames are in system memory: the camera has to copy them."""
     scaled = (
-        f'v4l2src device={PLAIN} io-mode=dmabuf ! {_NV12} ! videoscale ! '
+        f'v4l2src device={SINGLE} io-mode=dmabuf ! {_NV12} ! videoscale ! '
         'video/x-raw,width=480,height=270'
     )
     return _streaming(out, _of_pipeline(scaled))

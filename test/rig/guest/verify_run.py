@@ -40,10 +40,11 @@ from typing import Any
 TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TEST), str(TEST.parent)]
 
-from rig.guest.graph_variants import IN_FLIGHT, PLAIN, SLOW, SLOW_FPS, SPLIT  # noqa: E402
+from long_form import LONG  # noqa: E402
+from rig.guest.graph_variants import IN_FLIGHT, SINGLE, SLOW, SLOW_FPS, SPLIT  # noqa: E402
 from rig.guest.harness import at_rest, left_behind  # noqa: E402
 from rig.guest.kernel_api import bufinfo, NPU, parameters, use_one_cpu  # noqa: E402
-from rig.guest.verifier import AFTERWARDS, guarded, judged, Outcome, record  # noqa: E402
+from rig.guest.verifier import AFTERWARDS, forker, guarded, judged, Outcome, record  # noqa: E402
 from waiting import until  # noqa: E402
 import yaml  # noqa: E402
 
@@ -129,11 +130,13 @@ def _started(out: Path) -> Outcome:
     """``zc_verify`` starts the nodes, and ends them."""
     return judged(
         out / STARTED,
-        ['--wait', str(_PATIENCE_S), '--', *_command(out, {**SLOW, 'device': PLAIN})],
+        ['--wait', str(_PATIENCE_S), '--', *_command(out, {**SLOW, 'device': SINGLE})],
     )
 
 
 def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
+    if not LONG:
+        forker()
     imports = threading.Thread(target=_import_graphs, name='imports')
     imports.start()
     if STARTED in names:

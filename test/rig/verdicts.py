@@ -1,0 +1,177 @@
+# Copyright 2026 The zc_perception authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+
+"""What ``zc_verify`` must find of each case of ``guest/verify_run.py``; for arm64, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import json
+from typing import Any
+
+from long_form import LONG
+
+from .graph import INVARIANTS
+from .guest.verifier import FRAMES, NOTHING_AGAIN
+
+#  What is done to a running graph, and exactly the checks that must then be false; all others must
+#  be measured, and true.
+SABOTAGES: dict[str, set[str]] = {
+    'nothing': set(),
+    'maps': {'I4'},
+    'maps_without_a_main_thread': {'I4'},
+    'maps_by_another_name': {'I4'},
+    'copies_with_numpy': {'I4'},
+    # No copy is larger than a row: only the mapping gives it away.
+    'copies_row_by_row': {'I4'},
+    # Every frame's buffer is imported and attached, as it should be, and the device reads
+    # something else.
+    'submits_an_old_decoy': {'I3'},
+    # Every handle stands for one frame's buffer, always: for another one's.
+    'exchanges_handles': {'I3'},
+    'without_a_cache': set(),
+    # Every frame has an import of its own, and one more that serves nothing.
+    'imports_twice': {'I3'},
+    # Every frame has an import of its own, for ever.
+    'keeps_imports': {'I3'},
+    # No event of the driver tells of offsets, and I3 says so.
+    'imports_at_a_wrong_offset': set(),
+    'second_node': set(),
+    'imports_decoys_alone': {'I1', 'I3'},
+}
+#: Graphs of their own.
+GRAPHS: dict[str, set[str]] = {
+    'known_exporter': set(),
+    'unknown_exporter': {'I2'},
+    'udmabuf': set(),
+    'plain_link': {'I4'},
+    'gstreamer_dmabuf': set(),
+    'gstreamer_copy': {'I4'},
+    'unixfd': set(),
+    'two_processes': set(),
+    'two_processes_started': set(),
+}
+CASES = {**SABOTAGES, **GRAPHS}
+#  What nobody can know: I4 must not be true, and says these words. All other checks are measured,
+#  and true.
+UNKNOWN = {
+    # Of a mapping that is gone before the last look nobody knows whether it lasted into the
+    # window.
+    'maps_before_the_window': 'frames were mapped',
+    # Which pages are in a pipe, no file tells.
+    'holds_pages_in_a_pipe': 'has a pipe with 65536 bytes in it',
+    'without_the_cameras_log': 'the copy ledger of the capture node was not read',
+    # All frames lie in one memfd, through which the camera writes them; no event tells of that.
+    'writes_through_a_memfd': (
+        "udmabuf's frames may be read through memory that they may be made of"
+    ),
+    # The pipeline's node does not name its device, and any video device may be it.
+    'maps_a_pipelines_camera': 'is a video device, and perhaps the camera',
+}
+#  What each change runs: each invariant is false once, and the graph is true without the sabotage.
+#  The long form runs all.
+SHORT = {'nothing', 'maps', 'imports_decoys_alone', 'unknown_exporter', 'nobody'}
+RUN = [name for name in (*CASES, *UNKNOWN, *NOTHING_AGAIN, 'nobody') if LONG or name in SHORT]
+
+
+#  What gives each away, by figures of the checks that are false: there (more than 0), or absent.
+#  The ledger is the nodes' own word, and never all that there is.
+EVIDENCE: dict[str, dict[str, bool]] = {
+    'maps': {
+        'mappings': True,
+        'memmove_64k': False,
+        'memmove_from_frames': False,
+        'ledger': False,
+    },
+    'maps_without_a_main_thread': {
+        'mappings': True,
+        'mmap_events': False,
+        'memmove_64k': False,
+        'ledger': False,
+    },
+    'maps_by_another_name': {
+        'mappings': True,
+        'mmap_events': False,
+        'memmove_64k': False,
+        'ledger': False,
+    },
+    'copies_with_numpy': {'mmap_events': True, 'memmove_64k': True, 'ledger': False},
+    'copies_row_by_row': {
+        'mappings': True,
+        'memmove_64k': False,
+        'memmove_from_frames': True,
+        'ledger': False,
+    },
+    'submits_an_old_decoy': {'frames_not_imported': True, 'imports': False},
+    'exchanges_handles': {
+        'frames_read_elsewhere': True,
+        'frames_not_imported': False,
+        'imports': False,
+    },
+    'imports_twice': {
+        'imports': True,
+        'frames_with_own_import': True,
+        'frames_not_imported': False,
+    },
+    'keeps_imports': {
+        'imports_kept': True,
+        'frames_with_own_import': True,
+        'frames_not_imported': False,
+        'frames_read_elsewhere': False,
+    },
+    'imports_decoys_alone': {'frames_not_imported': True, 'frames_attached': False},
+    'unknown_exporter': {'exporters': True},
+    'plain_link': {'mappings': True, 'memmove_64k': True, 'ledger': True},
+    'gstreamer_copy': {'mappings': True, 'memmove_64k': True, 'ledger': True},
+}
+#: The first graph, watched by a user who may see nothing of it.
+NOBODY = 'nobody'
+PROCESSES = ('two_processes', 'two_processes_started')
+
+
+def told(outcome: Mapping[str, Any]) -> str:
+    return json.dumps(
+        {name: outcome.get(name) for name in ('exit', 'pass', 'checks', 'unreadable', 'said')},
+        indent=1,
+    )
+
+
+def wrong_verdict(name: str, outcome: Mapping[str, Any]) -> str:
+    """
+    Return what ``zc_verify`` said instead of the right verdict.
+
+    Nothing if exactly the checks of the table are false, and all others measured and true.
+    """
+    false = CASES[name]
+    found = {
+        check: (one.get('holds'), one.get('measured'))
+        for check, one in outcome.get('checks', {}).items()
+    }
+    as_expected = found == {check: (check not in false, True) for check in INVARIANTS}
+    ended = outcome.get('exit') == bool(false) and outcome.get('pass') is not bool(false)
+    good = (
+        as_expected
+        and ended
+        and outcome.get('frames', 0) >= FRAMES
+        and not outcome.get('problems')
+    )
+    return (
+        ''
+        if good
+        else (
+            f'expected to be false: {sorted(false)}; problems of the graph: '
+            f'{outcome.get("problems")}; {told(outcome)}'
+        )
+    )
