@@ -166,16 +166,6 @@ def test_the_json_is_what_the_schema_says(
     assert capsys.readouterr().err == ''
 
 
-def test_only_the_groups_that_are_asked_for_run(
-    vehicle: Vehicle, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert doctor(vehicle, '--json', '--only', 'metis', 'kernel') == 0
-    assert {c['group'] for c in json.loads(capsys.readouterr().out)['checks']} == {
-        'metis',
-        'kernel',
-    } and not vehicle.asked
-
-
 @pytest.mark.parametrize(
     ('arguments', 'words'),
     [
@@ -185,9 +175,7 @@ def test_only_the_groups_that_are_asked_for_run(
         ),
         (['--cameras', 'left'], '--cameras needs --params-file'),
         (['--only', 'kernel', '--json', '/proc/nowhere/doctor.json'], "can't be written"),
-        (['--time-limit', '0'], '--time-limit is 0'),
         (['--time-limit', 'nan'], '--time-limit is nan'),
-        (['--time-limit', 'inf'], '--time-limit is inf'),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(
@@ -237,26 +225,6 @@ def test_this_machine_is_examined_for_real_quickly_and_left_as_it_is(tmp_path: P
     assert os.listdir(tmp_path) == [], 'it made something'
 
 
-def test_what_this_machine_lacks_fails_where_the_parameter_file_needs_it(tmp_path: Path) -> None:
-    path = tmp_path / 'vehicle.yaml'
-    path.write_text(
-        '/**/capture: {ros__parameters: {camera: v4l2, device: /dev/video63}}\n/**/inference: '
-        '{ros__parameters: {accelerator: axl}}\n'
-    )
-    document, status = examined(path, tmp_path, '--only', 'buffers', 'cameras', 'metis', 'model')
-    assert (status['cameras.configured', '/capture'], document['summary']['exit_code']) == (
-        'fail',
-        1,
-    ), document
-    if not list(Path('/dev').glob('metis-*')):
-        assert (
-            status['metis.cards', '']
-            == status['buffers.import', '']
-            == status['model.load', '/inference']
-            == 'fail'
-        )
-
-
 def test_ros_is_not_needed(tmp_path: Path) -> None:
     """With an rclpy that can't be imported: the doctor itself never does."""
     for package in ('rclpy', 'rcl_interfaces', 'vision_msgs'):
@@ -299,11 +267,7 @@ def children(pid: int) -> list[int]:
 
 
 def test_a_signal_ends_it_and_all_that_it_has_started(tmp_path: Path) -> None:
-    """
-    Its parameter file is a pipe.
-
-    The doctor itself gets it whole, the process that checks it waits for more.
-    """
+    """Its parameter file is a pipe, of which the process that checks it waits for more."""
     pipe = tmp_path / 'pipe.yaml'
     os.mkfifo(pipe)
     deadline = time.monotonic() + 120
@@ -377,8 +341,7 @@ def test_a_group_that_is_none_is_told_all(capsys: pytest.CaptureFixture[str]) ->
     assert all(check.group in said for check in checks_of()) and "did you mean 'metis'?" in said
 
 
-@pytest.mark.parametrize('arguments', [[], ['--json']])
-@pytest.mark.parametrize('errors', ['full', 'null'])
+@pytest.mark.parametrize(('arguments', 'errors'), [([], 'null'), (['--json'], 'full')])
 def test_a_full_disk_is_wrong_use_and_no_failed_check(arguments: list[str], errors: str) -> None:
     with open('/dev/full', 'w', encoding='ascii') as full:
         command = [*COMMAND, '--only', 'kernel', *arguments]
