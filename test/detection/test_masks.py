@@ -29,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 import pytest
 
-from zc_perception.detection.detections import Detections
 from zc_perception.detection.extras import MaskPainter
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, Head, HeadSpec
@@ -115,15 +114,3 @@ def test_masks_are_those_of_the_reference(kind: str, seed: int) -> None:
             doubt[own] |= np.abs(values) < 1e-4
         assert len(found)
         assert ((frame == expected) | doubt).all() and doubt.mean() < 0.01
-
-
-def test_nothing_found_leaves_no_label_and_no_memory_is_taken() -> None:
-    random = np.random.default_rng(3)
-    head, outputs, _ = outputs_of(random, 'decoded')
-    box = Letterbox.fit(64, 64, SIDE, SIDE)
-    labels = np.zeros((64, 64), np.uint16)
-    painter = MaskPainter(head, MASKS)
-    painter.paint(outputs, box, head.decode(outputs, box, LIMITS), labels)
-    assert labels.any()
-    painter.paint(outputs, box, Detections.empty(), labels)
-    assert not labels.any()

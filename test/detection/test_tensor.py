@@ -35,7 +35,6 @@ import pytest
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.tensor import (
-    added_constant,
     Padding,
     PlanesToQuantised,
     PlanesToTensor,
@@ -189,7 +188,7 @@ def check(spec: QuantisedTensorSpec, box: Letterbox, planes: Planes, gap: int = 
     assert (memory == CANARY).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     size=st.tuples(st.integers(1, 70), st.integers(1, 70)),
     more=st.tuples(st.integers(0, 9), st.integers(0, 9)),
@@ -248,21 +247,6 @@ def test_two_buffers_in_turns_hold_the_newest_frame_of_each(name: str) -> None:
     for turn in (2, 3):
         picture = small.convert(noise(128, 72, turn))
         assert np.array_equal(outs[turn % 2], expected(spec, box, picture))
-
-
-@given(table=st.lists(st.integers(-128, 127), min_size=256, max_size=256) | st.integers(-300, 300))
-def test_an_added_constant_reproduces_its_table(table: list[int] | int) -> None:
-    clipped = (
-        [max(-128, min(127, x - 128 + table)) for x in range(256)]
-        if isinstance(table, int)
-        else table
-    )
-    constant = added_constant(np.array(clipped, np.int8))
-    if constant is not None:
-        assert [max(-128, min(127, x - 128 + constant)) for x in range(256)] == clipped
-    elif isinstance(table, int):
-        # All that is left of the samples is one value at either end.
-        assert abs(table) >= 254
 
 
 @pytest.mark.parametrize('bgr', [False, True], ids=['rgb', 'bgr'])

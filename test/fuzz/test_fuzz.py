@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuzz.run_fuzz import corpus, defect, fuzz, main
-from fuzz.targets import CORPUS, Target, TARGETS
+from fuzz.run_fuzz import defect, fuzz
+from fuzz.targets import CORPUS, TARGETS
 from long_form import LONG
 import pytest
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-SECONDS = (60.0 if LONG else 5.0) / len(TARGETS)
+SECONDS = (60.0 if LONG else 3.0) / len(TARGETS)
 FILES = sorted(path for path in CORPUS.rglob('*') if path.is_file())
 # What is refused on purpose; the manifest of a model whose engine isn't beside it.
 REFUSED = ('road', 'alias', 'tag', 'empty', 'deep', 'surrogate', 'opencv')
@@ -53,20 +53,3 @@ def test_mutations_are_read_or_refused(name: str) -> None:
 def test_every_target_has_a_corpus_and_every_folder_a_target() -> None:
     assert {path.parent.name for path in FILES} == set(TARGETS)
     assert sum(path.stat().st_size for path in FILES) < 1 << 20
-
-
-def test_a_reader_that_breaks_is_found_and_what_broke_it_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read(raw: bytes) -> None:
-        if b'{' not in raw:
-            raise KeyError('{')
-
-    (tmp_path / 'frail').mkdir()
-    (tmp_path / 'frail' / 'true.bin').write_bytes(b'{}')
-    monkeypatch.setitem(TARGETS, 'frail', Target(read))
-    monkeypatch.setattr('fuzz.run_fuzz.CORPUS', tmp_path)
-    assert main(['frail', '--seconds', '20']) == 1
-    kept = sorted((tmp_path / 'frail').glob('found-*'))
-    assert kept and all('KeyError' in defect(TARGETS['frail'], path.read_bytes()) for path in kept)
-    assert len(corpus('frail')) == len(kept) + 1

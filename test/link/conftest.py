@@ -54,12 +54,12 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.fixture(params=['single', 'multi'])
-def ros(request: pytest.FixtureRequest, free_domain: int) -> Iterator[Ros]:
+@pytest.fixture
+def ros(free_domain: int) -> Iterator[Ros]:
     """Yield a context with a spinning executor."""
     from link_ros import Ros
 
-    opened = Ros(free_domain, request.param)
+    opened = Ros(free_domain, 'multi')
     yield opened
     opened.close()
 

@@ -17,7 +17,7 @@
 Print the frames of a topic, each as a line of JSON.
 
 A line has the header, the memory that the frame is in, and a checksum of each plane's samples.
-``python frame_printer.py TOPIC FRAMES [latched]`` ends after this many frames, or when its
+``python frame_printer.py TOPIC FRAMES`` ends after this many frames, or when its
 standard input is closed.
 """
 
@@ -30,7 +30,6 @@ import threading
 import zlib
 
 import rclpy
-from rclpy.qos import DurabilityPolicy, QoSProfile
 
 from zc_perception import Frame, FrameSubscription
 
@@ -59,12 +58,7 @@ def main() -> None:
         if seen >= left:
             ended.set()
 
-    qos = (
-        QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-        if 'latched' in sys.argv[3:]
-        else None
-    )
-    frames = FrameSubscription(node, topic, show, qos=qos)
+    frames = FrameSubscription(node, topic, show)
     threading.Thread(target=lambda: (os.read(0, 1), ended.set()), daemon=True).start()
     while not ended.is_set():
         rclpy.spin_once(node, timeout_sec=0.1)

@@ -36,7 +36,6 @@ import time
 from typing import Any
 
 import rclpy
-from rclpy.duration import Duration
 from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
@@ -146,10 +145,6 @@ class PlainPublisher:
             message.header.stamp.sec, message.header.stamp.nanosec = 1, value
         self._publisher.publish(message)
 
-    def acked(self) -> bool:
-        """Wait until all reliable readers have in their histories what was published."""
-        return self._publisher.wait_for_all_acked(Duration(seconds=60))
-
     def state(self) -> dict[str, Any]:
         return {'readers': self._publisher.get_subscription_count()}
 
@@ -210,7 +205,6 @@ class FramePublisher:
             'converted': statistics.conversions + statistics.conversions_skipped,
             'errors': statistics.conversion_errors,
             'consumers': 0 if self._server is None else self._server.consumers,
-            'leases': sum(self._pool.statistics().holders.values()),
         }
 
     def close(self) -> None:
@@ -218,32 +212,11 @@ class FramePublisher:
         self._pool.close()
 
 
-class Receiver:
-    """
-    What arrived.
-
-    ``gated``: the callback waits until the gate opens, so that it is slow exactly as long as the
-    test wants.
-    """
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.received: list[int] = []
-        self.entered = 0
-        self.gate = threading.Event()
-        if not options.get('gated'):
-            self.gate.set()
-
-    def take(self, value: int) -> None:
-        self.entered += 1
-        self.gate.wait(300.0)
-        self.received.append(value)
-
-
-class PlainSubscription(Receiver):
+class PlainSubscription:
     """A plain subscription of rclpy."""
 
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
-        super().__init__(options)
+        self.received: list[int] = []
         self._node = node
         self._subscription = node.create_subscription(
             Image, options['topic'], self._on_message, profile(**options['qos'])
@@ -251,21 +224,19 @@ class PlainSubscription(Receiver):
 
     def _on_message(self, message: Image) -> None:
         stamp = message.header.stamp
-        self.take(checked(message.data[-1], (stamp.sec, stamp.nanosec)))
+        self.received.append(checked(message.data[-1], (stamp.sec, stamp.nanosec)))
 
     def state(self) -> dict[str, Any]:
         return {
             'received': self.received,
-            'entered': self.entered,
             'publishers': self._node.count_publishers(self._subscription.topic_name),
         }
 
     def close(self) -> None:
-        self.gate.set()
         self._node.destroy_subscription(self._subscription)
 
 
-class FrameSubscription(Receiver):
+class FrameSubscription:
     """
     A subscription of frames.
 
@@ -274,7 +245,7 @@ class FrameSubscription(Receiver):
     """
 
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
-        super().__init__(options)
+        self.received: list[int] = []
         self._keeps = options.get('keeps', 0)
         self._kept: list[Frame] = []
         self.links = SharedMemoryLinks(options['name'], held=options.get('held', 1))
@@ -286,7 +257,6 @@ class FrameSubscription(Receiver):
             callback=self._on_frame,
             holder=options['name'],
             remote=self.links,
-            copy_free_required=options.get('copy_free_required', False),
         )
 
     def _on_frame(self, frame: Frame) -> None:
@@ -294,13 +264,12 @@ class FrameSubscription(Receiver):
             value = int(planes[0][-1, -1])
         if len(self._kept) < self._keeps:
             self._kept.append(frame.keep())
-        self.take(checked(value, divmod(frame.header.stamp_ns, SECOND)))
+        self.received.append(checked(value, divmod(frame.header.stamp_ns, SECOND)))
 
     def state(self) -> dict[str, Any]:
         statistics = self._subscription.statistics()
         return {
             'received': self.received,
-            'entered': self.entered,
             'rung': statistics.rung,
             'reason': statistics.reason,
             'conversions': statistics.conversions,
@@ -311,7 +280,6 @@ class FrameSubscription(Receiver):
         }
 
     def close(self) -> None:
-        self.gate.set()
         self._subscription.destroy()
         for frame in self._kept:
             frame.release()
@@ -397,11 +365,6 @@ class Program:
             for value in each:
                 self._ends[name].publish(value)
 
-    def acked(self, names: list[str]) -> None:
-        """Wait until what these plain publishers have sent is at every reliable reader."""
-        for name in names:
-            assert self._ends[name].acked(), f'no acknowledgement of all that {name} has sent'
-
     def state(self, names: list[str]) -> dict[str, dict[str, Any]]:
         return {name: self._ends[name].state() for name in names}
 
@@ -424,14 +387,7 @@ class Program:
                 return missing
             time.sleep(0.005)
 
-    def open_gates(self, names: list[str]) -> None:
-        for name in names:
-            if isinstance(self._ends[name], Receiver):
-                self._ends[name].gate.set()
-
     def close(self, names: list[str]) -> None:
-        for name in names:
-            self.open_gates([name])
         self._between_callbacks(lambda: [self._ends.pop(name).close() for name in names])
 
     def resources(self) -> dict[str, Any]:

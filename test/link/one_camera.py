@@ -23,7 +23,7 @@ import time
 from typing import Any
 
 from link_ros import announced, LATCHED, Ros
-from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 from waiting import eventually
@@ -50,9 +50,7 @@ class Camera:
     Its pool is like a camera's: :data:`RESERVE` slots are its own.
     """
 
-    def __init__(
-        self, ros: Ros, way: str, folder: Path, *, slots: int = 8, best_effort: bool = False
-    ) -> None:
+    def __init__(self, ros: Ros, way: str, folder: Path, *, slots: int = 8) -> None:
         self.way = way
         self._node = ros.node('camera')
         heap, layout = SealedMemfd(), compute_layout(NV12, 32, 16)
@@ -68,12 +66,9 @@ class Camera:
         self._server: SharedMemoryServer | None = None
         self._publisher: AdaptedPublisher[Frame] | None = None
         self._plain: Any = None
-        reliability = ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE
         if way in ('in_process', 'both'):
             adapter = frame_adapter('mono8', CopyLedger(), holder='camera')
-            self._publisher = AdaptedPublisher(
-                self._node, adapter, 'image', QoSProfile(depth=1, reliability=reliability)
-            )
+            self._publisher = AdaptedPublisher(self._node, adapter, 'image', QoSProfile(depth=1))
         if way in ('shared_memory', 'both'):
             identity = self._publisher.publisher_id if self._publisher else 'a' * 32
             self._server = SharedMemoryServer('camera', identity, self.pool, folder=folder)
@@ -85,9 +80,7 @@ class Camera:
                 announcer = self._node.create_publisher(String, 'image/_zc', LATCHED)
                 announcer.publish(String(data=announced(identity, self._server.path).to_json()))
         if way == 'ros_message':
-            self._plain = self._node.create_publisher(
-                Image, 'image', QoSProfile(depth=20, reliability=reliability)
-            )
+            self._plain = self._node.create_publisher(Image, 'image', QoSProfile(depth=20))
 
     def publish(self) -> int:
         """One more frame. Its number is its stamp and its luma."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import itertools
-import threading
 
 from frame_queues import FrameQueue
 import pytest
@@ -78,41 +77,3 @@ def test_profiles_match_by_the_rules_of_dds(
     # A subscription gets at least what it asks for, or nothing.
     enough = offered_reliable >= wanted_reliable and offered_latched >= wanted_latched
     assert len(publisher.matched) == enough
-
-
-def test_publishing_goes_on_while_subscribers_come_and_go(
-    make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    pool, bus, publisher, errors = (
-        make_pool(slots=6),
-        InProcessBus(),
-        BusPublisher('capture', QOS),
-        [],
-    )
-    bus.add_publisher(KEY, publisher)
-    steady = subscription('steady')
-    bus.add_subscription(KEY, steady)
-    done = threading.Event()
-
-    def come_and_go(number: int) -> None:
-        try:
-            while not done.is_set():
-                visitor = subscription(f'visitor {number}')
-                bus.add_subscription(KEY, visitor)
-                bus.remove_subscription(KEY, visitor)
-                visitor.queue.close()
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=come_and_go, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for sequence in range(150):
-        with make_frame(pool, sequence=sequence) as frame:
-            publisher.publish(frame)
-    done.set()
-    for thread in threads:
-        thread.join(60.0)
-    assert errors == [] and steady.delivered == 150
-    steady.queue.close()
-    assert pool.statistics().holders == {}

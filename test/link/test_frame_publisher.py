@@ -26,7 +26,6 @@ from pathlib import Path
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 import zlib
 
@@ -42,21 +41,13 @@ from rclpy.time import Time as ClockTime
 from sensor_msgs.msg import Image
 from waiting import eventually
 
-from zc_perception.errors import (
-    AllocationError,
-    ConfigError,
-    FormatError,
-    LayoutError,
-    NegotiationError,
-    ZcError,
-)
+from zc_perception.errors import ConfigError, FormatError, LayoutError, NegotiationError, ZcError
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import frame_publisher, IN_PROCESS, ROS_MESSAGE
+from zc_perception.link.endpoints import frame_publisher, ROS_MESSAGE
 from zc_perception.link.endpoints.frame_publisher import FramePublisher
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.fence import SyncFile
-from zc_perception.memory.heaps import working_heaps
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.modifier import LINEAR
@@ -140,10 +131,10 @@ def cameras(here: Ros) -> Iterator[Cameras]:
 
 
 @contextlib.contextmanager
-def printer(frames: int, *more: str) -> Iterator[subprocess.Popen[str]]:
+def printer(frames: int) -> Iterator[subprocess.Popen[str]]:
     """Run frame_printer.py, which ends with the block at the latest."""
     running = subprocess.Popen(
-        [sys.executable, str(PRINTER), 'image', str(frames), *more],
+        [sys.executable, str(PRINTER), 'image', str(frames)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -174,26 +165,7 @@ def sent(publisher: FramePublisher, value: int, **header: Any) -> list[int]:
     return checksums
 
 
-@pytest.mark.parametrize('fmt', FORMATS)
-def test_pixels_header_and_numbers_arrive_in_the_same_process(cameras: Cameras, fmt: str) -> None:
-    publisher, subscription = cameras.pair(format=fmt)
-    began = time.time_ns()
-    for value in range(3):
-        sent(publisher, value)
-        frame = subscription.queue.get(60.0)
-        assert frame is not None
-        with frame, frame.map() as planes:
-            assert [plane.shape for plane in planes] == FORMATS[fmt]
-            for plane in planes:
-                assert np.array_equal(plane, picture(plane.shape, value))
-            assert frame.data.sequence == value and frame.header.frame_id == 'optical'
-            assert began <= frame.header.stamp_ns <= time.time_ns()
-            del plane
-    assert eventually(lambda: subscription.statistics().rung == IN_PROCESS)
-    assert publisher.ledger.count('draw') == 3 and publisher.statistics().conversions == 0
-
-
-@pytest.mark.parametrize('fmt', FORMATS)
+@pytest.mark.parametrize('fmt', ['NV12', 'YU12', 'rgb8'])
 def test_pixels_header_and_numbers_arrive_in_another_process(cameras: Cameras, fmt: str) -> None:
     publisher = cameras.publisher(format=fmt)
     with printer(3) as running:
@@ -382,18 +354,6 @@ def test_consumers_follow_publishers_that_are_made_again_with_other_sizes(
 # The agreement.
 
 
-def test_consumers_that_are_there_are_asked_before_the_buffers_are_made(cameras: Cameras) -> None:
-    subscription = cameras.subscription(
-        constraints=BufferConstraints('card', stride_align=256, slots=2), held=2
-    )
-    publisher = cameras.publisher(slots=4, participants=['later: NV12; height_align=64'])
-    sent(publisher, 3)
-    with subscription.queue.get(60.0) as frame:
-        assert [plane.stride for plane in frame.data.planes] == [256, 256]
-        assert frame.data.planes[0].size == 256 * 64
-    assert eventually(lambda: subscription.statistics().rung == IN_PROCESS)
-
-
 def test_a_consumer_that_can_t_use_the_buffers_is_named_and_gets_messages(
     cameras: Cameras, logged: Callable[[], str]
 ) -> None:
@@ -417,21 +377,12 @@ def test_participants_that_no_buffer_could_suit_are_an_error_and_nothing_stays(
     ('options', 'error', 'words'),
     [
         ({'format': 'rgb_8'}, FormatError, "'rgb_8' is not known; did you mean 'rgb8'"),
-        ({'format': 'RGB'}, FormatError, 'bgr8'),
         ({'width': 47}, LayoutError, 'width 47 is not a multiple of 2'),
-        ({'height': 0}, LayoutError, 'height 0'),
         ({'slots': 1}, ConfigError, 'slots 1 is not a number in 2 .. 64'),
-        ({'slots': 65}, ConfigError, 'slots 65'),
-        ({'slots': 2.5}, ConfigError, 'slots 2.5'),
-        ({'frame_id': 'x' * 5000}, ConfigError, 'frame_id has 5000 bytes'),
         ({'frame_id': '\udce4bc'}, ConfigError, r"frame_id is '\udce4bc'; messages are in UTF-8"),
         ({'trusted_gids': [99999999999]}, ConfigError, 'trusted_gids has 99999999999; give a'),
-        ({'trusted_gids': [4, -1]}, ConfigError, 'has -1; give a list of numbers from 0 to 42949'),
         ({'trusted_gids': [True]}, ConfigError, 'trusted_gids has True'),
-        ({'trusted_gids': [1.0]}, ConfigError, 'trusted_gids has 1.0'),
-        ({'trusted_gids': ['video']}, ConfigError, "trusted_gids has 'video'"),
         ({'trusted_gids': 'video'}, ConfigError, "trusted_gids has 'video'"),
-        ({'trusted_gids': 44}, ConfigError, 'trusted_gids has 44; give a list'),
         (
             {'colorimetry': 'bt710'},
             FormatError,
@@ -459,13 +410,9 @@ def test_values_that_make_no_sense_are_refused_by_name(
 
 NO_FRAME_ID = [
     ('\udce4bc', r"frame_id is '\\udce4bc'; messages are in UTF-8, which has no such character"),
-    ('cam\udcff', r"no such character as its '\\udcff'"),
-    ('x' * 300, 'frame_id has 300 bytes; at most 255 can be sent'),
-    ('ä' * 128, 'frame_id has 256 bytes; at most 255 can be sent'),
+    ('x' * 256, 'frame_id has 256 bytes; at most 255 can be sent'),
     ('a\0b', r"frame_id is 'a\\x00b'; a message ends it at"),
     (7, 'frame_id is 7; it must be text'),
-    (None, 'frame_id is None; it must be text'),
-    (b'cam', 'it must be text'),
 ]
 
 
@@ -624,28 +571,6 @@ def test_a_buffer_that_a_consumer_holds_is_not_sent_again(
     assert library.back == ['first', 'too early']
 
 
-def test_of_four_buffers_a_consumer_may_always_keep_one_more_than_it_works_on(
-    library: Library, cameras: Cameras
-) -> None:
-    library.more()
-    publisher, kept, seen = cameras.publisher(**of(library)), [], []
-
-    def compare(frame: Frame) -> None:
-        kept.append(frame.keep())
-        seen.append(frame.sequence)
-        if len(kept) > 1:
-            kept.pop(0).release()
-
-    cameras.subscription(compare, held=2)
-
-    def publish() -> None:
-        publisher.publish_fd(library.fds[publisher.statistics().published % 4])
-        time.sleep(0.02)
-
-    assert eventually(lambda: len(seen) > 4, 60.0, publish), seen
-    kept.pop().release()
-
-
 def test_planes_may_have_a_descriptor_each(cameras: Cameras, library: Library) -> None:
     """As duplicates of one buffer's descriptor, and as buffers of their own."""
     whole = [(fd, os.dup(fd)) for fd in library.fds]
@@ -691,11 +616,9 @@ def test_a_callback_may_publish_the_next_frame_raise_or_end_the_publisher(
     ('options', 'error', 'words'),
     [
         ({'modifier': None}, ConfigError, 'modifier=0'),
-        ({'modifier': 2**64}, FormatError, 'modifier'),
         ({'strides': [64]}, ConfigError, 'NV12 has 2 plane(s), and there are 1 stride(s)'),
         ({'strides': [40, 64]}, LayoutError, 'stride 40 is below the row of 48 bytes'),
         ({'offsets': ()}, LayoutError, 'overlap'),
-        ({'offsets': (0, 8000)}, LayoutError, 'plane 1'),
         ({'offsets': (0, 9000)}, LayoutError, 'plane 1'),
         ({'fds': [3]}, ConfigError, '1 image(s) in fds; 2 to 64'),
     ],
@@ -761,30 +684,3 @@ def test_a_fence_that_is_no_sync_file_is_refused_and_the_frame_goes_out_without(
     os.close(writing)
     assert lender.statistics().published == 3
     assert giver.publish_fd(library.fds[0]) and giver.statistics().dropped == 0
-
-
-def test_a_dma_buf_arrives_as_it_is(cameras: Cameras) -> None:
-    try:
-        heap = working_heaps(order=['dma_heap/system', 'udmabuf'])
-    except AllocationError as error:
-        pytest.skip(f'no dma-bufs here: {error}')
-    buffers = [heap.allocate(WIDTH * HEIGHT * 3 // 2) for _ in range(2)]
-    publisher = cameras.publisher(
-        fds=[buffer.fileno() for buffer in buffers],
-        modifier=LINEAR,
-        strides=[WIDTH, WIDTH],
-        offsets=[0, WIDTH * HEIGHT],
-    )
-    with buffers[1].cpu_access(3) as memory:
-        memory[:] = bytes([77]) * len(memory)
-    with printer(1) as running:
-        assert eventually(lambda: publisher.statistics().shared_memory_consumers == 1)
-        assert publisher.publish_fd(buffers[1].fileno())
-        found = printed(running)
-    assert found['planes'] == [
-        zlib.crc32(bytes([77]) * size) for size in (WIDTH * HEIGHT, WIDTH * HEIGHT // 2)
-    ]
-    publisher.destroy()
-    for buffer in buffers:
-        buffer.close()
-    heap.close()

@@ -23,8 +23,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-import contextlib
-from pathlib import Path
 import random
 import threading
 import time
@@ -35,14 +33,11 @@ from link_program import KINDS
 from link_ros import Ros
 import pytest
 from rclpy.node import Node
-from rclpy.qos import HistoryPolicy, QoSProfile
 from waiting import eventually
 
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 
-PLACES = ['same', 'other']
-HOW = ['callback', 'queue']
 DIRECT = {'same': 'in_process', 'other': 'shared_memory'}
 VALUES = range(1, 241)
 
@@ -186,9 +181,10 @@ def fall_to_messages(reader: Reader, source: Publishers) -> None:
     reader.seen.clear()
 
 
-@pytest.mark.parametrize('how', HOW)
-@pytest.mark.parametrize('place', PLACES)
-@pytest.mark.parametrize(('held', 'depth'), [(1, 1), (1, 5), (3, 20)])
+@pytest.mark.parametrize(
+    ('place', 'how', 'held', 'depth'),
+    [('other', 'callback', 1, 1), ('other', 'queue', 3, 20), ('same', 'callback', 1, 5)],
+)
 def test_a_reader_that_is_sometimes_slow(
     publishers: Callable[[str], Publishers],
     read: Callable[..., Reader],
@@ -238,9 +234,10 @@ def test_a_reader_that_is_sometimes_slow(
     assert eventually(lambda: reader.frames.statistics().rung == DIRECT[place])
 
 
-@pytest.mark.parametrize('how', HOW)
-@pytest.mark.parametrize('place', PLACES)
-@pytest.mark.parametrize('stamped', [True, False])
+@pytest.mark.parametrize(
+    ('place', 'how', 'stamped'),
+    [('other', 'callback', True), ('same', 'callback', False), ('same', 'queue', True)],
+)
 def test_equal_stamps_of_a_camera_and_a_plain_publisher(
     publishers: Callable[[str], Publishers],
     read: Callable[..., Reader],
@@ -284,226 +281,3 @@ def test_equal_stamps_of_a_camera_and_a_plain_publisher(
         )
         time.sleep(0.3)
         assert Counter(reader.seen) == wanted
-
-
-@pytest.mark.parametrize('how', HOW)
-@pytest.mark.parametrize('second', ['other', 'messages'])
-@pytest.mark.parametrize('place', PLACES)
-def test_equal_stamps_of_two_cameras(
-    publishers: Callable[[str], Publishers],
-    read: Callable[..., Reader],
-    place: str,
-    second: str,
-    how: str,
-) -> None:
-    first, other = publishers(place), publishers('other')
-    reader = read(how, depth=50, held=2)
-    first.open('camera', 'adapted')
-    other.open('camera', 'adapted', serve=second == 'other')
-    if second == 'other':
-        assert eventually(lambda: other.state('camera')['consumers'] == 1)
-    else:
-        # The middleware may show the reader to one camera later than to the other, and who has no
-        # reader yet makes no message.
-        assert eventually(
-            lambda: all(each.state('camera')['readers'] == 1 for each in (first, other))
-        )
-    assert eventually(lambda: len(reader.frames.statistics().routes) == 2), (
-        reader.frames.statistics()
-    )
-    other.publish(camera=250)
-    if second == 'messages':
-        assert eventually(lambda: reader.frames.statistics().rung == 'ros_message')
-    for number, value in enumerate(list(VALUES)[:60]):
-        for source in (first, other):
-            source.publish(camera=value)
-        if second == 'messages':
-            assert eventually(
-                lambda number=number: all(
-                    each.state('camera')['conversions'] > number for each in (first, other)
-                )
-            )
-        assert eventually(lambda number=number: len(reader.seen) >= 2 * number + 3), Counter(
-            reader.seen
-        )
-    time.sleep(0.3)
-    assert Counter(reader.seen) == {**dict.fromkeys(list(VALUES)[:60], 2), 250: 1}
-
-
-# How many frames wait for a reader that takes none for a while.
-
-
-WAYS = {'in_process': 'adapted', 'shared_memory': 'adapted', 'ros_message': 'plain'}
-PUBLISHED = 60
-
-
-class Source:
-    """
-    Publishes a frame of a value.
-
-    It comes from a camera of this process or of another one, or as messages from another one.
-    """
-
-    def __init__(
-        self, here: Ros, publish: Callable[[int], Any], acked: Callable[[], Any] | None = None
-    ) -> None:
-        self.publish = publish
-        self._here = here
-        self._acked = acked
-
-    def all_have_come(self) -> None:
-        """Wait until all that can be read of what was published waits for the reader."""
-        if self._acked is not None:
-            self._acked()
-        for _ in range(3):
-            self._here.on_executor(lambda: None)
-        time.sleep(0.5)
-
-
-@pytest.fixture(params=WAYS)
-def source(
-    request: pytest.FixtureRequest, here: Ros, free_domain: int, tmp_path: Path
-) -> Iterator[Source]:
-    qos = {'depth': 80, 'transient_local': False, 'best_effort': False}
-    end = {
-        'name': 'p',
-        'kind': f'{WAYS[request.param]} publisher',
-        'topic': 'image',
-        'qos': qos,
-        'converts': False,
-        'slots': 64,
-    }
-    if request.param == 'in_process':
-        publisher = KINDS[end['kind']](here.node('camera'), end)
-        yield Source(here, publisher.publish)
-        publisher.close()
-        return
-    with LinkProcess('single', free_domain, tmp_path) as there:
-        there('open', [end])
-        yield Source(
-            here,
-            lambda value: there('publish', {'p': [value]}),
-            (lambda: there('acked', ['p'])) if request.param == 'ros_message' else None,
-        )
-
-
-def value_of(frame: Frame) -> int:
-    return frame.header.stamp_ns % 1_000_000_000
-
-
-class IdleReader:
-    """
-    A reader that pauses.
-
-    ``callback``: it keeps the first frame, and no other comes until :meth:`go_on`. Otherwise it
-    takes none in the meantime.
-    """
-
-    def __init__(self, here: Ros, how: str, **options: Any) -> None:
-        self.seen: list[int] = []
-        self._kept: list[Frame] = []
-        self._keeping = True
-        self.frames = FrameSubscription(
-            here.node('reader'),
-            'image',
-            self._on_frame if how == 'callback' else None,
-            held=1,
-            **options,
-        )
-        self._fetches = how == 'queue'
-
-    def _on_frame(self, frame: Frame) -> None:
-        self.seen.append(value_of(frame))
-        if self._keeping:
-            self._keeping = False
-            self._kept.append(frame.keep())
-
-    def first(self) -> bool:
-        """Whether the first frame has come."""
-        if self._fetches and not self.seen and (frame := self.frames.queue.get()) is not None:
-            self._on_frame(frame)
-        return bool(self.seen)
-
-    def go_on(self) -> list[int]:
-        """Return what has waited, up to the last one, and what comes half a second later."""
-        del self.seen[:]
-        while self._kept:
-            self._kept.pop().release()
-        limit, deadline = time.monotonic() + 60.0, None
-        while time.monotonic() < (limit if deadline is None else deadline):
-            if deadline is None and PUBLISHED in self.seen:
-                deadline = time.monotonic() + 0.5
-            if self._fetches:
-                with self.frames.queue.get(0.05) or contextlib.nullcontext() as frame:
-                    if frame is not None:
-                        self.seen.append(value_of(frame))
-            else:
-                time.sleep(0.05)
-        return list(self.seen)
-
-    def close(self) -> None:
-        self.frames.destroy()
-
-
-@pytest.fixture
-def read_idly(here: Ros) -> Iterator[Callable[..., IdleReader]]:
-    readers: list[IdleReader] = []
-
-    def make(how: str, **options: Any) -> IdleReader:
-        readers.append(IdleReader(here, how, **options))
-        return readers[-1]
-
-    yield make
-    for reader in readers:
-        reader.close()
-
-
-def begin(reader: IdleReader, source: Source) -> None:
-    """Publish until the reader has its first frame, and take what else has come by then."""
-
-    def has_begun() -> bool:
-        source.publish(250)
-        time.sleep(0.02)
-        return reader.first()
-
-    assert eventually(has_begun)
-
-
-@pytest.mark.parametrize('how', ['callback', 'queue'])
-@pytest.mark.parametrize('depth', [1, 10, 40])
-def test_the_newest_wait(
-    source: Source, read_idly: Callable[..., IdleReader], depth: int, how: str
-) -> None:
-    reader = read_idly(how, depth=depth)
-    begin(reader, source)
-    for value in range(1, PUBLISHED + 1):
-        source.publish(value)
-    # By messages the last one comes a little later.
-    assert eventually(
-        lambda: (
-            reader.frames.statistics().rung != 'ros_message'
-            or reader.frames.statistics().conversions >= depth
-        )
-    )
-    source.all_have_come()
-    waited = reader.go_on()
-    assert waited == list(range(PUBLISHED + 1 - depth, PUBLISHED + 1)), reader.frames.statistics()
-    statistics = reader.frames.statistics()
-    assert statistics.conversion_errors == 0
-    # Some of the messages have gone in the middleware, which keeps as many as the depth says.
-    assert statistics.rung == 'ros_message' or statistics.dropped >= PUBLISHED - depth
-
-
-def test_who_keeps_all_gets_the_newest_and_no_errors(
-    source: Source, read_idly: Callable[..., IdleReader]
-) -> None:
-    reader = read_idly('callback', qos=QoSProfile(history=HistoryPolicy.KEEP_ALL))
-    begin(reader, source)
-    for value in range(1, PUBLISHED + 1):
-        source.publish(value)
-    source.all_have_come()
-    waited = [value for value in reader.go_on() if value <= PUBLISHED]
-    assert len(waited) >= 16 and waited == list(
-        range(PUBLISHED + 1 - len(waited), PUBLISHED + 1)
-    ), reader.frames.statistics()
-    assert reader.frames.statistics().conversion_errors == 0

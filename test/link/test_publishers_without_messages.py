@@ -22,7 +22,6 @@ Without ROS they have their file, with ROS their announcement alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-import json
 from typing import Any
 
 from link_ros import announced, LATCHED, Ros
@@ -94,20 +93,3 @@ def test_it_counts_as_a_publisher(
     # Its end is noticed, and so is what comes after it.
     producer.close()
     assert eventually(lambda: viewer.statistics().rung == UNMATCHED), viewer.statistics()
-
-
-def test_a_file_of_another_topic_or_domain_is_nobody_here(
-    here: Ros, free_domain: int, producer: SharedMemoryServer
-) -> None:
-    viewer = here.subscription(
-        here.node('viewer'), callback=lambda frame: None, remote=SharedMemoryLinks('viewer')
-    )
-    for topic, domain in (('/other', free_domain), ('/image', free_domain + 1)):
-        write_announcement(announced(CAMERA, producer.path), topic, domain)
-        written = json.loads(
-            producer.path.with_suffix('.announcement').read_text(encoding='utf-8')
-        )
-        assert written['topic'] == topic and written['domain'] == domain
-        assert not eventually(
-            lambda: producer.consumers or viewer.statistics().rung != UNMATCHED, 3.0
-        ), viewer.statistics()

@@ -33,9 +33,8 @@ from waiting import until
 
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
-from zc_perception.link.announcement import Announcement, new_publisher_id
+from zc_perception.link.announcement import Announcement
 from zc_perception.link.bus import LinkQos
-from zc_perception.link.endpoints import remote_links
 from zc_perception.link.endpoints.remote_links import SharedMemoryLinks, Window
 from zc_perception.link.rungs import (
     choose,
@@ -78,20 +77,6 @@ TABLE = [
         'another type',
     ),
     (
-        'remote',
-        TopicView(remote=[CONNECTED]),
-        SHARED_MEMORY,
-        False,
-        'publisher aaaaaaaa is in another process',
-    ),
-    (
-        'remote, not yet',
-        TopicView(remote=[CONNECTING]),
-        UNMATCHED,
-        False,
-        'connecting to publisher bbbbbbbb',
-    ),
-    (
         'remote, in trouble',
         TopicView(remote=[SCARCE]),
         UNMATCHED,
@@ -116,13 +101,6 @@ TABLE = [
     (
         'killed, and its successor',
         TopicView(remote=[GONE, CONNECTED]),
-        SHARED_MEMORY,
-        False,
-        'another process',
-    ),
-    (
-        'required, killed',
-        TopicView(remote=[GONE, CONNECTED], copy_free_required=True),
         SHARED_MEMORY,
         False,
         'another process',
@@ -178,13 +156,6 @@ TABLE = [
         '/driver',
     ),
     (
-        'local and far',
-        TopicView(local=[HERE], remote=[FAR], heard=frozenset({'publisher cccccccc'})),
-        ROS_MESSAGE,
-        True,
-        'on another host',
-    ),
-    (
         'local and remote',
         TopicView(local=[HERE], remote=[CONNECTED]),
         SHARED_MEMORY,
@@ -192,32 +163,11 @@ TABLE = [
         'another process',
     ),
     (
-        'local and connecting',
-        TopicView(local=[HERE], remote=[CONNECTING]),
-        IN_PROCESS,
-        False,
-        '/camera',
-    ),
-    (
         'required, plain',
         TopicView(plain=PLAIN, copy_free_required=True),
         REFUSED,
         False,
         'copy_free is required, but /driver is a plain publisher',
-    ),
-    (
-        'required, far',
-        TopicView(remote=[FAR], copy_free_required=True),
-        REFUSED,
-        False,
-        'on another host',
-    ),
-    (
-        'required, local',
-        TopicView(local=[HERE], copy_free_required=True),
-        IN_PROCESS,
-        False,
-        'this process',
     ),
     (
         'required, local and plain',
@@ -313,27 +263,6 @@ def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
     queue.end()
 
 
-@pytest.mark.parametrize('here', [True, False])
-def test_a_publisher_that_ended_before_it_was_heard_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
-) -> None:
-    """
-    If it is of this process, messages are not read because of it.
-
-    If it is of another one, its folder may not be shared with us.
-    """
-    monkeypatch.setattr(remote_links, '_PATIENCE_S', 0.0)
-    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
-    links = SharedMemoryLinks('npu')
-    links.open(queue, LinkQos(1), lambda header: True, None, lambda: None)
-    publisher_id = new_publisher_id() if here else 'a' * 32
-    there = [announced(publisher_id, tmp_path / 'a.sock')]
-    (state,) = links.update(there, there)
-    assert state.state is (RemoteState.GONE if here else RemoteState.IMPOSSIBLE)
-    links.close()
-    queue.end()
-
-
 def window_of(
     links: SharedMemoryLinks, queue: KeepLastQueue[Frame], there: list[Announcement], granted: int
 ) -> Window:
@@ -374,42 +303,6 @@ def test_a_narrow_window_is_told_and_a_publisher_with_more_slots_grants_more(
         assert window_of(links, queue, there, 4).asked == 4
     links.close()
     assert links.windows() == []
-    queue.end()
-
-
-@pytest.mark.parametrize('with_callback', [False, True])
-def test_a_publisher_has_its_time_from_the_end_of_the_connection_on_however_late_somebody_looks(
-    tmp_path: Path,
-    make_pool: Callable[..., BufferPool],
-    monkeypatch: pytest.MonkeyPatch,
-    with_callback: bool,
-) -> None:
-    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
-    links = SharedMemoryLinks('npu')
-    links.open(
-        queue,
-        LinkQos(1),
-        lambda header: True,
-        (lambda: None) if with_callback else None,
-        lambda: None,
-    )
-    tmp_path.chmod(0o700)
-    with SharedMemoryServer('camera', 'a' * 32, make_pool(slots=3), folder=tmp_path) as server:
-        there = [announced('a' * 32, server.path)]
-        window_of(links, queue, there, 1)
-        looked = time.monotonic()
-        time.sleep(1.0)
-    deadline = time.monotonic() + 60.0
-    while links.connected() and time.monotonic() < deadline:
-        assert queue.get(0.01) is None
-    # Longer than since the end of the connection, on a machine that stands still, too, and shorter
-    # than since somebody looked.
-    monkeypatch.setattr(
-        'zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.99 * (time.monotonic() - looked)
-    )
-    (state,) = links.update(there, there)
-    assert state.state is RemoteState.CONNECTING, state
-    links.close()
     queue.end()
 
 
@@ -464,25 +357,3 @@ def test_links_connect_again_by_themselves_and_wake_only_whom_they_have_to(
     links.close()
     queue.end()
     assert links_threads() == []
-
-
-def test_a_frame_that_came_before_anybody_could_be_woken_is_told_again(
-    tmp_path: Path, make_pool: Callable[..., BufferPool]
-) -> None:
-    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
-    links, calls = SharedMemoryLinks('npu'), []
-    links.open(queue, LinkQos(1), lambda header: True, lambda: calls.append(1), lambda: None)
-    tmp_path.chmod(0o700)
-    pool = make_pool(slots=3)
-    with SharedMemoryServer('camera', 'a' * 32, pool, folder=tmp_path) as server:
-        there = [announced('a' * 32, server.path)]
-        links.update(there, there)
-        until(links.connected, 'the connection')
-        publish(server, pool, 1)
-        until(lambda: len(calls) >= 3, 'nobody has fetched it')
-        queue.fetch()
-        frame = queue.get()
-        assert frame is not None
-        frame.release()
-        links.close()
-    queue.end()

@@ -86,7 +86,6 @@ def test_what_the_process_has_started_does_not_keep_the_answer_back(child) -> No
             'sys.stderr.write("no such library\\n"); sys.stderr.flush(); sys.exit(3)',
             ['status 3', 'no such library'],
         ),
-        ('os.write(answer, b"no json")', ['status 0']),
         ('os.write(answer, b"[1]")', ['status 0']),
         ('os.write(answer, b\'{"a": \'); os._exit(1)', ['status 1']),
     ],
@@ -99,12 +98,10 @@ def test_a_process_that_fails_is_explained(body: str, words: list[str], child) -
     assert not asking._running
 
 
-@pytest.mark.parametrize('step', ['', 'signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork()'])
-def test_a_process_that_hangs_is_killed_with_all_its_children(
-    step: str, tmp_path: Path, child
-) -> None:  # type: ignore[no-untyped-def]
+def test_a_process_that_hangs_is_killed_with_all_its_children(tmp_path: Path, child) -> None:  # type: ignore
     note = tmp_path / 'pids'
-    child(f'{step}\nopen({str(note)!r}, "a").write(f"{{os.getpid()}}\\n")\ntime.sleep(600)')
+    stubborn = 'signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork()'
+    child(f'{stubborn}\nopen({str(note)!r}, "a").write(f"{{os.getpid()}}\\n")\ntime.sleep(600)')
     began = time.monotonic()
     with pytest.raises(NoAnswerError, match='no answer to anything'):
         ask(describe_anything, time_limit_s=1.5)

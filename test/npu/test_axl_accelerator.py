@@ -78,37 +78,6 @@ GOOD_LINK = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4'}
 # What it says of itself.
 
 
-def test_a_good_card_needs_no_notice(make_opened: Callable[..., Opened], host: Host) -> None:
-    node = host.add_card(**GOOD_LINK)
-    accelerator, card = make_opened(device='', tree=host.tree, axl_ioctls=['submit=70'])
-    assert list(accelerator.notices()) == [] and card.numbers == {'submit': 70}
-    facts = accelerator.facts()
-    assert {
-        name: facts[name]
-        for name in (
-            'device',
-            'pci_address',
-            'pcie_link',
-            'driver_level',
-            'max_in_flight',
-            'result_heap',
-        )
-    } == {
-        'device': node,
-        'pci_address': '0000:01:00.0',
-        'pcie_link': '8 GT/s x4',
-        'driver_level': 2,
-        'max_in_flight': 4,
-        'result_heap': 'memfd',
-    }
-    assert (
-        facts['imports'],
-        facts['import_cache'],
-        facts['release_errors'],
-        facts['last_release_error'],
-    ) == (0, '0 of 512', 0, '')
-
-
 def test_a_slow_or_unreadable_link_is_a_notice_and_seen_as_it_is_now(
     make_opened: Callable[..., Opened], host: Host
 ) -> None:
@@ -172,27 +141,6 @@ def test_an_import_is_not_released_under_a_job_that_was_given_up(
     accelerator.tidy()
     assert card.held == set()
     fence.close()
-
-
-@pytest.mark.parametrize('cached', [True, False])
-def test_an_import_ends_with_its_last_job(
-    make_opened: Callable[..., Opened], make_frame: MakeFrame, make_pool: Any, cached: bool
-) -> None:
-    accelerator, card = make_opened(import_cache=cached)
-    pool = make_pool()
-    frame = make_frame(pool)
-    handle = accelerator.import_frame(frame)
-    jobs = [accelerator.submit(handle, frame) for _ in range(2)]
-    frame.release()
-    pool.close()  # the camera is gone
-    accelerator.release(handle)
-    accelerator.tidy()
-    assert card.held == {1}
-    for fence, job in zip(card.jobs, jobs, strict=True):
-        assert card.held == {1}
-        fence.signal()
-        job.close()
-    assert card.held == set()
 
 
 def test_a_submit_that_is_refused_holds_nothing(
@@ -630,40 +578,6 @@ def test_an_import_ends_with_its_buffer(
     )
 
 
-def test_the_next_import_lets_go_of_what_ended_before_it(
-    opened: Opened, make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    accelerator, card = opened
-    pool = make_pool()
-    for sequence in range(4):
-        with make_frame(pool, sequence=sequence) as frame:
-            accelerator.release(accelerator.import_frame(frame))
-    assert (accelerator.imports, card.held) == (1, {1}), 'the lowest free slot again and again'
-    retire(pool)
-    for sequence in range(4):
-        with make_frame(pool, sequence=sequence) as frame:
-            accelerator.release(accelerator.import_frame(frame))
-    assert (accelerator.imports, card.held) == (2, {2})
-
-
-def test_a_frame_held_over_the_end_of_its_pool_keeps_its_import(
-    opened: Opened, make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    accelerator, card = opened
-    pool = make_pool()
-    trial(accelerator, pool)
-    old = make_frame(pool)
-    pool.close()
-    accelerator.tidy()
-    assert card.held == {1}
-    assert accelerator.import_frame(old).number == 1 and accelerator.imports == 3, (
-        'it can still be run, without another import'
-    )
-    old.release()
-    accelerator.tidy()
-    assert card.held == set()
-
-
 def test_what_the_device_refuses_to_release_is_counted_and_costs_no_frame(
     opened: Opened, make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
@@ -1040,17 +954,6 @@ def test_a_timeout_names_its_length_and_looks_at_the_link(
     )
     host.write(host.tree.pci('0000:01:00.0'), current_link_speed='8.0 GT/s PCIe')
     with pytest.raises(AxlError, match=r'its PCIe link is good now \(8 GT/s x4\)'):
-        fence.check()
-    fence.close()
-
-
-def test_a_job_that_fails_on_a_card_that_is_gone_is_its_loss(
-    device: AxlDevice, driver: Driver, buffer: DmaBuf, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fence = device.submit2(7, buffer, 0, 50_000, None)
-    ended(-errno.EIO, monkeypatch)
-    (host.tree.dev / 'metis-0:1:0').unlink()
-    with pytest.raises(DeviceLostError):
         fence.check()
     fence.close()
 

@@ -63,8 +63,7 @@ from zc_perception.memory.fence import EventFence, Fence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import BufferPool
-from zc_perception.npu import recovering_device, scheduler
-from zc_perception.npu.axruntime import accelerator as axruntime
+from zc_perception.npu import recovering_device
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.axruntime.tensors import OutputSlot
 from zc_perception.npu.axruntime.worker import AxRuntimeJob
@@ -140,40 +139,6 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
         queue.close()
 
 
-def test_a_frame_is_free_before_its_place(
-    double: Double,
-    open_accelerator: Open,
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-    tmp_path: Path,
-) -> None:
-    accelerator = open_accelerator()
-    accelerator.load(model(tmp_path))
-    pool = make_pool(64, 64, slots=3)
-    double.hang_at = double.runs + 1
-    frames = [make_frame(pool, sequence=n, fill=numbered(n)) for n in range(2)]
-    jobs = [accelerator.submit(accelerator.import_frame(frame), frame) for frame in frames]
-    until(double.is_hanging)
-    until(
-        lambda: accelerator._workers[0]._ready.qsize() == 1
-    )  # a job that is given up before its tensor is filled ends at once
-    places = [os.dup(job.fence.fileno()) for job in jobs]
-    try:
-        fences = [job.abandon() for job in jobs]
-        until(lambda: all(fence.wait(0.0) for fence in fences))
-        assert not any(readable(place) for place in places)
-        double.end_hang()
-        until(lambda: all(readable(place) for place in places))
-        assert accelerator._workers[0].open_jobs == 0
-    finally:
-        for place in places:
-            os.close(place)
-    for frame, fence in zip(frames, fences, strict=True):
-        frame.release(fence)
-    until(lambda: pool.collect() is None and not pool.statistics().holders)
-    jobs.clear()
-
-
 @pytest.mark.parametrize('given_up', ['inside the call', 'after it'])
 def test_a_result_inside_the_runtime_that_nobody_wants_gives_its_place_back(
     given_up: str,
@@ -217,56 +182,6 @@ def test_a_job_that_ends_while_it_is_given_up_frees_its_place(make_frame: MakeFr
     finally:
         os.close(place)
     frame.release(fences[0])
-
-
-@pytest.mark.filterwarnings('ignore:the Voyager runtime did not return')
-def test_a_node_whose_runtime_hangs_ends_within_what_it_may_take(
-    double: Double,
-    open_accelerator: Open,
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    assert (
-        scheduler._LONGEST_STOP_S
-        + 2 * scheduler._IDLE_POLL_S
-        + axruntime._CLOSE_TIMEOUT_IN_LONG_CALL_S
-        < 2.0
-    )
-    assert axruntime._LONG_CALL_S + 2 * scheduler._IDLE_POLL_S + axruntime._CLOSE_TIMEOUT_S < 2.0
-    monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', 0.05)
-    accelerator = open_accelerator()
-    accelerator.load(model(tmp_path))
-    pool, queue, errors = make_pool(64, 64, slots=4), FrameQueue(None), list[str]()
-    running = Scheduler(
-        accelerator,
-        queue,
-        print,
-        lambda frame, error: errors.append(str(error)),
-        in_flight=2,
-        timeout_s=60.0,
-    )
-    double.hang_at = double.runs + 1
-    running.start()
-    for sequence in range(3):
-        queue.put(make_frame(pool, sequence=sequence, fill=numbered(sequence)))
-    until(double.is_hanging)
-    until(lambda: running.in_flight == 2)
-    ended: list[bool] = []
-
-    def end() -> None:
-        ended.append(running.stop())
-        accelerator.close()
-        ended.append(True)
-
-    ender = threading.Thread(target=end)
-    ender.start()
-    ender.join(60.0)
-    assert ended == [True, True] and errors == ['no result when the node stopped'] * 2
-    queue.close()
-    double.end_hang()
-    until(lambda: double.live_objects == 0)
 
 
 def test_a_model_that_does_not_go_off_the_card_does_not_hold_up_the_end(

@@ -28,10 +28,10 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from npu.axruntime_kit import build_double, Double, model_file
+from npu.axruntime_kit import Double, model_file
 import pytest
 
-from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.errors import AcceleratorError
 from zc_perception.npu.axruntime import library as axruntime_library
 from zc_perception.npu.axruntime.kind import LATE_CALLS
 from zc_perception.npu.axruntime.library import Argument, candidates
@@ -51,17 +51,6 @@ def session(double: Double) -> Iterator[RuntimeSession]:
     session = RuntimeSession(double.path)
     yield session
     session.close()
-
-
-def test_a_later_release_lists_its_devices_at_another_distance(tmp_path: Path) -> None:
-    later = Double(build_double(tmp_path / 'libaxruntime_later.so', '-DLATER_RELEASE'))
-    later.reset()
-    session = RuntimeSession(later.path, 'metis-1:3:0')
-    model = session.open_model(model_file(tmp_path, 64, 64), 1)
-    assert (session.device.board, later.used_sub_devices()) == ('metis_omega_pcie', [0, 1, 0, 0])
-    model.connections[0].load_instance(OPTIONS)
-    session.close()
-    assert (later.live_objects, later.misuses) == (0, 0)
 
 
 COLONS, DASHES = ('metis-0:1:0', 'metis-1:3:0'), ('metis-0-1-0', 'metis-1-3-0')
@@ -125,14 +114,6 @@ def test_no_device_names_the_tools(double: Double) -> None:
         RuntimeSession(double.path)
 
 
-def test_no_library_names_the_sdk_and_the_cpu() -> None:
-    with pytest.raises(
-        AcceleratorError,
-        match=r'needs libmissing\.so: .*install the Voyager runtime.*accelerator: onnx',
-    ):
-        RuntimeSession('libmissing.so')
-
-
 def test_a_library_of_something_else_is_refused() -> None:
     with pytest.raises(
         AcceleratorError, match=r'libc\.so\.6 is no axruntime library: .*axr_create_context'
@@ -194,18 +175,6 @@ def test_a_device_that_another_process_has_is_named_with_who_and_what_next(
     assert double.live_objects == 1, 'the model is gone again, the context stays'
 
 
-def test_a_file_that_is_no_model_is_named(session: RuntimeSession, tmp_path: Path) -> None:
-    (tmp_path / 'a\nb.json').write_text('{}')
-    with pytest.raises(
-        ConfigError,
-        match=r"(?s)model '.*b\.json' can't be loaded: .* is no compiled model \(VALUE_ERROR\)",
-    ) as caught:
-        session.open_model(tmp_path / 'a\nb.json', 1)
-    assert '\n' not in str(caught.value).split(': ', 1)[1], (
-        "the library's own words become one line"
-    )
-
-
 def test_another_struct_layout_is_refused(
     double: Double, session: RuntimeSession, tmp_path: Path
 ) -> None:
@@ -215,61 +184,6 @@ def test_another_struct_layout_is_refused(
         match=r'input 0 has 21128 bytes, its shape says 21120: .*another struct layout',
     ):
         session.open_model(model_file(tmp_path, 64, 64), 1)
-
-
-def test_a_model_tells_its_tensors_and_what_the_host_has_to_do(
-    session: RuntimeSession, tmp_path: Path
-) -> None:
-    model = session.open_model(model_file(tmp_path, 64, 96), 1)
-    tensors = [*model.inputs, *model.outputs]
-    assert (tensors[0].name, tensors[0].padded_shape, tensors[0].shape) == (
-        'images',
-        (1, 98, 80, 4),
-        (1, 96, 64, 3),
-    )
-    assert [(t.name, t.padded_shape, t.shape, t.zero_point) for t in tensors[1:3]] == [
-        ('box_8', (1, 12, 9, 64), (1, 12, 8, 64), 100),
-        ('scores_8', (1, 12, 8, 64), (1, 12, 8, 3), -20),
-    ]
-    assert model.properties == {
-        'input_tensor_layout': 'NHWC',
-        'postamble_graph': 'postprocess_graph.onnx',
-    }
-
-
-@pytest.mark.parametrize(
-    ('prepare', 'options', 'kind', 'words'),
-    [
-        (
-            {'no_toolchain': 1},
-            {},
-            AcceleratorError,
-            'kernel_function.*riscv64-unknown-elf-gcc is on PATH',
-        ),
-        (
-            {'refuse_double_buffer': 1},
-            {'double_buffer': True},
-            AcceleratorError,
-            'double_buffer=1, .*: no memory for double buffering',
-        ),
-        (
-            {'refuse_output_dmabuf': 1},
-            {'output_dmabuf': True},
-            ConfigError,
-            r'not MMIO \(NOT_IMPLEMENTED\); .*update the Voyager SDK',
-        ),
-    ],
-)
-def test_an_instance_that_cannot_be_says_why(
-    prepare: dict[str, int], options: dict[str, int], kind: type[Exception], words: str,
-    double: Double, session: RuntimeSession, tmp_path: Path,
-) -> None:  # fmt: skip
-    for name, value in prepare.items():
-        setattr(double, name, value)
-    model = session.open_model(model_file(tmp_path, 64, 64), 1)
-    with pytest.raises(kind, match=words):
-        model.connections[0].load_instance(InstanceOptions(**options))
-    assert double.live_objects == 3, 'context, model and connection: the set of properties is gone'
 
 
 def test_closing_twice_destroys_once(double: Double, tmp_path: Path) -> None:

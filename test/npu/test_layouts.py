@@ -553,15 +553,6 @@ def test_a_network_s_name_leads_to_its_head(
         load_manifest(path)
 
 
-@pytest.mark.parametrize(
-    ('key', 'meant'), [('names', 'classes'), ('conf', 'score_threshold'), ('iou', 'nms_threshold')]
-)
-def test_a_key_of_others_leads_to_ours(key: str, meant: str, model: Callable[..., str]) -> None:
-    path = model({'output0': table(CORNERS)}, {}, {key: ['car', 'person']})
-    with pytest.raises(ConfigError, match=rf"key '{key}' is unknown; did you mean '{meant}'\?"):
-        load_manifest(path)
-
-
 def test_zc_model_prints_a_manifest_that_says_the_same(
     model: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -278,30 +278,16 @@ def link(root: Path, port: dict[str, str] | None = None, **changed: str) -> Pcie
     return read_link(ADDRESS, host.tree)
 
 
-@pytest.mark.parametrize(('speed', 'width'), [('8 GT/s', '4'), ('32.0 GT/s PCIe', '16')])
-def test_a_link_that_is_fast_enough_needs_no_words(tmp_path: Path, speed: str, width: str) -> None:
-    found = link(tmp_path, current_link_speed=speed, current_link_width=width)
-    assert found.diagnosis() == '' and found.problem == ''
-
-
 @pytest.mark.parametrize(
     ('changed', 'port', 'words'),
     [
-        (
-            {'current_link_speed': '2.5 GT/s PCIe'},
-            {},
-            ['runs at 2.5 GT/s x4 instead of 8 GT/s x4', 'reseat the card'],
-        ),
+        ({'current_link_speed': '2.5 GT/s PCIe'}, {}, ['2.5 GT/s x4 instead of 8', 'reseat']),
         (
             {'current_link_width': '2'},
             {'max_link_width': '2'},
-            ['slot (port 0000:00:1c.0) can do no more than 16 GT/s x2', 'another slot'],
+            ['no more than 16 GT/s x2', 'another slot'],
         ),
-        (
-            {'current_link_width': '2', 'max_link_width': '2'},
-            {},
-            ['the card itself offers only 8 GT/s x2', 'firmware'],
-        ),
+        ({'current_link_width': '2', 'max_link_width': '2'}, {}, ['only 8 GT/s x2', 'firmware']),
         (
             {'current_link_speed': 'Unknown', 'current_link_width': '0'},
             {},

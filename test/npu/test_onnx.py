@@ -264,24 +264,6 @@ def test_an_engine_s_exception_is_a_failing_fence(
     again.close()
 
 
-def test_jobs_run_one_after_the_other_in_order(
-    accelerator: OnnxAccelerator,
-    engine: ScriptedEngine,
-    make_pool: MakePool,
-    make_frame: MakeFrame,
-) -> None:
-    pool = make_pool(slots=3)
-    frames = [filled(make_frame, pool, value) for value in (10, 20, 30)]
-    jobs = [accelerator.submit(accelerator.import_frame(frame), frame) for frame in frames]
-    assert not any(job.fence.wait(0.0) for job in jobs)
-    engine.go_on.set()
-    assert all(job.fence.wait(WAIT_S) for job in jobs)
-    assert engine.seen == [10, 20, 30]
-    assert [job.outputs()[0].values[0, 0] for job in jobs] == [10, 20, 30]
-    for job in jobs:
-        job.close()
-
-
 def test_closing_lets_the_running_job_end(
     accelerator: OnnxAccelerator,
     engine: ScriptedEngine,
@@ -329,18 +311,12 @@ def test_a_job_that_was_given_up_frees_its_place_however_late_it_ends(
     [
         (
             ['CUDAExecutionProvider'],
-            (
-                r"'CUDAExecutionProvider', which this .* lacks; it has "
-                r'.*CPUExecutionProvider; install onnxruntime-gpu'
-            ),
+            'which this .* lacks; it has .*CPUE.*; install onnxruntime-gpu',
         ),
         (['CPUExecutionprovider; a=1'], r"did you mean 'CPUExecutionProvider'\?$"),
         (
             ['CPUExecutionProvider device_type=NPU'],
-            (
-                r"'providers' has '.*'; it must be a name, "
-                r"or 'NAME; option=value; …'"
-            ),
+            "has '.*'; it must be a name, or 'NAME; option",
         ),
         (['CPUExecutionProvider', 'CPUExecutionProvider; a=1'], "'CPUExecutionProvider' twice"),
     ],

@@ -378,17 +378,6 @@ def given_up(bench: Bench, *sequences: int) -> None:
     until(lambda: bench.scheduler.in_flight == 0)
 
 
-@pytest.mark.usefixtures('patient')
-def test_a_place_that_comes_back_stops_the_clock_of_hanging(start: Start) -> None:
-    bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
-    watch = bench.scheduler._hang_watch
-    bench.feed(0)
-    given_up(bench, 0)
-    until(lambda: watch._full_since_ns > 0)
-    bench.accelerator.finish(0)
-    until(lambda: watch._full_since_ns == 0)
-
-
 @pytest.mark.parametrize(
     ('room', 'in_flight', 'keep_all'), [(1, 4, False), (2, 2, True), (8, 4, False)]
 )

@@ -258,25 +258,10 @@ def test_two_packages_with_one_name_are_both_named(
         open_accelerator('twin', load_manifest('hog'), {}, CopyLedger())
 
 
-def test_ioctl_numbers_are_read_from_texts() -> None:
-    assert parse_ioctl_numbers([]) == {}
-    assert parse_ioctl_numbers(['submit=70', ' query = 0x47 ']) == {'submit': 70, 'query': 0x47}
-    assert parse_ioctl_numbers(['submit=67', 'import_planes=65']) == {
-        'submit': 67,
-        'import_planes': 65,
-    }, 'two may change places'
-
-
 @pytest.mark.parametrize(
     ('entries', 'message'),
     [
-        (
-            ['sumbit=70'],
-            (
-                "parameter 'axl_ioctls' has 'sumbit=70'; it must be 'name=number' .* from 0 to "
-                "255 .*; did you mean 'submit'"
-            ),
-        ),
+        (['sumbit=70'], "'axl_ioctls' has 'sumbit=70'; it must be .* to 255 .*mean 'submit'"),
         (['submit'], "has 'submit'; it must be 'name=number'"),
         (['submit=256'], "has 'submit=256'; it must be"),
         (['submit=70', 'submit=71'], "names 'submit' twice"),

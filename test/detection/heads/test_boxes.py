@@ -57,11 +57,6 @@ def test_boxes_are_filtered_and_sorted_and_not_moved() -> None:
     assert found.classes.tolist() == [0, 1] and found.scores.tolist() == pytest.approx([0.9, 0.3])
 
 
-def test_places_of_a_table_that_are_empty_are_no_detections() -> None:
-    assert len(decode((0, 0, 0, 0, 0, 0), (5, 5, 5, 9, 0.5, 0), score=0)) == 0
-    assert len(decode()) == 0
-
-
 def test_input_pixels_go_through_the_letterbox_and_are_clipped() -> None:
     found = decode((-5, 140, 320, 320, 0.9, 3), coordinates='input')
     assert found.boxes.tolist() == [[0, 0, 960, 540]]

@@ -213,82 +213,28 @@ def garbage(random: np.random.Generator, numbers: str, shape: tuple[int, ...]) -
     return RawTensor(values, float(10.0 ** random.uniform(-6, 2)), int(random.integers(-300, 300)))
 
 
-def test_decoded_tensors_can_be_of_any_input_s_size() -> None:
-    for kind in ('yolov5', 'yolov8'):
-        table = np.array([[20, 20, 10, 10, 0.9, 0.9]], np.float32)
-        head = make_head(HeadSpec(kind, 1 if kind == 'yolov5' else 2, input_size=(50, 50)))
-        assert (
-            len(
-                head.decode(
-                    [RawTensor(table)], Letterbox.fit(50, 50, 50, 50), DecodeLimits(0.5, 0.5, 10)
-                )
-            )
-            == 1
-        )
-
-
 @pytest.mark.parametrize(
     ('kind', 'options', 'shapes', 'message'),
     [
         ('yolov8', {}, [], 'there is no output|no outputs|no channels'),
-        (
-            'yolov8',
-            {},
-            [(2, 7, 10)],
-            r'output 0 has shape 2x7x10: expected 1x7xN or 1xNx7 \(4 \+ 3',
-        ),
-        (
-            'yolov8',
-            {},
-            [(1, 7, 10)] * 2,
-            'shape 1x7x10: expected for each of the grids 8x12, 4x6, 2x3',
-        ),
-        (
-            'yolov8',
-            {},
-            [(1, 8, 12, 64), (1, 8, 12, 4)],
-            'expected .* 64 box and 3 class channels, or 67',
-        ),
+        ('yolov8', {}, [(2, 7, 10)], r'0 has shape 2x7x10: expected 1x7xN or 1xNx7 \(4'),
+        ('yolov8', {}, [(1, 7, 10)] * 2, '1x7x10: expected for each of the grids 8x12, 4x6,'),
+        ('yolov8', {}, [(1, 8, 12, 64), (1, 8, 12, 4)], '64 box and 3 class channels'),
         ('yolov8', {}, [(1, 8, 12, 64), (1, 8, 12, 3)], 'grid 4x6 has outputs with no channels'),
         ('yolov5', {}, [(1, 30, 10)], 'output 0 has shape 1x30x10: expected 1xNx8 or 1x8xN'),
-        (
-            'yolov5',
-            {},
-            [(1, *grid, 24) for grid in GRIDS],
-            '3 raw levels, but the manifest no head.anchors',
-        ),
-        (
-            'yolov5',
-            {'anchors': ANCHORS},
-            [(1, 2, 8, 12, 8)] * 2,
-            'anchor x row x column x channel: 2x8x12x8',
-        ),
+        ('yolov5', {}, [(1, *grid, 24) for grid in GRIDS], '3 raw levels, but .* no head.anchors'),
+        ('yolov5', {'anchors': ANCHORS}, [(1, 2, 8, 12, 8)] * 2, 'x channel: 2x8x12x8'),
         ('yolox', {}, [(1, 120, 8)], 'output 0 has shape 1x120x8: expected 1x126x8 or 1x8x126'),
-        (
-            'yolox',
-            {},
-            [(1, 8, 12, 8), (1, 4, 6, 9)],
-            '4 box and 1 objectness and 3 class channels, or 8',
-        ),
-        (
-            'ssd',
-            PRIORS,
-            [(1, 30, 4)],
-            r'expected deltas 1x30x4 and scores 1x30x4 \(3 classes and the',
-        ),
+        ('yolox', {}, [(1, 8, 12, 8), (1, 4, 6, 9)], '1 objectness and 3 class channels'),
+        ('ssd', PRIORS, [(1, 30, 4)], 'deltas 1x30x4 and scores 1x30x4 .3 classes and'),
         ('boxes', {}, [(3, 5)], 'expected one output nx6 or 1xnx6'),
         ('mine', {}, [(5,)], 'expected one output nx5'),
-        (
-            'yolox',
-            {'input_size': (640, 640)},
-            [(1, CELLS, 8)],
-            'input_size is 640x640, but frames are letterboxed',
-        ),
+        ('yolox', {'input_size': (640, 640)}, [(1, CELLS, 8)], 'is 640x640, but frames'),
         (
             'yolov8',
             {'input_size': (0, 0), 'strides': (8, 48)},
             [(1, 9, 12, 12)],
-            '48 does not divide the input of 96x64',
+            '48 does not divide',
         ),
     ],
 )
@@ -305,50 +251,22 @@ def test_outputs_that_are_no_head_s_are_an_error_with_their_shape(
 @pytest.mark.parametrize(
     ('kind', 'options', 'message'),
     [
-        (
-            'yolov9',
-            {},
-            f"'yolov9' is not known; it must be one of {', '.join(HEADS.built_in)}; did you",
-        ),
+        ('yolov9', {}, "'yolov9' is not known; it must be one of .*did you mean 'yolov"),
         (
             'yolov8',
             {'coordinates': 'input'},
-            "is not for head 'yolov8'; it is for boxes: leave it out, or",
+            "not for head 'yolov8'; it is for boxes: leave it out",
         ),
-        (
-            'boxes',
-            {'anchors': ANCHORS},
-            "head.anchors is not for head 'boxes'; it is for ssd, yolov5",
-        ),
-        (
-            'boxes',
-            {'class_agnostic': True},
-            'for boxes that the host suppresses: add suppressed: false',
-        ),
+        ('boxes', {'anchors': ANCHORS}, "not for head 'boxes'; it is for ssd, yolov5"),
+        ('boxes', {'class_agnostic': True}, 'host suppresses: add suppressed: false'),
         ('boxes', {'oriented': True}, 'head.box_order is xyxy: with oriented it must be cxcywh'),
-        (
-            'yolov8',
-            {'masks': 32, 'oriented': True},
-            'head.masks and head.oriented: rows have one of them',
-        ),
+        ('yolov8', {'masks': 32, 'oriented': True}, 'masks and head.oriented: rows have one'),
         ('yolov8', {'strides': (8, 8, 16)}, r'head.strides is \[8, 8, 16\]: must be at least one'),
         ('yolox', {'strides': (0, 8)}, r'head.strides is \[0, 8\]: must be at least one'),
-        (
-            'yolov5',
-            {'anchors': ANCHORS[:2]},
-            r'head.anchors has \[2, 2\] anchors: expected for each of the 3',
-        ),
+        ('yolov5', {'anchors': ANCHORS[:2]}, r'has \[2, 2\] anchors: expected for each of the 3'),
         ('yolov5', {'anchors': (((0.0, 5.0),),) * 3}, 'head.anchors: every width and height'),
-        (
-            'ssd',
-            {'strides': (8, 16), **PRIORS},
-            'head.strides belongs to head.anchors, .*: give both',
-        ),
-        (
-            'ssd',
-            {'background': 2, **PRIORS},
-            'head.background is 2: must be 0 .first., 3 .last. or -1',
-        ),
+        ('ssd', {'strides': (8, 16), **PRIORS}, 'belongs to head.anchors, .*: give both'),
+        ('ssd', {'background': 2, **PRIORS}, 'is 2: must be 0 .first., 3 .last. or -1'),
         ('ssd', {'softmax': True, 'sigmoid': True, **PRIORS}, 'head.softmax and head.sigmoid'),
         ('ssd', {'anchors': ANCHORS, **PRIORS}, 'head.anchors and head.priors: give one'),
         ('ssd', {}, 'ready are read by head: boxes .columns: .box, scores.'),

@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 import pytest
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.extras import keypoints
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.levels import arrange, readable
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
@@ -70,30 +69,6 @@ def test_parts_are_found_in_any_order(
             assert level[name].view(outputs).shape == (rows, columns, channels)
 
 
-def test_parts_of_one_tensor_lie_behind_each_other() -> None:
-    values = np.broadcast_to(np.arange(9, dtype=np.float32), (1, 2, 3, 9)).copy()
-    for outputs in (
-        [RawTensor(values)],
-        [RawTensor(np.ascontiguousarray(values.transpose(0, 3, 1, 2)))],
-    ):
-        level = arrange('yolox', outputs, GRIDS[2:], {'box': 4, 'objectness': 1, 'class': 4})[0]
-        assert [level[name].view(outputs)[1, 2].tolist() for name in level] == [
-            [0, 1, 2, 3],
-            [4],
-            [5, 6, 7, 8],
-        ]
-
-
-def test_parts_with_as_many_channels_are_told_apart_by_their_order() -> None:
-    outputs = tensors([(1, 2, 3, 1), (1, 2, 3, 4), (1, 2, 3, 4)])
-    level = arrange('yolox', outputs, GRIDS[2:], {'box': 4, 'objectness': 1, 'class': 4})[0]
-    assert {name: part.output for name, part in level.items()} == {
-        'box': 1,
-        'objectness': 0,
-        'class': 2,
-    }
-
-
 @pytest.mark.parametrize('order', itertools.permutations(range(2)))
 def test_a_cube_is_read_as_the_other_outputs_are(order: tuple[int, ...]) -> None:
     """80 classes on an 80 x 80 grid look the same in both layouts; the boxes beside them don't."""
@@ -116,18 +91,6 @@ def test_a_cube_alone_needs_its_layout() -> None:
             'yolov8', [RawTensor(cube, layout=layout)], ((8, 8),), {'box': 4, 'class': 4}
         )[0]
         assert level['box'].channels_first == (layout == 'nchw')
-
-
-def test_a_tensor_that_fits_nothing_is_named() -> None:
-    outputs = [
-        RawTensor(np.zeros((1, 8, 12, 64), np.float32), name='a'),
-        RawTensor(np.zeros((1, 9, 12, 5), np.float32), name='b'),
-    ]
-    with pytest.raises(
-        AcceleratorError,
-        match=r"output 1 'b' has shape 1x9x12x5: expected for each of the grids 8x12, 4x6, 2x3",
-    ):
-        arrange('yolov8', outputs, GRIDS, {'box': 64, 'class': 5})
 
 
 @pytest.mark.parametrize(
@@ -277,21 +240,6 @@ def test_numbers_behind_the_scores_are_read_by_row(turned: bool, quantised: bool
     found = head.decode([tensor], BOX, LIMITS)
     assert found.rows.tolist() == [70, 9, 82]
     assert head.extras([tensor], found.rows).tolist() == [[70, 70], [9, 9], [82, 82]]
-
-
-def test_numbers_behind_the_class_of_a_table() -> None:
-    rows = np.zeros((1, 6, 8), np.float32)
-    rows[0, :, 6:] = np.arange(6)[:, None]
-    rows[0, 2, :6] = 4, 4, 20, 20, 0.4, 1
-    rows[0, 5, :6] = 30, 30, 40, 40, 0.6, 2
-    tensor = RawTensor(rows)
-    head = make_head(HeadSpec('boxes', FEW, (64, 64), coordinates='input', keypoints=[1, 2]))
-    found = head.decode([tensor], BOX, LIMITS)
-    assert found.rows.tolist() == [5, 2]
-    assert head.extras([tensor], found.rows).tolist() == [[5, 5], [2, 2]]
-    points = keypoints(head, [tensor], BOX, found, (1, 2))
-    assert points.tolist() == [[[5, 5, 1]], [[2, 2, 1]]]  # without a score of their own
-    assert found.chosen(found.classes == 1).rows.tolist() == [2]
 
 
 def _levels(channels: int, fill: Callable[[NDArray[np.float32]], None]) -> list[RawTensor]:

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 import yaml
 
-from zc_perception.detection.heads import HEADS, make_head
+from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
@@ -87,27 +87,9 @@ def test_a_manifest_names_a_head_of_another_package_and_it_decodes(tmp_path: Pat
 @pytest.mark.parametrize(
     ('kind', 'words'),
     [
-        (
-            'nothing',
-            (
-                "head 'nothing' is 3, which is no class derived from "
-                'zc_perception.detection.heads.spec.Head'
-            ),
-        ),
-        (
-            'broken',
-            (
-                "'broken' of package 'half-head' can't be imported (half_head:Missing): "
-                'AttributeError'
-            ),
-        ),
-        (
-            'hal',
-            (
-                f"head 'hal' is not known; it must be one of {', '.join(HEADS.built_in)}, broken, "
-                "half, no_head, nothing; did you mean 'half'"
-            ),
-        ),
+        ('nothing', "head 'nothing' is 3, which is no class derived from zc_"),
+        ('broken', "of package 'half-head' can't be imported (half_head:Missing): Attr"),
+        ('hal', ", broken, half, no_head, nothing; did you mean 'half'"),
     ],
 )
 def test_what_is_no_head_is_refused_with_its_package(kind: str, words: str) -> None:

@@ -136,13 +136,3 @@ def test_priors_are_made_from_anchors_level_row_column_anchor() -> None:
     assert found.boxes.tolist() == [
         [x - w / 2, y - h / 2, x + w / 2, min(y + h / 2, 64)] for x, y, w, h in expected
     ]
-
-
-def test_boxes_may_have_further_axes() -> None:
-    priors = priors_of(np.random.default_rng(1), 5)
-    scores, deltas = np.full((1, 5, 3), 0.4), np.zeros((1, 5, 4))
-    spec = HeadSpec('ssd', 2, INPUT, priors=priors)
-    plain = decode(spec, scores, deltas)
-    assert len(plain) > 0
-    for shaped in (deltas.reshape(1, 5, 1, 4), deltas.reshape(1, 20)):
-        assert decode(spec, shaped, scores.reshape(1, 15)).boxes.tolist() == plain.boxes.tolist()

@@ -166,22 +166,6 @@ def test_classes_stay_apart_left_of_and_above_the_picture() -> None:
         assert len(kept_of(moved, scores, np.array([0, 1, 2, 3]), 0.3)) == 4
 
 
-@pytest.mark.parametrize('scores', [(0.0, 0.0, -0.0), (0.0, -1.0, -2.0), (-3.0, -2.0, -1.0)])
-def test_scores_that_are_not_above_zero_are_scores(scores: tuple[float, ...]) -> None:
-    boxes = np.array([[0, 0, 9, 9], [20, 0, 29, 9], [0, 0, 9, 10]] * 60, np.float32)
-    values = np.array(scores * 60, np.float32)
-    for classes in (None, np.arange(180) % 9, np.zeros(180, np.intp)):
-        kept = kept_of(boxes, values, classes, 0.5, 1000)
-        groups = np.zeros(180, np.intp) if classes is None else classes
-        expected, seen = [], set()
-        for index in sorted(range(180), key=lambda i: (-values[i], i)):
-            mark = (groups[index], index % 3 == 1)
-            if mark not in seen:
-                expected.append(index)
-                seen.add(mark)
-        assert kept.tolist() == expected
-
-
 def test_boxes_of_no_size_are_what_opencv_takes_them_for() -> None:
     boxes, scores, classes = crowd(np.random.default_rng(3), 30, 10, 30, 0.3, True)
     boxes[::7, 2:] = boxes[::7, :2]

@@ -21,7 +21,7 @@ Raw levels in each arrangement and decoded rows against a decoder written cell b
 
 from __future__ import annotations
 
-from head_reference import assert_same, Box, centred, in_source, yolov5_levels
+from head_reference import assert_same, Box, in_source, yolov5_levels
 from hypothesis import given, reject
 from hypothesis import strategies as st
 import numpy as np
@@ -117,31 +117,3 @@ def test_the_export_with_an_axis_for_anchors() -> None:
             DecodeLimits(0.6, EVERYTHING, 10000),
         )
         assert_same(found, expected)
-
-
-@pytest.mark.parametrize('turned', [False, True])
-def test_decoded_rows(turned: bool) -> None:
-    random = np.random.default_rng(2)
-    rows = np.concatenate(
-        [
-            random.uniform(0, 96, (40, 2)),
-            random.uniform(2, 40, (40, 2)),
-            random.random((40, 1 + CLASSES)),
-        ],
-        axis=1,
-    )
-    rows = rows.astype(np.float32)
-    wide = rows.astype(np.float64)
-    boxes = [
-        centred(float(row[4] * row[5:].max()), int(row[5:].argmax()), *row[:4].tolist())
-        for row in wide
-    ]
-    expected = in_source([one for one in boxes if one.score >= 0.3], SMALL)
-    assert len(expected) > 5
-    values = np.ascontiguousarray(rows.T[None]) if turned else rows[None]
-    assert_same(
-        make_head(HeadSpec('yolov5', CLASSES)).decode(
-            [RawTensor(values)], SMALL, DecodeLimits(0.3, EVERYTHING, 100)
-        ),
-        expected,
-    )

@@ -83,25 +83,6 @@ def test_a_known_box_comes_out_in_source_pixels() -> None:
     assert (found.scores.tolist(), found.classes.tolist()) == (pytest.approx([0.8]), [1])
 
 
-def test_two_objects_come_best_first_and_duplicates_are_suppressed() -> None:
-    found = decode_rows(
-        rows(
-            (100, 200, 40, 40, 0.6, 0, 0),
-            (400, 300, 50, 60, 0, 0, 0.9),
-            (102, 201, 40, 40, 0.5, 0, 0),
-        )
-    )
-    assert found.classes.tolist() == [2, 0]
-    assert found.scores.tolist() == pytest.approx([0.9, 0.6])
-    assert found.boxes[1].tolist() == pytest.approx([240, 120, 360, 240])
-
-
-def test_class_agnostic_suppression_leaves_one_of_two_classes() -> None:
-    table = rows((100, 200, 40, 40, 0.6, 0, 0), (101, 200, 40, 40, 0, 0.7, 0))
-    assert decode_rows(table).classes.tolist() == [1, 0]
-    assert decode_rows(table, class_agnostic=True).classes.tolist() == [1]
-
-
 @pytest.mark.parametrize('bad', [float('nan'), float('inf'), -5.0, 0.0])
 def test_boxes_that_are_no_boxes_are_no_detections_and_suppress_none(bad: float) -> None:
     found = decode_rows(rows((400, 300, bad, bad, 0.9, 0, 0), (400, 300, 50, 60, 0.7, 0, 0)))

@@ -16,10 +16,9 @@
 """
 Children for the tests of rung 2. Forks on command, so that a fresh process costs milliseconds.
 
-python link_process.py consumers PATH hold|work N     a line on stdin: fork one with a window and a
-depth of N; prints its pid python link_process.py producers FOLDER PUBLISHER     a line on stdin:
-fork one; prints its pid, then 'socket' python link_process.py check PATH COUNT
-receives COUNT frames and prints what it saw, as JSON
+``link_process.py consumers PATH hold|work N`` forks for each line on stdin one with a window and a
+depth of N, and prints its pid. ``link_process.py check PATH COUNT`` receives COUNT frames and
+prints what it saw, as JSON.
 """
 
 from __future__ import annotations
@@ -30,15 +29,13 @@ from pathlib import Path
 import select
 import sys
 import threading
-import time
 import zlib
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
 
-from memory_link import connected, make_frame, make_pool  # noqa: E402
+from memory_link import connected  # noqa: E402
 
 from zc_perception.link.shared_memory.client import SharedMemoryClient  # noqa: E402
-from zc_perception.link.shared_memory.server import SharedMemoryServer  # noqa: E402
 
 
 def say(text: str) -> None:
@@ -98,24 +95,6 @@ def consume(path: Path, mode: str, count: int) -> None:
     )
 
 
-def produce(folder: Path, publisher: str) -> None:
-    pool = make_pool(12)
-    server = SharedMemoryServer('camera', publisher, pool, folder=folder)
-    say('socket')
-    sequence = 0
-    while True:
-        if pool.statistics().states:
-            try:
-                frame = make_frame(pool, sequence)
-            except AssertionError:
-                frame = None
-            if frame is not None:
-                with frame:
-                    server.publish(frame)
-                sequence += 1
-        time.sleep(0.005)
-
-
 def check(path: Path, count: int) -> None:
     client = SharedMemoryClient(path, name='check', window=1)
     connected(client)
@@ -158,10 +137,7 @@ def fork_on_command(*arguments: str) -> None:
         pid = os.fork()
         if pid == 0:
             try:
-                if arguments[0] == 'consumers':
-                    consume(Path(arguments[1]), arguments[2], int(arguments[3]))
-                else:
-                    produce(Path(arguments[1]), arguments[2])
+                consume(Path(arguments[1]), arguments[2], int(arguments[3]))
             finally:
                 os._exit(0)
         say(str(pid))

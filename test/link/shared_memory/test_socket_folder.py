@@ -39,7 +39,6 @@ from zc_perception.link.shared_memory.unix_socket import (
     is_dead,
     listen,
     Peer,
-    producer_allowed,
     remove_stale,
     runtime_folder,
     socket_path,
@@ -239,50 +238,6 @@ def test_a_taken_id_is_refused_and_a_dead_one_is_replaced(folder: Path) -> None:
     assert [entry.name for entry in folder.iterdir()] == ['a.sock'], 'nothing is left of starting'
 
 
-def test_servers_that_start_at_once_leave_each_other_alone(folder: Path) -> None:
-    """Each cleans up while the others are between bind and listen; a live socket must never go."""
-    go_read, go_write = os.pipe()
-    ready_read, ready_write = os.pipe()
-    end_read, end_write = os.pipe()
-    children = []
-    for number in range(8):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                os.read(go_read, 1)
-                for turn in range(20):
-                    remove_stale(folder)
-                    path = folder / f'{number}-{turn}.sock'
-                    listener = listen(path)
-                    remove_stale(folder)
-                    assert is_dead(path) is False
-                    if turn % 2:
-                        listener.close()  # killed: its file stays
-                    else:
-                        os.dup(listener.detach())
-                os.write(ready_write, b'.')
-                os.close(end_write)
-                os.read(end_read, 1)
-                status = 0
-            finally:
-                os._exit(status)
-        children.append(pid)
-    os.write(go_write, b'x' * 8)
-    alive = b''
-    while len(alive) < 8:
-        alive += os.read(ready_read, 8)
-    remove_stale(folder)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
-        f'{n}-{t}.sock' for n in range(8) for t in range(0, 20, 2)
-    )
-    os.close(end_write)
-    for pid in children:
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    for fd in (go_read, go_write, ready_read, ready_write, end_read):
-        os.close(fd)
-
-
 ME = os.geteuid()
 
 
@@ -300,14 +255,6 @@ ME = os.geteuid()
 )
 def test_who_is_served(peer: Peer, gids: tuple[int, ...], allowed: bool) -> None:
     assert consumer_allowed(peer, gids) is allowed
-
-
-@pytest.mark.parametrize(
-    ('uid', 'uids', 'allowed'),
-    [(ME, (), True), (0, (), True), (ME + 1, (), False), (ME + 1, (ME + 1,), True)],
-)
-def test_who_is_listened_to(uid: int, uids: tuple[int, ...], allowed: bool) -> None:
-    assert producer_allowed(Peer(1, uid, 1), uids) is allowed
 
 
 @pytest.mark.parametrize(('groups', 'served'), [([], False), ([77], True)])

@@ -47,6 +47,7 @@ from zc_perception.link.shared_memory.unix_socket import Peer
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.modifier import LINEAR
 
 IDS = (b'camera', b'camera', b'camera', 'öptical'.encode(), b'', b'a\0b', b'\xc3', b'x' * 255)
 
@@ -93,6 +94,9 @@ def _outcome(form: ModuleType | None, messages: list[Message], seed: int) -> Ite
                 continue
             while (frame := client.receive()) is not None:
                 yield _said(frame)
+                if frame.data.modifier == LINEAR:
+                    with frame.map() as planes:
+                        assert planes[0].shape[0] > 0
                 held.append(frame)
                 if len(held) == 2 or rng.random() < 0.5:
                     held.pop(0).release()

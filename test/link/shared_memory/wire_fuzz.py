@@ -14,11 +14,12 @@
 # limitations under the License.
 
 """
-Mutated conversations against both ends of rung 2. Seeded: what fails once fails again.
+Mutated conversations of consumers against a server. Seeded: what fails once fails again.
 
     python test/link/shared_memory/wire_fuzz.py --seconds 3600 [--seed 1]
 
-Whatever comes, neither end may raise, leak a descriptor, keep a lease, or stop serving others.
+Whatever comes, it may not raise, leak a descriptor, keep a lease, or stop serving others.
+Producers' are in two_receivers.py.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ import select
 import socket
 import sys
 import tempfile
-import threading
 import time
 
 from waiting import until
@@ -40,28 +40,14 @@ from waiting import until
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[3])]
 
-from memory_link import (  # noqa: I100
-    attempt,
-    connected,
-    FrameMessage,
-    make_frame,
-    make_layout,
-    make_pool,
-    pack_frame,
-    PUBLISHER,
-)
+from memory_link import connected, make_frame, make_pool, PUBLISHER  # noqa: I100
 
-from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.protocol import MAX_PACKET, Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
-from zc_perception.memory.dmabuf import BufferKind, DmaBuf
-from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import SlotState
-from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.modifier import LINEAR
 
 Message = tuple[bytes, list[int]]
 
@@ -131,13 +117,6 @@ def read_all(sock: socket.socket, *, until_eof: bool) -> None:
                 os.close(fd)
         if not packet:
             return
-
-
-def touch(frame: Frame) -> None:
-    """Look at the pixels. A modifier that we don't know is a good one."""
-    if frame.data.modifier == LINEAR:
-        with frame.map() as planes:
-            assert planes[0].shape[0] > 0
 
 
 class ServerFuzz:
@@ -231,106 +210,31 @@ class ServerFuzz:
         self.pool.close()
 
 
-class ClientFuzz:
-    """A client that meets hostile producers."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / 'hostile'
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(os.fspath(self.path))
-        self.listener.listen(1)
-        self.client = SharedMemoryClient(self.path, name='fuzz', window=4)
-        layout = make_layout()
-        heap = SealedMemfd()
-        self.buffers: list[DmaBuf] = [heap.allocate(layout.buffer_size(0)) for _ in range(3)]
-        self.good: list[Message] = []
-        for uid, buffer in enumerate(self.buffers, 1):
-            message = wire.BuffersMessage(
-                uid, layout, BT601_LIMITED, BufferKind.MEMFD, (buffer.size,)
-            )
-            self.good.append((wire.pack_buffers(message), [buffer.fileno()]))
-        for sequence in range(6):
-            message = FrameMessage(
-                sequence % 3 + 1, sequence // 3 + 1, sequence, 1, 2, 3, 4, 0, False
-            )
-            self.good.append((pack_frame(message, b'camera'), []))
-        self.good.append((wire.pack_retired(2), []))
-        self.ends: dict[str, int] = {}
-
-    def turn(self, rng: random.Random, spare: list[int]) -> None:
-        first = (
-            mutate(rng, [(wire.pack_welcome(wire.Welcome(4, 1, PUBLISHER)), [])], spare)
-            if rng.random() < 0.2
-            else [(wire.pack_welcome(wire.Welcome(4, 1, PUBLISHER)), [])]
-        )
-        conversation = mutate(rng, self.good, spare)
-
-        def serve() -> None:
-            with self.listener.accept()[0] as peer:
-                peer.settimeout(60.0)
-                peer.recv(MAX_PACKET)
-                send_all(peer, first)
-                send_all(peer, conversation)
-                peer.shutdown(socket.SHUT_WR)
-                read_all(peer, until_eof=True)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        self.client._retry.due = 0.0
-        attempt(self.client)
-        kept = []
-        while self.client.connected:
-            if rng.random() < 0.5:  # as a queue does
-                self.client.wait(self.client._epoll, 0.0)
-            frame = self.client.receive()
-            if frame is None:
-                continue
-            touch(frame)
-            if rng.random() < 0.3:
-                kept.append(frame)
-            else:
-                frame.release()
-        thread.join()
-        for frame in kept:
-            touch(frame)
-            frame.release()
-
-    def close(self) -> None:
-        self.ends = self.client.statistics().ended
-        self.client.close()
-        self.listener.close()
-        for buffer in self.buffers:
-            buffer.close()
-
-
 #: However slow the machine is: so many find several ways to be refused.
 LEAST_TURNS = 50
 
 
 def fuzz(seed: int, seconds: float, folder: Path) -> dict[str, object]:
-    """Run both for *seconds* altogether. Returns what came of it."""
+    """Run for *seconds*. Returns what came of it."""
     rng = random.Random(seed)
     spare = [
         os.eventfd(0, os.EFD_CLOEXEC),
         os.open('/dev/null', os.O_RDWR | os.O_CLOEXEC),
         os.memfd_create('fuzz', os.MFD_CLOEXEC),
     ]
-    server, client = ServerFuzz(folder), ClientFuzz(folder)
+    server = ServerFuzz(folder)
     for _ in range(20):
         server.turn(rng, spare)
-        client.turn(rng, spare)
     server.check()
     fds = len(os.listdir('/proc/self/fd'))
     turns, deadline = 0, time.monotonic() + seconds
     while time.monotonic() < deadline or turns < LEAST_TURNS:
         server.turn(rng, spare)
-        client.turn(rng, spare)
         turns += 1
     server.check()
     # A connection is out of the server's list a moment before its socket is closed.
     until(lambda: len(os.listdir('/proc/self/fd')) <= fds, f'no more than {fds} descriptors')
     statistics = server.server.statistics()
-    client.close()
     server.close()
     for fd in spare:
         os.close(fd)
@@ -339,7 +243,6 @@ def fuzz(seed: int, seconds: float, folder: Path) -> dict[str, object]:
         'refused': statistics.refused,
         'protocol_errors': statistics.protocol_errors,
         'ended': statistics.ended,
-        'client': client.ends,
     }
 
 

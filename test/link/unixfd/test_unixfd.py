@@ -21,14 +21,13 @@ from collections.abc import Callable, Iterator
 import contextlib
 import os
 from pathlib import Path
-import signal
 import socket
 import struct
 import subprocess
 import sys
 from typing import Any
 
-from link.unixfd.unixfd_kit import crcs, Feed, gst, NV12, RawReader, SIZE
+from link.unixfd.unixfd_kit import crcs, Feed, gst, RawReader, SIZE
 from long_form import LONG
 import numpy as np
 import pytest
@@ -144,28 +143,6 @@ def test_the_reader_has_the_camera_s_own_memory(make_feed: MakeFeed) -> None:
     reader.communicate()
     until(feed.all_free, feed.pool.describe_holders)
     assert feed.server.statistics().taken_back == 4
-
-
-def test_a_stopped_reader_costs_its_own_frames_only(make_feed: MakeFeed) -> None:
-    feed = make_feed(slots=14)
-    words = 'unixfdsrc', f'socket-path={feed.server.path}', '!', 'fakesink'
-    first, second = gst(*words), gst(*words, 'sync=false')
-    until(lambda: feed.readers() == 2)
-    publish_for(feed, 5)
-    stopped = feed.server.statistics().readers[1].pid
-    os.kill(stopped, signal.SIGSTOP)
-    publish_for(feed, FRAMES)
-    readers = feed.server.statistics().readers
-    assert (feed.lost, readers[0].dropped) == (0, 0), 'neither the camera nor the other reader'
-    assert readers[1].held <= 4 and readers[1].dropped >= FRAMES - 5 - 4
-    os.kill(stopped, signal.SIGCONT)
-    sent = readers[1].sent
-    until(lambda: feed.publish() and feed.server.statistics().readers[1].sent > sent + 4)
-    for process in (first, second):
-        process.kill()
-        process.communicate()
-    until(lambda: not feed.readers())
-    until(feed.all_free, feed.pool.describe_holders)
 
 
 def test_killed_readers_leave_nothing(make_feed: MakeFeed) -> None:
@@ -290,19 +267,6 @@ def test_a_reader_that_lies_is_disconnected(make_feed: MakeFeed, lie: str) -> No
     until(feed.all_free, feed.pool.describe_holders)
 
 
-def test_a_frame_is_given_back_once(make_feed: MakeFeed) -> None:
-    feed = make_feed()
-    reader = RawReader(feed.server.path)
-    until(feed.readers)
-    feed.publish()
-    number = reader.buffer()
-    reader.give_back(number)
-    reader.give_back(number)
-    assert reader.command()[0] == -1
-    assert feed.server.statistics().ended == {'release': 1}
-    reader.close()
-
-
 def test_half_a_command_waits_for_the_other_half(make_feed: MakeFeed) -> None:
     feed = make_feed()
     reader = RawReader(feed.server.path)
@@ -339,10 +303,3 @@ def test_a_reader_without_a_slot_hears_the_end_and_the_log_says_why(make_feed: M
     first.close()
     second.close()
     until(lambda: not feed.readers())
-
-
-def test_frames_reach_a_reader_in_any_of_our_layouts() -> None:
-    """The tight layout of the other tests is GStreamer's own."""
-    from zc_perception.pixel.format_names import is_default
-
-    assert is_default(NV12)

@@ -13,16 +13,14 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Fixtures of the tests of the wire format: the C consumer, and a producer driven step by step."""
+"""Fixtures of the tests of the wire format."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from wire_builder import build_consumer
-from wire_spec import SpecServer
 
 
 @pytest.fixture(autouse=True)
@@ -38,12 +36,5 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(folder: Path) -> Path:
-    """Where the server's socket is."""
+    """Where a producer's socket is."""
     return folder / 'socket'
-
-
-@pytest.fixture
-def server(place: Path) -> Iterator[SpecServer]:
-    server = SpecServer(place)
-    yield server
-    server.close()

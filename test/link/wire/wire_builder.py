@@ -21,16 +21,19 @@ The machine's C compiler builds it.
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Sequence
+import functools
 from os import environ
 from pathlib import Path
 import shlex
 import shutil
 import subprocess
+import tempfile
 
 HERE = Path(__file__).resolve().parent
 CLIENT = HERE.parents[2] / 'client'
-FLAGS = ('-std=c99', '-O2', '-Wall', '-Wextra', '-Werror', '-Wshadow', '-pthread')
+FLAGS = ('-std=c99', '-O1', '-Wall', '-Wextra', '-Werror', '-Wshadow', '-pthread')
 CHECKED = ('-g', '-fsanitize=address,undefined', '-fno-sanitize-recover=all')
 """So that each test of the wire is one of the memory and of undefined behaviour, too."""
 
@@ -56,14 +59,25 @@ def compiler() -> list[str]:
 
 def build(target: Path, *programs: Path, flags: Sequence[str] = ()) -> Path:
     """*target*, compiled of client/ and *programs*."""
-    sources = [*sorted((CLIENT / 'src').glob('*.c')), *programs]
-    command = [*compiler(), *FLAGS, *flags, f'-I{CLIENT / "include"}', '-o', str(target)]
-    done = subprocess.run(
-        [*command, *map(str, sources)], capture_output=True, text=True, check=False
-    )
+    objects = _client(tuple(flags), *compiler()).glob('*.o')
+    _compile(target.parent, flags, '-o', target, *programs, *objects)
+    return target
+
+
+@functools.cache
+def _client(flags: tuple[str, ...], *_: str) -> Path:
+    """Return the folder of client/'s objects, which is removed when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix='zc-client-'))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _compile(folder, flags, '-c', *sorted((CLIENT / 'src').glob('*.c')))
+    return folder
+
+
+def _compile(folder: Path, flags: Sequence[str], *words: str | Path) -> None:
+    command = [*compiler(), *FLAGS, *flags, f'-I{CLIENT / "include"}', *map(str, words)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CompilerError(f'{shlex.join(command)} failed:\n{done.stderr}')
-    return target
 
 
 def build_consumer(folder: Path, flags: Sequence[str] = CHECKED) -> Path:

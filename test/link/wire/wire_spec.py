@@ -16,22 +16,15 @@
 """
 Rung 2's wire protocol a second time: written from docs/wire.md, not from the package.
 
-It has tables, packing and checks. ``SpecServer`` is a producer that a test drives step by step,
-and that says which rule a consumer broke. It shares no code with the package's producer, so what
-both agree on is what the page says.
+It packs messages and shares no code with the package, so what both agree on is what the page says.
 """
 
 from __future__ import annotations
 
-import array
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 import fcntl
 import os
-from pathlib import Path
-import re
-import socket
 import struct
 import time
 
@@ -59,26 +52,6 @@ PLANE = struct.Struct('<IIQQ')
 FRAME_BODY = struct.Struct('<3Q3qQII')
 RELEASE_BODY = struct.Struct('<QQII')
 RETIRED_BODY = struct.Struct('<Q')
-FENCE_FLAG = 1
-
-
-class RuleBroken(Exception):
-    """A consumer didn't keep to the page. The text is the rule's name."""
-
-
-class ConsumerGone(Exception):
-    """EOF."""
-
-
-def _demand(holds: bool, rule: str) -> None:
-    if not holds:
-        raise RuleBroken(rule)
-
-
-def _demand_text(raw: bytes, rule: str, allowed: str) -> bytes:
-    text = raw.rstrip(b'\0')
-    _demand(re.fullmatch(allowed, text.decode('utf-8', 'replace')) is not None, rule)
-    return text
 
 
 def packet(kind: int, body: bytes, *, length: int | None = None, zero: int = 0) -> bytes:
@@ -126,56 +99,6 @@ class Hello:
             body
             + b''.join(HELLO_FORMAT.pack(fourcc, 0, modifier) for fourcc, modifier in self.formats)
             + self.options,
-        )
-
-    @classmethod
-    def parse(cls, data: bytes) -> Hello:
-        """Of a packet whose header is right. Raises RuleBroken."""
-        _demand(len(data) >= 128, 'length')
-        (
-            magic,
-            low,
-            high,
-            window,
-            depth,
-            flags,
-            memory,
-            stride,
-            offset,
-            width,
-            height,
-            count,
-            options,
-            publisher,
-            name,
-        ) = HELLO_BODY.unpack_from(data, 8)
-        _demand(magic == MAGIC, 'magic')
-        _demand(count <= 64, 'num_formats')
-        _demand(options <= 1024, 'options')
-        _demand(len(data) == 128 + 16 * count + options, 'length')
-        _demand(1 <= window <= 64, 'window')
-        _demand(1 <= depth <= 64, 'depth')
-        _demand(flags <= 3, 'flags')
-        _demand(memory in (1, 2, 3), 'memory')
-        _demand(stride >= 1 and offset >= 1, 'alignment')
-        formats = [HELLO_FORMAT.unpack_from(data, 128 + 16 * i) for i in range(count)]
-        _demand(all(zero == 0 for _, zero, _ in formats), 'reserved')
-        _demand(low <= high, 'version')
-        return cls(
-            low,
-            high,
-            window,
-            depth,
-            flags,
-            memory,
-            stride,
-            offset,
-            width,
-            height,
-            _demand_text(publisher, 'publisher', '[ -~]*'),
-            _demand_text(name, 'name', '[^\0\ufffd]*'),
-            tuple((fourcc, modifier) for fourcc, _, modifier in formats),
-            _demand_text(data[slice(128 + 16 * count, None)], 'options', '[^\0\ufffd]*'),
         )
 
 
@@ -281,7 +204,7 @@ class Image:
 
 
 class Slot:
-    """An image's memory on sealed memfds, and what was written to it."""
+    """An image's memory on sealed memfds."""
 
     def __init__(self, image: Image) -> None:
         self.image = image
@@ -290,12 +213,6 @@ class Slot:
             self.fds.append(os.memfd_create('spec', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
             os.ftruncate(self.fds[-1], size)
             fcntl.fcntl(self.fds[-1], fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        self.generation = 0
-        self.held = False
-
-    def fill(self, data: Sequence[bytes]) -> None:
-        for fd, content in zip(self.fds, data, strict=True):
-            os.pwrite(fd, content, 0)
 
     def close(self) -> None:
         for fd in self.fds:
@@ -333,148 +250,3 @@ def frame(
 
 def retired(uid: int) -> bytes:
     return packet(BUFFER_RETIRED, RETIRED_BODY.pack(uid))
-
-
-def is_sync_file(fd: int) -> bool:
-    """Told without an ioctl: the kernel writes a sync_file's descriptor link like this."""
-    return (
-        re.fullmatch(r'anon_inode:\[?sync_file\]?', os.readlink(f'/proc/self/fd/{fd}')) is not None
-    )
-
-
-class Conversation:
-    """The producer's end of one connection."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
-        self.hello: Hello | None = None
-        self.window = 0
-        self.leases: dict[int, int] = {}
-        self.refusal = ''
-
-    def receive(self) -> bytes:
-        """
-        Receive one packet of the consumer, check it, and do what it says.
-
-        Raises RuleBroken, ConsumerGone, TimeoutError.
-        """
-        try:
-            data, ancillary, flags, _ = self.socket.recvmsg(
-                MAX_PACKET, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC
-            )
-        # told once, where the consumer left packets unread; what it said before still lies in the
-        # queue
-        except ConnectionResetError:
-            return self.receive()
-        descriptors = array.array('i')
-        for level, kind, content in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                descriptors.frombytes(content[: len(content) // 4 * 4])
-        try:
-            self._take(data, flags, list(descriptors))
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        return data
-
-    def _take(self, data: bytes, flags: int, descriptors: list[int]) -> None:
-        if not data:
-            raise ConsumerGone
-        _demand(not flags & socket.MSG_TRUNC, 'packet')
-        _demand(not flags & socket.MSG_CTRUNC, 'control')
-        _demand(len(data) >= HEADER.size, 'header')
-        kind, length, zero = HEADER.unpack_from(data)
-        _demand(kind in (HELLO, RELEASE, REFUSED), 'type')
-        _demand(length == len(data), 'length')
-        _demand(zero == 0, 'reserved')
-        if kind == HELLO:
-            _demand(not descriptors, 'descriptors')
-            _demand(self.hello is None, 'state')
-            self.hello = Hello.parse(data)
-            return
-        _demand(self.hello is not None and not self.refusal, 'state')
-        if kind == REFUSED:
-            _demand(12 < len(data) <= 512, 'length')
-            _demand(data[8:12] == struct.pack('<I', CONSTRAINTS), 'code')
-            _demand(not descriptors, 'descriptors')
-            self.refusal = data[12:].decode()
-            return
-        _demand(len(data) == 32, 'length')
-        uid, generation, flag, zero = RELEASE_BODY.unpack_from(data, HEADER.size)
-        _demand(flag in (0, FENCE_FLAG), 'flags')
-        _demand(zero == 0, 'reserved')
-        _demand(len(descriptors) == flag, 'descriptors')
-        _demand(self.leases.get(uid) == generation, 'lease')
-        _demand(all(map(is_sync_file, descriptors)), 'fence')
-        del self.leases[uid]
-
-    def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        self.socket.sendmsg(
-            [data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))] if fds else []
-        )
-
-    def expect_hello(self) -> Hello:
-        self.receive()
-        assert self.hello is not None
-        return self.hello
-
-    def open(self, *, window: int | None = None, publisher: bytes = SERVER) -> Hello:  # noqa: A003
-        """Take the HELLO and say WELCOME, with what was asked."""
-        hello = self.expect_hello()
-        self.window = hello.window if window is None else window
-        self.send(welcome(self.window, hello.depth, publisher))
-        return hello
-
-    def announce(self, slot: Slot) -> None:
-        self.send(slot.image.pack(), slot.fds)
-
-    def publish(
-        self, slot: Slot, sequence: int, *, frame_id: bytes = b'camera', stamp_ns: int = 0
-    ) -> None:
-        """Wait for a place in the window and for the slot, as a producer would keep them free."""
-        while len(self.leases) >= self.window or slot.image.uid in self.leases:
-            self.receive()
-        slot.generation += 1
-        self.leases[slot.image.uid] = slot.generation
-        self.send(
-            frame(slot.image.uid, slot.generation, sequence, frame_id=frame_id, stamp_ns=stamp_ns)
-        )
-
-    def wait_free(self, slot: Slot) -> None:
-        while slot.image.uid in self.leases:
-            self.receive()
-
-    def refuse(self, code: int, text: str) -> None:
-        with suppress(BrokenPipeError):
-            self.send(refused(code, text.encode()))
-        self.close()
-
-    def close(self) -> None:
-        self.socket.close()
-
-
-class SpecServer:
-    """Listens at a path. Every wait is bounded, so that a test ends."""
-
-    def __init__(self, path: Path, timeout_s: float = 60.0) -> None:
-        self.path = path
-        self._timeout_s = timeout_s
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.settimeout(timeout_s)
-        self._socket.bind(str(path))
-        self._socket.listen()
-
-    @contextmanager
-    def accept(self) -> Iterator[Conversation]:
-        connection, _ = self._socket.accept()
-        connection.settimeout(self._timeout_s)
-        conversation = Conversation(connection)
-        try:
-            yield conversation
-        finally:
-            conversation.close()
-
-    def close(self) -> None:
-        self._socket.close()
-        with suppress(FileNotFoundError):
-            self.path.unlink()

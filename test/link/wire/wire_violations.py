@@ -73,18 +73,6 @@ FIRST_MESSAGES = {
     'frame_unknown': ('uid', lambda: spec.frame(7, 1, 0)),
 }
 
-# What still refuses, by number and text of the REFUSED; and the code that it counts as.
-UNCLEAR_REFUSALS = {
-    'code_0': (0, b'why', 5),
-    'code_7': (7, b'why', 5),
-    'code_largest': (2**32 - 1, b'why', 5),
-    'latin_1': (1, b'why \xe4', 1),
-    'surrogate': (4, b'why \xed\xa0\x80', 4),
-    'overlong': (2, b'why \xc0\x80', 2),
-    'cut_off': (3, b'why ' + '€'.encode()[:2], 3),
-    'no_byte_of_utf8': (9, b'why \xff', 5),
-}
-
 # Fields of the BUFFERS of Image.nv12(), to a consumer that asked for NV12 LINEAR, aligned to 8 and
 # 16, of at most 72 x 48.
 WRONG_BUFFERS = {
