@@ -79,7 +79,7 @@ class NegotiationError(ZcError):
 
 
 class CameraError(ZcError):
-    """A camera can't be opened or stopped delivering."""
+    """A camera can't be opened, or it no longer delivers frames."""
 
 
 class RecordingError(CameraError):

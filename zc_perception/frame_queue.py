@@ -106,8 +106,8 @@ class KeepLastQueue(Generic[T]):
         self._signalled = False
         self._sources: tuple[Source[T], ...] = ()
         self._receivers: tuple[Callable[[], T | None], ...] = ()
-        # How to wait for the descriptor of all: where there is one source, by that, which has then
-        # less to do.
+        # How get() waits: with one source by that source's own wait(), which has less to do; else
+        # by epoll.
         self._wait: Callable[[select.epoll, float], object] = select.epoll.poll
         self._epoll: select.epoll | None = None
         #: Whether it takes no more objects; it polls readable then. To be read only.

@@ -380,7 +380,7 @@ def test_a_stale_answer_of_the_library_is_noticed(
     monkeypatch.setenv('NVBUF_DOUBLE', 'stale')
     with pytest.raises(
         AcceleratorError,
-        match=r'says of this buffer \[64, 64, .*the frame \[96, 64, .*a reused descriptor',
+        match=r'this buffer as \[64, 64, .*the frame has \[96, 64, .*was used again',
     ):
         vic.transform(second, target)
     assert len(vic._surfaces) == 0

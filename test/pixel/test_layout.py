@@ -230,10 +230,10 @@ TOP = (1 << 63) - 1
 @pytest.mark.parametrize(
     ('layout', 'sizes', 'message'),
     [
-        (nv12(*[LUMA] * 100_000), [9999], 'NV12 LINEAR has 2 planes, the layout has 100000'),
-        (nv12(LUMA, modifier=TILED), [4608], 'planes, the layout has 1'),
+        (nv12(*[LUMA] * 100_000), [9999], 'NV12 LINEAR has 2 planes, but the layout has 100000'),
+        (nv12(LUMA, modifier=TILED), [4608], 'planes, but the layout has 1'),
         (nv12(*[LUMA] * 5, modifier=INVALID), [4608],
-         'NV12 INVALID has 2 to 4 planes, the layout has 5'),
+         'NV12 INVALID has 2 to 4 planes, but the layout has 5'),
         (changed(GOOD, planes=None), [4608],
          'planes are a NoneType; they must be a tuple of at most 4 PlaneLayouts'),
         (nv12(LUMA, None), [4608],

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
 SOURCE = 'nvarguscamerasrc'
 HEAP = 'nvbufsurface'
-# Most buffers of a source that are kept open for the VIC; an element's pool has fewer.
+# At most this many buffers of the source stay open for the VIC; an element's pool has fewer.
 _KEPT = 32
 _INSTALL = (
     'it comes with JetPack (package nvidia-l4t-gstreamer), and a container needs it '

@@ -113,7 +113,7 @@ class StampClock:
 
     Unless a simulation drives the ROS clock, each stamp is later than the one before. When the ROS
     clock is set back, stamps go on at half the camera's pace or more until the clock has caught
-    up: trackers divide by the intervals.
+    up, because trackers divide by the interval between two stamps: it must not become tiny.
 
     When a simulation drives the ROS clock, a stamp is the simulation's time on arrival. If that
     time stands still, stamps differ by 1 ns. If it jumps back, the stamps jump back too. When a
@@ -241,7 +241,11 @@ class StampClock:
         return offset
 
     def _increase(self, wanted: int, captured: int, arrival: int) -> int:
-        """Return *wanted*, or a stamp that keeps the order at half the pace of the pictures."""
+        """
+        Return *wanted*, made later where it isn't later than the last stamp.
+
+        It is then the last stamp and half of the time between the two captures.
+        """
         pace = 0 if self._last_captured is None else captured - self._last_captured
         if self._capture_clock is CaptureClock.REALTIME:  # which may have been set in between
             pace = min(pace, arrival - self._last_arrival)

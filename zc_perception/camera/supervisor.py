@@ -91,11 +91,11 @@ class CameraSupervisor:
     """
     One camera, one thread.
 
-    What fails in opening, agreeing on buffers or capturing costs time, never the thread: the
-    camera is closed, and opened again after a pause that doubles up to :data:`LAST_RETRY_S`.
-    :class:`CameraChangedError` opens it again at once. Only the same device counts
-    (:attr:`Camera.identity`): what is at its place now may be somebody else's camera. What the
-    system refuses (``OSError``: no more descriptors) counts as a loss too. Any other error ends
+    If opening, agreeing on buffers or capturing fails, the thread goes on: it closes the camera
+    and opens it again after a pause, which doubles up to :data:`LAST_RETRY_S`. After a
+    :class:`CameraChangedError` it opens the camera again at once. It opens only the same device
+    again (:attr:`Camera.identity`), never another one in its place. An ``OSError`` of the system,
+    such as "no more descriptors", is handled like a failure of the camera. Any other error ends
     the thread with state FAILED.
 
     :param open_camera: opens it; gets the identity that is wanted, empty for the first time.
@@ -109,7 +109,7 @@ class CameraSupervisor:
         and opened again.
     :param before_close: is called before a camera is closed, so that nobody else uses it from then
         on.
-    :param wait_s: before the first frame.
+    :param wait_s: seconds that the thread waits before it opens the camera for the first time.
     :param identity: of the camera that is wanted, if that is known; empty: whatever is there the
         first time.
     """

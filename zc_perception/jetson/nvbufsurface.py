@@ -675,7 +675,7 @@ def _check(pointer: ctypes._Pointer[Any], layout: ImageLayout, color_format: int
         want += [LAYOUT_PITCH, *((plane.offset, plane.stride) for plane in layout.planes[:count])]
     if came != want:
         raise AcceleratorError(
-            f'libnvbufsurface says of this buffer {came}, the frame {want} (width, height, '
-            'format, planes, layout, offsets and pitches): '
-            'a reused descriptor, or another struct layout'
+            f'libnvbufsurface describes this buffer as {came}, but the frame has {want} (width, '
+            'height, format, planes, layout, offsets and pitches): the descriptor was used again, '
+            'or this release has another struct layout'
         )

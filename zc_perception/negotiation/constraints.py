@@ -106,8 +106,8 @@ class BufferConstraints:
     :param max_size: largest image.
     :param placement: planes in one buffer, or one buffer for each.
     :param heaps: names of heaps whose buffers it can use, or prefixes ending in ``/``.
-    :param format_heaps: of a producer: the heaps of formats for which those of ``heaps`` don't
-        hold.
+    :param format_heaps: a producer's heaps for single formats. A format in this table has these
+        heaps instead of ``heaps``.
     :param contiguous: it needs physically contiguous memory.
     :param memory_note: for messages: why memory must be contiguous, or why the camera offers no
         other heaps.

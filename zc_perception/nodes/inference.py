@@ -120,7 +120,7 @@ class InferenceStream:
         return [self.scheduler.thread, *self.scheduler.accelerator.hot_threads()]
 
     def close(self) -> None:
-        """End it; if a call of the accelerator never returns, only the accelerator stays."""
+        """End the stream; leave the accelerator open if one of its calls never returns."""
         ended = self.scheduler.stop()
         self.subscription.destroy()
         if ended:
@@ -455,7 +455,11 @@ class InferenceNode(PerceptionNode):
         subscription.take_part(self._consumer())
 
     def _open_stages(self, stream: InferenceStream) -> None:
-        """Open the stages that use boxes, imported only where wanted: messages take time."""
+        """
+        Open the stages that use boxes.
+
+        Import only those that are wanted, because loading types of messages takes time.
+        """
         head, values = stream.manifest.head.options, self.parameters
         depth, masks, keypoints = values['depth_topic'], head.get('masks'), head.get('keypoints')
         if not (depth or masks or keypoints or values['annotations']):

@@ -351,8 +351,8 @@ def _check_image(layout: ImageLayout) -> PixelFormat:
     if not least <= count <= most:
         number = f'{least} planes' if least == most else f'{least} to {most} planes'
         raise LayoutError(
-            f'{fmt.name.strip()} {modifier_name(layout.modifier)} has {number}, the layout has '
-            f'{count}'
+            f'{fmt.name.strip()} {modifier_name(layout.modifier)} has {number}, but the layout '
+            f'has {count}'
         )
     for index, plane in enumerate(layout.planes):
         if not isinstance(plane, PlaneLayout):

@@ -93,7 +93,7 @@ class Check:
         return self.holds is not None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for ``result.json``."""
+        """Return this invariant as ``result.json`` has it."""
         own = {
             'holds': self.holds,
             'measured': self.measured,

@@ -709,7 +709,7 @@ def _choose(
         return wanted
     if len(pictures) > 1:
         pictures = [name for name in pictures if not has_depth(name)] or pictures
-    if len(pictures) > 1:  # the video of a topic that is recorded as pictures, too
+    if len(pictures) > 1:  # a recording may have a camera both as pictures and as video
         pictures = [name for name in pictures if topics[name].msgtype != VIDEO] or pictures
     if len(pictures) != 1:
         what = (

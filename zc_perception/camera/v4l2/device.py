@@ -555,9 +555,9 @@ def _rate(period: ctypes.Structure) -> float:
 
 def capture_devices() -> list[tuple[str, str]]:
     """
-    Return path and card of every capture device that can be opened.
+    Return the path and the card's name of every capture device.
 
-    The card is empty where it can't be asked.
+    The name is empty for a device that can't be opened or is busy: it may capture or not.
     """
     found = []
     for path in sorted(glob.glob('/dev/video*'), key=lambda p: (len(p), p)):
