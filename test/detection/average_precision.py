@@ -40,13 +40,7 @@ IntArray = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class ImageBoxes:
-    """
-    Boxes of one image.
-
-    ``boxes`` are ``(n, 4)`` x0, y0, x1, y1 in pixels, ``classes`` ``(n,)`` class indices.
-
-    ``scores`` ``(n,)`` is needed for detections and ignored for ground truth.
-    """
+    """Boxes of one image: x0, y0, x1, y1 in pixels; ground truth needs no scores."""
 
     boxes: FloatArray
     classes: IntArray
@@ -55,11 +49,7 @@ class ImageBoxes:
 
 @dataclass(frozen=True)
 class AveragePrecision:
-    """
-    Average precisions, all 0 to 1.
-
-    ``per_class[c]`` is that of class c (nan without truth), ``mean`` their mean.
-    """
+    """Average precisions, 0 to 1; nan for a class without truth."""
 
     per_class: tuple[float, ...]
     mean: float
@@ -71,18 +61,7 @@ def average_precision(
     class_count: int,
     iou_threshold: float = 0.5,
 ) -> AveragePrecision:
-    """
-    Return the average precision per class and its mean.
-
-    ``detections[i]`` and ``truth[i]`` belong to the same image.
-
-    Raises ValueError when the two differ in length or detections have no scores.
-    """
-    if len(detections) != len(truth):
-        raise ValueError(
-            f'detections and truth must cover the same images, got {len(detections)} and '
-            f'{len(truth)}'
-        )
+    """Return the average precision per class and its mean, of the same images."""
     per_class = tuple(
         _class_precision(detections, truth, class_index, iou_threshold)
         for class_index in range(class_count)
@@ -97,11 +76,7 @@ def precision_recall(
     score_threshold: float,
     iou_threshold: float = 0.5,
 ) -> tuple[float, float]:
-    """
-    Return precision and recall over all classes.
-
-    Only detections count that score at least ``score_threshold``.
-    """
+    """Return precision and recall over all classes, of what scores at least that much."""
     hits = found = wanted = 0
     for seen, real in zip(detections, truth, strict=True):
         wanted += len(real.boxes)

@@ -131,60 +131,45 @@ YXYX = CORNERS[:, [1, 0, 3, 2]] / np.array([HEIGHT, WIDTH] * 2, np.float32)
 TWO = {'classes': ['car', 'person']}
 THREE = {'classes': list(NAMES)}
 
-# Outputs, metadata, and what a manifest adds (None: the file alone is enough).
-READ: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None]] = {
-    'yolov8': ({'output0': raw(3).transpose(0, 2, 1)}, ultralytics(3), None),
-    'end to end': ({'output0': table(CORNERS)}, ultralytics(2, end2end=True), None),
-    'with suppression': ({'output0': table(CORNERS)}, ultralytics(3, args={'nms': True}), None),
-    'end to end, without metadata': (
-        {'output0': table(CORNERS)},
-        {},
-        {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'input'}},
-    ),
-    'keypoints behind the class': (
-        {'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 51))), 300)},
-        ultralytics(2, end2end=True, task='pose', kpt_shape=[17, 3]),
-        None,
-    ),
-    'oriented': (
-        {'output0': raw(3, extra=1).transpose(0, 2, 1)},
-        ultralytics(3, task='obb'),
-        None,
-    ),
+V8 = {'output0': raw(3).transpose(0, 2, 1)}
+ROWS = {'output0': table(CORNERS)}
+CENTRED = {'output0': table(centres(True))}
+CENTRED_SCORES = np.concatenate((padded(centres(True), 300), of_classes(3, 300)), axis=2)
+TURNED = {'output0': raw(3, extra=1).transpose(0, 2, 1)}
+POSES = {'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 51))), 300)}
+OBJECTS = {'output': raw(3, objects=True)}
+PARTS = {
+    'output0': raw(3, extra=8).transpose(0, 2, 1),
+    'output1': np.zeros((1, 8, 64, 80), np.float32),
+}
+TENSORFLOW = ('num_detections', 'detection_boxes', 'detection_scores', 'detection_classes')
+RELATIVE = {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'relative'}}
+
+# Outputs, metadata, and what a manifest adds: nothing where the file alone is enough.
+READ: dict[str, tuple[Any, ...]] = {
+    'yolov8': (V8, ultralytics(3)),
+    'end to end': (ROWS, ultralytics(2, end2end=True)),
+    'with suppression': (ROWS, ultralytics(3, args={'nms': True})),
+    'without metadata': (ROWS, {}, {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'input'}}),
+    'keypoints': (POSES, ultralytics(2, end2end=True, task='pose', kpt_shape=[17, 3])),
+    'oriented': (TURNED, ultralytics(3, task='obb')),
     'oriented, end to end': (
         {'output0': padded(columns(centres(False), SCORES, LABELS, np.zeros(2)), 300)},
         ultralytics(3, task='obb', end2end=True),
-        None,
     ),
-    'segments': (
-        {
-            'output0': raw(3, extra=8).transpose(0, 2, 1),
-            'output1': np.zeros((1, 8, 64, 80), np.float32),
-        },
-        ultralytics(3, task='segment'),
-        None,
-    ),
-    'segments without metadata': (
-        {
-            'output0': raw(3, extra=8).transpose(0, 2, 1),
-            'output1': np.zeros((1, 8, 64, 80), np.float32),
-        },
-        {},
-        THREE,
-    ),
+    'segments': (PARTS, ultralytics(3, task='segment')),
+    'segments without metadata': (PARTS, {}, THREE),
     'segments, end to end': (
         {
             'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 32))), 300),
             'output1': np.zeros((1, 32, 64, 80), np.float32),
         },
         ultralytics(2, end2end=True, task='segment'),
-        None,
     ),
-    'rtdetr': ({'output0': table(centres(True))}, ultralytics(3, head='RTDETRDecoder'), None),
+    'rtdetr': (CENTRED, ultralytics(3, head='RTDETRDecoder')),
     'rtdetr, older': (
-        {'output0': np.concatenate((padded(centres(True), 300), of_classes(3, 300)), axis=2)},
-        ultralytics(3, description='Ultralytics RT-DETR-l model'),
-        None,
+        {'output0': CENTRED_SCORES},
+        ultralytics(3, description='A RT-DETR-l model'),
     ),
     'rtdetr of its authors': (detr_three(), {}, TWO),
     'rfdetr': (
@@ -205,13 +190,9 @@ READ: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None]] = {
     ),
     'tensorflow with all outputs': (
         {'detection_anchor_indices': padded(LABELS, 100)}
-        | _nms(
-            YXYX, ('num_detections', 'detection_boxes', 'detection_scores', 'detection_classes')
-        )
-        | {
-            'detection_classes': padded(LABELS.astype(np.float32) + 1, 100),
-            'raw_detection_boxes': np.ones((1, 500, 4), np.float32),
-        },
+        | _nms(YXYX, TENSORFLOW)
+        | {'detection_classes': padded(LABELS.astype(np.float32) + 1, 100)}
+        | {'raw_detection_boxes': np.ones((1, 500, 4), np.float32)},
         {},
         TWO,
     ),
@@ -230,7 +211,7 @@ READ: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None]] = {
         TWO,
     ),
     'yolo nas': ({'boxes': padded(CORNERS, CELLS), 'scores': of_classes(3, CELLS)}, {}, THREE),
-    'yolox decoded': ({'output': raw(3, objects=True)}, {}, {**THREE, 'head': 'yolov5'}),
+    'yolox decoded': (OBJECTS, {}, {**THREE, 'head': 'yolov5'}),
     'yolov5': ({'output': raw(3, objects=True, count=3 * CELLS)}, {}, THREE),
 }
 
@@ -242,7 +223,7 @@ def model(tmp_path: Path) -> Callable[..., str]:
     def write(
         outputs: Arrays,
         metadata: Mapping[str, str],
-        manifest: Mapping[str, Any] | None,
+        manifest: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> str:
         inputs = {'images': more.pop('image', IMAGES['images'])}
@@ -277,135 +258,85 @@ def test_boxes_are_where_they_are(layout: str, model: Callable[..., str]) -> Non
     assert found.classes.tolist() == LABELS.tolist()
 
 
-CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None, str]] = {
-    'a table read as scores': (
-        {'output0': table(CORNERS)},
-        ultralytics(2, end2end=True),
-        {'head': 'yolov8'},
-        (
-            r"key 'head' is 'yolov8', but mine.onnx has outputs 'output0' 1x300x6, which are read "
-            r'by head: \{kind: boxes'
-        ),
-    ),
-    'a table that can be several': (
-        {'output0': table(CORNERS)},
-        {},
-        TWO,
-        r'leaves open .* one of: head: \{kind: boxes, coordinates: input\}',
-    ),
-    'centres read as corners': (
-        {'output0': table(centres(True))},
-        {},
-        {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'relative'}},
-        'which have no area with box_order: xyxy',
-    ),
-    'relative read as pixels': (
-        {'output0': table(CORNERS / 320)},
-        {},
-        {**TWO, 'head': {'kind': 'boxes'}},
-        'coordinates: input: these are relative',
-    ),
-    'pixels read as relative': (
-        {'output0': table(CORNERS)},
-        {},
-        {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'relative'}},
-        'these are pixels',
-    ),
-    'too few names': (
-        {'output0': raw(3).transpose(0, 2, 1)},
-        ultralytics(3),
-        TWO,
-        (
-            r"key 'classes' is 2 names \(car, person\), but mine.onnx says 3 names \(car, person, "
-            r'sign\); leave classes out'
-        ),
-    ),
-    'another size': (
-        {'output0': raw(3).transpose(0, 2, 1)},
-        ultralytics(3),
-        {'input': {'width': 640, 'height': 256}},
-        (
-            r"key 'input.width' is 640, but mine.onnx says 'images' 1x3x256x320 \(that is 320\); "
-            r'write width: 320'
-        ),
-    ),
-    'yolox decoded, as yolox': (
-        {'output': raw(3, objects=True)},
-        {},
-        {**THREE, 'head': 'yolox'},
-        'decoded already',
-    ),
-    'yolox that can be either': (
-        {'output': raw(3, objects=True)},
-        {},
-        THREE,
-        r'head: yolox .* or head: yolov5 \(YOLOX exported',
-    ),
-    'detr of transformers': (
-        {'logits': logits(of_classes(4, 100)), 'pred_boxes': padded(centres(True), 100)},
-        {},
-        THREE,
-        'softmax that its scores need',
-    ),
-    'logits': (
-        {'output0': logits(raw(3).transpose(0, 2, 1))},
-        {},
-        {**THREE, 'head': 'yolov8'},
-        'these are logits',
-    ),
-    'classes that begin at 1': (
-        {'output0': table(CORNERS)},
-        {},
-        {'classes': ['car'], 'head': 'boxes'},
-        r'classes from 0 to 1 of 1',
-    ),
-    'no names': (
-        {'output0': raw(80).transpose(0, 2, 1)},
-        {},
-        None,
-        'is missing.* for its 80 classes; those of COCO are classes_file: coco',
-    ),
-    'steps that skip all scores': (
-        {
-            'output0': np.round(
-                np.where(np.arange(7)[:, None] < 4, 60 + np.arange(CELLS) % 200, 0) / 2.5
-            )[None].astype(np.float32)
-            * 2.5
-        },
-        ultralytics(3),
-        None,
-        r'scores in steps of 2.5 .float32., of which none lies from the score threshold 0.25',
-    ),
-    'an angle that nobody told of': (
-        {'output0': raw(3, extra=1).transpose(0, 2, 1)},
-        {},
-        {**THREE, 'head': 'yolov8'},
-        r'one more in each row can be an angle \(oriented: true\)',
-    ),
-    'keypoints that nobody told of': (
-        {'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 51))), 300)},
-        {},
-        {**TWO, 'head': 'boxes'},
-        r'the 51 more in each row can be masks: 51 or keypoints: \[17, 3\]',
-    ),
-    'a classifier': (
-        {'output0': np.zeros((1, 3), np.float32)},
-        ultralytics(3, task='classify'),
-        None,
-        'task classify',
-    ),
-}
+STEPS = np.round(np.where(np.arange(7)[:, None] < 4, 60 + np.arange(CELLS) % 200, 0) / 2.5)
 
 
-@pytest.mark.parametrize('case', CONTRADICTIONS)
-def test_what_can_t_be_meant_is_refused_at_the_start(case: str, model: Callable[..., str]) -> None:
-    *given, message = CONTRADICTIONS[case]
+@pytest.mark.parametrize(
+    ('outputs', 'metadata', 'manifest', 'message'),
+    [
+        (
+            ROWS,
+            ultralytics(2, end2end=True),
+            {'head': 'yolov8'},
+            "'head' is 'yolov8', but mine.onnx .*are read by head: .kind: boxes",
+        ),
+        (ROWS, {}, TWO, 'leaves open .* one of: head: .kind: boxes, coordinates: input'),
+        (CENTRED, {}, RELATIVE, 'which have no area with box_order: xyxy'),
+        (
+            {'output0': table(CORNERS / 320)},
+            {},
+            {**TWO, 'head': {'kind': 'boxes'}},
+            'these are relative',
+        ),
+        (ROWS, {}, RELATIVE, 'these are pixels'),
+        (
+            V8,
+            ultralytics(3),
+            TWO,
+            'is 2 names .*, but mine.onnx says 3 names .*; leave classes out',
+        ),
+        (
+            V8,
+            ultralytics(3),
+            {'input': {'width': 640, 'height': 256}},
+            'is 640, but .*; write width: 320',
+        ),
+        (OBJECTS, {}, {**THREE, 'head': 'yolox'}, 'decoded already'),
+        (OBJECTS, {}, THREE, 'head: yolox .* or head: yolov5 .YOLOX exported'),
+        (
+            {'logits': logits(of_classes(4, 100)), 'pred_boxes': padded(centres(True), 100)},
+            {},
+            THREE,
+            'softmax that its scores need',
+        ),
+        ({'output0': logits(V8['output0'])}, {}, {**THREE, 'head': 'yolov8'}, 'these are logits'),
+        (ROWS, {}, {'classes': ['car'], 'head': 'boxes'}, 'classes from 0 to 1 of 1'),
+        (
+            {'output0': raw(80).transpose(0, 2, 1)},
+            {},
+            None,
+            'for its 80 classes; .*classes_file: coco',
+        ),
+        (
+            {'output0': STEPS[None].astype(np.float32) * 2.5},
+            ultralytics(3),
+            None,
+            'steps of 2.5 .float32., of which none lies from the score threshold 0.25',
+        ),
+        (TURNED, {}, {**THREE, 'head': 'yolov8'}, 'can be an angle .oriented: true'),
+        (
+            POSES,
+            {},
+            {**TWO, 'head': 'boxes'},
+            r'51 more .* can be masks: 51 or keypoints: \[17, 3\]',
+        ),
+        (
+            {'output0': np.zeros((1, 3), np.float32)},
+            ultralytics(3, task='classify'),
+            None,
+            'task classify',
+        ),
+    ],
+)
+def test_what_can_t_be_meant_is_refused_at_the_start(
+    outputs: Arrays, metadata: Any, manifest: Any, message: str, model: Callable[..., str]
+) -> None:
     with pytest.raises(ConfigError, match=message):
-        found_by(model(*given))
+        found_by(model(outputs, metadata, manifest))
 
 
 def test_a_dynamic_model_has_the_size_that_it_was_exported_with(model: Callable[..., str]) -> None:
-    given = ({'output0': raw(3).transpose(0, 2, 1)}, ultralytics(3))
+    given = (V8, ultralytics(3))
     open_sizes = {
         'image': (FLOAT, ('batch', 3, 'height', 'width')),
         'shapes': {'output0': ('batch', 7, 'anchors')},

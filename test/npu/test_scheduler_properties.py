@@ -37,27 +37,11 @@ from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.npu import recovering_device, scheduler
 
 FRAMES = 14
-EVENTS = (
-    'frame',
-    'frame',
-    'frame',
-    'frame',
-    'done',
-    'done',
-    'done',
-    'failed',
-    'lost',
-    'outputs lost',
-    'import refused',
-    'submit refused',
-    'import lost',
-    'submit lost',
-    'reopen refused',
-    'callback',
-    'disabled',
-    'trial',
-    'late end',
-)
+EVENTS = [
+    *['frame'] * 4, *['done'] * 3, 'failed', 'lost', 'outputs lost', 'import refused',
+    'submit refused', 'import lost', 'submit lost', 'reopen refused', 'callback', 'disabled',
+    'trial', 'late end',
+]  # fmt: skip
 
 
 class Chaos:
