@@ -56,7 +56,7 @@ from zc_perception.pixel.layout import check_dimensions, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name, same_layout
 
 Participants = Sequence[BufferConstraints]
-# Alignments that no device needs, and that would leave no memory to others. The first limit is for
+# No device needs larger alignments, and they would take all memory. The first limit is for
 # small images.
 _MOST_PADDING = 1 << 24
 _MOST_TIMES = 8

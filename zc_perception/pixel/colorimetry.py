@@ -17,8 +17,8 @@
 What the numbers in the planes stand for: matrix, range, transfer.
 
 NV12 and NvBufSurface's NV12_ER differ in nothing but the range, and pictures look washed out when
-it is taken for granted. Source: ``videodev2.h`` (values and the rules for what a driver leaves at
-DEFAULT) and GStreamer's ``video-color.h``.
+a program assumes the wrong one. Source: ``videodev2.h`` (values and the rules for what a driver
+leaves at DEFAULT) and GStreamer's ``video-color.h``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from zc_perception.errors import FormatError
 
 
 class Matrix(Enum):
-    """Which Y'CbCr matrix (ITU-R recommendation); RGB is none at all."""
+    """Which Y'CbCr matrix (ITU-R recommendation). RGB: there is none, samples are R, G, B."""
 
     BT601 = 'bt601'
     BT709 = 'bt709'
@@ -80,7 +80,7 @@ RGB_FULL = Colorimetry(Matrix.RGB, Range.FULL, Transfer.SRGB)
 
 def named_colorimetry(text: str) -> Colorimetry:
     """
-    Return the colorimetry that *words* say, such as ``bt709`` or ``bt601 full``.
+    Return the colorimetry that *words* name, such as ``bt709`` or ``bt601 full``.
 
     The words are matrix, range and transfer, in this order; the last may be left out.
 

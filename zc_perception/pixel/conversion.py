@@ -24,10 +24,10 @@ samples of frames as single planes, and planes at another size.
 
 Each converter is made for one format, size and colorimetry. It allocates its memory once, and
 refuses planes of anything else. Where the picture gets smaller, planes are resized first and
-colours are converted after: that reads and computes a fraction of what converting the full frame
-would. Chroma is brought to the picture's size: at half of it, as 4:2:0 asks for, the picture would
-lose colour detail that the frame has. ``zc_bench decode`` measures the speed, and the difference
-from converting the full frame first.
+colours are converted after, because that reads and computes a fraction of what a conversion of the
+full frame would. Chroma is resized to the picture's size, not to half of it as in 4:2:0, because
+the picture would then lose colour detail that the frame has. ``zc_bench decode`` measures the
+speed, and the difference from converting the full frame first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Checked:
     """
     Refuses planes of another format or size.
 
-    OpenCV would answer them with memory of its own, or misread them.
+    OpenCV would not refuse them: it would write into memory of its own, or misread them.
     """
 
     def __init__(self, fmt: PixelFormat, width: int, height: int) -> None:
@@ -90,7 +90,7 @@ class Resized:
     """
     One plane at another size and in 8 bits.
 
-    What is that already stays where it is.
+    A plane that already has this size and 8 bits is not copied.
 
     :param shape: of the plane: rows, columns and, if it has several, components.
     :param wide: whether its samples have 16 bits.
@@ -159,12 +159,12 @@ class Yuv(NamedTuple):
     How the samples of a Y'CbCr format lie.
 
     :param packed: luma and chroma in one plane, in turn.
-    :param luma_first: of a packed one.
+    :param luma_first: in a packed format, luma comes before chroma.
     :param planar: U and V have a plane each; otherwise one plane has pairs.
     :param v_first: V before U.
     :param horizontal: luma samples of a row that share a chroma sample.
-    :param vertical: rows that do.
-    :param wide: 16 bits each.
+    :param vertical: rows that share a chroma sample.
+    :param wide: each sample has 16 bits.
     """
 
     packed: bool
@@ -410,7 +410,7 @@ class _TwoPlanes(_Way):
     """
     4:2:0 of the picture's size, BT.601 limited.
 
-    Luma below black is black here, where the matrix alone would go on.
+    OpenCV takes luma below 16 as 16; the matrix alone would take it as it is.
     """
 
     def __init__(self, yuv: Yuv, width: int, height: int, channels: int, bgr: bool) -> None:
@@ -487,8 +487,8 @@ class _ByMatrix(_Way):
         across, down = width // yuv.horizontal, height // yuv.vertical
         chroma_filter = filters.chroma(yuv.horizontal, yuv.vertical)
         shape = (size[1], size[0])
-        # The nearest samples of a packed format can be taken out of it; for others it comes apart
-        # first.
+        # The nearest samples are taken from the packed plane itself. All other filters need luma
+        # and chroma as separate planes.
         self._nearest = (
             yuv.packed
             and source != size

@@ -79,7 +79,7 @@ class ImageLayout:
     """
     A whole image.
 
-    There is no default modifier: LINEAR is a promise that somebody has to make.
+    There is no default modifier: whoever makes a layout must say whether it is LINEAR.
 
     The planes may share one buffer, have one each, or be mixed (Y alone, U and V together).
     Buffers are numbered in the order in which the planes first use them, so that one image has one

@@ -17,8 +17,8 @@
 64-bit format modifiers: how a plane's samples lie in memory.
 
 Source: ``drm_fourcc.h`` (vendor in the top 8 bits, value in the low 56) and the kernel's
-*Exchanging pixel buffers*. Zero is LINEAR, an explicit promise. INVALID is no layout at all: it
-says that nobody told us.
+*Exchanging pixel buffers*. Zero is LINEAR: planes are rows, one after the other. INVALID is no
+layout: it says that nobody named one.
 
 This package writes and reads LINEAR pixels only. It passes other layouts on, from a camera to a
 device that takes them. So it knows their names, for messages, how many planes a buffer has, and
@@ -50,7 +50,7 @@ Vendor = IntEnum(
 
 class KnownModifier(IntEnum):
     """
-    Tilings that cameras and decoders give.
+    The tilings that buffers of cameras and decoders have.
 
     Named as in the header, after ``DRM_FORMAT_MOD_``, or ``I915_FORMAT_MOD_`` for Intel's.
     """
