@@ -34,10 +34,12 @@ from zc_perception.errors import (
 )
 from zc_perception.forking import in_child, Turn
 from zc_perception.mapping import PlaneViews
+from zc_perception.memory import pool as pools
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import Fence
 from zc_perception.memory.ledger import FRAME_COPIES
 from zc_perception.memory.pool import BufferPool, Lease, Slot
+from zc_perception.native import compiled
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.format_names import ros_encoding
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
@@ -737,3 +739,7 @@ class Frame:
             'released' if self._lease is None or self.released else f'held by {self._lease.holder}'
         )
         return f'Frame({self.data.sequence}, {self.data.layout.describe()}, {state})'
+
+
+if compiled is not None:
+    compiled.take_over(globals(), vars(pools))

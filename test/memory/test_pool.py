@@ -348,16 +348,15 @@ def test_thousands_of_consumers_that_came_and_went_leave_nothing_behind(
 
 
 def test_without_a_free_slot_one_line_says_who_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(time, 'monotonic', lambda: now[0])
+    pass_time = stop_clock(monkeypatch)
     pool, _ = counted_pool(5)
     first, second = acquired(pool), acquired(pool)
     leases = [leased(pool, first, 'npu'), leased(pool, first, 'overlay')]
-    now[0] += 1.0
+    pass_time(1.0)
     leases.append(leased(pool, second, 'npu'))
     pool.release(leased(pool), EventFence())
     acquired(pool)
-    now[0] += 0.25
+    pass_time(0.25)
     assert pool.describe_holders() == (
         'camera: 1 of 5 slots free; npu holds 2 (slot 0 generation 1 for 1.25 s, slot 1 '
         'generation 1 for 0.25 s); '
@@ -365,7 +364,7 @@ def test_without_a_free_slot_one_line_says_who_has_them(monkeypatch: pytest.Monk
         'release fence; '
         'slot 3 generation 1 is being filled for 0.25 s'
     )
-    assert [(h.holder, h.index, h.generation, h.held_s) for h in pool.holdings()] == [
+    assert [(h.holder, h.index, h.generation, round(h.held_s, 2)) for h in pool.holdings()] == [
         ('npu', 0, 1, 1.25), ('overlay', 0, 1, 1.25), ('npu', 1, 1, 0.25),
     ]  # fmt: skip
     for lease in leases:

@@ -103,7 +103,7 @@ class PendingFence(NamedTuple):
     deadline: float
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Slot:
     """
     One frame's worth of buffers.
@@ -477,6 +477,13 @@ class BufferPool:
     :raises ConfigError: a number that makes no sense.
     :raises LayoutError: the layout doesn't fit the allocated buffers, or slots share memory.
     """
+
+    # What the compiled steps look at (native/frames.h) has a fixed place.
+    __slots__ = (
+        '__dict__', '__weakref__', '_abandoned_leases', '_closed', '_forked', '_free', '_holders',
+        '_lease_numbers', '_lock', '_missing', '_news', '_on_free', '_slots', '_uid', '_waiting',
+        '_waker', 'name',
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -21,7 +21,8 @@ Python code defines what the compiled steps have to yield, to the last bit. ``de
 the functions of boxes do; their users are ``detection/heads/score_filter.py`` and
 ``candidates.py``. ``masks.h`` is about masks; its user is ``detection/extras.py``. ``receiver.h``
 is about frames of other processes; its user is ``link/shared_memory/remote_slots.py``. It shares
-the wire's code with ``client/``.
+the wire's code with ``client/``. ``frames.h`` is about frames within a process; its user is
+``frame.py``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from types import ModuleType
 PLAIN_VARIABLE = 'ZC_PLAIN'
 """Set it to 1 in the environment to run in plain Python although there is a compiled module."""
 # As in module.c: goes up with each change that the other side has to know.
-_VERSION = 4
+_VERSION = 5
 
 
 def _load() -> tuple[ModuleType | None, str]:

@@ -19,6 +19,7 @@
 
 #include <string.h>
 
+#include "frames.h"
 #include "masks.h"
 
 /* The arrays of one call, which are let go together. */
@@ -254,7 +255,57 @@ static PyObject *decode(PyObject *module, PyObject *const *words, Py_ssize_t cou
     return stay == ZC_NO_MEMORY ? PyErr_NoMemory() : PyLong_FromSsize_t(stay);
 }
 
+/* Results of a message: what stands before each, its class's text, score, gap, what stands before the box, and the box. */
+enum { GAP = 48, NUMBERS = 5 };
+static char *add(char *place, const PyObject *bytes) { return (char *)memcpy(place, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes)) + PyBytes_GET_SIZE(bytes); }
+static PyObject *text_of(PyObject *texts, Py_ssize_t class_) {
+    PyObject *text = class_ < 0 || class_ >= PyList_GET_SIZE(texts) ? NULL : PyList_GET_ITEM(texts, class_);
+    if (text == NULL || !PyBytes_Check(text)) return PyErr_Format(PyExc_IndexError, "class %zd is none of those that are known", class_);
+    return text;
+}
+PyDoc_STRVAR(upright_doc, "upright(boxes, scores, classes, (head, lead), (texts of the first, of others), middle) -> bytes, or None: ask Python.\n"
+                          "As nodes/messages.py has it.");
+static PyObject *upright(PyObject *module, PyObject *words) {
+    struct arrays arrays = {.count = 0};
+    PyObject *given[3], *leads[2], *texts[2], *middle, *made = NULL;
+    const Py_buffer *seen[3] = {NULL, NULL, NULL};
+    (void)module;
+    if (!PyArg_ParseTuple(words, "OOO(SS)(O!O!)S", &given[0], &given[1], &given[2], &leads[0], &leads[1], &PyList_Type, &texts[0], &PyList_Type, &texts[1], &middle))
+        return NULL;
+    for (int i = 0; i < 3; i++)
+        if ((seen[i] = look(&arrays, given[i], PyBUF_CONTIG_RO | PyBUF_FORMAT)) == NULL) break;
+    PyErr_Clear(); /* of an array with gaps */
+    const Py_ssize_t count = seen[2] == NULL ? 0 : seen[1]->len / (Py_ssize_t)sizeof(float);
+    if (seen[2] == NULL || !is_plain(seen[0], 'f') || !is_plain(seen[1], 'f') || seen[2]->itemsize != sizeof(Py_ssize_t) || seen[0]->len != count * 16 ||
+        seen[2]->len != count * (Py_ssize_t)sizeof(Py_ssize_t)) {
+        let_go(&arrays);
+        Py_RETURN_NONE;
+    }
+    const Py_ssize_t *const classes = seen[2]->buf;
+    Py_ssize_t size = 0;
+    for (Py_ssize_t i = 0; size >= 0 && i < count; i++) {
+        const PyObject *text = text_of(texts[i > 0], classes[i]);
+        size = text == NULL ? -1 : size + PyBytes_GET_SIZE(leads[i > 0]) + PyBytes_GET_SIZE(text) + GAP + PyBytes_GET_SIZE(middle) + 8 * (1 + NUMBERS);
+    }
+    if (size >= 0 && (made = PyBytes_FromStringAndSize(NULL, size)) != NULL) {
+        char *place = PyBytes_AS_STRING(made);
+        const float *box = seen[0]->buf, *score = seen[1]->buf;
+        for (Py_ssize_t i = 0; i < count; i++, box += 4) {
+            const double x[] = {box[0], box[1], box[2], box[3]}, sure = score[i];
+            const double numbers[NUMBERS] = {(x[0] + x[2]) / 2, (x[1] + x[3]) / 2, 0.0, x[2] - x[0], x[3] - x[1]};
+            place = add(add(place, leads[i > 0]), PyList_GET_ITEM(texts[i > 0], classes[i]));
+            memcpy(place, &sure, sizeof sure);
+            memset(place + sizeof sure, 0, GAP);
+            place = add(place + sizeof sure + GAP, middle);
+            place = (char *)memcpy(place, numbers, sizeof numbers) + sizeof numbers;
+        }
+    }
+    let_go(&arrays);
+    return made;
+}
+
 static PyMethodDef functions[] = {
+    {"upright", upright, METH_VARARGS, upright_doc},
     {"decode", (PyCFunction)(void (*)(void))decode, METH_FASTCALL, decode_doc},
     {"find", (PyCFunction)(void (*)(void))find, METH_FASTCALL, find_doc},
     {"suppress", (PyCFunction)(void (*)(void))suppress, METH_FASTCALL, suppress_doc},
@@ -263,8 +314,10 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 /* As in __init__.py. */
-enum { VERSION = 4 };
-static int begin(PyObject *module) { return zc_add_receiver(module) != 0 ? -1 : PyModule_AddIntConstant(module, "VERSION", VERSION); }
+enum { VERSION = 5 };
+static int begin(PyObject *module) {
+    return zc_add_receiver(module) != 0 || zc_add_steps(module) != 0 ? -1 : PyModule_AddIntConstant(module, "VERSION", VERSION);
+}
 static void end(void *module) { zc_clear_names(PyModule_GetState(module)); }
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)begin}, {0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "zc_perception.native.compiled", NULL, sizeof(struct zc_names), functions, slots,

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 import itertools
 import struct
+import sys
 
 import numpy as np
 from vision_msgs.msg import (
@@ -41,6 +42,7 @@ from zc_perception.detection.detections import Detections
 from zc_perception.frame import Header
 from zc_perception.link.image_conversion import stamp_to_message
 from zc_perception.link.rclpy_compat import cdr_string, COUNT, ENCAPSULATION, STAMP, understood
+from zc_perception.native import compiled
 
 Write = Callable[[Header, Detections], Detection2DArray]
 _ONE = COUNT.pack(1)
@@ -51,6 +53,8 @@ _UPRIGHT = struct.pack('<d', 1.0) + bytes(8 * 36)
 _NUMBERS = struct.Struct(f'<d48x{len(_UPRIGHT)}s5d')
 # ``Detection2D.id``, empty, and the bytes from there to the next detection's stamp.
 _NO_ID = _ONE + b'\0'
+# Bytes of boxes without angles and tracks; not where the bytes of the machine are the other way.
+_COMPILED = compiled.upright if compiled is not None and sys.byteorder == 'little' else None
 
 
 class DetectionsWriter:
@@ -197,6 +201,15 @@ class DetectionsCdr:
 
         :raises IndexError: a class is beyond those that are known.
         """
+        lead = _NO_ID + bytes(-len(_NO_ID) % 4) + head
+        results = self._results[len(lead) % 8 // 4]
+        if _COMPILED is not None:
+            rows = _COMPILED(
+                detections.boxes, detections.scores, detections.classes, (head, lead),
+                (self._results[1], results), _UPRIGHT,
+            )  # fmt: skip
+            if rows is not None:
+                return [rows, _NO_ID]
         pack, classes = _NUMBERS.pack, detections.classes.tolist()
         boxes = [
             pack(score, _UPRIGHT, (x0 + x1) / 2, (y0 + y1) / 2, 0.0, x1 - x0, y1 - y0)
@@ -204,13 +217,11 @@ class DetectionsCdr:
                 detections.boxes.tolist(), detections.scores.tolist(), strict=True
             )
         ]
-        lead = _NO_ID + bytes(-len(_NO_ID) % 4) + head
-        results = self._results[len(lead) % 8 // 4]
         texts = [results[index] for index in classes]
         texts[0] = self._results[1][classes[0]]
         leads = itertools.chain((head,), itertools.repeat(lead))
-        rows = zip(leads, texts, boxes, strict=False)
-        return [*itertools.chain.from_iterable(rows), _NO_ID]
+        parts = zip(leads, texts, boxes, strict=False)
+        return [*itertools.chain.from_iterable(parts), _NO_ID]
 
 
 def _samples() -> list[tuple[Header, Detections]]:

@@ -1,0 +1,447 @@
+/*
+ * Copyright 2026 The zc_perception authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Licensed under the Apache License, Version 2.0 (the "License");
+ * you may not use this file except in compliance with the License.
+ * You may obtain a copy of the License at
+ *
+ *     http://www.apache.org/licenses/LICENSE-2.0
+ *
+ * Unless required by applicable law or agreed to in writing, software
+ * distributed under the License is distributed on an "AS IS" BASIS,
+ * WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+ * See the License for the specific language governing permissions and
+ * limitations under the License.
+ */
+#include "frames.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <structmember.h>
+#include <time.h>
+
+/* Names that are looked up or called. */
+#define ZC_WORDS(X) \
+    X(time) X(monotonic) X(_process) X(locked) X(empty) X(_call) X(on_free) X(released) X(header) X(layout) X(buffers) X(colorimetry) X(buffer_uid) \
+    X(generation) X(sequence) X(captured_ns) X(capture_cost_ns) X(acquire_fence)
+#define ZC_WORD(name) PyObject *name;
+/* What take_over() has found, for all steps. */
+struct known {
+    Py_ssize_t at[ZC_FIELD_COUNT]; /* where each field lies in its object */
+    struct objects {
+        PyObject *frames, *pools;                 /* the globals of frame.py and pool.py */
+        PyObject *Frame, *FrameData, *BufferPool, *Slot, *Lease, *clock;
+        PyObject *a_frame, *a_lease, *a_holder;   /* as Python makes them: new ones begin as their copies */
+        PyObject *is_free, *is_filling, *is_leased; /* states of a slot */
+        PyObject *nothing;
+        ZC_WORDS(ZC_WORD)
+    } has;
+};
+struct step {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *plain, *keeper; /* the function in Python; what keeps what is known */
+    const struct known *known;
+};
+#define AT(object, field) (*(PyObject **)((char *)(object) + k->at[field]))
+
+/* A step returns NULL without an exception if it isn't the plain case. Nothing was changed then. */
+static PyObject *in_python(PyObject *step, PyObject *const *words, size_t count, PyObject *names) {
+    return PyErr_Occurred() ? NULL : PyObject_Vectorcall(((struct step *)step)->plain, words, count, names);
+}
+static PyObject *now(const struct known *k) {
+    PyObject *clock = PyDict_GetItemWithError(k->has.pools, k->has.time);
+    struct timespec t;
+    if (clock != k->has.clock) return clock == NULL ? NULL : PyObject_CallMethodNoArgs(clock, k->has.monotonic);
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return PyFloat_FromDouble((double)(t.tv_sec * 1000000000LL + t.tv_nsec) / 1e9);
+}
+static void put(PyObject **place, PyObject *value) { Py_XSETREF(*place, value); }
+static bool is(PyObject *object, PyObject *type) { return object != NULL && Py_TYPE(object) == (PyTypeObject *)type; }
+static bool is_empty(PyObject *list) { return list != NULL && PyList_CheckExact(list) && PyList_GET_SIZE(list) == 0; }
+/* A number that is surely none below 0; one that is too large counts as the largest. */
+static long long value(PyObject *number) {
+    int overflow;
+    const long long found = PyLong_AsLongLongAndOverflow(number, &overflow);
+    return overflow > 0 ? LLONG_MAX : found;
+}
+static bool are_equal(PyObject *a, PyObject *b) {
+    return a == b || (PyLong_CheckExact(a) && PyLong_CheckExact(b) && PyObject_RichCompareBool(a, b, Py_EQ) == 1);
+}
+/* Ask a C object's method that says yes or no, and runs no Python code. */
+static bool says(PyObject *object, PyObject *method, PyObject *wanted) {
+    PyObject *said = PyObject_CallMethodNoArgs(object, method);
+    Py_XDECREF(said);
+    return said == wanted;
+}
+/* Whether this process may change the pool now: nobody is about to, until the next Python code runs. */
+static bool is_ours(const struct known *k, PyObject *pool) {
+    return AT(pool, BufferPool__forked) == Py_False && says(AT(pool, BufferPool__lock), k->has.locked, Py_False);
+}
+static PyObject *copy(const struct known *k, PyObject *model, enum zc_field first, enum zc_field last) {
+    PyObject *made = Py_TYPE(model)->tp_alloc(Py_TYPE(model), 0);
+    for (int field = first; made != NULL && field <= (int)last; field++) AT(made, field) = Py_XNewRef(AT(model, field));
+    return made;
+}
+static bool is_pool(const struct known *k, PyObject *object) { return PyObject_TypeCheck(object, (PyTypeObject *)k->has.BufferPool); }
+static bool is_its_slot(const struct known *k, PyObject *pool, PyObject *slot) {
+    return is_pool(k, pool) && is(slot, k->has.Slot) && value(AT(slot, Slot_buffer_uid)) >> 32 == value(AT(pool, BufferPool__uid));
+}
+
+/* A lease for `name`, once all is made that makes the garbage collector run. */
+static PyObject *add_lease(const struct known *k, PyObject *pool, PyObject *slot, PyObject *generation, PyObject *name, PyObject *lease, PyObject *holder) {
+    PyObject *holders = AT(pool, BufferPool__holders), *numbers = AT(pool, BufferPool__lease_numbers), *state = AT(slot, Slot_state);
+    if (!is_ours(k, pool) || !are_equal(AT(slot, Slot_generation), generation) || (state != k->has.is_filling && state != k->has.is_leased)) return NULL;
+    PyObject *account = PyDict_GetItemWithError(holders, name);
+    if (account != NULL && value(AT(account, Holder_frames)) >= value(AT(account, Holder_limit))) return NULL;
+    if (account == NULL && (account = holder) == NULL) return NULL;
+    PyObject *frames = PyLong_FromLongLong(value(AT(account, Holder_frames)) + 1), *number = Py_TYPE(numbers)->tp_iternext(numbers);
+    if (frames == NULL || number == NULL || PyDict_SetItem(AT(slot, Slot_leases), number, lease) != 0 ||
+        (account == holder && PyDict_SetItem(holders, name, holder) != 0)) {
+        Py_XDECREF(frames);
+        Py_XDECREF(number);
+        return NULL;
+    }
+    put(&AT(account, Holder_frames), frames);
+    put(&AT(slot, Slot_state), Py_NewRef(k->has.is_leased));
+    put(&AT(lease, Lease_number), number);
+    put(&AT(lease, Lease_pool), Py_NewRef(pool));
+    put(&AT(lease, Lease_slot), Py_NewRef(slot));
+    put(&AT(lease, Lease_generation), Py_NewRef(AT(slot, Slot_generation)));
+    put(&AT(lease, Lease_account), Py_NewRef(account));
+    return lease;
+}
+/* BufferPool.lease() of a slot that is the pool's. */
+static PyObject *new_lease(const struct known *k, PyObject *pool, PyObject *slot, PyObject *generation, PyObject *name) {
+    PyObject *lease = NULL, *holder = NULL, *since;
+    if (!PyUnicode_CheckExact(name) || (since = now(k)) == NULL) return NULL;
+    lease = copy(k, k->has.a_lease, Lease_pool, Lease_ended);
+    const int known = PyDict_Contains(AT(pool, BufferPool__holders), name);
+    if (known == 0 && (holder = copy(k, k->has.a_holder, Holder_name, Holder_on_room)) != NULL) put(&AT(holder, Holder_name), Py_NewRef(name));
+    if (lease != NULL && known >= 0 && !PyErr_Occurred()) {
+        put(&AT(lease, Lease_since), since);
+        if (add_lease(k, pool, slot, generation, name, lease, holder) == NULL) Py_CLEAR(lease);
+    } else {
+        Py_DECREF(since);
+        Py_CLEAR(lease);
+    }
+    Py_XDECREF(holder);
+    return lease;
+}
+static PyObject *new_frame(const struct known *k) {
+    PyObject *process = PyDict_GetItemWithError(k->has.frames, k->has._process);
+    PyObject *frame = process == NULL ? NULL : copy(k, k->has.a_frame, Frame_data, Frame__process);
+    if (frame == NULL) return NULL;
+    put(&AT(frame, Frame__live), PyList_New(0));
+    put(&AT(frame, Frame__mappings), PyList_New(0));
+    put(&AT(frame, Frame__process), Py_NewRef(process));
+    if (AT(frame, Frame__live) == NULL || AT(frame, Frame__mappings) == NULL) Py_CLEAR(frame);
+    return frame;
+}
+/* The frame with a new lease; NULL: neither is left. */
+static PyObject *lease_to(const struct known *k, PyObject *frame, PyObject *pool, PyObject *slot, PyObject *generation, PyObject *name) {
+    PyObject *lease = frame == NULL ? NULL : new_lease(k, pool, slot, generation, name);
+    if (lease != NULL) put(&AT(frame, Frame__lease), lease);
+    else Py_CLEAR(frame);
+    return frame;
+}
+
+/* BufferPool.release() without a fence. *freed: the slot that on_free has to be told of, which is the caller's to let go. */
+static bool drop(const struct known *k, PyObject *pool, PyObject *lease, PyObject **freed) {
+    PyObject *slot = AT(lease, Lease_slot), *account = AT(lease, Lease_account), *leases = AT(slot, Slot_leases), *name = AT(account, Holder_name);
+    if (AT(lease, Lease_pool) != pool || PyDict_GetItemWithError(leases, AT(lease, Lease_number)) != lease ||
+        value(AT(lease, Lease_uses)) != 1 || AT(account, Holder_wants) != Py_False || AT(account, Holder_lossless) != Py_False ||
+        value(AT(slot, Slot_pins)) != 0 || PyObject_Size(AT(pool, BufferPool__news)) != 0 || !is_ours(k, pool))
+        return false;
+    const bool last = PyDict_GET_SIZE(leases) == 1;
+    if (last && (!is_empty(AT(slot, Slot_fences)) || AT(slot, Slot_condemned) != Py_False || AT(slot, Slot_state) != k->has.is_leased ||
+                 AT(pool, BufferPool__closed) != Py_False || AT(pool, BufferPool__waker) != Py_None))
+        return false;
+    const long long held = value(AT(account, Holder_frames)) - 1;
+    const unsigned long long bit = 1ULL << (PyLong_AsUnsignedLong(AT(slot, Slot_index)) & 63);
+    PyObject *frames = PyLong_FromLongLong(held), *bits = PyLong_FromUnsignedLongLong(PyLong_AsUnsignedLongLong(AT(pool, BufferPool__free)) | (last ? bit : 0));
+    if (frames == NULL || bits == NULL || PyErr_Occurred()) {
+        Py_XDECREF(frames);
+        Py_XDECREF(bits);
+        return false;
+    }
+    put(&AT(account, Holder_frames), frames);
+    put(&AT(pool, BufferPool__free), bits);
+    put(&AT(lease, Lease_ended), Py_NewRef(k->has.released));
+    if (held == 0 && AT(account, Holder_number) == Py_None && PyDict_Contains(AT(pool, BufferPool__holders), name) == 1)
+        PyDict_DelItem(AT(pool, BufferPool__holders), name);
+    if (last) put(&AT(slot, Slot_state), Py_NewRef(k->has.is_free));
+    if (last && AT(pool, BufferPool__on_free) != Py_None) *freed = Py_NewRef(slot);
+    return PyDict_DelItem(leases, AT(lease, Lease_number)) == 0; /* the caller has the lease, too */
+}
+/* What release() returns. Takes the pool and the slot over. */
+static PyObject *tell(const struct known *k, PyObject *pool, PyObject *freed) {
+    PyObject *said = freed == NULL ? Py_NewRef(Py_None) : PyObject_CallMethodObjArgs(pool, k->has._call, AT(pool, BufferPool__on_free), freed, k->has.on_free, NULL);
+    Py_XDECREF(freed);
+    Py_DECREF(pool);
+    return said;
+}
+/* BufferPool.hand_out() of what its holder may hold. */
+static PyObject *hand_over(const struct known *k, PyObject *lease) {
+    PyObject *account = AT(lease, Lease_account), *number = AT(account, Holder_number);
+    if (number != Py_None && value(AT(account, Holder_frames)) > value(number)) return NULL;
+    if (PyErr_Occurred()) return NULL;
+    put(&AT(lease, Lease_handed), Py_NewRef(Py_True));
+    return Py_NewRef(Py_True);
+}
+
+#define STEP(name) static PyObject *name(PyObject *step, PyObject *const *words, size_t count, PyObject *names)
+/* What is known, and whether so many words were given, without names. */
+#define KNOWN(number) \
+    const struct known *const k = ((struct step *)step)->known; \
+    const bool plain = PyVectorcall_NARGS(count) == (number) && names == NULL
+
+STEP(pool_acquire) {
+    KNOWN(1);
+    PyObject *const pool = words[0];
+    const bool at = PyVectorcall_NARGS(count) == 2 && names == NULL && PyLong_CheckExact(words[1]);
+    if ((!plain && !at) || !is_pool(k, pool)) return in_python(step, words, count, names);
+    PyObject *since = now(k), *slots = AT(pool, BufferPool__slots), *generation = NULL, *bits = NULL, *found = NULL;
+    const unsigned long long free = PyLong_AsUnsignedLongLong(AT(pool, BufferPool__free));
+    const long index = at ? PyLong_AsLong(words[1]) : 0;
+    unsigned long long bit = free & (0 - free);
+    if (at) bit = index < 0 || index > 63 ? 0 : free & 1ULL << index;
+    if (since != NULL && bit != 0 && !PyErr_Occurred() && PyDict_GET_SIZE(AT(pool, BufferPool__waiting)) == 0 && PySet_GET_SIZE(AT(pool, BufferPool__missing)) == 0 &&
+        says(AT(pool, BufferPool__abandoned_leases), k->has.empty, Py_True) && is_ours(k, pool) && __builtin_ctzll(bit) < PyList_GET_SIZE(slots)) {
+        PyObject *const slot = PyList_GET_ITEM(slots, __builtin_ctzll(bit));
+        generation = PyLong_FromLongLong(value(AT(slot, Slot_generation)) + 1), bits = PyLong_FromUnsignedLongLong(free ^ bit);
+        if (generation != NULL && bits != NULL && !PyErr_Occurred()) {
+            put(&AT(pool, BufferPool__free), Py_NewRef(bits));
+            put(&AT(slot, Slot_state), Py_NewRef(k->has.is_filling));
+            put(&AT(slot, Slot_generation), Py_NewRef(generation));
+            put(&AT(slot, Slot_since), Py_NewRef(since));
+            found = Py_NewRef(slot);
+        }
+    }
+    Py_XDECREF(since);
+    Py_XDECREF(generation);
+    Py_XDECREF(bits);
+    return found != NULL ? found : in_python(step, words, count, names);
+}
+STEP(pool_lease) {
+    KNOWN(4);
+    PyObject *found = plain && is_its_slot(k, words[0], words[1]) ? new_lease(k, words[0], words[1], words[2], words[3]) : NULL;
+    return found != NULL ? found : in_python(step, words, count, names);
+}
+STEP(pool_release) {
+    KNOWN(2);
+    PyObject *freed = NULL;
+    if (plain && is_pool(k, words[0]) && is(words[1], k->has.Lease) && drop(k, words[0], words[1], &freed)) return tell(k, Py_NewRef(words[0]), freed);
+    return in_python(step, words, count, names);
+}
+STEP(pool_hand_out) {
+    KNOWN(2);
+    PyObject *found = plain && is(words[1], k->has.Lease) ? hand_over(k, words[1]) : NULL;
+    return found != NULL ? found : in_python(step, words, count, names);
+}
+
+STEP(frame_deliver) {
+    KNOWN(2);
+    PyObject *const frame = words[0], *found = NULL;
+    if (plain && is(frame, k->has.Frame) && is(AT(frame, Frame__lease), k->has.Lease)) {
+        PyObject *lease = Py_NewRef(AT(frame, Frame__lease)); /* another thread may release the frame meanwhile */
+        found = lease_to(k, new_frame(k), AT(lease, Lease_pool), AT(lease, Lease_slot), AT(lease, Lease_generation), words[1]);
+        Py_DECREF(lease);
+    }
+    if (found == NULL) return in_python(step, words, count, names);
+    put(&AT(found, Frame_data), Py_NewRef(AT(frame, Frame_data)));
+    put(&AT(found, Frame_published_ns), Py_NewRef(AT(frame, Frame_published_ns)));
+    return found;
+}
+STEP(frame_release) {
+    KNOWN(1);
+    PyObject *const frame = words[0], *freed = NULL;
+    if (!plain || !is(frame, k->has.Frame) || !is(AT(frame, Frame__lease), k->has.Lease) || !is_empty(AT(frame, Frame__mappings)) ||
+        !is_empty(AT(frame, Frame__live)))
+        return in_python(step, words, count, names);
+    PyObject *lease = Py_NewRef(AT(frame, Frame__lease)), *pool = Py_NewRef(AT(lease, Lease_pool));
+    const bool dropped = drop(k, pool, lease, &freed);
+    if (dropped) put(&AT(frame, Frame__lease), Py_NewRef(Py_None));
+    Py_DECREF(lease);
+    if (dropped) return tell(k, pool, freed);
+    Py_DECREF(pool);
+    return in_python(step, words, count, names);
+}
+STEP(frame_hand_out) {
+    KNOWN(1);
+    PyObject *found = plain && is(words[0], k->has.Frame) && is(AT(words[0], Frame__lease), k->has.Lease) ? hand_over(k, AT(words[0], Frame__lease)) : NULL;
+    return found != NULL ? found : in_python(step, words, count, names);
+}
+STEP(frame_end) {
+    KNOWN(1);
+    if (plain && is(words[0], k->has.Frame) && AT(words[0], Frame__lease) == Py_None) return Py_NewRef(Py_None);
+    return in_python(step, words, count, names);
+}
+
+/* FrameData with what the slot and the words say; NULL: an unknown word, or too few. */
+static PyObject *new_data(const struct known *k, PyObject *slot, PyObject *const *words, PyObject *names) {
+    const struct objects *n = &k->has;
+    PyTypeObject *type = (PyTypeObject *)n->FrameData;
+    PyObject *const own[][2] = {{n->layout, AT(slot, Slot_layout)}, {n->buffers, AT(slot, Slot_buffers)}, {n->buffer_uid, AT(slot, Slot_buffer_uid)},
+                                {n->generation, AT(slot, Slot_generation)}};
+    PyObject *const needed[] = {n->header, n->colorimetry, n->sequence, n->captured_ns}, *const more[] = {n->capture_cost_ns, n->acquire_fence};
+    PyObject *data = type->tp_new(type, n->nothing, NULL);
+    int missing = 4, failed = data == NULL;
+    for (int i = 0; !failed && i < 4; i++) failed = PyObject_GenericSetAttr(data, own[i][0], own[i][1]);
+    for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(names); i++) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        const int before = missing;
+        for (int j = 0; j < 4; j++) missing -= name == needed[j];
+        failed = (missing == before && name != more[0] && name != more[1]) || PyObject_GenericSetAttr(data, name, words[i]);
+    }
+    if (failed || missing > 0) Py_CLEAR(data);
+    return data;
+}
+STEP(frame_publish_slot) {
+    const struct known *const k = ((struct step *)step)->known;
+    PyObject *data = NULL, *found = NULL;
+    if (PyVectorcall_NARGS(count) == 3 && names != NULL && words[0] == k->has.Frame && is_its_slot(k, words[1], words[2]) &&
+        (data = new_data(k, words[2], words + 3, names)) != NULL) {
+        PyObject *generation = Py_NewRef(AT(words[2], Slot_generation)), *sequence = PyObject_GetAttr(data, k->has.sequence);
+        found = sequence == NULL ? NULL : lease_to(k, new_frame(k), words[1], words[2], generation, AT(words[1], BufferPool_name));
+        if (found != NULL) {
+            put(&AT(words[2], Slot_sequence), Py_NewRef(sequence));
+            put(&AT(found, Frame_data), Py_NewRef(data));
+        }
+        Py_XDECREF(sequence);
+        Py_DECREF(generation);
+    }
+    Py_XDECREF(data);
+    return found != NULL ? found : in_python(step, words, count, names);
+}
+
+/* To everybody who looks at it, a step is its function in Python. */
+static PyObject *look(PyObject *step, PyObject *name) { return PyObject_GetAttr(((struct step *)step)->plain, name); }
+static PyObject *bind(PyObject *step, PyObject *to, PyObject *type) {
+    (void)type;
+    return to == NULL || to == Py_None ? Py_NewRef(step) : PyMethod_New(step, to);
+}
+static void end(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    Py_XDECREF(((struct step *)object)->plain);
+    Py_XDECREF(((struct step *)object)->keeper);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+static PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(struct step, call), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot slots_of_type[] = {
+    {Py_tp_call, (void *)PyVectorcall_Call}, {Py_tp_dealloc, (void *)end}, {Py_tp_descr_get, (void *)bind},
+    {Py_tp_getattro, (void *)look},          {Py_tp_members, members},     {0, NULL},
+};
+static PyType_Spec spec = {"zc_perception.native.compiled.Step", sizeof(struct step), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, slots_of_type};
+
+static const struct {
+    const char *owner, *name;
+} FIELDS[] = {
+#define ZC_PLACE(owner, name) {#owner, #name},
+    ZC_FIELDS(ZC_PLACE)
+};
+static const struct {
+    const char *owner, *name;
+    vectorcallfunc call;
+} STEPS[] = {
+    {"BufferPool", "acquire", pool_acquire},
+    {"BufferPool", "lease", pool_lease},
+    {"BufferPool", "release", pool_release},
+    {"BufferPool", "hand_out", pool_hand_out},
+    {"Frame", "deliver", frame_deliver},
+    {"Frame", "release", frame_release},
+    {"Frame", "hand_out", frame_hand_out},
+    {"Frame", "publish_slot", frame_publish_slot},
+    {"Frame", "__del__", frame_end},
+};
+static void forget(PyObject *keeper) {
+    struct known *known = PyCapsule_GetPointer(keeper, NULL);
+    PyObject **const has = (PyObject **)&known->has;
+    for (size_t i = 0; i < sizeof known->has / sizeof *has; i++) Py_XDECREF(has[i]);
+    PyMem_Free(known);
+}
+/* What frame.py or pool.py has under that name. */
+static PyObject *named(const struct objects *has, const char *name) {
+    PyObject *found = PyDict_GetItemString(has->frames, name);
+    return Py_XNewRef(found != NULL ? found : PyDict_GetItemString(has->pools, name));
+}
+/* Where a field of __slots__ lies; -1: there is an exception. */
+static Py_ssize_t place_of(const struct objects *has, const char *owner, const char *name) {
+    PyObject *class = named(has, owner), *member = class == NULL ? NULL : PyObject_GetAttrString(class, name);
+    Py_ssize_t place = -1;
+    if (member != NULL && Py_IS_TYPE(member, &PyMemberDescr_Type)) place = ((PyMemberDescrObject *)member)->d_member->offset;
+    else if (!PyErr_Occurred()) PyErr_Format(PyExc_TypeError, "%s.%s has to be one of __slots__", owner, name);
+    Py_XDECREF(member);
+    Py_XDECREF(class);
+    return place;
+}
+static bool learn(struct known *known) {
+    struct objects *has = &known->has;
+    PyObject *states = named(has, "SlotState"), *holder = named(has, "Holder");
+    has->Frame = named(has, "Frame"), has->FrameData = named(has, "FrameData"), has->BufferPool = named(has, "BufferPool");
+    has->Slot = named(has, "Slot"), has->Lease = named(has, "Lease"), has->clock = named(has, "time"), has->nothing = PyTuple_New(0);
+    bool good = states != NULL && holder != NULL && has->Frame != NULL && has->FrameData != NULL && has->BufferPool != NULL && has->Slot != NULL &&
+                has->Lease != NULL && has->clock != NULL && has->nothing != NULL;
+    good = good && (has->is_free = PyObject_GetAttrString(states, "FREE")) != NULL && (has->is_filling = PyObject_GetAttrString(states, "FILLING")) != NULL &&
+           (has->is_leased = PyObject_GetAttrString(states, "LEASED")) != NULL && (has->a_holder = PyObject_CallFunction(holder, "s", "")) != NULL &&
+           (has->a_frame = PyObject_CallFunction(has->Frame, "OO", Py_None, Py_None)) != NULL &&
+           (has->a_lease = PyObject_CallFunction(has->Lease, "OOiiOi", Py_None, Py_None, 0, 0, Py_None, 0)) != NULL;
+#define ZC_INTERN(word) good = good && (has->word = PyUnicode_InternFromString(#word)) != NULL;
+    ZC_WORDS(ZC_INTERN)
+    for (int i = 0; good && i < ZC_FIELD_COUNT; i++) good = (known->at[i] = place_of(has, FIELDS[i].owner, FIELDS[i].name)) > 0;
+    Py_XDECREF(states);
+    Py_XDECREF(holder);
+    return good;
+}
+/* Put the step in place of its function. */
+static bool replace(PyTypeObject *type, PyObject *keeper, int number) {
+    const struct known *known = PyCapsule_GetPointer(keeper, NULL);
+    PyObject *owner = named(&known->has, STEPS[number].owner), *plain = owner == NULL ? NULL : PyObject_GetAttrString(owner, STEPS[number].name);
+    const bool of_class = plain != NULL && PyMethod_Check(plain);
+    struct step *step = plain == NULL ? NULL : (struct step *)type->tp_alloc(type, 0);
+    PyObject *put_there = (PyObject *)step;
+    if (step != NULL) {
+        step->call = STEPS[number].call, step->plain = Py_NewRef(of_class ? PyMethod_GET_FUNCTION(plain) : plain);
+        step->keeper = Py_NewRef(keeper), step->known = known;
+        if (of_class) Py_SETREF(put_there, PyClassMethod_New(put_there));
+    }
+    const bool done = put_there != NULL && PyObject_SetAttrString(owner, STEPS[number].name, put_there) == 0;
+    Py_XDECREF(put_there);
+    Py_XDECREF(plain);
+    Py_XDECREF(owner);
+    return done;
+}
+
+PyDoc_STRVAR(take_over_doc, "take_over(globals of frame.py, globals of memory/pool.py): put the compiled steps in place of their functions.");
+static PyObject *take_over(PyObject *module, PyObject *words) {
+    PyObject *frames, *pools;
+    if (!PyArg_ParseTuple(words, "O!O!:take_over", &PyDict_Type, &frames, &PyDict_Type, &pools)) return NULL;
+    struct known *known = PyMem_Calloc(1, sizeof *known);
+    PyObject *keeper = known == NULL ? PyErr_NoMemory() : PyCapsule_New(known, NULL, forget), *type = PyObject_GetAttrString(module, "Step");
+    bool done = false;
+    if (keeper == NULL) PyMem_Free(known);
+    else if (type != NULL) {
+        known->has.frames = Py_NewRef(frames), known->has.pools = Py_NewRef(pools);
+        done = learn(known);
+        for (size_t i = 0; done && i < sizeof STEPS / sizeof *STEPS; i++) done = replace((PyTypeObject *)type, keeper, (int)i);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(keeper);
+    if (done) Py_RETURN_NONE;
+    return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "frame.py and memory/pool.py don't have what the steps need");
+}
+
+int zc_add_steps(PyObject *module) {
+    static PyMethodDef functions[] = {{"take_over", take_over, METH_VARARGS, take_over_doc}, {NULL, NULL, 0, NULL}};
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    const int failed = type == NULL || PyModule_AddType(module, (PyTypeObject *)type) != 0 ? -1 : PyModule_AddFunctions(module, functions);
+    Py_XDECREF(type);
+    return failed;
+}

@@ -1,0 +1,52 @@
+/*
+ * Copyright 2026 The zc_perception authors
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Licensed under the Apache License, Version 2.0 (the "License");
+ * you may not use this file except in compliance with the License.
+ * You may obtain a copy of the License at
+ *
+ *     http://www.apache.org/licenses/LICENSE-2.0
+ *
+ * Unless required by applicable law or agreed to in writing, software
+ * distributed under the License is distributed on an "AS IS" BASIS,
+ * WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+ * See the License for the specific language governing permissions and
+ * limitations under the License.
+ */
+/*
+ * Steps of a frame's way within a process: frame.py's and memory/pool.py's functions, for the case that is nearly always there.
+ *
+ * A step stands in place of its Python function and asks that one for everything else: other arguments, a refusal, an error, a fence, a
+ * pool that somebody waits for. The classes stay Python's; a step finds their __slots__ by their offsets. It changes a pool only while
+ * nobody has the pool's lock, and runs no Python code between looking and its last change. So, to the others, it is as under that lock.
+ */
+#ifndef ZC_NATIVE_FRAMES_H
+#define ZC_NATIVE_FRAMES_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+/* What is read or set, of which class. */
+#define ZC_SLOT_FIELDS(X) \
+    X(Slot, index) X(Slot, buffers) X(Slot, buffer_uid) X(Slot, layout) X(Slot, generation) X(Slot, state) X(Slot, leases) X(Slot, fences) \
+    X(Slot, pins) X(Slot, condemned) X(Slot, since) X(Slot, sequence)
+#define ZC_HOLDER_FIELDS(X) \
+    X(Holder, name) X(Holder, frames) X(Holder, number) X(Holder, depth) X(Holder, limit) X(Holder, lossless) X(Holder, refused) \
+    X(Holder, wants) X(Holder, on_room)
+#define ZC_LEASE_FIELDS(X) \
+    X(Lease, pool) X(Lease, slot) X(Lease, generation) X(Lease, number) X(Lease, account) X(Lease, since) X(Lease, uses) X(Lease, handed) \
+    X(Lease, ended)
+#define ZC_FRAME_FIELDS(X) \
+    X(Frame, data) X(Frame, published_ns) X(Frame, _lease) X(Frame, _live) X(Frame, _mappings) X(Frame, _borrowed) X(Frame, _process)
+#define ZC_POOL_FIELDS(X) \
+    X(BufferPool, name) X(BufferPool, _uid) X(BufferPool, _forked) X(BufferPool, _closed) X(BufferPool, _lock) X(BufferPool, _holders) X(BufferPool, _lease_numbers) X(BufferPool, _news) \
+    X(BufferPool, _waiting) X(BufferPool, _missing) X(BufferPool, _abandoned_leases) X(BufferPool, _free) X(BufferPool, _slots) X(BufferPool, _on_free) X(BufferPool, _waker)
+#define ZC_FIELDS(X) ZC_SLOT_FIELDS(X) ZC_HOLDER_FIELDS(X) ZC_LEASE_FIELDS(X) ZC_FRAME_FIELDS(X) ZC_POOL_FIELDS(X)
+#define ZC_FIELD(owner, name) owner##_##name,
+enum zc_field { ZC_FIELDS(ZC_FIELD) ZC_FIELD_COUNT };
+
+/* Add the type Step to the module, and its function take_over(). 0; -1: there is an exception. */
+int zc_add_steps(PyObject *module);
+
+#endif
