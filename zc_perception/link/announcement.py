@@ -14,14 +14,14 @@
 # limitations under the License.
 
 """
-How an adapted publisher says that it is there.
+How an adapted publisher announces itself: by a message and by a file.
 
-It does so by ``<topic>/_zc``, a small latched message, and by a file beside its socket. The format
-is pinned, see docs/wire.md. The file says the same as the message, for consumers which the message
-doesn't reach. There are two such cases. After a consumer was killed, Fast DDS 2.14 may write what
-is meant for its successor into shared memory that is gone. And if a sample is lost while two ends
-find each other, it comes again only with the next heartbeat, after 3 s. In both cases the graph
-knows the publisher at once.
+The message is small and latched, on ``<topic>/_zc``. The file is beside the publisher's socket.
+The format is pinned, see docs/wire.md. The file says the same as the message, for consumers that
+the message doesn't reach. There are two such cases. After a consumer was killed, Fast DDS 2.14 may
+write the message for the next consumer into shared memory that is gone. And if the message is lost
+while writer and reader find each other, Fast DDS repeats it only with its next heartbeat, after
+3 s. In both cases the ROS graph knows the publisher at once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from zc_perception.link.shared_memory.unix_socket import (
 VERSION = 1
 SUFFIX = '/_zc'
 _PUBLISHER_ID_BYTES = 32
-# rmw_validate_full_topic_name(): DDS has 255, and ROS needs some of them.
+# The limit of rmw_validate_full_topic_name(), in characters. DDS allows 255; ROS needs 8 of them.
 _LONGEST_TOPIC = 247
 _MAX_BYTES = 16_384
 _MAX_FILES = 1_000
@@ -66,12 +66,12 @@ class Announcement:
 
     :param socket: path of the shared-memory socket; empty while this publisher offers no socket.
     :param formats: ``drm-format`` strings.
-    :param generation: grows each time that the publisher has allocated buffers anew. 0: it has
-        none yet, or doesn't say so.
-    :param possible_formats: ``drm-format`` strings that it could publish in place of *formats*;
-        empty: it doesn't say.
-    :param possible_heaps: where its memory could come from; empty: it doesn't say.
-    :param possible_sizes: ``WIDTHxHEIGHT`` of images that it could publish; empty: it doesn't say.
+    :param generation: number that grows each time the publisher allocates new buffers; 0: the
+        publisher has no buffers yet, or doesn't tell the number.
+    :param possible_formats: ``drm-format`` strings that the publisher could use in place of
+        *formats*; empty: unknown.
+    :param possible_heaps: heaps from which its memory could come; empty: unknown.
+    :param possible_sizes: ``WIDTHxHEIGHT`` of images that it could publish; empty: unknown.
     """
 
     publisher_id: str
@@ -90,9 +90,9 @@ class Announcement:
     @property
     def sensible(self) -> bool:
         """
-        Say whether a consumer could say HELLO there, or knows that it can't.
+        Whether the id is valid, and the socket is a valid path or empty.
 
-        Other programs may announce anything.
+        This is checked because other programs may announce anything.
         """
         path, publisher_id = self.socket, self.publisher_id
         try:
@@ -108,7 +108,7 @@ class Announcement:
         )
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """Return the announcement as one line of JSON."""
         values = {
             key: value for key, value in asdict(self).items() if key not in _OPTIONAL or value
         }
@@ -117,9 +117,9 @@ class Announcement:
     @classmethod
     def from_json(cls, text: str) -> Announcement | None:
         """
-        Return the announcement; ``None`` if it is of another version or no announcement at all.
+        Return the announcement in *text*; ``None`` if it has another version or makes no sense.
 
-        Other programs may write to the topic.
+        This is checked because other programs may write to the topic.
         """
         try:
             values = json.loads(text)
@@ -158,8 +158,8 @@ def announcement_topic(topic: str) -> str:
     """
     Return the topic where publishers of *topic* announce themselves.
 
-    :param topic: in full.
-    :raises ConfigError: the name is longer than any ROS topic's.
+    :param topic: its full name.
+    :raises ConfigError: the returned name would be longer than ROS allows.
     """
     name = topic + SUFFIX
     if len(name) > _LONGEST_TOPIC:
@@ -172,26 +172,26 @@ def announcement_topic(topic: str) -> str:
 
 
 def new_publisher_id() -> str:
-    """Return a random id, which says nothing about the host; :func:`made_here` knows it."""
+    """Return a random id that tells nothing about the host, but :func:`made_here` knows it."""
     return secrets.token_hex(8) + _process(os.getpid())
 
 
 def made_here(publisher_id: str) -> bool:
-    """Say whether an id is one of this process, also after its publisher's end."""
+    """Say whether this process made the id; the publisher may have ended since."""
     return publisher_id.endswith(_process(os.getpid()))
 
 
 @functools.cache
 def _process(pid: int) -> str:
-    """Return a number of the process; a forked child has another one than its parent."""
+    """Return a random text for this process; a forked child gets another one than its parent."""
     return secrets.token_hex(8)
 
 
 def host_id() -> str:
     """
-    Return an id that all processes of one boot of one kernel share.
+    Return an id that is the same in all processes of this host until its next boot.
 
-    So all containers on it share it, too. The machine's id can't be worked out from it.
+    Containers on the host have the same id. Nobody can compute the machine's id from it.
     """
     try:
         boot = _boot_id()
@@ -202,18 +202,18 @@ def host_id() -> str:
 
 @functools.cache
 def _boot_id() -> str:
-    """Read the boot id once: later, without descriptors, it could not be read."""
+    """Read the boot id once, because reading it later fails if no descriptor is free."""
     return Path('/proc/sys/kernel/random/boot_id').read_text(encoding='ascii').strip()
 
 
 def write_announcement(announcement: Announcement, topic: str, domain: int) -> None:
     """
-    Write the file, or replace an earlier one, in one step.
+    Write the announcement's file, or replace an earlier file, in one step.
 
-    It gets the socket's group where that group may connect.
+    If the socket's group may connect, that group may also read the file.
 
-    :param topic: as the graph knows it.
-    :raises OSError: it can't be written, as on a full disk. The one before is as it was.
+    :param topic: its full name, as in the ROS graph.
+    :raises OSError: the file can't be written, as on a full disk. An earlier file is unchanged.
     """
     path = announcement_path(Path(announcement.socket))
     starting = starting_path(path)
@@ -237,7 +237,7 @@ def write_announcement(announcement: Announcement, topic: str, domain: int) -> N
 
 
 def remove_announcement(socket: Path) -> None:
-    """Remove the file. Idempotent."""
+    """Remove the announcement's file beside *socket*. Idempotent."""
     with contextlib.suppress(OSError):
         announcement_path(socket).unlink()
 
@@ -246,12 +246,13 @@ def read_announcements(
     folder: Path, topic: str, domain: int, known: Collection[str] = ()
 ) -> Iterator[Announcement]:
     """
-    Return announcements in *folder* of publishers that listen.
+    Yield the announcements in *folder* whose publishers listen on their sockets.
 
-    Other programs may have written the files: those that make no sense are ignored, and whether
-    the right process listens is checked at the socket.
+    Other programs may have written the files. So files that make no sense are ignored, and the
+    caller checks at the socket that the right process listens.
 
-    :param known: sockets that are tried anyway, and not because of their file.
+    :param known: sockets for which nobody checks here that a publisher listens, because the
+        caller knows them already.
     """
     try:
         with os.scandir(folder) as entries:

@@ -17,16 +17,16 @@
 The in-process link: each subscription of this process gets the same object, as it is.
 
 :class:`InProcessBus` knows the publishers and subscriptions, which meet under a key of (context,
-    resolved topic, ROS type). Registration is rare and takes locks. Publishing reads one immutable
-    tuple, on the publisher's thread. A transient_local publisher keeps its last objects for
-subscriptions that come late; its publishing takes a lock.
+resolved topic, ROS type). Registration is rare and takes locks. Publishing reads one immutable
+tuple, on the publisher's thread. A transient_local publisher keeps its last objects for
+subscriptions that come late, so its publishing takes a lock.
 
-:class:`MeetingPoint` is where the cameras and the consumers of the process find each other to
-    agree on buffers, whichever comes first.
+At :class:`MeetingPoint` the cameras and the consumers of the process find each other to agree on
+buffers, whichever comes first.
 
-Locks are taken in this order: the bus's, a publisher's, the one for its promises (``_settling``),
-the pool's. While one of them is held, the only thing of a subscriber that is called is ``notify``,
-which must not block.
+Locks are taken in this order: the bus's lock, a publisher's lock, the lock for the publisher's
+promises (``_settling``), the pool's lock. While one of them is held, the only function of a
+subscriber that is called is ``notify``, which must not block.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Granted:
     """
     The slots of a publisher's pool that one subscription was promised.
 
-    :param holder: its name among the holders of the pool's leases; no other holder there has it.
-    :param number: frames that it may hold at the same time; 0: no slot was left for it.
-    :param asked: how many it asked for.
+    :param holder: the subscription's name among the holders of the pool's leases, unique there.
+    :param number: frames that the subscription may hold at the same time; 0: no slot was left.
+    :param asked: how many frames the subscription asked for.
     :param serial: a number that no other promise has.
     """
 
@@ -71,7 +71,7 @@ class LinkQos:
     """
     The part of a QoS profile that decides matching and queueing.
 
-    ``depth`` ``None`` is keep-all.
+    A ``depth`` of ``None`` means keep-all.
     """
 
     depth: int | None
@@ -80,9 +80,9 @@ class LinkQos:
 
     def mismatch(self, offered: LinkQos) -> str:
         """
-        Return the policy that prevents a match with a publisher that offers *offered*.
+        Say which policy prevents a match with a publisher that offers *offered*.
 
-        The rules are those of DDS; empty: they match.
+        The rules are those of DDS. Return an empty text if the two match.
         """
         if self.reliable and not offered.reliable:
             return 'the publisher is best effort, the subscription wants reliable'
@@ -94,18 +94,19 @@ class LinkQos:
 @dataclass(eq=False)
 class BusSubscription(Generic[T]):
     """
-    A subscriber's end: its own queue, and how to wake it.
+    A subscription's end of the link: its own queue, and how to wake its reader.
 
-    :param holder: its name among the holders of leases, unique in the process.
+    :param holder: the subscription's name among the holders of leases, unique in the process.
     :param notify: called after each object was queued; must not block.
-    :param consumer: takes part for it in the agreement on a publisher's buffers; ``None``: it
-        takes any buffers.
-    :param held: frames that it may hold at the same time, of each publisher; ``None``: no limit.
-    :param resting: it gets nothing for now; what was promised to it stays.
-    :param by_message: it reads messages for now, and gets nothing but ``headers``.
-    :param headers: gets the ``header`` of each object, also of those that a quota keeps from it;
-        ``None``: the type has none.
-    :param custom_type: the type that it takes; ``None`` takes any.
+    :param consumer: the subscription's part in the agreement on a publisher's buffers; ``None``:
+        it can use any buffers.
+    :param held: slots of each publisher that the subscription asks for: frames that it holds at
+        the same time; ``None``: 1. No limit for objects without slots.
+    :param resting: whether the subscription gets nothing for now; it keeps its promised slots.
+    :param by_message: whether it reads messages for now; the link then only fills ``headers``.
+    :param headers: the link appends the ``header`` of each object, also of objects that the
+        subscription doesn't get because of its quota; ``None``: the type has no header.
+    :param custom_type: the type that the subscription takes; ``None``: any type.
     """
 
     holder: str
@@ -123,9 +124,9 @@ class BusSubscription(Generic[T]):
 
     def go_on(self) -> None:
         """
-        Get the next frame, if one waits.
+        Let the subscription read the next object of its queue.
 
-        The subscription held as many frames as it may, and has given one back.
+        The pool calls this when the subscription held as many frames as it may, and gave one back.
         """
         self.queue.reopen()
         if self.notify is not None:
@@ -139,7 +140,7 @@ def _deliver_lease(item: Any, holder: str) -> Any:
 @dataclass(eq=False)
 class BusPublisher(Generic[T]):
     """
-    A publisher's end.
+    A publisher's end of the link.
 
     It owns the objects of its history.
 
@@ -147,18 +148,19 @@ class BusPublisher(Generic[T]):
     for the first frame of another pool. The bus calls the other methods, on any thread on which a
     publisher or subscription comes or goes.
 
-    **Slots.** Each subscription is promised slots of the pool from which the objects come, as many
-    as it may hold objects. If too few are left, it gets nothing from this publisher; each time
-    that a subscription has gone, :meth:`settle` tries again. An object that is given to a
-    subscription waits in its queue. If the subscription holds all that it may, and the queue is
-    full, the newest object takes the place of the oldest.
+    **Slots.** The publisher promises each subscription slots of the pool from which the objects
+    come: as many as the subscription may hold objects. If too few slots are left, the subscription
+    gets nothing from this publisher; each time another subscription has gone, :meth:`settle` tries
+    again. An object that is given to a subscription waits in its queue. If the subscription holds
+    as many objects as it may and its queue is full, the newest object replaces the oldest one in
+    the queue.
 
-    :param deliver: makes a holder's own object of the one that is published; it returns ``None``
-        if the holder has as many as it may.
+    :param deliver: makes the holder's own object from the published one; returns ``None`` if the
+        holder has as many objects as it may.
     :param release: releases an object of the history.
     :param objection: says why a consumer can't use this publisher's buffers; empty: it can.
-    :param pool_of: tells the pool of an object's slot; ``None``: the objects take no slots.
-    :param header_of: tells an object's header, for subscriptions that want it.
+    :param pool_of: returns the pool of an object's slot; ``None``: the objects take no slots.
+    :param header_of: returns an object's header, for subscriptions that want it.
     """
 
     name: str
@@ -182,17 +184,15 @@ class BusPublisher(Generic[T]):
 
     def publish(self, item: T) -> None:
         """
-        Give every matched subscription its own object.
+        Give every matched subscription its own object; never block.
 
-        The caller keeps its lease.
-
-        Never blocks.
+        The caller keeps its own lease of *item*.
         """
         if self.pool_of is not None:
             try:
                 pool = self.pool_of(item)
             except AttributeError:
-                pool = item.pool  # type: ignore[attr-defined] # says that the object was released
+                pool = item.pool  # type: ignore[attr-defined] # raises: the object was released
             if pool is not self._pool:
                 self.use(pool)
         if not self.qos.transient_local:
@@ -241,35 +241,35 @@ class BusPublisher(Generic[T]):
 
     @property
     def _historian(self) -> str:
-        """Return the holder of the history."""
+        """The name under which this publisher's history holds leases."""
         return f'{self.name}:history'
 
     def use(self, pool: Any) -> None:
-        """Take the slots of *pool* from now on: promise them to the matched subscriptions."""
+        """Publish from *pool* from now on: promise its slots to the matched subscriptions."""
         with self._settling:
             self._let_go()
             self._pool = pool
             if isinstance(pool, BufferPool) and self.qos.transient_local:
-                # The newest objects, which subscriptions also wait for; it holds one more until
-                # the oldest is released.
+                # The history keeps *depth* objects, and one more until publish() has released
+                # the oldest.
                 pool.set_quota(self._historian, 0, depth=(self.qos.depth or 0) + 1)
         self.settle()
 
     def _take_back(self, but: tuple[BusSubscription[T], ...]) -> None:
-        """Take back, while settling, the promises to all subscriptions but these."""
+        """Take back the promises to all subscriptions but *but*; called with _settling held."""
         for gone in [each for each in self._granted if each not in but]:
             granted = self._granted.pop(gone)
             if granted.number:
                 self._pool.set_quota(granted.holder, None)
 
     def _let_go(self) -> None:
-        """Note, while settling, that nothing is promised here any more."""
+        """Take back all promises, also that to the history; called with _settling held."""
         self._take_back(())
         if self.qos.transient_local and isinstance(self._pool, BufferPool):
             self._pool.set_quota(self._historian, None)
 
     def settle(self) -> None:
-        """Promise slots to subscriptions that have no promise yet, or ask for more now."""
+        """Promise slots to subscriptions that have none yet, or that ask for another number."""
         with self._settling:
             matched, pool = self.matched, self._pool
             if not isinstance(pool, BufferPool):
@@ -301,22 +301,22 @@ class BusPublisher(Generic[T]):
             )
 
     def granted(self, subscription: BusSubscription[T]) -> Granted | None:
-        """Return what *subscription* was promised; ``None`` before that."""
+        """Return the promise to *subscription*; ``None`` if there is none."""
         return self._granted.get(subscription)
 
     def without_slots(self, subscription: BusSubscription[T]) -> str:
-        """Say why *subscription* gets nothing; empty if it does, or may."""
+        """Say that too few slots are left for *subscription*; empty if that isn't so."""
         granted = self._granted.get(subscription)
         return self._pool.too_few if granted is not None and not granted.number else ''
 
     def in_hand(self, subscription: BusSubscription[T]) -> tuple[tuple[int, float], ...]:
-        """See :meth:`BufferPool.in_hand`."""
+        """Return what *subscription* holds, see :meth:`BufferPool.in_hand`."""
         granted = self._granted.get(subscription)
         return self._pool.in_hand(granted.holder) if granted is not None else ()
 
     @property
     def served(self) -> tuple[BusSubscription[T], ...]:
-        """Return the subscriptions that get objects now."""
+        """The subscriptions that get objects now."""
         return tuple(subscription for subscription, _ in self._served)
 
     def misfit(self, subscription: BusSubscription[T]) -> str:
@@ -386,9 +386,8 @@ class InProcessBus:
     """
     The publishers and subscriptions under each key.
 
-    It owns none of them.
-
-    Any thread may call it. Its lock is held while publishers are matched.
+    The bus owns none of them. Any thread may call its methods. It holds its lock while it matches
+    publishers with subscriptions.
     """
 
     def __init__(self) -> None:
@@ -403,7 +402,7 @@ class InProcessBus:
             self._match(key)
 
     def remove_publisher(self, key: BusKey, publisher: BusPublisher[Any]) -> None:
-        """Unregister and release its history. A second call does nothing."""
+        """Unregister *publisher* and release its history. A second call does nothing."""
         with self._lock:
             discard(self._publishers, key, publisher)
             publisher.rematch(())
@@ -417,9 +416,9 @@ class InProcessBus:
 
     def rest(self, key: BusKey, subscription: BusSubscription[Any], resting: bool) -> None:
         """
-        Let *subscription* get nothing for a while, or something again.
+        Let *subscription* get no objects from now on (*resting*), or let it get objects again.
 
-        What was promised to it stays.
+        A resting subscription keeps its promised slots.
         """
         with self._lock:
             subscription.resting = resting
@@ -427,9 +426,9 @@ class InProcessBus:
 
     def settle(self, key: BusKey) -> None:
         """
-        Try again to promise slots.
+        Try again to promise slots under *key*.
 
-        This is for subscriptions for which none were left, or that hold another number now.
+        This helps subscriptions for which no slots were left, or whose ``held`` has changed.
         """
         with self._lock:
             for publisher in self._publishers.get(key, []):
@@ -437,33 +436,31 @@ class InProcessBus:
 
     def remove_subscription(self, key: BusKey, subscription: BusSubscription[Any]) -> None:
         """
-        Unregister.
+        Unregister *subscription*. A second call does nothing.
 
-        A second call does nothing.
-
-        An object that is being published right now may still arrive.
+        An object that is being published meanwhile may still arrive.
         """
         with self._lock:
             discard(self._subscriptions, key, subscription)
             self._match(key)
 
     def rematch(self, key: BusKey) -> None:
-        """Match again: a publisher's buffers have changed, or the consumers that can use them."""
+        """Match again, after a publisher's buffers or a consumer's needs have changed."""
         with self._lock:
             self._match(key)
 
     def _match(self, key: BusKey) -> None:
         """
-        Match; called with the lock held.
+        Match publishers and subscriptions under *key*; called with the lock held.
 
-        Publishers read their tuple without the lock, so it is replaced, never changed.
+        Publishers read their tuple without the lock, so the tuple is replaced, never changed.
         """
         subscriptions = self._subscriptions.get(key, [])
         for publisher in self._publishers.get(key, []):
             publisher.rematch(tuple(s for s in subscriptions if publisher.matches(s)))
 
     def subscriptions(self, key: BusKey) -> int:
-        """Return how many subscriptions there are under *key*."""
+        """Return the number of subscriptions under *key*."""
         with self._lock:
             return len(self._subscriptions.get(key, []))
 
@@ -474,7 +471,7 @@ class InProcessBus:
 
 
 BUS = InProcessBus()
-"""The process's bus. Contexts are part of the key, so tests with a context each don't meet."""
+"""The bus of this process. The key has the context, so tests with own contexts don't meet."""
 
 
 class CameraEnd(Protocol):
@@ -482,24 +479,24 @@ class CameraEnd(Protocol):
 
     def join(self, consumer: Consumer) -> None:
         """
-        Let a consumer in that came after the allocation.
+        Let in a consumer that came after the buffers were allocated.
 
-        Without buffers there is nothing to do: they are agreed on later.
+        If the camera has no buffers yet, do nothing: the consumer takes part in their agreement.
         """
 
     def leave(self, consumer: Consumer) -> None:
-        """Note that a consumer takes no part any more."""
+        """Note that *consumer* has left and takes no more part in agreements."""
 
 
 class MeetingPoint:
     """
     The cameras and the consumers of this process, by topic.
 
-    :attr:`lock` is held while a camera or consumer comes, goes or agrees on buffers. So none is
-    missed, and none leaves half-way.
+    :attr:`lock` is held while a camera or consumer comes, goes or agrees on buffers. So an
+    agreement misses no consumer, and no consumer leaves in the middle of an agreement.
 
-    Threads that carry frames never take that lock. Code that changes what a consumer may get calls
-    :meth:`InProcessBus.rematch`.
+    Threads that carry frames never take that lock. Code that changes which buffers a consumer may
+    use calls :meth:`InProcessBus.rematch`.
     """
 
     def __init__(self) -> None:
@@ -508,24 +505,20 @@ class MeetingPoint:
         self._consumers: dict[BusKey, list[Consumer]] = {}
 
     def add_camera(self, key: BusKey, camera: CameraEnd) -> None:
-        """Add a camera, which publishes there from now on."""
+        """Add a camera, which publishes under *key* from now on."""
         with self.lock:
             self._cameras.setdefault(key, []).append(camera)
 
     def remove_camera(self, key: BusKey, camera: CameraEnd) -> None:
-        """
-        Remove a camera that has ended.
-
-        A second call does nothing.
-        """
+        """Remove a camera that has ended. A second call does nothing."""
         with self.lock:
             discard(self._cameras, key, camera)
 
     def add_consumer(self, key: BusKey, consumer: Consumer) -> None:
         """
-        Add a consumer, which takes frames from there from now on.
+        Add a consumer, which takes frames under *key* from now on.
 
-        If a camera's buffers don't suit it, that camera's publisher says why.
+        If the consumer can't use a camera's buffers, that camera's publisher logs why.
         """
         with self.lock:
             self._consumers.setdefault(key, []).append(consumer)
@@ -534,11 +527,7 @@ class MeetingPoint:
         BUS.rematch(key)
 
     def remove_consumer(self, key: BusKey, consumer: Consumer) -> None:
-        """
-        Remove a consumer, which takes no frames any more.
-
-        A second call does nothing.
-        """
+        """Remove a consumer that takes no more frames. A second call does nothing."""
         with self.lock:
             if discard(self._consumers, key, consumer):
                 for camera in self._cameras.get(key, ()):
@@ -546,13 +535,13 @@ class MeetingPoint:
 
     def consumers(self, key: BusKey) -> tuple[Consumer, ...]:
         """
-        Return the consumers that are there.
+        Return the consumers under *key*.
 
-        Keep :attr:`lock` while they agree.
+        The caller keeps :attr:`lock` while it agrees on buffers with them.
         """
         with self.lock:
             return tuple(self._consumers.get(key, ()))
 
 
 MEETING = MeetingPoint()
-"""The process's."""
+"""The meeting point of this process."""

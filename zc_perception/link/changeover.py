@@ -14,18 +14,19 @@
 # limitations under the License.
 
 """
-Tell objects that came directly from their messages, around a change between the two ways.
+Drop objects that come twice when a subscription changes between direct links and messages.
 
 A subscription reads one way at a time: directly, or by messages. The same object may come both
 ways in two cases: while messages are read only to see which publisher sends them, and for 2 s
-after a change. It is recognised by its *key*, (frame_id, stamp). A stamp of 0 is no key: such a
-message always passes after a change.
+after a change. The object is recognised by its *key*, (frame_id, stamp). A stamp of 0 is no key:
+after a change, a message with stamp 0 is never dropped.
 
-- **From direct to messages**: the messages of a camera may be behind what came directly. So those
-  that came directly, and those before them, are dropped until the messages have caught up with the
-  newest object of that frame_id. What comes then passes, whatever its stamp: time may jump back.
-- **From messages to direct**: an object is dropped whose message was taken. A message is taken
-  until the first object of its frame_id comes directly.
+- **From direct to messages**: a camera's messages may arrive later than its direct objects. So
+  messages of objects that came directly, and older messages, are dropped until the messages have
+  reached the newest direct object of that frame_id. Later messages pass with any stamp, because
+  the camera's time may jump back.
+- **From messages to direct**: a direct object is dropped if its message was taken. Messages are
+  taken until the first object of their frame_id comes directly.
 """
 
 from __future__ import annotations
@@ -43,18 +44,17 @@ BOTH_WAYS_S = 2.0
 
 class Changeover:
     """
-    What came which way.
+    Remember which objects came directly, and which by message.
 
-    Any thread may call it.
+    Any thread may call the methods.
 
     The thread that delivers an object directly appends its ``header`` (``frame_id``, ``stamp_ns``)
-    to
-    :attr:`direct`, or to :attr:`ignored` if the subscription reads messages. These are deques, so
-    that an object costs almost nothing; the next question about a message empties them.
+    to :attr:`direct`, or to :attr:`ignored` if the subscription reads messages. Both are deques,
+    because an append costs almost nothing; the next question about a message empties them.
 
-    :param remembered: number of objects of each way; more than messages can be waiting in a
-        reader.
-    :param latched: messages may come again with each new reader.
+    :param remembered: number of objects to remember of each way; must be larger than the number of
+        messages that can wait in a reader.
+    :param latched: whether each new reader may get the same messages again.
     """
 
     def __init__(self, remembered: int = REMEMBERED, latched: bool = False) -> None:
@@ -63,11 +63,12 @@ class Changeover:
         self._remembered = remembered
         self._latched = latched
         self._lock = threading.Lock()
-        # For each key, how many came on this way and not yet on the other one; the oldest first.
+        # For each key, number of direct objects whose messages didn't come yet; oldest first.
         self._came: dict[Key, int] = {}
-        #: While it is empty, each object that comes directly is new; to be read only.
+        #: The same for messages whose objects didn't come directly yet. While this is empty, each
+        #: direct object is new. Other classes only read this.
         self.taken: dict[Key, int] = {}
-        # The newest stamp of each frame_id that came directly since the last change to that.
+        # For each frame_id, the newest stamp that came directly since the last change to direct.
         self._newest: dict[str, int] = {}
         self._newest_ignored: dict[str, int] = {}
         # The frame_ids whose messages are still older than the newest stamp.
@@ -77,7 +78,7 @@ class Changeover:
         self.late = 0
 
     def changed(self, by_message: bool) -> None:
-        """Note that the subscription reads the other way from now on."""
+        """Note that the subscription reads messages (*by_message*) or directly from now on."""
         with self._lock:
             self._collect()
             self._until = time.monotonic() + BOTH_WAYS_S
@@ -95,7 +96,7 @@ class Changeover:
                 self._came.clear()
 
     def accept_direct(self, header: Any) -> bool:
-        """Say whether an object that came directly is new; ``False`` if its message was taken."""
+        """Say whether a direct object is new; ``False``: its message was taken already."""
         if self.taken:
             with self._lock:
                 if time.monotonic() >= self._until:
@@ -107,7 +108,7 @@ class Changeover:
         return True
 
     def came_directly(self, key: Key) -> bool:
-        """Say whether a message is that of an object that came directly; each object has one."""
+        """Say whether the object of a message came directly; each object has one message."""
         with self._lock:
             self._collect()
             found = self._came_directly(key)
@@ -115,13 +116,13 @@ class Changeover:
             return found
 
     def sends_directly(self, frame_id: str) -> bool:
-        """Say whether objects of that frame_id come directly."""
+        """Say whether objects with *frame_id* have come directly since the last change to that."""
         with self._lock:
             self._collect()
             return frame_id in self._newest
 
     def accept_message(self, key: Key) -> bool:
-        """Say whether a message is new, while messages are read."""
+        """Say whether a message is new; asked while the subscription reads messages."""
         with self._lock:
             if key[1] and time.monotonic() < self._until:
                 self._collect()
@@ -137,7 +138,7 @@ class Changeover:
             return True
 
     def accept_last_message(self, key: Key) -> bool:
-        """Say whether to take a message that comes after the change to direct."""
+        """Say whether to take a message that comes after the change from messages to direct."""
         with self._lock:
             self._collect()
             if time.monotonic() >= self._until or key[0] in self._newest:
@@ -148,9 +149,9 @@ class Changeover:
 
     def is_level(self, key: Key) -> bool:
         """
-        Say whether a message is that of the newest object that was ignored.
+        Say whether a message belongs to the newest direct object that was ignored.
 
-        If so, nothing is on the way.
+        If so, no earlier message of that frame_id is still on its way.
         """
         with self._lock:
             while self.ignored:
@@ -159,7 +160,7 @@ class Changeover:
             return self._newest_ignored.get(key[0]) == key[1]
 
     def _collect(self) -> None:
-        """Take note of the objects that came directly; called with the lock held."""
+        """Move the headers from :attr:`direct` to the tables; called with the lock held."""
         while self.direct:
             header = self.direct.popleft()
             self._remember(self._came, (header.frame_id, header.stamp_ns))
@@ -168,9 +169,9 @@ class Changeover:
 
     def _note(self, newest: dict[str, int], header: Any) -> bool:
         """
-        Note the newest header of a frame_id, with a limit on the number of frame_ids.
+        Note the newest stamp of a frame_id; return ``False`` if the table is full.
 
-        Other programs' frame_ids take no more room than all else.
+        The table has a limit, because other programs may send any number of frame_ids.
         """
         room = header.frame_id in newest or len(newest) < self._remembered
         if room:
@@ -183,7 +184,7 @@ class Changeover:
             del keys[next(iter(keys))]
 
     def _came_directly(self, key: Key) -> bool:
-        """Look for a key; called with the lock held."""
+        """Say whether *key* came directly, and forget it; called with the lock held."""
         if key[1] >= self._newest.get(key[0], key[1]):
             self._behind.discard(key[0])
         return self._match(self._came, key)

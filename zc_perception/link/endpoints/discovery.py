@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Find the publishers on a topic: the graph counts them, announcements say where their memory is.
+Find the publishers on a topic: the ROS graph counts them, announcements tell their sockets.
 
-:class:`PublisherGraph` and :class:`Announcements` belong to one subscription each. :class:`Rivals`
-belongs to a publisher: it finds others that publish on the same topic, because every consumer gets
-the frames of all of them, mixed.
+Each subscription has its own :class:`PublisherGraph` and :class:`Announcements`. Each publisher
+has a :class:`Rivals`, which finds other publishers on the same topic, because every consumer would
+get the frames of all of them, mixed.
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ from zc_perception.link.shared_memory.unix_socket import default_folder
 from zc_perception.link.shared_memory.unix_socket import SUFFIX as SOCKET_SUFFIX
 
 _MAX_ANNOUNCEMENTS = 100
-# While there are more announcements than publishers, an announcement is believed for this time
-# although nobody was ever met at its socket.
+# While there are more announcements than publishers, an announcement is believed for this time,
+# even if no process ever answered at its socket.
 _UNMET_S = 60.0
-# For this time the graph may know publishers that have been killed; Fast DDS forgets them after 20
-# s.
+# For this time the graph may still count a killed publisher; Fast DDS forgets it after 20 s.
 _GRAPH_REMEMBERS_S = 60.0
 _FILES_S = 2.0
-# A publisher's writer on the topic comes a little after that of its announcements, and says
-# whether its QoS matches.
+# Within this time after a publisher's writer of announcements, its writer on the topic appears in
+# the graph. Only that second writer tells whether the QoS matches.
 _ALONE_S = 2.0
 _LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE)
-#: Stands in the graph for a node's name that has not come yet.
+#: The graph gives this in place of a node's name that is not known yet.
 UNNAMED = '_UNKNOWN_'
-# If one publisher replaces another between two looks, the numbers don't change. So everything is
-# read again after this time.
+# If one publisher replaces another between two looks, the number of publishers doesn't change. So
+# the graph is read in full again after this time.
 _REFRESH_S = 5.0
-#: Longer than a middleware keeps a publisher that was killed in the graph (Fast DDS: 20 s).
+#: A publisher that was killed leaves the graph within this time (Fast DDS: after 20 s).
 UNPROVED_S = 30.0
 
 
 @dataclass(frozen=True)
 class PublisherCount:
     """
-    Publishers of a topic besides the adapted ones of this process.
+    Publishers of a topic, without the adapted publishers of this process.
 
-    :param adapted: adapted ones, whatever their QoS.
-    :param matching: how many of them match by QoS; only the middleware knows which ones.
-    :param plain: the nodes of plain ones that match.
-    :param mismatch: why no publisher matches; empty when one does, or when there is none.
+    :param adapted: number of adapted publishers, with any QoS.
+    :param matching: number of adapted publishers whose QoS matches; only the middleware knows
+        which ones these are.
+    :param plain: names of the nodes whose publishers are not adapted and match.
+    :param mismatch: why no publisher matches; empty if one matches, or if there is none.
     """
 
     adapted: int
@@ -82,9 +82,9 @@ class PublisherCount:
 
 class GraphSigns:
     """
-    Signs that it is worth asking which nodes publish on a topic.
+    Tell when to ask the graph again which nodes publish on a topic.
 
-    To ask for the number of publishers costs a tenth of asking for their names and QoS.
+    Asking for the number of publishers costs a tenth of asking for their names and QoS.
     """
 
     def __init__(self, node: Node, topic: str) -> None:
@@ -95,9 +95,9 @@ class GraphSigns:
 
     def changed(self, *others: object) -> bool:
         """
-        Say whether a number has changed since the last call, or one of *others* has.
+        Say whether the number of publishers, or one of *others*, has changed since the last call.
 
-        Also true if the last such answer is some seconds old.
+        Also return ``True`` if the last ``True`` was returned some seconds ago.
         """
         seen = (*(publisher_count(self._node, topic) for topic in self._topics), *others)
         now = time.monotonic()
@@ -111,11 +111,11 @@ class PublisherGraph:
     """
     Ask the graph which nodes publish on a topic.
 
-    An adapted publisher has a writer on ``<topic>/_zc``, and beside it one on the topic, from the
-    same node. One that makes no messages has only the first.
+    An adapted publisher has two writers on the same node: one on ``<topic>/_zc`` and one on the
+    topic. A publisher that makes no messages has only the first.
 
-    A writer that was an adapted publisher's stays one until it leaves the graph: after a publisher
-    was killed, its two writers leave one after the other.
+    A writer that belonged to an adapted publisher counts as adapted until it leaves the graph,
+    because the two writers of a killed publisher leave one after the other.
     """
 
     def __init__(self, node: Node, topic: str, wanted: LinkQos) -> None:
@@ -123,12 +123,13 @@ class PublisherGraph:
         self._topic = topic
         self._wanted = wanted
         self._adapted: frozenset[bytes] = frozenset()
-        # For each node's name, since when it has only a writer of announcements.
+        # For each node's name: since when the node has had only a writer of announcements.
         self._alone: dict[str, float] = {}
 
     def count(self, local: Collection[BusPublisher[object]]) -> PublisherCount:
-        """Count the publishers of now, without the adapted ones of this process, *local*."""
-        # In this order: a publisher's writer on the topic is made after that of its announcement.
+        """Count the current publishers, without *local*, the adapted ones of this process."""
+        # Ask for the topic's writers first: a publisher makes its writer on the topic last, so
+        # each adapted writer found here has its announcer in the second answer.
         writers = self._node.get_publishers_info_by_topic(self._topic)
         announcers = Counter(
             map(node_name, self._node.get_publishers_info_by_topic(self._topic + SUFFIX))
@@ -138,7 +139,7 @@ class PublisherGraph:
         plain: list[tuple[str, str]] = []
         known: dict[bytes, str] = {}
         strange: set[str] = set()
-        # Those that are known to be adapted take their announcers first.
+        # Writers that are known as adapted are matched with their announcers first.
         for writer in sorted(writers, key=lambda each: endpoint_gid(each) not in self._adapted):
             gid, name = endpoint_gid(writer), node_name(writer)
             mismatch = self._wanted.mismatch(link_qos_or_default(writer.qos_profile))
@@ -153,7 +154,8 @@ class PublisherGraph:
             else:
                 plain.append((name, mismatch))
                 strange.add(name)
-        # A node's name comes a little later than its endpoints, and maybe while we ask.
+        # The graph learns a node's name a little later than its endpoints, maybe between the two
+        # questions above.
         for name in list(announcers.elements()):
             late = next((each for each in plain if UNNAMED in each[0] or UNNAMED in name), None)
             if late is not None:
@@ -162,8 +164,8 @@ class PublisherGraph:
                 adapted.append(late[1])
                 strange.clear()
         adapted += [''] * self._without_messages(announcers - own)
-        # A node may have both kinds. Then the graph says how many of each there are, and not
-        # which.
+        # A node may have adapted and plain publishers. Then the graph tells how many of each kind
+        # there are, but not which writer belongs to which kind.
         both = set(known.values()) & strange
         self._adapted = frozenset(
             gid for gid, name in known.items() if name not in both or gid in self._adapted
@@ -182,12 +184,12 @@ class PublisherGraph:
 
     @property
     def undecided(self) -> bool:
-        """Whether an announcer may still get its writer on the topic."""
+        """Whether an announcer's writer on the topic may still appear."""
         now = time.monotonic()
         return any(now - since < _ALONE_S for since in self._alone.values())
 
     def _without_messages(self, announcers: Counter[str]) -> int:
-        """Count *announcers* that have been without a writer on the topic too long to get one."""
+        """Count *announcers* whose writer on the topic has not appeared within _ALONE_S."""
         now = time.monotonic()
         self._alone = {
             name: self._alone.get(name, now) for name, count in announcers.items() if count > 0
@@ -198,7 +200,7 @@ class PublisherGraph:
 
 
 def endpoint_gid(endpoint: Any) -> bytes:
-    """Return an endpoint's number in the graph, which no other endpoint has."""
+    """Return the id of an endpoint, unique in the graph."""
     return bytes(endpoint.endpoint_gid)
 
 
@@ -208,17 +210,17 @@ def node_name(endpoint: Any) -> str:
 
 
 def link_qos_or_default(profile: object) -> LinkQos:
-    """Return the QoS of a remote endpoint, whose depth discovery doesn't tell or gives as 0."""
+    """Return the QoS of a remote endpoint; a depth of 0 (discovery didn't tell it) becomes 1."""
     profile.depth = max(1, profile.depth)  # type: ignore[attr-defined]
     return link_qos(profile)  # type: ignore[arg-type]
 
 
 class _Heard:
     """
-    One publisher's announcement, and what became of it.
+    One publisher's announcement, and the state of the connection to that publisher.
 
-    :param confirmed: a file in the sockets' folder says the same, which only that folder's users
-        can write.
+    :param confirmed: whether the announcement was also read from a file in the sockets' folder,
+        to which only users with access to that folder can write.
     """
 
     def __init__(self, announcement: Announcement, confirmed: bool) -> None:
@@ -228,7 +230,7 @@ class _Heard:
         self.state: RemotePublisher | None = None
 
     def elsewhere(self, announcement: Announcement) -> bool:
-        """Say whether *announcement* names another place."""
+        """Say whether *announcement* names another host or socket."""
         return (announcement.host_id, announcement.socket) != (
             self.announcement.host_id,
             self.announcement.socket,
@@ -238,7 +240,7 @@ class _Heard:
         return self.state is not None and self.state.state is RemoteState.CONNECTED
 
     def worth(self) -> int:
-        """Return a rank; the lowest is forgotten first."""
+        """Return how much this entry is worth, 0 to 3; the lowest entry is forgotten first."""
         state = RemoteState.CONNECTING if self.state is None else self.state.state
         if state is RemoteState.CONNECTED:
             return 3
@@ -247,29 +249,29 @@ class _Heard:
         return int(state is RemoteState.CONNECTING)
 
     def unmet(self) -> bool:
-        """Say whether connecting has failed for long, and nothing shows that it lives."""
+        """Say whether connecting has failed for _UNMET_S, and nothing shows a living publisher."""
         local = self.announcement.socket and self.announcement.host_id == host_id()
         return bool(local) and self.worth() == 0 and time.monotonic() - self.since >= _UNMET_S
 
 
 class Announcements:
     """
-    What publishers have said about themselves, the newest last.
+    The announcements that publishers have sent, the newest last.
 
-    One subscription owns it and calls it under its ``_rung_lock``. The graph doesn't say which
-    announcement has ended: see :meth:`present`.
+    One subscription owns this object and calls it under its ``_rung_lock``. The graph doesn't tell
+    which announcement has ended: see :meth:`present`.
 
-    Any program in the ROS domain may announce anything, in any number. So publishers that are
-    connected are kept and stay where they are. Of the others, the first to go are those at whose
-    sockets no process was met.
+    Any program in the ROS domain may announce anything, in any number. So announcements of
+    connected publishers are kept, and their sockets don't change. Of the others, those at whose
+    sockets no process answered are forgotten first.
 
-    An announcement ends with its publisher. Its name is kept for a while, because the graph goes
-    on counting the publisher.
+    An announcement ends with its publisher. The ended publisher is remembered for a while, because
+    the graph still counts it.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, _Heard] = {}
-        # Announcements that were found dead, with the time of that; the latest last.
+        # For each ended publisher: when its end was found, and its last state; the latest last.
         self._ended: dict[str, tuple[float, RemotePublisher]] = {}
         self._read_at = 0.0
 
@@ -283,11 +285,12 @@ class Announcements:
         """
         Take note of an announcement.
 
-        A publisher's later one replaces its earlier, unless that one is proved. An announcement
-        that makes no sense counts as none.
+        A later announcement replaces the publisher's earlier one, unless it names another socket
+        and the earlier one is connected or confirmed. An announcement that makes no sense is
+        ignored.
 
-        :param confirmed: it was read from a file in the sockets' folder.
-        :param connected: ids of publishers that are connected, as far as is known.
+        :param confirmed: whether it was read from a file in the sockets' folder.
+        :param connected: ids of publishers that are known to be connected.
         """
         publisher_id = announcement.publisher_id
         if not announcement.sensible:
@@ -314,17 +317,22 @@ class Announcements:
             ]
 
     def known(self, own_ids: Collection[str]) -> list[Announcement]:
-        """Return the announcements of other processes that aren't known to have ended."""
+        """
+        Return the announcements of other processes that have not ended as far as known.
+
+        :param own_ids: ids of publishers of this process.
+        """
         for publisher_id in own_ids:
             self._known.pop(publisher_id, None)
         return [heard.announcement for heard in self._known.values()]
 
     def incomplete(self, adapted: int) -> bool:
         """
-        Say whether to look for files.
+        Say whether to look for announcement files now.
 
-        Yes, if not all of the *adapted* ones have been heard of. If they have, every two seconds,
-        because a publisher without ROS has only its file.
+        Look at once while fewer announcements are known than *adapted*, the number of adapted
+        publishers in the graph. Else look every two seconds, because a publisher without ROS has
+        only its file.
         """
         connected = any(heard.connected() for heard in self._known.values())
         now = time.monotonic()
@@ -345,7 +353,7 @@ class Announcements:
         connected: Collection[str] = (),
     ) -> None:
         """
-        Take note of the files in *folder*; see :meth:`add`.
+        Add the announcements from the files in *folder*; see :meth:`add`.
 
         :param own_ids: ids of publishers of this process.
         """
@@ -355,7 +363,7 @@ class Announcements:
             self.add(announcement, confirmed=True, connected=connected)
 
     def judge(self, states: Sequence[RemotePublisher]) -> None:
-        """Note what became of them. Those that have ended are no longer :meth:`known`."""
+        """Note the publishers' states. Publishers that have ended are no longer :meth:`known`."""
         now = time.monotonic()
         for state in states:
             heard = self._known.get(state.publisher_id)
@@ -376,17 +384,17 @@ class Announcements:
 
     def present(self, states: Sequence[RemotePublisher], adapted: int) -> list[RemotePublisher]:
         """
-        Return the *adapted* ones that are most likely there.
+        Return the publishers that are most likely there.
 
-        First come those that are connected, then the newest of the rest and those that may still
-        be there. Beyond the number that the graph knows, those that listen although the graph
-        doesn't know them. Those that have ended come last: as many of them as the graph knows
-        beyond all others.
+        Take at most *adapted* of them, the number that the graph knows: first connected ones, then
+        those that are being connected, then impossible ones, always the newest first. Then add
+        those that are proved to listen although the graph doesn't count them. If all these are
+        fewer than *adapted*, fill up with publishers that have ended.
         """
         there = [state for state in reversed(states) if state.state is not RemoteState.GONE]
         ranked = sorted(there, key=lambda state: _LIKELY.index(state.state))
         found = ranked[:adapted] + [state for state in ranked[adapted:] if self._proved(state)]
-        # No other publisher is left to be found.
+        # Whether all publishers that the graph counts are connected.
         complete = (
             bool(found)
             and all(state.state is RemoteState.CONNECTED for state in found)
@@ -404,7 +412,7 @@ class Announcements:
         return [*found, *ended[: max(0, adapted - len(found))]]
 
     def _proved(self, state: RemotePublisher) -> bool:
-        """Say whether we have met the publisher itself, without asking the graph."""
+        """Say whether a connection or a file proves the publisher, whatever the graph says."""
         heard = self._known.get(state.publisher_id)
         return state.state is RemoteState.CONNECTED or (
             state.listens and heard is not None and heard.confirmed
@@ -413,15 +421,13 @@ class Announcements:
 
 class Rivals:
     """
-    Look for publishers of the same topic.
+    Look for other publishers on the topic of *publisher*.
 
-    If its socket on this host answers, a publisher is there. Others, such as those on another
-    host,
-    only the graph knows, and it keeps the dead for a while. Such a one counts once it has stayed
-    for
-    :data:`UNPROVED_S`.
+    A publisher counts at once if its socket on this host answers. Other publishers, such as those
+    on another host, are only in the graph, which keeps killed publishers for a while. So these
+    count after they have been in the graph for :data:`UNPROVED_S`.
 
-    :param monotonic: seconds.
+    :param monotonic: clock in seconds.
     """
 
     def __init__(
@@ -439,9 +445,9 @@ class Rivals:
 
     def look(self) -> list[str]:
         """
-        Return names of the nodes that publish there too.
+        Return the names of the other nodes that publish on the topic.
 
-        Empty: there is none, or none that is known to be alive.
+        Return an empty list if there is none, or none that is known to be alive.
         """
         if not self._signs.changed() and self._alone:
             return []
@@ -456,7 +462,7 @@ class Rivals:
         names = Counter(map(node_name, announcers))
         names -= Counter([self._node.get_fully_qualified_name()])
         self._alone = len(self._since) == 1 and not names
-        # A node's name comes a little later than its endpoints.
+        # The graph learns a node's name a little later than its endpoints.
         return sorted('its name is not known yet' if UNNAMED in name else name for name in names)
 
     def _answers(self, topic: str) -> bool:

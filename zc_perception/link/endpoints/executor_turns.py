@@ -16,9 +16,9 @@
 """
 Give the link its turn on a node's executor, whatever kind of executor that is.
 
-:class:`ExecutorWake` lets the executor run something soon, :func:`coroutine_turn` runs a coroutine
-    to its end, :class:`NodeWatch` looks at a node now and then on another thread, and
-    :class:`NodeSpinner` spins a node that no other executor spins.
+:class:`ExecutorWake` makes the executor call a function soon, :func:`coroutine_turn` runs a
+coroutine to its end, :class:`NodeWatch` calls a function for a node regularly on another thread,
+and :class:`NodeSpinner` spins a node that no other executor spins.
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ class ExecutorWake:
     """
     Let a node's executor run *work* soon.
 
-    Call it from any thread: *work* then runs once or more on the node's executor, in *group*.
+    Call this object from any thread: *work* then runs once or more on the node's executor, in
+    *group*.
 
-    A guard condition does that, but an EventsExecutor doesn't take nodes that have one: so it is
-    made by the first executor that does. Before the node has an executor, a call does nothing.
+    A guard condition wakes the executor. But an EventsExecutor refuses nodes that have a guard
+    condition, so it is created only on an executor that accepts one. Before the node has an
+    executor, a call does nothing.
     """
 
     def __init__(self, node: Node, group: CallbackGroup, work: Callable[[], None]) -> None:
@@ -78,7 +80,7 @@ class ExecutorWake:
             call_soon(executor, self._work if refuses_guard_conditions(executor) else self._begin)
 
     def _begin(self) -> None:
-        """Begin on the executor."""
+        """Create the guard condition and trigger it; runs on the executor."""
         with self._lock:
             if self._closed:
                 return
@@ -87,7 +89,7 @@ class ExecutorWake:
             trigger(self._guard)
 
     def close(self) -> None:
-        """Let calls do nothing from here on."""
+        """Destroy the guard condition; later calls of this object do nothing."""
         with self._lock:
             self._closed = True
             guard, self._guard = self._guard, None
@@ -101,12 +103,12 @@ def coroutine_turn(
     """
     Return a callback for rclpy that runs *work*, a method, as a coroutine.
 
-    Until that has ended, its callback group is taken, as with rclpy.
+    The callback group stays occupied until the coroutine has ended, as with rclpy's callbacks.
 
-    rclpy goes on with a coroutine only while the executor has its node, and never forgets a
-    coroutine with which it doesn't go on: the frame that such a callback has would be lost with
-    it. So a coroutine that awaits something goes on as a task of the executor's own. What rclpy
-    keeps then refers to nothing.
+    rclpy continues a coroutine only while the executor has its node. It never deletes a coroutine
+    that it stopped continuing, so the frame of such a callback would never be released. For that
+    reason a coroutine that awaits something continues as a task of the executor itself, and the
+    coroutine that rclpy keeps refers to no frame.
     """
     method, its_node = weakref.WeakMethod(work), weakref.ref(node)
 
@@ -138,7 +140,7 @@ async def _go_on(coroutine: Coroutine[Any, Any, None], ended: Future, executor: 
 
 @types.coroutine
 def _rest(coroutine: Coroutine[Any, Any, None]) -> Generator[None, None, None]:
-    """Run what is left of a coroutine that has begun."""
+    """Run the rest of a coroutine that has begun."""
     while True:
         yield
         try:
@@ -149,23 +151,24 @@ def _rest(coroutine: Coroutine[Any, Any, None]) -> Generator[None, None, None]:
 
 def phase_s(node: Node) -> float:
     """
-    Return the time within a second at which a node is looked at.
+    Return at what time within each second, 0 to 1 s, a node is looked at.
 
-    It is the same for the nodes of a namespace, which are one camera's. Cameras are looked at one
-    after the other, so that they don't all keep the interpreter's lock from frames at once.
+    All nodes of a namespace have the same time, because they belong to one camera. Different
+    cameras have different times, because looks at all cameras at once would keep the interpreter's
+    lock from the threads that carry frames.
     """
     return zlib.crc32(node.get_namespace().encode()) / 2**32
 
 
 class NodeWatch:
     """
-    Look at a node now and then, by the steady clock.
+    Call *look* for a node every *period_s* seconds of the steady clock, on another thread.
 
-    It ends with :meth:`stop`, with the node, with its context, or when nothing refers to this
-    object any more.
+    The calls end with :meth:`stop`, with the node, with its context, or when nothing refers to
+    this object any more.
 
-    :param look: does the look, and hands over what an executor has to do. It must neither wait nor
-        take locks that a caller of :meth:`stop` may hold.
+    :param look: looks at the node, and leaves to the executor what only the executor may do. It
+        must neither wait nor take locks that a caller of :meth:`stop` may hold.
     """
 
     def __init__(self, node: Node, period_s: float, look: Callable[[], object]) -> None:
@@ -179,22 +182,20 @@ class NodeWatch:
         try:
             self._look()
         except RuntimeError as error:
-            # rclpy's class of everything that the middleware refuses.
+            # rclpy raises RuntimeError for everything that the middleware refuses.
             if not isinstance(error, InvalidHandle) and self._node.context.ok():
                 raise
             self.stop()
 
     def look_every(self, period_s: float) -> None:
-        """Look as often from the next look on."""
+        """Look every *period_s* seconds, from the next look on."""
         self._watch.period_s = period_s
 
     def stop(self) -> None:
         """
-        Stop looking.
+        Stop looking. Idempotent.
 
-        Idempotent.
-
-        A look that is under way has ended afterwards, unless this is called from within it.
+        Wait for the end of a look that is running, unless that look itself calls this.
         """
         self._watch.stop()
 
@@ -203,7 +204,8 @@ def is_spun(node: Node) -> bool:
     """
     Say whether the node is in an executor.
 
-    ``rclpy.spin_once(node)`` leaves it the name of an executor that it is no longer in.
+    ``node.executor`` alone doesn't tell: after ``rclpy.spin_once(node)`` it still names the
+    executor, although the node was removed from it.
     """
     executor = node.executor
     return executor is not None and node in executor.get_nodes()
@@ -211,10 +213,11 @@ def is_spun(node: Node) -> bool:
 
 class NodeSpinner:
     """
-    A thread with an executor of its own for *node*.
+    A thread that spins *node* in its own executor.
 
-    It runs until :meth:`stop`, the end of the context or of the program. Another executor may spin
-    the node later: then this executor is left, and :meth:`take` takes the node back.
+    It runs until :meth:`stop`, the end of the context or the end of the program. If another
+    executor takes the node, this executor loses it; :meth:`take` takes the node back when the
+    other executor has left it.
     """
 
     def __init__(self, node: Node) -> None:
@@ -227,14 +230,15 @@ class NodeSpinner:
             target=self._run, name=f'spinner of {node.get_name()}', daemon=True
         )
         self._thread.start()
-        # A thread that is inside the middleware must not outlive the interpreter.
+        # Stop the thread before the interpreter ends: a thread that is inside the middleware must
+        # not run longer.
         atexit.register(self.stop)
 
     def take(self) -> None:
         """
         Spin the node again after it has left another executor.
 
-        :raises Exception: what a callback of the node has raised. Nothing is spun any more then.
+        :raises Exception: what a callback of the node has raised; the thread has ended then.
         """
         if self._error is not None:
             raise self._error
@@ -255,7 +259,7 @@ class NodeSpinner:
             self._executor.shutdown()
 
     def stop(self) -> None:
-        """End the thread. A callback of the node may call this, too. Idempotent."""
+        """End the thread. Idempotent. A callback of the node may call this, too."""
         self._stopping.set()
         atexit.unregister(self.stop)
         with contextlib.suppress(InvalidHandle, AttributeError):  # it is shutting down already

@@ -14,10 +14,9 @@
 # limitations under the License.
 
 """
-What every publisher of frames does about its buffers.
+How every publisher of frames offers its buffers to consumers.
 
-It agrees on them with the consumers of its process, passes them to other processes, and announces
-them.
+It agrees on buffers with the consumers, passes the buffers to other processes, and announces them.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ from zc_perception.negotiation.settings import Allocator
 from zc_perception.pixel.format_names import drm_format_string
 
 HEAR_S = 0.3
-"""How long a camera waits for consumers that the graph knows, before it has buffers."""
+"""Before a camera allocates buffers, it waits at most this time for consumers in the graph."""
 RENEW_S = 10.0
 """Buffers are agreed on anew at most once in this time."""
-# Consumers that come together are served together.
+# Consumers that come within this time get one new agreement together.
 _GATHER_S = 0.2
 _LOOK_S = 0.02
 _MOST_FAILED = 64
@@ -85,7 +84,7 @@ def serve_frames(
         allowed_gids=allowed_gids,
         quarantine_timeout_s=quarantine_timeout_s,
         history=publisher.history,
-        # Each on a line of its own: rclpy raises when one line of code logs with two severities.
+        # Two lambdas on two lines, because rclpy raises when one line logs with two severities.
         report=Seldom(lambda text: logger.info(text)),
         warn=Seldom(lambda text: logger.warning(text)),
     )
@@ -97,24 +96,25 @@ class FrameOffer:
     """
     The buffers of one publisher, offered to all consumers that can use them.
 
-    These are consumers of this process and of others.
+    The consumers are in this process and in others.
 
-    **Agreement.** A consumer of another process is heard at the publisher's socket, which
+    **Agreement.** A consumer of another process tells its needs at the publisher's socket, which
     :meth:`listen` announces before there are buffers. :meth:`agree` chooses one setting for all
-    that are there. A consumer that comes later and doesn't fit waits for another agreement, if a
-    setting for all exists: :attr:`due` tells the publisher's owner, which then calls
-    :meth:`renew`, :meth:`agree` and :meth:`begin` again. That happens at most once in
-    :data:`RENEW_S`, for consumers of this user only, and never again for constraints that failed.
-    All other consumers that don't fit are refused by name.
+    consumers that are there. A later consumer that can't use these buffers waits for a new
+    agreement, if a setting for all consumers exists. :attr:`due` tells the publisher's owner when
+    to call :meth:`renew`, :meth:`agree` and :meth:`begin` again. That happens at most once in
+    :data:`RENEW_S`, only for consumers of this user, and never again for constraints that failed.
+    All other consumers that can't use the buffers are refused, and the log names them.
 
-    **Threads.** The owner's thread agrees and begins. Consumers of this process join on their own.
-    The server's thread calls :meth:`judge` and :meth:`left`. The lock guards the list of those
-    that wait for another agreement. No code outside this class is called while it is held.
+    **Threads.** The owner's thread calls :meth:`agree` and :meth:`begin`. Consumers of this
+    process call :meth:`join` on their own threads. The server's thread calls :meth:`judge` and
+    :meth:`left`. The lock guards the list of consumers that wait for a new agreement. While the
+    lock is held, no code outside this class is called.
 
-    :param publisher: of the frames in these buffers.
-    :param server: passes them to other processes; ``None``: they are not passed.
+    :param publisher: publishes the frames in these buffers.
+    :param server: passes the buffers to other processes; ``None``: no other process gets them.
     :param changed: called after a consumer of this process has joined late.
-    :param fixed: why these buffers never change for a consumer that comes later; empty: they may.
+    :param fixed: why these buffers never change for a later consumer; empty: they may change.
     """
 
     def __init__(
@@ -159,27 +159,27 @@ class FrameOffer:
         """
         Let consumers of other processes say what they need, before there are buffers.
 
-        :param size: of the images as far as it is known, else (1, 1).
+        :param size: size of the images if it is known, else (1, 1).
         """
         if self._server is not None:
             self._publisher.announce(width=size[0], height=size[1])
 
     def open(self) -> None:  # noqa: A003
-        """Begin: consumers of this process find it from now on."""
+        """Let consumers of this process find this offer from now on."""
         MEETING.add_camera(self._key, self)
 
     def await_consumers(self) -> None:
         """
-        Wait for the consumers of other processes that the graph knows, at most :data:`HEAR_S`.
+        Wait at most :data:`HEAR_S` for the consumers of other processes that the graph knows.
 
-        It waits only once.
+        Only the first call waits.
         """
         if self._server is None or self._awaited:
             return
         self._awaited = True
         topic = announcement_topic(self._publisher.topic)
         deadline = time.monotonic() + HEAR_S
-        # The graph finds more consumers while we wait.
+        # Count again in each round, because the graph finds more consumers meanwhile.
         while (left_s := deadline - time.monotonic()) > 0.0:
             there = self._node.count_subscribers(topic) - BUS.subscriptions(self._key)
             if there <= 0 or self._server.await_consumers(there, min(left_s, _LOOK_S)):
@@ -187,9 +187,9 @@ class FrameOffer:
 
     def _remote(self) -> list[tuple[Consumer, int]]:
         """
-        Return the consumers of other processes that take part; those of this user first.
+        Return the consumers of other processes that take part, those of this user first.
 
-        With each comes the number of frames that it wants to hold.
+        Each comes with the number of frames that it wants to hold at the same time.
         """
         if self._server is None:
             return []
@@ -218,11 +218,11 @@ class FrameOffer:
         possible: Callable[[], BufferConstraints] | None = None,
     ) -> BufferSession:
         """
-        Agree with the consumers that are there, and allocate.
+        Agree on buffers with the consumers that are there, and allocate the buffers.
 
-        :param producer: what it can make.
-        :param possible: asked after the allocation: what it could make if it were opened anew.
-            ``None``: the same.
+        :param producer: what the publisher can make.
+        :param possible: called after the allocation; returns what the publisher could make if it
+            were opened anew. ``None``: the same as *producer*.
         :raises NegotiationError: producer and stand-ins don't agree.
         :raises AllocationError: no memory.
         """
@@ -252,8 +252,8 @@ class FrameOffer:
             if possible is not None:
                 session.possible = _bounded(possible())
             self.session = session
-        # A consumer that left meanwhile did so before it was part of the session, and would count
-        # for ever.
+        # A consumer that left meanwhile was not part of the session when it left. Without this,
+        # the session would count it for ever.
         for gone in remote.keys() - dict(self._remote()).keys():
             session.leave(gone)
         BUS.rematch(self._key)
@@ -261,10 +261,10 @@ class FrameOffer:
 
     def _enough(self, held: int, windows: Sequence[int]) -> int:
         """
-        Return slots for all.
+        Return the number of slots that all consumers need together.
 
-        That is: for *held* frames of this process, for consumers of other processes with these
-        *windows*, for the frames that wait for all of them, and for the next consumer that comes.
+        That is *held* for this process, the sum of *windows* for consumers of other processes,
+        slots for the frames that wait for these, and spare slots for the next consumer.
         """
         connected = () if self._server is None else self._server.statistics().consumers
         deepest = max((consumer.depth for consumer in connected), default=1)
@@ -279,8 +279,9 @@ class FrameOffer:
         """
         Try again without some consumers of other processes.
 
-        A consumer of another process must not stop the camera or the other consumers. So leave out
-        the one for which there can be no buffers, or all that came since, or all.
+        A consumer of another process must not stop the camera or the other consumers. So try
+        without each new consumer, then without all new ones, then without all of *remote*.
+        Consumers are new if they were not served before.
         """
         with self._lock:
             fresh = [consumer for consumer in remote if consumer not in self._served]
@@ -298,14 +299,14 @@ class FrameOffer:
         """
         Begin to use *pool*, on which *session* has agreed.
 
-        Promise it to consumers, and tell all subscriptions about it.
+        Promise its slots to consumers, and announce the new buffers to all subscriptions.
 
         :param heap: the name of the buffers' allocator.
-        :param sizes: of images that the publisher could have instead, as far as it knows.
+        :param sizes: other image sizes that the publisher could use, if it knows any.
         """
         layout = session.settings.layout
         if pool is not None:
-            # Consumers of this process first: those of others ask again.
+            # Serve consumers of this process first, because those of other processes ask again.
             self._publisher.use(pool)
             if self._server is not None:
                 self._server.set_pool(pool, session.settings.heap)
@@ -332,7 +333,7 @@ class FrameOffer:
         )
 
     def say_agreement(self, session: BufferSession) -> None:
-        """Log what was chosen, and which consumers can't use it."""
+        """Log which buffers were chosen, and which consumers can't use them."""
         self._node.get_logger().info(f'buffers: {session.describe()}')
         for name, outcome in session.outcomes().items():
             if not outcome.has_buffers:
@@ -384,10 +385,10 @@ class FrameOffer:
 
     def starved(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
         """
-        Say whether a consumer waits for more slots.
+        Say whether a consumer for which no slot is left shall wait for more slots.
 
-        It waits if a new agreement would ask for more slots than ever before. See
-        :class:`~zc_perception.link.shared_memory.server.Door`.
+        It waits if a new agreement would ask for more slots than the last one did; else it is
+        refused. See :class:`~zc_perception.link.shared_memory.server.Door`.
         """
         session = self.session
         if session is None or session is not self._begun:
@@ -399,7 +400,7 @@ class FrameOffer:
         return self._wish(session, consumer, no_slot, ours=_is_ours(peer))
 
     def left(self, consumer: Consumer, why: str) -> None:
-        """Note that it left, see :class:`~zc_perception.link.shared_memory.server.Door`."""
+        """Note that one left, see :class:`~zc_perception.link.shared_memory.server.Door`."""
         session = self.session
         if session is not None:
             session.leave(consumer)
@@ -410,7 +411,7 @@ class FrameOffer:
         self._unwish(consumer)
 
     def refused(self) -> dict[str, str]:
-        """Return why each consumer was refused lately, by its name."""
+        """Return the reason for each consumer that was refused lately, by the consumer's name."""
         since = time.monotonic() - _LATELY_S
         with self._lock:
             self._refused = {name: one for name, one in self._refused.items() if one[0] > since}
@@ -419,7 +420,11 @@ class FrameOffer:
     def _wish(
         self, session: BufferSession, consumer: Consumer, outcome: Outcome, *, ours: bool
     ) -> tuple[Answer, str]:
-        """Let *consumer*, which these buffers don't suit, wait for others, or say why not."""
+        """
+        Let *consumer*, which can't use these buffers, wait for other buffers, or refuse it.
+
+        :return: the answer, and what *consumer* waits for or why it is refused.
+        """
         answer, text = self._answer(session, consumer, outcome, ours=ours)
         with self._lock:
             if answer is Answer.REFUSE:
@@ -481,14 +486,14 @@ class FrameOffer:
                 del self._failed[next(iter(self._failed))]
 
     def would_suit(self, producer: BufferConstraints) -> bool:
-        """Say whether *producer* as it is could serve the consumers that wait."""
+        """Say whether *producer*, without a change, could serve the consumers that wait."""
         session = self.session
         with self._lock:
             wishes = list(self._wishes)
         return session is not None and not session.stands_against(wishes, producer)
 
     def renew(self) -> str:
-        """Begin the agreement that :attr:`due` asks for; return its new consumers."""
+        """Begin the agreement that :attr:`due` asks for; return the names of its new consumers."""
         with self._lock:
             self._granted, self._wishes = self._wishes, []
             self.due, self._renewed_at = math.inf, time.monotonic()
@@ -497,9 +502,9 @@ class FrameOffer:
 
     def give_up(self, why: str) -> None:
         """
-        Refuse the consumers for which :meth:`renew` was called: there are no other buffers.
+        Refuse the consumers for which :meth:`renew` was called: no other buffers can be had.
 
-        They are not asked about again.
+        Their constraints never cause a new agreement again.
         """
         with self._lock:
             granted, self._granted = self._granted, []
@@ -512,24 +517,24 @@ class FrameOffer:
         return '' if session is None else session.objection(consumer)
 
     def withdraw(self) -> None:
-        """Note that there are no buffers any more; new ones may be agreed on."""
+        """Note that the buffers have ended; new ones may be agreed on."""
         with MEETING.lock:
             self.session = self._begun = None
 
     def close(self) -> None:
-        """End: consumers of this process don't find it any more. A second call does nothing."""
+        """End the offer: consumers of this process no longer find it. Idempotent."""
         MEETING.remove_camera(self._key, self)
         self.withdraw()
 
 
 def _bounded(producer: BufferConstraints) -> BufferConstraints:
-    """Return *producer* with no more slots than a pool can have."""
+    """Return *producer* with ``max_slots`` limited to what a pool can have."""
     most = producer.max_slots
     return replace(producer, max_slots=MAX_SLOTS if most is None else min(most, MAX_SLOTS))
 
 
 def anonymous(consumer: Consumer) -> BufferConstraints:
-    """Return the constraints alone, which are equal for two consumers with the same needs."""
+    """Return the constraints without a name, so that consumers with equal needs compare equal."""
     return replace(consumer.constraints, participant='')
 
 

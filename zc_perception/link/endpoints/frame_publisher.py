@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""A publisher of camera frames for your own node; everything else is chosen for you."""
+"""A publisher of camera frames for your own node, with defaults for all that can be chosen."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from zc_perception.pixel.readable import check_readable, READABLE
 
 Stamp = Any
 """``builtin_interfaces/msg/Time``, ``rclpy.time.Time``, or nanoseconds as an ``int``."""
-# The slot of the producer itself, for the buffer that is being filled.
+# Slots that the producer itself needs: one, for the buffer that is being filled.
 _RESERVE = 1
 _LEAST_SLOTS = 2
 _LAST_STAMP_NS = 2**31 * 1_000_000_000 - 1
@@ -81,12 +81,12 @@ class FramePublisherStatistics(PublisherStatistics):
     """
     What a :class:`FramePublisher` has counted since its start.
 
-    This comes on top of what every publisher counts.
+    It extends the statistics that every publisher counts.
 
     :param dropped: frames that no consumer got, because no buffer was free for them.
     :param discarded: loans that ended with an exception.
-    :param shared_memory_consumers: subscriptions of other processes that get frames as the same
-        memory, now.
+    :param shared_memory_consumers: subscriptions of other processes that get frames by shared
+        memory now.
     """
 
     dropped: int = 0
@@ -95,14 +95,14 @@ class FramePublisherStatistics(PublisherStatistics):
 
 
 class _Busy(threading.local):
-    """Whether this thread is publishing, or telling owners about buffers."""
+    """Whether this thread is publishing, or is calling ``released`` of free buffers."""
 
     here = False
 
 
 class LoanedFrame:
     """
-    A frame that is being made: what ``with publisher.loan() as out:`` gives.
+    The frame that ``with publisher.loan() as out:`` gives you to fill.
 
     Use it only inside the block.
     """
@@ -119,9 +119,9 @@ class LoanedFrame:
     @property
     def planes(self) -> Sequence[NDArray[Any]]:
         """
-        Arrays of NumPy over the buffer's planes, to be written.
+        NumPy arrays over the buffer's planes; write the pixels to them.
 
-        At first they have an older frame's pixels. NV12 has ``planes[0]`` of shape (height, width)
+        At first they show an older frame's pixels. NV12 has ``planes[0]`` of shape (height, width)
         and ``planes[1]`` of shape (height/2, width/2, 2), rgb8 has ``planes[0]`` of shape (height,
         width, 3).
         """
@@ -130,9 +130,9 @@ class LoanedFrame:
     @property
     def dropped(self) -> bool:
         """
-        Whether no buffer was free.
+        Whether no buffer was free for this frame.
 
-        Then the planes are scratch memory, and no consumer will get the frame.
+        If so, the planes are scratch memory, and no consumer gets the frame.
         """
         return self._dropped
 
@@ -152,7 +152,7 @@ class LoanedFrame:
 
     @property
     def frame_id(self) -> str:
-        """The camera's optical frame; by default the publisher's."""
+        """Name of the camera's optical frame; by default the publisher's *frame_id*."""
         return self._frame_id
 
     @frame_id.setter
@@ -163,30 +163,30 @@ class LoanedFrame:
         """
         Say that a device is still writing to the buffer.
 
-        Consumers wait for *fd*, or let their device wait.
+        Consumers wait until *fd* has signalled, or let their device wait.
 
         :param fd: a sync_file that the device's driver gave. It stays yours; you may close it
             after the call.
-        :raises ConfigError: it is something else.
+        :raises ConfigError: *fd* is not a sync_file.
         """
         fence = _sync_file(fd)
         self.close_fence()
         self._fence = fence
 
     def take_fence(self) -> SyncFile | None:
-        """Return the fence for links; the caller owns it from here on."""
+        """Return the fence and give it to the caller; only for links."""
         fence, self._fence = self._fence, None
         return fence
 
     def close_fence(self) -> None:
-        """Close the fence of a frame that isn't sent, for links."""
+        """Close the fence of a frame that isn't sent; only for links."""
         fence = self.take_fence()
         if fence is not None:
             fence.close()
 
     @property
     def header(self) -> Header:
-        """Return stamp and frame id for links."""
+        """Return stamp and frame id; only for links."""
         return Header(self._stamp_ns, self._frame_id)
 
 
@@ -211,7 +211,7 @@ def _nanoseconds(stamp: Stamp) -> int:
 
 
 def _sync_file(fd: int) -> SyncFile:
-    """Own a duplicate of a fence's descriptor."""
+    """Return a fence that owns a duplicate of *fd*."""
     try:
         return fence_from_fd(OwnedFd.duplicate(fd))
     except (AcceleratorError, OSError, TypeError) as error:
@@ -224,7 +224,7 @@ def _checked_frame_id(frame_id: str) -> str:
 
 
 class _Loan(AbstractContextManager[LoanedFrame]):
-    """What :meth:`FramePublisher.loan` returns: the context of one frame, for one block."""
+    """What :meth:`FramePublisher.loan` returns: a context manager for one frame and one block."""
 
     def __init__(self, frame: AbstractContextManager[LoanedFrame]) -> None:
         self._frame = frame
@@ -275,8 +275,8 @@ class FramePublisher:
     are made only while there are such subscribers. Consumers agree with the publisher on its
     buffers as with any camera. The log names those that can't use them.
 
-    If a library of yours has the buffers, name them by *fds* and publish each frame by
-    :meth:`publish_fd`. Nothing is copied.
+    If a library of yours owns the buffers, pass their descriptors as *fds* and publish each frame
+    by :meth:`publish_fd`. Nothing is copied.
 
     **Owner.** The publisher ends with :meth:`destroy`, at the end of a ``with`` block, or with
     ``node.destroy_node()``. Frames that consumers hold then stay readable. Descriptors that you
@@ -289,44 +289,44 @@ class FramePublisher:
     no consumer gets it, the log warns and names the holders, and :meth:`statistics` counts it. The
     next frame has a gap in its sequence.
 
-    :param node: makes the publisher; its clock stamps the frames.
-    :param topic: relative or absolute; remaps apply.
-    :param width: of the image, in pixels.
-    :param height: likewise.
+    :param node: the node that publishes; its clock stamps the frames.
+    :param topic: name of the topic, relative or absolute; remaps apply.
+    :param width: width of the image, in pixels.
+    :param height: height of the image, in pixels.
     :param format: the name of a DRM format such as ``NV12``, ``YUYV``, ``YU12`` (three planes), or
         a ROS encoding such as ``rgb8``, ``bgr8``, ``mono8``.
-    :param slots: how many buffers there are, 2 to 64: all that consumers hold or let wait at the
-        same time, and one to fill.
-    :param frame_id: the camera's optical frame.
-    :param qos: of the topic; by default reliable, volatile, depth 1.
+    :param slots: number of buffers, 2 to 64. It must suffice for all frames that consumers hold or
+        that wait for them at the same time, and one to fill.
+    :param frame_id: name of the camera's optical frame.
+    :param qos: QoS of the topic; by default reliable, volatile, depth 1.
     :param colorimetry: what the samples mean: matrix, range and transfer, such as ``bt709`` or
         ``bt601 full``. By default ``bt601 limited`` for Y'CbCr, and ``rgb full srgb`` for R, G, B
         and grey.
-    :param image_encoding: of the messages for plain subscribers: ``rgb8``, ``bgr8``, ``mono8``,
-        ``nv12``, or ``native`` for *format* itself where a message can say it. By default ``rgb8``
-        for Y'CbCr, which every viewer shows, and else ``native``.
-    :param heap: where the buffers come from: ``auto``, or a name as parameter ``heap`` of
-        ``capture_node`` takes it.
-    :param participants: constraints of consumers that come later, as parameter ``participants`` of
-        ``capture_node`` takes them.
-    :param renegotiate: agree on other buffers when a consumer comes that can't use these, if other
-        ones suit all consumers. That happens in :meth:`loan`, at most once in 10 s. Buffers that
-        you name by *fds* never change.
+    :param image_encoding: encoding of the messages for plain subscribers: ``rgb8``, ``bgr8``,
+        ``mono8``, ``nv12``, or ``native`` for *format* itself if ROS has an encoding for it. By
+        default ``rgb8`` for Y'CbCr, because every viewer shows it, and else ``native``.
+    :param heap: where the buffers come from: ``auto``, or a name as in parameter ``heap`` of
+        ``capture_node``.
+    :param participants: constraints of consumers that come later, as in parameter
+        ``participants`` of ``capture_node``.
+    :param renegotiate: whether to agree on other buffers when a consumer comes that can't use
+        these, if there are buffers that suit all consumers. That happens in :meth:`loan`, at most
+        once in 10 s. Buffers that you pass as *fds* never change.
     :param trusted_gids: groups whose members may connect, besides your own user and root.
-    :param fds: of the buffers that a library of yours has: a dma-buf, or a memfd with the seals
-        SHRINK and GROW, for each image; or for each image one for each plane. Name all that you
-        know; at least two.
+    :param fds: descriptors of the buffers that a library of yours owns, at least two images: for
+        each image one descriptor, or a sequence with one for each plane. A descriptor is a dma-buf
+        or a memfd with the seals SHRINK and GROW. Pass all buffers that you know.
     :param modifier: with *fds*: how the pixels are arranged, a DRM format modifier; 0 is LINEAR.
-    :param strides: with *fds*: bytes from one row to the next, of each plane.
-    :param offsets: with *fds*: where each plane begins in its buffer; by default at 0.
+    :param strides: with *fds*: bytes from one row to the next, for each plane.
+    :param offsets: with *fds*: byte at which each plane begins in its buffer; by default 0.
     :param ledger: counts the passes over pixels: ``draw`` for each loan, ``to_ros`` for each
-        message. By default one of its own.
-    :raises FormatError: *format* or *colorimetry* isn't known; the message lists what is.
-    :raises LayoutError: a size that the format can't have, or planes that don't lie in the
+        message. By default the publisher makes its own ledger.
+    :raises FormatError: *format* or *colorimetry* isn't known; the message lists the known ones.
+    :raises LayoutError: a size that the format can't have, or planes that end outside of their
         buffers.
     :raises ConfigError: another value that makes no sense.
     :raises NegotiationError: the *participants* can't use such buffers.
-    :raises AllocationError: no memory, or one of *fds* is no such buffer.
+    :raises AllocationError: no memory, or one of *fds* is neither a dma-buf nor a sealed memfd.
     """
 
     def __init__(
@@ -480,18 +480,17 @@ class FramePublisher:
         """
         Lend a free buffer to write a frame to, see :class:`LoanedFrame`.
 
-        Use it so: ``with publisher.loan() as out:``.
+        Use it in a block: ``with publisher.loan() as out:``.
 
         The frame is sent at the end of the block. If the block raises, nothing is sent and the
-        buffer is free again. When no buffer is free, ``out.dropped`` is true, and what you write
-        is thrown away. After the block the frame is with others: do not write to arrays that you
-        kept of it.
+        buffer is free again. If no buffer is free, ``out.dropped`` is true, and what you write is
+        lost. After the block consumers read the frame: do not write to arrays that you kept of it.
 
-        :param wait_s: how long to wait for a free buffer. Give it for a source that can wait, such
-            as a file; a camera can't.
-        :raises ConfigError: the publisher was made with *fds*: it has no buffers of its own; or
-            *wait_s* is no time. A block that enters a loan for the second time raises it too: call
-            this for each frame.
+        :param wait_s: seconds to wait for a free buffer, 0 to 3600. Set it for a source that can
+            wait, such as a file; a camera can't.
+        :raises ConfigError: the publisher was made with *fds* and so has no buffers to lend; or
+            *wait_s* is not in its range. Entering the same loan twice raises it too: call
+            ``loan()`` for each frame.
         """
         if not isinstance(wait_s, (int, float)) or not 0.0 <= wait_s <= _LONGEST_WAIT_S:
             raise ConfigError(
@@ -518,7 +517,7 @@ class FramePublisher:
             slot = pool.acquire(wait_s=wait_s)
             if slot is None:
                 if not self._scratch:
-                    # For frames that are dropped, made for the first one.
+                    # Memory for dropped frames, made when the first frame is dropped.
                     self._scratch = tuple(
                         np.zeros(array.shape, array.sample) for array in pool.layout.arrays
                     )
@@ -558,31 +557,31 @@ class FramePublisher:
         fence: int | None = None,
     ) -> bool:
         """
-        Publish a frame that is in one buffer of a library of yours.
+        Publish a frame that is in one buffer of a library of yours; nothing is copied.
 
-        Nothing is copied.
+        The pixels must be complete, or must be so when *fence* has signalled.
 
-        The pixels have to be complete, or will be when *fence* has signalled.
+        Return whether the frame was sent. The frame was dropped if consumers still hold this
+        buffer, or if the publisher has ended.
 
-        It returns whether the frame was sent. It was dropped if consumers still hold this buffer,
-        or if the publisher has ended.
+        The descriptor stays yours; you may close it after the call. The buffer need not be among
+        the publisher's *fds*, but must have the same layout. Do not write to the buffer before
+        *released* was called. After the first frame the kernel makes no new writable mapping of a
+        memfd, so map it before.
 
-        The descriptor stays yours; you may close it after the call. A buffer that *fds* didn't
-        name is taken as well, in the same layout. Do not write to the buffer before *released* was
-        called. From the first frame on, the kernel makes no new writable mapping of a memfd, so
-        map it before.
-
+        :param fd: descriptor of the buffer.
         :param stamp: time of exposure, see :class:`LoanedFrame`; by default the time of the call.
-        :param frame_id: by default the publisher's.
-        :param released: called once when the buffer is not used any more, on any thread; it must
+        :param frame_id: name of the camera's optical frame; by default the publisher's.
+        :param released: called once, on any thread, when the buffer is not used any more; it must
             not wait. It is also called for a frame that was not sent.
         :param fence: a sync_file of the device that still writes the pixels. Consumers wait for
             it, or let their device wait. It stays yours, as *fd* does.
-        :raises ConfigError: the publisher was made without *fds*, or a value that makes no sense.
-            *released* is not called.
+        :raises ConfigError: the publisher was made without *fds*, or a value makes no sense.
+            *released* is not called then.
         :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or of
             another kind than those of *fds*.
-        :raises LayoutError: the planes don't lie in the buffer, or it is part of another image.
+        :raises LayoutError: a plane ends outside of the buffer, or the buffer belongs to another
+            image.
         """
         return self.publish_fds(
             (fd,), stamp=stamp, frame_id=frame_id, released=released, fence=fence
@@ -598,9 +597,9 @@ class FramePublisher:
         fence: int | None = None,
     ) -> bool:
         """
-        Publish a frame with a descriptor for each plane, as :meth:`publish_fd` does.
+        Publish a frame that has one descriptor for each plane.
 
-        :raises ConfigError: see there, as for all others.
+        The parameters, the returned value and the errors are those of :meth:`publish_fd`.
         """
         images, pool = self._images, self._pool
         if images is None or not isinstance(pool, ForeignBufferPool):
@@ -639,9 +638,9 @@ class FramePublisher:
 
     def _give_back(self, released: Callable[[], object] | None) -> None:
         """
-        Tell the owner of a buffer that it is free, after publishing or telling has ended.
+        Call *released* of a free buffer; if this thread is publishing, do so afterwards.
 
-        The owner may publish the next frame at once.
+        The owner may publish its next frame from within *released*.
         """
         if released is not None:
             self._due.append(released)
@@ -650,7 +649,7 @@ class FramePublisher:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Let one thread at a time publish. Owners of buffers are told afterwards."""
+        """Let one thread at a time publish; afterwards call ``released`` of free buffers."""
         outermost, self._busy.here = not self._busy.here, True
         try:
             with self._lock:
@@ -661,7 +660,7 @@ class FramePublisher:
                 self._tell()
 
     def _tell(self) -> None:
-        """Call what is due, one after the other; a call may make others due."""
+        """Call the ``released`` functions that are due; each call may make more of them due."""
         self._busy.here = True
         try:
             while self._due:
@@ -687,7 +686,7 @@ class FramePublisher:
         cost_ns: int,
         fence: SyncFile | None = None,
     ) -> bool:
-        """Publish what *slot* was filled with, unless the publisher has ended meanwhile."""
+        """Publish the frame in *slot*; return ``False`` if the publisher has ended meanwhile."""
         with self._turn():
             if self._closed:
                 pool.discard(slot)
@@ -733,7 +732,7 @@ class FramePublisher:
         """
         Return how many subscriptions get frames now.
 
-        They are those in this process, those in others, and those that read messages.
+        This counts subscriptions in this process, in other processes, and readers of messages.
         """
         found = self.statistics()
         return found.in_process_subscriptions + found.shared_memory_consumers + found.image_readers
@@ -752,16 +751,14 @@ class FramePublisher:
 
     def destroy(self) -> None:
         """
-        Stop publishing.
-
-        A second call does nothing.
+        Stop publishing. A second call does nothing.
 
         Frames that were delivered stay with their holders.
         """
         self._publisher.destroy()
 
     def _end(self) -> None:
-        """Note that its publisher has ended, by :meth:`destroy` or with its node."""
+        """Close all buffers after the publisher has ended, by :meth:`destroy` or with its node."""
         with self._lock:
             self._closed = True
         offer = getattr(self, '_offer', None)
@@ -791,7 +788,7 @@ def _colorimetry(fmt: PixelFormat, given: str | Colorimetry | None) -> Colorimet
 
 
 def _check_history(qos: QoSProfile, slots: int) -> None:
-    """Check that late subscriptions leave a buffer to fill."""
+    """Check that the history for late subscriptions leaves a free buffer to fill."""
     offered = link_qos(qos)
     kept = (offered.depth or 0) if offered.transient_local else 0
     if kept and kept + 1 + _RESERVE > slots:

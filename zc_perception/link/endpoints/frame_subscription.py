@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Camera frames for your own node; everything else is chosen for you.
+Subscriptions to camera frames for your own node, with defaults for all that can be chosen.
 
-They come to a callback, alone or with their ``camera_info``, or in a loop.
+The frames come to a callback, alone or with their ``camera_info``, or in a loop.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ CopyFree = Literal['preferred', 'required']
 
 def requires_copy_free(copy_free: str) -> bool:
     """
-    Return what a user's *copy_free* says.
+    Return whether *copy_free* is ``required``.
 
-    :raises ConfigError: another word.
+    :raises ConfigError: *copy_free* is neither ``preferred`` nor ``required``.
     """
     if copy_free not in ('preferred', 'required'):
         raise ConfigError(f"copy_free '{copy_free}' is not one of preferred, required")
@@ -66,7 +66,7 @@ class FrameSubscription(AdaptedSubscription[Frame]):
     """
     A subscription of camera frames, as :func:`create_frame_subscription` returns it.
 
-    Here the callback may be left out.
+    With this class the callback may be left out.
 
     ::
 
@@ -83,26 +83,27 @@ class FrameSubscription(AdaptedSubscription[Frame]):
     publisher each message is copied into a frame. :meth:`statistics` says which way is in use, and
     why.
 
-    **Owner.** The node owns the subscription, also if you keep no reference to it. It ends with
-    :meth:`destroy`, or with ``node.destroy_node()``. In the callback the subscription owns the
-    frame and releases it when the callback returns, unless it called :meth:`Frame.keep`. Without a
-    callback, ``frames.queue.get(timeout_s)`` returns the oldest frame that waits, or ``None``. You
-    own that frame and release it. :class:`FrameReader` does that in a loop.
+    **Owner.** The node owns the subscription, also if you keep no reference to it. The
+    subscription ends with :meth:`destroy`, or with ``node.destroy_node()``. During the callback
+    the subscription owns the frame, and releases it when the callback returns, unless the callback
+    called :meth:`Frame.keep`. Without a callback, ``frames.queue.get(timeout_s)`` returns the
+    oldest frame that waits, or ``None``. You own that frame and must release it.
+    :class:`FrameReader` does both in a loop.
 
     **Threads.** The callback runs on the node's executor, one frame at a time and in order. It may
     be a coroutine function. Without a callback any thread of yours takes frames from the queue.
-    The node must be spun in both cases, because publishers are found that way.
+    The node must be spun in both cases, because its executor finds the publishers.
 
-    **Errors.** What the callback raises goes to the code that spins the node, as in rclpy; the
-    frame is released all the same.
+    **Errors.** An exception of the callback goes to the code that spins the node, as in rclpy; the
+    frame is released in that case, too.
 
     The parameters that are not listed are those of :func:`create_frame_subscription`.
 
     :param callback: called with each frame; ``None``: you take frames from :attr:`queue`.
-    :param held: what is called *max_held* there.
-    :param copy_free_required: what is called *copy_free* ``required`` there. Then ``rung`` of
-        :meth:`statistics` is ``refused``, with the reason, while there is no direct link.
-    :raises ConfigError: *depth* or *held* is 0, or *trusted_uids* are no numbers of users.
+    :param held: the same as *max_held* there.
+    :param copy_free_required: ``True`` is the same as *copy_free* ``required`` there. While there
+        is no direct link, ``rung`` of :meth:`statistics` is then ``refused``, with the reason.
+    :raises ConfigError: *depth* or *held* is 0, or *trusted_uids* are not user ids.
     """
 
     def __init__(
@@ -179,28 +180,28 @@ def create_frame_subscription(
     **Threads.** The callback runs on the node's executor, one frame at a time and in order. It may
     be a coroutine function.
 
-    **Errors.** What the callback raises goes to the code that spins the node, as in rclpy. The
-    frame is released, and the next one comes.
+    **Errors.** An exception of the callback goes to the code that spins the node, as in rclpy. The
+    frame is released. If the node is spun on, the next frame comes.
 
-    :param node: makes the subscription; its name is your name in the camera's diagnostics.
-    :param topic: of type ``sensor_msgs/msg/Image``; relative or absolute; remaps apply.
+    :param node: the node that subscribes; the camera's diagnostics show you by the node's name.
+    :param topic: name of a ``sensor_msgs/msg/Image`` topic, relative or absolute; remaps apply.
     :param callback: a function or coroutine function that takes a :class:`Frame`.
-    :param qos: of the topic, in place of *depth*. By default messages of a best-effort publisher
-        are taken as well as those of a reliable one.
+    :param qos: QoS of the topic, in place of *depth*. By default messages of a best-effort
+        publisher are taken as well as those of a reliable one.
     :param depth: how many of the newest frames wait while the callback runs; older ones are
         dropped and counted.
-    :param max_held: how many frames you hold at the same time of each publisher, kept ones and
-        kept arrays included. While you hold that many, no frame comes, and a warning names the
-        frames. A publisher may grant fewer: that is a warning, too.
-    :param copy_free: ``preferred``: take messages, which are copies, where nothing else works.
-        ``required``: never take them; it is an error in the log while there is no direct link.
-    :param constraints: what you need of the buffers: formats, alignments, memory; by default you
-        take any buffers.
-    :param trusted_uids: users whose publishers are trusted, besides your own user and root.
-    :param callback_group: of the callback; by default the node's.
-    :param ledger: counts the copies that messages make; by default one of its own.
+    :param max_held: how many frames of each publisher you hold at most at the same time,
+        including kept frames and frames whose arrays you kept. While you hold that many, no frame
+        comes, and a warning names the frames. If a publisher grants fewer, a warning says so.
+    :param copy_free: ``preferred``: take messages, which are copies, if there is no direct link.
+        ``required``: never take messages; while there is no direct link, the log shows an error.
+    :param constraints: what you need of the buffers: formats, alignments, memory; by default any
+        buffers suit you.
+    :param trusted_uids: ids of users whose publishers are trusted, besides your own user and root.
+    :param callback_group: group of the callback; by default the node's default group.
+    :param ledger: counts the copies that messages make; by default the subscription makes its own.
     :raises ConfigError: no *callback*; *depth* or *max_held* is 0; another word for *copy_free*;
-        *trusted_uids* are no numbers of users.
+        *trusted_uids* are not user ids.
     """
     check_callback(callback)
     return FrameSubscription(
@@ -220,9 +221,9 @@ def create_frame_subscription(
 
 def check_callback(callback: object) -> None:
     """
-    Check that frames have a callback to go to.
+    Check that *callback* is a function.
 
-    :raises ConfigError: it can't be called.
+    :raises ConfigError: *callback* can't be called.
     """
     if not callable(callback):
         raise ConfigError(
@@ -231,7 +232,7 @@ def check_callback(callback: object) -> None:
         )
 
 
-#: Messages that wait for their frame. They are small, and may come before it.
+#: At most this many messages wait for their frames. They are small, and may come before the frame.
 _INFOS = 32
 _PATIENCE_NS = 500_000_000
 _ALONE_S = 2.0
@@ -239,14 +240,14 @@ _ALONE_S = 2.0
 
 class CameraSubscription(FrameSubscription):
     """
-    Holds each frame in the queue until its ``camera_info`` is there.
+    Calls back with each frame and its ``camera_info``; frames wait in the queue for it.
 
-    Newer frames replace those that wait there. A ``camera_info`` with a newer stamp means that the
-    older one doesn't come any more: then the frame ends at once. At the latest it ends half a
-    second to a second after it was captured, because frames of another process count as held while
-    they wait.
+    Newer frames replace waiting ones. When a ``camera_info`` with a newer stamp comes, the waiting
+    frame is dropped at once, because its own ``camera_info`` was lost. In any case a waiting frame
+    is dropped half a second to a second after it was captured, because frames of another process
+    count as held while they wait.
 
-    :param callback: called with a frame and the message that has its stamp.
+    :param callback: called with a frame and the message that has the frame's stamp.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class CameraSubscription(FrameSubscription):
         self._on_pair = callback
         self._infos: dict[int, CameraInfo] = {}
         self._newest: CameraInfo | None = None
-        # Of the frame that the gate has let through last.
+        # The camera_info of the last frame that passed the gate.
         self._info: CameraInfo | None = None
         self._skipped = 0
         self._alone_since: float | None = None
@@ -293,7 +294,7 @@ class CameraSubscription(FrameSubscription):
         """
         Say whether the frame may go to the callback now.
 
-        If no ``camera_info`` will come for a frame, it may go too, but the user doesn't get it.
+        A frame whose ``camera_info`` was lost passes, too; it is then skipped before the callback.
         """
         header, newest = frame.data.header, self._newest
         info = self._infos.get(header.stamp_ns)
@@ -399,21 +400,21 @@ def create_camera_subscription(
         create_camera_subscription(node, 'image_raw', on_frame)
         rclpy.spin(node)
 
-    The topic of the messages is ``camera_info`` beside the image's: for ``/front/image_raw`` it is
-    ``/front/camera_info``. Remaps apply. A frame and a message belong together if their stamps are
-    equal. A frame waits for its message. It is dropped and counted when newer frames need its
-    place, when a message with a newer stamp comes, or after half a second to a second.
+    The messages' topic is ``camera_info`` in the namespace of the image's topic: for
+    ``/front/image_raw`` it is ``/front/camera_info``. Remaps apply. A frame and a message belong
+    together if their stamps are equal. A frame waits for its message. The frame is dropped and
+    counted when newer frames need its place, when a message with a newer stamp comes, or after
+    half a second to a second.
 
     Owner, threads, errors and the other parameters are those of :func:`create_frame_subscription`.
 
     :param callback: a function or coroutine function that takes a :class:`Frame` and a
         ``CameraInfo``.
-    :param qos: of both topics, in place of *depth*. By default messages of a best-effort publisher
-        are taken as well.
-    :param depth: how many of the newest frames wait for their message, and while the callback
-        runs.
+    :param qos: QoS of both topics, in place of *depth*. By default messages of a best-effort
+        publisher are taken as well as those of a reliable one.
+    :param depth: how many of the newest frames wait for their message or for the callback.
     :raises ConfigError: no *callback*; *depth* or *max_held* is 0; another word for *copy_free*;
-        *trusted_uids* are no numbers of users.
+        *trusted_uids* are not user ids.
     """
     check_callback(callback)
     return CameraSubscription(
@@ -436,7 +437,7 @@ _LOOK_S = 0.25
 
 class FrameReader(FrameSubscription):
     """
-    Camera frames in a loop, without copying them.
+    Reads camera frames in a loop, without copying them.
 
     ::
 
@@ -451,27 +452,27 @@ class FrameReader(FrameSubscription):
     In an asyncio program write ``async for frame in frames:``. The loop ends when the node is
     destroyed or its context is shut down.
 
-    **Owner.** The reader owns the frame of a step and releases it at the next step: call
+    **Owner.** The reader owns the loop's current frame and releases it before the next one: call
     ``frame.keep()`` to keep it. The reader ends with the ``with`` block, with :meth:`destroy`, or
     with ``node.destroy_node()``.
 
-    **Threads.** One loop at a time, on any thread but one that is in a callback of the node. If
-    the node is in no executor when the loop waits, the reader spins it on a thread of its own.
-    Then all callbacks of the node run there.
+    **Threads.** Run one loop at a time, on any thread except inside a callback of the node. If
+    the node is in no executor when the loop waits, the reader spins the node on its own thread.
+    Then all callbacks of the node run on that thread.
 
-    **Errors.** If the reader spins the node, what a callback of the node raises comes out of the
-    loop.
+    **Errors.** If the reader spins the node and a callback of the node raises, the loop raises
+    that exception.
 
     The parameters that are not listed are those of :func:`create_frame_subscription`.
 
     :param depth: how many of the newest frames wait while the body of the loop runs; older ones
         are dropped and counted.
-    :param max_held: how many frames you hold at the same time of each publisher: that of the step,
-        kept ones, and those whose arrays you still have. A variable that has an array of the last
-        step holds that frame until the variable gets another value. While you hold that many, no
-        frame comes, and a warning names the frames.
+    :param max_held: how many frames of each publisher you hold at most at the same time: the
+        current one, kept ones, and those whose arrays you still have. A variable with an array of
+        the previous frame holds that frame until the variable gets another value. While you hold
+        that many, no frame comes, and a warning names the frames.
     :raises ConfigError: *depth* or *max_held* is 0; another word for *copy_free*;
-        *trusted_uids* are no numbers of users.
+        *trusted_uids* are not user ids.
     """
 
     def __init__(
@@ -490,8 +491,8 @@ class FrameReader(FrameSubscription):
         self._of_this_step: Frame | None = None
         self._spinner: NodeSpinner | None = None
         self._ending = False
-        # Another thread may destroy the reader, or its node, while the loop is about to make a
-        # spinner.
+        # Guards _spinner and _ending: another thread may destroy the reader or its node while the
+        # loop makes a spinner.
         self._spinner_lock = threading.Lock()
         self._look_at = 0.0
         super().__init__(
@@ -548,7 +549,7 @@ class FrameReader(FrameSubscription):
             frame.release_when_unseen()
 
     def _goes_on(self) -> bool:
-        """Say whether more frames may come; now and then make sure that they can."""
+        """Say whether more frames may come; every _LOOK_S make sure that the node is spun."""
         if self.queue.closed:
             return False
         now = time.monotonic()
@@ -560,8 +561,8 @@ class FrameReader(FrameSubscription):
         if self._spinner is not None:
             self._spinner.take()
         elif not is_spun(self._node):
-            # Without the lock: making one needs the context, which may hold a lock of its own
-            # while it ends this reader.
+            # Make the spinner without the lock: it needs the context's lock, which the context may
+            # hold while it ends this reader.
             spinner = NodeSpinner(self._node)
             with self._spinner_lock:
                 ending = self._ending
@@ -573,10 +574,11 @@ class FrameReader(FrameSubscription):
         return True
 
     async def _something_new(self) -> None:
-        """Wait for the queue, or for a moment."""
+        """Wait until the queue has something new, at most _LOOK_S."""
         loop = asyncio.get_running_loop()
         try:
-            # A local name, because another thread may destroy the subscription meanwhile.
+            # A duplicate, because another thread may destroy the subscription and so close the
+            # queue's descriptor meanwhile.
             descriptor = os.dup(self.queue.fileno())
         except (OSError, ValueError):
             return
@@ -599,7 +601,7 @@ class FrameReader(FrameSubscription):
         """
         Unsubscribe, and release the frames that wait.
 
-        A loop ends. A second call does nothing.
+        A running loop ends. A second call does nothing.
         """
         with self._spinner_lock:
             self._ending = True
