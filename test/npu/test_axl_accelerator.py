@@ -177,14 +177,12 @@ def test_level_1_imports_tight_images_and_says_why_not_others(
             assert accelerator.import_frame(frame).number in card.held
         else:
             with pytest.raises(
-                AcceleratorError, match='imports only tight LINEAR images in one buffer, not NV12'
+                AcceleratorError, match=r'tight LINEAR images.*, not NV12'
             ) as refused:
                 accelerator.import_frame(frame)
             assert 'stride alignment' in str(refused.value)
     pool = make_pool(fourcc=NV12, layout=tight)
-    with pytest.raises(
-        AcceleratorError, match=r'not NV12 INVALID .* let the camera give LINEAR images'
-    ):
+    with pytest.raises(AcceleratorError, match=r'not NV12.* let the camera give LINEAR images'):
         accelerator.trial_import(replace(pool.layout, modifier=INVALID), pool.slots[0].buffers)
 
 

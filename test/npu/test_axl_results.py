@@ -193,10 +193,7 @@ def test_closing_twice_or_after_giving_up_gives_back_once(
     fence.close()
     jobs = [run(accelerator, frame) for _ in range(2)]
     assert jobs[0]._result is not jobs[1]._result, 'one buffer for two jobs'
-    with pytest.raises(
-        AcceleratorError,
-        match='all 2 result buffers are in use, 0 of them by jobs that were given up',
-    ):
+    with pytest.raises(AcceleratorError, match=r'all 2 result buffers are in use, 0 of them.*up'):
         accelerator.submit(accelerator.import_frame(frame), frame)
     for each in jobs:
         each.close()

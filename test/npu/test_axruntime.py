@@ -276,16 +276,10 @@ def test_what_is_insisted_on_and_refused_is_an_error(
     double: Double, open_accelerator: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     double.refuse_output_dmabuf = 1
-    with pytest.raises(
-        ConfigError,
-        match=r'^output_dmabuf: true does not work here; set output_dmabuf to auto \(.*not MMIO',
-    ):
+    with pytest.raises(ConfigError, match=r'^output_dmabuf: true does not.*to auto \(.*not MMIO'):
         open_accelerator(output_dmabuf='true').load(model(tmp_path))
     monkeypatch.setattr(axruntime, 'TENSOR_HEAP', 'dma_heap/nowhere')
-    with pytest.raises(
-        ConfigError,
-        match=r'output_dmabuf: true needs a dma-heap: .*nowhere.*or set output_dmabuf to auto',
-    ):
+    with pytest.raises(ConfigError, match=r'needs a dma-heap: .*nowhere.*output_dmabuf to auto'):
         open_accelerator(output_dmabuf='true', tensor_heap=None).load(model(tmp_path))
 
 
@@ -323,10 +317,7 @@ def test_outputs_in_the_manifest_name_and_scale_the_runtime_s(
         (s.name, 0.5, 7, s.shape) for s in named
     ]
     job.close()
-    with pytest.raises(
-        ConfigError,
-        match=r"the manifest's outputs are .*the compiled model's .*leave the key 'outputs' out",
-    ):
+    with pytest.raises(ConfigError, match=r"the manifest's outputs are .*the.*key 'outputs' out"):
         accelerator.load(model(tmp_path, tensors=named[:-1]))
 
 
@@ -475,10 +466,7 @@ def test_a_device_that_takes_no_new_instance_is_lost(
     frame = make_frame(width=64, height=64)
     job = start(accelerator, frame)
     assert job.fence.wait(WAIT_S)
-    with pytest.raises(
-        DeviceLostError,
-        match=r'injected into run .*loading the model anew failed as well: .*no memory for double',
-    ):
+    with pytest.raises(DeviceLostError, match=r'injected into run.*well: .*no memory for double'):
         job.outputs()
     job.close()
 
@@ -506,10 +494,7 @@ def test_a_run_that_never_returns_is_told_and_left_behind(
     # Only now: with so little patience from the beginning the second job might come too late.
     accelerator.tune(accelerator.own({'timeout': 0.01}))
     until(lambda: accelerator._workers[0].silent_s() > 0.02)
-    with pytest.raises(
-        DeviceLostError,
-        match=r'the Voyager runtime has not answered for .*metis-0:1:0.*restart the node',
-    ):
+    with pytest.raises(DeviceLostError, match=r'the Voyager runtime has not answered.*the node'):
         start(accelerator, third)
     third.release()
     first.release(jobs[0].abandon())
@@ -541,9 +526,7 @@ def test_a_runtime_that_hangs_while_loading_is_lost(
     double.hang_at = 1
     with pytest.raises(DeviceLostError, match=r'did not load the model within 0\.05 s'):
         accelerator.load(model(tmp_path))
-    with pytest.raises(
-        DeviceLostError, match='does not give the model before back; restart the node'
-    ):
+    with pytest.raises(DeviceLostError, match=r'does not give the model.*back; restart the node'):
         accelerator.load(model(tmp_path))
     with pytest.warns(RuntimeWarning):
         accelerator.close()

@@ -298,9 +298,7 @@ def test_what_does_not_fit_is_refused_with_the_next_step(
 ) -> None:
     accelerator = open_axruntime()
     runtime.double.old_model = True
-    with pytest.raises(
-        ConfigError, match=r'an older SDK compiled .* release of the runtime \(1\.9\.0\)'
-    ):
+    with pytest.raises(ConfigError, match=r'an older SDK.* release of the runtime \(1\.9\.0\)'):
         accelerator.load(axm(tmp_path))
     runtime.double.old_model = False
     manifest = axm(tmp_path, width=32)
@@ -315,13 +313,10 @@ def test_a_release_before_1_9_and_the_c_library_are_named(
     binding: Any, double: Double, open_axruntime: Open, tmp_path: Path
 ) -> None:
     with pytest.raises(
-        ConfigError,
-        match=r'needs axelera\.runtime 1\.9 or later, and this is 1\.8\.0 .*axelera-rt==1\.9\.0',
+        ConfigError, match=r'needs axelera\.runtime 1\.9.*this is 1\.8.*axelera-rt==1\.9\.0'
     ):
         open_axruntime().load(axm(tmp_path))
-    with pytest.raises(
-        ConfigError, match=r'axelera\.runtime, which is not used here: axruntime_library names'
-    ):
+    with pytest.raises(ConfigError, match=r'axelera\.runtime, which is.*axruntime_library names'):
         open_axruntime(axruntime_library=double.path).load(axm(tmp_path))
 
 

@@ -107,17 +107,12 @@ def test_what_names_no_device_is_answered_with_those_there_are(wanted: str) -> N
 
 def test_no_device_names_the_tools(double: Double) -> None:
     double.devices = 0
-    with pytest.raises(
-        AcceleratorError,
-        match=r"no Metis device \(no devices found\): see 'axdevice'.*accelerator: onnx",
-    ):
+    with pytest.raises(AcceleratorError, match=r"no Metis device.*'axdevice'.*accelerator: onnx"):
         RuntimeSession(double.path)
 
 
 def test_a_library_of_something_else_is_refused() -> None:
-    with pytest.raises(
-        AcceleratorError, match=r'libc\.so\.6 is no axruntime library: .*axr_create_context'
-    ):
+    with pytest.raises(AcceleratorError, match=r'libc\.so\.6 is.*library: .*axr_create_context'):
         RuntimeSession('libc.so.6')
 
 
@@ -180,8 +175,7 @@ def test_another_struct_layout_is_refused(
 ) -> None:
     double.wrong_tensor_size = 8
     with pytest.raises(
-        AcceleratorError,
-        match=r'input 0 has 21128 bytes, its shape says 21120: .*another struct layout',
+        AcceleratorError, match=r'21128 bytes, its shape says 21120: .*another struct'
     ):
         session.open_model(model_file(tmp_path, 64, 64), 1)
 

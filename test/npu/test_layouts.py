@@ -342,11 +342,7 @@ def test_a_dynamic_model_has_the_size_that_it_was_exported_with(model: Callable[
         'shapes': {'output0': ('batch', 7, 'anchors')},
     }
     assert len(found_by(model(*given, None, **open_sizes))) == 2
-    with pytest.raises(
-        ConfigError,
-        match=r"'input.height' is 250, but mine.onnx says stride 32: multiples of that are 224 "
-        r'and 256',
-    ):
+    with pytest.raises(ConfigError, match=r"'input.height' is 250, but.*of that are 224 and 256"):
         load_manifest(model(*given, {'input': {'width': 320, 'height': 250}}, **open_sizes))
 
 

@@ -226,11 +226,7 @@ def test_a_card_s_tensors_are_described_whole(tmp_path: Path, key: str) -> None:
 
 def test_tensors_that_lie_on_each_other_are_refused(tmp_path: Path) -> None:
     second = {**TENSOR, 'name': 'second', 'offset': 64 + 12 - 1}
-    with pytest.raises(
-        ConfigError,
-        match=r"key 'outputs\[0\]\.offset' is 75; it must be 76 or more, where tensor 'out' "
-        r'has ended',
-    ):
+    with pytest.raises(ConfigError, match=r"key 'outputs\[0\]\.offset' is 75; it must be.*ended"):
         load_manifest(written(tmp_path, {**AXL, 'outputs': [second, TENSOR]}))
     apart = load_manifest(
         written(tmp_path, {**AXL, 'outputs': [{**second, 'offset': 76}, TENSOR]})
@@ -275,9 +271,7 @@ def test_what_is_no_manifest_is_refused_in_one_line(
 
 
 def test_weights_that_are_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"key 'file' names 'other\.onnx', which does not exist in "
-    ):
+    with pytest.raises(ConfigError, match=r"key 'file' names 'other\.onnx',.*does not exist in "):
         load_manifest(written(tmp_path, changed(GOOD, 'file', 'other.onnx')))
 
 
@@ -289,9 +283,7 @@ def test_a_model_is_a_shipped_name_a_folder_or_a_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize('model', ['', 'no_such_model', 'x' * 5000, 'a\0b'])
 def test_a_model_that_is_nowhere_is_refused_with_those_there_are(model: str) -> None:
-    with pytest.raises(
-        ConfigError, match='is not known; use one of hog, road or the path of a model'
-    ):
+    with pytest.raises(ConfigError, match=r'is not known; use one of hog, road.*path of a model'):
         find_manifest(model)
 
 
@@ -303,9 +295,7 @@ def test_a_mistyped_model_gets_the_nearest() -> None:
 def test_what_can_t_be_run_gets_advice(tmp_path: Path) -> None:
     for name in ('yolo11n.pt', 'yolo11n.engine'):
         (tmp_path / name).touch()
-        with pytest.raises(
-            ConfigError, match=r'can be run .* yolo export model=yolo11n.pt format=onnx'
-        ):
+        with pytest.raises(ConfigError, match=r'can be run.*export model=yolo11n.pt format=onnx'):
             find_manifest(str(tmp_path / name))
 
 
@@ -334,9 +324,7 @@ def test_a_head_s_options_reach_it_and_are_checked_by_it_at_once(
     monkeypatch.setattr(manifest_module, 'make_head', refuse)
     with pytest.raises(ConfigError, match=r'model\.yaml: head\.strides has 2 levels'):
         load_manifest(written(tmp_path, {**GOOD, 'head': head}))
-    with pytest.raises(
-        ConfigError, match=r'model\.yaml: variants\[0\]\.head\.strides has 3 levels'
-    ):
+    with pytest.raises(ConfigError, match=r'model\.yaml: variants\[0\]\.head\.strides.*3 levels'):
         variant = {'engine': 'axl', 'outputs': [TENSOR], 'head': 'yolov8'}
         load_manifest(
             written(tmp_path, {'input': GOOD['input'], 'classes': ['a'], 'variants': [variant]})
@@ -376,9 +364,7 @@ def test_a_file_of_classes_that_cannot_be_meant_is_refused(
 
 def test_a_pipe_in_place_of_a_file_of_classes_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / 'labels.txt')
-    with pytest.raises(
-        ConfigError, match=r"names 'labels\.txt', which can't be read: it is no file"
-    ):
+    with pytest.raises(ConfigError, match=r"names 'labels\.txt', which can't be.*it is no file"):
         load_manifest(
             written(tmp_path, {**changed(GOOD, 'classes', MISSING), 'classes_file': 'labels.txt'})
         )
@@ -386,11 +372,7 @@ def test_a_pipe_in_place_of_a_file_of_classes_is_not_waited_for(tmp_path: Path) 
 
 def test_int8_needs_its_scale(tmp_path: Path) -> None:
     values = changed(GOOD, 'input.dtype', 'int8')
-    with pytest.raises(
-        ConfigError,
-        match=r"key 'input\.scale' is missing; it must be a number above 0, as the values are "
-        r'int8',
-    ):
+    with pytest.raises(ConfigError, match=r"key 'input\.scale' is missing;.*the values are int8"):
         load_manifest(written(tmp_path, values))
     path = written(tmp_path, changed(values, 'input.scale', 1 / 255))
     (tmp_path / 'weights.onnx').write_bytes(identity([1, 3, 'h', 'w'], INT8))
@@ -500,19 +482,12 @@ def test_a_variant_whose_file_is_elsewhere_waits_for_it(tmp_path: Path) -> None:
         in compiled.missing
     )
     values['file'] = 'other.onnx'
-    with pytest.raises(
-        ConfigError,
-        match=r"key 'file' names 'other\.onnx'.*key 'variants\[0\]\.file' names "
-        r"'build/model\.json'",
-    ):
+    with pytest.raises(ConfigError, match=r"key 'file' names.*names 'build/model\.json'"):
         load_manifest(written(tmp_path, values))
 
 
 def test_a_file_and_what_is_in_it_are_not_another_engine_s(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r"key 'variants\[0\]\.file' is missing; it must be the weights' file name",
-    ):
+    with pytest.raises(ConfigError, match=r"key 'variants\[0\]\.file' is missing; it.*file name"):
         load_manifest(written(tmp_path, {**GOOD, 'variants': [{'engine': 'axruntime'}]}))
     (tmp_path / 'model.axm').touch()
     compiled = load_manifest(

@@ -183,11 +183,7 @@ def test_a_file_says_of_which_number_sides_must_be_multiples(
     accelerator: OnnxAccelerator, tmp_path: Path
 ) -> None:
     weights = identity(['N', 3, 'H', 'W'], FLOAT, multiple=32, metadata={'stride': '32'})
-    with pytest.raises(
-        ConfigError,
-        match=r"'input.height' is 48, but model.onnx says stride 32: multiples of that are 32 "
-        r'and 64$',
-    ):
+    with pytest.raises(ConfigError, match=r"'input.height' is.*multiples of that are 32 and 64$"):
         loaded(accelerator, tmp_path, weights)
 
 
@@ -357,11 +353,7 @@ def test_what_can_not_be_read_fails_its_frame_by_name(
         ImportHandle(), make_frame(make_pool(WIDTH, HEIGHT, slots=1, fourcc=fourcc_code('NV15')))
     )
     assert job.fence.wait(WAIT_S)
-    with pytest.raises(
-        AcceleratorError,
-        match=r"NV15 frames can't be read by a program here; it can read NV12.*the camera's "
-        r'pixel_format',
-    ):
+    with pytest.raises(AcceleratorError, match=r"NV15.*can read NV12.*the camera's pixel_format"):
         job.outputs()
     job.close()
     assert fourcc_code('NV15') not in {

@@ -144,10 +144,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path, text: str, message: str) ->
 
 def test_the_wrong_one_of_the_two_files_is_told_the_other(tmp_path: Path) -> None:
     written(tmp_path)
-    with pytest.raises(
-        ConfigError,
-        match=r"is the compiler's manifest; give the model\.json that it names \(x/model\.json\)",
-    ):
+    with pytest.raises(ConfigError, match=r'is the.*model\.json that it names \(x/model\.json\)'):
         read_compiled_input(tmp_path / 'manifest.json')
 
 
@@ -221,8 +218,6 @@ def test_a_manifest_that_contradicts_the_compiled_model_is_refused(
 
 def test_a_graph_before_the_npu_has_to_be_explained(tmp_path: Path) -> None:
     written(tmp_path, manifest={**MANIFEST, 'preprocess_graph': 'x/pre.onnx'})
-    with pytest.raises(
-        ConfigError, match=r"wants 'x/pre\.onnx' to run before it.*'input\.range' of model\.yaml"
-    ):
+    with pytest.raises(ConfigError, match=r"wants.*run before it.*'input\.range' of model\.yaml"):
         load_manifest(yaml_for(tmp_path))
     assert load_manifest(yaml_for(tmp_path, {'range': [-1, 1]})).input.low == -1.0

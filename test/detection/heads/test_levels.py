@@ -80,11 +80,7 @@ def test_a_cube_is_read_as_the_other_outputs_are(order: tuple[int, ...]) -> None
 
 def test_a_cube_alone_needs_its_layout() -> None:
     cube = np.zeros((1, 8, 8, 8), np.float32)
-    with pytest.raises(
-        AcceleratorError,
-        match=r"head yolov8: output 0 'raw' has shape 1x8x8x8: this can be NHWC or NCHW; the "
-        r'manifest',
-    ):
+    with pytest.raises(AcceleratorError, match=r"head yolov8: output 0 'raw' has.*the manifest"):
         arrange('yolov8', [RawTensor(cube, name='raw')], ((8, 8),), {'box': 4, 'class': 4})
     for layout in ('nhwc', 'nchw'):
         level = arrange(
@@ -109,11 +105,7 @@ def test_scales(scale: object, fine: bool) -> None:
     if fine:
         assert (readable('ssd', [tensor])[0].real() == tensor.real()).all()
     else:
-        with pytest.raises(
-            AcceleratorError,
-            match=r'head ssd: output 0 has shape 2x6 and scale .*: expected a number above 0, '
-            r'or an array',
-        ):
+        with pytest.raises(AcceleratorError, match=r'head ssd: output 0 has shape 2x6.*an array'):
             readable('ssd', [tensor])
 
 
@@ -170,11 +162,7 @@ def test_a_level_without_a_batch_axis_is_the_level(
 def test_what_can_be_a_level_or_a_table_has_to_be_said() -> None:
     spec, channels = SPECS['yolov8']
     values = np.full((1, 3, channels), 0.4, np.float32)
-    with pytest.raises(
-        AcceleratorError,
-        match=r'output 0 has shape 1x3x20: this can be a raw level or a table of boxes; the '
-        r'manifest',
-    ):
+    with pytest.raises(AcceleratorError, match=r'output 0 has shape 1x3x20: this.*the manifest'):
         found(spec, values, '', (1, 3))
     values[..., :4] = 30
     assert found(spec, values[0], '', (1, 3)).boxes.tolist() == [[15, 15, 45, 32]]
