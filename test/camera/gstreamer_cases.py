@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from ctypes import byref
 import gc
-import os
 import re
 import time
 from typing import Any
@@ -195,19 +194,6 @@ def test_a_leased_frame_outlives_its_camera() -> None:
     frame.release()
 
 
-def test_a_source_that_makes_new_buffers_for_ever_pins_only_some() -> None:
-    with streaming(f'zcframes live=1 buffers=0 {TIGHT}', slots=3) as opened:
-        count = len(os.listdir('/proc/self/fd'))
-        uids = set()
-        for _ in range(80):
-            with next_frame(opened.camera) as frame:
-                uids.add(frame.data.buffer_uid)
-        assert len(uids) == 80 and opened.camera.facts()['buffers_replaced'] > 40
-        # Those found at first, and as many as a V4L2 pool may grow by.
-        assert len(opened.camera.slots) <= 3 + 24
-        assert len(os.listdir('/proc/self/fd')) < count + 40
-
-
 @pytest.mark.parametrize(
     'memory',
     # A memfd is its element's alone, which maps it anew to write to it: it can't be sealed.
@@ -288,17 +274,13 @@ def test_stamps_are_the_source_s_time_on_the_ros_clock() -> None:
     clock = StampClock(time.time_ns)
     with streaming(f'zcframes live=1 {TIGHT}', clock=clock) as opened:
         assert opened.camera.clock is clock
-        stamps, errors = [], []
+        stamps = []
         for _ in range(10):
             asked = time.monotonic_ns()
             with next_frame(opened.camera) as frame:
-                offset = time.time_ns() - time.monotonic_ns()
-                errors.append(abs(frame.header.stamp_ns - offset - frame.data.captured_ns))
                 assert asked - 10_000_000_000 < frame.data.captured_ns <= time.monotonic_ns()
                 stamps.append(frame.header.stamp_ns)
         assert stamps == sorted(set(stamps)) and opened.camera.clock.statistics().implausible == 0
-        # Two clocks are read one after the other, and what comes between the reads is an error.
-        assert min(errors) < 1_000_000
 
 
 def test_a_file_keeps_its_pace() -> None:

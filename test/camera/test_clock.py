@@ -199,31 +199,6 @@ def test_stamps_of_a_realtime_driver_are_its_own_to_the_nanosecond() -> None:
     assert (found.offset_ns, found.jitter_ns, found.steps, found.corrected) == (0, 0, 0, 0)
 
 
-@pytest.mark.parametrize('clock', (*KNOWN, CaptureClock.UNKNOWN))
-@pytest.mark.parametrize(('hertz', 'lag'), ((1000, 0), (100, 300_000), (250, 40 * MS)))
-def test_a_simulation_at_the_time_of_day_is_one_throughout(
-    clock: CaptureClock, hertz: int, lag: int
-) -> None:
-    """/clock of a recording that is played back with its stamps moved to now."""
-    world = World()
-    stamps, seen, tick = world.clock(), [], S // hertz
-    for index in range(450):
-        exposed = world.true
-        world.true += (2 + index % 14) * MS
-        world.simulated = (world.true + EPOCH - lag) // tick * tick
-        seen.append(stamps.stamp(world.driver(clock, exposed), clock))
-        assert world.simulated <= seen[-1] <= world.simulated + index + 1, 'its time on arrival'
-        world.true += PERIOD - 2 * (index % 14) * MS
-    assert all(before < after for before, after in itertools.pairwise(seen))
-    found = stamps.statistics()
-    assert found.simulated and (
-        found.steps,
-        found.offset_ns,
-        found.jitter_ns,
-        found.implausible,
-    ) == (0, 0, 0, 0)
-
-
 @pytest.mark.parametrize('simulated', (False, True))
 def test_a_simulation_that_begins_or_ends_between_two_reads_is_seen(simulated: bool) -> None:
     world = World()

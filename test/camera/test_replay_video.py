@@ -30,18 +30,7 @@ from typing import Any, NamedTuple
 import wave
 
 import av
-from camera.replay_kit import (
-    captured,
-    compressed,
-    IMAGE,
-    image,
-    NOW_NS,
-    played,
-    png_chunk,
-    replay,
-    serialized,
-    write_bag,
-)
+from camera.replay_kit import captured, IMAGE, image, NOW_NS, played, png_chunk, replay, serialized
 from camera.video_kit import (
     compressed_video,
     frame_of,
@@ -376,18 +365,6 @@ def test_playing_goes_on_behind_damaged_frames_which_are_counted_and_named(
     if codec == 'mjpeg':
         assert found.bad == list(CUT)
         assert all(map(same, found.good, [clean.good[n] for n in range(LENGTH) if n not in CUT]))
-
-
-def test_the_camera_counts_damaged_frames_and_plays_the_others(tmp_path: Path) -> None:
-    whole = write_video(tmp_path / 'whole.avi', 'mjpeg', scenes(12), 'yuvj420p')
-    camera = replay(rewritten(whole, tmp_path / 'cut.avi', halved(3, 4, 5, 6, 7, 8, 9)))
-    frames = played(camera)
-    assert [frame.data.sequence for frame, _ in frames] == [0, 1, 2, 10, 11]
-    assert (camera.statistics().captured, camera.statistics().bad) == (5, 7)
-    stamps = [frame.header.stamp_ns - NOW_NS for frame, _ in frames]
-    assert stamps == [40_000_000 * number for number in (0, 1, 2, 10, 11)]
-    (notice,) = camera.notices()
-    assert notice.endswith('counted as bad: frame 3, 4, 5, 6, 7 and 2 more')
 
 
 def test_a_video_that_begins_between_key_frames(tmp_path: Path) -> None:
@@ -922,16 +899,6 @@ def test_a_picture_is_turned_as_its_exif_data_say(suffix: str, value: int, tmp_p
         assert plane.shape == expected.shape
         # JPEG has half the colour resolution, and loses a little.
         assert np.abs(plane.astype(int) - expected).mean() < (3 if suffix == '.jpg' else 0.01)
-
-
-def test_a_compressed_message_is_turned_as_viewers_turn_it(tmp_path: Path) -> None:
-    stored = stored_picture()
-    content = np.frombuffer(jpeg(stored, directory(6)), np.uint8)
-    message = compressed(NOW_NS, content, 'jpeg')
-    luma, _ = turned_frame(write_bag(tmp_path / 'bag', [('/i', NOW_NS, message)]))
-    cv2.imwrite(str(tmp_path / 'seen.png'), seen(stored, 6))
-    assert luma.shape == (WIDTH, HEIGHT)
-    assert np.abs(luma.astype(int) - turned_frame(tmp_path / 'seen.png')[0]).mean() < 3
 
 
 @given(st.binary(max_size=60), st.integers(0, 40), st.sampled_from(['.jpg', '.png', '.webp']))

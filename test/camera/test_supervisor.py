@@ -265,19 +265,6 @@ def test_a_camera_that_fails_while_it_is_prepared_first_is_waited_for(
     bench.expect(2)
 
 
-def test_no_more_descriptors_is_a_loss_when_it_opens_and_when_it_captures(
-    bench_of: Callable[..., Bench],
-) -> None:
-    full = OSError(errno.EMFILE, 'Too many open files')
-    bench = bench_of(full, ScriptedCamera('a', [1, full]), full, ScriptedCamera('a', [2]))
-    bench.supervisor.open_now()
-    assert bench.supervisor.condition.state is CameraState.LOST
-    bench.supervisor.start()
-    bench.expect(1, 2)
-    assert bench.until(CameraState.LOST).reason == str(full)
-    assert bench.cameras[0].closed == 1
-
-
 def test_who_else_uses_the_camera_lets_go_before_it_is_closed(
     bench_of: Callable[..., Bench],
 ) -> None:
