@@ -50,6 +50,7 @@ CHROMA = {'nv12': (0.5, 2), 'nv21': (0.5, 2), 'nv24': (2.0, 1)}
         (64, 48, 64, 48),
         (72, 48, 72, 64),
         (64, 48, 100, 64),
+        (64, 34, 64, 40),
         (640, 362, 640, 368),
         (1920, 1080, 1920, 1088),
     ],
@@ -156,6 +157,10 @@ def test_no_picture_passes_that_would_be_read_beyond_its_data(
     assert layout.buffer_size(0) <= size and layout.planes[0].stride == step
 
 
+#: One for all sizes: its memory follows the picture.
+READER = PictureReader()
+
+
 def neighbours(mosaic: NDArray[np.int64], mask: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return at each inner pixel the mean of the neighbours, or its own, that *mask* has."""
     total, count = np.zeros(mosaic.shape), np.zeros(mosaic.shape)
@@ -180,7 +185,7 @@ def test_bayer_becomes_the_mean_of_each_colour_s_neighbours(
     samples = mosaic if bits == 8 else mosaic.astype('<u2') << 8
     rows = np.pad(samples.view(np.uint8).reshape(height, -1), ((0, 0), (0, padding)))
     picture = raw(width, height, f'bayer_{pattern}{bits}', rows.shape[1], rows)
-    _, (bgr,) = PictureReader().read(picture, layout_of(picture))
+    _, (bgr,) = READER.read(picture, layout_of(picture))
     letters = np.tile(np.array(list(pattern)).reshape(2, 2), (height, width))[:height, :width]
     assert bgr.shape == (height, width, 3)
     for channel, letter in enumerate('bgr'):
