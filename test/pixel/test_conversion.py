@@ -80,10 +80,12 @@ def rgb_case(
 
 @pytest.mark.parametrize('name', YUV)
 @pytest.mark.parametrize(('matrix', 'span'), PUBLISHED)
-@pytest.mark.parametrize(('width', 'height', 'padding'), [(136, 48, 0), (30, 6, 7)])
 def test_a_picture_has_the_colours_of_the_published_matrix(
-    name: str, matrix: str, span: str, width: int, height: int, padding: int
+    name: str, matrix: str, span: str
 ) -> None:
+    # Whole vectors of columns, a rest, and less than one.
+    sizes = ((128, 48, 0), (136, 26, 7), (30, 6, 1))
+    width, height, padding = sizes[list(PUBLISHED).index((matrix, span)) % 3]
     planes, samples = yuv_case(name, width, height, padding=padding)
     picture = ToPicture(fourcc_code(name), width, height, colours(matrix, span)).convert(planes)
     assert picture.shape == (height, width, 3)

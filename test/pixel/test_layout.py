@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from pixel.layout_oracle import is_safe, PLANES
 import pytest
 
-from zc_perception.errors import LayoutError
+from zc_perception.errors import FormatError, LayoutError
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code, NV12
 from zc_perception.pixel.layout import (
     check_dimensions,
@@ -286,6 +286,12 @@ def test_messages_name_the_plane_and_the_numbers(
         if message.startswith('planes,')
         else str(error.value) == message
     )
+
+
+def test_a_format_and_a_modifier_that_there_are_not_are_refused() -> None:
+    for wrong in ({'fourcc': 0x41414141}, {'modifier': 1 << 64}, {'modifier': -1}):
+        with pytest.raises((FormatError, LayoutError)):
+            validate_layout(changed(GOOD, **wrong), [4608])
 
 
 def test_two_descriptors_of_one_buffer_are_one_memory() -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 import numpy as np
 from numpy.typing import NDArray
@@ -192,6 +192,8 @@ def test_luma_stays_and_chroma_is_the_mean_of_what_it_covers(
     span=st.sampled_from(Range),
     colour=st.tuples(*[st.integers(16, 235)] * 3),
 )
+@example(name='R8  ', target=(20, 10), span=Range.LIMITED, colour=(40, 100, 200))
+@example(name='RG24', target=(20, 10), span=Range.LIMITED, colour=(40, 100, 200))
 def test_a_frame_of_one_colour_keeps_it_at_any_size(
     name: str, target: tuple[int, int], span: Range, colour: tuple[int, int, int]
 ) -> None:
@@ -236,6 +238,8 @@ def test_a_reduced_frame_is_the_mean_of_what_each_sample_covers() -> None:
 def test_formats_sizes_and_targets_that_can_t_be_are_refused() -> None:
     with pytest.raises(FormatError, match="NV15 frames can't be read"):
         ToNv12(fourcc_code('NV15'), 64, 48, BT601_LIMITED)
+    with pytest.raises(LayoutError, match='width 63 is not a multiple of 2'):
+        Nv12Writer(63, 48)
     with pytest.raises(LayoutError, match='width 33 is not a multiple of 2, which NV12 needs'):
         ToNv12(fourcc_code('R8  '), 33, 48, RGB_FULL)
     converter = ToNv12(fourcc_code('YUYV'), 32, 16, BT601_LIMITED)
