@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The promised figures of links, decoding and the pipeline.
-
-Met exactly, missed by a little, or not measured.
-"""
+"""The promised figures of links, decoding and the pipeline."""
 
 from __future__ import annotations
 
@@ -163,11 +159,7 @@ def failing(rows: Table, bars: Sequence[Bar]) -> list[str]:
 
 @pytest.mark.parametrize('met', BARS)
 def test_each_bar_reads_the_figure_that_it_is_about(met: Callable[[], Table]) -> None:
-    """
-    Of rows that just meet all bars, each bar's figure is its limit.
-
-    Without its row a bar is not met, and without rows none is.
-    """
+    """Of rows that just meet all bars, each bar's figure is its limit."""
     bars, rows = BARS[met], met()
     # A frame of 1080p may cost less: that of 4K, which may cost as much, is a multiple of it.
     near = 0.1 if met is pipelines_just_met else 1e-6

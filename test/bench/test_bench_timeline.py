@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-``zc_bench timeline``.
-
-Rows of stages, files are known to be writable before, and a short run over real ROS.
-"""
+"""``zc_bench timeline``: a short run over real ROS."""
 
 from __future__ import annotations
 

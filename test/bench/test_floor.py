@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-The floors are the reference's, unmodified.
-
-They are measured in processes that hold nothing else.
-"""
+"""The floors are the reference's, unmodified."""
 
 from __future__ import annotations
 
@@ -28,9 +24,7 @@ import subprocess
 import sys
 
 from bench import floor
-from bench.floor_worker import FLOORS
 from bench.link import FLOOR_WORKER
-from bench.link import FLOORS as NAMES
 
 REFERENCE = '3dc86bee80daf792ac5710b47d6bef8138636708782e56285833cade591e9774'
 
@@ -38,14 +32,6 @@ REFERENCE = '3dc86bee80daf792ac5710b47d6bef8138636708782e56285833cade591e9774'
 def test_it_is_the_reference_byte_for_byte() -> None:
     assert floor.__file__ is not None
     assert hashlib.sha256(Path(floor.__file__).read_bytes()).hexdigest() == REFERENCE
-
-
-def test_all_floors_are_measured() -> None:
-    assert tuple(FLOORS) == NAMES and set(FLOORS.values()) == {
-        floor.fd_socket,
-        floor.simple_queue,
-        floor.guard,
-    }
 
 
 def test_its_process_loads_nothing_that_a_fork_would_have_to_copy() -> None:

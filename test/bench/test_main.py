@@ -37,22 +37,10 @@ from bench.worker import Worker
 from bench_kit import instead_of_measuring, processes, Start, written
 import pytest
 from test_console_scripts import SCRIPT
-from verify.command_kit import ENDING
 from waiting import until
 
 LINK = ('bench', 'link', '--variants', *LINKS, *PLAIN)
-FOREVER = (
-    'bench',
-    'link',
-    '--sizes',
-    'vga',
-    '--rates',
-    '0',
-    '--repetitions',
-    '1000',
-    '--frames',
-    '50',
-)
+FOREVER = 'bench link --sizes vga --rates 0 --repetitions 1000 --frames 50'
 
 
 def wait_until_measuring(process: subprocess.Popen[str]) -> None:
@@ -70,20 +58,8 @@ def wait_until_gone(runtime: Path) -> None:
 
 def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) -> None:
     path = tmp_path / 'new folder' / 'bench.json'
-    arguments = (
-        '--sizes',
-        'vga',
-        '--rates',
-        '0',
-        '50',
-        '--repetitions',
-        '1',
-        '--frames',
-        '25',
-        '--seconds',
-        '0.2',
-    )
-    process = start(*LINK, *arguments, '--json', str(path))
+    words = '--sizes vga --rates 0 50 --repetitions 1 --frames 25 --seconds 0.2'
+    process = start(*LINK, *words.split(), '--json', str(path))
     said, complained = process.communicate(timeout=300)
     assert process.returncode == 0, complained
     assert processes(runtime) == {} and list(runtime.iterdir()) == []
@@ -114,24 +90,19 @@ def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) 
         assert row['lost_per_cent'] < 100.0
 
 
-@pytest.mark.parametrize(
-    'number', [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
-)
-def test_a_signal_ends_all_of_it_in_order(
-    start: Start, runtime: Path, number: signal.Signals
-) -> None:
-    process = start(*FOREVER, '--variants', *LINKS, *PLAIN)
+def test_a_signal_ends_all_of_it_in_order(start: Start, runtime: Path) -> None:
+    process = start(*FOREVER.split(), '--variants', 'shared_memory', PLAIN[0])
     wait_until_measuring(process)
-    assert len(processes(runtime)) >= 10 and list(runtime.glob('*.sock'))
-    process.send_signal(number)
+    assert len(processes(runtime)) >= 4 and list(runtime.glob('*.sock'))
+    process.send_signal(signal.SIGINT)
     _, complained = process.communicate(timeout=120)
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + signal.SIGINT
     assert processes(runtime) == {} and list(runtime.iterdir()) == []
-    assert f'zc_bench: ended by {number.name}' in complained and 'Traceback' not in complained
+    assert 'zc_bench: ended by SIGINT' in complained and 'Traceback' not in complained
 
 
 def test_what_it_started_ends_when_it_is_killed(start: Start, runtime: Path) -> None:
-    process = start(*FOREVER, '--variants', 'shared_memory', 'in_process_executor')
+    process = start(*FOREVER.split(), '--variants', 'shared_memory', 'in_process_executor')
     wait_until_measuring(process)
     process.kill()
     wait_until_gone(runtime)
@@ -141,19 +112,10 @@ def test_what_it_started_ends_when_it_is_killed(start: Start, runtime: Path) -> 
     )
 
 
-@pytest.mark.parametrize(
-    'role',
-    [
-        'frames_in',
-        *(pytest.param(name, marks=pytest.mark.long) for name in ('frames_out', 'floors')),
-    ],
-)
-def test_a_killed_process_is_named_and_the_others_end(
-    start: Start, runtime: Path, role: str
-) -> None:
-    process = start(*FOREVER, '--variants', 'shared_memory')
+def test_a_killed_process_is_named_and_the_others_end(start: Start, runtime: Path) -> None:
+    process = start(*FOREVER.split(), '--variants', 'shared_memory')
     wait_until_measuring(process)
-    os.kill(min(processes(runtime, role)), signal.SIGKILL)
+    os.kill(min(processes(runtime, 'frames_in')), signal.SIGKILL)
     _, complained = process.communicate(timeout=120)
     assert process.returncode == 1
     assert 'zc_bench: error: ' in complained and 'Traceback' not in complained
@@ -164,24 +126,11 @@ def test_a_killed_process_is_named_and_the_others_end(
     ('arguments', 'message'),
     [
         ('link --repetitions 0', '--repetitions 0: give more than 0 and at most 1000'),
-        ('link --repetitions 1001', '--repetitions 1001'),
         ('link --seconds nan', '--seconds nan'),
-        ('link --seconds inf', '--seconds inf'),
-        ('link --frames 0', '--frames 0'),
         ('link --rates 30 -1', '--rates -1: each is 0 (unthrottled) or 0.1 to 1000 Hz'),
-        ('link --rates nan', '--rates nan'),
-        ('link --rates 0.01', '--rates 0.01'),
         ('decode --frames 0', '--frames 0'),
-        ('pipeline --seconds 0', '--seconds 0'),
         ('pipeline --delay-ms -1', '--delay-ms -1'),
-        ('pipeline --delay-ms nan', '--delay-ms nan'),
-        ('scale --seconds 0', '--seconds 0'),
-        ('scale --rates 0', '--rates 0'),
-        ('scale --delay-ms -1', '--delay-ms -1'),
-        ('scale --delay-ms 61', '--delay-ms 61'),
-        ('scale --cameras 0', '--cameras 0'),
         ('scale --cameras 257', '--cameras 257'),
-        ('scale --depth 0', '--depth 0'),
         ('scale --depth 5', '--depth 5'),
         ('timeline --seconds 200', '--seconds 200'),
         ('startup --parameters model=hog', "--parameters 'model=hog': each is NAME:=VALUE"),
@@ -226,23 +175,12 @@ def test_the_bars_decide_only_when_asked(
     assert 'pass  a bar ≤ 2×: 1.50×' in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ('arguments', 'missing', 'words'),
-    [
-        ('decode --repetitions 1 --frames 1', 'cv2', "pip install 'opencv-python-headless<5'"),
-        ('link --repetitions 1 --sizes vga', 'rclpy', 'source /opt/ros/<distro>/setup.bash'),
-    ],
-)
-def test_a_missing_module_is_one_line_that_says_what_to_install(
-    arguments: str, missing: str, words: str
-) -> None:
-    command = [sys.executable, '-c', SCRIPT, missing, 'bench.__main__:main', 'zc_bench']
-    ran = subprocess.run(
-        [*command, *arguments.split()], capture_output=True, text=True, check=False
-    )
+def test_a_missing_module_is_one_line_that_says_what_to_install() -> None:
+    command = [sys.executable, '-c', SCRIPT, 'rclpy', 'bench.__main__:main', 'zc_bench', 'link']
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     (line,) = ran.stderr.splitlines()
-    assert ran.returncode == 2 and words in line
-    assert line.startswith(f"zc_bench: error: Python module '{missing}' is missing; ")
+    assert ran.returncode == 2 and 'source /opt/ros/<distro>/setup.bash' in line
+    assert line.startswith("zc_bench: error: Python module 'rclpy' is missing; ")
 
 
 def test_the_program_of_a_clone_runs_from_anywhere(tmp_path: Path) -> None:
@@ -277,35 +215,12 @@ sys.exit(main(sys.argv[3:]))
 """
 
 
-@pytest.mark.parametrize('number', ENDING)
-@pytest.mark.parametrize(
-    'module', ['bench.program', pytest.param('numpy', marks=pytest.mark.long)]
-)
-def test_the_first_moments_end_without_a_traceback(module: str, number: signal.Signals) -> None:
-    command = [
-        sys.executable,
-        '-c',
-        ON_IMPORT,
-        module,
-        str(int(number)),
-        'decode',
-        '--repetitions',
-        '1',
-        '--frames',
-        '1',
-    ]
+def test_the_first_moments_end_without_a_traceback() -> None:
+    number = signal.SIGTERM
+    command = [sys.executable, '-c', ON_IMPORT, 'bench.program', str(int(number)), 'decode']
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (
-        128 + number,
-        '',
-        f'zc_bench: ended by {number.name}\n',
-    )
-
-
-def reach(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Until the process is so far."""
-    until(lambda: reached() or process.poll() is not None, seconds=120.0)
-    assert process.poll() is None
+    said = f'zc_bench: ended by {number.name}\n'
+    assert (ran.returncode, ran.stdout, ran.stderr) == (128 + number, '', said)
 
 
 # A process of the benchmark: what it says, how it fails, and that it goes away.

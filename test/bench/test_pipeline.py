@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-``zc_bench pipeline``.
-
-Its parts do what they stand for, wrong runs are no result, and a short run over real ROS.
-"""
+"""``zc_bench pipeline``: what its parts stand for, wrong runs, and a short run."""
 
 from __future__ import annotations
 

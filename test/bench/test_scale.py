@@ -13,11 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""
-``zc_bench scale``.
-
-The search finds the limit, losses are told by reason, and a short run over real ROS.
-"""
+"""``zc_bench scale``: the search finds the limit, losses have reasons, a short run."""
 
 from __future__ import annotations
 
@@ -111,11 +107,7 @@ def test_what_gave_out_is_told_by_its_figures(use: dict[str, float], words: str)
 
 
 def search(limit: int, noise: Iterable[int] = (), most: int = 2) -> tuple[Search, list[str]]:
-    """
-    Search on a machine that can run *limit* cameras.
-
-    *noise*: windows, by number, that something else disturbs.
-    """
+    """Search on a machine that can run *limit* cameras."""
     said: list[str] = []
     disturbed = set(noise)
     number = iter(range(1000))

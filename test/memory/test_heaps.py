@@ -97,6 +97,9 @@ def test_memfd_sizes_are_whole_zeroed_pages(size: int, rounded: int) -> None:
     assert buffer.size == rounded
     assert buffer.mapping()[:] == bytes(rounded)
     buffer.close()
+    full = limited(resource.RLIMIT_FSIZE, 0)
+    with full, pytest.raises(AllocationError, match=r'memfd could not allocate .* too large'):
+        SealedMemfd().allocate(size)
 
 
 def test_a_dma_heap_is_asked_for_whole_pages_close_on_exec(

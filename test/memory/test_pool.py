@@ -287,6 +287,17 @@ def test_error_fences_are_counted() -> None:
     pool.close()
 
 
+def test_a_lease_that_a_finalizer_drops_counts_as_forgotten_unless_it_says_otherwise() -> None:
+    pool, _ = counted_pool(1)
+    pool.abandon(leased(pool), forgotten=False)
+    pool.collect()
+    assert pool.statistics().abandoned == 0
+    pool.abandon(leased(pool))
+    pool.collect()
+    assert pool.statistics().abandoned == 1
+    pool.close()
+
+
 def test_a_fence_of_a_refused_release_is_closed_too() -> None:
     """It has passed on; only the fence of the first release is still needed."""
     pool, _ = counted_pool(1)
@@ -582,6 +593,8 @@ def test_a_pending_fence_is_what_is_waited_for(
 ) -> None:
     job = KernelFence(b'metis-0')
     buffers = make(lambda: kernel.sync_file(job))
+    with pytest.raises(ValueError, match='waits are bounded'):
+        quarantine_fence(buffers, -1.0)
     fence = quarantine_fence(buffers, 0.0)
     assert isinstance(fence, SyncFile) and not fence.wait(0.0)
     assert buffers[0].asked == [CpuAccess.WRITE], (

@@ -232,6 +232,14 @@ def test_a_copy_is_joined_by_its_stamp() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ('result', 'failed'),
+    [('0xff41de9d0f8628a0', False), ('0xfffffffffffffff4', True), ('', False)],
+)
+def test_a_function_that_returned_an_error_has_failed(result: str, failed: bool) -> None:
+    assert event(BASE, 'dma_buf_dynamic_attach', result=result).failed is failed
+
+
 TIMES = st.one_of(st.just(0), st.integers(BASE - 50 * MS, BASE + 50 * MS))
 RECORDS = st.builds(
     lambda kind, sequence, uid, times, inodes, handle, seqno: published(
