@@ -13,7 +13,7 @@ TYPED = $(addprefix zc_perception/,pixel memory jetson negotiation machine camer
 ROS_ALIKE = link/test_camera_kills.py link/test_wire_page.py \
 	nodes/test_capture% nodes/test_programs.py nodes/params/test_parameter_yaml.py nodes/params/test_parameter_schema.py \
 	nodes/test_inference% nodes/test_messages.py nodes/test_service.py nodes/test_implicit% \
-	$(addprefix nodes/test_,$(addsuffix .py,every_parameter lifecycle_at_random graph config_files demo stereo_side recorder \
+	$(addprefix nodes/test_,$(addsuffix .py,every_parameter graph config_files demo stereo_side recorder \
 	diagnostics_faults component_container_lives snapshot_service overlay camera_controls \
 	realtime format_journeys))
 ROS_ALL = $(wildcard test/link/test_*.py test/nodes/test_*.py test/nodes/*/test_*.py)

@@ -22,11 +22,9 @@ It has two parameters and a doctor's check.
 from __future__ import annotations
 
 from collections.abc import Iterator
-import json
 from pathlib import Path
 import shutil
 import sys
-from typing import Any
 
 from entry_point_kit import install, offer_alone
 from nodes.ros_kit import overrides, ros, spun
@@ -34,11 +32,8 @@ import pytest
 from rclpy.parameter import Parameter
 from waiting import until
 
-from zc_perception.doctor import zc_doctor
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.params.verdict import judge
-from zc_perception.nodes.params.yaml_file import read_parameter_yaml
 from zc_perception.npu.kinds import ACCELERATORS
 from zc_perception.npu.manifest import EngineRules, find_manifest
 
@@ -79,17 +74,6 @@ def test_it_finds_what_is_bright_and_a_change_of_its_parameter_reaches_it(
             assert "'brightness' is 256; it must be an integer from 1 to 255" in refused.reason
 
 
-def test_a_parameter_file_is_judged_by_its_declarations(tmp_path: Path) -> None:
-    path = tmp_path / 'my.yaml'
-    lines = ['/**/inference:', '  ros__parameters:', '    accelerator: counter']
-    lines += [f'    model: {COUNTER["model"]}', '    brightnes: 9', '    least_area: -1']
-    path.write_text('\n'.join(lines) + '\n', encoding='utf-8')
-    found = judge(read_parameter_yaml(str(path)), {'/inference': 'inference'})
-    said = ' '.join(map(str, found.problems))
-    assert "parameter 'brightnes' is unknown; did you mean 'brightness'? (line 5)" in said
-    assert "parameter 'least_area' is -1; it must be" in said
-
-
 def test_a_model_s_own_file_runs_on_the_engine_that_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,10 +82,3 @@ def test_a_model_s_own_file_runs_on_the_engine_that_names_it(
     file = tmp_path / 'my.bright'
     file.touch()
     assert find_manifest(str(file)) == find_manifest(str(tmp_path)) == file
-
-
-def test_the_doctor_runs_its_check(capsys: pytest.CaptureFixture[str]) -> None:
-    assert zc_doctor.main(['--only', 'counter', '--json']) == 0
-    said: dict[str, Any] = json.loads(capsys.readouterr().out)
-    (check,) = said['checks']
-    assert check['id'] == 'counter.speed' and check['figures']['milliseconds'] > 0

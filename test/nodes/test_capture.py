@@ -40,7 +40,6 @@ from waiting import until
 from zc_perception.camera.camera import Camera, CameraOptions
 from zc_perception.camera.clock import CaptureClock, StampClock
 from zc_perception.camera.gstreamer import camera as gstreamer_camera
-from zc_perception.camera.kinds import CAMERAS
 from zc_perception.camera.v4l2 import camera as v4l2_camera
 from zc_perception.errors import CameraChangedError, CameraLostError, ConfigError
 from zc_perception.memory import heaps as heaps_module
@@ -320,19 +319,6 @@ def constructor(kind: type[Camera], monkeypatch: pytest.MonkeyPatch) -> Mock:
     double = create_autospec(kind.__init__, return_value=None)
     monkeypatch.setattr(kind, '__init__', double)
     return double  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize('kind', ['gstreamer', 'argus'])
-def test_pipelines_hear_of_their_consumers_at_each_opening(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    double = constructor(CAMERAS.load(kind), monkeypatch)
-    consumers: list[BufferConstraints] = []
-    made = factory(camera=kind, pipeline='x', heard=lambda: consumers)
-    for name in ('npu', 'viewer'):
-        consumers.append(BufferConstraints(name))
-        made.open('')
-        assert double.call_args.args[1].consumers == tuple(consumers)
 
 
 def test_a_lost_v4l2_camera_is_looked_for_where_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,7 @@ def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(
 
 
 class Viewer:
-    """``tiled_viewer.py`` in a process of its own."""
+    """The viewer of ``tiled_camera.py`` in a process of its own."""
 
     def __init__(self, modifier: int, count: int, domain: int) -> None:
         pipes: dict[str, Any] = {
@@ -130,7 +130,7 @@ class Viewer:
             'text': True,
         }
         path = f'{HERE.parent}:{os.environ.get("PYTHONPATH", "")}'
-        command = [sys.executable, HERE / 'tiled_viewer.py', str(modifier), str(count)]
+        command = [sys.executable, HERE / 'tiled_camera.py', str(modifier), str(count)]
         self.process = subprocess.Popen(
             command, env={**environment(domain), 'PYTHONPATH': path}, **pipes
         )

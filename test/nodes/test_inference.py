@@ -39,22 +39,20 @@ import pytest
 from rclpy.parameter import Parameter
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.errors import ConfigError
 from zc_perception.machine.system import HostTree
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.inference import (
     ACCELERATOR,
     ClassFilter,
+    DETECTIONS,
     InferenceNode,
-    InferenceStream,
     Pace,
     select_accelerator,
 )
 from zc_perception.npu.axl import accelerator as axl_accelerator
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.metis_card import choose_card
-from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 from zc_perception.observe.diagnostics import Level
 
 
@@ -138,6 +136,18 @@ def test_what_the_accelerator_s_diagnostics_say(
     found = ACCELERATOR.status({}, **{**well, **cache, **others, **seen})
     assert found.level is level and found.message.startswith(said)
     assert bool(found.advice) is (level is not Level.OK)
+
+
+def test_what_the_diagnostics_of_detections_say_while_there_is_no_rate() -> None:
+    seen = {'active': True, 'enabled': True, 'alone': False, 'unconverted': 0, 'silent_s': 0.0}
+    seen |= {'nothing': True, 'judged': False}
+    assert DETECTIONS.status({}, **seen).message == 'waits for frames'
+    for name, value, said in (
+        ('nothing', False, 'frames come, not for long enough yet to judge their rate'),
+        ('alone', True, 'waits for a publisher'),
+        ('enabled', False, 'switched off'),
+    ):
+        assert DETECTIONS.status({}, **{**seen, name: value}).message == said
 
 
 class _Lines:
@@ -321,25 +331,3 @@ def test_an_accelerator_that_is_opened_anew_takes_over_what_was_changed() -> Non
         with contextlib.closing(selected.reopen()) as again:
             threads = [one.facts()['threads'] for one in (selected.accelerator, again)]
             assert threads == [1, 2]
-
-
-def test_frames_go_through_the_scheduler_s_thread_and_the_accelerator_s() -> None:
-    """Asked each time: an accelerator that was lost comes again with other threads."""
-    own, first, second = (threading.Thread(name=name) for name in ('scheduler', 'first', 'second'))
-    accelerators = [
-        SimpleNamespace(hot_threads=lambda: (first,)),
-        SimpleNamespace(hot_threads=lambda: (second,)),
-    ]
-    scheduler = SimpleNamespace(thread=own, accelerator=accelerators[0])
-    values = {spec.name: spec.default for spec in InferenceNode.SPECS} | {'model': 'hog'}
-    selected = select_accelerator(
-        values, CopyLedger(), lambda: OnnxAccelerator(CopyLedger(), {'threads': 1})
-    )
-    limits, nothing = DecodeLimits(0.5, 0.5, 100), SimpleNamespace()
-    stream = InferenceStream(selected, nothing, scheduler, limits)  # type: ignore[arg-type]
-    try:
-        assert list(stream.hot_threads()) == [own, first]
-        scheduler.accelerator = accelerators[1]
-        assert list(stream.hot_threads()) == [own, second]
-    finally:
-        selected.accelerator.close()

@@ -24,7 +24,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from foxglove_msgs.msg import ImageAnnotations
 from mcap.reader import make_reader
 from nodes.managed import CLEANUP, DEACTIVATE, managed
 from npu.onnx_kit import export
@@ -169,38 +168,6 @@ def _shows(task: str, message: Image) -> bool:
         return bool((green[33:40, 41:48] > 40).any())
     # The turned box's left corner, which is outside the box that isn't turned.
     return bool((green[24:44, 14:22] > 40).any())
-
-
-def test_each_tile_has_its_own(free_domain: int, tmp_path: Path) -> None:
-    """A tile of 64 x 96 pixels is 42 wide in the input, from column 10 on."""
-    values = {
-        'model': model(tmp_path, 'pose'),
-        'accelerator': 'onnx',
-        'threads': 1,
-        'timeout': 20.0,
-    }
-    camera = {'width': 128, 'height': 96, 'framerate': 10.0, 'heap': 'memfd', 'pattern': 'counter'}
-    drawn: list[ImageAnnotations] = []
-    with managed(free_domain) as run:
-        capture = run.make(CaptureNode, camera)
-        tiles = {'tiles': '2x1', 'tile_overlap': 0.0, 'annotations': True}
-        inference = run.make(InferenceNode, values | tiles)
-        run.manager.create_subscription(
-            ImageAnnotations, 'detections/annotations', drawn.append, 10
-        )
-        for node in (inference, capture):
-            node.start()
-        run.eventually(lambda: drawn)
-    shapes = [shape for shape in drawn[0].points if shape.type in (1, 2)]
-    assert [shape.type for shape in shapes] == [2, 2, 1, 1]
-    for tile, loop in enumerate(shape for shape in shapes if shape.type == 2):
-        middle = np.mean([(point.x, point.y) for point in loop.points], axis=0)
-        assert middle == pytest.approx(((X - 10) * 64 / 42 + 64 * tile, Y * 1.5), abs=1e-3)
-    for tile, points in enumerate(shape for shape in shapes if shape.type == 1):
-        where = [((x - 10) * 64 / 42 + 64 * tile, y * 1.5) for x, y, _ in POINTS]
-        assert [(point.x, point.y) for point in points.points] == [
-            pytest.approx(place) for place in where
-        ]
 
 
 def test_masks_in_tiles_are_refused_by_name(tmp_path: Path) -> None:

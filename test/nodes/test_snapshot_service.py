@@ -130,6 +130,8 @@ def test_the_folder_changes_while_it_runs_and_may_be_below_the_home(
         assert f': {tmp_path}/below/capture_' in run.answer().message, (
             'who reads the answer is in another folder'
         )
+        blank = Parameter('snapshot_folder', value=' ')
+        assert not run.capture.set_parameters([blank])[0].successful
         none = Parameter('snapshot_folder', value=str(tmp_path / 'file' / 'below'))
         assert run.capture.set_parameters([none])[0].successful
         answer = run.answer()

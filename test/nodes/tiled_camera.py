@@ -14,21 +14,28 @@
 # limitations under the License.
 
 """
-A camera whose images no CPU can read.
+A camera whose images no CPU can read, and a program that reads them as a device does.
 
-It stands in for a block-linear sensor, or for one with a vendor's tiles.
+It stands in for a block-linear sensor, or for one with a vendor's tiles. What is in a buffer is
+:func:`content`, which has no rows. A consumer that has the right memory finds it there.
 
-What is in a buffer is :func:`content`, which has no rows. A consumer that has the right memory
-finds it there, byte by byte.
+tiled_camera.py MODIFIER COUNT prints what a viewer found as one JSON object. MODIFIER is the only
+one that it takes, a number; it ends after COUNT frames, or with its standard input.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+import json
+import sys
+import threading
 import time
 
+import rclpy
+
+from zc_perception import Frame, FrameSubscription
 from zc_perception.camera.synthetic import SyntheticCamera
-from zc_perception.frame import Frame, Header
+from zc_perception.frame import Header
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
@@ -120,3 +127,47 @@ class TiledCamera(SyntheticCamera):
         self._sequence += 1
         self._captured += 1
         return frame
+
+
+def main() -> None:
+    modifier, count = int(sys.argv[1]), int(sys.argv[2])
+    rclpy.init()
+    node = rclpy.create_node('viewer')
+    good: list[bool] = []
+
+    def look(frame: Frame) -> None:
+        memory = frame.data.buffers[0].memory()
+        good.append(
+            frame.data.modifier == modifier
+            and bytes(memory) == content(frame.data.sequence, len(memory))
+        )
+
+    frames = FrameSubscription(
+        node,
+        'image_raw',
+        look,
+        constraints=BufferConstraints('viewer', formats=((NV12, modifier),)),
+    )
+    threading.Thread(
+        target=lambda: (sys.stdin.read(), good.extend([False] * count)), daemon=True
+    ).start()
+    print('listening', flush=True)
+    while len(good) < count:
+        rclpy.spin_once(node, timeout_sec=0.1)
+    # Frames may come before the graph knows their publisher: the announcement file tells of it
+    # first.
+    end = time.monotonic() + 60.0
+    while frames.statistics().rung == 'unmatched' and time.monotonic() < end:
+        rclpy.spin_once(node, timeout_sec=0.1)
+    link = frames.statistics()
+    print(
+        json.dumps({'good': good[:count].count(True), 'rung': link.rung, 'reason': link.reason}),
+        flush=True,
+    )
+    frames.destroy()
+    node.destroy_node()
+    rclpy.shutdown()
+
+
+if __name__ == '__main__':
+    main()
