@@ -14,10 +14,11 @@
 # limitations under the License.
 
 """
-Images in buffers of another library: where their planes are, and what they can promise.
+Images in buffers of another library: where their planes are, and constraints that describe them.
 
-A library exports one descriptor for an image or one for each plane, of which several may be of one
-buffer (EGL and VA-API do so). A buffer is recognised by what its descriptors refer to.
+A library exports one descriptor for an image, or one for each plane. Several of these descriptors
+may refer to one buffer, as with EGL and VA-API. A buffer is recognised by what its descriptors
+refer to, not by their numbers.
 """
 
 from __future__ import annotations
@@ -35,22 +36,23 @@ from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import check_modifier, LINEAR
 
 LEAST_IMAGES = 2
-"""While a consumer holds one, its owner fills another."""
+"""The least number of images: while a consumer holds one, the owner fills the other."""
 
 
 class ForeignImages:
     """
-    Images of one layout.
+    A library's images, which all have the same layout.
 
-    The descriptors are borrowed for the constructor and each call; buffers get duplicates of their
-    own.
+    The caller keeps the descriptors and may close them after each call. Buffers that a method
+    returns own duplicates.
 
-    :param sets: the descriptors of each image: one for all planes, or one for each.
-    :param strides: of each plane, in bytes.
-    :param offsets: of each plane in its buffer; empty: 0.
-    :raises ConfigError: too few images, or numbers that don't go together.
-    :raises FormatError: there is no such modifier.
-    :raises LayoutError: the planes don't lie in the buffers.
+    :param sets: the descriptors of each image: one for all planes, or one for each plane.
+    :param strides: bytes from one row to the next, for each plane.
+    :param offsets: byte at which each plane begins in its buffer; empty: 0 for each.
+    :raises ConfigError: too few or too many images, or the numbers of strides, offsets,
+        descriptors and planes don't fit together.
+    :raises FormatError: *modifier* doesn't exist.
+    :raises LayoutError: a plane ends outside of its buffer.
     :raises AllocationError: a descriptor is neither a dma-buf nor a sealed memfd.
     """
 
@@ -112,10 +114,11 @@ class ForeignImages:
         """
         Return the identities of one image's buffers.
 
-        It costs a system call for each descriptor.
+        This costs a system call for each descriptor.
 
         :raises AllocationError: a descriptor isn't open.
-        :raises LayoutError: they are spread over buffers otherwise than those of the first image.
+        :raises LayoutError: the descriptors are spread over buffers in another way than those of
+            the first image.
         """
         pattern, identities = _distinct(fds)
         if pattern != self._pattern:
@@ -127,10 +130,10 @@ class ForeignImages:
 
     def buffers(self, fds: Sequence[int]) -> Buffers:
         """
-        Return the buffers of one image.
+        Return the buffers of one image; the caller owns them.
 
-        :raises AllocationError: one is no buffer, or of another kind of memory than the first
-            image's.
+        :raises AllocationError: a descriptor is no buffer, or its memory is of another kind than
+            the first image's.
         """
         made = self._open(fds)
         other = next((buffer.heap for buffer in made if buffer.heap != self.heap), None)
@@ -143,7 +146,7 @@ class ForeignImages:
         return made
 
     def known(self) -> list[Buffers]:
-        """Return the buffers of all images."""
+        """Return the buffers of all images in *sets*; the caller owns them."""
         found: list[Buffers] = []
         try:
             for fds in self._sets:
@@ -156,7 +159,7 @@ class ForeignImages:
         return found
 
     def _open(self, fds: Sequence[int]) -> Buffers:
-        """Open each buffer once, with a descriptor of our own."""
+        """Return each buffer of an image once; the buffer owns a duplicate of its descriptor."""
         made: list[DmaBuf] = []
         try:
             for index in range(max(self._pattern) + 1):
@@ -175,7 +178,7 @@ class ForeignImages:
         """
         Return constraints that describe these images; nothing about them can be chosen.
 
-        :param slots: that their owner needs for itself.
+        :param slots: number of buffers that the images' owner needs for itself.
         """
         layout, size = self.layout, (self.layout.width, self.layout.height)
         placement = {1: Placement.ONE_BUFFER, len(layout.planes): Placement.BUFFER_PER_PLANE}.get(
@@ -194,7 +197,7 @@ class ForeignImages:
 
 
 def _distinct(fds: Sequence[int]) -> tuple[tuple[int, ...], tuple[BufferIdentity, ...]]:
-    """Return the number of each descriptor's buffer, and the buffers."""
+    """Return for each descriptor the index of its buffer, and the buffers' identities."""
     of_fds = []
     for fd in fds:
         try:
@@ -218,10 +221,10 @@ def _plane_size(
     buffers: Buffers,
 ) -> int:
     """
-    Return the size of a plane.
+    Return the size of a plane in bytes.
 
-    A LINEAR plane has its rows, the last of which may be cut short. Only the vendor knows what a
-    tiled plane needs.
+    A LINEAR plane has stride x rows bytes, but the last row may be shorter. Only the vendor knows
+    the size of a tiled plane, so it gets all bytes up to the next plane or the buffer's end.
     """
     buffer, offset = places[index]
     end = min(

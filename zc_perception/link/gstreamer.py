@@ -14,20 +14,20 @@
 # limitations under the License.
 
 """
-Frames into a GStreamer pipeline of this process, from their own memory.
+Give frames to a GStreamer pipeline in this process, without copying their memory.
 
-:class:`LentFrames` makes buffers of frames and gets them back: a ``GstMemory`` over each buffer of
-a frame, whose lease ends when the last of these memories is freed. Elements may put the memories
-into other buffers, so the memories are watched and not the buffer. When a memory ends, GStreamer
-calls a C function with an address of our choice and the memory's own. The function is
-:func:`g_async_queue_push`, and our address is a queue. So no Python runs in a thread of
-GStreamer's, not even while the interpreter ends. A thread of ours takes the addresses out of the
-queue.
+:class:`LentFrames` makes a GStreamer buffer for a frame: a ``GstMemory`` over each buffer of the
+frame. The frame's lease ends when GStreamer has freed the last of these memories. Elements may
+move the memories to other GStreamer buffers, so the memories are watched and not the buffer. When
+a memory is freed, GStreamer calls a C function with an address that we choose and the memory's
+address. The function is :func:`g_async_queue_push`, and the address is a queue of ours. So no
+Python runs in GStreamer's threads, not even while the interpreter ends. Our own thread takes the
+memories' addresses out of the queue.
 
 :class:`FramePipeline` is one run of a pipeline, from its text to its end or error.
-:class:`FrameFeed` keeps one running over the frames of a queue: if an element fails, the run ends,
-and another one begins after a pause. :class:`AccessUnits` takes H.264 out of the pipeline's end:
-each access unit gets the header of the frame that it shows.
+:class:`FrameFeed` keeps a pipeline running with the frames of a queue: if an element fails, the
+run ends, and a new run begins after a pause. :class:`AccessUnits` takes H.264 from the pipeline's
+sink: each access unit gets the header of the frame that it shows.
 
 Source: GStreamer's *GstMiniObject*, *GstFdAllocator*, *GstDmaBufAllocator*, *GstVideoMeta*; GLib's
 *GAsyncQueue*.
@@ -90,10 +90,10 @@ from zc_perception.pixel.fourcc import FORMATS
 from zc_perception.pixel.modifier import LINEAR
 
 COPIED = 'gstreamer'
-"""The copy ledger's reason for frames that an element of a pipeline reads with the CPU."""
+"""The reason in the copy ledger for frames that a pipeline's element reads with the CPU."""
 _WAKE = 1
-# One frame of this number is watched, because each mapping by an element then costs a call into
-# Python.
+# Watch one frame of this many for being mapped. Not every frame, because each mapping of a watched
+# frame costs a call into Python.
 _LOOK_EVERY = 32
 _LENT_END_S = 1.0
 
@@ -105,7 +105,7 @@ class _Lent:
 
 
 class _Allocator:
-    """An allocator of GStreamer's that can tell whether elements map its memories."""
+    """A GStreamer allocator; it calls *mapped*, if given, when an element maps its memory."""
 
     def __init__(
         self, gst: GStreamer, kind: BufferKind, mapped: Callable[[], None] | None
@@ -142,21 +142,21 @@ class _Allocator:
 
 class LentFrames:
     """
-    Makes buffers of frames, and releases each frame when GStreamer has freed all its memories.
+    Lends frames to GStreamer, and releases each frame when GStreamer has freed all its memories.
 
-    It owns the thread ``gstreamer leases NAME``, which lives until :meth:`close` and until the
-    last frame is back: what a stuck element holds stays lent, because that element, or its device,
-    may still read it.
+    It owns the thread ``gstreamer leases NAME``, which ends after :meth:`close` when the last
+    frame has come back. Frames that a stuck element holds stay lent, because that element or its
+    device may still read them.
 
-    :param ledger: frames that an element maps are booked there.
+    :param ledger: the copy ledger, in which frames are booked that an element maps.
     """
 
     def __init__(self, gst: GStreamer, name: str, ledger: CopyLedger) -> None:
         self._gst = gst
         self._ledger = ledger
         self._lock = threading.Lock()
-        # By the memory's address. A new memory may get the same address before we have heard that
-        # the first one has ended; they end in order.
+        # The lent frames by address of their memories. A new memory may get the address of a freed
+        # one before our thread has seen the freed one in the queue; the queue keeps their order.
         self._out: dict[int, deque[_Lent]] = {}
         self._num_out = 0
         self._closed = False
@@ -182,7 +182,7 @@ class LentFrames:
 
     @property
     def out(self) -> int:
-        """Return the number of frames that the pipeline holds."""
+        """The number of frames that the pipeline holds."""
         return self._num_out
 
     @property
@@ -191,19 +191,18 @@ class LentFrames:
         return self._mapped
 
     def forget_mapped(self) -> None:
-        """Begin another pipeline, whose elements may not read frames."""
+        """Forget what earlier elements mapped, because another pipeline begins."""
         self._mapped = self._looking = False
         self._unbooked.clear()
         self._lent = 0
 
     def buffer(self, frame: Frame, pts_ns: int) -> int:
         """
-        Make a buffer over the frame's memory, with the places of its planes.
+        Return a new GStreamer buffer over the frame's memory; it tells where the planes are.
 
-        The frame is lent from here on.
+        From now on the frame is lent: GStreamer's end of the buffer releases it.
 
-        :raises AllocationError: there is no descriptor or memory left. The frame is still the
-            caller's.
+        :raises AllocationError: no descriptor or memory is left. The frame is still the caller's.
         """
         gst, data = self._gst, frame.data
         where = buffer_planes(data.layout)
@@ -248,7 +247,7 @@ class LentFrames:
         return buffer
 
     def _book(self, num_bytes: int, looks: bool) -> None:
-        """Book frames once it is known that such frames are read."""
+        """Book all frames of this pipeline if a watched frame was mapped by an element."""
         self._lent += 1
         self._looking |= looks
         self._unbooked.append(num_bytes)
@@ -277,17 +276,16 @@ class LentFrames:
                 self._num_out -= 1
             with contextlib.suppress(StaleFrameError):
                 lent.frame.release()
-        with self._lock:  # close() may still be ringing
+        with self._lock:  # close() may still be using the queue
             for allocator in self._allocators.values():
                 allocator.close()
             self._gst.g_async_queue_unref(self._freed)
 
     def close(self) -> None:
         """
-        Lend no more.
+        End the thread when the last lent frame has come back; lend no more frames.
 
-        The thread ends with the last frame that comes back. Frames that are already back are
-        waited for.
+        If all frames are back, wait for the thread's end.
         """
         with self._lock:
             if self._closed:
@@ -300,9 +298,11 @@ class LentFrames:
 SOURCE = 'zc_frames'
 # GStreamer knows DMA_DRM caps from here on.
 _DRM_SINCE = (1, 24)
-# PTS are whole microseconds: drivers count in these, and give them back as they got them.
+# A buffer's PTS is a whole number of microseconds, because drivers count in microseconds and must
+# return the PTS unchanged.
 TICK_NS = 1000
-# A frame's age when it comes: sinks that wait for its time take it for late otherwise.
+# The latency that our source reports: a frame is this old when it comes. Without it, sinks that
+# wait for a buffer's time would drop frames as late.
 _LATENCY_NS = 33_000_000
 _END_S = 1.0
 _POLL_S = 0.01
@@ -310,14 +310,15 @@ _FLOW_OK = 0
 
 
 class PipelineError(ZcError):
-    """A pipeline can't run, or has failed. The message names the element that said so."""
+    """A pipeline can't run, or has failed. The message names the element that failed."""
 
 
 def complete(description: str) -> str:
     """
-    Return *description* with our source in front.
+    Return *description* with our source in front of it.
 
-    :raises ConfigError: it begins with a source of its own, or something around it is for a shell.
+    :raises ConfigError: *description* begins with a source, or has quotes or other text that only
+        a shell understands.
     """
     text = without_a_shell(description)
     first = text.lstrip('! ').partition('!')[0].split()
@@ -332,14 +333,14 @@ def complete(description: str) -> str:
 
 class FramePipeline(BarePipeline):
     """
-    A pipeline over frames.
+    One run of a pipeline that gets frames.
 
-    All methods but :meth:`close` belong to one thread.
+    Call all methods except :meth:`close` from one thread.
 
-    :param description: see :func:`complete`.
-    :param framerate: 0: unknown. Encoders wait for one frame more then.
-    :param refused: caps that are not offered, because an element that seemed to take them did not.
-    :raises ConfigError: it can't be understood, or an element is missing.
+    :param description: the pipeline's text, see :func:`complete`.
+    :param framerate: frames per second; 0: unknown, and encoders wait for one more frame.
+    :param refused: caps that are not offered, because an element refused them in an earlier run.
+    :raises ConfigError: *description* can't be understood, or an element is missing.
     """
 
     ERROR = PipelineError
@@ -371,7 +372,7 @@ class FramePipeline(BarePipeline):
             ('do-timestamp', False),
             ('block', False),
             ('min-latency', _LATENCY_NS),
-            # The window of the subscription bounds what waits in it.
+            # No limit here: the window of the subscription limits how many frames wait.
             ('max-bytes', 0),
         ):
             gst.set_property(self._source, name, value)
@@ -384,7 +385,7 @@ class FramePipeline(BarePipeline):
         self.use_system_clock()
 
     def _peer_caps(self) -> Reference:
-        """Return the caps that the element behind our source takes now."""
+        """Return the caps that the element after our source accepts now."""
         pad = self._gst.gst_element_get_static_pad(self._source, b'src')
         try:
             return Reference(self._gst, self._gst.gst_pad_peer_query_caps(pad, None))
@@ -397,11 +398,11 @@ class FramePipeline(BarePipeline):
 
     def formats(self) -> tuple[Format, ...] | None:
         """
-        Return the linear formats that the pipeline takes; ``None``: any.
+        Return the linear formats that the pipeline accepts; ``None``: all.
 
-        Its devices are opened for that.
+        The pipeline opens its devices for the answer.
 
-        :raises PipelineError: an element can't open what it needs.
+        :raises PipelineError: an element can't open its device.
         """
         self._set_state(State.READY)
         with self._peer_caps() as accepted:
@@ -421,28 +422,28 @@ class FramePipeline(BarePipeline):
 
         :raises PipelineError: an element can't run.
         """
-        # PTS count from here, whenever which element begins.
+        # PTS count from this moment, no matter when the elements begin.
         self._base_ns = time.monotonic_ns()
         self._gst.gst_element_set_start_time(self._pipeline, CLOCK_TIME_NONE)
         self._gst.gst_element_set_base_time(self._pipeline, self._base_ns)
         self._set_state(State.PLAYING)
 
     def pts_of(self, data: FrameData) -> int:
-        """Return the next frame's time stamp."""
+        """Return the next frame's PTS in nanoseconds, a multiple of TICK_NS."""
         pts = (data.captured_ns - self._base_ns) // TICK_NS * TICK_NS
-        # Frames of before the start, and of several cameras: encoders want each to be later than
-        # the one before.
+        # Encoders want each PTS to be later than the one before. Frames from before the start, or
+        # of several cameras, may break that, so raise the PTS.
         self._last_pts = max(pts, self._last_pts + TICK_NS)
         return self._last_pts
 
     def push(self, frame: Frame, pts_ns: int) -> bool:
         """
-        Hand a frame over, which is the pipeline's from here on.
+        Give a frame to the pipeline, which owns it from now on.
 
-        ``False``: the pipeline takes none, and the frame is released.
+        Return ``False`` if the pipeline takes no frames; the frame is then released.
 
-        :raises PipelineError: no caps of the frame suit the pipeline. The frame
-            is still the caller's then, as with every error.
+        :raises PipelineError: no caps of the frame suit the pipeline. After this or any other
+            error the frame is still the caller's.
         """
         data = frame.data
         stream = data.layout, data.buffers[0].kind, data.colorimetry
@@ -453,7 +454,7 @@ class FramePipeline(BarePipeline):
         return bool(self._gst.gst_app_src_push_buffer(self._source, buffer) == _FLOW_OK)
 
     def offers(self, data: FrameData) -> list[str]:
-        """Return the caps of a frame, the best first."""
+        """Return the caps that describe a frame, the best first."""
         dmabuf, found = data.buffers[0].kind is BufferKind.DMABUF, list[str]()
         understood = dmabuf and self._gst.version >= _DRM_SINCE
         for drm in (True, False) if understood else (False,):
@@ -489,7 +490,7 @@ class FramePipeline(BarePipeline):
             self._gst.gst_app_src_set_caps(self._source, caps.address)
 
     def force_key_unit(self) -> None:
-        """Let the encoder begin a new picture, with all that is needed to decode it."""
+        """Make the encoder begin with a key frame, so that a new reader can decode from there."""
         event = self._gst.gst_video_event_new_upstream_force_key_unit(CLOCK_TIME_NONE, 1, 0)
         self._gst.gst_element_send_event(self.sink, event)
 
@@ -501,7 +502,7 @@ class FramePipeline(BarePipeline):
         self.ended = True
 
     def finish(self) -> None:
-        """Let elements write what they still have, for a second at most."""
+        """End the stream, and wait at most a second until elements have written their rest."""
         self._gst.gst_app_src_end_of_stream(self._source)
         deadline = time.monotonic() + _END_S
         while not self.ended and time.monotonic() < deadline:
@@ -510,9 +511,9 @@ class FramePipeline(BarePipeline):
 
     def close(self) -> None:
         """
-        Stop the pipeline within a second, on a thread of its own.
+        Stop the pipeline on an own thread, and wait for that thread at most a second.
 
-        An element that is stuck keeps that thread, and the frames that it holds.
+        If an element is stuck, the thread stays, and so do the frames that the element holds.
         """
         if self._closing is None:
             self._closing = threading.Thread(
@@ -523,17 +524,17 @@ class FramePipeline(BarePipeline):
 
     @property
     def stuck(self) -> bool:
-        """Whether it was closed and hasn't come to an end."""
+        """Whether the pipeline was closed but has not stopped yet."""
         return self._closing is not None and self._closing.is_alive()
 
 
 class NotTakenError(PipelineError):
-    """An element did not take the caps of the one before it."""
+    """An element refused the caps of the element before it."""
 
 
 CAPS = 'video/x-h264, stream-format=(string)byte-stream, alignment=(string)au'
 _PULL_S = 0.1
-# What may wait here before the encoder does.
+# At most this many access units wait in the sink; then the encoder waits.
 _MOST_WAITING = 30
 _NAL = re.compile(rb'\x00\x00\x01(.)', re.DOTALL)
 _SLICE, _IDR, _SPS, _PPS = 1, 5, 7, 8
@@ -543,10 +544,10 @@ _ENCODER_END_S = 1.0
 @dataclass(frozen=True)
 class AccessUnit:
     """
-    One picture's bytes, as Annex B has them.
+    One encoded picture as an Annex B byte stream.
 
-    :param header: of the frame that was encoded.
-    :param key: it can be decoded without any other.
+    :param header: the header of the frame that was encoded.
+    :param key: whether a decoder can begin with this unit.
     """
 
     header: Header
@@ -557,7 +558,7 @@ class AccessUnit:
 
 
 def nal_types(data: bytes) -> list[int]:
-    """Return the types of the NAL units up to the first slice."""
+    """Return the types of the NAL units in *data*, up to the first slice and including it."""
     found = []
     for match in _NAL.finditer(data):
         found.append(match[1][0] & 31)
@@ -568,10 +569,10 @@ def nal_types(data: bytes) -> list[int]:
 
 class AccessUnits:
     """
-    Pulls them out of a pipeline's sink, on the thread ``gstreamer h264 NAME``.
+    Takes access units from a pipeline's sink, on the thread ``gstreamer h264 NAME``.
 
-    :param headers: of the frames that went in, by PTS.
-    :param take: called with each, on that thread.
+    :param headers: the headers of the frames that the pipeline got, by PTS.
+    :param take: called with each access unit, on that thread.
     """
 
     def __init__(
@@ -604,12 +605,12 @@ class AccessUnits:
         )
 
     def start(self) -> None:
-        """Begin, once the pipeline runs: a sink that doesn't run says that it is at its end."""
+        """Start the thread; call this while the pipeline runs, as before its sink reports EOS."""
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs, or is to begin or end."""
+        """Whether the thread runs, or has not been started yet, or was told to stop."""
         return self._thread.is_alive() or self._thread.ident is None or self._stop.is_set()
 
     def _run(self) -> None:
@@ -652,7 +653,7 @@ class AccessUnits:
         return AccessUnit(header, data, key, width.value, height.value)
 
     def close(self) -> None:
-        """Stop taking units, before the pipeline is closed."""
+        """Stop the thread; call this before the pipeline is closed."""
         self._stop.set()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(_ENCODER_END_S)
@@ -661,13 +662,13 @@ class AccessUnits:
 _WAIT_S = 0.05
 _FENCE_S = 1.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.5, 30.0
-# A run that lasted this long was a good one, so the next failure counts as the first.
+# After a run of at least this time, the next failure counts as the first, with a short pause.
 _GOOD_S = 10.0
-# And the latest failure counts as over after this time.
+# After this time of a new run, the latest failure is no longer reported.
 _SOUND_S = 2.0
-# Frames by which the rate is estimated: if there were only two, one of them might be late.
+# The framerate is estimated from this many frames, because one of only two frames might be late.
 _RATE_FRAMES = 9
-# Most frames whose stamps are kept for an encoder.
+# At most this many frames' headers are kept for frames that are in the encoder.
 _MOST_HEADERS = 256
 _JOIN_S = 3.0
 
@@ -675,19 +676,22 @@ _JOIN_S = 3.0
 @dataclass(frozen=True)
 class FeedStatistics:
     """
-    A snapshot for diagnostics.
+    A snapshot of a feed's counters for diagnostics.
 
-    :param frames: that went into the pipeline.
-    :param held: that it has now.
-    :param failed: runs that were ended by an error or by the end of the stream.
-    :param failure: the latest of these, while no run goes on; empty: one does.
-    :param lost: frames that could not go in.
-    :param units: access units that came out.
-    :param unknown: those whose time stamp is no frame's.
-    :param reordered: those that come behind a later one: B-frames.
-    :param bare: those that begin a picture without saying how it is to be decoded.
+    :param frames: number of frames that the pipeline got.
+    :param held: number of frames that it holds now.
+    :param failed: number of runs that were ended by an error or by the end of the stream.
+    :param failure: the latest error, until a new run has gone well for 2 s; empty: none.
+    :param lost: number of frames that could not be given to the pipeline.
+    :param caps: caps of the frames in the current run; empty: no run.
+    :param units: number of access units that came out.
+    :param unknown: number of access units whose time stamp belongs to no frame.
+    :param reordered: number of access units that came after one with a later time stamp, as with
+        B-frames.
+    :param bare: number of key units without the parameter sets (SPS, PPS) that a decoder needs.
     :param mapped: whether an element reads the frames with the CPU.
-    :param stuck: pipelines that did not come to an end.
+    :param stuck: number of pipelines that were closed but have not stopped.
+    :param warnings: warnings of the elements in the current run.
     """
 
     frames: int
@@ -706,7 +710,7 @@ class FeedStatistics:
 
 
 def rate_of(one: FrameData, other: FrameData) -> float:
-    """Return frames per second as two frames show it, in whole ones; 0: they don't."""
+    """Return whole frames per second, computed from two frames; 0: their times don't tell it."""
     apart_ns = other.captured_ns - one.captured_ns
     frames = max(1, other.sequence - one.sequence)
     return float(min(1000, max(1, round(1e9 * frames / apart_ns)))) if apart_ns > 0 else 0.0
@@ -714,16 +718,17 @@ def rate_of(one: FrameData, other: FrameData) -> float:
 
 class FrameFeed:
     """
-    Feeds one pipeline.
+    Feeds one pipeline with frames, and starts it again after an error.
 
     It owns the thread ``gstreamer NAME``, the pipeline, and the frames in it.
 
-    :param description: the pipeline's text, which begins behind the frames.
-    :param listeners: returns how many want the output. While there is none, frames are let go;
-        for each new one a picture is begun. Asked on the thread, for each frame.
-    :param take: gets access units of the sink, on a thread of its own.
-    :param warn: gets a sentence when a run has failed.
-    :raises ConfigError: GStreamer isn't there, the text can't be understood, or an element is
+    :param description: the pipeline's text without a source; our source is put in front of it.
+    :param listeners: returns how many listeners want the output. While there are none, frames are
+        released at once; for each new listener the encoder makes a key frame. Called on the thread
+        for each frame.
+    :param take: called with each access unit of the sink, on another thread.
+    :param warn: called with a sentence when a run has failed.
+    :raises ConfigError: GStreamer isn't installed, the text can't be understood, or an element is
         missing.
     """
 
@@ -768,15 +773,15 @@ class FrameFeed:
 
     def formats(self) -> tuple[Format, ...] | None:
         """
-        Return the formats, see :meth:`FramePipeline.formats`.
+        Return the formats that the pipeline accepts, see :meth:`FramePipeline.formats`.
 
-        ``None`` also while a device is missing that the pipeline needs.
+        Return ``None``, too, if a device is missing that the pipeline needs.
         """
         pipeline = FramePipeline(self._gst, self._description, self._lent)
         try:
             return pipeline.formats()
         except PipelineError:
-            return None  # it is tried again with the first frame, and named then
+            return None  # the first frame starts the pipeline again, and its error is reported
         finally:
             pipeline.close()
 
@@ -792,7 +797,7 @@ class FrameFeed:
 
     @property
     def alive(self) -> bool:
-        """Whether the threads run."""
+        """Whether all threads of the feed run."""
         units = self._units
         return (
             self._thread is not None and self._thread.is_alive() and (units is None or units.alive)
@@ -824,7 +829,7 @@ class FrameFeed:
                 return
             pipeline = self._pipeline
             if pipeline is None:
-                # The time between two frames gives the rate.
+                # Wait for two frames, because the time between them gives the framerate.
                 if frame is None or len(seen) < 2:
                     return
                 pipeline = self._open(rate_of(seen[0], frame.data))
@@ -856,7 +861,7 @@ class FrameFeed:
         return pipeline
 
     def _push(self, pipeline: FramePipeline, frame: Frame) -> Frame | None:
-        """Push a frame; ``None``: the frame is the pipeline's now."""
+        """Give a frame to the pipeline; return the frame if the caller must release it."""
         fence = frame.data.acquire_fence
         try:
             if fence is not None and not fence.wait(_FENCE_S):
@@ -865,10 +870,10 @@ class FrameFeed:
             if fence is not None:
                 fence.check()
         except (AcceleratorError, ValueError, OSError):
-            self._lost += 1  # nothing was written into it
+            self._lost += 1  # the fence failed, so the frame has no new pixels
             return frame
         pts = pipeline.pts_of(frame.data)
-        if self._units is not None:  # which may ask for it at once
+        if self._units is not None:  # store it before the push: the unit may come out at once
             self._headers[pts] = frame.data.header
             if len(self._headers) > _MOST_HEADERS:
                 del self._headers[next(iter(self._headers))]
@@ -917,7 +922,7 @@ class FrameFeed:
         self._ended = [each for each in (*self._ended, pipeline) if each.stuck]
 
     def statistics(self) -> FeedStatistics:
-        """Return a snapshot."""
+        """Return a snapshot of the counters."""
         pipeline, units = self._pipeline, self._units
         now = (0, 0, 0) if units is None else (units.unknown, units.reordered, units.bare)
         unknown, reordered, bare = (a + b for a, b in zip(self._counts, now, strict=True))
@@ -938,13 +943,13 @@ class FrameFeed:
         )
 
     def stop(self) -> None:
-        """End the run; sinks write what they still have. A second call does nothing."""
+        """End the run; sinks first write what they still have. A second call does nothing."""
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(_JOIN_S)
 
     def close(self) -> None:
-        """Stop for good. What a stuck element holds stays lent until the element lets go."""
+        """Stop for good. Frames that a stuck element holds stay lent until it frees them."""
         self.stop()
         self._lent.close()

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-Convert frames to ``sensor_msgs/Image`` and back.
+Convert frames to ``sensor_msgs/Image`` and back, for the link's last rung, ``ros_message``.
 
-This is the last rung of the link, and each conversion is booked as a copy.
+Each conversion is booked as a copy in the ledger.
 """
 
 from __future__ import annotations
@@ -69,44 +69,44 @@ from zc_perception.pixel.raw_picture import (
 from zc_perception.pixel.readable import check_readable, full_range_table, READABLE, rgb_range
 
 _KEEP_ALL_DEPTH = 16
-# sensor_msgs has two names for each of the packed formats. Only the old ones are known to every
-# distribution's readers.
+# sensor_msgs has an old and a new name for each packed format. Readers of every ROS distribution
+# know the old name, so we send that.
 _OLDEST_NAMES = {'yuyv': 'yuv422_yuy2', 'uyvy': 'yuv422'}
-# What a message's samples mean: it can't say.
+# Matrix and range that readers assume for a message's samples, because a message can't name them.
 _MEANT = (BT601_LIMITED.matrix, BT601_LIMITED.range)
 _GREY = Colorimetry(Matrix.BT601, Range.FULL)
 
 
 class RosHeaders:
-    """Makes what ``Frame.stamp`` and ``Frame.header_msg()`` return, if there is ROS."""
+    """Makes the ROS messages that ``Frame.stamp`` and ``Frame.header_msg()`` return."""
 
     def stamp(self, stamp_ns: int) -> Time:
-        """Return a new message."""
+        """Return a new ``Time`` message."""
         seconds, nanoseconds = divmod(stamp_ns, 1_000_000_000)
         return Time(sec=seconds, nanosec=nanoseconds)
 
     def header(self, header: Header) -> HeaderMessage:
-        """Return a new message."""
+        """Return a new ``Header`` message."""
         return HeaderMessage(stamp=self.stamp(header.stamp_ns), frame_id=header.frame_id)
 
 
 def stamp_ns(header: Any) -> int:
-    """Return the stamp of a message's header."""
+    """Return the stamp of a message's header in nanoseconds."""
     return int(header.stamp.sec) * 1_000_000_000 + int(header.stamp.nanosec)
 
 
 def stamp_to_message(header: Header, message: Any) -> None:
-    """Copy a frame's header whole into a message's."""
+    """Copy stamp and frame_id of a frame's header into a message's header."""
     message.header.stamp.sec, message.header.stamp.nanosec = divmod(header.stamp_ns, 1_000_000_000)
     message.header.frame_id = header.frame_id
 
 
 def native_encoding(fourcc: int, colorimetry: Colorimetry) -> str:
     """
-    Return the encoding in which a frame's own bytes mean the same in a message.
+    Return the encoding in which a message can have a frame's own bytes with the same meaning.
 
-    ``rgb8`` where there is none. A message can't say matrix and range: those of its Y'CbCr are
-    BT.601 limited, those of R, G, B and of grey are full.
+    Return ``rgb8`` if there is no such encoding. A message can't name matrix and range: readers
+    take its Y'CbCr as BT.601 limited, and its R, G, B and grey as full range.
     """
     fmt = pixel_format(fourcc)
     same = (
@@ -118,7 +118,7 @@ def native_encoding(fourcc: int, colorimetry: Colorimetry) -> str:
 
 
 def why_no_message(layout: ImageLayout) -> str:
-    """Say why frames of that layout can't become messages, in any encoding; empty: they can."""
+    """Say why frames of *layout* can't become messages in any encoding; empty: they can."""
     reason = why_unmapped(layout)
     if reason or layout.fourcc in READABLE:
         return reason
@@ -127,11 +127,11 @@ def why_no_message(layout: ImageLayout) -> str:
 
 class FrameToImage:
     """
-    Converts frames of any format; keeps one message, which is valid until the next call.
+    Converts frames of any format to messages; its one message is valid until the next call.
 
-    :param encoding: one of :data:`OUTPUT_ENCODINGS`. Every viewer shows rgb8; many don't show
-        nv12. native is :func:`native_encoding`.
-    :raises ConfigError: another one.
+    :param encoding: one of :data:`OUTPUT_ENCODINGS`. Every viewer shows ``rgb8``; many don't show
+        ``nv12``. For ``native`` see :func:`native_encoding`.
+    :raises ConfigError: another encoding.
     """
 
     def __init__(self, encoding: str, ledger: CopyLedger) -> None:
@@ -147,7 +147,7 @@ class FrameToImage:
         self._convert: Callable[[Planes], object] = self._copy
 
     def _prepare(self, layout: ImageLayout, colorimetry: Colorimetry) -> None:
-        """Prepare for frames of another format or size than before."""
+        """Choose the conversion and resize the message for another format, size or colorimetry."""
         size = layout.fourcc, layout.width, layout.height
         encoding = (
             native_encoding(layout.fourcc, colorimetry)
@@ -186,8 +186,8 @@ class FrameToImage:
             memory = array.array('B', bytes(image.buffer_size(0)))
             message.encoding, message.width, message.height = encoding, layout.width, layout.height
             message.step, message.data = image.planes[0].stride, memory
-        # The setter may or may not keep our array, depending on rclpy's version: write into what
-        # the message really holds.
+        # Depending on rclpy's version the setter keeps our array or copies it. So write into the
+        # array that the message really has.
         self._planes = views(image, message.data)
         self._convert = convert
         self._key = layout, colorimetry
@@ -216,17 +216,17 @@ class FrameToImage:
 
     def __call__(self, frame: Frame) -> Image:
         """
-        Return the message.
+        Return the message for *frame*.
 
-        With several planes, ``step`` is the first one's row; with nv12 ``data`` holds ``step *
-        height * 3 / 2`` bytes.
+        With several planes, ``step`` is the length of a row of the first plane; with nv12 ``data``
+        has ``step * height * 3 / 2`` bytes.
 
         :raises FormatError: the frame's format or colorimetry has no conversion.
-        :raises LayoutError: nv12 of an odd size.
+        :raises LayoutError: nv12 was asked for, and the frame's width or height is odd.
         """
         data = frame.data
-        # Tuples compare their members by identity first, and the layout of a pool's slots is one
-        # object.
+        # This comparison is quick: tuples compare their members by identity first, and all slots
+        # of a pool have the same layout object.
         if self._key != (data.layout, data.colorimetry):
             self._prepare(data.layout, data.colorimetry)
         stamp_to_message(data.header, self._message)
@@ -240,10 +240,10 @@ class FrameToJpeg:
     """
     Converts frames of any format to JPEG.
 
-    The messages have the format text that image_transport's compressed plugin reads.
+    The messages' ``format`` is a text that image_transport's compressed plugin understands.
 
-    :param quality: 1 (small) to 100 (good).
-    :raises ConfigError: another one.
+    :param quality: JPEG quality from 1 (small) to 100 (good).
+    :raises ConfigError: another quality.
     """
 
     def __init__(self, quality: int, ledger: CopyLedger) -> None:
@@ -257,7 +257,7 @@ class FrameToJpeg:
 
     def __call__(self, frame: Frame) -> CompressedImage:
         """
-        Return the message.
+        Return the message for *frame*; it is valid until the next call.
 
         :raises FormatError: the frame's format or colorimetry has no conversion.
         """
@@ -278,14 +278,13 @@ class FrameToJpeg:
 
 class ImageToFrame:
     """
-    Converts messages of plain publishers into NV12 frames in a small pool of its own.
+    Converts messages of plain publishers into NV12 frames in its own small pool.
 
-    Alpha is ignored.
+    It takes every encoding of :data:`~zc_perception.pixel.raw_picture.ENCODINGS`. Alpha is
+    ignored.
 
-    It takes every encoding of :data:`~zc_perception.pixel.raw_picture.ENCODINGS`.
-
-    :param holder: name of that pool among holders of leases.
-    :param slots: frames that may be alive at the same time.
+    :param holder: name of the pool, and of its frames' holder.
+    :param slots: number of frames that may exist at the same time.
     """
 
     def __init__(self, ledger: CopyLedger, *, holder: str, slots: int = 6) -> None:
@@ -304,12 +303,13 @@ class ImageToFrame:
 
     def limit(self, held: int, depth: int | None, on_room: Callable[[], object]) -> None:
         """
-        Limit the frames: up to *held* are held at a time, and up to *depth* wait besides.
+        Limit the frames: at most *held* are held at the same time, and at most *depth* wait.
 
-        ``None``: as many as are worth their memory. When more are to wait, :meth:`all_in_use` says
-        that one of them has to go.
+        When another frame would have to wait, :meth:`all_in_use` is true, and the caller drops a
+        waiting one first.
 
-        :param on_room: called when a frame that had to wait, because *held* of them were held, may
+        :param depth: ``None``: 16.
+        :param on_room: called when a frame that had to wait, because *held* frames were held, may
             be handed over.
         """
         window = min(held, MAX_SLOTS // 2)
@@ -319,9 +319,9 @@ class ImageToFrame:
 
     def suit(self, constraints: BufferConstraints) -> None:
         """
-        Make frames in buffers that *constraints* take, from the next message on.
+        Make frames in buffers that suit *constraints*, from the next message on.
 
-        In this way a device gets dma-bufs.
+        So a consumer that gives frames to a device gets dma-bufs.
         """
         self._needs = replace(constraints, slots=0)
 
@@ -330,7 +330,7 @@ class ImageToFrame:
         return () if self._pool is None else self._pool.in_hand(self._holder)
 
     def all_in_use(self) -> bool:
-        """Say whether the next frame could not be made, because all slots are held or waiting."""
+        """Say whether no frame can be made now, because all slots are held or waiting."""
         if self._pool is None:
             return False
         self._pool.collect()
@@ -338,7 +338,7 @@ class ImageToFrame:
         return self._pool.statistics().holders.get(self._holder, 0) >= most
 
     def made(self, frame: Frame) -> bool:
-        """Say whether *frame* takes a slot of the next one's pool."""
+        """Say whether *frame* has a slot of the pool from which the next frame comes."""
         return frame.pool is self._pool
 
     def _pool_for(self, width: int, height: int) -> BufferPool:
@@ -365,7 +365,7 @@ class ImageToFrame:
         return self._pool
 
     def _memory_for(self, width: int, height: int) -> tuple[ImageLayout, Heap]:
-        """Return ordinary memory if that is enough, since no device has to reach it."""
+        """Return layout and heap of the frames: a memfd if that suits, as no device needs them."""
         if self._needs is None:
             return compute_layout(NV12, width, height), self._heap
         self._heap = heaps = working_heaps(
@@ -381,14 +381,15 @@ class ImageToFrame:
 
     def __call__(self, message: Image) -> Frame:
         """
-        Return the frame; the caller releases it.
+        Return the message's pixels as a frame, which the caller releases.
 
-        NV12 can't have an odd last row or column: it is cut off.
+        NV12 has only even sizes, so an odd last row or column is cut off.
 
-        :raises FormatError: see :func:`layout_of`.
+        :raises FormatError: the encoding is not known, see :func:`layout_of`; or all slots are in
+            use.
         :raises LayoutError: a size that the encoding can't have.
-        :raises NegotiationError: NV12 of that size in the memory of this machine does not suit the
-            consumer of the frames.
+        :raises NegotiationError: the frames' consumer can't use NV12 of this size in any memory
+            that this machine offers.
         :raises AllocationError: no memory.
         """
         picture = RawPicture(
@@ -412,7 +413,8 @@ class ImageToFrame:
         sources = cut_to(size, fmt, planes_there)
         converter = self._converters.get(fourcc)
         if converter is None:
-            # Grey levels are luma of full range: no level is lost, there and back.
+            # Store grey levels as they are, as luma of full range: so no level is lost by the
+            # conversion to NV12 and back.
             given = (
                 BT601_LIMITED
                 if fmt.is_yuv
@@ -445,7 +447,7 @@ class ImageToFrame:
         )
 
     def close(self) -> None:
-        """Free the pool; frames in use stay readable. The next message makes another one."""
+        """Close the pool; frames in use stay readable. The next message makes a new pool."""
         pool, self._pool, self._pool_key, self._unfit = self._pool, None, None, None
         if pool is not None:
             pool.close()
@@ -454,9 +456,9 @@ class ImageToFrame:
 
 def frame_adapter(encoding: str, ledger: CopyLedger, *, holder: str) -> TypeAdapter[Frame]:
     """
-    Return the adapter Frame ↔ ``sensor_msgs/Image``.
+    Return an adapter between Frame and ``sensor_msgs/Image``.
 
-    Each endpoint has its own, which keeps that endpoint's scratch memory.
+    Each endpoint needs its own adapter, because an adapter has scratch memory.
     """
     return TypeAdapter(
         Frame, Image, FrameToImage(encoding, ledger), ImageToFrame(ledger, holder=holder)

@@ -14,14 +14,14 @@
 # limitations under the License.
 
 """
-The one place that knows how rclpy versions differ (Humble to Rolling), and messages as bytes.
+The only file that knows how rclpy versions differ (Humble to Rolling), and messages as bytes.
 
-The bytes are CDR in the wire format of XCDR1, little-endian. Publishing bytes costs a quarter of
-publishing a message object, which costs an object for each of its fields, and then a pass over all
-of them. Alignment is relative to the end of the four bytes of encapsulation. Before the bytes are
-used, :func:`understood` tests whether this middleware and this version of the message's package
-read them correctly. Source: OMG DDS-XTypes 1.3, 7.4.1 (XCDR1) and DDSI-RTPS 2.5, 10.2
-(encapsulation).
+The bytes are CDR in the wire format of XCDR1, little-endian. Publishing bytes takes a quarter of
+the time that publishing a message object takes, because rclpy makes an object for each field and
+then reads all of them. Alignment is relative to the end of the four bytes of encapsulation. Before
+the bytes are used, :func:`understood` tests whether this middleware and this version of the
+message's package read them correctly. Source: OMG DDS-XTypes 1.3, 7.4.1 (XCDR1) and DDSI-RTPS 2.5,
+10.2 (encapsulation).
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ try:
 except ImportError:  # Humble
     from rclpy.qos_event import SubscriptionEventCallbacks
 
-# Once they are shut down, executors have no guard condition any more, and nodes' handles are
-# destroyed.
+# What rclpy raises after a shutdown: executors have no guard condition any more, and the handles
+# of nodes are destroyed.
 _GONE = (InvalidHandle, AttributeError, RuntimeError)
 _TYPE_DESCRIPTION = 'start_type_description_service'
 
@@ -77,10 +77,10 @@ def refuses_guard_conditions(executor: Executor | None) -> bool:
 
 def call_soon(executor: Executor, function: Callable[[], object]) -> None:
     """
-    Run *function* on the executor's thread; not at all if that is shutting down.
+    Run *function* on the executor's thread; don't run it if the executor is shutting down.
 
-    Any thread may call this. A method's object is not kept alive for it: the executor keeps tasks
-    that are done until it wakes up the next time.
+    Any thread may call this. If *function* is a method, the task has only a weak reference to its
+    object, because the executor keeps finished tasks until it wakes up the next time.
     """
     if inspect.ismethod(function):
         method = weakref.WeakMethod(function)
@@ -91,11 +91,9 @@ def call_soon(executor: Executor, function: Callable[[], object]) -> None:
 
 def wake_up(executor: Executor) -> None:
     """
-    Let the executor look at its tasks.
+    Wake the executor, so that it looks at its tasks. Any thread may call this.
 
-    Any thread may call this.
-
-    An executor looks at a coroutine only when something wakes the executor.
+    Without this, an executor continues a coroutine only when something else wakes it.
     """
     call_soon(executor, lambda: None)
 
@@ -104,7 +102,7 @@ def trigger(guard: Any) -> None:
     """
     Trigger a guard condition that may be destroyed at the same time.
 
-    It is called for every frame, so it has no context manager.
+    This is called for every frame, so it uses no context manager.
     """
     try:  # noqa: SIM105
         guard.trigger()
@@ -119,10 +117,11 @@ def _says_shut_down(error: RuntimeError) -> bool:
 
 def subscription_count(publisher: Any) -> int:
     """
-    Readers of a publisher; none once it is destroyed or ROS is shut down.
+    Return the number of a publisher's readers; 0 if it is destroyed or ROS is shut down.
 
-    For every frame, hence not by the publisher's own method, which takes six times as long to keep
-    it from being destroyed meanwhile: the call keeps the interpreter's lock, so nobody can.
+    This is called for every frame, so it doesn't use the publisher's own method, which takes six
+    times as long because it protects the handle. No protection is needed: the call keeps the
+    interpreter's lock, so nobody can destroy the publisher meanwhile.
     """
     try:
         return int(publisher.handle.get_subscription_count())
@@ -136,16 +135,16 @@ def subscription_count(publisher: Any) -> int:
 
 def publisher_count(node: Node, topic: str) -> int:
     """
-    Count the publishers of a topic, by its full name.
+    Return the number of publishers of a topic, given by its full name.
 
-    The node's own method costs several times as much, because it works out the full name first.
+    The node's own method takes several times as long, because it resolves the name first.
     """
     with node.handle:
         return int(node.handle.get_count_publishers(topic))
 
 
 def publish(publisher: Any, message: Any) -> None:
-    """Publish, unless the publisher is destroyed or ROS is shut down."""
+    """Publish *message*, unless the publisher is destroyed or ROS is shut down."""
     try:
         publisher.publish(message)
     except InvalidHandle:
@@ -162,15 +161,15 @@ def understood(
     make: Callable[..., Any],
 ) -> bool:
     """
-    Say whether the middleware reads what *write* writes as the message that *make* makes.
+    Say whether the middleware reads the bytes of *write* as the message of *make*.
 
-    Each sample is tried.
+    Both functions are called with the arguments in each of *samples*.
     """
     try:
         return all(
             deserialize_message(write(*sample), ros_type) == make(*sample) for sample in samples
         )
-    except Exception:  # a middleware of its own format has errors of its own
+    except Exception:  # each middleware raises its own kinds of error
         return False
 
 
@@ -185,9 +184,9 @@ def create_reader(
     """
     Make a subscription that may be destroyed while its node is spun, on any thread.
 
-    By default a subscription of rclpy has an event handler. An executor that has just gathered
-    what it waits for raises InvalidHandle when that handler is destroyed, and ``spin`` ends. So
-    this one has none.
+    By default a subscription of rclpy has an event handler. If that handler is destroyed just
+    after an executor has collected its wait set, the executor raises InvalidHandle, and ``spin``
+    ends. So this subscription has no event handler.
     """
     quiet = SubscriptionEventCallbacks(use_default_callbacks=False)
     return node.create_subscription(
@@ -196,14 +195,10 @@ def create_reader(
 
 
 def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
-    """
-    Call *call* when a publisher or subscription of rclpy is destroyed.
-
-    It is destroyed with its node, too. When *call* runs, it has already been destroyed.
-    """
+    """Call *call* after a publisher or subscription of rclpy, or its node, was destroyed."""
 
     def destroyed() -> None:
-        del entity.destroy  # so that the callback need not wait for the garbage collector
+        del entity.destroy  # breaks the reference cycle, so no garbage collector is needed
         entity.destroy()
         call()
 
@@ -212,23 +207,23 @@ def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
 
 def bytes_of(field: Any) -> Any:
     """
-    Return a message's ``uint8[]`` in the CPU's memory, which NumPy can read.
+    Return a message's ``uint8[]`` field in the CPU's memory, so that NumPy can read it.
 
-    An ``array.array`` is returned as it is. From Lyrical on the field may be a
-    ``rosidl_buffer.Buffer`` instead, if a reader of the topic asks for memory of a vendor's
-    backend. That has no buffer protocol, and its bytes may lie in a device: they are copied.
+    An ``array.array`` is returned as it is. From Lyrical on, the field may be a
+    ``rosidl_buffer.Buffer``, if a reader of the topic asks for memory of a vendor's backend. Such
+    a field is copied, because it has no buffer protocol and its bytes may be in a device.
     """
     return field.to_array() if hasattr(field, 'backend_type') else field
 
 
 def parameter_overrides(node: Node) -> dict[str, Any]:
     """
-    Return what the command line and YAML files set for *node*.
+    Return the parameters that the command line and YAML files set for *node*.
 
-    It is private in every version so far.
+    rclpy keeps them in a private attribute in every version so far.
 
-    :raises RuntimeError: this rclpy keeps it elsewhere. Without it parameter files would be
-        ignored in silence.
+    :raises RuntimeError: this rclpy has no such attribute. Without this error, parameter files
+        would be ignored silently.
     """
     try:
         return dict(node._parameter_overrides)
@@ -245,12 +240,12 @@ def _unknown_rclpy(name: str) -> str:
 
 def send_through(service: Any, sent: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """
-    Let an executor call *sent* with each response and its header; return the real sender.
+    Make an executor call *sent* with each response and its header; return the real sender.
 
-    From Lyrical on (rclpy 10) a service has ``_send_response``, too. It isn't documented which of
-    them an executor calls.
+    From Lyrical on (rclpy 10), a service has both ``send_response`` and ``_send_response``. As no
+    document says which of them an executor calls, *sent* replaces both.
 
-    :raises RuntimeError: it has neither.
+    :raises RuntimeError: the service has neither method.
     """
     names = [name for name in ('_send_response', 'send_response') if hasattr(service, name)]
     if not names:
@@ -263,9 +258,9 @@ def send_through(service: Any, sent: Callable[[Any, Any], None]) -> Callable[[An
 
 def guard_parameter_services(node: Node) -> None:
     """
-    Refuse requests that rclpy can't read, such as a value of a type that doesn't exist.
+    Make parameter services refuse requests that rclpy can't read, such as an unknown value type.
 
-    What rclpy raises for such a request would end the executor.
+    Without this, the exception that rclpy raises for such a request would end the executor.
     """
     for service in node.services:
         if service.srv_name.rpartition('/')[2] in ('set_parameters', 'set_parameters_atomically'):
@@ -292,7 +287,7 @@ def _refusing(callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def init_without_signal_handlers(context: rclpy.Context, args: list[str] | None) -> None:
-    """Initialise *context*; the program handles signals itself, so that it ends in order."""
+    """Initialise *context* without rclpy's signal handlers; the program handles signals itself."""
     rclpy.init(
         args=args, context=context, signal_handler_options=rclpy.signals.SignalHandlerOptions.NO
     )
@@ -302,13 +297,14 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
     """
     Give a node of :class:`rclpy.lifecycle.LifecycleNodeMixin` its state machine and services.
 
-    The services are the standard ones. What ``change_state`` asks for runs on a thread of its own,
-    under *lock*; the executor serves other callbacks meanwhile, and ``get_state`` too. An
-    EventsExecutor, which resumes no coroutine of ours, is kept waiting.
+    The services are the standard ones. A transition that ``change_state`` asks for runs on its own
+    thread, with *lock* held, so the executor serves other callbacks meanwhile, ``get_state``
+    included. But an EventsExecutor runs the transition itself, because it resumes no coroutine of
+    ours.
 
-    :param refused: told why the present state doesn't have a transition; the text is empty for a
-        transition that failed. For a number that doesn't exist rclpy raises, which would end the
-        executor; for a label it says nothing.
+    :param refused: called with the reason when a transition isn't possible from the current state,
+        and with an empty text when a transition failed. rclpy itself raises for an unknown number,
+        which would end the executor, and says nothing about an unknown label.
     """
     LifecycleNodeMixin.__init__(node, callback_group=ReentrantCallbackGroup())
     machine = node._state_machine
@@ -369,9 +365,9 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
 
 def _while_there(machine: Any, callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """
-    Return a callback that doesn't touch a machine that was destroyed.
+    Return *callback* with a check that *machine* still exists; if not, it does nothing.
 
-    To look at such a machine ends the process.
+    The check is needed because reading a destroyed state machine crashes the process.
     """
 
     def guarded(request: Any, response: Any) -> Any:
@@ -383,7 +379,7 @@ def _while_there(machine: Any, callback: Callable[[Any, Any], Any]) -> Callable[
 
 
 def lifecycle_state(node: Any) -> str:
-    """Return the state's label; ``finalized`` once the machine is gone."""
+    """Return the label of the node's state; ``finalized`` if its state machine was destroyed."""
     try:
         machine = node._state_machine
         with machine:
@@ -394,11 +390,9 @@ def lifecycle_state(node: Any) -> str:
 
 def end_lifecycle(node: Any) -> None:
     """
-    Let go of the state machine's publisher and services.
+    Destroy the state machine's publisher and services. Idempotent.
 
-    Idempotent.
-
-    It works also where the constructor failed before there was a machine.
+    This works also if the node's constructor failed before the state machine was made.
     """
     with contextlib.suppress(*_GONE):
         node._state_machine.destroy_when_not_in_use()
@@ -406,13 +400,13 @@ def end_lifecycle(node: Any) -> None:
 
 def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfile) -> None:
     """
-    Declare ``qos_overrides.TOPIC.(publisher|subscription).*`` and put what is set into *qos*.
+    Declare ``qos_overrides.TOPIC.(publisher|subscription).*`` and put the set values into *qos*.
 
-    rclpy does this for an endpoint that it creates with :class:`QoSOverridingOptions`. Some of
-    ours are created later, or again and again.
+    rclpy does this for an endpoint that it creates with :class:`QoSOverridingOptions`. But some of
+    our endpoints are created later, or several times.
 
     :param kind: ``Publisher`` or ``Subscription``.
-    :raises Exception: a value that is none; rclpy has several classes of its own for this.
+    :raises Exception: a value that is not allowed; rclpy has several exception classes for this.
     """
     policies = (
         QoSPolicyKind.HISTORY,
@@ -423,7 +417,8 @@ def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfi
     prefix, given = f'qos_overrides.{topic}.{kind.__name__.lower()}.', parameter_overrides(node)
     overridden = [policy for policy in policies if prefix + policy.name.lower() in given]
     _declare_qos_parameters(kind, node, topic, qos, QoSOverridingOptions(overridden))
-    # What isn't overridden is shown, but an endpoint that is made again may have other defaults.
+    # Declare the other policies, too, so that tools show them. They are read from a copy of *qos*,
+    # because an endpoint that is made again may have other defaults.
     shown = [policy for policy in policies if policy not in overridden]
     _declare_qos_parameters(kind, node, topic, copy.copy(qos), QoSOverridingOptions(shown))
 
@@ -435,13 +430,13 @@ def answer_later(service: Any, take: Callable[[Any, ResponseSender], None]) -> N
     """
     Let a service's requests be answered from any thread at any time.
 
-    The executor goes on meanwhile. rclpy answers with what the callback returns: a callback that
-    waits keeps the executor, a coroutine that waits makes it spin. But it calls ``send_response``
-    of the service, which may as well be called later. If an executor answers by another way, it
-    gets the response that the callback returned.
+    rclpy sends what the service's callback returns. A callback that waits would block the
+    executor, and a coroutine that waits would make the executor spin. So this replaces the
+    service's ``send_response``, and *take* decides when to send. If an executor sends in another
+    way, the client gets the response as the callback returned it.
 
-    :param take: gets each response, to be filled, and what sends it; called on the executor, right
-        after the service's callback.
+    :param take: called with each response, which it fills, and with the function that sends the
+        response; runs on the executor, right after the service's callback.
     """
 
     def sent(response: Any, header: Any) -> None:
@@ -455,17 +450,18 @@ def answer_later(service: Any, take: Callable[[Any, ResponseSender], None]) -> N
 
 
 def has_logger_service() -> bool:
-    """Say whether nodes can offer a service for their log level: not in Humble."""
+    """Say whether nodes can offer a service for their log level; they can't in Humble."""
     return 'enable_logger_service' in inspect.signature(Node.__init__).parameters
 
 
 def without_type_description(given: list[Parameter]) -> list[Parameter]:
     """
-    Return start-up parameters with which a node doesn't offer its types as a service.
+    Return *given* and a parameter that switches off the node's type description service.
 
-    If *given* asks for the service, it stays. rclpy never finalises that service (seen in Jazzy
-    and Kilted): when a node is destroyed, the service stays in the graph, with 100 KiB of memory,
-    for as long as the process has another node. Humble has no such service.
+    If *given* has that parameter, return *given* as it is. The service is switched off because
+    rclpy never finalises it (seen in Jazzy and Kilted): after a node was destroyed, the service
+    stays in the graph, with 100 KiB of memory, as long as the process has another node. Humble has
+    no such service.
     """
     if importlib.util.find_spec('rclpy.type_description_service') is None or any(
         p.name == _TYPE_DESCRIPTION for p in given
@@ -481,9 +477,9 @@ COUNT = struct.Struct('<I')
 
 def cdr_string(text: str) -> bytes:
     """
-    Return a string that begins at a multiple of 4.
+    Return *text* as a CDR string, to be placed at a multiple of 4.
 
-    What follows may have to be aligned.
+    The caller aligns the field that follows.
     """
     encoded = text.encode(errors='replace') + b'\0'
     return COUNT.pack(len(encoded)) + encoded

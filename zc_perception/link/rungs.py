@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-Choose the way by which the publishers of a topic reach a subscription, and what that takes.
+Choose the way (rung) by which the publishers of a topic reach a subscription.
 
-It is pure: endpoints ask, and it calls nothing.
+The code here only computes: endpoints call it with what they see, and act on the answer.
 
-The rungs from the best to the worst: ``in_process`` (the same object), ``shared_memory`` (the same
-memory), ``ros_message`` (a copy). The first two are direct.
+The rungs from the best to the worst are ``in_process`` (the same object), ``shared_memory`` (the
+same memory) and ``ros_message`` (a copy). The first two are called direct links.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ORDER = (IN_PROCESS, SHARED_MEMORY, ROS_MESSAGE, REFUSED)
 
 
 class RemoteState(Enum):
-    """How far rung 2 has come with a publisher of another process."""
+    """The state of the ``shared_memory`` rung to one publisher of another process."""
 
     CONNECTED = 'connected'
     CONNECTING = 'connecting'
@@ -51,12 +51,11 @@ class LocalPublisher:
     """
     An adapted publisher of this process.
 
-    ``mismatch`` says why its QoS doesn't match; empty: it does.
-
-    :param convertible: its objects have another custom type than the subscription. They reach it
-        as ROS messages only.
-    :param misfit: why its buffers can't be used here, so that its frames come as ROS messages
-        only; empty: they can.
+    :param mismatch: why its QoS doesn't match; empty: it matches.
+    :param convertible: whether its objects have another custom type than the subscription's. If
+        so, they reach the subscription as ROS messages only.
+    :param misfit: why the subscription can't use its buffers, so that its frames come as ROS
+        messages only; empty: it can use them.
     """
 
     name: str
@@ -70,9 +69,9 @@ class RemotePublisher:
     """
     An adapted publisher of another process that has announced itself.
 
-    :param reason: what is in the way; empty while nothing is.
-    :param listens: the latest attempt to connect to its socket reached a process, which may be
-        this publisher.
+    :param reason: what prevents the connection; empty: nothing does.
+    :param listens: whether the latest attempt to connect to its socket reached a process, which
+        may be this publisher.
     """
 
     publisher_id: str
@@ -87,15 +86,16 @@ class TopicView:
     The publishers on the topic.
 
     :param local: adapted publishers of this process.
-    :param remote: announced ones of other processes that are still there.
-    :param unannounced: adapted publishers of other processes whose announcement hasn't come yet.
-    :param unfound: those whose announcement doesn't come.
-    :param plain: the nodes of publishers of plain messages, here or elsewhere.
-    :param copy_free_required: a copy is an error, not a fallback.
-    :param mismatch: QoS mismatch of every publisher elsewhere; empty when one matches.
-    :param recognises: messages can be told from what comes directly.
-    :param heard: the publishers without a direct link when one of them had sent a readable
-        message.
+    :param remote: announced publishers of other processes that are still there.
+    :param unannounced: number of adapted publishers of other processes whose announcements may
+        still come.
+    :param unfound: number of those for whose announcements the subscription no longer waits.
+    :param plain: names of the nodes that publish only messages, in any process.
+    :param copy_free_required: whether a copy is an error instead of a fallback.
+    :param mismatch: why the QoS of no publisher in another process matches; empty if one matches.
+    :param recognises: whether a message's object can be recognised, so that none comes twice.
+    :param heard: the publishers that had no direct link when one of them was found to have sent a
+        readable message; empty: none was.
     """
 
     local: Sequence[LocalPublisher] = ()
@@ -112,15 +112,15 @@ class TopicView:
 @dataclass(frozen=True)
 class Choice:
     """
-    What to do.
+    What the subscription has to do.
 
-    :param rung: the way in use; of direct links the worst.
-    :param reason: why, for people.
-    :param reader: whether a reader of the plain message is needed.
-    :param routes: each publisher's way and its reason.
+    :param rung: the rung in use; with several direct links the worst of them.
+    :param reason: why this rung, in words for people.
+    :param reader: whether the subscription needs a reader of messages.
+    :param routes: the rung of each publisher and the reason for it.
     :param by_message: whether all frames are read by messages.
     :param indirect: the publishers without a direct link.
-    :param waiting: whether a publisher may have a direct link soon.
+    :param waiting: whether a publisher may get a direct link soon.
     """
 
     rung: str
@@ -134,10 +134,10 @@ class Choice:
 
 def choose(view: TopicView) -> Choice:
     """
-    Choose direct links while every publisher has one, else messages for all of them.
+    Choose direct links if every publisher has one, else messages for all publishers.
 
-    If some have one and others don't, the change comes once one of the others has sent something
-    readable. If copies are not allowed, it never comes.
+    If some publishers have a direct link and others don't, choose messages only after one of the
+    others has sent a readable message. If copies are not allowed, never choose messages.
     """
     direct: list[tuple[str, str]] = []
     indirect: dict[str, str] = {}
@@ -158,8 +158,8 @@ def choose(view: TopicView) -> Choice:
         elif remote.state is RemoteState.CONNECTING:
             waiting.append(f'connecting to {label}{": " * bool(remote.reason)}{remote.reason}')
         elif remote.state is RemoteState.GONE:
-            # The graph still shows the ended publisher for a while. Reading messages because of it
-            # would make its successor convert.
+            # The graph still shows an ended publisher for a while. Don't read messages because of
+            # it: that would make the next publisher on the topic convert its frames.
             ended.append(label)
         else:
             indirect[label] = f'{label}: {remote.reason}'

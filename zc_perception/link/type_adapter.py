@@ -16,10 +16,11 @@
 """
 REP 2007 type adaptation for rclpy: the vocabulary of rclcpp's ``TypeAdapter``.
 
-An adapted object goes by one of two rules. A *leased* type (:class:`Leased`;
-:class:`~zc_perception.frame.Frame` is one) gives every subscriber a lease of its own, which ends
-with the callback unless that shares it. An object of any other type is handed over as it is, one
-object for all, like the shared pointer to const of rclcpp: it must not change after publishing.
+Adapted objects are passed in one of two ways. If their type is *leased* (:class:`Leased`, as
+:class:`~zc_perception.frame.Frame` is), each subscriber gets its own lease, which ends with the
+callback unless the callback keeps it. Objects of any other type are passed as they are: all
+subscribers get the same object, like a shared pointer to const in rclcpp, so nobody may change it
+after publishing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _LEASED_METHODS = ('deliver', 'lend', 'borrowed', 'release', 'released')
 
 
 class Leased(Protocol):
-    """What a custom type offers if its objects hold something that has to be given back."""
+    """The methods of a custom type whose objects hold something that must be given back."""
 
     @property
     def released(self) -> bool:
@@ -41,63 +42,66 @@ class Leased(Protocol):
 
     @property
     def borrowed(self) -> bool:
-        """Whether it ends with the callback."""
+        """Whether the object is released when the callback returns."""
 
     def deliver(self, holder: str) -> Any | None:
         """
-        Return another object over the same thing with a lease of its own.
+        Return another object for the same content, with its own lease for *holder*.
 
-        ``None`` when *holder* is at its quota.
+        Return ``None`` if *holder* has as many leases as its quota allows.
         """
 
     def lend(self) -> None:
-        """Mark it as ending with the callback that it is handed to."""
+        """Mark the object as borrowed: it is released when the callback returns."""
 
     def release(self) -> None:
         """
-        Give it back.
+        Give back what the object holds.
 
-        :raises BufferError: a view of its memory still exists. Then it has to end by itself;
-            ``release_when_unseen`` is called if the type has that.
+        :raises BufferError: a view of its memory still exists. If a type also has
+            ``release_when_unseen``, the link calls that then.
         """
 
 
 @dataclass(frozen=True)
 class TypeAdapter(Generic[CustomT]):
     """
-    Says how objects of a type of yours become ROS messages and come back.
+    Says how objects of your own type become ROS messages, and messages become objects.
 
     ::
 
         from std_msgs.msg import String
         from zc_perception import TypeAdapter
 
-        TEXT = TypeAdapter( str, String, to_ros=lambda text: String(data=text), to_custom=lambda
-            message: message.data
+        TEXT = TypeAdapter(
+            str,
+            String,
+            to_ros=lambda text: String(data=text),
+            to_custom=lambda message: message.data,
         )
 
-    The topic's type is always the ROS type, as in REP 2007. Within a process objects pass as they
-    are, and nothing is converted.
+    The topic's type is always the ROS type, as in REP 2007. Within a process objects are passed as
+    they are, and nothing is converted.
 
-    **Owner.** All subscribers in a process get the very same object, so it must not change after
-    it was published. A type that has the methods of :class:`Leased`, as :class:`Frame` has, gives
-    each subscriber a lease of its own instead. If a callback keeps a view of the memory,
-    ``release`` raises BufferError and is not called again. A type whose views may be kept has the
-    method ``release_when_unseen`` too, which is called then.
+    **Owner.** All subscribers in a process get the same object, so nobody may change it after it
+    was published. If the type has the methods of :class:`Leased`, as :class:`Frame` has, each
+    subscriber gets its own lease instead. If a callback keeps a view of the memory, ``release``
+    raises BufferError and is not called again. If the type also has the method
+    ``release_when_unseen``, that is called then.
 
-    **Threads.** A publisher calls *to_ros* on a thread of its own. A subscription calls
-    *to_custom* on its node's executor. A publisher that gets a ROS message calls *to_custom* in
-    ``publish``.
+    **Threads.** A publisher calls *to_ros* on its own thread. A subscription calls *to_custom* on
+    its node's executor. A publisher that gets a ROS message calls *to_custom* in ``publish``.
 
-    **Errors.** What these two functions raise is logged and counted in ``statistics()``, and the
-    object is dropped. What *to_custom* raises within ``publish`` goes to the caller.
+    **Errors.** An exception of these two functions is logged and counted in ``statistics()``, and
+    the object is dropped. But an exception of *to_custom* in ``publish`` goes to the caller.
 
     :param custom_type: the type that your publishers and subscriptions handle.
     :param ros_type: the message type of the topic.
-    :param to_ros: makes a message of an object. It is called once for an object, and only while
-        there is a reader of messages. It may return the same message each time, with new values.
-    :param to_custom: makes an object of a message. It is called only while a publisher has no
-        direct link to here.
+    :param to_ros: makes a message from an object. It is called once for each object, and only
+        while there is a reader of messages, or always with transient_local QoS. It may return the
+        same message each time, with new values.
+    :param to_custom: makes an object from a message. A subscription calls it only while a
+        publisher has no direct link to the subscription.
     """
 
     custom_type: type[CustomT]
@@ -114,23 +118,23 @@ class TypeAdapter(Generic[CustomT]):
 
     def deliver(self, item: CustomT, holder: str) -> CustomT | None:
         """
-        Return for links what *holder* gets, a lease of its own or the very object.
+        Return what *holder* gets: its own lease, or *item* itself; only for links.
 
-        ``None``: it is at its quota.
+        Return ``None`` if *holder* has as many leases as its quota allows.
         """
         return item.deliver(holder) if self.leased else item  # type: ignore[attr-defined]
 
     def release(self, item: CustomT) -> None:
-        """End for links an object that no subscriber will get."""
+        """Release an object that no subscriber gets; only for links."""
         if self.leased:
             item.release()  # type: ignore[attr-defined]
 
     def end(self, item: CustomT) -> BufferError | None:
         """
-        End for links an object that a subscriber had.
+        Release an object that a subscriber had; only for links.
 
-        If a view of its memory was kept, say so; then it ends with the last view, if its type can
-        do that (``release_when_unseen``, as frames can).
+        If the subscriber kept a view of the object's memory, return the BufferError that says so.
+        The object is then released with its last view, if its type has ``release_when_unseen``.
         """
         try:
             self.release(item)

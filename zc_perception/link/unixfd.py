@@ -16,20 +16,20 @@
 """
 Serve a camera's frames to GStreamer's ``unixfdsrc``: one thread for all readers of one socket.
 
-Each reader is a client of the bus of its own. The bus promises each reader the frames that it may
-hold (its *window*), and queues the newest frame for it while it holds that many. The thread passes
-descriptors on and takes RELEASE_BUFFER. What a reader holds is taken back when its connection
-ends.
+Each reader is its own client of the bus. The bus promises each reader the frames that it may hold
+at the same time (its *window*); while a reader holds that many, the bus queues the newest frame
+for it. The thread sends the frames' descriptors and reads RELEASE_BUFFER, by which a reader gives
+a frame back. When a reader's connection ends, the frames that it holds are taken back.
 
 A reader's first buffers need care: GStreamer ignores a ``GstVideoMeta`` until an element of the
 reader's process has asked a buffer for one. So if a picture's planes don't lie as GStreamer
-expects, it goes as a copy whose planes do, until the reader has given a buffer back.
+expects, the server sends a copy whose planes do, until the reader has given a buffer back.
 
-The commands come first, byte for byte. Source: gst-plugins-bad's ``gst/unixfd``, ``gstmeta.c`` and
-``gstvideometa.c`` of GStreamer 1.26. Each command is a header of two 32-bit numbers, the command
-and the size of what follows, in the byte order of the host. A reader takes a command in two calls,
-without a loop: each has to be sent by one ``sendmsg``. The numbers of formats are those of
-``video-format.h``, whose ABI doesn't change.
+The first part of this file makes and reads the commands. Source: gst-plugins-bad's ``gst/unixfd``,
+``gstmeta.c`` and ``gstvideometa.c`` of GStreamer 1.26. Each command begins with a header of two
+32-bit numbers in the host's byte order: the command, and the size of what follows. A reader reads
+a command by two calls, without a loop, so each command must be sent by one ``sendmsg``. The
+numbers of formats are those of ``video-format.h``, whose ABI doesn't change.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ VIDEO_FORMATS = {
 
 
 class Command(IntEnum):
-    """What a command says."""
+    """The number of each command."""
 
     NEW_BUFFER = 0
     RELEASE_BUFFER = 1
@@ -138,19 +138,19 @@ class Command(IntEnum):
 
 
 class MemoryType(IntEnum):
-    """What the descriptors of a buffer are."""
+    """The kind of a buffer's descriptors."""
 
     MEMFD = 0
     DMABUF = 1
 
 
 def pack(command: Command, payload: bytes = b'') -> bytes:
-    """Return a whole command."""
+    """Return a whole command as bytes: header and payload."""
     return _HEADER.pack(command, len(payload)) + payload
 
 
 def pack_caps(text: str) -> bytes:
-    """Pack CAPS."""
+    """Return the command CAPS as bytes."""
     return pack(Command.CAPS, text.encode() + b'\0')
 
 
@@ -158,10 +158,10 @@ def pack_buffer(
     number: int, pts_ns: int, sequence: int, kind: MemoryType, sizes: Sequence[int], meta: bytes
 ) -> bytes:
     """
-    Pack NEW_BUFFER; a descriptor for each of *sizes* goes with it.
+    Return the command NEW_BUFFER as bytes; send it with one descriptor for each of *sizes*.
 
-    :param number: by which the reader gives it back.
-    :param pts_ns: in CLOCK_MONOTONIC.
+    :param number: the number by which the reader gives the buffer back.
+    :param pts_ns: time of capture in CLOCK_MONOTONIC, in nanoseconds.
     :param meta: a serialised ``GstVideoMeta``; empty: none.
     """
     head = _BUFFER.pack(
@@ -181,12 +181,12 @@ def pack_buffer(
 
 
 def video_meta(layout: ImageLayout, where: BufferPlanes) -> bytes:
-    """Return a serialised ``GstVideoMeta``: where the planes lie."""
+    """Return a serialised ``GstVideoMeta``, which tells where the planes are."""
     planes = len(layout.planes)
     number = VIDEO_FORMATS.get(pixel_format(layout.fourcc).gstreamer or '', 0)
     payload = struct.pack('=iiIII', 0, number, layout.width, layout.height, planes)
     payload += struct.pack(f'={planes}Q{planes}i', *where.offsets, *where.strides)
-    # No alignment is promised: of the picture's four sides, then of each stride.
+    # Promise no alignment: 0 for the picture's four sides, then 0 for each stride.
     payload += struct.pack(f'=4I{planes}I', *[0] * (4 + planes))
     # Version 0 of the format.
     body = _META + b'\0' + b'\0' + payload
@@ -195,11 +195,11 @@ def video_meta(layout: ImageLayout, where: BufferPlanes) -> bytes:
 
 def parse_release(data: bytes | bytearray) -> int | None:
     """
-    Return the number of the buffer that RELEASE_BUFFER at the begin of *data* gives back.
+    Return the number of the buffer in the command RELEASE_BUFFER at the begin of *data*.
 
-    ``None``: not all of it is there.
+    Return ``None`` if the command is not complete yet.
 
-    :raises ProtocolError: it is something else.
+    :raises ProtocolError: *data* begins with another command.
     """
     if len(data) >= _HEADER.size:
         command, size = _HEADER.unpack_from(data)
@@ -212,28 +212,30 @@ def parse_release(data: bytes | bytearray) -> int | None:
 
 
 COPIED = 'unixfd_first'
-"""The copy ledger's reason for a reader's first pictures with padded rows."""
+"""The reason in the copy ledger for a reader's first pictures, copied because of padded rows."""
 _SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-# More readers at the same time are turned away.
+# At most this many readers are connected at the same time; more are turned away.
 _MOST_READERS = 32
-# Most messages of one reader in one turn: a reader that never stops sending must not keep the
-# others waiting.
+# Bytes that are read from one reader in one turn, because a reader that never stops sending must
+# not make the others wait.
 _READ_BYTES = 64 * RELEASE_SIZE
 _ACCEPT_PAUSE_S = 0.1
 _EVENTS = 64
 
 READER = 'unixfd reader'
-"""The name of a reader on the camera's bus begins so, its process's number follows."""
+"""A reader's name on the camera's bus begins with this text; the number of its process follows."""
 
 
 @dataclass(frozen=True)
 class ReaderStatistics:
     """
-    One reader, for diagnostics.
+    The counters of one reader, for diagnostics.
 
-    :param held: frames that it has.
-    :param dropped: frames that it didn't get because it held its window, or didn't read.
-    :param copied: frames that went to it as a copy.
+    :param sent: number of frames that were sent to it.
+    :param held: number of frames that it holds now.
+    :param dropped: number of frames that it didn't get because it held its whole window or didn't
+        read its socket, or because their fence failed.
+    :param copied: number of frames that it got as a copy.
     """
 
     pid: int
@@ -247,14 +249,14 @@ class ReaderStatistics:
 @dataclass(frozen=True)
 class UnixfdStatistics:
     """
-    A snapshot for diagnostics.
+    A snapshot of the server's counters for diagnostics.
 
-    :param connected: readers since start.
-    :param ended: by reason, how connections ended (eof, format, silent peers and so on), and which
-        peers were turned away.
-    :param taken_back: frames that readers held when they ended.
-    :param last: how the latest connection that this end has closed went, in words.
-    :param unfit: why no reader can have the camera's frames; empty: they can.
+    :param connected: number of readers that have connected since start.
+    :param ended: number of connections that ended or were turned away, for each reason (eof,
+        format, not_allowed and so on).
+    :param taken_back: number of frames that readers held when their connections ended.
+    :param last: why this server closed or refused the latest such connection, in words.
+    :param unfit: why no reader can get the camera's frames; empty: readers can.
     """
 
     readers: tuple[ReaderStatistics, ...]
@@ -267,7 +269,7 @@ class UnixfdStatistics:
 
 @dataclass(frozen=True, eq=False)
 class _Stream:
-    """What all frames of one layout have in common."""
+    """What the server has prepared for all frames of one layout."""
 
     layout: ImageLayout
     kind: BufferKind
@@ -281,7 +283,7 @@ class _Stream:
 
 @dataclass(eq=False)
 class _Reader:
-    """A reader's end, used only by the server's thread."""
+    """The server's record of one reader, used only by the server's thread."""
 
     socket: socket.socket
     peer: Peer
@@ -307,20 +309,21 @@ class _Reader:
 
 class UnixfdServer:
     """
-    Serves the frames under a key of the bus at *path*.
+    Serves the frames that are published under a key of the bus, on a socket at *path*.
 
-    It owns the socket, the thread ``unixfd NAME``, its readers' sockets and the frames that these
-    hold. Nothing waits for a reader: one that stops, hoards or dies costs only its own window.
+    The server owns the socket, the thread ``unixfd NAME``, its readers' sockets and the frames
+    that readers hold. Nothing waits for a reader: a reader that stops, dies or gives nothing back
+    only loses its own window.
 
-    :param name: of the publisher, for the thread, the holders and messages.
-    :param window: frames that a reader may hold at the same time.
-    :param drm: give caps with a ``drm-format`` also for linear dma-bufs.
-    :param framerate: the camera's, asked for each layout; 0: unknown.
-    :param quarantine_s: how long buffers of a dead reader rest if no fence tells when its devices
-        are done.
-    :param report: gets a sentence when a reader comes or goes; called on the server's thread.
-    :param warn: gets, instead of *report*, the sentences that need action.
-    :raises ConfigError: the socket can't be there, or a process listens there.
+    :param name: the publisher's name, for the thread and messages.
+    :param window: number of frames that a reader may hold at the same time.
+    :param drm: whether linear dma-bufs, too, get caps with a ``drm-format``.
+    :param framerate: returns the camera's frames per second, called for each layout; 0: unknown.
+    :param quarantine_s: seconds for which the buffers of a dead reader are not used, if no fence
+        tells when its devices are done.
+    :param report: called with a sentence when a reader comes or goes; on the server's thread.
+    :param warn: called in place of *report* with sentences that need action.
+    :raises ConfigError: the socket can't be made there, or another process listens there.
     """
 
     def __init__(
@@ -361,7 +364,7 @@ class UnixfdServer:
         self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._epoll = select.epoll()
         self._fences = FenceWatch(self._epoll)
-        # By descriptor, what to do about it.
+        # For each watched descriptor: the function to call when it is readable, and its reader.
         self._calls: dict[int, tuple[Callable[[], None], _Reader | None]] = {}
         self._watch(self._listener.fileno(), self._accept)
         self._watch(self._wake.fileno(), self._awake)
@@ -410,7 +413,7 @@ class UnixfdServer:
         except BlockingIOError:
             return
         except OSError as error:
-            # Out of descriptors: the listener stays readable, so looking again at once would spin.
+            # No descriptor is left. The listener stays readable, so a retry at once would spin.
             self._ended['descriptors'] += 1
             self._warn(f'a unixfd reader could not connect: {error.strerror}')
             self._unwatch(self._listener.fileno())
@@ -437,7 +440,8 @@ class UnixfdServer:
         self._watch(sock.fileno(), partial(self._hear, reader), reader)
         self._watch(queue.fileno(), partial(self._serve, reader), reader)
         BUS.add_subscription(self._key, subscription)
-        # A reader that is seen here gets every frame that is published from then on.
+        # Add the reader here only after it is on the bus: who sees it here can rely on it getting
+        # every frame that is published from then on.
         self._readers = (*self._readers, reader)
         self._connected += 1
         for publisher in BUS.publishers(self._key):
@@ -460,7 +464,7 @@ class UnixfdServer:
                 self._drop(reader, reason, text, warn=True)
 
     def _hear(self, reader: _Reader) -> None:
-        """Read what a reader sends: it gives frames back, or has gone."""
+        """Read a reader's socket: release frames that it gives back, or drop it if it has gone."""
         try:
             data = reader.socket.recv(_READ_BYTES)
         except BlockingIOError:
@@ -484,7 +488,7 @@ class UnixfdServer:
                 frame.release()
 
     def _serve(self, reader: _Reader) -> None:
-        """Send what waits for a reader, as far as its window and the fences allow."""
+        """Send a reader's waiting frames, as far as its window and the frames' fences allow."""
         waited, reader.early = reader.early, None
         if waited is not None:
             self._watch(reader.queue.fileno(), partial(self._serve, reader), reader)
@@ -503,14 +507,14 @@ class UnixfdServer:
                 if fence is not None:
                     fence.check()
             except (AcceleratorError, ValueError, OSError):
-                reader.lost += 1  # nothing was written into it
+                reader.lost += 1  # the fence failed, so the frame has no new pixels
                 frame.release()
                 continue
             if not self._send(reader, frame):
                 frame.release()
 
     def _send(self, reader: _Reader, frame: Frame) -> bool:
-        """Send a frame; return whether the reader has it now, else the caller releases it."""
+        """Send a frame; ``True``: the reader has it now; ``False``: the caller must release it."""
         data = frame.data
         stream = self._stream_of(data)
         if stream is None:
@@ -549,9 +553,9 @@ class UnixfdServer:
 
     def _stream_of(self, data: FrameData) -> _Stream | None:
         """
-        Return what the frame has in common with others of its layout.
+        Return what is prepared for frames of this layout.
 
-        ``None``: GStreamer can't be told about it.
+        Return ``None`` if GStreamer has no caps for such frames.
         """
         known, kind = self._stream, data.buffers[0].kind
         if known is not None and known.layout is data.layout and known.kind is kind:
@@ -579,9 +583,9 @@ class UnixfdServer:
 
     def _write(self, reader: _Reader, packet: bytes, fds: Sequence[int]) -> bool:
         """
-        Write a command; return whether it is on its way.
+        Send a command; return ``False`` if it could not be sent.
 
-        A reader's EOF tells that it has gone.
+        If the reader has gone, its EOF tells that later.
         """
         control: list[tuple[int, int, Any]] = []
         if fds:
@@ -590,7 +594,7 @@ class UnixfdServer:
             written = reader.socket.sendmsg([packet], control, _SEND)
         except (
             OSError
-        ):  # it doesn't read, as many descriptors are under way as may be, or it has gone
+        ):  # the reader doesn't read or has gone, or the limit of sent descriptors is reached
             reader.lost += 1
             return False
         if written != len(packet):
@@ -598,7 +602,7 @@ class UnixfdServer:
         return True
 
     def _say_end(self, reader: _Reader) -> None:
-        """Send EOS: the reader gets no further frames. It may go on reading what it holds."""
+        """Send EOS: the reader gets no more frames, but may still read those that it holds."""
         if reader.ended:
             return
         reader.ended = True
@@ -615,7 +619,7 @@ class UnixfdServer:
         reader.queue.close()
 
     def _drop(self, reader: _Reader, reason: str, text: str, *, warn: bool = False) -> None:
-        """End a connection, and take back what the reader holds."""
+        """End a connection, and take back the frames that the reader holds."""
         if reader not in self._readers:
             return
         held, reader.out = list(reader.out.values()), {}
@@ -643,9 +647,9 @@ class UnixfdServer:
 
     def end_streams(self) -> None:
         """
-        Tell all readers that the stream has ended.
+        Tell all current readers that the stream has ended.
 
-        A later reader gets the frames from then on.
+        Readers that connect later get frames again.
         """
         self._ending = True
         self._ring()
@@ -655,7 +659,7 @@ class UnixfdServer:
             os.eventfd_write(self._wake.fileno(), 1)
 
     def statistics(self) -> UnixfdStatistics:
-        """Return a snapshot."""
+        """Return a snapshot of the counters."""
         return UnixfdStatistics(
             tuple(reader.statistics() for reader in self._readers),
             self._connected,
@@ -669,14 +673,12 @@ class UnixfdServer:
         """
         End all streams and the thread, and remove the socket.
 
-        A second call does nothing.
-
-        Nor does a call in a forked child.
+        A second call does nothing, nor does a call in a forked child.
         """
         if self._pid != os.getpid() or self._stopping:
             return
         with contextlib.suppress(OSError):
-            # A successor may have taken the name over.
+            # Check the inode, because a later server may have made its own socket at this path.
             if self.path.lstat().st_ino == self._inode:
                 self.path.unlink()
         self._stopping = True
@@ -685,7 +687,7 @@ class UnixfdServer:
         self._wake.close()
 
     def _after_fork(self) -> None:
-        """Close the child's copies of the sockets, which would hide the parent's death."""
+        """Close the child's copies of the sockets, so that readers notice when the parent ends."""
         for reader in self._readers:
             reader.socket.close()
         self._readers = ()
@@ -695,7 +697,7 @@ class UnixfdServer:
 
 
 def _tight_copy(data: FrameData, stream: _Stream) -> OwnedFd:
-    """Copy the pixels to where GStreamer expects them, in a memfd of their own."""
+    """Return a new memfd with a copy of the pixels, placed as GStreamer expects them."""
     target = OwnedFd(os.memfd_create('unixfd', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     try:
         size = buffer_planes(stream.tight).sizes[0]

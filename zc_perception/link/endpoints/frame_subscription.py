@@ -169,8 +169,9 @@ def create_frame_subscription(
 
         rclpy.init()
         node = rclpy.create_node('listener')
-        create_frame_subscription(node, 'image_raw', lambda frame: print(frame.sequence,
-        frame.y.mean()))
+        create_frame_subscription(
+            node, 'image_raw', lambda frame: print(frame.sequence, frame.y.mean())
+        )
         rclpy.spin(node)
 
     **Owner.** The node owns the subscription, as with ``node.create_subscription()``: it ends with

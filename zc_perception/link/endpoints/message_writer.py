@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Convert for plain readers on a thread of its own: a slow viewer can't slow the camera."""
+"""Make messages for plain readers on an own thread, so that a slow viewer can't slow a camera."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from zc_perception.log import Seldom
 from zc_perception.memory.pool import BufferPool
 
 T = TypeVar('T')
-# A message takes no time to convert, so those of a burst need not be left out.
+# This many messages may wait, even if fewer objects may: a message needs no conversion, so the
+# messages of a burst go out quickly.
 _BURST = 16
 
 
@@ -45,9 +46,9 @@ class ExtraMessage(Generic[T]):
     """
     One more message that a publisher makes of each object, on ``<topic><suffix>``.
 
-    It is made while the topic has a reader.
+    The message is made only while that topic has a reader.
 
-    :param qos: of that topic; ``None``: as the publisher's own.
+    :param qos: QoS of that topic; ``None``: the same as the publisher's.
     """
 
     ros_type: type[Any]
@@ -57,7 +58,7 @@ class ExtraMessage(Generic[T]):
 
 
 class _Waiting(NamedTuple):
-    """A message as bytes, because its owner may change it meanwhile."""
+    """A waiting message as bytes, because its owner may change the message meanwhile."""
 
     content: bytes
 
@@ -70,22 +71,21 @@ class MessageWriter(Generic[T]):
     """
     Publishes the messages of one adapted publisher.
 
-    There is one conversion per object and message type, whatever the number of readers.
+    Each object is converted once for each message type, whatever the number of readers.
 
-    It owns the publishers of messages, a queue of objects that wait, and the thread that converts,
-    which begins with the first object that a reader wants. :meth:`write` runs on the thread that
-    publishes, and only puts a lease into the queue. ``_lock`` guards the list of messages that are
-    made.
+    The writer owns the publishers of messages, a queue of waiting objects, and the thread that
+    converts them. The thread begins with the first object that a reader wants. :meth:`write` runs
+    on the caller's thread and only puts a lease into the queue. ``_lock`` guards the list of
+    message types.
 
-    :meth:`write_message` publishes at once, unless objects wait or are converted: then the message
-    goes out behind them.
+    :meth:`write_message` publishes at once. But if objects wait or are being converted, the
+    message goes out after them.
 
-    With transient_local every object is converted, whether or not there is a reader now, because a
-    late reader gets it from the middleware's history. That is what rclcpp does; the count is in
-    the statistics.
+    With transient_local every object is converted, even if there is no reader now, because a later
+    reader gets it from the middleware's history. rclcpp does the same. The statistics count these
+    conversions.
 
-    ``withheld`` says why no messages are made of objects. Once it is empty again, messages are
-    made from the next object on.
+    ``withheld`` says why no messages are made of objects. While it is empty, messages are made.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class MessageWriter(Generic[T]):
         self._extras: dict[str, Any] = {}
         self._latched: tuple[Any, ...] = ()
         self._profile = qos
-        # Keep-all would pin every frame while a conversion is slow.
+        # With keep-all, a slow conversion would keep every frame: so keep-all means 1 for leases.
         depth = (self._qos.depth or 1) if adapter.leased else self._qos.depth
         self._depth = depth or 1
         self._most = depth
         self._queue: KeepLastQueue[T | _Waiting] = KeepLastQueue(
             None, self._leave_out, gate=self._begin
         )
-        # An entry was taken, and isn't published yet.
+        # Whether an entry was taken from the queue and isn't published yet.
         self._busy = False
         self._last_words: list[_Waiting] = []
         self._thread: threading.Thread | None = None
@@ -130,19 +130,19 @@ class MessageWriter(Generic[T]):
         """
         Make the topic's messages with *to_ros* from the next object on.
 
-        Any thread may call it.
+        Any thread may call this.
         """
         with self._lock:
             self._outputs = [
                 (self._publisher, to_ros),
                 *self._outputs[1:],
-            ]  # its readers take no lock: replaced, never changed
+            ]  # replace the list, never change it, because it is read without the lock
 
     def offer(self, extras: Sequence[ExtraMessage[T]]) -> None:
         """
-        Publish these further messages from now on, in place of those before.
+        Publish *extras* from now on, in place of the earlier extra messages.
 
-        A publisher stays while its topic is among them. Any thread may call it.
+        A topic's publisher stays if *extras* has that topic again. Any thread may call this.
         """
         with self._lock:
             if self._stop.is_set():
@@ -176,7 +176,7 @@ class MessageWriter(Generic[T]):
 
     @property
     def turned_away(self) -> int:
-        """Return the readers of its messages that get none, because messages are withheld."""
+        """The number of readers that get no messages, because messages are withheld."""
         return (
             sum(subscription_count(publisher) for publisher, _ in self._outputs)
             if self.withheld
@@ -185,7 +185,7 @@ class MessageWriter(Generic[T]):
 
     @property
     def skipped(self) -> int:
-        """Objects for which there was no time, and messages that were too many behind them."""
+        """The number of objects and messages that were left out because too many waited."""
         return self._queue.dropped
 
     def wanted(self) -> bool:
@@ -194,14 +194,14 @@ class MessageWriter(Generic[T]):
             return False
         if self._latched:
             return True
-        # This runs for every frame: a generator would cost more than everything else in it.
+        # A loop and not any(): this runs for every frame, and a generator would take most of it.
         for publisher, _ in self._outputs:  # noqa: SIM110
             if subscription_count(publisher):
                 return True
         return False
 
     def write(self, item: T) -> None:
-        """Convert *item* if a reader wants it. Never waits; the caller keeps its lease."""
+        """Queue *item* for conversion if a reader wants it; don't wait. The caller keeps it."""
         if not self.wanted() or self._stop.is_set():
             if self._pool is not None:
                 self._take_from(None)
@@ -223,11 +223,11 @@ class MessageWriter(Generic[T]):
 
     def _take_from(self, pool: Any) -> None:
         """
-        Let *pool* promise slots for the frame that is converted and those that wait.
+        Let *pool* promise slots for the frame that is being converted and for waiting frames.
 
-        It does so while there are readers of messages. If the pool has no slot left to promise,
-        the frames are converted all the same: that takes as long as a conversion, whatever a
-        reader does.
+        ``None`` takes the promise back, when there are no readers of messages. If the pool has no
+        slot left to promise, frames are converted in spite of that, because a conversion gives its
+        frame back soon, whatever a reader does.
         """
         before = self._pool
         if pool is before:
@@ -240,14 +240,10 @@ class MessageWriter(Generic[T]):
 
     def write_message(self, message: Any) -> None:
         """
-        Publish a message as it is, behind the objects that came before.
+        Publish a message as it is, after the objects that came before; never wait.
 
-        Never waits.
-
-        Never waits.
-
-        When too many messages wait, the oldest is left out. The same is true for objects. Neither
-        takes the place of the other.
+        When too many messages wait, the oldest message is left out. When too many objects wait,
+        the oldest object is left out.
         """
         if not self._queue and not self._busy:
             publish(self._publisher, message)
@@ -258,9 +254,9 @@ class MessageWriter(Generic[T]):
 
     def _begin(self, entry: T | _Waiting) -> bool:
         """
-        Begin with an entry, as the queue's gate.
+        Note that the thread takes an entry; called as the queue's gate.
 
-        So no message overtakes an entry between its place in the queue and the thread.
+        From here on, no message is published ahead of this entry, which has left the queue.
         """
         self._busy = True
         return True
@@ -306,7 +302,7 @@ class MessageWriter(Generic[T]):
             self._adapter.end(item)
 
     def _say(self, text: str) -> None:
-        """Log a text unless it has ended: publishing fails once a context is shut down."""
+        """Log a text, but not after close(): publishing fails when the context is shut down."""
         if not self._stop.is_set():
             self.errors += 1
             self._complain(f"'{self.topic}': {text}", 'errors')

@@ -50,7 +50,7 @@ from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
-# Called for every frame, and a method would take three times as long.
+# Attrgetters, because they are called for every frame and a method would take three times as long.
 _pool_of = operator.attrgetter('_lease.pool')
 _header_of = operator.attrgetter('data.header')
 
@@ -59,7 +59,7 @@ UNANNOUNCED = (
     'consumers find the publisher by its topic alone, some late; free room there, or name another '
     'folder in ZC_RUNTIME_DIR; it is tried again'
 )
-"""What a missing file costs, and what to do."""
+"""What happens while an announcement's file can't be written, and what to do."""
 _AGAIN_S = 5.0
 
 
@@ -67,12 +67,13 @@ class Announcer:
     """
     Announces one publisher, by a file and a message.
 
-    The file is beside the publisher's socket. The message is latched, on ``<topic>/_zc``. It owns
-    the message's writer and the file. Any thread may call it.
+    The file is beside the publisher's socket. The message is latched, on ``<topic>/_zc``. The
+    announcer owns the message's writer and the file. Any thread may call its methods.
 
-    ``unannounced`` says why the file can't be written; empty: it is, or there is no socket.
+    ``unannounced`` says why the file can't be written; empty: it is written, or there is no
+    socket.
 
-    :param topic: in full.
+    :param topic: full name of the topic.
     :raises ConfigError: the topic's name is too long.
     """
 
@@ -90,7 +91,7 @@ class Announcer:
         """
         Replace the earlier announcement.
 
-        A file that can't be written now, as on a full disk, is tried again.
+        If the file can't be written now, as on a full disk, it is tried again every 5 s.
         """
         with self._lock:
             self._announcement = announcement
@@ -115,7 +116,7 @@ class Announcer:
                     self._again = LOOKOUT.watch(_AGAIN_S, self._say)
             publish(self.writer, String(data=announcement.to_json()))
         if again is not None:
-            again.stop()  # without the lock, for which a look may wait
+            again.stop()  # outside the lock: stop() waits for a running look, which takes it
         if bool(before) is bool(self.unannounced):
             return
         path, logger = announcement_path(Path(announcement.socket)), self._node.get_logger()
@@ -128,11 +129,7 @@ class Announcer:
             logger.info(f"'{self._topic}': its announcement '{path}' is written now")
 
     def fall_silent(self) -> None:
-        """
-        Remove the file, before its socket goes.
-
-        Nothing is announced from here on.
-        """
+        """Remove the file and announce nothing any more; call this before removing the socket."""
         with self._lock:
             self._silent = True
             announcement, again = self._announcement, self._again
@@ -142,23 +139,19 @@ class Announcer:
             again.stop()
 
     def close(self) -> None:
-        """Leave the graph, after the publisher's writer of messages."""
+        """Leave the graph; call this after the publisher's writer of messages has left."""
         self._node.destroy_publisher(self.writer)
 
 
 class SharedMemoryEnd(Protocol):
-    """The producer's end of rung 2, for publishers of frames."""
+    """The publisher's end of the ``shared_memory`` rung, for publishers of frames."""
 
     @property
     def path(self) -> Path:
         """The socket to which consumers connect."""
 
     def publish(self, frame: Frame) -> None:
-        """
-        Send to all connected consumers.
-
-        Never blocks.
-        """
+        """Send *frame* to all connected consumers; never block."""
 
     def close(self) -> None:
         """End all connections."""
@@ -169,16 +162,16 @@ class PublisherStatistics:
     """
     What a publisher has counted since its start.
 
-    :param published: objects and messages that were given to ``publish``.
-    :param in_process_subscriptions: how many subscriptions in this process get objects as they
-        are, now.
-    :param image_readers: how many subscribers read messages, now.
-    :param conversions: messages that were made of objects; for frames each is a copy.
-    :param conversions_skipped: objects that were not converted because a newer one came first, and
-        messages that were left out because too many waited behind objects.
-    :param conversion_errors: objects that could not be converted.
-    :param turned_away: readers of messages that get none now, see *withheld*.
-    :param withheld: why no messages are made; empty: they are.
+    :param published: number of objects and messages that were given to ``publish``.
+    :param in_process_subscriptions: number of subscriptions in this process that get objects as
+        they are now.
+    :param image_readers: number of subscribers that read messages now.
+    :param conversions: number of messages that were made of objects; for frames each is a copy.
+    :param conversions_skipped: number of objects that were not converted because newer ones came
+        first, and of messages that were left out because too many waited behind objects.
+    :param conversion_errors: number of objects that could not be converted.
+    :param turned_away: number of readers that get no messages now, see *withheld*.
+    :param withheld: why no messages are made; empty: they are made.
     """
 
     published: int
@@ -196,15 +189,16 @@ class InProcessPeer:
     """
     A subscription in this process that gets objects as they are.
 
-    :param name: the name of its holder.
-    :param sent: objects that were put into its queue.
-    :param dropped: those of them that a newer one replaced there.
-    :param refused: objects that it did not get because it held as many as it may.
-    :param window: how many it may hold at the same time; 0: no limit, or nothing was promised to
-        it yet.
-    :param asked: how many it asked for.
+    :param name: the subscription's name among the holders of leases.
+    :param sent: number of objects that were put into its queue.
+    :param dropped: number of objects that newer ones replaced in its queue.
+    :param refused: number of objects that it did not get because it held as many as it may.
+    :param window: number of objects that it may hold at the same time; 0: no limit, or nothing was
+        promised to it yet.
+    :param asked: number of objects that it asked to hold; 0: it didn't ask.
     :param in_hand: the sequence of each frame that it holds, and for how many seconds.
-    :param without_slots: why it gets nothing from here but messages; empty: it gets objects.
+    :param without_slots: why this publisher gives it no objects, only messages; empty: it gets
+        objects.
     """
 
     name: str
@@ -219,9 +213,9 @@ class InProcessPeer:
 
 class AdaptedPublisher(Generic[T]):
     """
-    Publishes objects of a type of yours.
+    Publishes objects of your own type.
 
-    Subscriptions in this process get them as they are, others get ROS messages.
+    Subscriptions in this process get the objects as they are, others get ROS messages.
 
     ::
 
@@ -230,8 +224,9 @@ class AdaptedPublisher(Generic[T]):
         from std_msgs.msg import String
         from zc_perception import AdaptedPublisher, TypeAdapter
 
-        TEXT = TypeAdapter(str, String, lambda text: String(data=text), lambda message:
-        message.data)
+        TEXT = TypeAdapter(
+            str, String, lambda text: String(data=text), lambda message: message.data
+        )
         rclpy.init()
         node = rclpy.create_node('speaker')
         publisher = AdaptedPublisher(node, TEXT, 'chatter', QoSProfile(depth=10))
@@ -240,7 +235,7 @@ class AdaptedPublisher(Generic[T]):
 
     An object is converted once, and only while there is a reader of messages. With transient_local
     QoS every object is converted, because a reader may come later. ``capture_node`` publishes
-    camera frames with one of these; its frames also reach other processes of the host as the same
+    camera frames with this class; its frames also reach other processes of the host by shared
     memory, see :meth:`serve`.
 
     **Owner.** The publisher ends with :meth:`destroy`, or with ``node.destroy_node()``. Do not
@@ -250,14 +245,14 @@ class AdaptedPublisher(Generic[T]):
     messages are made on another thread. All subscriptions get objects and messages in the order of
     the calls.
 
-    **Errors.** What the adapter's ``to_ros`` raises is logged and counted.
+    **Errors.** An exception of the adapter's ``to_ros`` is logged and counted.
 
-    :param node: makes the publisher.
+    :param node: the node that the publisher belongs to.
     :param adapter: how an object becomes a message.
-    :param topic: relative or absolute; remaps apply.
-    :param qos: as rclpy's.
+    :param topic: name of the topic, relative or absolute; remaps apply.
+    :param qos: QoS as in rclpy.
     :param extras: further messages that are made of each object, such as a compressed picture.
-    :param publisher_id: names the publisher in its announcements; by default a random one.
+    :param publisher_id: the publisher's id in its announcements; by default a random one.
     :raises ConfigError: *qos* is keep-last with depth 0, or transient_local with keep-all for a
         type with leases; or the topic's name is too long for its announcements.
     """
@@ -281,8 +276,8 @@ class AdaptedPublisher(Generic[T]):
         self._node = node
         self._adapter = adapter
         self.publisher_id = publisher_id or new_publisher_id()
-        # Make the announcer first and destroy it last: a subscriber that sees only the other
-        # writer takes this for a plain publisher.
+        # Make the announcer first and destroy it last, because a subscriber that sees only the
+        # other writer takes this publisher for a plain one.
         self.announcer = Announcer(node, node.resolve_topic_name(topic))
         self.messages = MessageWriter(node, adapter, topic, qos, extras)
         self.topic: str = self.messages.topic
@@ -310,7 +305,7 @@ class AdaptedPublisher(Generic[T]):
 
     def serve(self, shared_memory: SharedMemoryEnd) -> None:
         """
-        Pass a camera's frames to other processes of this host as the same memory from now on.
+        Pass a camera's frames to other processes of this host by *shared_memory* from now on.
 
         The publisher owns *shared_memory* and closes it.
         """
@@ -318,9 +313,9 @@ class AdaptedPublisher(Generic[T]):
 
     def use(self, pool: BufferPool) -> None:
         """
-        Take a camera's frames from *pool* from now on.
+        Publish a camera's frames from *pool* from now on.
 
-        Promise the subscriptions in this process what they hold, before others ask for it.
+        Promise the subscriptions in this process their slots, before other processes ask for them.
         """
         self._bus_publisher.use(pool)
 
@@ -334,14 +329,15 @@ class AdaptedPublisher(Generic[T]):
         **possible: Sequence[str],
     ) -> None:
         """
-        Tell all subscriptions, also later ones, what a camera publishes and where it is.
+        Announce to all subscriptions, also later ones, what a camera publishes and its socket.
 
-        Call it each time that buffers were allocated: consumers that could not use those before
-        try again. Call it before that without *formats*: consumers come and say what they need.
+        Call this each time after buffers were allocated, so that consumers that could not use the
+        earlier buffers try again. Call it without *formats* before the first allocation, so that
+        consumers connect and say what they need.
 
         :param formats: ``drm-format`` strings, such as ``NV12``.
         :param heap: the name of the memory's allocator.
-        :param possible: the optional keys of the announcement.
+        :param possible: optional fields of :class:`Announcement`, such as ``possible_formats``.
         """
         socket = '' if self._shared_memory is None else str(self._shared_memory.path)
         self._allocations += bool(formats)
@@ -362,24 +358,24 @@ class AdaptedPublisher(Generic[T]):
 
     @property
     def history(self) -> int:
-        """For cameras: how many of the newest objects wait for late subscriptions."""
+        """Number of the newest objects that are kept for late subscriptions; for cameras."""
         qos = self._bus_publisher.qos
         return (qos.depth or 0) if qos.transient_local else 0
 
     def tell_end(self, call: Callable[[], object]) -> None:
         """
-        Call *call* once when the publisher has ended, also by the end of its node.
+        Have *call* called once when the publisher has ended, also by the end of its node.
 
-        For cameras.
+        Only cameras use this.
         """
         self._at_end = call
 
     def judge_by(self, objection: Callable[[Consumer], str]) -> None:
         """
-        Ask *objection*, for a camera, why a consumer of this process can't use the objects.
+        Ask *objection* from now on whether a consumer of this process can use a camera's objects.
 
-        It returns '' if the consumer can. A consumer that can't gets messages. After its answers
-        have changed call ``BUS.rematch``.
+        *objection* returns '' if the consumer can use them, else why not; the consumer then gets
+        messages. When its answers change, call ``BUS.rematch``.
         """
         self._bus_publisher.objection = objection
 
@@ -387,7 +383,7 @@ class AdaptedPublisher(Generic[T]):
         """
         Publish an object of the adapter's type, or a message of the ROS type.
 
-        A frame stays yours to release. After :meth:`destroy` it does nothing.
+        A frame stays yours: you release it. After :meth:`destroy` this does nothing.
 
         :raises FrameReleasedError: the frame was released before.
         """
@@ -423,7 +419,7 @@ class AdaptedPublisher(Generic[T]):
                 finally:
                     self._adapter.release(item)
         finally:
-            # Plain readers get it even if it is none of the custom type's.
+            # Plain readers get the message even if it can't be converted to an object.
             self.messages.write_message(message)
 
     def statistics(self) -> PublisherStatistics:
@@ -443,7 +439,7 @@ class AdaptedPublisher(Generic[T]):
         """
         Return a camera's subscriptions in this process, each with its name and its counters.
 
-        Any thread may call it.
+        Any thread may call this.
         """
         return tuple(map(self._peer, self._bus_publisher.matched))
 
@@ -463,9 +459,7 @@ class AdaptedPublisher(Generic[T]):
 
     def destroy(self) -> None:
         """
-        Stop publishing.
-
-        A second call does nothing.
+        Stop publishing. A second call does nothing.
 
         Frames that were delivered stay with their holders.
         """

@@ -13,7 +13,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""QoS profiles of rclpy as the link sees them."""
+"""QoS profiles and names that publishers and subscriptions share."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from zc_perception.link.bus import BusKey, LinkQos
 ANNOUNCEMENT_QOS = QoSProfile(
     depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL
 )
-"""For the writer of an announcement."""
+"""QoS for the writer of an announcement."""
 ANNOUNCEMENTS_QOS = QoSProfile(
     depth=100, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL
 )
-"""For the reader, which keeps one announcement of each of many publishers."""
+"""QoS for the reader of announcements, which keeps one announcement of each publisher."""
 
 
 def link_qos(profile: QoSProfile) -> LinkQos:
     """
-    Return the link's view of a profile.
+    Return the parts of an rclpy profile that the link uses.
 
     :raises ConfigError: keep-last with depth 0, which could never hold a frame.
     """
@@ -54,12 +54,12 @@ def link_qos(profile: QoSProfile) -> LinkQos:
 IN_PROCESS_ATTRIBUTE = 'use_intra_process_comms'
 """An attribute of a node: ``False`` restricts its endpoints to messages over DDS.
 
-The container's extra argument of that name does the same. It has to be set before the endpoints
-are made."""
+The component container's extra argument of the same name does the same. Set either before the
+node's endpoints are made."""
 
 
 def uses_direct_links(node: Node) -> bool:
-    """Say whether the node's endpoints may hand on objects, in the process or by shared memory."""
+    """Say whether the node's endpoints may pass objects in the process or by shared memory."""
     return bool(getattr(node, IN_PROCESS_ATTRIBUTE, True))
 
 
@@ -67,7 +67,7 @@ def bus_key(node: Node, topic: str, ros_type: type[Any]) -> BusKey:
     """
     Return the key under which publishers and subscriptions of one topic meet.
 
-    If the node doesn't use direct links, it meets no other endpoint.
+    If the node uses no direct links, the key is unique, so its endpoints meet no others.
     """
     return (
         id(node.context) if uses_direct_links(node) else object(),

@@ -16,9 +16,10 @@
 """
 The links of one subscription of frames to publishers in other processes of this host.
 
-There is one client for each announced publisher.
-:class:`WindowWarnings` compares the frames that publishers let the subscription hold with what it
-asked for, and finds windows in which it holds all frames that it may.
+:class:`SharedMemoryLinks` has one client for each announced publisher. :class:`WindowWarnings`
+warns if a publisher lets the subscription hold fewer frames than it asked for, or if the
+subscription holds all frames that it may. The number of frames that it may hold at the same time
+is called its window.
 """
 
 from __future__ import annotations
@@ -49,13 +50,14 @@ from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import TrialImport
 
 STALLED_S = 1.0
-"""A window that has been full for this time is worth a warning."""
+"""A subscription that has held all frames that it may for this time is warned."""
 
 
 def full_s(window: int, in_hand: Sequence[tuple[int, float]]) -> float:
     """
-    Return for how many seconds a *window* has been full; 0 while it isn't.
+    Return for how many seconds *window* frames have been held; 0 if fewer are held.
 
+    :param window: number of frames that may be held at the same time.
     :param in_hand: the sequence of each frame that is held, and for how many seconds.
     """
     return min(seconds for _, seconds in in_hand) if in_hand and len(in_hand) >= window else 0.0
@@ -67,7 +69,7 @@ def describe_in_hand(in_hand: Sequence[tuple[int, float]]) -> str:
 
 
 def describe_full(window: int, in_hand: Sequence[tuple[int, float]], slow: TooSlow | None) -> str:
-    """Say why no frame comes while a *window* is full."""
+    """Say why no frame comes: all *window* frames are held."""
     which = describe_in_hand(in_hand)
     if slow is None:
         return f'this consumer holds all {window} that it may: {which}'
@@ -77,12 +79,12 @@ def describe_full(window: int, in_hand: Sequence[tuple[int, float]], slow: TooSl
 @dataclass(frozen=True)
 class Window:
     """
-    What one connection was granted.
+    How many frames of one publisher a subscription may hold at the same time.
 
-    :param publisher_id: of the publisher.
-    :param connection: a new number for each time that the publisher was connected to.
+    :param publisher_id: the publisher's id.
+    :param connection: two numbers that are new for each connection.
     :param granted: frames that may be held at the same time.
-    :param asked: how many were asked for.
+    :param asked: frames that the subscription asked to hold.
     :param in_hand: the sequence of each frame that is held, and for how many seconds.
     """
 
@@ -94,12 +96,12 @@ class Window:
 
     @property
     def full_s(self) -> float:
-        """Return for how many seconds the window has been full; 0: it isn't."""
+        """For how many seconds all granted frames have been held; 0: fewer are held."""
         return full_s(self.granted, self.in_hand)
 
 
 class TooSlow(NamedTuple):
-    """Work that takes too long, so that all frames are held; and what to do about it."""
+    """Which work takes too long, so that all frames are held, and what to do about it."""
 
     what: str
     advice: str
@@ -112,9 +114,9 @@ SLOW_CALLBACK = TooSlow(
 
 class WindowWarnings:
     """
-    What a subscription has to say about its windows.
+    Warns about the windows of one subscription.
 
-    :param warn: logs a sentence.
+    :param warn: logs a sentence as a warning.
     """
 
     def __init__(self, warn: Callable[[str], object]) -> None:
@@ -123,12 +125,13 @@ class WindowWarnings:
 
     def say(self, windows: Sequence[Window], slow: TooSlow | None = None) -> None:
         """
-        Warn of windows.
+        Warn about windows that are too small or full.
 
-        Each connection's window that is smaller than what was asked for is reported once. Full
-        ones are reported soon, and then rarely.
+        A connection that grants fewer frames than were asked for is reported once. A full window
+        is reported after :data:`STALLED_S`, and then at most every 10 s.
 
-        :param slow: why windows are full; ``None``: frames are kept.
+        :param slow: the work that is too slow and so fills windows; ``None``: frames are kept on
+            purpose.
         """
         for window in windows:
             publisher = f'publisher {window.publisher_id[:8]}'
@@ -153,12 +156,12 @@ class WindowWarnings:
 
 
 _MAX_DEPTH = 64
-# A publisher that doesn't let us in within this time is read by messages meanwhile; we go on
-# trying.
+# If a publisher doesn't accept our connection within this time, it is read by messages until it
+# does; we go on trying.
 _PATIENCE_S = 2.0
 _LOOK_S = 0.5
-# Most unwanted frames taken in one call: a producer that never stops sending must not hold up the
-# queue's owner.
+# At most this many unwanted frames are taken in one call, because a producer that never stops
+# sending must not block the queue's owner.
 _UNWANTED_AT_ONCE = range(64)
 _numbers = itertools.count(1)
 
@@ -168,10 +171,11 @@ OTHER_HOST = 'it is on another host'
 
 class _Link:
     """
-    One publisher's client, as a source of the queue.
+    One publisher's client, as a source of the subscription's queue.
 
-    :param again: the publisher sends its history again after a connection has broken.
-    :param accept: asked by the header of each frame that comes for the first time.
+    :param again: whether the publisher sends its history again after a new connection.
+    :param accept: called with the header of each frame that comes for the first time; says whether
+        to take the frame.
     :param parted: called when the connection has ended.
     """
 
@@ -188,7 +192,8 @@ class _Link:
         self.number = next(_numbers)
         self.since = time.monotonic()
         self.was_connected = False
-        # The graph may tell of a publisher of this process when that has ended already.
+        # Whether the socket has existed. A publisher of this process may have ended already when
+        # the graph tells of it, so its socket counts as seen.
         self.was_there = made_here(announcement.publisher_id) or os.path.exists(
             announcement.socket
         )
@@ -201,9 +206,9 @@ class _Link:
 
     def receive(self) -> Frame | None:
         """
-        Receive a frame, see :class:`~zc_perception.frame_queue.Source`.
+        Receive the next wanted frame, see :class:`~zc_perception.frame_queue.Source`.
 
-        Called for every frame.
+        This is called for every frame.
         """
         for _ in _UNWANTED_AT_ONCE:
             frame = self._receive()
@@ -226,11 +231,11 @@ class _Link:
 
     @property
     def folder(self) -> str:
-        """Return the folder of its socket."""
+        """The folder of the publisher's socket."""
         return os.path.dirname(self.announcement.socket)
 
     def window(self) -> Window | None:
-        """Return what was granted; ``None`` while not connected."""
+        """Return the window that the publisher granted; ``None`` while not connected."""
         found = self.client.statistics()
         if not found.connected:
             return None
@@ -244,9 +249,9 @@ class _Link:
 
     def state(self, shared: bool) -> RemotePublisher:
         """
-        Return how far the link is.
+        Return the state of the link.
 
-        :param shared: another publisher was met in the same folder.
+        :param shared: whether we have connected to a publisher in the same folder of sockets.
         """
         publisher_id = self.announcement.publisher_id
         now = time.monotonic()
@@ -269,8 +274,9 @@ class _Link:
         """
         Say whether the publisher has ended.
 
-        If no process listens at a socket that is there, it was killed. No socket may also mean
-        that its folder isn't shared with us.
+        If the socket exists and no process listens, the publisher was killed. If there is no
+        socket, the publisher has ended only if we saw the socket before or know its folder; else
+        its folder may not be shared with this container.
         """
         there = os.path.exists(self.announcement.socket)
         self.was_there |= there
@@ -281,27 +287,27 @@ class _Link:
 
 class SharedMemoryLinks:
     """
-    Rung 2 for a subscription, its owner: a client for each announced publisher elsewhere.
+    The ``shared_memory`` rung of one subscription: a client for each announced publisher.
 
-    These publishers are in other processes on this host.
+    These publishers are in other processes of this host.
 
     **Who owns what.** The subscription owns this object. This object owns the clients, and with
-    them all frames that have not been handed over yet.
+    them all frames that have not been handed to the subscription yet.
 
-    **Threads.** The thread that takes frames from the queue receives them. A thread here connects,
-    and ends when there is nothing left to connect to. If an executor has to be woken to take
-    frames, the thread stays, and does that. ``update``, ``hold`` and ``close`` come from the
-    executor or from a thread of the subscription's owner. The lock guards the table of links, and
-    which thread there is. No callback of the owner is called under it.
+    **Threads.** The thread that takes frames from the queue receives them from the sockets. A
+    thread of this object connects, and ends when all publishers are connected. But if an executor
+    takes the frames, the thread stays and wakes the executor when frames come. The executor or a
+    thread of the subscription's owner calls ``update``, ``hold`` and ``close``. The lock guards
+    the table of links and the reference to the thread. No callback of the owner is called while
+    the lock is held.
 
-    :param name: this consumer's, for diagnostics at both ends.
-    :param held: frames that the owner holds at the same time: those in work and those that it
-        shared. It gets no more until one of them is released. A publisher with fewer slots left
-        grants fewer, see :meth:`windows`.
-    :param allowed_uids: users whose producers are trusted, besides this one and root.
-    :param off: why there are no connections, for people; empty: there is one to each publisher
-        that
-        :meth:`update` names.
+    :param name: this consumer's name in the diagnostics of both ends.
+    :param held: number of frames that the subscription holds at the same time, kept ones included.
+        When it holds that many, no more come until one is released. A publisher with fewer slots
+        left grants fewer, see :meth:`windows`.
+    :param allowed_uids: ids of users whose publishers are trusted, besides this user and root.
+    :param off: why there are no connections, for people; empty: there is one connection to each
+        publisher that :meth:`update` names.
     """
 
     def __init__(
@@ -314,13 +320,14 @@ class SharedMemoryLinks:
         self._trial_import: TrialImport | None = None
         self._allowed_uids = allowed_uids
         self._links: dict[str, _Link] = {}
-        # The folders of sockets at which we have met a publisher.
+        # The folders of sockets in which we have connected to a publisher.
         self._folders: set[str] = set()
         self._lock = threading.Lock()
         self._dropped = 0
         self._closed = False
         self._thread: threading.Thread | None = None
-        # What the thread waits for: the bell, and all clients if it has to wake somebody.
+        # The thread waits by _epoll for the bell, and for all clients if it has to wake an
+        # executor.
         self._epoll: select.epoll | None = None
         self._bell: OwnedFd | None = None
 
@@ -333,14 +340,14 @@ class SharedMemoryLinks:
         changed: Callable[[], None],
     ) -> None:
         """
-        Begin; called once, before anything else.
+        Set what the subscription gives; called once, before any other method.
 
-        :param queue: to which each publisher is attached as a source.
-        :param accept: asked by the header of each frame; one that the owner doesn't take is
-            released.
-        :param wake: lets frames be taken from the queue soon; ``None``: the owner waits for the
-            queue itself.
-        :param changed: a connection came or went.
+        :param queue: the queue to which each publisher is attached as a source.
+        :param accept: called with the header of each frame; says whether to take the frame. A
+            frame that isn't taken is released.
+        :param wake: wakes the executor, which takes frames from the queue; ``None``: the owner
+            waits for the queue itself.
+        :param changed: called when a connection came or went.
         """
         self._queue = queue
         self._depth = min(_MAX_DEPTH, wanted.depth or _MAX_DEPTH)
@@ -352,7 +359,11 @@ class SharedMemoryLinks:
     def update(
         self, reachable: Sequence[Announcement], announced: Sequence[Announcement]
     ) -> Sequence[RemotePublisher]:
-        """Connect to *reachable*, leave others; return the state of each of *announced*."""
+        """
+        Connect to the publishers *reachable*, and end the links to all others.
+
+        :return: the state of each publisher in *announced*.
+        """
         wanted = {} if self.off else {a.publisher_id: a for a in reachable}
         with self._lock:
             gone = [
@@ -364,7 +375,7 @@ class SharedMemoryLinks:
             for publisher_id, announcement in wanted.items():
                 try:
                     self._point(publisher_id, announcement)
-                except OSError as error:  # this process has no descriptor left; it is asked again
+                except OSError as error:  # no descriptor is left; the next update() tries again
                     text = f"no link to it: {error.strerror}; raise the limit ('ulimit -n')"
                     unreachable[publisher_id] = RemotePublisher(
                         publisher_id, RemoteState.CONNECTING, text
@@ -387,7 +398,7 @@ class SharedMemoryLinks:
         ]
 
     def _point(self, publisher_id: str, announcement: Announcement) -> None:
-        """Have a link to the place that *announcement* names; called with the lock held."""
+        """Make or change the link to what *announcement* names; called with the lock held."""
         link = self._links.get(publisher_id)
         if link is None:
             self._links[publisher_id] = self._start(announcement)
@@ -422,7 +433,7 @@ class SharedMemoryLinks:
             epoll.register(link.fileno(), select.EPOLLIN | select.EPOLLET)
 
     def _connect(self) -> None:
-        """Let the thread connect to publishers that aren't connected."""
+        """Wake or start the thread if a link has to connect or has parted."""
         with self._lock:
             if self._closed or not any(map(_Link.needs_a_thread, self._links.values())):
                 return
@@ -433,7 +444,7 @@ class SharedMemoryLinks:
                     epoll.register(bell.fileno(), select.EPOLLIN)
                     for link in self._links.values():
                         self._watch(epoll, link)
-                except OSError:  # no descriptor is left; it is tried again twice a second
+                except OSError:  # no descriptor is left; update() tries again twice a second
                     return
                 self._bell, self._epoll = bell, epoll
             self._ring()
@@ -444,16 +455,16 @@ class SharedMemoryLinks:
                 self._thread.start()
 
     def _ring(self) -> None:
-        """Tell the thread that there is something new; called with the lock held."""
+        """Wake the thread, because the links have changed; called with the lock held."""
         if self._bell is not None:
             os.eventfd_write(self._bell.fileno(), 1)
 
     def _run(self) -> None:
         """
-        Run the thread that connects.
+        Connect to publishers, and wake the executor when frames come; the thread's function.
 
-        Connecting may wait for a producer that is busy or stopped. Neither an executor nor the
-        owner's thread has time for that, and no publisher waits for another one.
+        Connecting may have to wait for a publisher that is busy or stopped. It has its own thread,
+        so that this delays neither the executor nor the links to other publishers.
         """
         while (links := self._to_serve()) is not None:
             waits = [wait for link in links if (wait := link.client.approach()) is not None]
@@ -465,7 +476,7 @@ class SharedMemoryLinks:
                 self._wake()
 
     def _to_serve(self) -> list[_Link] | None:
-        """Return the links; ``None`` ends the thread if it has nothing to do with them."""
+        """Return the links; ``None`` if the thread has nothing more to do and must end."""
         with self._lock:
             links = list(self._links.values())
             idle = self._wake is None and not any(map(_Link.needs_a_thread, links))
@@ -476,10 +487,10 @@ class SharedMemoryLinks:
 
     def _await(self, links: Sequence[_Link], patience_s: float) -> bool:
         """
-        Wait for an answer, the bell, or a frame; return whether there may be frames.
+        Wait for a publisher's answer, the bell, or a frame; return whether frames may be there.
 
-        Each frame that comes is reported once. Frames that were left then, or came before there
-        was an executor, are looked for after a while.
+        The epoll reports each frame once. After *patience_s* without an event, look for frames
+        that were reported but not taken, as before the node had an executor.
         """
         epoll, bell = self._epoll, self._bell
         if epoll is None or bell is None:
@@ -500,7 +511,7 @@ class SharedMemoryLinks:
         if not events and self._wake is not None:
             poller = select.poll()
             for link in links:
-                with contextlib.suppress(ValueError):  # it is closed
+                with contextlib.suppress(ValueError):  # another thread has closed the link
                     poller.register(link.fileno(), select.POLLIN)
             return bool(poller.poll(0))
         others = {bell.fileno(), *awaited}
@@ -512,7 +523,7 @@ class SharedMemoryLinks:
         link.client.close()
 
     def take_part(self, consumer: Consumer) -> None:
-        """Note what the owner needs of buffers, for connections from here on."""
+        """Note what the owner needs of buffers, for all later connections."""
         with self._lock:
             self._requirements, self._trial_import = (
                 Requirements.of(consumer.constraints),
@@ -521,9 +532,10 @@ class SharedMemoryLinks:
 
     def hold(self, held: int) -> None:
         """
-        Note that the owner holds this many frames at a time from now on.
+        Note that the owner holds this many frames at the same time from now on.
 
-        If that is more than before, all publishers are left, and met again by :meth:`update`.
+        If that is more than before, all links are ended, and the next :meth:`update` makes new
+        ones that ask for more frames.
         """
         with self._lock:
             if held <= self.held:
@@ -535,21 +547,21 @@ class SharedMemoryLinks:
             self._end(link)
 
     def connected(self) -> Collection[str]:
-        """Return ids of the publishers that are connected."""
+        """Return the ids of the connected publishers."""
         with self._lock:
             return {
                 publisher_id for publisher_id, link in self._links.items() if link.client.connected
             }
 
     def dropped(self) -> int:
-        """Frames that publishers dropped because this end was too slow, as far as known."""
+        """Return how many frames publishers dropped because this end was too slow, if known."""
         with self._lock:
             return self._dropped + sum(
                 link.client.statistics().dropped for link in self._links.values()
             )
 
     def windows(self) -> Sequence[Window]:
-        """Return what each connected publisher lets the owner hold."""
+        """Return the window that each connected publisher has granted."""
         with self._lock:
             return [
                 window for link in self._links.values() if (window := link.window()) is not None

@@ -14,32 +14,32 @@
 # limitations under the License.
 
 """
-The adapted subscription: one queue of objects, and one way at a time by which they come.
+The adapted subscription: one queue of objects, which come either directly or by messages.
 
 **Who owns what.** The node owns the subscription. The subscription owns its queue, its links to
 other processes, its reader of messages while it has one, and its reader of announcements. The
-queue owns objects that wait in it; the callback owns one that was taken.
+queue owns the objects that wait in it; the callback owns the object that it was called with.
 
 **Two ways.** While every publisher has a direct link, all objects come directly, else all come by
 messages (:func:`~zc_perception.link.rungs.choose`). If some publishers have a direct link and
-others don't, messages are read in addition and looked at. Once one is readable and comes from a
-publisher without a direct link, the subscription changes to messages (``_judge``). Frames of
-linked publishers go on coming then, and are ignored.
+others don't, the subscription also reads messages, but only judges where they come from. When a
+readable message comes from a publisher without a direct link, the subscription changes to messages
+(``_judge``). Direct objects still come then, and are ignored.
 
 **Threads.** A publisher of this process puts its objects into the queue on its own thread, through
-the bus. Objects of other processes are fetched from their sockets by the thread that takes objects
-from the queue: a thread of the user's, or the executor, if there is a callback (``_drain``).
-Messages come on the executor (``_on_message``). Two parties wake the executor: the bus, and a
-thread of the links, which waits for the sockets. Twice a second the lookout's thread asks which
-nodes publish now (``_look``). It changes nothing itself: the executor does that (``update_rung``),
-where readers of messages are made. Any thread may call ``statistics``, ``pause``, ``resume``,
+the bus. The thread that takes objects from the queue also fetches the objects of other processes
+from their sockets: that is a thread of the user's or, if there is a callback, the executor
+(``_drain``). Messages come on the executor (``_on_message``). The bus wakes the executor, and so
+does a thread of the links, which waits for the sockets. Twice a second the lookout's thread asks
+which nodes publish now (``_look``). It changes nothing itself: the executor makes and destroys
+readers of messages (``update_rung``). Any thread may call ``statistics``, ``pause``, ``resume``,
 ``hold`` and ``destroy``.
 
-**Locks**, in the order in which they are taken: ``_drain_lock``, under which the callback runs,
-and which may therefore destroy its own subscription; ``_rung_lock``, under which the way is
-chosen; ``_message_lock``, under which messages are taken and the way changes; then the queue's
-own. An object that comes directly takes only the queue's lock, and also ``_message_lock`` while it
-is ignored because messages are read.
+**Locks**, in the order in which they are taken: ``_drain_lock`` is held while the callback runs,
+so the callback may destroy its own subscription; ``_rung_lock`` is held while the way is chosen;
+``_message_lock`` is held while messages are taken and while the way changes; then comes the
+queue's own lock. A direct object takes only the queue's lock; while messages are read, it also
+takes ``_message_lock``, because it is ignored then.
 """
 
 from __future__ import annotations
@@ -106,19 +106,21 @@ from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
 _RUNG_PERIOD_S = 0.5
-# An announcement comes a little after the endpoint that it belongs to, on a loaded machine seconds
-# after. To fall to messages meanwhile would make that publisher convert.
+# Wait this long for the announcement of a publisher that the graph knows; on a loaded machine it
+# comes seconds later. Reading messages meanwhile would make the publisher convert its objects.
 _GRACE_S = 10.0
-# A message comes from a publisher without a direct link if no object with its key has come
-# directly for this time.
+# If no object with a message's key comes directly within this time after the message, the message
+# comes from a publisher without a direct link.
 _JUDGED_AFTER_S = 0.5
-# It is judged so only if for this time no connection has begun and no frame was left out.
+# A message is judged in this way only if no connection began and no frame was left out for this
+# time before it came.
 _CALM_S = 2.0
-# Messages are kept until they are judged; they are large.
+# At most this many messages are kept until they are judged, because they are large.
 _JUDGED_AT_ONCE = 16
-# Messages may be older than what comes directly; they catch up within this time.
+# After a change from messages to direct links, wait this long: messages sent earlier may still
+# arrive, and must not be delivered after newer objects.
 _RISES_S = 1.0
-# Messages may be waiting in a reader that is no longer needed.
+# Keep a reader this long after it was last needed, because messages may still wait in it.
 _READER_LINGERS_S = 0.5
 _NO_WINDOW = Window('', (0, 0), 0, 0)
 
@@ -129,25 +131,29 @@ class SubscriptionStatistics:
     What a subscription has counted since its start, and its link.
 
     :param rung: the link in use: ``in_process`` (the same object), ``shared_memory`` (the same
-        memory; of several publishers some may be in this process), ``ros_message`` (a copy),
-        ``refused`` (only copies are possible, and they are not allowed) or ``unmatched``.
-    :param reason: why, in words.
-    :param received: objects that came.
-    :param dropped: objects that you did not get, because newer ones replaced them or because you
-        held as many as you may.
-    :param conversions: messages that were converted to objects; for frames each is a copy.
-    :param conversion_errors: messages that could not be converted.
-    :param duplicates: objects that came a second time by the other way, and were dropped.
-    :param routes: the rung and the reason of each publisher; ``unmatched`` or ``refused`` for
-        those that are not read.
-    :param window: how many frames you may hold at the same time, as granted by a publisher; of
-        several publishers the smallest number. 0 while there is none.
-    :param asked: how many you asked for; 0 as *window*.
-    :param in_hand: sequence and age in seconds of each frame that you hold; of several publishers,
-        those of the one that waits longest.
-    :param full_s: for how many seconds you have held as many frames as you may; 0 while you don't.
-    :param slow: what is too slow, and what to do about it, while that is why you hold so many;
-        ``None``: it isn't.
+        memory; some of the publishers may be in this process), ``ros_message`` (a copy),
+        ``refused`` (only copies are possible, and they are not allowed) or ``unmatched`` (no
+        publisher is connected).
+    :param reason: why this link is in use, in words.
+    :param received: number of objects that came.
+    :param dropped: number of objects that you did not get, because newer ones replaced them or
+        because you held as many as you may.
+    :param conversions: number of messages that were converted to objects; each frame among them
+        is a copy.
+    :param conversion_errors: number of messages that could not be converted.
+    :param duplicates: number of objects that came both ways, directly and by message, and were
+        dropped the second time.
+    :param routes: the rung and the reason for each publisher; the rung is ``unmatched`` or
+        ``refused`` for publishers that are not read.
+    :param window: how many frames you may hold at the same time, as granted by the publisher; the
+        smallest number if there are several publishers; 0 if no publisher has granted any.
+    :param asked: how many frames you asked for; 0 when *window* is 0.
+    :param in_hand: sequence and age in seconds of each frame that you hold; with several
+        publishers, the frames of the one whose window has been full for longest.
+    :param full_s: for how many seconds you have held as many frames as you may; 0 while you hold
+        fewer.
+    :param slow: which work is too slow, and what to do about it, if that is why you hold as many
+        frames as you may; else ``None``.
     """
 
     rung: str
@@ -167,9 +173,9 @@ class SubscriptionStatistics:
 
 class AdaptedSubscription(Generic[T]):
     """
-    Subscribes to objects of a type of yours.
+    Subscribes to objects of your own type.
 
-    Publishers in this process pass them as they are, others pass ROS messages.
+    Publishers in this process pass the objects as they are, other publishers pass ROS messages.
 
     ::
 
@@ -178,51 +184,52 @@ class AdaptedSubscription(Generic[T]):
         from std_msgs.msg import String
         from zc_perception import AdaptedSubscription, TypeAdapter
 
-        TEXT = TypeAdapter(str, String, lambda text: String(data=text), lambda message:
-        message.data)
+        TEXT = TypeAdapter(
+            str, String, lambda text: String(data=text), lambda message: message.data
+        )
         rclpy.init()
         node = rclpy.create_node('listener')
         texts = AdaptedSubscription(node, TEXT, 'chatter', QoSProfile(depth=10), callback=print)
         rclpy.spin(node)
 
-    For camera frames use :class:`FrameSubscription`, which is one of these. While every publisher
-    has a direct link, the subscription reads no messages, so that the publishers need not convert.
+    For camera frames use the subclass :class:`FrameSubscription`. While every publisher has a
+    direct link, the subscription reads no messages, so that the publishers need not convert.
 
     **Owner.** The subscription ends with :meth:`destroy`, or with ``node.destroy_node()``. All
     subscribers in a process get the same object: do not change it. An object with a lease, such as
-    a :class:`Frame`, ends when the callback returns.
+    a :class:`Frame`, is released when the callback returns.
 
     **Threads.** The callback runs on the node's executor, one object at a time and in order. It
     may be a coroutine function. Without a callback a thread of yours takes objects from
     ``queue.get(timeout_s)``.
 
-    **Errors.** What the callback raises goes to the code that spins the node, as in rclpy. A
+    **Errors.** An exception of the callback goes to the code that spins the node, as in rclpy. A
     message that the adapter can't convert is logged and counted.
 
-    :param node: makes the subscription.
+    :param node: the node that the subscription belongs to.
     :param adapter: how a message becomes an object.
-    :param topic: relative or absolute; remaps apply.
-    :param qos: as rclpy's; it has to match the publisher's in the same way.
+    :param topic: name of the topic, relative or absolute; remaps apply.
+    :param qos: QoS as in rclpy; it must match the publisher's QoS by the same rules.
     :param callback: called with each object; ``None``: you take objects from :attr:`queue`.
-    :param callback_group: of the callback; by default the node's.
-    :param holder: your name in diagnostics; by default the node's.
+    :param callback_group: group of the callback; by default the node's default group.
+    :param holder: your name in diagnostics; by default the node's name.
     :param remote: for frames, the links to publishers in other processes of this host; by default
-        these are reached by messages only.
-    :param copy_free_required: never take messages. Then ``rung`` of :meth:`statistics` is
-        ``refused``, with the reason, while there is no direct link.
+        these publishers are read by messages only.
+    :param copy_free_required: ``True``: never take messages. While there is no direct link,
+        ``rung`` of :meth:`statistics` is then ``refused``, with the reason.
     :param consumer: what you need of the publishers' buffers, see :meth:`take_part`.
-    :param held: for a type with leases, how many objects of each publisher you hold at the same
-        time, those that you share included; by default as *remote* says, or 1. While you hold that
-        many, the newest ones wait, as many as the depth of *qos*.
-    :param match_reliability: read messages best effort where a publisher offers no more, though
-        *qos* wants them reliable.
-    :param slow: what is too slow if you hold as many as you may: for code that keeps no frames but
-        works on them. A callback need not say so.
+    :param held: how many objects of each publisher you hold at most at the same time, shared ones
+        included (only for types with leases). Default: that of *remote*, or 1. While you hold that
+        many, the newest objects wait, at most as many as the depth of *qos*.
+    :param match_reliability: ``True``: if a publisher offers only best effort, read its messages
+        best effort, although *qos* wants them reliable.
+    :param slow: what to name as the cause when you hold the maximum number of objects. Set it if
+        your code processes frames and keeps none. With a callback it isn't needed.
     :raises ConfigError: *qos* is keep-last with depth 0, or the topic's name is too long for its
         announcements.
     """
 
-    # For a subclass whose waiting objects need more than a free window, see KeepLastQueue.
+    # For subclasses: says whether an object may leave the queue now, see KeepLastQueue.
     _gate: Callable[[T], bool] | None = None
 
     def __init__(
@@ -244,12 +251,13 @@ class AdaptedSubscription(Generic[T]):
     ) -> None:
         self._node = node
         self._slow = slow
-        # Since when the callback has been running; 0: it isn't.
+        # Since when the callback has been running; 0: it is not running.
         self._called_at = 0.0
         self._adapter = adapter
         self._callback = callback
         group = callback_group or node.default_callback_group
-        # In order and one at a time, yet in parallel to the group's others.
+        # The callback gets objects in order and one at a time, but may run in parallel to other
+        # callbacks of a reentrant group.
         self._group = (
             MutuallyExclusiveCallbackGroup()
             if isinstance(group, ReentrantCallbackGroup)
@@ -262,12 +270,12 @@ class AdaptedSubscription(Generic[T]):
         self._match_reliability = match_reliability
         self._required = copy_free_required
         self.topic: str = node.resolve_topic_name(topic)
-        # Read only here: Kilted's context holds its own lock while it ends its nodes, and that
-        # waits for a lock which our looks hold.
+        # Read the domain here and not in _look: Kilted's context holds its own lock while it ends
+        # its nodes, and ending this subscription waits for a lock that _look holds.
         self._domain = node.context.get_domain_id()
         announcements = announcement_topic(self.topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
-        # Converts messages to frames, in a pool of its own.
+        # Converts messages to frames, in its own pool; None for other types.
         self._frame_maker = (
             adapter.to_custom if isinstance(adapter.to_custom, ImageToFrame) else None
         )
@@ -290,15 +298,15 @@ class AdaptedSubscription(Generic[T]):
         self._changeover = Changeover(
             max(REMEMBERED, 2 * (self._wanted.depth or 0)), self._wanted.transient_local
         )
-        # Whether messages can be told from objects.
+        # Whether messages and objects have headers, by which a message's object is recognised.
         self._stamped = hasattr(adapter.custom_type, 'header') and hasattr(
             adapter.ros_type, 'header'
         )
         self._by_message = False
-        # The time since when all objects could come directly again.
+        # Since when, while messages are read, all objects could come directly; 0: they can't.
         self._rising_since = 0.0
-        # Messages that may come from a publisher without a direct link, with their times of
-        # arrival.
+        # Messages that may come from a publisher without a direct link: (time of arrival, key,
+        # message).
         self._unjudged: deque[tuple[float, Key, Any]] = deque()
         self._heard: frozenset[str] = frozenset()
         self._indirect: frozenset[str] = frozenset()
@@ -355,40 +363,40 @@ class AdaptedSubscription(Generic[T]):
         self.update_rung()
 
     def _look(self) -> None:
-        """Look at the topic on no executor: that is woken only when there is something to do."""
+        """Look at the topic on the lookout's thread; wake the executor only if it must act."""
         executor = self._node.executor
         with self._rung_lock:
             asleep = self._closed or self._paused or not self._restless()
             news = not asleep and self._is_news(choose(self._view()))
             news |= bool(self._unjudged)
             windows = () if self._closed else self._windows()
-        # Here, because a callback that doesn't return keeps the executor.
+        # Warn on this thread, because a callback that doesn't return blocks the executor.
         self._window_warnings.say(windows, self._too_slow())
         if news and executor is not None:
             call_soon(executor, self.update_rung)
-        # A multi-threaded executor raises what a callback has raised when something wakes it up
-        # the next time.
+        # A multi-threaded executor raises a callback's exception only when it wakes up the next
+        # time.
         if self._raised and self._wake is not None:
             self._raised = False
             self._wake()
         self._go_on()
-        # It doesn't resume a coroutine either when the awaited result is there.
+        # It resumes a coroutine, too, only when it wakes up, not when the awaited result is there.
         if self._draining and executor is not None:
             wake_up(executor)
 
     def _too_slow(self) -> TooSlow | None:
-        """Return what is too slow, if that is why all frames are held."""
+        """Return what is too slow if all frames are held; ``None``: frames are kept on purpose."""
         called_at = self._called_at
-        # It has begun a little after the frame was handed out.
+        # Only half the time, because the callback began a little after the frame was handed out.
         runs = called_at and time.monotonic() - called_at >= STALLED_S / 2
         return SLOW_CALLBACK if runs else self._slow
 
     def _restless(self) -> bool:
         """
-        Say whether another choice may be due.
+        Say whether another link may be better now, so that it is worth choosing again.
 
-        It may at any time, unless all objects come directly or there is no publisher, and no sign
-        says that this has changed.
+        Return ``False`` only if all objects come directly or there is no publisher, and no sign of
+        a change was seen.
         """
         local, choice, folder_ns = BUS.publishers(self._key), self._choice, 0
         if not self._remote.off:
@@ -425,11 +433,9 @@ class AdaptedSubscription(Generic[T]):
 
     def update_rung(self) -> None:
         """
-        Look now at the publishers, and choose the best link to each.
+        Look at the publishers now, and choose the best link to each.
 
-        For links.
-
-        The subscription does so itself twice a second.
+        Only links call this. The subscription itself looks twice a second.
         """
         with self._rung_lock:
             if self._closed or self._paused:
@@ -445,7 +451,7 @@ class AdaptedSubscription(Generic[T]):
         """
         Receive nothing until :meth:`resume`.
 
-        Objects that wait are released, and publishers no longer serve this subscription.
+        Objects that wait are released. Publishers give this subscription nothing meanwhile.
         """
         with self._rung_lock:
             if self._closed or self._paused:
@@ -474,12 +480,10 @@ class AdaptedSubscription(Generic[T]):
 
     def take_part(self, consumer: Consumer) -> None:
         """
-        Take part in the agreement on each publisher's buffers from now on.
+        Take part in the agreement on each publisher's buffers from now on; call this once.
 
-        Call it once.
-
-        A publisher whose buffers don't suit *consumer* is read by messages, which are copies, or
-        refused where copies are not allowed. :meth:`statistics` has the reason.
+        If a publisher's buffers don't suit *consumer*, the publisher is read by messages, which
+        are copies, or refused if copies are not allowed. :meth:`statistics` tells the reason.
         """
         if self._frame_maker is not None:
             self._frame_maker.suit(consumer.constraints)
@@ -488,7 +492,7 @@ class AdaptedSubscription(Generic[T]):
         MEETING.add_consumer(self._key, consumer)
 
     def hold(self, held: int) -> None:
-        """Say that you hold up to *held* frames at the same time from now on."""
+        """Hold up to *held* frames of each publisher at the same time from now on."""
         with self._rung_lock:
             if not self._closed:
                 self._remote.hold(held)
@@ -499,13 +503,13 @@ class AdaptedSubscription(Generic[T]):
         self.update_rung()
 
     def _limit_messages(self) -> None:
-        """Limit messages: the objects made of them count like those that come directly."""
+        """Limit how many objects made of messages may be held, as for direct objects."""
         held = self._bus_subscription.held
         if self._frame_maker is not None and held is not None:
             self._frame_maker.limit(held, self._wanted.depth, self._bus_subscription.go_on)
 
     def _windows(self) -> list[Window]:
-        """Return what each publisher lets us hold, by any link, and what we hold of messages."""
+        """Return a window for each publisher with a direct link, and one for all messages."""
         windows = list(self._remote.windows())
         for publisher in BUS.publishers(self._key):
             granted = publisher.granted(self._bus_subscription)
@@ -525,11 +529,11 @@ class AdaptedSubscription(Generic[T]):
 
     def _remote_changed(self) -> None:
         """
-        Update the rung after a change of the links, whose thread calls this.
+        Have the executor choose again after a connection came or went.
 
-        Entities come and go on the executor's thread.
+        The links' thread calls this. Readers of messages are made only on the executor's thread.
         """
-        if not self._wanted.transient_local:  # then earlier objects come both ways
+        if not self._wanted.transient_local:  # with it, earlier objects come both ways
             self._disturbed_at = time.monotonic()
         executor = self._node.executor
         if executor is not None and not self._closed:
@@ -538,7 +542,7 @@ class AdaptedSubscription(Generic[T]):
     def _view(self) -> TopicView:
         local = BUS.publishers(self._key)
         if any(publisher.without_slots(self._bus_subscription) for publisher in local):
-            BUS.settle(self._key)  # a publisher may have gone
+            BUS.settle(self._key)  # another subscription may have gone and left slots
         count = self._graph.count(local)
         own_ids = {publisher.publisher_id for publisher in local}
         if not self._remote.off and self._announcements.incomplete(count.adapted):
@@ -546,7 +550,8 @@ class AdaptedSubscription(Generic[T]):
                 self._folder, self.topic, self._domain, own_ids, self._remote.connected()
             )
         announced = self._announcements.known(own_ids)
-        # Which of them don't match can't be known from here: then the middleware decides.
+        # If some adapted publishers don't match, we can't know which ones. So connect to none then
+        # and let the middleware decide by messages.
         all_match = count.matching == count.adapted
         reachable = (
             [a for a in announced if a.host_id == host_id() and a.socket] if all_match else []
@@ -571,7 +576,7 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def _patient(self, unannounced: int) -> bool:
-        """Say whether to wait for announcements a little longer."""
+        """Say whether to wait longer for *unannounced* publishers, at most _GRACE_S."""
         if self._remote.off:
             return False
         now = time.monotonic()
@@ -596,15 +601,16 @@ class AdaptedSubscription(Generic[T]):
 
     def _judge(self, choice: Choice) -> bool:
         """
-        Say whether a publisher without a direct link has sent something readable by now.
+        Say whether a publisher without a direct link has sent a readable message by now.
 
-        Nothing is judged while a publisher is about to be connected, because messages of what is
-        sent before that look like it. Two others look like it as well, if frames with their
-        frame_id come directly: a message of a frame that was left out, and one from before a
-        connection.
+        Return ``False`` while a publisher is being connected, because its messages look the same:
+        their objects don't come directly. Skip two more kinds of message for the same reason, if
+        frames with their frame_id come directly: messages of frames that were left out, and
+        messages sent before a connection.
         """
         left_out, now = self._remote.dropped(), time.monotonic()
-        # The next frame reports how many were left out, but a full window keeps that frame away.
+        # A left-out frame is reported with the next frame. While the window is full, no next frame
+        # comes, so a full window counts as left out.
         if left_out != self._left_out or any(
             window.full_s >= _JUDGED_AFTER_S for window in self._remote.windows()
         ):
@@ -614,7 +620,7 @@ class AdaptedSubscription(Generic[T]):
                 self._unjudged.clear()
             if choice.waiting:
                 return False
-            # An object may come after its message.
+            # Ask again about waiting messages, because an object may come after its message.
             self._unjudged = deque(
                 each for each in self._unjudged if not self._changeover.came_directly(each[1])
             )
@@ -630,14 +636,14 @@ class AdaptedSubscription(Generic[T]):
         return False
 
     def _take_unjudged(self) -> None:
-        """Take messages that have come before the change; called with the message lock held."""
+        """Take the messages that came before the change; called with the message lock held."""
         while self._unjudged:
             _, key, message = self._unjudged.popleft()
             if self._changeover.accept_message(key):
                 self._take(message)
 
     def _change(self, *, by_message: bool) -> None:
-        """Change the way; called with the message lock held."""
+        """Change to messages or to direct links; called with the message lock held."""
         if by_message is self._by_message:
             return
         self._changeover.changed(by_message)
@@ -652,7 +658,8 @@ class AdaptedSubscription(Generic[T]):
         now = time.monotonic()
         self._indirect = choice.indirect
         if self._by_message and not choice.by_message and self._reader is not None:
-            # Messages that are on their way must not come after newer objects that come directly.
+            # Wait before the change to direct links: messages that are still on their way must not
+            # be delivered after newer direct objects.
             self._rising_since = self._rising_since or now
             if self._stamped and now - self._rising_since < _RISES_S:
                 return
@@ -673,12 +680,13 @@ class AdaptedSubscription(Generic[T]):
             self._node.destroy_subscription(self._reader)
             self._reader = None
         self._choice = choice
-        # Log only once the node is spun, so that a program that ends because of a wrong parameter
-        # logs only that.
+        # Log nothing before an executor spins the node. If a wrong parameter ends the program
+        # first, the log then shows only that error.
         if (choice.rung, choice.reason) != self._said and self._node.executor is not None:
             self._said = choice.rung, choice.reason
             text = f"'{self.topic}': link is {choice.rung}: {choice.reason}"
-            # rclpy raises when one line of code logs with two severities.
+            # Three calls on three lines, because rclpy raises when one line logs with two
+            # severities.
             if any(rung == REFUSED for rung, _ in choice.routes):
                 self._node.get_logger().error(text)
             elif choice.by_message and not all(OTHER_HOST in why for _, why in choice.routes):
@@ -687,7 +695,7 @@ class AdaptedSubscription(Generic[T]):
                 self._node.get_logger().info(text)
 
     def _read(self) -> Any:
-        """Make a reader of messages."""
+        """Make a reader of messages and return it."""
         self._reader_reliable = self._reads_reliably()
         qos = copy.copy(self._qos)
         if not self._reader_reliable:
@@ -703,9 +711,10 @@ class AdaptedSubscription(Generic[T]):
 
     def _reads_reliably(self) -> bool:
         """
-        Say whether messages are to be read as reliable ones.
+        Say whether to read messages with reliable QoS.
 
-        They are not where a publisher offers less and we accept that.
+        Return ``False`` if *qos* is best effort, or if a publisher offers only best effort and
+        *match_reliability* accepts that.
         """
         if self._qos.reliability == ReliabilityPolicy.BEST_EFFORT:
             return False
@@ -718,11 +727,11 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def _accept_direct(self, header: Any) -> bool:
-        """Say whether an object of another process, with *header*, is wanted and new here."""
+        """Say whether to take an object of another process: it is new and no messages are read."""
         if self._by_message:
-            # A change back to direct holds this lock from its look at the ignored objects until it
-            # is done. An object that came in between would be lost, or would come by message after
-            # newer ones.
+            # A change back to direct holds this lock while it looks at the ignored objects and
+            # until it is done. Without the lock, an object that comes in between would be lost, or
+            # would come by message after newer objects.
             with self._message_lock:
                 if self._by_message:
                     self._changeover.ignored.append(header)
@@ -737,7 +746,7 @@ class AdaptedSubscription(Generic[T]):
 
     def _on_message(self, message: Any) -> None:
         key = message_key(message) if self._stamped else None
-        # Objects that wait in the sockets came earlier.
+        # Fetch the objects that wait in the sockets first, because they came earlier.
         self.queue.fetch()
         with self._message_lock:
             if key is None:
@@ -758,7 +767,7 @@ class AdaptedSubscription(Generic[T]):
             elif not self._changeover.came_directly(key):
                 self._unjudged.append((time.monotonic(), key, message))
                 if len(self._unjudged) > _JUDGED_AT_ONCE:
-                    # Judge the oldest first; only the newest are kept.
+                    # Drop the second oldest: the oldest is judged next.
                     del self._unjudged[1]
                     self.queue.dropped += 1
         if self._is_coroutine and self._wake is not None:
@@ -767,15 +776,15 @@ class AdaptedSubscription(Generic[T]):
             self._drain()
 
     def _take(self, message: Any) -> bool:
-        """Convert a message and queue the result; return whether it could be read."""
+        """Convert a message and queue its object; return ``False`` if it can't be converted."""
         self.queue.make_room()
         if self._frame_maker is not None and self._frame_maker.all_in_use():
-            # T is Frame then.
+            # With a frame maker, T is Frame.
             self.queue.drop_oldest(self._frame_maker.made)  # type: ignore[arg-type]
         try:
             item = self._adapter.to_custom(message)
         except Exception as error:
-            # Neither the adapter nor the message is ours.
+            # Catch everything: neither the adapter nor the message is our code.
             self._conversion_errors += 1
             self._complain(f"'{self.topic}': a message could not be taken: {error}", 'not taken')
             return False
@@ -787,9 +796,9 @@ class AdaptedSubscription(Generic[T]):
 
     def _go_on(self) -> None:
         """
-        Let the executor run the callback for what waits.
+        Wake the executor if objects wait for the callback.
 
-        Nothing is done if that has to wait for room in a window.
+        Do nothing if these objects wait until you may hold more frames.
         """
         if self._wake is not None and len(self.queue) and not self.queue.shut:
             self._wake()
@@ -798,8 +807,8 @@ class AdaptedSubscription(Generic[T]):
         """
         Run the callback for each queued object, one after the other on any kind of executor.
 
-        Objects that come meanwhile wait for the next turn, so that a callback that is slower than
-        the camera doesn't block the executor.
+        Objects that come meanwhile wait for the next call of this. So a callback that is slower
+        than the camera doesn't block the executor.
         """
         with self._drain_lock:
             try:
@@ -818,9 +827,9 @@ class AdaptedSubscription(Generic[T]):
 
     async def _drain_coroutine(self) -> None:
         """
-        Run a callback that is awaited, as :meth:`_drain` does for others.
+        Await a coroutine callback for each queued object, as :meth:`_drain` calls a function.
 
-        One at a time: what comes meanwhile waits for it.
+        Only one call runs at a time; objects that come meanwhile wait for the next.
         """
         self.queue.fetch()
         if self._draining:
@@ -866,26 +875,26 @@ class AdaptedSubscription(Generic[T]):
         self._end(item)
 
     def _end(self, item: Any, raised: BaseException | None = None) -> None:
-        """End an object after its callback."""
+        """Release an object after its callback, unless the callback kept it."""
         if self._adapter.leased and item.borrowed and not item.released:
             error = self._adapter.end(item)
             if error is not None:
                 if raised is not None:
-                    # The exception keeps the callback's variables, and rclpy keeps the exception
-                    # in a cycle, for an unknown time.
+                    # The exception refers to the callback's variables, and so to the object's
+                    # memory. rclpy keeps the exception in a reference cycle for an unknown time.
                     _forget_variables(raised)
                 self._warn(f"'{self.topic}': {error}", 'not released')
 
     @property
     def choice(self) -> Choice:
-        """The ways in use, and why."""
+        """The links in use, and why."""
         return self._choice
 
     def statistics(self) -> SubscriptionStatistics:
         """
-        Return counters, the kind of link that is in use, and why.
+        Return the counters, the link in use, and why this link is used.
 
-        Any thread may call it; see :class:`SubscriptionStatistics`.
+        Any thread may call this; see :class:`SubscriptionStatistics`.
         """
         windows = self._windows()
         least = min(windows, key=lambda each: (each.granted, each.asked), default=_NO_WINDOW)
@@ -913,9 +922,7 @@ class AdaptedSubscription(Generic[T]):
         """
         Unsubscribe, and release the objects that wait.
 
-        A second call does nothing.
-
-        The callback may call this, too.
+        A second call does nothing. The callback may call this, too.
         """
         with self._rung_lock:
             if self._closed:
@@ -934,18 +941,18 @@ class AdaptedSubscription(Generic[T]):
             self._wake.close()
         with self._message_lock:
             self._unjudged.clear()
-        self.queue.end()  # an executor at rest may keep what it called last
+        self.queue.end()  # the queue itself may stay: an idle executor keeps its last callback
         if self._frame_maker is not None:
             self._frame_maker.close()
         with self._drain_lock:
-            pass  # a callback that is running on another thread has ended now
+            pass  # taking the lock has waited for a callback that ran on another thread
 
 
 def _forget_variables(raised: BaseException) -> None:
     """
-    Empty the frames of functions that ended by *raised*, or by its causes.
+    Delete the local variables that *raised* and its causes keep in their tracebacks.
 
-    The lines that it names stay.
+    The tracebacks still name the lines of code.
     """
     seen: set[int] = set()
     error: BaseException | None = raised
