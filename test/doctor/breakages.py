@@ -188,6 +188,10 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         set_(unmappable_heaps={HEAPS[0]}),
         {('buffers.import', f'{HEAPS[0]} -> {CARD}'): 'fail'},
     ),
+    'scattered heap that the card cannot map': (
+        set_(unmappable_heaps={HEAPS[1]}),
+        {('buffers.import', f'{HEAPS[1]} -> {CARD}'): 'warn'},
+    ),
     'no camera': (
         no_camera,
         {('cameras.devices', ''): 'fail', ('cameras.configured', CAPTURE): 'fail'},
@@ -268,6 +272,7 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         no_driver,
         {('metis.cards', ''): 'fail', ('buffers.import', ''): 'fail'},
     ),
+    'card without node': (no_node, {('metis.cards', ''): 'fail', ('buffers.import', ''): 'fail'}),
     'card that is not the one named': (
         inference(accelerator_device='metis-0:9:0'),
         {('metis.cards', 'metis-0:9:0'): 'fail'},
@@ -289,6 +294,10 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     ),
     'driver of the first generation': (set_(level=1), {('metis.ioctls', CARD): 'warn'}),
     'link with one lane': (pci(current_link_width='1'), {('metis.link', CARD): 'fail'}),
+    'slow link of a slow slot': (
+        pci(current_link_speed='2.5 GT/s PCIe'),
+        {('metis.link', CARD): 'fail'},
+    ),
     'link that is not shown': (
         lambda v: (v.pci / 'current_link_width').unlink(),
         {('metis.link', CARD): 'warn'},
@@ -357,6 +366,21 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         ),
         {('libcamera.bindings', CAPTURE): 'fail'},
     ),
+    'calibration of a package that is not there': (
+        capture(camera_info_url='package://vehicle/front.yaml'),
+        {('cameras.calibration', CAPTURE): 'fail'},
+    ),
+    'calibration that is none': (
+        all_of(
+            write('opt/front.yaml', 'image_width: wide'),
+            capture(camera_info_url='file:///opt/front.yaml'),
+        ),
+        {('cameras.calibration', CAPTURE): 'fail'},
+    ),
+    'recording that is given later': (
+        capture(camera='replay'),
+        {('cameras.configured', CAPTURE): 'warn'},
+    ),
     'size of the pool that can not be read': (
         lambda v: v.remove('proc/meminfo'),
         {('memory.cma_pool', ''): 'warn'},
@@ -401,6 +425,7 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         {('ros.distribution', ''): 'fail', ('ros.rclpy', ''): 'fail'},
     ),
     'ROS that was not sourced': (environment(ROS_DISTRO=''), {('ros.distribution', ''): 'warn'}),
+    'ROS of another time': (environment(ROS_DISTRO='foxy'), {('ros.distribution', ''): 'warn'}),
     'no vision_msgs': (
         answer('ros', messages={'vision_msgs.msg': 'ModuleNotFoundError'}),
         {('ros.messages', ''): 'fail'},
@@ -427,6 +452,10 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     'sockets where no folder can be': (
         environment(ZC_RUNTIME_DIR='/proc/zc'),
         {('link.runtime_folder', ''): 'fail'},
+    ),
+    'runtime folder that is not there': (
+        environment(ZC_RUNTIME_DIR='', XDG_RUNTIME_DIR='/proc/nowhere'),
+        {('link.runtime_folder', ''): 'warn'},
     ),
     'group that is not there': (
         capture(shared_memory_group='no_such_group'),

@@ -27,6 +27,7 @@ import re
 import signal
 import sys
 import tempfile
+import time
 from typing import Any
 
 from camera.camera_options import camera_options
@@ -177,6 +178,20 @@ def test_without_a_parameter_file_hardware_is_only_warned_of(name: str, vehicle:
     assert set(found.values()) == {'warn'}
     # Its software is not complete: who doesn't ask for that lacks nothing.
     assert not {'gstreamer.elements', 'libcamera.bindings'} & {check for check, _ in found}
+
+
+def test_a_folder_of_another_user_is_refused(
+    vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = vehicle.sockets
+    folder.mkdir(mode=0o700)
+    assert complaints(vehicle) == {}
+    folder.chmod(0o755)
+    assert complaints(vehicle) == {('link.runtime_folder', ''): 'fail'}
+    folder.chmod(0o700)
+    own = folder.stat().st_uid
+    monkeypatch.setattr('os.geteuid', lambda: own + 1)
+    assert complaints(vehicle) == {('link.runtime_folder', ''): 'fail'}
 
 
 def test_what_the_parameter_file_does_not_use_is_left_out(vehicle: Vehicle) -> None:
@@ -725,3 +740,28 @@ def test_a_camera_that_is_not_there_is_counted_in_the_format_that_is_named(
     assert pool_need(vehicle.system(), needs, needs.cameras[0]).slots == 32, (
         'a V4L2 driver has no more'
     )
+
+
+def test_a_driver_that_opens_for_one_file_only_is_asked_by_one_check_at_a_time(
+    vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups run side by side; each of its ioctls takes so long that they would meet."""
+    driver = vehicle.videos['/dev/video0']
+    opened, answer = vehicle._open_video, driver.ioctl
+
+    refused = []
+
+    def open_once(path: str) -> DriverDouble:
+        if not driver.closed and driver.calls:
+            refused.append(path)
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        return opened(path)
+
+    def slowly(request: int, argument: Any) -> None:
+        time.sleep(0.002)
+        answer(request, argument)
+
+    monkeypatch.setattr(vehicle, '_open_video', open_once)
+    monkeypatch.setattr(driver, 'ioctl', slowly)
+    vehicle.examine('cameras', 'memory', 'limits')
+    assert refused == []

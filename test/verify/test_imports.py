@@ -33,8 +33,9 @@ from verify.card_kit import (
     TIMES,
     uncached,
 )
-from verify.verify_kit import cached_graph, look, MS, POOL, START
+from verify.verify_kit import cached_graph, DRIVER_THREAD, event, look, MS, POOL, START
 
+from zc_perception.npu.axl.kind import Axl
 from zc_perception.observe.frame_log import RecordKind
 from zc_perception.verify.evidence.buffers import Snapshot
 from zc_perception.verify.evidence.kernel_events import Trace
@@ -162,6 +163,25 @@ def test_a_number_of_an_earlier_job_is_not_the_later_frame_s() -> None:
     assert judged(observed([node(card, cached=True)], [card], ALL)) == (False, told)
 
 
+def test_a_cache_that_was_too_small_imports_again_what_it_threw_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries = 64
+    monkeypatch.setattr(Axl, 'EVENTS', replace(Axl.EVENTS, kept=entries))
+    card = Card()
+    times = [START + 5 * MS + index * 6 * MS for index in range(2 * entries + 4)]
+    many = [100 + index for index in range(entries + 2)]
+    handles = {}
+    for index, time_ns in enumerate(times):
+        inode = many[index % len(many)]
+        if inode not in handles or (index >= len(many) and inode < 102):
+            handles[inode] = card.take(time_ns - MS, inode)
+        card.run(time_ns, handles[inode], inode)
+    assert judged(observed([node(card, cached=True)], [card])) == (True, '')
+    card.take(times[-1], 103)
+    assert judged(observed([node(card, cached=True)], [card]))[0] is False
+
+
 def test_a_driver_that_tells_no_job_numbers_is_followed_by_time() -> None:
     card = Card()
     cached(card, had(card))
@@ -198,6 +218,26 @@ def test_a_trace_that_cannot_be_read_everywhere_proves_nothing() -> None:
     assert lost.reason == "the kernel's trace lost 3 events and has 2 lines that cannot be read"
 
 
+def test_another_process_s_release_of_the_same_buffer_by_the_same_number_is_its_own() -> None:
+    first, second = Card(), Card(thread=201, context=2, pid=200)
+    cached(first, taken(first, START - 100 * MS))
+    cached(second, taken(second, START - 90 * MS), [time_ns + MS for time_ns in TIMES[:5]])
+    for handle, inode in enumerate(POOL, 1):
+        # On the driver's thread, behind the job that it completed last.
+        done = event(
+            TIMES[4] + 20 * MS + handle,
+            'axl_complete',
+            DRIVER_THREAD,
+            ctx=2,
+            seqno=handle,
+            handle=handle,
+        )
+        second.events.append(done)
+        second.give_back(TIMES[4] + 20 * MS + handle, handle, inode)
+    nodes = [node(first, cached=True), node(second, cached=True, pid=200, name='/rear')]
+    assert judged(observed(nodes, [first, second])) == (True, '')
+
+
 def never_given_back(card: Card, times: list[int], wanted: int) -> None:
     """Each frame is imported and run; the first *wanted* ones are not given back."""
     for index, time_ns in enumerate(times):
@@ -217,6 +257,14 @@ def test_without_a_cache_an_import_has_to_be_given_back() -> None:
         '2 imports were not given back after their frames, though the cache is off',
     )
     assert 'release_errors' in check_imports(seen).next_step
+
+
+@pytest.mark.parametrize(('later', 'holds'), [(3, True), (4, False)])
+def test_the_driver_may_give_an_import_back_some_frames_later(later: int, holds: bool) -> None:
+    card = Card()
+    uncached(card, TIMES[: -1 - later])
+    never_given_back(card, TIMES[slice(-1 - later, None)], 1)
+    assert judged(observed([node(card, cached=False)], [card]))[0] is holds
 
 
 def test_the_import_of_a_job_that_was_given_up_may_last() -> None:

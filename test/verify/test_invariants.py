@@ -49,7 +49,7 @@ from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.evidence.buffers import MemoryMapping
 from zc_perception.verify.evidence.copies import LargeCopy
 from zc_perception.verify.evidence.kernel_events import Trace
-from zc_perception.verify.invariants import all_checks, check_attached
+from zc_perception.verify.invariants import all_checks, check_attached, check_imports
 from zc_perception.verify.observation import Observation
 
 ROOT = Unreadable('something', 'Permission denied', 'run as root')
@@ -437,6 +437,12 @@ def test_a_frame_in_two_buffers_needs_both() -> None:
         'I3': False,
         'I4': True,
     }
+
+
+def test_a_trial_import_of_a_late_joiner_is_no_surplus() -> None:
+    again = event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system')
+    seen = with_facts(with_events(cached_graph(), again), 'inference', trial_imports=4)
+    assert check_imports(seen).holds is True
 
 
 def test_other_programs_on_the_card_are_not_ours() -> None:

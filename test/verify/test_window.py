@@ -174,6 +174,19 @@ def test_counters_and_frames_are_of_the_same_time(tmp_path: Path, later: int) ->
     assert all(frames <= booked(node) <= frames + besides for node in seen.nodes)
 
 
+def test_a_signal_does_not_cut_off_what_the_nodes_count(tmp_path: Path) -> None:
+    with pipeline(every=7) as made:
+
+        def wait(seconds: float) -> bool:
+            made.frame()
+            return made.frames > 30
+
+        ending, seen = watch(tmp_path, wait, frames=0, sampling=False)
+    frames = len(seen.all_submitted())
+    assert ending is Ending.WANTED and frames > 7
+    assert all(node.described and frames <= booked(node) <= frames + 2 for node in seen.nodes)
+
+
 def test_jobs_in_flight_at_the_end_are_waited_for(tmp_path: Path) -> None:
     """The counters come at once, the frame's record later."""
     with FrameLog('inference', '/made/inference') as log:
@@ -195,6 +208,27 @@ def test_jobs_in_flight_at_the_end_are_waited_for(tmp_path: Path) -> None:
 
         _, seen = watch(tmp_path, wait, sampling=False)
     assert seen.nodes[0].records[-1].submitted_ns > seen.end_ns
+
+
+def test_all_maps_are_looked_at_before_the_window_and_it_is_known_since_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    scan = measurement.scan_maps
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        looks.append(time.monotonic_ns())
+        return scan(*arguments, **named)
+
+    monkeypatch.setattr(measurement, 'scan_maps', noted)
+    with pipeline() as made:
+
+        def wait(seconds: float) -> bool:
+            made.frame()
+            return False
+
+        _, seen = watch(tmp_path, wait, sampling=False)
+    assert 0 < seen.looked_ns < looks[0] < seen.start_ns
 
 
 @contextmanager
