@@ -16,11 +16,10 @@
 """
 The consumer's end: it receives the frames of another process's publisher as ordinary Frames.
 
-A connection begins with a :class:`Greeting`: connect, say HELLO, await the answer. Then
-:class:`SharedMemoryClient` receives: the thread that polls :meth:`SharedMemoryClient.fileno` calls
-:meth:`~SharedMemoryClient.receive`, and there is no other thread in between. The descriptor stays
-the same from one connection to the next. The owner calls :meth:`~SharedMemoryClient.approach`
-until there is a connection.
+A connection begins with a :class:`Greeting`: connect, say HELLO, await the answer. The owner calls
+:meth:`SharedMemoryClient.approach` until there is a connection. Then the thread that polls
+:meth:`SharedMemoryClient.fileno` calls :meth:`~SharedMemoryClient.receive`, which reads the
+socket itself, without another thread. That descriptor stays the same for all connections.
 """
 
 from __future__ import annotations
@@ -74,30 +73,30 @@ from zc_perception.negotiation.settings import TrialImport
 
 _FIRST_RETRY_S = 0.02
 _LAST_RETRY_S = 0.5
-# After a connection that lasted this long, connect again at once. A producer that ends each
-# connection sooner may do so for ever.
+# After a connection that lasted at least this long, connect again at once. After a shorter one,
+# pause, because a producer may end each connection soon.
 _SETTLED_S = 1.0
 _PATIENT_RETRY_S = 5.0
-# Most packets without a frame that one call reads: a producer that never stops sending them must
-# not hold up the caller.
+# One call reads at most this many packets without a frame, because a producer that never stops
+# sending them must not block the caller.
 _PACKETS_AT_ONCE = range(64)
-# Reasons of this end to disconnect from a producer that would go on.
+# Reasons for which this end disconnects, although the producer would go on.
 _FROM_HERE = ('closed', 'retargeted', 'constraints')
 
 
 class Greeting:
     """
-    An attempt to connect: it says HELLO at a producer's socket and awaits the answer.
+    An attempt to connect: it sends HELLO to a producer's socket and awaits the answer.
 
-    Nothing here waits. After a WELCOME the caller owns the socket. Without one, the caller closes
-    this object.
+    No call here waits. After a WELCOME the caller owns the socket; in all other cases the caller
+    closes this object.
 
-    ``noted`` says why the producer lets this consumer wait, once it has said so: then no time is
-    set for the answer.
+    ``noted`` says why the producer lets this consumer wait (the message NOTED); empty: no NOTED
+    came. After a NOTED there is no deadline for the answer.
 
-    :raises PeerGoneError: no process listens there.
-    :raises SilentError: the queue of connections there is full.
-    :raises ProtocolError: a process listens that is not trusted.
+    :raises PeerGoneError: no process listens at *path*.
+    :raises SilentError: the listener's queue of connections is full.
+    :raises ProtocolError: the process that listens is not trusted.
     """
 
     def __init__(self, path: Path, hello: Hello, allowed_uids: Collection[int]) -> None:
@@ -135,17 +134,17 @@ class Greeting:
             raise
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when :meth:`answer` has one."""
+        """Return the descriptor that is readable when :meth:`answer` has an answer."""
         return self.socket.fileno()
 
     def answer(self) -> Welcome | None:
         """
-        Return what the producer grants; ``None``: it hasn't answered yet.
+        Return the producer's WELCOME; ``None`` if the producer hasn't answered yet.
 
-        :raises SilentError: the time is over.
+        :raises SilentError: the producer didn't answer in time.
         :raises PeerGoneError: the producer has gone.
-        :raises RefusedError: the producer said why.
-        :raises ProtocolError: we don't talk to this producer, or it breaks the protocol.
+        :raises RefusedError: the producer refused; the error has its reason.
+        :raises ProtocolError: another publisher listens there, or it breaks the protocol.
         """
         packet = self._packet()
         if packet is None:
@@ -190,15 +189,15 @@ class Greeting:
         return SilentError(f"the producer at '{self._path}' does not answer; it may be stopped")
 
     def close(self) -> None:
-        """Give up. Idempotent."""
+        """Give up the attempt and close the socket. Idempotent."""
         self.socket.close()
 
 
 def somebody_listens(error: ZcError) -> bool:
     """
-    Say whether an attempt that ended by *error* has met a process.
+    Say whether an attempt that ended by *error* reached a process at the socket.
 
-    It may be the publisher that was asked for.
+    That process may be the publisher that was asked for.
     """
     if isinstance(error, RefusedError):
         return error.code != RefusalCode.OTHER_PUBLISHER
@@ -207,10 +206,10 @@ def somebody_listens(error: ZcError) -> bool:
 
 def worth_patience(error: ZcError) -> bool:
     """
-    Say whether to try again every few seconds only.
+    Say whether to try again only every few seconds.
 
-    True if the producer doesn't answer, or has refused us for good, which a new announcement ends.
-    False if the producer isn't there yet, or is busy: that ends soon.
+    Return ``True`` if the producer doesn't answer, or has refused us until it announces itself
+    anew. Return ``False`` if the producer isn't there yet or is busy, because that ends soon.
     """
     return isinstance(error, SilentError) or (
         isinstance(error, RefusedError) and error.code != RefusalCode.BUSY
@@ -220,18 +219,19 @@ def worth_patience(error: ZcError) -> bool:
 @dataclass(frozen=True)
 class ClientStatistics:
     """
-    A snapshot for diagnostics.
+    A snapshot of a client's counters for diagnostics.
 
-    :param window: granted; 0 while not connected.
+    :param window: frames that may be held at the same time, as granted; 0 while not connected.
     :param asked: the window that was asked for.
-    :param held: frames that the producer counts as held here.
-    :param received: frames since start.
-    :param dropped: frames that the producer dropped because this consumer was too slow.
-    :param abandoned: frames that were forgotten, not released.
-    :param connections: how often the producer has welcomed it.
-    :param ended: by reason, how connections and attempts ended (eof, refused, gone, or a protocol
-        error's).
-    :param last_end: the latest of them in words; empty: there was none.
+    :param held: number of frames that the producer counts as held here.
+    :param received: number of frames that came since start.
+    :param dropped: number of frames that the producer dropped because this consumer was too slow.
+    :param abandoned: number of frames that the garbage collector ended, because nobody released
+        them.
+    :param connections: how often the producer has welcomed this client.
+    :param ended: number of connections and attempts that ended, for each reason (eof, refused,
+        gone, or the reason of a protocol error).
+    :param last_end: how the latest connection or attempt ended, in words; empty: none has ended.
     :param in_hand: the sequence of each frame that is held here, and for how many seconds.
     """
 
@@ -253,29 +253,29 @@ class SharedMemoryClient:
     """
     Receives one publisher's frames from another process of this host.
 
-    It owns the epoll, the attempt to connect, and the :class:`RemoteSlots` of the connection.
-    Frames that were received own their leases, so they stay readable after the end. Any thread may
-    call anything, and nothing waits. Locks are taken in this order: ``_connecting``, held while an
-    attempt goes on, ``_lock``, then that of the slots.
+    The client owns the epoll, the attempt to connect, and the :class:`RemoteSlots` of the
+    connection. Received frames own their leases, so they stay readable after the connection has
+    ended. Any thread may call any method, and no method but :meth:`wait` waits. Locks are taken in
+    this order: ``_connecting``, which is held during an attempt, ``_lock``, the lock of the slots.
 
-    :param path: the announcement's ``socket``.
-    :param name: of this consumer, for diagnostics at both ends.
-    :param publisher_id: the announcement's; empty: any publisher that listens at *path*.
-    :param window: how many frames may be held at the same time.
-    :param depth: newest frames that the producer keeps while the window is full.
-    :param history: ask for the frames that a transient_local publisher keeps.
-    :param requirements: what the buffers have to be like.
+    :param path: the ``socket`` of the announcement.
+    :param name: this consumer's name in the diagnostics of both ends.
+    :param publisher_id: the ``publisher_id`` of the announcement; empty: any publisher that
+        listens at *path*.
+    :param window: number of frames that may be held at the same time.
+    :param depth: number of newest frames that the producer keeps while the window is full.
+    :param history: whether to ask for the frames that a transient_local publisher keeps.
+    :param requirements: what the buffers must be like.
     :param trial_import: imports a slot's buffers before its first frame, on the thread that
-        receives. If it raises, the producer is told the reason and left, until :meth:`retarget`
-        says that there are other buffers. The same happens to a producer whose buffers don't suit
-        for another reason.
-    :param allowed_uids: users whose producers are trusted, besides this one and root.
+        receives. If it raises, or if the buffers don't suit for another reason, the client tells
+        the producer why and disconnects, until :meth:`retarget` says that there are other buffers.
+    :param allowed_uids: ids of users whose producers are trusted, besides this user and root.
 
     ``last_end`` says how the latest connection or attempt ended. ``listens`` says whether that
-    attempt met a process that may be the publisher. ``parted_s`` is when the latest connection
-    ended that had lasted for a second, in seconds of CLOCK_MONOTONIC; 0: there was none.
-    ``dropped`` counts the frames, up to the one that came last, that the producer dropped because
-    this consumer was too slow.
+    attempt reached a process that may be the publisher. ``parted_s`` is when the latest connection
+    ended that had lasted for a second or more, in seconds of CLOCK_MONOTONIC; 0: none did.
+    ``dropped`` counts the frames that the producer dropped because this consumer was too slow; it
+    is as new as the last frame that came.
     """
 
     def __init__(
@@ -296,11 +296,11 @@ class SharedMemoryClient:
         self._hello = Hello(window, depth, name, publisher_id, history, requirements, waits=True)
         self._requirements = requirements
         self._trial_import = trial_import
-        wire.pack_hello(self._hello)  # what can't be said is known now
+        wire.pack_hello(self._hello)  # raise here and not later for values that don't fit a HELLO
         self._allowed_uids = frozenset(allowed_uids)
         self._epoll = select.epoll()
-        # Finalizers ring it. The garbage collector closes it once neither this client nor a frame
-        # can ring it any more.
+        # Finalizers of frames write to this eventfd. The garbage collector closes it when neither
+        # this client nor a frame refers to it any more.
         self._bell: OwnedFd | None = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._epoll.register(self._bell.fileno(), select.EPOLLIN)
         self._lock = threading.Lock()
@@ -308,7 +308,8 @@ class SharedMemoryClient:
         self._slots: RemoteSlots | None = None
         self._greeting: Greeting | None = None
         self._target = 0
-        # The buffers that can't be used here; only a new announcement means that there are others.
+        # Whether this consumer can't use the producer's buffers. Only a new announcement means
+        # that there are other buffers.
         self._unusable = False
         self._announced = self._announced_before = 0
         self._welcomed_at = 0.0
@@ -325,18 +326,18 @@ class SharedMemoryClient:
         """
         Return the descriptor that is readable when :meth:`receive` may have work.
 
-        That is: there is a frame, or something to give back: a frame was forgotten, a release
-        fence of this process has signalled, or the socket has room again.
+        That is so if a frame waits, or if something can be given back: the garbage collector
+        ended a frame, a release fence of this process has signalled, or the socket has room again.
         """
         return self._epoll.fileno()
 
     @property
     def connected(self) -> bool:
-        """Whether the producer has welcomed us and hasn't gone."""
+        """Whether the producer has welcomed this client and hasn't gone."""
         return self._slots is not None
 
     def _attempt(self) -> None:
-        """Go on with the attempt under way, or begin one; called with ``_connecting`` held."""
+        """Continue the current attempt, or begin one; called with ``_connecting`` held."""
         with self._lock:
             greeting, self._greeting = self._greeting, None
             target, path, hello = self._target, self._path, self._hello
@@ -347,7 +348,7 @@ class SharedMemoryClient:
                 welcome = greeting.answer()
             except (
                 OSError
-            ) as error:  # this process has no descriptor or no memory left; it may have later
+            ) as error:  # no descriptor or no memory is left, which may be only for now
                 text = (
                     f"no connection to the producer at '{path}': {error.strerror}; raise "
                     "the limit ('ulimit -n')"
@@ -390,12 +391,12 @@ class SharedMemoryClient:
 
     def approach(self) -> float | None:
         """
-        Connect if that is due, and never wait.
+        Connect if an attempt is due, or continue the current attempt; never wait.
 
-        The next call goes on; call it when :attr:`awaited` is readable. Connecting is due at once
-        after a producer that served us for a second has gone, then less and less often, but at
-        least twice a second; every 5 s if it doesn't answer or refuses us for good (not allowed,
-        constraints, version, another publisher).
+        Call it again when :attr:`awaited` is readable, or after the returned time. If a producer
+        that served us for a second has gone, an attempt is due at once. Then the pauses between
+        attempts grow up to half a second, or to 5 s if the producer doesn't answer or refuses us
+        for good (not allowed, constraints, version, another publisher).
 
         :returns: seconds until the next call is useful; ``None`` while connected, after close,
             and while only :meth:`retarget` could change something.
@@ -422,22 +423,22 @@ class SharedMemoryClient:
 
     @property
     def noted(self) -> str:
-        """Why the producer lets this consumer wait; empty while it doesn't."""
+        """Why the producer lets this consumer wait; empty: it doesn't."""
         greeting = self._greeting
         return '' if greeting is None else greeting.noted
 
     @property
     def awaited(self) -> int | None:
-        """The descriptor on which :meth:`approach` awaits an answer."""
+        """The descriptor on which :meth:`approach` awaits an answer; ``None``: it awaits none."""
         greeting = self._greeting
         fd = -1 if greeting is None else greeting.fileno()
         return fd if fd >= 0 else None
 
     def retarget(self, path: Path, publisher_id: str = '') -> None:
         """
-        Note a new announcement: the next :meth:`approach` connects there, at once.
+        Note a new announcement: the next :meth:`approach` connects to *path* at once.
 
-        A connection to another place ends.
+        If there is a connection to another socket or publisher, end it.
         """
         with self._lock:
             self._announced += 1
@@ -451,17 +452,17 @@ class SharedMemoryClient:
             self._retry.start_over()
 
     def _give_up(self) -> None:
-        """Leave the attempt that is under way; called with the lock held."""
+        """Give up the current attempt to connect; called with the lock held."""
         greeting, self._greeting = self._greeting, None
         if greeting is not None:
             greeting.close()
 
     def receive(self) -> Frame | None:
         """
-        Return the next frame, whose lease is the caller's; ``None``: there is none.
+        Return the next frame, which the caller owns; ``None`` if no frame waits.
 
-        ``None`` may also mean that much else came before it; then :meth:`fileno` stays readable.
-        Never blocks and never raises; a connection that ended is counted.
+        ``None`` may also mean that many packets without a frame came; then :meth:`fileno` stays
+        readable. This never blocks and never raises; if the connection has ended, that is counted.
         """
         with self._lock:
             slots = self._slots
@@ -496,7 +497,7 @@ class SharedMemoryClient:
                     self._end(error.reason, f'the producer broke the protocol: {error}')
                     return None
                 except Exception as error:
-                    # No error may end the thread that polls us.
+                    # Catch every error, because none may end the thread that polls this client.
                     self._end('internal', one_line(error))
                     return None
                 self._received += 1
@@ -507,9 +508,9 @@ class SharedMemoryClient:
 
     def wait(self, epoll: select.epoll, timeout_s: float) -> None:
         """
-        Wait until *epoll*, of which :meth:`fileno` is a part, is readable.
+        Wait until *epoll* is readable; the caller has registered :meth:`fileno` with it.
 
-        It may already fetch what the socket has for :meth:`receive`.
+        This may already read packets from the socket, which :meth:`receive` then returns.
         """
         slots = self._slots
         if slots is None:
@@ -524,18 +525,19 @@ class SharedMemoryClient:
 
     def _other_packet(self, slots: RemoteSlots, came: CameUnread) -> tuple[Frame, int] | None:
         """
-        Handle what the receiver has not admitted: everything but a plain FRAME.
+        Handle a packet that the receiver didn't handle itself: any but a plain FRAME.
 
-        It owns the descriptors.
+        This owns the packet's descriptors.
 
-        :raises ProtocolError: it may not come.
+        :return: a frame and the number of frames dropped before it, if it is a FRAME after all.
+        :raises ProtocolError: such a packet may not come now.
         """
         packet, fds, truncated, gone = came
         try:
             if truncated:
                 if (
                     not descriptor_left()
-                ):  # descriptors that the kernel left out are not the producer's fault
+                ):  # this process has too few descriptors, which is not the producer's fault
                     self._end(
                         'gone',
                         f"no place for the producer's buffers: {NO_DESCRIPTOR[errno.EMFILE]}",
@@ -600,12 +602,12 @@ class SharedMemoryClient:
             elif reason == 'flood':
                 self._retry.pause(_PATIENT_RETRY_S)
             elif reason != 'retargeted':
-                # The producer may welcome us and end the connection again and again. Or the
-                # unusable buffers are older than an announcement that has come since.
+                # Pause, because the producer may welcome us and end the connection again and
+                # again. Unusable buffers come here only if a newer announcement has come since.
                 self._retry.failed()
 
     def statistics(self) -> ClientStatistics:
-        """Return a snapshot."""
+        """Return a snapshot of the counters."""
         with self._lock:
             slots = self._slots
             window, depth, held, abandoned = (
@@ -646,7 +648,7 @@ class SharedMemoryClient:
         self.close()
 
     def _after_fork(self) -> None:
-        """Close the child's copy of the socket; it would hide the parent's death."""
+        """Close the child's copy of the socket, so that the producer notices the parent's end."""
         self._closed = True
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
@@ -661,7 +663,7 @@ def _ringer(bell: OwnedFd | None) -> Callable[[], None]:
     def ring() -> None:
         if bell is None:
             return
-        # The collector may have closed it before the finalizer that calls.
+        # The garbage collector may have closed the bell before it runs the finalizer that rings.
         with contextlib.suppress(ValueError, OSError):
             os.eventfd_write(bell.fileno(), 1)
 

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-One consumer, as its producer sees it: what it holds, what waits for it, and its socket.
+One consumer, as its producer sees it: its socket, the frames it holds, and those that wait for it.
 
-Frames come from the camera's thread, releases on the server's; one lock for each connection keeps
-them apart, held for no more than one ``send`` that doesn't block. Pools are called without it,
-because they call back.
+Frames come on the camera's thread, releases on the server's thread. Each connection has one lock
+against conflicts between them. The lock is held for at most one ``send``, which doesn't block.
+Pools are called without the lock, because they call back.
 """
 
 from __future__ import annotations
@@ -49,23 +49,27 @@ from zc_perception.memory.pool import BufferPool, quarantine_fence
 
 _MAX_U32 = 0xFFFFFFFF
 _FRAME_TYPE = int(MessageType.FRAME)
-# A quarantine's own fence ends it; the pool's patience has to be the longer one.
+# A quarantine ends by its own fence. The pool's timeout must be later, by this time.
 _PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True)
 class ConsumerStatistics:
     """
-    One connected consumer, for diagnostics.
+    The counters of one connected consumer, for diagnostics.
 
     :param holder: its name among the holders of leases.
-    :param window: granted, of *asked*.
-    :param held: frames that it has.
-    :param pending: frames kept for it because its window is full or a fence is pending.
-    :param sent: FRAMEs so far.
-    :param dropped: frames that it didn't get because it was too slow.
-    :param trusted_writer: it could write to the pixels: the memory can't be narrowed.
-    :param in_hand: the sequence of each frame that it has, and for how many seconds.
+    :param window: number of frames that it may hold at the same time, as granted.
+    :param asked: the window that it asked for.
+    :param depth: number of frames that may wait for it, as granted.
+    :param held: number of frames that it holds now.
+    :param pending: number of frames that wait for it, because its window is full or a fence has
+        not signalled.
+    :param sent: number of frames that were sent so far.
+    :param dropped: number of frames that it didn't get because it was too slow.
+    :param trusted_writer: whether it could write to the pixels, because the memory can't be sealed
+        against that.
+    :param in_hand: the sequence of each frame that it holds, and for how many seconds.
     """
 
     name: str
@@ -85,17 +89,18 @@ class ConsumerStatistics:
 
 class Connection:
     """
-    A consumer from its HELLO on.
+    The connection to one consumer, from its HELLO on.
 
-    It owns the socket, the leases that the consumer holds, and the frames that wait for it.
-    :meth:`offer` comes from the camera's thread, the rest from the server's.
+    The connection owns the socket, the leases that the consumer holds, and the frames that wait
+    for it. The camera's thread calls :meth:`offer`, the server's thread all other methods.
 
-    :param sock: connected, not blocking; owned, closed by :meth:`end`.
-    :param holder: unique in the process.
-    :param window: granted.
-    :param depth: granted.
-    :param watch: lets the server call :meth:`flush` once a fence has signalled. Called with the
-        lock held.
+    :param sock: the connected, non-blocking socket; the connection owns it, and :meth:`end` closes
+        it.
+    :param holder: the consumer's name among the holders of leases, unique in the process.
+    :param window: number of frames that the consumer may hold at the same time, as granted.
+    :param depth: number of frames that may wait for it, as granted.
+    :param watch: makes the server call :meth:`flush` when a fence has signalled. It is called with
+        the lock held.
     """
 
     def __init__(
@@ -123,9 +128,9 @@ class Connection:
         self._ended = False
         self._out: dict[tuple[int, int], Frame] = {}
         self._pending: deque[Frame] = deque()
-        # By uid, the newest generation that was sent.
+        # For each slot's uid, the newest generation that was sent; -1: only BUFFERS was sent.
         self._introduced: dict[int, int] = {}
-        # Slots of the earlier buffers whose frames still wait.
+        # Slots of earlier buffers of which frames still wait.
         self._parting: set[int] = set()
         self._trusted_writer = False
         self._sent = 0
@@ -139,9 +144,9 @@ class Connection:
 
     def offer(self, frame: Frame) -> None:
         """
-        Send the frame, or keep it while the window is full.
+        Send the frame, or let it wait while the window is full; never block.
 
-        Never blocks; the caller keeps its lease.
+        The caller keeps its own lease.
 
         :raises FrameReleasedError: the caller's lease has ended.
         """
@@ -150,16 +155,16 @@ class Connection:
                 if self._ended or self.failure:
                     return
                 if not self._pending and len(self._out) < self._window:
-                    # The lease comes after the send, so that it costs the consumer no time: until
-                    # then the caller's holds the slot, and a RELEASE can't overtake it, because
-                    # that takes this lock.
+                    # Make the consumer's lease after the send, so that the consumer doesn't wait
+                    # for it. Until then the caller's lease holds the slot, and no RELEASE is
+                    # handled before, because that takes this lock.
                     if self._transmit(frame, None):
                         self._hold(frame)
                     return
         self._offer_later(frame)
 
     def _hold(self, frame: Frame) -> None:
-        """Note that a frame was sent, so that it is leased; called with the lock held."""
+        """Make the consumer's lease of a frame that was sent; called with the lock held."""
         try:
             delivery = frame.deliver(self.holder)
         except Exception as error:
@@ -172,10 +177,10 @@ class Connection:
             self._out[data.buffer_uid, data.generation] = delivery
 
     def _offer_later(self, frame: Frame) -> None:
-        """Keep the frame: the window is full, or it has a fence, or others wait before it."""
+        """Let the frame wait: the window is full, it has a fence, or others wait before it."""
         unwanted: list[Frame] = []
         if len(self._pending) >= self._depth:
-            # Before the delivery is made, so that the quota has a lease for it.
+            # Drop the oldest first, so that the quota has a lease for the new frame.
             with self._lock:
                 while len(self._pending) >= self._depth:
                     unwanted.append(self._pending.popleft())
@@ -203,7 +208,7 @@ class Connection:
         self._dropped_untold = min(self._dropped_untold + 1, _MAX_U32)
 
     def flush(self) -> None:
-        """Send what has been waiting, as far as window and fences allow."""
+        """Send the waiting frames, as far as the window and their fences allow."""
         if self._pending:
             with self._lock:
                 unwanted = self._flush()
@@ -211,9 +216,9 @@ class Connection:
 
     def _flush(self) -> list[Frame]:
         """
-        Flush; called with the lock held.
+        Send the waiting frames; called with the lock held.
 
-        Return what is to be released without it.
+        Return frames that the caller must release without the lock.
         """
         unwanted: list[Frame] = []
         pending = self._pending
@@ -231,8 +236,8 @@ class Connection:
                         self._watch(fence)
                         break
                 except (AcceleratorError, ValueError, OSError):
-                    # A sync_file's error is told by the sync_file; another fence's can't be, so
-                    # the frame is lost as if it had been late.
+                    # The fence failed. A sync_file is sent to the consumer, which sees the error.
+                    # Other fences can't be sent, so the frame is dropped, like a late one.
                     if isinstance(fence, SyncFile):
                         passed = fence
                     else:
@@ -252,8 +257,8 @@ class Connection:
         """
         Send a frame; called with the lock held.
 
-        ``False``: it wasn't sent, and the consumer doesn't hold it. Otherwise the caller puts its
-        lease into ``_out``.
+        Return ``False`` if the frame wasn't sent, so that the consumer doesn't hold it. Otherwise
+        the caller puts the consumer's lease into ``_out``.
         """
         data = frame.data
         uid, generation = data.buffer_uid, data.generation
@@ -269,7 +274,7 @@ class Connection:
             try:
                 self._set_frame_id(header.frame_id)
             except ConfigError as error:
-                # Only this consumer gets no more of the stream; the others and the camera go on.
+                # Refuse only this consumer; the other consumers and the camera go on.
                 self._refuse(RefusalCode.CONSTRAINTS, str(error))
                 return False
         self._pack(
@@ -293,7 +298,7 @@ class Connection:
                 self._send(self._view, SEND_FLAGS)
             else:
                 self._send_with(self._view, [fence.fileno()])
-        except BlockingIOError:  # it doesn't read, or other messages fill the socket
+        except BlockingIOError:  # the socket is full: the consumer doesn't read quickly enough
             self._count_drop()
             return False
         except (OSError, ValueError) as error:
@@ -317,7 +322,7 @@ class Connection:
         self._frame_id = frame_id
 
     def _introduce(self, data: FrameData) -> bool:
-        """Send BUFFERS, once for each slot; called with the lock held."""
+        """Send BUFFERS for the slot in *data*, once for each slot; called with the lock held."""
         kinds = {buffer.kind for buffer in data.buffers}
         kind = data.buffers[0].kind
         unfit = (
@@ -343,23 +348,24 @@ class Connection:
             self._send_with(
                 wire.pack_buffers(message), [buffer.fileno() for buffer in data.buffers]
             )
-        except BlockingIOError:  # as with a FRAME; the slot's next frame tries again
+        except BlockingIOError:  # the socket is full; the slot's next frame tries again
             self._count_drop()
             return False
         except (OSError, ValueError) as error:
             self._send_failed('BUFFERS', error)
             return False
-        # Any generation is newer. The slot is known from here on, even if the FRAME can't be sent.
+        # -1, so that any generation is newer. The consumer knows the slot now, even if the FRAME
+        # can't be sent.
         self._introduced[data.buffer_uid] = -1
         return True
 
     def retire(self, uid: int) -> None:
-        """Tell the consumer that no frame of that slot will come any more."""
+        """Tell the consumer by BUFFER_RETIRED that no more frames of that slot will come."""
         with self._lock:
             self._retire(uid)
 
     def _retire(self, uid: int) -> None:
-        """Retire a slot; called with the lock held."""
+        """Send BUFFER_RETIRED if the consumer knows the slot; called with the lock held."""
         if self._ended or self.failure or self._introduced.pop(uid, None) is None:
             return
         try:
@@ -369,11 +375,10 @@ class Connection:
 
     def move(self, pool: BufferPool) -> bool:
         """
-        Go on with the buffers of *pool*, which has promised this holder what it was granted.
+        Go on with the buffers of *pool*, which has promised this holder its window and depth.
 
-        ``False``: the connection has ended. The consumer keeps the frames that it holds, and gets
-        those that wait for it. It is told that the earlier slots are retired, each after its last
-        frame.
+        The consumer keeps the frames that it holds, and still gets those that wait for it. Each
+        earlier slot is retired after its last frame. Return ``False`` if the connection has ended.
         """
         with self._lock:
             if self._ended:
@@ -385,7 +390,7 @@ class Connection:
             return True
 
     def _retire_parting(self) -> None:
-        """Retire the earlier slots of which no frame waits; called with the lock held."""
+        """Retire the earlier slots of which no frame waits any more; called with the lock held."""
         waiting = {frame.data.buffer_uid for frame in self._pending}
         for uid in self._parting - waiting:
             self._retire(uid)
@@ -400,16 +405,16 @@ class Connection:
         """
         Note that sending failed; called with the lock held.
 
-        A peer that has gone is no failure: its EOF is on the way to the server's thread.
+        Ignore errors that mean that the peer has gone: the server's thread gets the peer's EOF.
         """
         if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
             self._fail('send', f'{what} could not be sent: {error}')
 
     def _fail(self, reason: str, text: str) -> None:
         """
-        Shut the socket down; called with the lock held.
+        Note a failure and shut the socket down; called with the lock held.
 
-        The server's thread sees the hang-up and ends the connection.
+        The server's thread notices the shutdown and ends the connection.
         """
         self.failure = self.failure or f'{reason}: {text}'
         with contextlib.suppress(OSError):
@@ -424,7 +429,8 @@ class Connection:
         """
         Send WELCOME, the first message.
 
-        *join* makes the connection known to publishers, which wait until it is sent.
+        *join* makes the connection known to publishers. The lock makes their first frame wait
+        until WELCOME was sent.
         """
         with self._lock:
             join()
@@ -434,18 +440,17 @@ class Connection:
                 self._send_failed('WELCOME', error)
 
     def refuse(self, code: RefusalCode, text: str) -> None:
-        """Say REFUSED; the caller ends the connection."""
+        """Send REFUSED; the caller ends the connection."""
         with self._lock:
             if not self._ended:
                 self._refuse(code, text)
 
     def release(self, uid: int, generation: int, fence: SyncFile | None) -> None:
         """
-        Note that the consumer is done with a frame.
+        Release a frame that the consumer gave back.
 
-        Owns *fence*.
-
-        :raises ProtocolError: it doesn't hold that frame.
+        :param fence: signals when the consumer's device has finished reading; owned by this call.
+        :raises ProtocolError: the consumer doesn't hold that frame.
         """
         with self._lock:
             frame = self._out.pop((uid, generation), None)
@@ -456,15 +461,15 @@ class Connection:
                 'release',
                 f'RELEASE of slot {uid:#x} generation {generation}, which it does not hold',
             )
-        try:  # noqa: SIM105 - for every frame, and suppress costs a tenth of all that is done here
+        try:  # noqa: SIM105 - runs for every frame; suppress() would make it a tenth slower
             frame.release(fence)
         except StaleFrameError:
-            pass  # another thread has revoked this holder's leases
+            pass  # another thread has already taken back this holder's leases
         if self._pending:
             self.flush()
 
     def end(self, quarantine_timeout_s: float) -> int:
-        """Close the socket and take all back; return how many frames the consumer held."""
+        """Close the socket and take all frames back; return how many the consumer held."""
         with self._lock:
             self._ended = True
             held, self._out = list(self._out.values()), {}
@@ -476,12 +481,12 @@ class Connection:
         return len(held)
 
     def close_in_child(self) -> None:
-        """After fork: close the copy of the socket, so that its peer sees the parent's end."""
+        """Close a forked child's copy of the socket, so that the peer notices the parent's end."""
         self._ended = True
         self.socket.close()
 
     def _in_hand(self) -> tuple[tuple[int, float], ...]:
-        """Return what the consumer has; called with the lock held."""
+        """Return sequence and age in seconds of each held frame; called with the lock held."""
         now = time.monotonic()
         held = [(frame, frame._lease) for frame in self._out.values()]
         return tuple(
@@ -493,7 +498,7 @@ class Connection:
         )
 
     def statistics(self) -> ConsumerStatistics:
-        """Return a snapshot."""
+        """Return a snapshot of the counters."""
         with self._lock:
             return ConsumerStatistics(
                 self.hello.name,
@@ -516,9 +521,10 @@ def take_back(
     pool: BufferPool, holder: str, held: Sequence[Frame], quarantine_timeout_s: float
 ) -> None:
     """
-    Take *held* back from *holder*, whose process is gone.
+    Take back the frames *held* from *holder*, whose process is gone.
 
-    Its devices may still read: the slots rest until the devices are done.
+    Its devices may still read the frames, so the slots stay in quarantine until the devices are
+    done.
     """
     revoked: set[DmaBuf] = set()
 
@@ -530,7 +536,8 @@ def take_back(
     for frame in held:
         buffers = frame.data.buffers
         with contextlib.suppress(StaleFrameError):
-            # Leases of a new pool, to which the producer may have changed, are not revoked yet.
+            # The producer may have changed to a new pool, so that revoke() didn't take back leases
+            # of the earlier one. Put their buffers into quarantine, too.
             frame.release(
                 None
                 if revoked.issuperset(buffers)

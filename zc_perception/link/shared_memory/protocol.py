@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-The numbers of docs/wire.md, the errors between two processes, and what a HELLO asks for.
+The numbers of docs/wire.md, the protocol's errors, and the requirements that a HELLO tells.
 
-Both ends check by this.
+Producers and consumers both use this file.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ MEMORY_MEMFD = 2
 
 
 class MessageType(IntEnum):
-    """The header's ``type``."""
+    """The values of the header's field ``type``."""
 
     HELLO = 1
     WELCOME = 2
@@ -71,7 +71,7 @@ class MessageType(IntEnum):
 
 
 class RefusalCode(IntEnum):
-    """REFUSED's ``code``."""
+    """The values of the field ``code`` in REFUSED."""
 
     VERSION = 1
     NOT_ALLOWED = 2
@@ -83,12 +83,10 @@ class RefusalCode(IntEnum):
 
 class ProtocolError(ZcError):
     """
-    The peer broke a rule of docs/wire.md.
+    The peer broke a rule of docs/wire.md, so the connection is closed.
 
-    The connection is closed.
-
-    :param reason: one word, to count by.
-    :param code: what a producer says in REFUSED.
+    :param reason: one word, by which such errors are counted.
+    :param code: the code that a producer sends in REFUSED.
     """
 
     def __init__(self, reason: str, text: str, code: RefusalCode = RefusalCode.PROTOCOL) -> None:
@@ -101,15 +99,15 @@ class MisfitError(ZcError):
     """
     This consumer can't use the producer's buffers.
 
-    Its constraints don't suit, or a trial import failed.
+    The buffers don't suit its constraints, or a trial import failed.
     """
 
 
 class RefusedError(ZcError):
     """
-    The producer said REFUSED, and why.
+    The producer sent REFUSED; the message is its reason.
 
-    :param code: PROTOCOL also where it was a number that this version doesn't know.
+    :param code: the code in REFUSED; a number that this version doesn't know becomes PROTOCOL.
     """
 
     def __init__(self, code: RefusalCode, text: str) -> None:
@@ -118,39 +116,40 @@ class RefusedError(ZcError):
 
 
 class PeerGoneError(ZcError):
-    """No process listens there, or the other end closed."""
+    """No process listens at the socket, or the other end closed the connection."""
 
 
 class SilentError(PeerGoneError):
-    """A process listens there and doesn't answer."""
+    """A process listens at the socket but doesn't answer."""
 
 
 MEMORY_BITS = {BufferKind.DMABUF: MEMORY_DMABUF, BufferKind.MEMFD: MEMORY_MEMFD}
 _U32 = 0xFFFFFFFF
 _UNLIMITED = MAX_DIMENSION - 1
 _ENOUGH = 1 << 16
-# What constraints have and a HELLO says elsewhere, with its value where nothing is asked for.
+# Fields of constraints that a HELLO tells outside of its options, so that the options must have
+# these neutral values.
 _NO_OPTIONS = {'stride_align': 1, 'offset_align': 1, 'slots': 0, 'max_slots': None}
 
 
 @dataclass(frozen=True)
 class Requirements:
     """
-    One consumer's constraints.
+    One consumer's constraints on buffers, as its HELLO tells them.
 
-    They don't say how many frames it holds: the window in its HELLO does.
+    The number of frames that the consumer holds is not among them: it is the window in its HELLO.
 
-    :param formats: (fourcc, modifier) pairs that it can use; empty: any.
-    :param memory: bits of the kinds of memory that it takes; a device's consumer takes dma-bufs
-        only.
+    :param formats: (fourcc, modifier) pairs that the consumer can use; empty: any.
+    :param memory: bits of the kinds of memory that it can use. A consumer that gives frames to a
+        device can use dma-bufs only.
     :param stride_align: strides must be a multiple of this many bytes.
     :param offset_align: plane offsets must be a multiple of this many bytes.
-    :param max_width: in pixels; 0: any.
-    :param max_height: in pixels; 0: any.
-    :param options: everything else, as parameter ``participants`` writes it: ``cpu=read;
+    :param max_width: largest width in pixels; 0: any.
+    :param max_height: largest height in pixels; 0: any.
+    :param options: all other constraints, written as in parameter ``participants``: ``cpu=read;
         contiguous; heap=udmabuf``.
-    :raises ConfigError: a value that can't be said in a HELLO, options that can't be understood,
-        or constraints that nothing could satisfy.
+    :raises ConfigError: a value that doesn't fit a HELLO, options that can't be understood, or
+        constraints that no buffer can satisfy.
     """
 
     formats: tuple[tuple[int, int], ...] = ()
@@ -194,10 +193,10 @@ class Requirements:
     @classmethod
     def of(cls, constraints: BufferConstraints) -> Requirements:
         """
-        Return what a HELLO says about *constraints*.
+        Return *constraints* as requirements for a HELLO.
 
-        :raises ConfigError: more than fits a HELLO, or no format at all: on the wire, no formats
-            are any.
+        :raises ConfigError: the constraints don't fit a HELLO, or they allow no format: in a HELLO
+            an empty list would mean any format.
         """
         if constraints.formats == ():
             raise ConfigError(
@@ -226,7 +225,7 @@ class Requirements:
                 raise ConfigError(
                     f"options '{self.options}': {name} is no option of a HELLO; leave it out"
                 )
-        # An alignment that no layout can have refuses every layout.
+        # Constraints allow alignments up to MAX_ALIGNMENT. No real layout has that, nor more.
         found = replace(
             options,
             formats=self.formats or None,
@@ -241,7 +240,7 @@ class Requirements:
         return found
 
     def _max_size(self, option: Size | None) -> Size | None:
-        """Return the limit by the fields and the option, which may both give one."""
+        """Return the smaller of the fields' and the option's limit; ``None`` if none is set."""
         if option is None and not (self.max_width or self.max_height):
             return None
         width, height = option or (_UNLIMITED, _UNLIMITED)
@@ -257,14 +256,14 @@ class Requirements:
 
     @property
     def reads_with_cpu(self) -> bool:
-        """Whether the consumer said that its CPU maps the buffers."""
+        """Whether the consumer said that it maps the buffers with the CPU."""
         return self._constraints.uses_cpu
 
     def misfit(self, layout: ImageLayout, kind: BufferKind, heap: HeapOffer | None) -> str:
         """
-        Say why a slot of that layout and kind can't be used; empty if it can.
+        Say why the consumer can't use a slot of that layout and kind; empty: it can.
 
-        :param heap: where the buffers come from; ``None``: unknown, so that it can't be judged.
+        :param heap: the heap of the buffers; ``None``: unknown, so heaps aren't checked.
         """
         if not self.memory & MEMORY_BITS[kind]:
             return f'the buffers are {kind.value}s, which it does not take'
@@ -275,4 +274,4 @@ class Requirements:
 
 
 ANYTHING = Requirements()
-"""Any format in any memory."""
+"""Requirements that any format in any memory satisfies."""

@@ -14,14 +14,14 @@
 # limitations under the License.
 
 """
-One connection of a consumer: the producer's slots as they are known here, and their leases.
+A consumer's side of one connection: the producer's slots, and the leases on them in this process.
 
-:class:`RemoteSlots` owns the socket and the slots. A :class:`RemoteSlot` owns the slot's buffers,
-as long as both ends use it. A :class:`RemoteLease` is the right to use one generation of a slot.
+:class:`RemoteSlots` owns the socket and the slots. A :class:`RemoteSlot` owns its buffers as long
+as both ends use it. A :class:`RemoteLease` is the right to use one generation of a slot.
 
-To a :class:`Frame`, RemoteSlots is its pool. Leases are counted here, however often a frame is
-delivered or shared in this process. The producer is told only of the end of the last one. A
-finalizer takes no lock: it puts its lease on a queue, and the next call empties that queue.
+To a :class:`Frame`, RemoteSlots is its pool. A frame may have several leases in this process,
+which are counted here. The producer gets RELEASE only when the last of them ends. A finalizer
+takes no lock: it puts its lease into a queue, and the next call empties that queue.
 """
 
 from __future__ import annotations
@@ -84,11 +84,12 @@ _unpack, _LEAST, _MOST, _FRAME_TYPE = (
 
 class RemoteSlot:
     """
-    A slot of the producer's pool, mapped at most once for as long as both ends use it.
+    A slot of the producer's pool. Its buffers are mapped at most once while both ends use it.
 
-    :param generation: the newest that came; while ``leases`` isn't 0, the one that is held here.
-    :param sequence: of the frame in it.
-    :param since_ns: CLOCK_MONOTONIC, when that was published.
+    :param generation: the newest generation that came. While ``leases`` isn't 0, this process
+        holds that generation.
+    :param sequence: sequence of the frame in the slot.
+    :param since_ns: when that frame was published, in nanoseconds of CLOCK_MONOTONIC.
     """
 
     __slots__ = (
@@ -124,9 +125,9 @@ class RemoteSlot:
 
     def prepare(self, owner: RemoteSlots) -> Frame:
         """
-        Make the slot's next Frame in advance, at a time when no frame waits.
+        Return the slot's next Frame object, made in advance so that :meth:`admit` has less to do.
 
-        A FRAME message fills in the rest. It has no lease yet.
+        The lease is not valid yet. :meth:`RemoteSlots.admit` fills in the rest from a FRAME.
         """
         data = _new(FrameData)
         data.__dict__.update(self._constants, header=_new(Header))
@@ -135,7 +136,7 @@ class RemoteSlot:
         return Frame(data, lease)  # type: ignore[arg-type] # as Frame needs it
 
     def close(self) -> None:
-        """Unmap and close the slot, which is not used any more."""
+        """Unmap and close the slot's buffers, which nobody uses any more."""
         spare, self.spare = self.spare, None
         if spare is not None:
             spare._lease = None
@@ -146,7 +147,7 @@ class RemoteLease:
     """
     The right to use one generation of a remote slot, in this process.
 
-    The producer sends no more than the window.
+    It has no quota of its own, because the producer sends no more frames than the window.
     """
 
     __slots__ = ('ended', 'generation', 'holder', 'pool', 'slot')
@@ -161,11 +162,12 @@ class RemoteLease:
 
 class CameUnread(NamedTuple):
     """
-    What a receiver has not admitted, so that Python looks at it.
+    A packet that a receiver didn't handle itself, so that other Python code must handle it.
 
-    :param packet: empty at the end of the connection.
-    :param truncated: it was longer, or had more descriptors, than there was room for.
-    :param error: the errno of a socket that gave nothing, or 0.
+    :param packet: its bytes; empty when the connection has ended.
+    :param fds: its descriptors.
+    :param truncated: whether the packet was too long or had too many descriptors for the buffers.
+    :param error: the errno if reading the socket failed, or 0.
     """
 
     packet: wire.Packet
@@ -176,10 +178,10 @@ class CameUnread(NamedTuple):
 
 class PlainReceiver:
     """
-    Receives from the socket of a connection.
+    Receives packets from a connection's socket.
 
-    ``native/receiver.c`` does the same in C, where it is compiled. Plain FRAMEs that break no rule
-    go to :meth:`RemoteSlots.admit`; everything else goes to Python.
+    If ``native/receiver.c`` is compiled, it does the same in C. The receiver handles plain FRAMEs
+    itself, by :meth:`RemoteSlots.admit`, and returns all other packets as :class:`CameUnread`.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -190,19 +192,19 @@ class PlainReceiver:
 
     def wait(self, epoll: select.epoll, timeout_s: float) -> None:
         """
-        Wait until *epoll* is readable, for at most *timeout_s*.
+        Wait until *epoll* is readable, at most *timeout_s* seconds.
 
-        It may fetch what the socket has, which :meth:`receive` yields next.
+        A receiver may already read a packet here, which :meth:`receive` then returns.
         """
         epoll.poll(timeout_s)
 
     def receive(self, slots: RemoteSlots) -> tuple[Frame, int] | CameUnread | None:
         """
-        Return a frame and how many were dropped before it; or what else came, or nothing.
+        Read one packet; only one thread at a time may call this.
 
-        One thread at a time.
-
-        :raises ProtocolError: it is a FRAME that may not come.
+        :return: for a FRAME the frame and how many frames were dropped before it; for another
+            packet a :class:`CameUnread`; ``None`` if no packet waits.
+        :raises ProtocolError: a FRAME that breaks a rule.
         """
         try:
             try:
@@ -211,7 +213,7 @@ class PlainReceiver:
                 )
             except (
                 ConnectionResetError
-            ):  # the kernel reports this once; the next call gets what was sent before
+            ):  # the kernel reports this once; the next call returns what the peer sent before
                 size, ancillary, flags, _ = self._receive_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
                 )
@@ -224,7 +226,7 @@ class PlainReceiver:
         return CameUnread(self._packet[:size], adopt(ancillary), bool(flags & TRUNCATED), 0)
 
     def close(self) -> None:
-        """Stop, before the socket is closed."""
+        """Stop receiving; called before the socket is closed."""
 
     forked = close
 
@@ -233,7 +235,7 @@ def _unread(packet: bytes, numbers: list[int], truncated: bool, error: int) -> C
     """
     Make a :class:`CameUnread` for ``native/receiver.c``.
 
-    Owns the descriptors.
+    It owns the descriptors *numbers* from now on.
     """
     return CameUnread(packet, own(numbers), truncated, error)
 
@@ -242,21 +244,22 @@ class RemoteSlots:
     """
     The producer's slots as one connection knows them, and the pool of the frames in them.
 
-    It owns the socket. Any thread may call it, but only one at a time receives.
+    It owns the socket. Any thread may call its methods, but only one thread at a time may receive.
 
     The lock guards leases, fences and RELEASEs. :meth:`admit`, which runs for every frame, takes
-    no lock: it writes to a slot without a lease, which nothing else uses.
+    no lock, because it writes only to a slot without leases, which nothing else uses.
 
-    :param sock: connected and welcome, not blocking; owned.
-    :param epoll: of the consumer; also gets fences that a release waits for. Borrowed.
+    :param sock: a non-blocking socket on which WELCOME came; owned.
+    :param epoll: the consumer's epoll, to which fences are added for which a RELEASE must wait;
+        borrowed.
     :param holder: this consumer's name in messages.
-    :param window: frames that the producer may have out here.
-    :param requirements: what buffers have to be like.
-    :param trial_import: imports a slot's buffers before its first frame, as they will be imported
-        later; ``None``: nothing is imported.
+    :param window: number of frames that may be held here at the same time, as granted.
+    :param requirements: what buffers must be like.
+    :param trial_import: imports a slot's buffers before its first frame, in the same way as later
+        for each frame; ``None``: nothing is imported.
     :param ring: makes the consumer's descriptor readable; called in finalizers.
 
-    ``attention`` says whether :meth:`attend` has something to look at.
+    ``attention`` says whether :meth:`attend` has something to do.
     """
 
     def __init__(
@@ -289,11 +292,12 @@ class RemoteSlots:
         self._ended = False
         self._leaving = False
         self._slots: dict[int, RemoteSlot] = {}
-        # FRAMEs; only the receiving thread counts them, so that admitting one takes no lock.
+        # Number of FRAMEs; only the receiving thread changes it, so admit() takes no lock.
         self.admitted = 0
         self._others = self._others_since = 0
         self._abandoned_leases: queue.SimpleQueue[tuple[RemoteLease, bool]] = queue.SimpleQueue()
-        # What hangs on a fence of this process, and RELEASEs for which the socket was full.
+        # Slots whose RELEASE waits for a fence of this process; then RELEASEs that could not be
+        # sent because the socket was full.
         self._held_back: list[RemoteSlot] = []
         self._unsent: deque[tuple[bytes, SyncFile | None]] = deque()
         self._awaits_room = False
@@ -302,14 +306,14 @@ class RemoteSlots:
 
     @property
     def out(self) -> int:
-        """Frames that the producer counts as held here."""
+        """The number of frames that the producer counts as held here."""
         return 0 if self._ended else self.admitted - self.released
 
     def count_other(self) -> None:
         """
-        Note that something other than a FRAME came.
+        Count a message that isn't a FRAME.
 
-        :raises ProtocolError: for too long nothing but that.
+        :raises ProtocolError: more than MAX_OTHERS of them came without a FRAME in between.
         """
         if self._others_since != self.admitted:
             self._others_since, self._others = self.admitted, 0
@@ -321,12 +325,12 @@ class RemoteSlots:
 
     def introduce(self, message: BuffersMessage, fds: list[OwnedFd]) -> None:
         """
-        Take in a slot's BUFFERS.
+        Add the slot that a BUFFERS message describes.
 
-        Owns the descriptors.
+        This owns the descriptors *fds* from now on.
 
-        :raises ProtocolError: they aren't what the message says, or nothing that may come here.
-        :raises MisfitError: this consumer can't use them.
+        :raises ProtocolError: the buffers don't match the message, or this message may not come.
+        :raises MisfitError: this consumer can't use the buffers.
         """
         with self._lock:
             known = sum(not slot.retired for slot in self._slots.values())
@@ -360,8 +364,8 @@ class RemoteSlots:
                         f'user {self.peer.uid} sent a memfd that others can write to; '
                         'it has to be sealed with FUTURE_WRITE'
                     )
-            # No buffer is smaller than announced; that one is larger is no reason to go further
-            # than its producer says.
+            # Check the planes against the announced sizes. No buffer is smaller than announced; if
+            # one is larger, the planes must still end within the announced size.
             validate_layout(message.layout, message.sizes, [buffer.identity for buffer in buffers])
         except (AllocationError, LayoutError, FormatError, OSError, ValueError) as error:
             close_buffers(buffers)
@@ -371,7 +375,7 @@ class RemoteSlots:
             close_buffers(buffers)
             close_all(fds)
             raise
-        # Before the first frame of a slot: import it as it will be imported later.
+        # Import the buffers now, before the slot's first frame, in the same way as later.
         unfit = self._requirements.misfit(message.layout, message.kind, None) or trial_failure(
             self._trial_import,
             BufferSettings(message.layout, MAX_SLOTS),
@@ -387,20 +391,20 @@ class RemoteSlots:
         slot.spare = slot.prepare(self)
 
     def refuse(self, text: str) -> None:
-        """Tell the producer why its buffers can't be used here. The caller ends the connection."""
+        """Tell the producer why this consumer can't use its buffers; the caller disconnects."""
         with contextlib.suppress(OSError):
             self._send(wire.pack_refused(Refused(RefusalCode.CONSTRAINTS, text)), SEND_FLAGS)
 
     def admit(self, packet: wire.Packet, size: int, fence: SyncFile | None) -> tuple[Frame, int]:
         """
-        Take in a FRAME; return the frame, and how many were dropped before it.
+        Read a FRAME; return the frame, and how many frames were dropped before it.
 
-        Owns *fence*.
+        This owns *fence* from now on.
 
-        :raises ProtocolError: it isn't one, or none that may come here.
+        :raises ProtocolError: the packet is no valid FRAME, or this FRAME may not come.
         """
         try:
-            # As few steps as possible: at a camera's rate each of them runs with cold caches.
+            # Keep the number of steps small: at a camera's rate each runs with cold caches.
             (
                 kind,
                 length,
@@ -422,7 +426,7 @@ class RemoteSlots:
                 or zero
                 or flags > 1
             ):
-                wire.parse_frame(packet, size)  # says what is wrong
+                wire.parse_frame(packet, size)  # raises the error that says what is wrong
             if flags != (fence is not None):
                 raise ProtocolError(
                     'descriptors',
@@ -466,8 +470,8 @@ class RemoteSlots:
         slot.leases = 1
         frame, slot.spare = slot.spare or slot.prepare(self), None
         data = frame.data
-        # What their constructors do, in a third of the time: a frozen dataclass sets each field by
-        # a call.
+        # Set the fields of Header and FrameData directly. Their constructors take three times as
+        # long, because a frozen dataclass sets each field by a call.
         data.header.__dict__.update(stamp_ns=stamp_ns, frame_id=self._frame_id)
         data.__dict__.update(
             generation=generation,
@@ -484,9 +488,9 @@ class RemoteSlots:
 
     def lease(self, slot: RemoteSlot, generation: int, holder: str) -> RemoteLease:
         """
-        Add a lease in this process on a slot that is held, for :class:`Frame`.
+        Return one more lease on a generation that this process holds; called by :class:`Frame`.
 
-        :raises StaleFrameError: that generation has been released.
+        :raises StaleFrameError: that generation was released.
         """
         with self._lock:
             if slot.generation != generation or not slot.leases:
@@ -501,12 +505,12 @@ class RemoteSlots:
 
     def release(self, lease: RemoteLease, fence: Fence | None = None) -> None:
         """
-        Drop a lease, for :class:`Frame`; after this process's last one send RELEASE.
+        End a lease; called by :class:`Frame`. If it was the last one, send RELEASE.
 
-        Owns *fence*. A fence of this process can't be sent: RELEASE goes out at the first call
-        after it has signalled.
+        This owns *fence*. If it isn't a sync_file, it can't be sent; the first :meth:`attend`
+        after it has signalled then sends RELEASE.
 
-        :raises StaleFrameError: dropped before.
+        :raises StaleFrameError: the lease has ended before.
         """
         slot = lease.slot
         with self._lock:
@@ -526,23 +530,19 @@ class RemoteSlots:
             self._take_abandoned()
 
     def again(self, lease: RemoteLease) -> RemoteLease:
-        """See :meth:`BufferPool.again`."""
+        """Return another lease for the same holder, see :meth:`BufferPool.again`."""
         return self.lease(lease.slot, lease.generation, lease.holder)
 
     def hand_out(self, lease: RemoteLease) -> bool:
         """
-        Hand out, see :meth:`BufferPool.hand_out`.
+        Return ``True``: a frame may always be handed out; see :meth:`BufferPool.hand_out`.
 
-        The producer sends no more than the window.
+        The producer never sends more frames than the window.
         """
         return True
 
     def in_hand(self) -> tuple[tuple[int, float], ...]:
-        """
-        Return the sequence of each frame that the producer counts as held here, and its age.
-
-        Ages are in seconds.
-        """
+        """Return (sequence, seconds held) of each frame that the producer counts as held here."""
         with self._lock:
             now = time.monotonic_ns()
             held = [slot for slot in self._slots.values() if slot.leases or slot.fences]
@@ -550,9 +550,9 @@ class RemoteSlots:
 
     def abandon(self, lease: RemoteLease, *, forgotten: bool = True) -> None:
         """
-        Let *lease* be dropped soon, for finalizers; take no lock now.
+        Have *lease* ended soon, without taking a lock now; called by finalizers.
 
-        :param forgotten: whether that is to be counted: its owner should have released it.
+        :param forgotten: whether to count it, because its owner should have released it.
         """
         self._abandoned_leases.put((lease, forgotten))
         self.attention = True
@@ -563,10 +563,10 @@ class RemoteSlots:
 
     def _take_abandoned(self) -> None:
         """
-        Take back abandoned leases when :meth:`attend` is not called any more.
+        End abandoned leases while this end is leaving, because nobody calls :meth:`attend` then.
 
-        It runs in finalizers too, so it never waits for the lock; the lock's holder looks again
-        after it.
+        This runs in finalizers, too, so it never waits for the lock. If another thread holds the
+        lock, that thread calls this after it.
         """
         while not self._abandoned_leases.empty() and self._lock.acquire(blocking=False):
             try:
@@ -575,7 +575,7 @@ class RemoteSlots:
                 self._lock.release()
 
     def _drop_abandoned(self) -> None:
-        """Drop abandoned leases; called with the lock held."""
+        """End abandoned leases; called with the lock held."""
         while not self._abandoned_leases.empty():
             lease, forgotten = self._abandoned_leases.get_nowait()
             if lease.ended:
@@ -587,9 +587,9 @@ class RemoteSlots:
                 self._give_back(lease.slot)
 
     def attend(self) -> None:
-        """Take back abandoned leases, and send the RELEASEs that had to wait."""
+        """End abandoned leases, and send the RELEASEs that had to wait."""
         with self._lock:
-            # Cleared before looking, so that a release that comes meanwhile sets it again.
+            # Clear this first, so that a lease that is abandoned meanwhile sets it again.
             self.attention = False
             self._drop_abandoned()
             waiting, self._held_back = self._held_back, []
@@ -604,7 +604,7 @@ class RemoteSlots:
             self._await_room(False)
 
     def _give_back(self, slot: RemoteSlot) -> None:
-        """Give a slot back that is not used here any more, except by fences; lock held."""
+        """Give a slot without leases back to the producer; called with the lock held."""
         if self._ended:
             self._forget_fences(slot)
         elif self._leaving:
@@ -615,7 +615,7 @@ class RemoteSlots:
                 self._held_back.append(slot)
                 self.attention = True
                 return
-            # Before RELEASE, after which the next FRAME may come.
+            # Prepare the next frame before RELEASE, because the next FRAME may come after it.
             slot.spare = slot.spare or slot.prepare(self)
             self.released += 1
             packet = wire.pack_release(slot.uid, slot.generation, fence is not None)
@@ -631,23 +631,23 @@ class RemoteSlots:
 
     def _await_room(self, wanted: bool) -> None:
         """
-        Set whether the descriptor is readable when the socket has room; lock held.
+        Set whether the consumer's descriptor gets readable when the socket has room again.
 
-        The descriptor is the consumer's.
+        Called with the lock held.
         """
         if wanted is not self._awaits_room:
             self._awaits_room = wanted
-            with contextlib.suppress(OSError, ValueError):  # it was closed
+            with contextlib.suppress(OSError, ValueError):  # the epoll was closed
                 self._epoll.modify(
                     self._socket.fileno(), select.EPOLLIN | (select.EPOLLOUT if wanted else 0)
                 )
 
     def _give_back_last(self, slot: RemoteSlot) -> None:
         """
-        Give a slot back as :meth:`_give_back` does, when nothing would send what has to wait.
+        Give a slot back while this end is leaving; called with the lock held.
 
-        Called with the lock held. What isn't released ends with the socket; then the producer
-        itself waits for the devices.
+        Nobody would send a RELEASE that has to wait. So without a RELEASE now, the slot ends with
+        the socket, and the producer itself waits for the devices.
         """
         fence = self._settle_fences(slot) if slot.fences else None
         if slot.fences:
@@ -662,16 +662,16 @@ class RemoteSlots:
 
     def _settle_fences(self, slot: RemoteSlot) -> SyncFile | None:
         """
-        Return the fence to send along; called with the lock held.
+        Return the fence to send with RELEASE, or ``None``; called with the lock held.
 
-        ``slot.fences`` keeps those that have to be waited for first.
+        ``slot.fences`` keeps the fences that must signal before RELEASE can be sent.
         """
         pending: list[Fence] = []
         for fence in slot.fences:
             try:
                 signalled = fence.wait(0.0)
             except (OSError, ValueError):
-                signalled = True  # the consumer that gave this fence has closed it
+                signalled = True  # the code that gave this fence has closed it
             if signalled:
                 self._unwatch(fence)
             else:
@@ -679,8 +679,8 @@ class RemoteSlots:
         slot.fences = [fence for fence in pending if not isinstance(fence, SyncFile)]
         files = [fence for fence in pending if isinstance(fence, SyncFile)]
         if slot.fences or len(files) > 1:
-            # Several sync_files wait here too: only one can be sent, and merging takes a
-            # descriptor that we may not get.
+            # Several sync_files wait here, too: only one can be sent, and merging them needs a new
+            # descriptor, which we may not get.
             slot.fences += files
             for fence in slot.fences:
                 self._watch(fence)
@@ -710,7 +710,8 @@ class RemoteSlots:
         """
         Try to send a packet; called with the lock held.
 
-        ``False``: the socket is full. Owns *fence* otherwise.
+        Return ``False`` if the socket is full; *fence* is then still the caller's. Otherwise this
+        closes *fence*.
         """
         try:
             if fence is None:
@@ -723,16 +724,16 @@ class RemoteSlots:
         except BlockingIOError:
             return False
         except OSError:
-            pass  # the producer has gone: receiving says so, and it took everything back
+            pass  # the producer has gone and took everything back; receive() will notice
         if fence is not None:
             fence.close()
         return True
 
     def retire(self, uid: int) -> None:
         """
-        Take in BUFFER_RETIRED: unmap and close once the last frame is released.
+        Handle BUFFER_RETIRED: close the slot's buffers when its last frame is released.
 
-        :raises ProtocolError: there is no such slot.
+        :raises ProtocolError: there is no such slot, or it was retired before.
         """
         with self._lock:
             slot = self._slots.get(uid)
@@ -747,10 +748,10 @@ class RemoteSlots:
 
     def leave(self) -> None:
         """
-        End the conversation from here.
+        End the connection from this end.
 
-        The producer must not use the buffers of frames that are still held. So the socket is
-        closed after the last of them. Until then the producer can send nothing more.
+        The producer must not use the buffers of frames that are still held here. So the socket
+        stays open until the last of them is released. Meanwhile the producer can send nothing.
         """
         with self._lock:
             if self._ended or self._leaving:
@@ -776,7 +777,7 @@ class RemoteSlots:
         self._take_abandoned()
 
     def _part(self) -> None:
-        """Close the socket, when nothing is held any more; called with the lock held."""
+        """Close the socket when no frame is held any more; called with the lock held."""
         while self._unsent:
             packet, fence = self._unsent.popleft()
             if not self._try_send(packet, fence):
@@ -786,9 +787,9 @@ class RemoteSlots:
 
     def end(self) -> None:
         """
-        End the conversation.
+        End the connection, after the producer has gone or broke the protocol.
 
-        Frames that are held stay readable; each slot is unmapped and closed with its last one.
+        Held frames stay readable; a slot's buffers are closed when its last frame is released.
         """
         with self._lock:
             if self._ended:
@@ -803,7 +804,7 @@ class RemoteSlots:
                 slot.close()
 
     def _close(self) -> None:
-        """Close everything; called with the lock held."""
+        """Close the socket and the fences of unsent RELEASEs; called with the lock held."""
         self._ended = True
         self._leaving = False
         self.receiver.close()
@@ -814,7 +815,7 @@ class RemoteSlots:
         self._unsent.clear()
 
     def close_in_child(self) -> None:
-        """After fork: close the copy of the socket, so that the producer sees the parent's end."""
+        """Close a forked child's copy of the socket: so the producer notices the parent's end."""
         self._ended = True
         self._lock = threading.Lock()
         self.receiver.forked()

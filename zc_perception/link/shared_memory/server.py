@@ -14,17 +14,16 @@
 # limitations under the License.
 
 """
-The producer's end: a listening socket for each publisher, a thread for all its consumers.
+The producer's end: one listening socket and one thread for each publisher and all its consumers.
 
 :class:`SharedMemoryServer` owns the socket, the thread, the epoll and the connections. ``publish``
-runs on the caller's thread and never blocks. Everything else runs on the server's thread: it
+runs on the caller's thread and never blocks. Everything else runs on the server's thread. It
 accepts consumers and gives each a second to say HELLO. The :class:`Door` judges their constraints.
-A
-consumer for which there are no buffers yet is told so (NOTED) and stays; it takes part in the
-agreement on them. :func:`admit` promises slots to a consumer that may come in, and from then on it
-is a :class:`~zc_perception.link.shared_memory.connection.Connection`. The thread reads its
-RELEASEs, sends what had to wait, and when the consumer's end closes, takes back what it held. A
-forked child has nothing of this.
+If there are no buffers yet for a consumer, it gets the message NOTED and waits; it takes part in
+the agreement on the buffers. If a consumer may have the buffers, :func:`admit` promises it slots,
+and a :class:`~zc_perception.link.shared_memory.connection.Connection` is made for it. The thread
+reads the consumer's RELEASEs and sends frames that had to wait. When the consumer closes its end,
+the thread takes back the frames that the consumer held. A forked child uses nothing of the server.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ from zc_perception.negotiation.settings import HeapOffer
 
 _ACCEPT_PAUSE_S = 0.1
 _ACCEPTS_AT_ONCE = 16
-# Further consumers are told to come back later.
+# At most this many consumers; further ones are refused with BUSY.
 MAX_CONNECTIONS = 32
 _EVENTS = 64
 _numbers = itertools.count(1)
@@ -92,20 +91,20 @@ class ServerStatistics:
     """
     What the server's thread counts.
 
-    :meth:`SharedMemoryServer.statistics` gives a copy of it to diagnostics.
+    :meth:`SharedMemoryServer.statistics` gives a copy to diagnostics.
 
-    :param consumers: those that are connected.
-    :param handshaking: connections that haven't said HELLO yet, or that wait for buffers.
-    :param welcomed: consumers since start.
-    :param refused: by reason, consumers that were not welcome (version, not_allowed, connections,
-        slots, constraints, ...).
-    :param last_refusal: by reason, the latest refusal in words.
-    :param protocol_errors: by reason, peers that broke a rule of docs/wire.md.
-    :param ended: by reason, connections that were welcome and have ended (eof, closed, pool, send,
-        or a protocol error's).
-    :param taken_back: frames that consumers held when they ended.
-    :param internal_errors: unexpected exceptions; each cost one consumer its connection.
-    :param last_internal_error: the text of the latest.
+    :param consumers: the connected consumers.
+    :param handshaking: number of connections that haven't said HELLO yet, or wait for buffers.
+    :param welcomed: number of consumers that got WELCOME since start.
+    :param refused: number of refused consumers, for each reason (version, not_allowed,
+        connections, slots, constraints, ...).
+    :param last_refusal: the latest refusal in words, for each reason.
+    :param protocol_errors: number of peers that broke a rule of docs/wire.md, for each reason.
+    :param ended: number of connections that got WELCOME and have ended, for each reason (eof,
+        closed, pool, send, or the reason of a protocol error).
+    :param taken_back: number of frames that consumers held when their connections ended.
+    :param internal_errors: number of unexpected exceptions; each ended one consumer's connection.
+    :param last_internal_error: the text of the latest exception.
     """
 
     consumers: tuple[ConsumerStatistics, ...] = ()
@@ -120,7 +119,7 @@ class ServerStatistics:
     last_internal_error: str = ''
 
     def refuse(self, error: ProtocolError) -> None:
-        """Count a refusal by its kind."""
+        """Count a refusal by its code and reason."""
         if error.code is RefusalCode.PROTOCOL:
             self.protocol_errors[error.reason] += 1
         else:
@@ -140,7 +139,7 @@ class ServerStatistics:
     def copy(
         self, consumers: tuple[ConsumerStatistics, ...], handshaking: int
     ) -> ServerStatistics:
-        """Return the counts as they are."""
+        """Return a copy of the counters with *consumers* and *handshaking*."""
         return replace(
             self,
             consumers=consumers,
@@ -154,13 +153,11 @@ class ServerStatistics:
 
 class FenceWatch:
     """
-    Fences in an epoll, each by a duplicate of its descriptor.
+    Watches fences with an epoll, each by a duplicate of its descriptor. Thread-safe.
 
-    Thread-safe.
+    Duplicates are needed because a fence's owner may close the fence at any time.
 
-    Duplicates are needed because a fence's owner may close it at any time.
-
-    :param epoll: borrowed.
+    :param epoll: the server's epoll; borrowed.
     """
 
     def __init__(self, epoll: select.epoll) -> None:
@@ -182,7 +179,7 @@ class FenceWatch:
             self._epoll.register(fd.fileno(), select.EPOLLIN)
 
     def signalled(self, number: int) -> bool:
-        """Say whether the readable descriptor *number* was one of these; it is no longer."""
+        """Say whether the readable descriptor *number* belongs to a watched fence; unwatch it."""
         with self._lock:
             fd, _ = self._watched.pop(number, (None, None))
             if fd is None:
@@ -192,7 +189,7 @@ class FenceWatch:
             return True
 
     def close(self) -> None:
-        """Forget all fences."""
+        """Close the duplicates of all watched fences."""
         with self._lock:
             self._closed = True
             for fd, _ in self._watched.values():
@@ -203,12 +200,12 @@ class FenceWatch:
 @dataclass(eq=False)
 class Newcomer:
     """
-    A consumer that has connected and isn't welcome yet.
+    A consumer that has connected and didn't get WELCOME yet.
 
     :param deadline: when it must have said HELLO, in seconds of CLOCK_MONOTONIC.
-    :param hello: what it has said, while it waits for buffers.
-    :param consumer: its part in the agreement on these.
-    :param noted: what it was told about that.
+    :param hello: its HELLO; ``None``: not received yet.
+    :param consumer: its part in the agreement on buffers; ``None`` before HELLO.
+    :param noted: the text of the last NOTED that it got; empty: none.
     """
 
     socket: Socket
@@ -229,28 +226,28 @@ class Answer(Enum):
 
 class Door(Protocol):
     """
-    Decides on consumers by the agreement on the buffers.
+    Decides which consumers may have the buffers, by the agreement on the buffers.
 
-    The server calls it on its own thread, without locks.
+    The server calls these methods on its own thread, with no lock held.
     """
 
     def judge(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        """Say whether *consumer* may have the buffers; if not, or not yet, why."""
+        """Say whether *consumer* may have the buffers; if it must wait or is refused, why."""
 
     def starved(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
-        """Say whether *consumer*, for which no slot is left, waits for more of them."""
+        """Say whether *consumer*, for which no slot is left, shall wait for more slots."""
 
     def left(self, consumer: Consumer, why: str) -> None:
         """
         Note that *consumer* has gone.
 
-        *why* is empty, or says why it can't use the buffers.
+        :param why: why it can't use the buffers; empty: it left for another reason.
         """
 
 
 def grant(hello: Hello, holder: str, pool: BufferPool, window: int, depth: int) -> tuple[int, int]:
-    """Let *pool* promise frames to *holder*; return the window and depth that it grants."""
-    # A consumer that keeps all frames wants every frame of a recording.
+    """Let *pool* promise slots to *holder*; return the granted window and depth."""
+    # The largest depth means keep-all: such a consumer wants every frame of a recording.
     return pool.grant(holder, window, depth, lossless=hello.depth == MAX_DEPTH)
 
 
@@ -260,8 +257,8 @@ def admit(
     """
     Return the pool, and the granted window and depth; set the pool's quota for *holder*.
 
-    :param heap: where the pool's buffers come from; ``None``: unknown.
-    :raises ProtocolError: with the code for REFUSED.
+    :param heap: the heap of the pool's buffers; ``None``: unknown.
+    :raises ProtocolError: the consumer can't be served; the error has the code for REFUSED.
     """
     slots = () if pool is None else pool.slots
     if pool is None or not slots:
@@ -285,27 +282,30 @@ class SharedMemoryServer:
     """
     Serves one publisher's frames to other processes of this host.
 
-    Connections come and go on the server's thread. ``publish`` reads one immutable tuple of them.
-    The lock guards that tuple, the history and the choice of the pool; a connection's own lock is
-    taken after it.
+    Connections are made and ended on the server's thread. ``publish`` reads one immutable tuple of
+    them. The lock guards that tuple, the history and the choice of the pool. A connection's own
+    lock is taken after the server's.
 
-    :param name: the publisher's, for threads, holders and messages.
-    :param publisher_id: that of the announcement; the socket is named after it.
-    :param pool: whose slots are published; consumers are refused until there is one, see
-        :meth:`set_pool`.
-    :param folder: made and checked by :func:`runtime_folder`; by default that is called.
-    :param allowed_gids: members of these groups are served too; the socket is given to the first.
-    :param quarantine_timeout_s: the longest job of any consumer's device. See
-        :func:`quarantine_fence`.
-    :param history: frames kept for consumers that ask for them, as with transient_local; they are
-        leased from the pool.
+    :param name: the publisher's name, for threads, holders and messages.
+    :param publisher_id: the id in the announcement; the socket's file is named after it.
+    :param pool: the pool of the published frames. Until there is one, consumers wait or are
+        refused, see :meth:`set_pool`.
+    :param folder: a folder that :func:`runtime_folder` has made and checked; ``None``: call it
+        here.
+    :param allowed_gids: members of these groups are served, too; the socket belongs to the first
+        group.
+    :param quarantine_timeout_s: how long the longest job of any consumer's device takes, in
+        seconds. See :func:`quarantine_fence`.
+    :param history: number of frames that are kept for consumers that ask for them, as with
+        transient_local; they are leased from the pool.
     :param door: judges consumers by the agreement; ``None``: each consumer that can use the
-        buffers may have them.
-    :param report: gets a sentence when a consumer comes, is refused or ends; called on the
-        server's thread, without locks.
-    :param warn: gets, instead of *report*, the sentences about consumers that were granted less
-        than they need; ``None``: *report* gets these too.
-    :raises ConfigError: the folder can't be used, or the id is taken or no identifier.
+        buffers gets them.
+    :param report: called with a sentence when a consumer comes, is refused or ends; on the
+        server's thread, with no lock held.
+    :param warn: called in place of *report* with sentences about consumers that were granted less
+        than they need; ``None``: *report* gets these, too.
+    :raises ConfigError: the folder can't be used, *publisher_id* is invalid, or another process
+        listens under that id.
     """
 
     def __init__(
@@ -336,8 +336,8 @@ class SharedMemoryServer:
         self._heard = threading.Condition(self._lock)
         self._consumers: dict[int, tuple[Consumer, Peer, int]] = {}
         self._connections: tuple[Connection, ...] = ()
-        # By descriptor, for the server's thread alone: who has connected, who waits for buffers,
-        # and who is welcome.
+        # Consumers by descriptor: connected without HELLO yet; waiting for buffers; welcome. Only
+        # the server's thread uses these tables.
         self._newcomers: dict[int, Newcomer] = {}
         self._waiting: dict[int, Newcomer] = {}
         self._established: dict[int, Connection] = {}
@@ -373,14 +373,14 @@ class SharedMemoryServer:
 
     @property
     def consumers(self) -> int:
-        """How many consumers are connected and welcome."""
+        """The number of connected consumers that got WELCOME."""
         return len(self._connections)
 
     def publish(self, frame: Frame) -> None:
         """
-        Send *frame* to every consumer, or keep it for those whose window is full.
+        Send *frame* to every consumer, or keep it for those whose window is full; never block.
 
-        Never blocks; the caller keeps its lease.
+        The caller keeps its own lease.
 
         :raises FrameReleasedError: the frame was released.
         """
@@ -396,16 +396,16 @@ class SharedMemoryServer:
 
     def _remember(self, frame: Frame) -> tuple[Connection, ...]:
         """
-        Keep *frame* for late joiners.
+        Add *frame* to the history; return the connections that get it directly.
 
-        A consumer that joins before this is served by publish, one that joins after it by the
-        history.
+        A consumer that joined before gets the frame from publish(); a consumer that joins later
+        gets it from the history.
         """
         kept = frame.deliver(self._history_holder)
         overflow = None
         with self._lock:
             if self._history is None:
-                overflow = kept  # closed meanwhile
+                overflow = kept  # the server was closed meanwhile
             elif kept is not None:
                 kept.published_ns = frame.published_ns
                 self._history.append(kept)
@@ -421,7 +421,7 @@ class SharedMemoryServer:
         """
         Return the consumers that have said HELLO, in the order in which they came.
 
-        With each comes the number of frames that it wants to hold.
+        Each comes with its peer and the number of frames that it wants to hold at the same time.
         """
         with self._lock:
             return list(self._consumers.values())
@@ -430,24 +430,24 @@ class SharedMemoryServer:
         """
         Wait until *count* consumers have said HELLO, at most *timeout_s* seconds.
 
-        Return whether they have.
+        Return whether that many have.
         """
         with self._heard:
             return self._heard.wait_for(lambda: len(self._consumers) >= count, timeout_s)
 
     def look_again(self) -> None:
-        """Judge the waiting consumers once more."""
+        """Have the server's thread judge the waiting consumers once more."""
         self._pool_changed = True
         self._wake_up()
 
     def set_pool(self, pool: BufferPool | None, heap: HeapOffer | None = None) -> None:
         """
-        Serve the slots of *pool* from here on.
+        Serve the slots of *pool* from now on.
 
-        Consumers of another pool go on with this one, if it suits them and can promise what they
-        were granted. Otherwise they are disconnected, and come back.
+        Consumers of the earlier pool stay connected, if the new pool suits them and can promise
+        the same window and depth. Otherwise they are disconnected and connect again.
 
-        :param heap: where its buffers come from, to judge consumers that want certain memory;
+        :param heap: the heap of the pool's buffers, to judge consumers that need certain memory;
             ``None``: unknown.
         """
         with self._lock:
@@ -466,11 +466,12 @@ class SharedMemoryServer:
             if before is not None:
                 before.set_quota(self._history_holder, None)
             if pool is not None:
-                # The newest frames, which wait for consumers as well.
+                # The history keeps the newest frames, and one more until _remember() has released
+                # the oldest.
                 pool.set_quota(self._history_holder, 0, depth=self._history_depth + 1)
         if pool is not None:
             self._forget_pool = pool.add_retire_listener(self._on_retired)
-            # Here, before the first frame of these buffers is published.
+            # Move the connections now, before the first frame of these buffers is published.
             for connection in self._connections:
                 self._move(connection, pool, heap)
         self._wake_up()
@@ -480,9 +481,9 @@ class SharedMemoryServer:
         if not slots or needs.misfit(slots[0].layout, slots[0].buffers[0].kind, heap):
             return
         hello, (window, depth) = connection.hello, connection.granted
-        # A grant holds as long as the connection, so a consumer has to connect again for a larger
-        # window. It doesn't for a larger depth, because another consumer might take its slots
-        # meanwhile.
+        # A grant is fixed for a connection. If the new pool could grant a larger window, let the
+        # consumer connect again. But a larger depth alone is not worth that, because another
+        # consumer might take its slots meanwhile.
         promised = grant(hello, connection.holder, pool, hello.window, hello.depth)
         if promised[0] == window:
             promised = grant(hello, connection.holder, pool, window, depth)
@@ -490,7 +491,7 @@ class SharedMemoryServer:
             pool.set_quota(connection.holder, None)
 
     def _take_history(self) -> list[Frame]:
-        """Take the history; called with the lock held."""
+        """Empty the history and return its frames; called with the lock held."""
         frames = list(self._history or ())
         if self._history is not None:
             self._history.clear()
@@ -515,7 +516,7 @@ class SharedMemoryServer:
                     else:
                         self._other_event(number)
                 except Exception as error:
-                    # Whatever the error is, only this consumer loses its connection.
+                    # Catch every error, so that only this consumer loses its connection.
                     self.counters.internal(error)
                     self._drop(number, 'internal', one_line(error))
             if not (self._newcomers or self._accept_at or self._pool_changed):
@@ -527,7 +528,7 @@ class SharedMemoryServer:
         self._shut_down()
 
     def _look_around(self) -> None:
-        """Do what is due after each round of events."""
+        """Handle deadlines, and a change of the pool; called after each round of events."""
         if self._newcomers or self._accept_at:
             self._look_at_clock()
         if self._pool_changed:
@@ -542,8 +543,8 @@ class SharedMemoryServer:
                 self._answer(number, newcomer)
 
     def _patience_s(self) -> float:
-        """Return seconds until :meth:`_look_at_clock` has something to do, if it will have."""
-        # Newcomers stand in the order in which they came, and so do their deadlines.
+        """Return seconds until the first deadline of a newcomer or of the pause in accepting."""
+        # Only the first newcomer matters: they are in the order of their deadlines.
         deadlines = [
             newcomer.deadline for newcomer in itertools.islice(self._newcomers.values(), 1)
         ]
@@ -552,7 +553,7 @@ class SharedMemoryServer:
         return max(0.0, min(deadlines) - time.monotonic())
 
     def _look_at_clock(self) -> None:
-        """Turn away newcomers that are silent for too long, and accept again after a pause."""
+        """Turn away newcomers without a HELLO in time, and accept again after the pause."""
         now = time.monotonic()
         for number, newcomer in list(self._newcomers.items()):
             if newcomer.deadline > now:
@@ -577,14 +578,14 @@ class SharedMemoryServer:
                 connection.flush()
 
     def _accept(self) -> None:
-        """Accept the connections that wait."""
+        """Accept waiting connections, a limited number at once."""
         for _ in range(_ACCEPTS_AT_ONCE):
             try:
                 sock, _ = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                # Out of descriptors: the listener stays readable, so looking again at once would
+                # No descriptor is left. The listener stays readable, so a retry at once would
                 # spin.
                 self.counters.refused['descriptors'] += 1
                 self._say(
@@ -620,7 +621,7 @@ class SharedMemoryServer:
                 self._epoll.register(sock.fileno(), select.EPOLLIN)
 
     def _turn_away(self, number: int, error: ProtocolError | None) -> None:
-        """Close a newcomer that isn't welcome; *error* is ``None`` if it went by itself."""
+        """Refuse a newcomer by *error* and close its socket; ``None``: it has left by itself."""
         newcomer = self._newcomers.pop(number, None) or self._waiting.pop(number, None)
         if newcomer is None:
             return
@@ -639,7 +640,7 @@ class SharedMemoryServer:
             self._say(f'consumer pid {newcomer.peer.pid} was refused: {error}')
 
     def _greet(self, number: int) -> None:
-        """Hear a newcomer, which should say HELLO."""
+        """Read the first message of a newcomer, which must be HELLO."""
         newcomer = self._newcomers[number]
         try:
             received = self._reader.read(newcomer.socket, MAX_FDS)
@@ -651,10 +652,10 @@ class SharedMemoryServer:
                 self._turn_away(number, None)
                 return
             hello = wire.parse_hello(self._reader.packet[:size])
-            if fds:  # checked last: a later version's HELLO may have some
+            if fds:  # check this last: the HELLO of a later version may have descriptors
                 raise ProtocolError('descriptors', f'HELLO with {len(fds)} descriptors')
-            # It has given up waiting for an answer and may be here again: nothing is promised to
-            # it twice. What it sent before may still be unread.
+            # Check for a hang-up, as the HELLO may have been unread for long: a consumer that gave
+            # up waiting may have connected again, and must not be promised slots twice.
             poller = select.poll()
             poller.register(newcomer.socket, 0)
             if any(events & select.POLLHUP for _, events in poller.poll(0)):
@@ -676,7 +677,7 @@ class SharedMemoryServer:
         self._answer(number, newcomer)
 
     def _answer(self, number: int, newcomer: Newcomer) -> None:
-        """Let a consumer in that has said HELLO, tell it to wait, or turn it away."""
+        """Answer a consumer that has said HELLO: let it in, make it wait, or turn it away."""
         hello = newcomer.hello
         assert hello is not None
         holder = f'{hello.name or "consumer"}#{next(_numbers)}'
@@ -711,9 +712,9 @@ class SharedMemoryServer:
 
     def _note(self, number: int, newcomer: Newcomer, text: str) -> None:
         """
-        Let the consumer wait.
+        Make the consumer wait, and tell it why by NOTED.
 
-        :raises ProtocolError: it doesn't wait.
+        :raises ProtocolError: its HELLO says that it doesn't wait.
         """
         assert newcomer.hello is not None
         if not newcomer.hello.waits:
@@ -729,7 +730,7 @@ class SharedMemoryServer:
         self._say(f'{name} waits: {text}')
 
     def _receive_waiting(self, number: int) -> None:
-        """Handle a waiting consumer that has closed, or that sends something, which it may not."""
+        """Turn a waiting consumer away: it has closed, or has sent a message, which it may not."""
         try:
             received = self._reader.read(self._waiting[number].socket, MAX_FDS)
             if received is None:
@@ -743,7 +744,7 @@ class SharedMemoryServer:
             self._turn_away(number, None)
 
     def _forget(self, number: int, consumer: Consumer | None, why: str) -> None:
-        """Note that a consumer takes no part any more."""
+        """Note that a consumer takes no more part in agreements."""
         with self._lock:
             known = self._consumers.pop(number, None)
         if known is not None and consumer is not None and self.door is not None:
@@ -770,8 +771,8 @@ class SharedMemoryServer:
             def join() -> None:
                 self._connections = (*self._connections, connection)
 
-            # A consumer that has read WELCOME gets every frame that is published from then on, and
-            # none before.
+            # Join and send WELCOME in one step, so that a consumer that has read WELCOME gets
+            # every frame that is published later, and no frame before WELCOME.
             connection.welcome(Welcome(window, depth, self.publisher_id), join)
             if hello.history and self._history is not None:
                 with contextlib.suppress(StaleFrameError):
@@ -814,9 +815,9 @@ class SharedMemoryServer:
 
     def _refused_by(self, number: int, connection: Connection, refused: Refused) -> None:
         """
-        Note that the consumer has seen the buffers and can't use them.
+        Note that the consumer has tried the buffers and can't use them; disconnect it.
 
-        :raises ProtocolError: that is not what it says.
+        :raises ProtocolError: REFUSED has another code than CONSTRAINTS.
         """
         code, text = refused
         if code is not RefusalCode.CONSTRAINTS:
@@ -845,9 +846,9 @@ class SharedMemoryServer:
 
     def _receive_with_fence(self, connection: Connection, size: int, fds: list[OwnedFd]) -> None:
         """
-        Receive a RELEASE with its fence, or anything else that may come.
+        Handle a RELEASE that came with a fence or isn't a plain one.
 
-        :raises ProtocolError: it may not.
+        :raises ProtocolError: the packet is no valid RELEASE.
         """
         try:
             message = wire.parse_release(self._reader.packet, size)
@@ -862,7 +863,7 @@ class SharedMemoryServer:
         connection.release(message.uid, message.generation, adopt_fence(fds[0]) if fds else None)
 
     def _drop(self, number: int, reason: str, text: str) -> None:
-        """End a connection, or a newcomer that made something fail."""
+        """End a connection, or turn away the newcomer with that descriptor."""
         self._turn_away(number, None)
         connection = self._established.pop(number, None)
         if connection is None:
@@ -900,7 +901,7 @@ class SharedMemoryServer:
         self._epoll.close()
 
     def statistics(self) -> ServerStatistics:
-        """Return a snapshot."""
+        """Return a snapshot of the counters."""
         return self.counters.copy(
             tuple(connection.statistics() for connection in self._connections),
             len(self._newcomers) + len(self._waiting),
@@ -908,11 +909,9 @@ class SharedMemoryServer:
 
     def close(self) -> None:
         """
-        Disconnect all, end the thread, remove the socket.
+        Disconnect all consumers, end the thread, and remove the socket.
 
-        A second call does nothing.
-
-        Nor does a call in a forked child.
+        A second call does nothing, nor does a call in a forked child.
         """
         if self._pid != os.getpid() or self._stopping:
             return
@@ -934,10 +933,9 @@ class SharedMemoryServer:
 
     def _after_fork(self) -> None:
         """
-        Close the child's copies of its sockets.
+        Close a forked child's copies of the sockets.
 
-        They would hide the parent's death from the consumers; nothing of the server is the
-        child's.
+        With them open, consumers wouldn't notice when the parent ends.
         """
         connections, self._connections = self._connections, ()
         self._history = None

@@ -14,12 +14,13 @@
 # limitations under the License.
 
 """
-What a Unix socket brings: packets, their descriptors, and the credentials of the peer.
+Read packets, descriptors and the peer's credentials from Unix sockets, and keep their folder.
 
-Each descriptor is owned from the moment it arrives, so that no path forgets one.
+Each descriptor gets an owner at the moment it arrives, so that no code path can forget to close
+it.
 
-Below that is where the sockets lie: a folder that no other user can enter, and what killed
-producers left.
+The second half of the file is about the folder of the sockets, which no other user can enter, and
+about removing the sockets that killed producers left.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from zc_perception.memory.owned_fd import OwnedFd
 
 _SO_PEERGROUPS = 59
 _UCRED = struct.Struct('=iII')
-# Plain numbers: an operation on an enum's flags is a call in Python, for every packet.
+# Plain numbers, because an operation on enum flags would be a Python call for every packet.
 RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -52,18 +53,18 @@ TRUNCATED_TEXT = (
     'this process may still open (RLIMIT_NOFILE)'
 )
 CONTROL_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array('i').itemsize)
-# More packets than a socket holds.
+# drain() reads at most this many packets, which is more than a socket holds.
 _DRAINED = 128
 HIGHEST_ID = 2**32 - 2
-"""Of a user or group: the one above is -1 to the kernel, which means that nothing changes."""
+"""The highest id of a user or group; the next number is -1 to the kernel, meaning no change."""
 Ancillary = Iterable[tuple[int, int, bytes]]
 
 
 class Peer(NamedTuple):
     """
-    Credentials that the kernel noted when the peer connected or listened.
+    Credentials that the kernel noted when the peer connected or began to listen.
 
-    :param groups: supplementary groups; empty where they weren't asked for.
+    :param groups: supplementary groups; empty if they weren't asked for.
     """
 
     pid: int
@@ -74,7 +75,7 @@ class Peer(NamedTuple):
 
 def peer_of(sock: socket.socket, *, groups: bool = False) -> Peer:
     """
-    Return SO_PEERCRED, and with *groups* also SO_PEERGROUPS.
+    Return the peer's credentials (SO_PEERCRED), with *groups* also its groups (SO_PEERGROUPS).
 
     :raises OSError: the socket isn't connected.
     """
@@ -86,8 +87,8 @@ def peer_of(sock: socket.socket, *, groups: bool = False) -> Peer:
 
 def _groups(sock: socket.socket) -> tuple[int, ...]:
     try:
-        # getsockopt() of Python takes at most 1024 bytes, which is 256 groups: a user with more is
-        # judged by the primary one.
+        # Python's getsockopt() returns at most 1024 bytes, which are 256 groups. For a user with
+        # more groups it fails, and only the primary group counts.
         raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 1024)
     except OSError:
         return ()
@@ -96,10 +97,10 @@ def _groups(sock: socket.socket) -> tuple[int, ...]:
 
 def check_ids(ids: Collection[int], name: str) -> None:
     """
-    Check that these can be numbers of users or groups.
+    Check that *ids* is a list of possible user or group ids.
 
-    :param name: what the user calls them.
-    :raises ConfigError: they can't.
+    :param name: the parameter's name, for the message.
+    :raises ConfigError: *ids* is no list, or an element is no such id.
     """
     found = ids if isinstance(ids, Collection) and not isinstance(ids, str) else (ids,)
     for number in found:
@@ -111,7 +112,7 @@ def check_ids(ids: Collection[int], name: str) -> None:
 
 
 def consumer_allowed(peer: Peer, gids: Collection[int] = ()) -> bool:
-    """Say whether a producer serves a consumer: its own user, root, and members of *gids*."""
+    """Say whether the peer may be our consumer: our own user, root, or a member of *gids*."""
     return (
         peer.uid in (0, os.geteuid())
         or peer.gid in gids
@@ -120,7 +121,7 @@ def consumer_allowed(peer: Peer, gids: Collection[int] = ()) -> bool:
 
 
 def producer_allowed(peer: Peer, uids: Collection[int] = ()) -> bool:
-    """Say whether a consumer talks to a producer: of its own user, root, and *uids*."""
+    """Say whether the peer may be our producer: our own user, root, or one of *uids*."""
     return peer.uid in (0, os.geteuid()) or peer.uid in uids
 
 
@@ -134,7 +135,7 @@ def descriptor_left() -> bool:
 
 
 def adopt(ancillary: Ancillary) -> list[OwnedFd]:
-    """Return all descriptors in a packet's control data, in their order."""
+    """Return owners of all descriptors in a packet's control data, in the same order."""
     numbers = array.array('i')
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -144,9 +145,9 @@ def adopt(ancillary: Ancillary) -> list[OwnedFd]:
 
 def own(numbers: Sequence[int]) -> list[OwnedFd]:
     """
-    Return owners of descriptors that have just come.
+    Return owners of descriptors that have just arrived.
 
-    Those that can't be owned are closed.
+    If an owner can't be made, close the remaining descriptors.
     """
     owned: list[OwnedFd] = []
     try:
@@ -161,14 +162,14 @@ def own(numbers: Sequence[int]) -> list[OwnedFd]:
 
 
 def close_all(fds: Iterable[OwnedFd]) -> None:
-    """Close what was adopted."""
+    """Close all descriptors in *fds*."""
     for fd in fds:
         fd.close()
 
 
 def drain(sock: socket.socket) -> None:
     """
-    Throw away what has come before closing.
+    Read and discard all packets that have arrived; call this before closing the socket.
 
     Otherwise closing would reset the connection, and the peer might miss our last messages.
     """
@@ -185,9 +186,9 @@ def drain(sock: socket.socket) -> None:
 
 def adopt_fence(fd: OwnedFd) -> SyncFile:
     """
-    Own a fence that came along.
+    Return the fence that came as descriptor *fd*; it owns the descriptor.
 
-    :raises ProtocolError: it is no sync_file; then it is closed.
+    :raises ProtocolError: the descriptor is no sync_file; it is closed then.
     """
     try:
         return fence_from_fd(fd)
@@ -197,9 +198,9 @@ def adopt_fence(fd: OwnedFd) -> SyncFile:
 
 class PacketReader:
     """
-    Reads packets into one buffer, for one thread.
+    Reads packets into one buffer; use it from one thread only.
 
-    :param size: bytes of the longest packet that may come.
+    :param size: size in bytes of the longest packet that may come.
     """
 
     def __init__(self, size: int) -> None:
@@ -209,19 +210,19 @@ class PacketReader:
 
     def read(self, sock: socket.socket, most_fds: int) -> tuple[int, list[OwnedFd]] | None:
         """
-        Return the size of the next packet in ``packet``, and its descriptors.
+        Read the next packet into ``packet``; return its size and its descriptors.
 
-        ``None``: nothing there. Size 0 is EOF.
+        Return ``None`` if no packet waits. A size of 0 means EOF.
 
-        :raises ProtocolError: truncated, or more descriptors than may come.
+        :raises ProtocolError: the packet was truncated, or has more than *most_fds* descriptors.
         """
         try:
             try:
                 size, ancillary, flags, _ = sock.recvmsg_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
                 )
-            # reported once, of a peer that closed with packets unread; the next call gets what it
-            # had sent
+            # The kernel reports this once, if the peer closed before it read all our packets. The
+            # next call returns what the peer had sent.
             except ConnectionResetError:
                 size, ancillary, flags, _ = sock.recvmsg_into(
                     self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
@@ -249,7 +250,7 @@ STARTING = '.starting-'
 _STARTING_LENGTH = len(STARTING) + 8
 _NAME = 'zc_perception'
 _FALLBACK = Path('/tmp')
-#: Bytes that a socket's address may have.
+#: The longest path that a socket's address can have, in bytes.
 SUN_PATH = 107
 _STARTING_S = 60.0
 _BACKLOG = 128
@@ -259,11 +260,11 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """
     Return the folder for sockets.
 
-    It is ``$ZC_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/zc_perception`` where that is possible, else
-    ``/tmp/zc_perception-UID``.
+    It is ``$ZC_RUNTIME_DIR`` if that is set, else ``$XDG_RUNTIME_DIR/zc_perception`` if this user
+    can use it, else ``/tmp/zc_perception-UID``.
     """
     if named := environment.get('ZC_RUNTIME_DIR'):
-        return Path(os.path.abspath(named))  # the announcement is read in other folders
+        return Path(os.path.abspath(named))  # its readers may run in other working folders
     runtime = environment.get('XDG_RUNTIME_DIR')
     if runtime and _has_room(Path(runtime)):
         return Path(runtime) / _NAME
@@ -272,9 +273,9 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 def _has_room(runtime: Path) -> bool:
     """
-    Say whether the folder is there or can be made.
+    Say whether our folder exists in *runtime* or can be made there.
 
-    Programs started by su, cron or docker often name a folder that isn't this user's.
+    In programs that su, cron or docker started, XDG_RUNTIME_DIR often belongs to another user.
     """
     return runtime.is_absolute() and (
         os.path.isdir(runtime / _NAME) or os.access(runtime, os.W_OK | os.X_OK, effective_ids=True)
@@ -283,9 +284,9 @@ def _has_room(runtime: Path) -> bool:
 
 def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
     """
-    Say that XDG_RUNTIME_DIR can't be used, where the sockets are, and what to do.
+    If XDG_RUNTIME_DIR can't be used, say where the sockets are in its place, and what to do.
 
-    Empty: all is well.
+    Return an empty text if it can be used or isn't set.
     """
     runtime = environment.get('XDG_RUNTIME_DIR')
     if environment.get('ZC_RUNTIME_DIR') or not runtime or _has_room(Path(runtime)):
@@ -301,12 +302,12 @@ def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
 
 def runtime_folder(group: int | None = None, environment: Mapping[str, str] = os.environ) -> Path:
     """
-    Return the folder for sockets; make it where it isn't there.
+    Return the folder for sockets; make it if it doesn't exist.
 
-    Its mode is 0700, or with *group* 0750 and that group.
+    Its mode is 0700. With *group* it belongs to that group and has mode 0750.
 
-    :raises ConfigError: it can't be made, is a symbolic link, is another user's, or is open to
-        others.
+    :raises ConfigError: the folder can't be made, is a symbolic link, belongs to another user, or
+        is open to others.
     """
     folder = default_folder(environment)
     where = f"folder '{folder}' for shared-memory sockets"
@@ -357,8 +358,8 @@ def socket_path(folder: Path, publisher_id: str) -> Path:
     """
     Return the path at which a publisher listens.
 
-    :raises ConfigError: the folder's name is too long for a socket's address, or the id is no file
-        name.
+    :raises ConfigError: the folder's name is too long for a socket's address, or *publisher_id*
+        can't be a file name.
     """
     if not publisher_id or '/' in publisher_id or publisher_id.startswith('.'):
         raise ConfigError(
@@ -377,19 +378,19 @@ def socket_path(folder: Path, publisher_id: str) -> Path:
 
 
 def _excess(path: Path) -> int:
-    """Return how many bytes a socket's path, or its first name, is too long for an address."""
+    """Return by how many bytes a socket's path, or its first name, exceeds SUN_PATH."""
     longest = max(len(os.fsencode(path.name)), _STARTING_LENGTH)
     return len(os.fsencode(path.parent)) + 1 + longest - SUN_PATH
 
 
 def check_place(path: Path, parameter: str) -> None:
     """
-    Check that a socket that the user has named may lie at *path*.
+    Check that a socket may be made at *path*, which the user has set.
 
-    Only the folder's owner may be able to put files there.
+    The folder must belong to this user, and nobody else may be able to write to it.
 
-    :param parameter: what the user calls it, for messages.
-    :raises ConfigError: it may not.
+    :param parameter: the parameter's name, for messages.
+    :raises ConfigError: the socket may not be made there.
     """
     named = f"parameter '{parameter}' is '{path}'"
     if not path.is_absolute():
@@ -431,7 +432,7 @@ def announcement_path(socket: Path) -> Path:
 
 
 def starting_path(path: Path) -> Path:
-    """Return the first name of what will be *path*; no program takes it for a socket."""
+    """Return a temporary name for a file that is renamed to *path* when it is complete."""
     return path.with_name(f'{STARTING}{os.urandom(4).hex()}')
 
 
@@ -443,13 +444,13 @@ def listen(
     step: str = 'name another folder in the environment variable ZC_RUNTIME_DIR',
 ) -> socket.socket:
     """
-    Return a listening socket at *path*, not blocking.
+    Return a non-blocking socket that listens at *path*.
 
-    It gets its name only once it listens. So if no process listens at a socket of that name, it is
-    a leftover, which may be removed.
+    The socket gets the name *path* only when it listens already. So if no process listens at such
+    a name, the socket is a leftover and may be removed.
 
-    :param step: what to do if none can be made.
-    :raises ConfigError: a process listens there, or the folder can't be written.
+    :param step: advice for the message if the socket can't be made.
+    :raises ConfigError: a process listens there already, or the folder can't be written.
     """
     starting = starting_path(path)
     listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
@@ -479,9 +480,9 @@ def listen(
 
 def is_dead(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> bool | None:
     """
-    Say whether no process listens at *path* any more.
+    Say whether there is a socket at *path* at which no process listens.
 
-    ``None`` if there is no socket, or one that we can't judge.
+    Return ``False`` if a process listens, ``None`` if there is no socket or we can't tell.
     """
     with socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK) as probe:
         try:
@@ -499,9 +500,11 @@ def is_dead(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> bool
 
 def remove_stale(folder: Path) -> int:
     """
-    Remove the sockets of killed producers, and their announcements; return how many sockets.
+    Remove the sockets of killed producers, and their announcements.
 
-    It is safe while others start and run.
+    This is safe while other producers start and run.
+
+    :return: how many sockets were removed.
     """
     removed = 0
     for path in (
@@ -510,8 +513,8 @@ def remove_stale(folder: Path) -> int:
         *folder.glob(f'*{ANNOUNCEMENT_SUFFIX}'),
     ):
         with contextlib.suppress(OSError):
-            # Under its first name a socket refuses connections until it listens; an announcement
-            # is written when it does.
+            # Keep young files: under its first name a socket refuses connections until it listens,
+            # and its announcement comes only after that.
             young = time.time() - path.lstat().st_mtime < _STARTING_S
             if path.suffix == ANNOUNCEMENT_SUFFIX:
                 if not young and not os.path.lexists(path.with_suffix(SUFFIX)):

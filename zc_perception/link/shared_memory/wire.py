@@ -16,8 +16,8 @@
 """
 Pack and parse the messages of docs/wire.md, and nothing else.
 
-Parsing takes any bytes and raises nothing but ProtocolError. The functions of FRAME and RELEASE,
-which run per frame, work on a buffer that is used again and again.
+Parsing accepts any bytes, and raises only ProtocolError. The functions for FRAME and RELEASE run
+for every frame, so they work on a buffer that is used again for each packet.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ Packet = bytes | bytearray | memoryview
 
 class Hello(NamedTuple):
     """
-    What a consumer asks for.
+    What a consumer asks for; the fields are those of HELLO in docs/wire.md.
 
-    :param waits: it understands NOTED, and waits for buffers that are not there yet.
+    :param waits: whether the consumer understands NOTED and waits for buffers.
     """
 
     window: int
@@ -108,7 +108,7 @@ class Hello(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """What a producer grants."""
+    """What a producer grants; the fields are those of WELCOME in docs/wire.md."""
 
     window: int
     depth: int
@@ -117,14 +117,14 @@ class Welcome(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """Why a producer doesn't grant anything."""
+    """Why a producer refuses a consumer, or why a consumer can't use the buffers."""
 
     code: RefusalCode
     text: str
 
 
 class BuffersMessage(NamedTuple):
-    """A slot's buffers; its descriptors travel beside it."""
+    """What BUFFERS tells about a slot's buffers, without their descriptors."""
 
     uid: int
     layout: ImageLayout
@@ -134,7 +134,7 @@ class BuffersMessage(NamedTuple):
 
 
 class ReleaseMessage(NamedTuple):
-    """The end of a consumer's lease."""
+    """What RELEASE tells: the frame that the consumer gives back, and whether a fence came too."""
 
     uid: int
     generation: int
@@ -153,9 +153,9 @@ def _require_window(window: int, depth: int, what: str) -> None:
 
 def message_type(packet: Packet) -> MessageType:
     """
-    Return the type of a whole packet, once its header and its length are right.
+    Return the type of a whole packet, after checking its header and its length.
 
-    :raises ProtocolError: they aren't.
+    :raises ProtocolError: the header or the length is wrong.
     """
     size = len(packet)
     _require(size >= HEADER.size, 'length', f'a packet of {size} bytes has no header')
@@ -197,9 +197,9 @@ def _is_identifier(raw: bytes) -> bool:
 
 def check_publisher_id(publisher_id: str) -> bytes:
     """
-    Return the id as HELLO has it.
+    Return *publisher_id* as bytes for HELLO.
 
-    :raises ConfigError: not 1 to 32 printable ASCII characters.
+    :raises ConfigError: it isn't 1 to 32 printable ASCII characters.
     """
     raw = publisher_id.encode(errors='replace')
     if not publisher_id.isascii() or not _is_identifier(raw):
@@ -212,10 +212,11 @@ def check_publisher_id(publisher_id: str) -> bytes:
 
 def frame_id_bytes(frame_id: object, name: str = 'frame_id') -> bytes:
     """
-    Return a frame_id as FRAME has it.
+    Return a frame_id as bytes for FRAME.
 
-    :param name: what the user calls it.
-    :raises ConfigError: it is no text that a message can have, or too long for FRAME.
+    :param name: the parameter's name, for the message.
+    :raises ConfigError: *frame_id* is no text, has a character that a message can't have, or is
+        too long for FRAME.
     """
     if not isinstance(frame_id, str):
         raise ConfigError(f'{name} is {shown(frame_id)}; it must be text')
@@ -250,13 +251,13 @@ def _parse_id(raw: bytes, what: str) -> str:
 
 
 def cut_text(text: str, size: int) -> bytes:
-    """Return *text* in at most *size* bytes of UTF-8; whole characters."""
+    """Return *text* as UTF-8, cut after a whole character to at most *size* bytes."""
     return text.encode(errors='replace')[:size].decode(errors='ignore').encode()
 
 
 def pack_hello(hello: Hello) -> bytes:
     """
-    Pack a HELLO.
+    Return *hello* as a packet.
 
     :raises ConfigError: a value that doesn't fit the message.
     """
@@ -295,12 +296,12 @@ def pack_hello(hello: Hello) -> bytes:
 
 def parse_hello(packet: Packet) -> Hello:
     """
-    Parse a HELLO.
+    Return the HELLO in *packet*.
 
-    :raises ProtocolError: with code VERSION where only the version doesn't fit.
+    :raises ProtocolError: it is no valid HELLO; the code is VERSION if only the version is wrong.
     """
-    # What every version has in common comes first, so that a later one hears of its version and
-    # not of its other fields.
+    # Check the fields that all versions have first, so that a consumer of a later version is
+    # refused because of its version, not because of other fields.
     _require(
         len(packet) >= _HELLO_BEGIN.size, 'length', f'a packet of {len(packet)} bytes is no HELLO'
     )
@@ -391,7 +392,7 @@ def parse_hello(packet: Packet) -> Hello:
 
 def pack_welcome(welcome: Welcome) -> bytes:
     """
-    Pack a WELCOME.
+    Return *welcome* as a packet.
 
     :raises ConfigError: see :func:`check_publisher_id`.
     """
@@ -411,9 +412,9 @@ def pack_welcome(welcome: Welcome) -> bytes:
 
 def parse_welcome(packet: Packet) -> Welcome:
     """
-    Parse a WELCOME.
+    Return the WELCOME in *packet*.
 
-    :raises ProtocolError: it isn't one.
+    :raises ProtocolError: *packet* is no valid WELCOME.
     """
     _expect(packet, MessageType.WELCOME)
     _, _, _, version, zero1, window, depth, zero2, zero3, publisher_id = WELCOME.unpack_from(
@@ -425,18 +426,18 @@ def parse_welcome(packet: Packet) -> Welcome:
 
 
 def pack_refused(refused: Refused) -> bytes:
-    """Pack a REFUSED; the text is cut to what a packet holds."""
+    """Return *refused* as a packet; a text that is too long is cut."""
     text = cut_text(refused.text, MAX_REFUSED - REFUSED.size)
     return REFUSED.pack(MessageType.REFUSED, REFUSED.size + len(text), 0, refused.code) + text
 
 
 def parse_refused(packet: Packet) -> Refused:
     """
-    Parse a REFUSED; any code and any text are taken.
+    Return the REFUSED in *packet*, with any code and any text.
 
     An unknown code becomes PROTOCOL, and bytes that are no UTF-8 are replaced.
 
-    :raises ProtocolError: the packet is no REFUSED.
+    :raises ProtocolError: *packet* is no REFUSED.
     """
     _expect(packet, MessageType.REFUSED)
     text = _text_after(REFUSED, packet)
@@ -446,23 +447,23 @@ def parse_refused(packet: Packet) -> Refused:
 
 
 def pack_noted(text: str) -> bytes:
-    """Pack a NOTED; the text is cut to what a packet holds."""
+    """Return a NOTED as a packet; a text that is too long is cut."""
     raw = cut_text(text, MAX_NOTED - HEADER.size)
     return HEADER.pack(MessageType.NOTED, HEADER.size + len(raw), 0) + raw
 
 
 def parse_noted(packet: Packet) -> str:
     """
-    Return why the consumer has to wait. Bytes that are no UTF-8 are replaced.
+    Return the text of a NOTED: why the consumer has to wait. Bytes that are no UTF-8 are replaced.
 
-    :raises ProtocolError: the packet is no NOTED.
+    :raises ProtocolError: *packet* is no NOTED.
     """
     _expect(packet, MessageType.NOTED)
     return printable(_text_after(HEADER, packet))
 
 
 def pack_buffers(message: BuffersMessage) -> bytes:
-    """Pack BUFFERS without its descriptors."""
+    """Return *message* as a packet, without its descriptors."""
     layout, colorimetry = message.layout, message.colorimetry
     planes = [
         number
@@ -496,11 +497,12 @@ def pack_buffers(message: BuffersMessage) -> bytes:
 
 def parse_buffers(packet: Packet) -> BuffersMessage:
     """
-    Parse BUFFERS: only ranges and reserved fields.
+    Return the BUFFERS in *packet*.
 
-    validate_layout checks whether the planes fit.
+    This checks only ranges and reserved fields; validate_layout() checks whether the planes fit
+    into the buffers.
 
-    :raises ProtocolError: it isn't one.
+    :raises ProtocolError: *packet* is no valid BUFFERS.
     """
     _expect(packet, MessageType.BUFFERS)
     fields = BUFFERS.unpack_from(packet)
@@ -563,9 +565,9 @@ def parse_frame(buffer: Packet, size: int) -> tuple[int, ...]:
     """
     Return the fields of the FRAME at the begin of *buffer*, from ``type`` to ``flags``.
 
-    The frame has *size* bytes; its frame_id lies behind the fields.
+    The message has *size* bytes; its frame_id comes after the fields.
 
-    :raises ProtocolError: it isn't one.
+    :raises ProtocolError: it is no valid FRAME.
     """
     if FRAME.size <= size <= MAX_FRAME:
         fields = FRAME.unpack_from(buffer)
@@ -582,9 +584,9 @@ def parse_frame(buffer: Packet, size: int) -> tuple[int, ...]:
 
 def plain_release(buffer: Packet, size: int) -> tuple[int, int] | None:
     """
-    Return uid and generation of a RELEASE without a fence, which nearly all are; or ``None``.
+    Return uid and generation if the first *size* bytes of *buffer* are a RELEASE without a fence.
 
-    It is in the first *size* bytes of *buffer*.
+    Nearly all messages of consumers are such. Return ``None`` for all others.
     """
     if size != RELEASE.size:
         return None
@@ -598,9 +600,9 @@ def plain_release(buffer: Packet, size: int) -> tuple[int, int] | None:
 
 def parse_release(buffer: Packet, size: int) -> ReleaseMessage:
     """
-    Parse the RELEASE in the first *size* bytes of *buffer*.
+    Return the RELEASE in the first *size* bytes of *buffer*.
 
-    :raises ProtocolError: it isn't one.
+    :raises ProtocolError: they are no valid RELEASE.
     """
     if size == RELEASE.size:
         kind, length, zero, uid, generation, flags, zero2 = RELEASE.unpack_from(buffer)
@@ -617,20 +619,20 @@ def parse_release(buffer: Packet, size: int) -> ReleaseMessage:
 
 
 def pack_release(uid: int, generation: int, fence: bool) -> bytes:
-    """Pack a RELEASE."""
+    """Return a RELEASE as a packet."""
     return RELEASE.pack(_RELEASE_TYPE, RELEASE.size, 0, uid, generation, fence, 0)
 
 
 def pack_retired(uid: int) -> bytes:
-    """Pack a BUFFER_RETIRED."""
+    """Return a BUFFER_RETIRED as a packet."""
     return RETIRED.pack(MessageType.BUFFER_RETIRED, RETIRED.size, 0, uid)
 
 
 def parse_retired(packet: Packet) -> int:
     """
-    Return the slot's uid.
+    Return the slot's uid in a BUFFER_RETIRED.
 
-    :raises ProtocolError: it isn't one.
+    :raises ProtocolError: *packet* is no BUFFER_RETIRED.
     """
     _expect(packet, MessageType.BUFFER_RETIRED)
     return int(RETIRED.unpack_from(packet)[3])
