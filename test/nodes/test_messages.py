@@ -123,6 +123,11 @@ def test_each_alignment(frame_id: str, classes: list[int]) -> None:
         assert pose.pose.orientation.w == 1.0 and not pose.covariance.any()
 
 
+def test_here_it_is_used() -> None:
+    assert cdr_is_understood(DetectionsWriter(3).write)
+    assert isinstance(detections_writer(3)(HEADER, Detections.empty()), bytes)
+
+
 def _other_field(message: Detection2DArray) -> Detection2DArray:
     for detection in message.detections:
         detection.id = 'x'
