@@ -32,10 +32,11 @@ from typing import Any
 
 import pytest
 
-from . import Rig, RigResult
 from .guest import run_checks
 from .guest.graph_variants import MEMORY_MIB, VIVID
 from .guest.harness import LONG_CHECKS
+from .machine import RigResult
+from .rig import Rig
 
 #  Of a boot's command. Enough for a machine that is several times too slow: the figures say how
 #  quick it was, a check must not.

@@ -25,9 +25,15 @@ import time
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rig import Rig, RigError, RigUnavailable  # noqa: E402
-from rig.errors import RC_UNAVAILABLE  # noqa: E402
-from rig.rig import VIVID_DEFAULT  # noqa: E402
+from rig.errors import (  # noqa: E402
+    RC_UNAVAILABLE,  # noqa: E402
+    RigError,
+    RigUnavailable,
+)
+from rig.rig import (
+    Rig,  # noqa: E402
+    VIVID_DEFAULT,  # noqa: E402
+)
 
 RC_RIG_FAILED = 125
 

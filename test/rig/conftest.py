@@ -27,11 +27,13 @@ from link.unixfd.unixfd_kit import gst
 from long_form import LONG
 import pytest
 
-from . import Rig, RigResult, RigUnavailable
 from .checked_boot import Boot, boot_suites, gstreamer_for_guest, STRICT
+from .errors import RigUnavailable
 from .graph import clear_runs, ENVIRONMENT, graph_command, GraphRuns, read_runs
 from .guest import link_kit
 from .guest.graph_variants import VARIANTS
+from .machine import RigResult
+from .rig import Rig
 from .verdicts import RUN
 
 MEMORY_SUITES, CAMERA_SUITES = 'contract,memory,accelerator,gstreamer', 'camera'

@@ -29,9 +29,10 @@ import shutil
 import sys
 from typing import Any
 
-from . import Rig, RigResult
 from .checked_boot import compile_for_guest, GUEST, TIMEOUT_S
 from .guest.graph_variants import MEMORY_MIB, RUNS, VARIANTS, VIVID
+from .machine import RigResult
+from .rig import Rig
 
 NPU = '0000:01:00.0'
 KNOWN_EXPORTERS = (

@@ -35,14 +35,18 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rig import RigError, RigResult, RigUnavailable  # noqa: E402
 from rig.arm64 import Arm64Rig, compile_for_guest, PYTHON  # noqa: E402
-from rig.errors import tell  # noqa: E402
+from rig.errors import (  # noqa: E402
+    RigError,
+    RigUnavailable,
+    tell,  # noqa: E402
+)
 from rig.graph import INVARIANTS  # noqa: E402
 from rig.guest import graph_variants  # noqa: E402
 from rig.guest.harness import NOT_HERE  # noqa: E402
 from rig.guest.link_kit import build_consumer, PROGRAM  # noqa: E402
 from rig.guest.verifier import AFTERWARDS  # noqa: E402
+from rig.machine import RigResult  # noqa: E402
 from rig.verdicts import CASES, wrong_verdict  # noqa: E402
 
 GUEST = Path(__file__).parent / 'guest'

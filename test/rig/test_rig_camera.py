@@ -25,11 +25,12 @@ from typing import Any
 from nodes.agreement_matrix import ALONE, complaint, ROWS
 import pytest
 
-from . import Rig, RigResult
 from .checked_boot import checks_of, compile_for_guest, TIMEOUT_S
 from .conftest import CAMERA_SUITES, VerifyBoot
 from .graph import ENVIRONMENT
 from .guest.graph_variants import MEMORY_MIB, SPLIT, VIVID
+from .machine import RigResult
+from .rig import Rig
 
 pytestmark = pytest.mark.rig
 

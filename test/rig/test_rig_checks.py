@@ -20,9 +20,9 @@ from __future__ import annotations
 from camera.jpeg_kit import need_decoder
 import pytest
 
-from . import Rig
 from .checked_boot import Boot, boot_suites, checks_of
 from .conftest import GraphBoot, MEMORY_SUITES
+from .rig import Rig
 
 pytestmark = pytest.mark.rig
 

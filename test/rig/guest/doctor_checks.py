@@ -39,9 +39,8 @@ from .graph_variants import MULTI, SINGLE
 from .harness import check, equal
 from .kernel_api import bufinfo, parameters
 
-#  What needs no process of its own: those are slow in the guest, and have nothing to do with its
-#  kernel.
-GROUPS = ('kernel', 'memory', 'buffers', 'cameras', 'metis', 'link', 'limits')
+#: What has to do with the guest's kernel.
+GROUPS = ('kernel', 'memory', 'buffers', 'cameras', 'metis')
 REPORT = 'doctor.json'
 _NOBODY = 65534
 _SCHEMA = json.loads(

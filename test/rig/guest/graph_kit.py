@@ -18,13 +18,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 import json
-import os
 from pathlib import Path
 import subprocess
 import sys
-import threading
 from typing import Any
 
 import rclpy
@@ -174,21 +172,3 @@ class RunningGraph:
             },
             'problems': self.problems,
         }
-
-
-def thread_seconds() -> dict[str, float]:
-    """CPU seconds of each thread of ours so far, and of the process."""
-    ticks = os.sysconf('SC_CLK_TCK')
-    found: dict[str, float] = {}
-    for thread in threading.enumerate():
-        with suppress(OSError):  # it has just ended
-            fields = (
-                Path(f'/proc/self/task/{thread.native_id}/stat')
-                .read_text()
-                .rpartition(')')[2]
-                .split()
-            )
-            found[thread.name] = (int(fields[11]) + int(fields[12])) / ticks
-    fields = Path('/proc/self/stat').read_text().rpartition(')')[2].split()
-    found['process'] = (int(fields[11]) + int(fields[12])) / ticks
-    return found
