@@ -60,7 +60,7 @@ def compiler() -> list[str]:
 def build(target: Path, *programs: Path, flags: Sequence[str] = ()) -> Path:
     """*target*, compiled of client/ and *programs*."""
     objects = _client(tuple(flags), *compiler()).glob('*.o')
-    _compile(target.parent, flags, '-o', target, *programs, *objects)
+    _compile(flags, '-o', target, *programs, *objects)
     return target
 
 
@@ -69,13 +69,14 @@ def _client(flags: tuple[str, ...], *_: str) -> Path:
     """Return the folder of client/'s objects, which is removed when this process ends."""
     folder = Path(tempfile.mkdtemp(prefix='zc-client-'))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    _compile(folder, flags, '-c', *sorted((CLIENT / 'src').glob('*.c')))
+    for source in (CLIENT / 'src').glob('*.c'):
+        _compile(flags, '-c', source, '-o', folder / f'{source.stem}.o')
     return folder
 
 
-def _compile(folder: Path, flags: Sequence[str], *words: str | Path) -> None:
+def _compile(flags: Sequence[str], *words: str | Path) -> None:
     command = [*compiler(), *FLAGS, *flags, f'-I{CLIENT / "include"}', *map(str, words)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CompilerError(f'{shlex.join(command)} failed:\n{done.stderr}')
 
