@@ -257,8 +257,8 @@ def test_trails_follow_who_has_an_id_and_end_with_it_or_with_a_jump_of_time() ->
     def columns(now_ns: int, left: float, name: str = '7') -> list[int]:
         picture = np.zeros((180, 320, 3), np.uint8)
         box = replace(_box(1, left, 100), track_id=name)
-        trails.paint(picture, [box, _box(2, left, 20)], (0.5, 0.5), now_ns, 1)
-        return np.nonzero((picture == colour).all(axis=2)[55])[0].tolist()
+        trails.paint(picture, [box, _box(2, left, 20)], (0.5, 0.3), now_ns, 1)
+        return np.nonzero((picture == colour).all(axis=2)[33])[0].tolist()
 
     for step in range(4):
         drawn = columns(step * 10**8, 100.0 + 50 * step)
