@@ -14,14 +14,15 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* A consumer of docs/wire.md.
+/* A consumer by the protocol of docs/wire.md.
  *
- * Who owns what: the client owns its socket and the slots that BUFFERS brought. A frame that is handed out owns a share of
- * its slot and of the client, so that it outlives both a connection and zc_client_close(). One lock guards all of it; it is
- * held for no system call that can wait.
+ * Who owns what: the client owns its socket and the slots that BUFFERS announced. A frame that the caller holds has a share
+ * of its slot and of the client (shares), so it stays valid after the connection's end and after zc_client_close(). One lock
+ * guards all of this; it is never held during a system call that can wait.
  *
- * In what order: look for an announcement, connect, HELLO, wait for WELCOME (or be told to wait), then BUFFERS and FRAMEs.
- * Whatever ends a connection sets the time of the next attempt, and one timer wakes the caller's poll then. */
+ * Order of a connection: look for an announcement, connect, send HELLO, wait for WELCOME (NOTED: wait longer), then receive
+ * BUFFERS and FRAMEs. The end of a connection sets the time of the next attempt; one timer makes the caller's poll readable
+ * at that time. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -48,7 +49,7 @@
 static const int64_t ANSWER_NS = 1000 * MS, FIRST_PAUSE_NS = 20 * MS, LONGEST_PAUSE_NS = 500 * MS, BUSY_PAUSE_NS = 5000 * MS, LOOK_NS = 2000 * MS;
 enum { MOST_WITHOUT_FRAME = 4096 };
 
-/* One slot's memory. Shared by its connection and by its frame. */
+/* One slot's memory, shared by its connection and the frame in it; the last share closes it. */
 struct slot {
     uint64_t uid, generation;
     zc_image image;
@@ -58,7 +59,7 @@ struct slot {
     struct slot *next;
 };
 struct held {
-    zc_frame frame; /* first: what the caller has is a pointer to it */
+    zc_frame frame; /* must be first: the caller's zc_frame * is a pointer to this struct */
     struct slot *slot;
     zc_client *client;
     uint64_t connection;
@@ -68,7 +69,7 @@ enum phase { LOOKING, ASKED, TOLD_TO_WAIT, OPEN };
 
 struct zc_client {
     pthread_mutex_t lock;
-    unsigned shares; /* the owner's and one of each frame */
+    unsigned shares; /* one of the caller, until zc_client_close(), and one of each frame */
     bool closed;
     char topic[512], folder[PATH_MAX];
     int domain;
@@ -76,17 +77,17 @@ struct zc_client {
     uid_t *users;
     size_t num_users;
     int poller, timer, watch, sock;
-    struct announcement target; /* of the connection, or of the next attempt */
+    struct announcement target; /* the publisher of the connection, or of the next attempt */
     bool named_socket, has_target;
-    struct announcement rejected; /* that zc_client_reject() said no to */
+    struct announcement rejected; /* the announcement whose buffers zc_client_reject() rejected */
     enum phase phase;
-    uint64_t connection; /* grows with each one */
+    uint64_t connection; /* number of the connection; grows with each */
     bool foreign;
     uint32_t window, num_held;
     struct slot *slots;
     size_t num_slots, without_frame;
     uint64_t frames;
-    int64_t since_ns, due_ns, pause_ns; /* begin of this connection; when something is due; before the next attempt */
+    int64_t since_ns, due_ns, pause_ns; /* begin of this connection; time of the next attempt or timeout; next pause between attempts */
     bool refused;
     uint32_t refusal;
     const char *rule;
@@ -102,7 +103,7 @@ static void slot_drop(struct slot *slot) {
     }
     free(slot);
 }
-static void client_drop(zc_client *client) { /* with the lock, which ends here */
+static void client_drop(zc_client *client) { /* called with the lock held; unlocks it */
     const bool last = --client->shares == 0;
     pthread_mutex_unlock(&client->lock);
     if (!last) return;
@@ -120,7 +121,7 @@ static void set_due(zc_client *client, int64_t at_ns) {
     timerfd_settime(client->timer, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
-/* End the connection and say when the next attempt is due; frames that are out stay valid. */
+/* End the connection, and set the next attempt to be due after pause_ns; frames that the caller holds stay valid. */
 static void disconnect(zc_client *client, int64_t pause_ns) {
     for (struct slot *slot = client->slots, *next; slot != NULL; slot = next) {
         next = slot->next;
@@ -181,7 +182,7 @@ static bool on_buffers(zc_client *client, struct packet *packet, struct wire_fau
         return false;
     struct slot *slot = calloc(1, sizeof *slot);
     REQUIRE(slot != NULL, "memory", "there is no memory for a slot");
-    packet->num_fds = 0; /* they are the slot's now */
+    packet->num_fds = 0; /* the slot owns the descriptors now */
     *slot = (struct slot){.uid = uid, .image = image, .shares = 1, .next = client->slots};
     client->slots = slot;
     return true;
@@ -226,7 +227,7 @@ static bool on_retired(zc_client *client, const struct packet *packet, struct wi
     slot_drop(slot);
     return true;
 }
-/* One packet. False: it broke a rule. */
+/* Handle one packet; false: it broke a rule. */
 static bool on_packet(zc_client *client, struct packet *packet, struct held **out, struct wire_fault *fault) {
     enum wire_type type;
     if (!wire_parse_header(packet->bytes, packet->length, true, &type, fault)) return false;
@@ -267,7 +268,7 @@ static bool on_packet(zc_client *client, struct packet *packet, struct held **ou
 static bool same(const struct announcement *one, const struct announcement *other) {
     return strcmp(one->socket, other->socket) == 0 && one->generation == other->generation;
 }
-/* Choose the newest announcement of the topic at whose socket somebody listens. */
+/* Set target to the newest announcement of the topic at whose socket a process listens; false: there is none. */
 static bool look(zc_client *client) {
     struct announcement found;
     DIR *folder = opendir(client->folder);
@@ -301,7 +302,7 @@ static void watch_folder(zc_client *client) {
     if (watch >= 0 && inotify_add_watch(watch, client->folder, IN_MOVED_TO) >= 0 && epoll_ctl(client->poller, EPOLL_CTL_ADD, watch, &event) == 0)
         client->watch = watch;
     else if (watch >= 0)
-        close(watch); /* the folder isn't there yet: the timer looks */
+        close(watch); /* the folder doesn't exist yet: look again when the timer expires */
 }
 static bool producer_allowed(const zc_client *client, uid_t user) {
     if (user == 0 || user == geteuid()) return true;
@@ -309,7 +310,7 @@ static bool producer_allowed(const zc_client *client, uid_t user) {
         if (client->users[i] == user) return true;
     return false;
 }
-/* One attempt to connect and to say HELLO. */
+/* Try once to connect and to send HELLO. */
 static void try_to_connect(zc_client *client) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = 1};
@@ -350,10 +351,10 @@ static void try_to_connect(zc_client *client) {
     client->foreign = peer.uid != geteuid();
     client->phase = ASKED;
     set_due(client, transport_now_ns() + ANSWER_NS);
-    /* A producer that refuses at once has closed already; its REFUSED is still read. */
+    /* Ignore errors: a producer that refused at once may have closed already, but its REFUSED can still be read. */
     transport_send(client->sock, packet, wire_pack_hello(packet, &client->hello), NULL, 0);
 }
-/* Another announcement is tried at once, whatever is awaited. */
+/* Handle a change in the folder: if there is another announcement, try it at once and not after the pause. */
 static void on_folder(zc_client *client) {
     char events[4096];
     struct announcement before = client->target;
@@ -363,7 +364,7 @@ static void on_folder(zc_client *client) {
     if (!same(&before, &client->target) || !client->refused)
         set_due(client, transport_now_ns());
 }
-/* Everything that can be done now. A frame may come out. */
+/* Do everything that can be done without waiting; *out gets the next frame if one came. */
 static void step(zc_client *client, struct held **out) {
     struct packet packet;
     struct wire_fault fault;
@@ -458,7 +459,7 @@ void zc_client_close(zc_client *client) {
     if (client == NULL) return;
     pthread_mutex_lock(&client->lock);
     client->closed = true;
-    if (client->num_held > 0) shutdown(client->sock, SHUT_RD); /* the last release closes it */
+    if (client->num_held > 0) shutdown(client->sock, SHUT_RD); /* the release of the last frame closes the socket */
     else if (client->phase != LOOKING) disconnect(client, 0);
     client_drop(client);
 }
@@ -529,7 +530,8 @@ int zc_frame_release(zc_frame *frame, int fence) {
         const struct wire_release release = {slot->uid, held->frame.generation, fence >= 0 && !wrong};
         slot->held = false;
         client->num_held--;
-        /* What can't be sent is the end of the connection, which the next step finds. A connection's releases always fit. */
+        /* Ignore errors: the socket always has room for a connection's RELEASEs, so a failure means that the connection has ended, which
+         * the next step() notices. */
         transport_send(client->sock, packet, wire_pack_release(packet, &release), &fence, release.fence);
         if (slot->retired) {
             struct slot **link = &client->slots;

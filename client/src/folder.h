@@ -14,7 +14,7 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* Where producers listen and how they announce themselves: the folder and the announcement of docs/wire.md. */
+/* The folder in which producers listen, and their announcements; both are described in docs/wire.md. */
 #ifndef ZC_FOLDER_H
 #define ZC_FOLDER_H
 
@@ -26,23 +26,24 @@
 
 enum { FOLDER_MAX_FILE = 16384, FOLDER_MAX_SOCKET = sizeof(((struct sockaddr_un *)0)->sun_path) };
 
-/* What a consumer needs of an announcement. */
+/* The fields of an announcement that a consumer needs. */
 struct announcement {
     char publisher_id[33];
     char socket[FOLDER_MAX_SOCKET]; /* "": this publisher shares no memory */
     uint64_t generation;
 };
 
-/* The folder's path; false: it is too long. */
+/* Write the folder's path; false: it is too long. */
 bool folder_path(char path[PATH_MAX]);
+/* The ROS domain: wanted if above 0; if wanted is 0 that in ROS_DOMAIN_ID; else 0. */
 int folder_domain(int wanted);
-/* The number that names this host while it runs: 32 hexadecimal digits. */
+/* Write this host's id, 32 hexadecimal digits, which changes with each boot; false: it can't be read. */
 bool folder_host_id(char id[33]);
-/* Parse the JSON object; false: it is no announcement of version 1 for this host. */
+/* Parse the JSON object in text; false: it is no announcement of version 1 by a publisher on this host. */
 bool folder_parse(const char *text, struct announcement *found);
-/* Parse an announcement's file; false: it is none for that topic and domain, or not of the socket beside it. */
+/* Parse an announcement's file; false: it is not for that topic and domain, or names another socket than the one beside it. */
 bool folder_read(const char *folder, const char *file, const char *topic, int domain, struct announcement *found);
-/* Append text as a JSON string to what stands in out; false: there is no room. */
+/* Append text as a JSON string to the string in out; false: out is too small. */
 bool folder_quote(char *out, size_t size, const char *text);
 
 #endif

@@ -14,12 +14,12 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* A producer of docs/wire.md.
+/* A producer by the protocol of docs/wire.md.
  *
- * Who owns what: the publisher owns duplicates of the buffers (a slot each) and its consumers' sockets. A published frame
- * counts its users: the consumers that hold it or for which it waits. The last user gives the slot back to the caller,
- * after its fences. Buffers of before live on until their last frame's end. One lock guards all of it, and no call waits
- * for a consumer while it is held. */
+ * Who owns what: the publisher owns duplicates of the buffers' descriptors (one slot for each image) and its consumers'
+ * sockets. A published frame counts its users: the consumers that hold it or for which it waits. When the last user has gone
+ * and the slot's fences have signalled, the slot is free for the caller again. Earlier buffers stay open until their last
+ * frame ends. One lock guards all of this, and no call waits for a consumer while the lock is held. */
 #define _GNU_SOURCE
 #include "zc_client/zc_publisher.h"
 
@@ -52,20 +52,20 @@ enum { MOST_CONSUMERS = 64, DEFAULT_RESERVED = 2 };
 struct export_sync_file { uint32_t flags; int32_t fd; };
 #define EXPORT_SYNC_FILE _IOWR('b', 2, struct export_sync_file)
 
-/* One slot. Those of one zc_publisher_set_buffers() are an array of their own. */
+/* One slot. Each call of zc_publisher_set_buffers() makes a new array of slots (struct buffers). */
 struct out_slot {
     uint64_t uid, generation;
     zc_image image;
-    size_t users; /* frames and rests that keep it */
-    bool callers;
+    size_t users; /* number of frames and rests for which the slot isn't free */
+    bool callers; /* whether the caller owns the slot, to fill it */
     struct buffers *buffers;
 };
 struct buffers {
-    size_t count, busy; /* slots with users */
+    size_t count, busy; /* number of slots; number of slots that have users */
     bool retired;
     struct out_slot slots[WIRE_MAX_SLOTS];
 };
-/* A frame on its way. */
+/* A published frame that consumers hold or that waits for them. */
 struct out_frame {
     size_t users;
     struct out_slot *slot;
@@ -79,11 +79,11 @@ struct peer {
     int64_t since_ns;
     struct wire_hello hello;
     uint32_t window, depth, dropped;
-    bool known[WIRE_MAX_SLOTS]; /* slots of the present buffers that BUFFERS told of */
+    bool known[WIRE_MAX_SLOTS]; /* known[i]: a BUFFERS message told this peer of slot i of the current buffers */
     struct out_frame *held[WIRE_MAX_WINDOW], *waiting[WIRE_MAX_WINDOW + 1];
     size_t num_held, num_waiting;
 };
-/* What keeps a slot from its next frame after its lease: a fence, or a time. */
+/* A released slot that may not be filled yet: a device may still read it until fence signals or, without a fence, until until_ns. */
 struct rest {
     int fence;
     int64_t until_ns;
@@ -131,11 +131,11 @@ static void drop_frame(zc_publisher *publisher, struct out_frame *frame) {
     free_slot(publisher, frame->slot);
     free(frame);
 }
-/* The slot has its next frame only after a fence, whose owner this is, or after a time. */
+/* Keep a slot from being filled until fence signals, or without a fence until until_ns. This owns fence from now on. */
 static void add_rest(zc_publisher *publisher, struct out_slot *slot, int fence, int64_t until_ns) {
     struct rest *rest = malloc(sizeof *rest);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
-    if (rest == NULL) { /* without memory the slot is lost to its camera, which is better than a torn frame */
+    if (rest == NULL) { /* without memory the slot is never free again, which is better than a torn frame */
         use_slot(slot);
         transport_close(&fence);
         return;
@@ -159,7 +159,8 @@ static void end_rests(zc_publisher *publisher, bool all) {
         free(rest);
     }
 }
-/* A consumer that is gone may have a device that still reads: its slots rest until the kernel says that nobody does. */
+/* A device of a consumer that has gone may still read a slot. So keep the slot until the kernel's fences tell that no device does, or for
+ * REST_NS if the kernel can't tell. */
 static void rest_after_death(zc_publisher *publisher, struct out_slot *slot) {
     for (uint32_t i = 0; slot->image.kind == ZC_DMABUF && i < slot->image.num_buffers; i++) {
         struct export_sync_file asked = {DMA_BUF_SYNC_RW, -1};
@@ -184,7 +185,7 @@ static void refuse(zc_publisher *publisher, struct peer *peer, uint32_t code, co
     struct packet unread;
     struct wire_fault fault;
     transport_send(peer->sock, packet, wire_pack_text(packet, WIRE_REFUSED, code, text), NULL, 0);
-    /* Read what is left: with unread packets the reset would overtake these last words. */
+    /* Read the packets that are left: closing with unread packets would reset the connection, and the peer would miss REFUSED. */
     for (int i = 0; i < 128 && transport_receive(peer->sock, &unread, &fault) == RECEIVED_PACKET; i++) transport_close_fds(&unread);
     close_peer(publisher, peer);
 }
@@ -193,7 +194,7 @@ static void drop_oldest(zc_publisher *publisher, struct peer *peer) {
     memmove(peer->waiting, peer->waiting + 1, --peer->num_waiting * sizeof *peer->waiting);
     peer->dropped += peer->dropped < UINT32_MAX;
 }
-/* Send what waits, as far as the window goes. */
+/* Send the waiting frames, as many as the window allows. */
 static void flush(zc_publisher *publisher, struct peer *peer) {
     while (peer->num_waiting > 0 && peer->num_held < peer->window) {
         uint8_t packet[WIRE_MAX_PACKET];
@@ -208,15 +209,15 @@ static void flush(zc_publisher *publisher, struct peer *peer) {
             frame->told.dropped = peer->dropped;
             error = transport_send(peer->sock, packet, wire_pack_frame(packet, &frame->told), &frame->fence, frame->told.fence);
         }
-        if (error == -EAGAIN) return drop_oldest(publisher, peer); /* it doesn't read: its window never fills */
-        if (error != 0) return; /* it reads no more; it closes when it has released all frames */
+        if (error == -EAGAIN) return drop_oldest(publisher, peer); /* the socket is full, as the peer doesn't read it */
+        if (error != 0) return; /* the peer receives no more; it closes when it has released all frames */
         memmove(peer->waiting, peer->waiting + 1, --peer->num_waiting * sizeof *peer->waiting);
         peer->held[peer->num_held++] = frame;
         peer->dropped = 0;
     }
 }
 
-/* Judge a consumer that has said HELLO by the buffers there are. */
+/* Answer a consumer that has said HELLO: WELCOME if it can use the current buffers, else NOTED or REFUSED. */
 static void judge(zc_publisher *publisher, struct peer *peer) {
     uint8_t packet[WIRE_MAX_TEXT];
     char why[300] = "", text[240];
@@ -280,7 +281,7 @@ static void on_message(zc_publisher *publisher, struct peer *peer, struct packet
     if (type != WIRE_RELEASE || peer->phase != SERVED) return refuse(publisher, peer, WIRE_RULE, "a message that may not come now");
     on_release(publisher, peer, packet, &fault);
 }
-/* Everything that a consumer has said. */
+/* Handle the messages that a consumer has sent. */
 static void read_peer(zc_publisher *publisher, struct peer *peer) {
     struct packet packet;
     struct wire_fault fault;
@@ -309,7 +310,7 @@ static void accept_peer(zc_publisher *publisher) {
         return;
     }
     *peer = (struct peer){.sock = sock, .since_ns = transport_now_ns()};
-    if (publisher->num_peers == MOST_CONSUMERS) { /* one of them is told, and not kept */
+    if (publisher->num_peers == MOST_CONSUMERS) { /* refuse the new consumer */
         uint8_t packet[WIRE_MAX_TEXT];
         transport_send(sock, packet, wire_pack_text(packet, WIRE_REFUSED, WIRE_BUSY, "64 consumers are connected already"), NULL, 0);
         close(sock);
@@ -324,7 +325,7 @@ static void accept_peer(zc_publisher *publisher) {
 int zc_publisher_step(zc_publisher *publisher, int timeout_ms) {
     struct epoll_event events[32];
     uint64_t none;
-    if (timeout_ms != 0) { /* without the lock */
+    if (timeout_ms != 0) { /* wait without holding the lock */
         struct pollfd ready = {.fd = publisher->poller, .events = POLLIN};
         if (poll(&ready, 1, timeout_ms) < 0) return transport_fail(-errno, "poll: %s", strerror(errno));
     }
@@ -334,7 +335,7 @@ int zc_publisher_step(zc_publisher *publisher, int timeout_ms) {
         if (events[i].data.ptr == &publisher->listener) accept_peer(publisher);
         else if (events[i].data.ptr == &publisher->timer) (void)!read(publisher->timer, &none, sizeof none);
         else
-            for (size_t k = 0; k < publisher->num_peers; k++) /* one that has gone isn't in the list */
+            for (size_t k = 0; k < publisher->num_peers; k++) /* search the list, as the peer may have gone since epoll_wait() */
                 if (publisher->peers[k] == events[i].data.ptr) {
                     read_peer(publisher, publisher->peers[k]);
                     break;
@@ -495,14 +496,14 @@ int zc_publisher_open(const zc_publisher_options *options, zc_publisher **out) {
     *out = publisher;
     return 0;
 }
-/* The buffers of before: no frame of them will come, and their last frame's end closes them. */
+/* Tell consumers that no more frames come in the current buffers; close these buffers when their last frame ends. */
 static void retire(zc_publisher *publisher) {
     struct buffers *old = publisher->buffers;
     if (old == NULL) return;
     publisher->buffers = NULL;
     publisher->num_free = 0;
     old->retired = true;
-    old->busy++; /* while consumers are told */
+    old->busy++; /* so that drop_oldest() doesn't free the buffers below */
     for (size_t k = publisher->num_peers; k > 0; k--) {
         struct peer *peer = publisher->peers[k - 1];
         uint8_t packet[16];

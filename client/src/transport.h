@@ -14,7 +14,7 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* Packets and descriptors over a SOCK_SEQPACKET socket, and what client and publisher share besides. */
+/* Packets and descriptors over a SOCK_SEQPACKET socket, and other small functions that client and publisher share. */
 #ifndef ZC_TRANSPORT_H
 #define ZC_TRANSPORT_H
 
@@ -22,22 +22,22 @@
 
 #include "wire.h"
 
-/* A packet that came, with the descriptors that came along: the receiver's to close. */
+/* A received packet with its descriptors, which the receiver must close. */
 struct packet {
     uint8_t bytes[WIRE_MAX_PACKET];
     size_t length;
     int fds[WIRE_MAX_FDS];
     size_t num_fds;
     int flags; /* recvmsg's */
-    int error; /* errno where nothing came */
+    int error; /* errno if nothing was received, else 0 */
 };
 enum received { RECEIVED_NOTHING, RECEIVED_PACKET, RECEIVED_END, RECEIVED_BROKEN };
 
-/* Whether the socket has given something: a packet, as it is, or its end, which has no bytes. Doesn't wait; sets all but bytes in any case. */
+/* Read one packet without waiting or checking it; true: a packet, or the socket's end, which has length 0. Sets all fields but bytes in any case. */
 bool transport_fetch(int sock, struct packet *packet);
-/* The next packet that isn't cut off, without waiting. */
+/* Read the next packet without waiting; RECEIVED_BROKEN: the packet was truncated. */
 enum received transport_receive(int sock, struct packet *packet, struct wire_fault *fault);
-/* 0; -EAGAIN: there is no room; -EPIPE: the peer has gone, what it still said can be read; another error. */
+/* Return 0: sent; -EAGAIN: the socket is full; -EPIPE: the peer has gone, but its last messages can still be read; or another error. */
 int transport_send(int sock, const uint8_t *bytes, size_t length, const int *fds, size_t num_fds);
 void transport_close_fds(struct packet *packet);
 void transport_close(int *fd);

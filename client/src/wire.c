@@ -45,7 +45,7 @@ bool wire_broken(struct wire_fault *fault, uint32_t code, const char *rule, cons
 #define BROKEN(...) return wire_broken(fault, WIRE_RULE, __VA_ARGS__)
 #define CHECK(holds, ...) do { if (!(holds)) BROKEN(__VA_ARGS__); } while (0)
 
-/* Little-endian numbers, on machines of either kind. */
+/* Read and write little-endian numbers, on big-endian machines, too. */
 static uint64_t get(const uint8_t *at, unsigned bytes) {
     uint64_t value = 0;
     while (bytes-- > 0) value = value << 8 | at[bytes];
@@ -69,7 +69,7 @@ static size_t begin(uint8_t *packet, enum wire_type type, size_t length) {
     return length;
 }
 
-/* How many bytes the character has that begins here; 0: it isn't UTF-8. */
+/* Return how many bytes the character at text has; 0: it isn't UTF-8. */
 static size_t character(const uint8_t *text, size_t length) {
     static const uint32_t lowest[] = {0, 0x80, 0x800, 0x10000};
     uint32_t code = text[0];
@@ -106,7 +106,7 @@ bool wire_is_identifier(const char *text) {
     while (text[length] >= 0x20 && text[length] <= 0x7e) length++;
     return length >= 1 && length <= 32 && text[length] == '\0';
 }
-/* A text field that is filled up with zero bytes. */
+/* Read a text field of a fixed size that is padded with zero bytes; false: other bytes come after its end. */
 static bool fixed_text(const uint8_t *field, size_t size, char *text) {
     memcpy(text, field, size);
     text[size] = '\0';
@@ -217,7 +217,7 @@ bool wire_parse_header(const uint8_t *packet, size_t length, bool from_producer,
 
 bool wire_parse_hello(const uint8_t *packet, size_t length, struct wire_hello *hello, struct wire_fault *fault) {
     memset(hello, 0, sizeof *hello);
-    /* What every version has in common comes first: a newer consumer then hears of its version. */
+    /* Check the fields that all versions have first, so that a newer consumer is refused because of its version. */
     CHECK(length >= 16 && get16(packet) == WIRE_HELLO, "state", "this is no HELLO");
     CHECK(get16(packet + 2) == length, "length", "the header says %u bytes, %zu came", get16(packet + 2), length);
     CHECK(get32(packet + 8) == WIRE_MAGIC, "magic", "HELLO: magic 0x%08x, not 0x%08x", get32(packet + 8), WIRE_MAGIC);
@@ -326,7 +326,8 @@ bool wire_parse_buffers(const uint8_t *packet, const int *fds, size_t num_fds, z
     return true;
 }
 
-/* Of each plane the bytes of one block of pixels and how many pixels wide and high that is; and a sample's bytes. */
+/* For each format: its name, the bytes of a sample, its planes; for each plane the bytes of one block of pixels, and the block's width and height in
+ * pixels. */
 static const struct known { char name[5]; uint8_t sample, num_planes; struct { uint8_t bytes, across, down; } planes[3]; } KNOWN[] = {
     {"NV12", 1, 2, {{1, 1, 1}, {2, 2, 2}}}, {"NV16", 1, 2, {{1, 1, 1}, {2, 2, 1}}}, {"NV24", 1, 2, {{1, 1, 1}, {2, 1, 1}}},
     {"NV21", 1, 2, {{1, 1, 1}, {2, 2, 2}}}, {"NV61", 1, 2, {{1, 1, 1}, {2, 2, 1}}}, {"NV42", 1, 2, {{1, 1, 1}, {2, 1, 1}}},
@@ -414,7 +415,7 @@ static bool check_planes(const zc_image *image, const struct wire_hello *asked, 
         }
         CHECK(plane->stride % asked->stride_align == 0 && plane->offset % asked->offset_align == 0, "alignment",
               "BUFFERS: plane %u has stride %u and offset %ju, not as asked", i, plane->stride, (uintmax_t)plane->offset);
-        for (uint32_t k = 0; k < i; k++) { /* two descriptors of one memory are one buffer */
+        for (uint32_t k = 0; k < i; k++) { /* compare inodes, because two descriptors may refer to the same memory */
             const zc_plane *other = &image->planes[k];
             const struct stat *a = &files[plane->buffer], *b = &files[other->buffer];
             CHECK(a->st_ino != b->st_ino || a->st_dev != b->st_dev || plane->offset >= other->offset + other->size ||
@@ -444,7 +445,7 @@ bool wire_check_image(const zc_image *image, const struct wire_hello *asked, boo
     return check_planes(image, asked, files, fault);
 }
 
-/* A decimal number that is all of the text; false: it is none. */
+/* Parse a decimal number; false: the text isn't one, or has more after it. */
 static bool number(const char *text, uint64_t *value) {
     char *end;
     if (text[0] < '0' || text[0] > '9') return false;
@@ -475,7 +476,7 @@ static bool names_heap(char *value, const char *heap) {
     }
     return false;
 }
-/* Whether the buffers keep one option of HELLO. What nobody here can judge isn't kept. */
+/* Return whether the buffers satisfy one option of HELLO; false for options that can't be checked here. */
 static bool keeps(const zc_image *image, const char *heap, const char *name, char *value) {
     uint64_t width, height, most;
     if (strcmp(name, "cpu") == 0)

@@ -14,7 +14,7 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* The bytes of docs/wire.md: packing, parsing and every check of that page. No sockets here, and nothing that waits. */
+/* The messages of docs/wire.md: packing, parsing and every check of that page. Nothing here uses sockets or waits. */
 #ifndef ZC_WIRE_H
 #define ZC_WIRE_H
 
@@ -28,10 +28,10 @@ enum wire_type { WIRE_HELLO = 1, WIRE_WELCOME, WIRE_REFUSED, WIRE_BUFFERS, WIRE_
 enum wire_refusal { WIRE_NO_VERSION = 1, WIRE_NOT_ALLOWED, WIRE_UNSUITABLE, WIRE_BUSY, WIRE_RULE, WIRE_OTHER_PUBLISHER };
 enum { WIRE_FLAG_HISTORY = 1, WIRE_FLAG_WAITS = 2, WIRE_FLAG_FENCE = 1 };
 
-/* Which rule of the page the peer broke, as a word, and what it did. */
+/* The rule of the page that the peer broke, as a word, and what the peer did, as a sentence (text). */
 struct wire_fault {
     const char *rule;
-    uint32_t code; /* enum wire_refusal: what a producer says of it */
+    uint32_t code; /* enum wire_refusal: the code for a producer's REFUSED */
     char text[240];
 };
 
@@ -44,7 +44,7 @@ struct wire_hello {
 };
 struct wire_welcome { uint32_t version, window, depth; char publisher_id[33]; };
 struct wire_release { uint64_t uid, generation; bool fence; };
-/* What FRAME says, but for its slot's memory. */
+/* The fields of FRAME. */
 struct wire_frame {
     uint64_t uid, generation, sequence, capture_cost_ns;
     int64_t stamp_ns, captured_ns, published_ns;
@@ -53,7 +53,8 @@ struct wire_frame {
     char frame_id[256];
 };
 
-/* Of each, the packet's length; a packet has room for WIRE_MAX_PACKET bytes. The parsers return false and fill *fault where a rule is broken. */
+/* Each wire_pack function returns the packet's length; packet has room for WIRE_MAX_PACKET bytes. Each parser that returns bool returns false and
+ * fills *fault if a rule is broken. */
 size_t wire_pack_hello(uint8_t *packet, const struct wire_hello *hello);
 size_t wire_pack_welcome(uint8_t *packet, const struct wire_welcome *welcome);
 size_t wire_pack_text(uint8_t *packet, enum wire_type type, uint32_t code, const char *text);
@@ -62,31 +63,31 @@ size_t wire_pack_frame(uint8_t *packet, const struct wire_frame *frame);
 size_t wire_pack_release(uint8_t *packet, const struct wire_release *release);
 size_t wire_pack_retired(uint8_t *packet, uint64_t uid);
 
-/* The header: which message it is. */
+/* Parse the header and set *type. from_producer: a producer sent the packet. */
 bool wire_parse_header(const uint8_t *packet, size_t length, bool from_producer, enum wire_type *type, struct wire_fault *fault);
 bool wire_parse_hello(const uint8_t *packet, size_t length, struct wire_hello *hello, struct wire_fault *fault);
 bool wire_parse_welcome(const uint8_t *packet, const struct wire_hello *asked, struct wire_welcome *welcome, struct wire_fault *fault);
-/* text: room for 3 * WIRE_MAX_TEXT + 1 bytes. */
+/* Write the text of REFUSED or NOTED to text, which has room for 3 * WIRE_MAX_TEXT + 1 bytes. */
 void wire_parse_text(const uint8_t *packet, size_t length, enum wire_type type, uint32_t *code, char *text);
 bool wire_parse_frame(const uint8_t *packet, size_t length, struct wire_frame *frame, struct wire_fault *fault);
 bool wire_parse_release(const uint8_t *packet, struct wire_release *release, struct wire_fault *fault);
 uint64_t wire_uid(const uint8_t *packet);
-/* The image of BUFFERS, with the descriptors that came, as far as numbers tell. */
+/* Set *image from BUFFERS and its descriptors, after checking only the numbers in the message. */
 bool wire_parse_buffers(const uint8_t *packet, const int *fds, size_t num_fds, zc_image *image, struct wire_fault *fault);
-/* Whether the memory and the planes are what the page demands. foreign: the producer's user is another one. */
+/* Check that memory and planes are as the page demands. foreign: the producer belongs to another user. */
 bool wire_check_image(const zc_image *image, const struct wire_hello *asked, bool foreign, struct wire_fault *fault);
-/* Why a consumer can't use such images of a heap; "": it can. heap: a name, such as "memfd". text: room for 240 bytes. */
+/* Write to text why a consumer can't use images like this one from heap; "": it can. heap: a name, such as "memfd". text has room for 240 bytes. */
 void wire_misfit(const zc_image *image, const char *heap, const struct wire_hello *needs, char *text);
 
 bool wire_is_dmabuf(int fd);
 bool wire_is_sync_file(int fd);
-/* 1: it signalled and all is well; 0: it hasn't; below 0: it is an error. */
+/* State of a fence (sync_file). 1: signalled without error; 0: not signalled yet; below 0: -errno. */
 int wire_fence_status(int fd);
-/* Rows and bytes of a row of a plane of a LINEAR image of a known format; false: nobody knows. */
+/* Set *rows to a plane's number of rows and *row to the bytes of one row; false: the image isn't LINEAR, or its format isn't known. */
 bool wire_plane_rows(const zc_image *image, uint32_t plane, uint64_t *rows, uint64_t *row);
-/* As much of a text as there is room for, in whole characters. */
+/* Copy text to out, cut after a whole character to what fits into size bytes. */
 void wire_cut(char *out, size_t size, const char *text);
-/* A fourcc for people. */
+/* Write a fourcc as people know it, such as "NV12", to name, and return name. */
 const char *wire_fourcc(uint32_t fourcc, char name[16]);
 bool wire_is_identifier(const char *text);
 bool wire_is_utf8(const uint8_t *text, size_t length);

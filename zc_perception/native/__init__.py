@@ -14,14 +14,14 @@
 # limitations under the License.
 
 """
-The steps of a frame's way that are compiled, where a C compiler was there at installation.
+The functions for each frame that are also written in C, compiled if installation found a compiler.
 
-``compiled`` is the module with these steps, or ``None``: then everything runs in Python. The
-Python code defines what the compiled steps have to yield, to the last bit. ``decode.h`` says what
-the functions of boxes do; their users are ``detection/heads/score_filter.py`` and
-``candidates.py``. ``masks.h`` is about masks; its user is ``detection/extras.py``. ``receiver.h``
-is about frames of other processes; its user is ``link/shared_memory/remote_slots.py``. It shares
-the wire's code with ``client/``. ``frames.h`` is about frames within a process; its user is
+``compiled`` is the module with these functions; if it is ``None``, everything runs in Python. The
+Python code defines the results, and the compiled code must agree with it in every bit.
+``decode.h`` describes the functions for boxes, which ``detection/heads/score_filter.py`` and
+``candidates.py`` use. ``masks.h`` is for masks, used by ``detection/extras.py``. ``receiver.h`` is
+for frames of other processes, used by ``link/shared_memory/remote_slots.py``; it shares the code
+of the wire protocol with ``client/``. ``frames.h`` is for frames within a process, used by
 ``frame.py``.
 """
 
@@ -35,8 +35,8 @@ import sysconfig
 from types import ModuleType
 
 PLAIN_VARIABLE = 'ZC_PLAIN'
-"""Set it to 1 in the environment to run in plain Python although there is a compiled module."""
-# As in module.c: goes up with each change that the other side has to know.
+"""Set this variable to 1 in the environment to run in Python although the module is compiled."""
+# The same number as in module.c; raise both when a change makes the other side not fit.
 _VERSION = 5
 
 
@@ -47,7 +47,7 @@ def _load() -> tuple[ModuleType | None, str]:
         module = importlib.import_module('zc_perception.native.compiled')
         if (
             getattr(module, 'VERSION', 1) != _VERSION
-        ):  # sources that are newer than what was compiled
+        ):  # the Python sources are newer or older than the compiled module
             return None, 'plain Python (the compiled steps are of another version; install again)'
         return module, 'compiled steps'
     except ImportError as error:
@@ -60,9 +60,9 @@ compiled, FORM = _load()
 
 
 def how_it_runs() -> str:
-    """Say in words for people which form runs, and how the interpreter was built."""
+    """Say for people whether the compiled module runs, and how the interpreter was built."""
     options = str(sysconfig.get_config_var('CONFIG_ARGS') or '')
-    # Distributions optimise theirs, which Debian's doesn't say.
+    # Distributions optimise their interpreters, but Debian's doesn't tell that in its options.
     optimised = '--enable-optimizations' in options or sys.base_prefix == '/usr'
     built = 'optimised' if optimised else 'not optimised'
     name = f'{platform.python_implementation()} {platform.python_version()}'

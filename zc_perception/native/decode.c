@@ -21,7 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Cells whose maxima are computed together, so that all their numbers fit into the second cache; and are asked for together. */
+/* BLOCK cells have their maxima computed together, so that their numbers fit into the second-level cache. STEP cells are compared with `least`
+ * together. GROUPS: arrays of maxima, one for all classes and one for each group of classes. */
 enum { BLOCK = 512, GROUPS = 17, STEP = 32 };
 
 #define T float
@@ -70,32 +71,33 @@ ptrdiff_t zc_find(const struct zc_scores *given, double least, int64_t *cells, i
     }
 }
 
-/* A box; the size is a float32 difference. */
+/* A box. The size is computed as a difference of float32 numbers, as in OpenCV. */
 struct rect {
     float place[2], size[2];
     int64_t class_;
     size_t candidate;
 };
-/* One that stayed, as overlaps are computed. next: the one of its class that stayed before it, or NOBODY. */
+/* A box that stays, in the form in which overlaps are computed. next: index of the box that was kept before it in the same list of heads, or
+ * NOBODY. */
 struct stayed {
     double place[2], size[2], area;
     int64_t class_;
     uint32_t next;
 };
 #define NOBODY UINT32_MAX
-/* More than an overlap is rounded by: four times a float's last bit. */
+/* The rounding error of an overlap is below this: about four times a float's last bit. */
 #define ROUNDINGS 2.5e-7
-/* A box in the order in which boxes are looked at. */
+/* A box's index and its rank, by which the boxes are sorted. */
 struct turn { uint32_t rank, rect; };
 
-/* By falling score, of equal ones in the order of their places: what has the lower rank comes first. */
+/* Return a box's rank from its score: a higher score has a lower rank, and lower ranks come first. sort() keeps the order of equal ranks. */
 static uint32_t rank_of(float score) {
     uint32_t bits;
-    const float plain = score + 0.0f; /* minus zero is zero */
+    const float plain = score + 0.0f; /* makes 0 from -0, so that both have the same rank */
     memcpy(&bits, &plain, sizeof bits);
     return bits & 0x80000000u ? bits : ~(bits | 0x80000000u);
 }
-/* Sorts n of them by rank, a byte at a time as far as they differ, keeping equal ones in place. */
+/* Sort n turns by rank, byte by byte (radix sort), only the bytes that differ. Equal ones keep their order. Returns the array with the result. */
 static struct turn *sort(size_t n, struct turn *turns, struct turn *spare) {
     uint32_t least = UINT32_MAX, most = 0;
     for (size_t i = 0; i < n; i++) {
@@ -117,10 +119,11 @@ static struct turn *sort(size_t n, struct turn *turns, struct turn *spare) {
     }
     return turns;
 }
-/* Whether OpenCV's NMSBoxes takes them for the same object, with every rounding of its rectOverlap: without it where that can't change the answer. */
+/* Return whether OpenCV's NMSBoxes takes two boxes for the same object. The last line has every rounding of its rectOverlap; the lines before answer
+ * without them if they can't change the answer. */
 static int same(const struct stayed *a, const struct stayed *b, float iou) {
     double sides[2];
-    for (int i = 0; i < 2; i++) { /* how far they lie on each other; (x + |x|) / 2 is x or 0, without a branch */
+    for (int i = 0; i < 2; i++) { /* length of the overlap in x and y; (x + |x|) / 2 is max(x, 0), without a branch */
         const double ahead = b->place[i] - a->place[i], far = fabs(ahead);
         const double left = a->size[i] - (ahead + far) * 0.5, right = b->size[i] + (ahead - far) * 0.5, side = left < right ? left : right;
         sides[i] = (side + fabs(side)) * 0.5;
@@ -135,12 +138,12 @@ static double between(double low, double value, double high) {
     value = value > low ? value : low;
     return value < high ? value : high;
 }
-/* A side in the source's pixels, rounded once. */
+/* Convert a coordinate to the source's pixels; it is rounded only once. */
 static float in_source(double side, double offset, double source, double size) {
     return (float)between(0.0, (side - offset) * source / size, source);
 }
 
-/* Those that are boxes: numbers, with an area, and some of it inside of the picture. */
+/* Collect the valid boxes: their corners are numbers, they have an area, and a part of it is inside the picture. Returns how many. */
 static size_t gather(const struct zc_boxes *boxes, const struct zc_letterbox *box, struct rect *rects, struct turn *turns) {
     const float left = (float)box->left, top = (float)box->top, right = left + (float)box->width, bottom = top + (float)box->height;
     size_t n = 0;
@@ -158,7 +161,7 @@ static size_t gather(const struct zc_boxes *boxes, const struct zc_letterbox *bo
 ptrdiff_t zc_suppress(const struct zc_boxes *boxes, const struct zc_letterbox *box, float iou, size_t limit, int64_t *places, float *sources) {
     enum { HEADS = 256 };
     const size_t most = boxes->count;
-    uint32_t heads[HEADS]; /* of those that stayed, by class: the last one, or of several classes the last one of all */
+    uint32_t heads[HEADS]; /* for each class modulo HEADS: the box that was kept last */
     size_t found = 0, count = 0;
     if (most == 0 || limit == 0) return 0;
     limit = limit < most ? limit : most;
@@ -183,7 +186,7 @@ ptrdiff_t zc_suppress(const struct zc_boxes *boxes, const struct zc_letterbox *b
         const float y0 = in_source(corner[boxes->stride], box->top, box->source_height, box->height);
         const float x1 = in_source(corner[2 * boxes->stride], box->left, box->source_width, box->width);
         const float y1 = in_source(corner[3 * boxes->stride], box->top, box->source_height, box->height);
-        if (!(x1 > x0 && y1 > y0)) continue; /* clipped to nothing */
+        if (!(x1 > x0 && y1 > y0)) continue; /* nothing is left after clipping to the picture */
         const float source[4] = {x0, y0, x1, y1};
         memcpy(sources + 4 * found, source, sizeof source);
         places[found++] = (int64_t)one->candidate;

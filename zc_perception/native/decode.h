@@ -14,16 +14,16 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* A frame's boxes. Nothing here knows Python, allocates more than it says, or keeps anything from one call to the next.
- * score_filter.py and candidates.py beside detection/heads do the same in NumPy, and say what each result means: both have
- * to agree in every bit, so this is compiled without contraction of floating-point operations. */
+/* Find a frame's boxes and suppress overlapping ones. These functions know nothing of Python and keep nothing between calls.
+ * detection/heads/score_filter.py and candidates.py do the same in NumPy, and say what each result means. Both must agree in
+ * every bit, so this is compiled without contraction of floating-point operations. */
 #ifndef ZC_NATIVE_DECODE_H
 #define ZC_NATIVE_DECODE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* GCC makes vector code of plain loops; where it can, also such that newer processors run. */
+/* GCC makes vector code of plain loops. With this attribute it makes a second version, for processors with AVX2. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(ZC_NO_CLONES)
 #define CLONES __attribute__((target_clones("avx2", "default")))
 #else
@@ -32,7 +32,8 @@
 
 enum zc_type { ZC_F32, ZC_I8, ZC_U8, ZC_I16, ZC_U16 };
 
-/* Scores of a grid: strides in bytes; either the columns or the classes lie side by side. */
+/* Scores of a grid of cells. row, column and class_ are strides in bytes; the numbers of a row's cells, or of a cell's classes, must be
+ * contiguous. */
 struct zc_scores {
     const char *data;
     enum zc_type type;
@@ -40,46 +41,46 @@ struct zc_scores {
     ptrdiff_t row, column, class_;
 };
 
-/* The cells of which a class is at least `least`, ascending, with the best class (of equal ones the first; of floats only
- * finite ones count) and its raw value. The three arrays have room for all cells. Returns their number; -1: the numbers lie
- * in a way that is left to NumPy. */
+/* Find the cells that have a class of at least `least`, in ascending order. For each, write to the arrays, which have room for all
+ * cells: its index, its best class (the first of equal ones; floats that aren't finite don't count) and that class's raw value.
+ * Returns the number of cells found; -1: the strides or the alignment of scores aren't supported, use NumPy. */
 ptrdiff_t zc_find(const struct zc_scores *scores, double least, int64_t *cells, int64_t *classes, void *best);
 
-/* Boxes in pixels of the network's input: x0, y0, x1, y1 in rows that are `stride` floats apart. */
+/* Boxes in pixels of the network's input. corners has four rows, x0, y0, x1 and y1 of all boxes; `stride` floats from row to row. */
 struct zc_boxes {
     const float *corners, *scores;
     const int64_t *classes; /* NULL: boxes of all classes suppress each other */
     size_t count;
     ptrdiff_t stride;
 };
-/* Where the picture lies in the input, and what that is a picture of. */
+/* The rectangle of the picture in the network's input, and the size of the source picture. */
 struct zc_letterbox { double left, top, width, height, source_width, source_height; };
 
-/* The places of at most `limit` boxes that stay, best first, and those boxes in the source's pixels, (n, 4).
- * Returns their number; -1: there is no memory. */
+/* Suppress boxes that overlap a better one. Write the indices of at most `limit` boxes that stay to places, best first, and these
+ * boxes in the source's pixels to sources, (n, 4). Returns their number; -1: out of memory. */
 ptrdiff_t zc_suppress(const struct zc_boxes *boxes, const struct zc_letterbox *box, float iou, size_t limit, int64_t *places, float *sources);
 
-/* Of each cell of an export with decoded boxes: its scores, and centre and size in pixels of the network's input. The real
- * value of a number is itself, or of an integer (number - zero) * scale. */
+/* The cells of a network that yields decoded boxes: for each its scores, and centre and size of its box in pixels of the network's
+ * input. The real value of a float is the float itself, that of an integer is (integer - zero) * scale. */
 struct zc_rows {
     struct zc_scores scores;
     const char *boxes;
-    ptrdiff_t cell, number; /* from a cell to the next, and from one of its four numbers to the next, in bytes */
+    ptrdiff_t cell, number; /* bytes from one cell to the next, and from one of a cell's four numbers to the next */
     float scale, zero;
 };
-/* What is asked of boxes. */
+/* Which boxes zc_decode() keeps. */
 struct zc_wanted {
-    double least; /* as for zc_find() */
+    double least; /* the parameter of zc_find() */
     float score, iou;
     int class_agnostic;
     size_t limit;
 };
-/* What stays, best first; the places are cells. */
+/* The boxes that stay, best first: in the source's pixels, with score, class and the index of the cell. */
 struct zc_kept { float *sources, *scores; int64_t *classes, *cells; };
 
 enum { ZC_NO_MEMORY = -2 };
-/* zc_find(), the boxes of what it finds, and zc_suppress(), with those arrays of zc_find(). Returns their number; -1: as
- * zc_find(); ZC_NO_MEMORY. */
+/* Do zc_find(), read the boxes of the cells found, and do zc_suppress(). cells, classes and best are the arrays for zc_find(). Returns the
+ * number of boxes that stay; -1: not supported, use NumPy; ZC_NO_MEMORY. */
 ptrdiff_t zc_decode(const struct zc_rows *rows, const struct zc_letterbox *box, const struct zc_wanted *wanted, int64_t *cells, int64_t *classes,
                     void *best, const struct zc_kept *kept);
 

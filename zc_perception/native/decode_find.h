@@ -14,19 +14,19 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* What looks at numbers, for one type of them: decode.c includes it for each, with T, LOWEST, IS_FINITE and REAL. The loops are such that
- * GCC makes vector code of them, and no comparison is true of a NaN. */
+/* The functions that read numbers of one type T. decode.c includes this file once for each type, with T, LOWEST, IS_FINITE and REAL defined. The
+ * loops are written so that GCC makes vector code of them, and so that a comparison with a NaN is false. */
 #define JOINED(a, b) a##b
 #define JOIN(a, b) JOINED(a, b)
 #define NAMED(what) JOIN(what##_, T)
 
-/* The highest number of each of some cells, which lie side by side. */
+/* Write the highest number of each of `count` cells to high. The cells are contiguous; `next` bytes from one class to the next. */
 CLONES static void NAMED(highest)(const T *values, ptrdiff_t next, size_t classes, size_t count, T *high) {
     for (size_t i = 0; i < count; i++) high[i] = LOWEST;
     for (size_t k = 0; k < classes; k++, values = (const T *)((const char *)values + next))
         for (size_t i = 0; i < count; i++) high[i] = values[i] > high[i] ? values[i] : high[i];
 }
-/* The same of eight classes, which begin the maxima of a group; those of all classes go on. */
+/* Do the same for a group of eight classes: high gets the group's maxima, and all keeps the maxima of this and earlier groups. */
 CLONES static void NAMED(highest_of_eight)(const T *values, ptrdiff_t next, size_t count, T *restrict high, T *restrict all) {
 #define ROW(k) *const r##k = (const T *)((const char *)values + (k) * next)
     const T ROW(0), ROW(1), ROW(2), ROW(3), ROW(4), ROW(5), ROW(6), ROW(7);
@@ -40,17 +40,17 @@ CLONES static void NAMED(highest_of_eight)(const T *values, ptrdiff_t next, size
         all[i] = most > all[i] ? most : all[i];
     }
 }
-/* Whether one of a cell's numbers, which lie side by side, is at least that. */
+/* Return whether one of a cell's numbers, which are contiguous, is at least `least`. */
 CLONES static int NAMED(reaches)(const T *values, size_t classes, T least) {
-    T hit = 0; /* as wide as the numbers, or it would be no vector's */
+    T hit = 0; /* of type T, because GCC makes vector code only if hit is as wide as the numbers */
     for (size_t k = 0; k < classes; k++) hit = values[k] >= least ? 1 : hit;
     return hit != 0;
 }
-/* The highest finite number of a cell. */
+/* Return the highest finite number of a cell. */
 static T NAMED(highest_finite)(const char *values, ptrdiff_t next, size_t classes) {
     T lanes[8], high = LOWEST;
     size_t k = 0;
-    if (next == (ptrdiff_t)sizeof(T)) { /* nearly always all are finite */
+    if (next == (ptrdiff_t)sizeof(T)) { /* quick way, right if the highest is finite, as it nearly always is */
         NAMED(highest)((const T *)values, (ptrdiff_t)sizeof lanes, classes / 8, 8, lanes);
         for (k = classes / 8 * 8; k < classes; k++) high = ((const T *)values)[k] > high ? ((const T *)values)[k] : high;
         for (size_t j = 0; j < 8; j++) high = lanes[j] > high ? lanes[j] : high;
@@ -64,11 +64,12 @@ static T NAMED(highest_finite)(const char *values, ptrdiff_t next, size_t classe
 }
 static ptrdiff_t NAMED(find)(const struct zc_scores *s, T least, int64_t *cells, int64_t *classes, T *best) {
     const int side_by_side = s->column == (ptrdiff_t)sizeof(T);
-    /* Classes of a group: a cell's best class is looked for in one group only. */
+    /* Number of classes in a group. Maxima are kept for each group, so that a cell's best class is searched in one group only. */
     const size_t group = s->classes <= 8 * (GROUPS - 1) ? 8 : (s->classes + GROUPS - 2) / (GROUPS - 1);
-    const int few = s->classes < 8; /* then that is all of them */
+    const int few = s->classes < 8; /* too few classes for groups */
     size_t found = 0;
-    T high[GROUPS][BLOCK + 64 / sizeof(T)]; /* of all classes, then of each group; a cache has no place for rows of 2 KiB */
+    /* Maxima of all classes (high[0]), then of each group. Each row has 64 more bytes, because rows exactly 2 KiB apart would share cache sets. */
+    T high[GROUPS][BLOCK + 64 / sizeof(T)];
     for (size_t row = 0; row < s->rows; row++)
         for (size_t first = 0; first < s->columns; first += BLOCK) {
             const size_t count = s->columns - first < BLOCK ? s->columns - first : BLOCK;
@@ -104,7 +105,8 @@ static ptrdiff_t NAMED(find)(const struct zc_scores *s, T least, int64_t *cells,
         }
     return (ptrdiff_t)found;
 }
-/* Of what find() has found the boxes' corners, as zc_suppress() wants them, and scores: of those that reach one, whose cells and classes move up. */
+/* Read boxes and scores of the cells that find() has found. Keep those with a finite score of at least `least`: write their corners, in the form that
+ * zc_suppress() takes, and their scores, and move their cells and classes to the front. Returns how many are kept. */
 static size_t NAMED(read)(const struct zc_rows *rows, float least, size_t found, int64_t *cells, int64_t *classes, const void *best, float *corners,
                           float *scores) {
     size_t n = 0;
@@ -112,7 +114,7 @@ static size_t NAMED(read)(const struct zc_rows *rows, float least, size_t found,
         const char *place = rows->boxes + (ptrdiff_t)cells[i] * rows->cell;
         const float value = REAL(((const T *)best)[i]), score = value < 1.0f ? value : 1.0f;
         T box[4];
-        for (int k = 0; k < 4; k++, place += rows->number) memcpy(&box[k], place, sizeof(T)); /* it may lie anywhere */
+        for (int k = 0; k < 4; k++, place += rows->number) memcpy(&box[k], place, sizeof(T)); /* memcpy, as the number may be unaligned */
         const float x = REAL(box[0]), y = REAL(box[1]), across = REAL(box[2]) * 0.5f, down = REAL(box[3]) * 0.5f;
         corners[n] = x - across, corners[found + n] = y - down, corners[2 * found + n] = x + across, corners[3 * found + n] = y + down;
         cells[n] = cells[i], classes[n] = classes[i], scores[n] = score;

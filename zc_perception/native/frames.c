@@ -22,18 +22,18 @@
 #include <structmember.h>
 #include <time.h>
 
-/* Names that are looked up or called. */
+/* Names of functions, attributes and keyword arguments, kept as Python strings. */
 #define ZC_WORDS(X) \
     X(time) X(monotonic) X(_process) X(locked) X(empty) X(_call) X(on_free) X(released) X(header) X(layout) X(buffers) X(colorimetry) X(buffer_uid) \
     X(generation) X(sequence) X(captured_ns) X(capture_cost_ns) X(acquire_fence)
 #define ZC_WORD(name) PyObject *name;
-/* What take_over() has found, for all steps. */
+/* What take_over() has looked up once for all steps. */
 struct known {
-    Py_ssize_t at[ZC_FIELD_COUNT]; /* where each field lies in its object */
+    Py_ssize_t at[ZC_FIELD_COUNT]; /* offset of each field in its object */
     struct objects {
         PyObject *frames, *pools;                 /* the globals of frame.py and pool.py */
         PyObject *Frame, *FrameData, *BufferPool, *Slot, *Lease, *clock;
-        PyObject *a_frame, *a_lease, *a_holder;   /* as Python makes them: new ones begin as their copies */
+        PyObject *a_frame, *a_lease, *a_holder;   /* objects made by Python; new objects begin as copies of these */
         PyObject *is_free, *is_filling, *is_leased; /* states of a slot */
         PyObject *nothing;
         ZC_WORDS(ZC_WORD)
@@ -42,12 +42,13 @@ struct known {
 struct step {
     PyObject_HEAD
     vectorcallfunc call;
-    PyObject *plain, *keeper; /* the function in Python; what keeps what is known */
+    PyObject *plain, *keeper; /* the Python function; the capsule that owns `known` */
     const struct known *known;
 };
 #define AT(object, field) (*(PyObject **)((char *)(object) + k->at[field]))
 
-/* A step returns NULL without an exception if it isn't the plain case. Nothing was changed then. */
+/* Call the Python function, because this isn't the usual case. The functions below return NULL without an exception in that case, and have changed
+ * nothing then. If there is an exception, return NULL. */
 static PyObject *in_python(PyObject *step, PyObject *const *words, size_t count, PyObject *names) {
     return PyErr_Occurred() ? NULL : PyObject_Vectorcall(((struct step *)step)->plain, words, count, names);
 }
@@ -61,7 +62,7 @@ static PyObject *now(const struct known *k) {
 static void put(PyObject **place, PyObject *value) { Py_XSETREF(*place, value); }
 static bool is(PyObject *object, PyObject *type) { return object != NULL && Py_TYPE(object) == (PyTypeObject *)type; }
 static bool is_empty(PyObject *list) { return list != NULL && PyList_CheckExact(list) && PyList_GET_SIZE(list) == 0; }
-/* A number that is surely none below 0; one that is too large counts as the largest. */
+/* Return a Python number as a C number; one that is too large becomes LLONG_MAX. */
 static long long value(PyObject *number) {
     int overflow;
     const long long found = PyLong_AsLongLongAndOverflow(number, &overflow);
@@ -70,13 +71,13 @@ static long long value(PyObject *number) {
 static bool are_equal(PyObject *a, PyObject *b) {
     return a == b || (PyLong_CheckExact(a) && PyLong_CheckExact(b) && PyObject_RichCompareBool(a, b, Py_EQ) == 1);
 }
-/* Ask a C object's method that says yes or no, and runs no Python code. */
+/* Return whether a method of a C object, which runs no Python code, returns `wanted`. */
 static bool says(PyObject *object, PyObject *method, PyObject *wanted) {
     PyObject *said = PyObject_CallMethodNoArgs(object, method);
     Py_XDECREF(said);
     return said == wanted;
 }
-/* Whether this process may change the pool now: nobody is about to, until the next Python code runs. */
+/* Return whether this code may change the pool now: the process wasn't forked, and nobody holds the pool's lock. True until Python code runs. */
 static bool is_ours(const struct known *k, PyObject *pool) {
     return AT(pool, BufferPool__forked) == Py_False && says(AT(pool, BufferPool__lock), k->has.locked, Py_False);
 }
@@ -90,7 +91,8 @@ static bool is_its_slot(const struct known *k, PyObject *pool, PyObject *slot) {
     return is_pool(k, pool) && is(slot, k->has.Slot) && value(AT(slot, Slot_buffer_uid)) >> 32 == value(AT(pool, BufferPool__uid));
 }
 
-/* A lease for `name`, once all is made that makes the garbage collector run. */
+/* Enter the new lease for `name` into the pool. Called after all objects are made whose creation may run the garbage collector, and so Python code.
+ * NULL: not the usual case, or an exception. */
 static PyObject *add_lease(const struct known *k, PyObject *pool, PyObject *slot, PyObject *generation, PyObject *name, PyObject *lease, PyObject *holder) {
     PyObject *holders = AT(pool, BufferPool__holders), *numbers = AT(pool, BufferPool__lease_numbers), *state = AT(slot, Slot_state);
     if (!is_ours(k, pool) || !are_equal(AT(slot, Slot_generation), generation) || (state != k->has.is_filling && state != k->has.is_leased)) return NULL;
@@ -113,7 +115,7 @@ static PyObject *add_lease(const struct known *k, PyObject *pool, PyObject *slot
     put(&AT(lease, Lease_account), Py_NewRef(account));
     return lease;
 }
-/* BufferPool.lease() of a slot that is the pool's. */
+/* BufferPool.lease() for a slot that belongs to the pool; NULL: not the usual case, or an exception. */
 static PyObject *new_lease(const struct known *k, PyObject *pool, PyObject *slot, PyObject *generation, PyObject *name) {
     PyObject *lease = NULL, *holder = NULL, *since;
     if (!PyUnicode_CheckExact(name) || (since = now(k)) == NULL) return NULL;
@@ -140,7 +142,7 @@ static PyObject *new_frame(const struct known *k) {
     if (AT(frame, Frame__live) == NULL || AT(frame, Frame__mappings) == NULL) Py_CLEAR(frame);
     return frame;
 }
-/* The frame with a new lease; NULL: neither is left. */
+/* Give the frame a new lease and return it; NULL: no lease could be made, and the frame was released. */
 static PyObject *lease_to(const struct known *k, PyObject *frame, PyObject *pool, PyObject *slot, PyObject *generation, PyObject *name) {
     PyObject *lease = frame == NULL ? NULL : new_lease(k, pool, slot, generation, name);
     if (lease != NULL) put(&AT(frame, Frame__lease), lease);
@@ -148,7 +150,8 @@ static PyObject *lease_to(const struct known *k, PyObject *frame, PyObject *pool
     return frame;
 }
 
-/* BufferPool.release() without a fence. *freed: the slot that on_free has to be told of, which is the caller's to let go. */
+/* BufferPool.release() without a fence; false: not the usual case, or an exception. *freed: the slot for which on_free must be called; the caller owns
+ * this reference. */
 static bool drop(const struct known *k, PyObject *pool, PyObject *lease, PyObject **freed) {
     PyObject *slot = AT(lease, Lease_slot), *account = AT(lease, Lease_account), *leases = AT(slot, Slot_leases), *name = AT(account, Holder_name);
     if (AT(lease, Lease_pool) != pool || PyDict_GetItemWithError(leases, AT(lease, Lease_number)) != lease ||
@@ -174,16 +177,16 @@ static bool drop(const struct known *k, PyObject *pool, PyObject *lease, PyObjec
         PyDict_DelItem(AT(pool, BufferPool__holders), name);
     if (last) put(&AT(slot, Slot_state), Py_NewRef(k->has.is_free));
     if (last && AT(pool, BufferPool__on_free) != Py_None) *freed = Py_NewRef(slot);
-    return PyDict_DelItem(leases, AT(lease, Lease_number)) == 0; /* the caller has the lease, too */
+    return PyDict_DelItem(leases, AT(lease, Lease_number)) == 0; /* this doesn't end the lease object: the caller has a reference, too */
 }
-/* What release() returns. Takes the pool and the slot over. */
+/* Call the pool's on_free if a slot was freed; return what release() returns. This takes over the references to pool and slot. */
 static PyObject *tell(const struct known *k, PyObject *pool, PyObject *freed) {
     PyObject *said = freed == NULL ? Py_NewRef(Py_None) : PyObject_CallMethodObjArgs(pool, k->has._call, AT(pool, BufferPool__on_free), freed, k->has.on_free, NULL);
     Py_XDECREF(freed);
     Py_DECREF(pool);
     return said;
 }
-/* BufferPool.hand_out() of what its holder may hold. */
+/* BufferPool.hand_out() of a lease whose holder holds no more than it may; NULL: not that case, or an exception. */
 static PyObject *hand_over(const struct known *k, PyObject *lease) {
     PyObject *account = AT(lease, Lease_account), *number = AT(account, Holder_number);
     if (number != Py_None && value(AT(account, Holder_frames)) > value(number)) return NULL;
@@ -193,7 +196,7 @@ static PyObject *hand_over(const struct known *k, PyObject *lease) {
 }
 
 #define STEP(name) static PyObject *name(PyObject *step, PyObject *const *words, size_t count, PyObject *names)
-/* What is known, and whether so many words were given, without names. */
+/* Declare k, and plain: whether exactly `number` positional arguments were given, and no keyword arguments. */
 #define KNOWN(number) \
     const struct known *const k = ((struct step *)step)->known; \
     const bool plain = PyVectorcall_NARGS(count) == (number) && names == NULL
@@ -246,7 +249,7 @@ STEP(frame_deliver) {
     KNOWN(2);
     PyObject *const frame = words[0], *found = NULL;
     if (plain && is(frame, k->has.Frame) && is(AT(frame, Frame__lease), k->has.Lease)) {
-        PyObject *lease = Py_NewRef(AT(frame, Frame__lease)); /* another thread may release the frame meanwhile */
+        PyObject *lease = Py_NewRef(AT(frame, Frame__lease)); /* keep the lease, as another thread may release the frame meanwhile */
         found = lease_to(k, new_frame(k), AT(lease, Lease_pool), AT(lease, Lease_slot), AT(lease, Lease_generation), words[1]);
         Py_DECREF(lease);
     }
@@ -280,7 +283,7 @@ STEP(frame_end) {
     return in_python(step, words, count, names);
 }
 
-/* FrameData with what the slot and the words say; NULL: an unknown word, or too few. */
+/* Make FrameData from the slot and the keyword arguments; NULL: one is unknown or missing, or an exception. */
 static PyObject *new_data(const struct known *k, PyObject *slot, PyObject *const *words, PyObject *names) {
     const struct objects *n = &k->has;
     PyTypeObject *type = (PyTypeObject *)n->FrameData;
@@ -317,7 +320,7 @@ STEP(frame_publish_slot) {
     return found != NULL ? found : in_python(step, words, count, names);
 }
 
-/* To everybody who looks at it, a step is its function in Python. */
+/* Attributes of a step are those of its Python function, so that a step looks like that function. */
 static PyObject *look(PyObject *step, PyObject *name) { return PyObject_GetAttr(((struct step *)step)->plain, name); }
 static PyObject *bind(PyObject *step, PyObject *to, PyObject *type) {
     (void)type;
@@ -367,12 +370,12 @@ static void forget(PyObject *keeper) {
     for (size_t i = 0; i < sizeof known->has / sizeof *has; i++) Py_XDECREF(has[i]);
     PyMem_Free(known);
 }
-/* What frame.py or pool.py has under that name. */
+/* Return the object of that name in frame.py or pool.py, or NULL. */
 static PyObject *named(const struct objects *has, const char *name) {
     PyObject *found = PyDict_GetItemString(has->frames, name);
     return Py_XNewRef(found != NULL ? found : PyDict_GetItemString(has->pools, name));
 }
-/* Where a field of __slots__ lies; -1: there is an exception. */
+/* Return the offset of a field of __slots__; -1: an exception is set. */
 static Py_ssize_t place_of(const struct objects *has, const char *owner, const char *name) {
     PyObject *class = named(has, owner), *member = class == NULL ? NULL : PyObject_GetAttrString(class, name);
     Py_ssize_t place = -1;
@@ -400,7 +403,7 @@ static bool learn(struct known *known) {
     Py_XDECREF(holder);
     return good;
 }
-/* Put the step in place of its function. */
+/* Put a step in the place of its Python function; false: an exception is set. */
 static bool replace(PyTypeObject *type, PyObject *keeper, int number) {
     const struct known *known = PyCapsule_GetPointer(keeper, NULL);
     PyObject *owner = named(&known->has, STEPS[number].owner), *plain = owner == NULL ? NULL : PyObject_GetAttrString(owner, STEPS[number].name);

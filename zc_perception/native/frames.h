@@ -15,11 +15,12 @@
  * limitations under the License.
  */
 /*
- * Steps of a frame's way within a process: frame.py's and memory/pool.py's functions, for the case that is nearly always there.
+ * Compiled steps for frames within a process: they replace functions of frame.py and memory/pool.py in the usual case.
  *
- * A step stands in place of its Python function and asks that one for everything else: other arguments, a refusal, an error, a fence, a
- * pool that somebody waits for. The classes stay Python's; a step finds their __slots__ by their offsets. It changes a pool only while
- * nobody has the pool's lock, and runs no Python code between looking and its last change. So, to the others, it is as under that lock.
+ * A step takes the place of its Python function, and calls that function in all other cases: other arguments, a refusal, an error, a
+ * fence, a pool for which somebody waits. The classes stay Python classes; a step reads and writes their __slots__ by offset. A step
+ * changes a pool only while nobody holds the pool's lock, and runs no Python code between its check and its last change. So to other
+ * threads the change looks as if it was made under that lock.
  */
 #ifndef ZC_NATIVE_FRAMES_H
 #define ZC_NATIVE_FRAMES_H
@@ -27,7 +28,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* What is read or set, of which class. */
+/* The fields that steps read or write, each with its class. */
 #define ZC_SLOT_FIELDS(X) \
     X(Slot, index) X(Slot, buffers) X(Slot, buffer_uid) X(Slot, layout) X(Slot, generation) X(Slot, state) X(Slot, leases) X(Slot, fences) \
     X(Slot, pins) X(Slot, condemned) X(Slot, since) X(Slot, sequence)
@@ -46,7 +47,7 @@
 #define ZC_FIELD(owner, name) owner##_##name,
 enum zc_field { ZC_FIELDS(ZC_FIELD) ZC_FIELD_COUNT };
 
-/* Add the type Step to the module, and its function take_over(). 0; -1: there is an exception. */
+/* Add the type Step and the function take_over() to the module. Returns 0; -1: an exception is set. */
 int zc_add_steps(PyObject *module);
 
 #endif

@@ -25,7 +25,7 @@ void zc_wipe(const struct zc_labels *labels, const int32_t *places, size_t count
             memset(labels->pixels + y * labels->row + places[0], 0, (size_t)(places[2] - places[0]) * sizeof(uint16_t));
 }
 
-/* The sums of n pixels in a row: eight masks at a time, or, where a pixel's masks lie side by side, eight pixels. */
+/* Compute the weighted sums of n pixels of a row: eight masks at a time if a row's pixels are contiguous, else eight pixels at a time. */
 #define DEFINE_SUMS(T)                                                                                                                    \
     CLONES static void sums_##T(const struct zc_prototypes *p, const char *row, const float *w, size_t n, float *restrict sums) {        \
         size_t x = 0, k = 0;                                                                                                              \
@@ -60,7 +60,7 @@ DEFINE_SUMS(uint8_t)
 DEFINE_SUMS(int16_t)
 DEFINE_SUMS(uint16_t)
 
-/* The part of the prototypes that a box needs, and where its sums are. */
+/* The part of the prototypes that a box needs, and the place of its sums. */
 struct part {
     int32_t x, y;
     size_t columns, rows;
@@ -73,7 +73,8 @@ static struct part part_of(const int32_t *box, const struct zc_axis *across, con
     part.y = down->before[box[1]], part.rows = (size_t)(down->before[box[3] - 1] - part.y) + 2;
     return part;
 }
-/* All sums of some boxes. A row of the prototypes is used for all of them: together these are too large for the caches. */
+/* Compute the sums of `count` boxes. Each row of the prototypes is used for all boxes before the next row, because all prototypes together don't
+ * fit into the caches. */
 static void add_up(const struct zc_prototypes *p, const struct part *parts, const float *weights, const float *offsets, size_t count) {
     for (int32_t y = 0; (size_t)y < p->rows; y++)
         for (size_t i = 0; i < count; i++) {
@@ -93,8 +94,8 @@ static void add_up(const struct zc_prototypes *p, const struct part *parts, cons
         }
 }
 
-/* The axis across, ready for eight pixels at a time: behind its last share is room for more. The pixels that lie between the same two
- * of the prototypes' begin at `starts`. */
+/* The horizontal axis, prepared for STEP pixels at a time: there is room for STEP more numbers after its last share. starts[i]: the first label pixel
+ * between the prototypes' pixels i and i + 1. */
 enum { STEP = 8 };
 struct columns {
     const int32_t *before;
@@ -115,7 +116,8 @@ static int make_ready(struct columns *columns, const struct zc_axis *across, siz
     }
     return 1;
 }
-/* A row of sums, the first of which is for the pixel x, at the pixels x to end; some behind the end are written as well. */
+/* Interpolate a row of sums at the label pixels x to end; sums[0] belongs to the prototypes' pixel before x. Up to STEP - 1 values after the end
+ * are written, too. */
 CLONES static void stretch(const float *sums, const struct columns *columns, int32_t x, int32_t end, float *restrict values) {
     const float *const share = columns->share;
     for (int32_t cell = columns->before[x], last = columns->before[end - 1]; cell <= last; cell++, sums++) {
@@ -138,7 +140,7 @@ static void paint_one(const struct part *part, const struct columns *across, con
     float *low = across->lines[0], *high = across->lines[1], *const steps = across->lines[2];
     for (int32_t y = box[1], last = -2; y < box[3]; y++) {
         const int32_t row = down->before[y];
-        if (row != last) { /* mostly the next one: what was below is above now */
+        if (row != last) { /* if it is the next row, the line below becomes the line above */
             const float *const sums = part->sums + (size_t)(row - part->y) * part->columns;
             float *const above = high;
             if (row == last + 1) high = low, low = above;
@@ -159,7 +161,7 @@ static int suits(const struct zc_prototypes *p) {
 
 int zc_paint(const struct zc_prototypes *p, const struct zc_axis *across, const struct zc_axis *down, const float *weights,
              const float *offsets, const int32_t *boxes, size_t count, const struct zc_labels *labels) {
-    enum { TOGETHER = 32 }; /* so that what is allocated is bounded */
+    enum { TOGETHER = 32 }; /* boxes for which memory is allocated at the same time */
     struct part parts[TOGETHER];
     struct columns columns;
     if (!suits(p)) return 0;

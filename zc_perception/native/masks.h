@@ -14,35 +14,36 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* Masks of what was found, painted into a picture of labels. detection/extras.py does the same in NumPy, and says what it means:
- * both agree in every bit, so sums are added mask by mask, and nothing is contracted. */
+/* Paint the masks of detected boxes into a picture of labels. detection/extras.py does the same in NumPy, and says what it means. Both must
+ * agree in every bit, so sums are added mask by mask, and floating-point operations aren't contracted. */
 #ifndef ZC_NATIVE_MASKS_H
 #define ZC_NATIVE_MASKS_H
 
 #include "decode.h"
 
-/* Strides in bytes, in any order. */
+/* The prototypes: `masks` pictures of rows x columns. mask, row and column are strides in bytes, in any order. */
 struct zc_prototypes {
     const char *data;
     enum zc_type type;
     size_t masks, rows, columns;
     ptrdiff_t mask, row, column;
 };
-/* For each of the `count` pixels along an axis the prototypes' pixel before it, and the share that the next one has. */
+/* How `count` label pixels along an axis map to the prototypes. before[i]: the prototypes' pixel before label pixel i; share[i]: the weight, 0 to 1,
+ * of the prototypes' next pixel. */
 struct zc_axis {
     const int32_t *before;
     const float *share;
     size_t count;
 };
-/* `row` pixels from one row to the next. */
+/* A picture of labels; `row` pixels from one row to the next. */
 struct zc_labels { uint16_t *pixels; ptrdiff_t row; };
 
-/* Zero `count` rectangles, each x0, y0, x1, y1. */
+/* Set the pixels of `count` rectangles to 0; places has x0, y0, x1, y1 of each. */
 void zc_wipe(const struct zc_labels *labels, const int32_t *places, size_t count);
 
-/* Give each pixel of a mask the number of its box, from 1 on; the first boxes are on top. A pixel is of a mask where the sum of the
- * prototypes by the box's weights, less its offset, is above 0. The caller has checked that all boxes and axes lie inside.
- * 1; 0: the prototypes lie in a way that is left to NumPy; -1: there is no memory. */
+/* Write the box's number (from 1 on) into each pixel of its mask; earlier boxes cover later ones. A pixel is in the mask if the sum of the
+ * prototypes, weighted by the box's weights, minus the box's offset, is above 0. The caller must check that boxes and axes lie inside.
+ * Returns 1: painted; 0: the prototypes' memory layout isn't supported, use NumPy; -1: out of memory. */
 int zc_paint(const struct zc_prototypes *prototypes, const struct zc_axis *across, const struct zc_axis *down, const float *weights,
              const float *offsets, const int32_t *boxes, size_t count, const struct zc_labels *labels);
 

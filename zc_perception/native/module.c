@@ -14,7 +14,7 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* Python's face of what is compiled: arrays come as buffers, and results go into arrays that the caller has made. */
+/* The Python module: functions get arrays as buffers, and write results into arrays that the caller has made. */
 #include "receiver.h"
 
 #include <string.h>
@@ -22,7 +22,7 @@
 #include "frames.h"
 #include "masks.h"
 
-/* The arrays of one call, which are let go together. */
+/* The array buffers of one call, which are released together. */
 enum { MOST_ARRAYS = 9 };
 struct arrays {
     Py_buffer views[MOST_ARRAYS];
@@ -51,7 +51,7 @@ static int type_of(const Py_buffer *view, enum zc_type *type) {
     return 1;
 }
 
-/* Of (columns, classes) or (rows, columns, classes). 0: ask NumPy. */
+/* Set *scores from an array (columns, classes) or (rows, columns, classes); 0: not supported, use NumPy. */
 static int scores_of(const Py_buffer *values, struct zc_scores *scores) {
     if ((values->ndim != 2 && values->ndim != 3) || !type_of(values, &scores->type)) return 0;
     const Py_ssize_t *shape = values->shape, *strides = values->strides;
@@ -66,7 +66,7 @@ static PyObject *ask_numpy(struct arrays *arrays) {
     let_go(arrays);
     return PyLong_FromLong(-1);
 }
-/* Whether zc_find() has room for all cells in its three arrays. */
+/* Return whether the three arrays of zc_find() have room for all cells. */
 static int has_room_for(const struct zc_scores *scores, const Py_buffer *values, const Py_buffer *const room[3]) {
     const size_t cells = scores->rows * scores->columns;
     return has_room(room[0], cells, 8) && has_room(room[1], cells, 8) && has_room(room[2], cells, (size_t)values->itemsize);
@@ -136,11 +136,11 @@ static PyObject *suppress(PyObject *module, PyObject *const *words, Py_ssize_t c
     return stay < 0 ? PyErr_NoMemory() : PyLong_FromSsize_t(stay);
 }
 
-/* Whether all are numbers of that kind. */
+/* Return whether the array's numbers have that type, given by its letter in struct's formats. */
 static int is_plain(const Py_buffer *view, char letter) {
     return view->format != NULL && view->format[0] == letter && view->format[1] == '\0';
 }
-/* Labels of a picture (rows, columns), and rectangles (n, 4) in it. */
+/* Check labels (rows, columns) of uint16; set *labels, and size to (columns, rows). */
 static int look_at_labels(struct arrays *arrays, PyObject *array, struct zc_labels *labels, Py_ssize_t size[2]) {
     const Py_buffer *view = look(arrays, array, PyBUF_STRIDED | PyBUF_FORMAT);
     if (view == NULL || !is_plain(view, 'H') || view->ndim != 2 || view->strides[1] != 2 || view->strides[0] % 2 != 0 || (uintptr_t)view->buf % 2 != 0)
@@ -171,7 +171,7 @@ static PyObject *wipe(PyObject *module, PyObject *const *words, Py_ssize_t count
     Py_RETURN_NONE;
 }
 
-/* The two arrays of an axis, whose pixels before each lie in `cells` of the prototypes but the last. */
+/* Check the two arrays of an axis (see struct zc_axis) for `count` label pixels and `cells` pixels of the prototypes; set *axis. */
 static int look_at_axis(struct arrays *arrays, PyObject *const *words, Py_ssize_t count, Py_ssize_t cells, struct zc_axis *axis) {
     const Py_buffer *before = look(arrays, words[0], PyBUF_CONTIG_RO | PyBUF_FORMAT), *share;
     if (before == NULL || (share = look(arrays, words[1], PyBUF_CONTIG_RO | PyBUF_FORMAT)) == NULL || !is_plain(before, 'i') ||
@@ -255,7 +255,8 @@ static PyObject *decode(PyObject *module, PyObject *const *words, Py_ssize_t cou
     return stay == ZC_NO_MEMORY ? PyErr_NoMemory() : PyLong_FromSsize_t(stay);
 }
 
-/* Results of a message: what stands before each, its class's text, score, gap, what stands before the box, and the box. */
+/* The results in a detections message, one after the other as bytes: the bytes before each result, its class's text, its score, GAP
+ * zero bytes, the bytes before the box, and the box. */
 enum { GAP = 48, NUMBERS = 5 };
 static char *add(char *place, const PyObject *bytes) { return (char *)memcpy(place, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes)) + PyBytes_GET_SIZE(bytes); }
 static PyObject *text_of(PyObject *texts, Py_ssize_t class_) {
@@ -274,7 +275,7 @@ static PyObject *upright(PyObject *module, PyObject *words) {
         return NULL;
     for (int i = 0; i < 3; i++)
         if ((seen[i] = look(&arrays, given[i], PyBUF_CONTIG_RO | PyBUF_FORMAT)) == NULL) break;
-    PyErr_Clear(); /* of an array with gaps */
+    PyErr_Clear(); /* an array isn't contiguous */
     const Py_ssize_t count = seen[2] == NULL ? 0 : seen[1]->len / (Py_ssize_t)sizeof(float);
     if (seen[2] == NULL || !is_plain(seen[0], 'f') || !is_plain(seen[1], 'f') || seen[2]->itemsize != sizeof(Py_ssize_t) || seen[0]->len != count * 16 ||
         seen[2]->len != count * (Py_ssize_t)sizeof(Py_ssize_t)) {
@@ -313,7 +314,7 @@ static PyMethodDef functions[] = {
     {"paint", (PyCFunction)(void (*)(void))paint, METH_FASTCALL, paint_doc},
     {NULL, NULL, 0, NULL},
 };
-/* As in __init__.py. */
+/* The same number as in __init__.py. */
 enum { VERSION = 5 };
 static int begin(PyObject *module) {
     return zc_add_receiver(module) != 0 || zc_add_steps(module) != 0 ? -1 : PyModule_AddIntConstant(module, "VERSION", VERSION);

@@ -31,20 +31,21 @@ enum { TRUNCATED = MSG_TRUNC | MSG_CTRUNC };
 struct receiver {
     PyObject_HEAD
     const struct zc_names *names;
-    /* Of all below but frame_id. Held for a recvmsg that doesn't wait; who holds it never wants the interpreter's lock. */
+    /* Guards all fields below but frame_id. It is held for at most one recvmsg, which doesn't wait. A thread that holds it never waits for the
+     * interpreter's lock. */
     pthread_mutex_t lock;
     int sock;           /* borrowed; -1: closed */
-    bool waits;         /* wait() has received what receive() hasn't taken yet */
+    bool waits;         /* `came` has a packet that wait() has received and receive() hasn't taken yet */
     struct packet came;
-    PyObject *unread;   /* called with what Python has to look at */
-    PyObject *frame_id; /* that of the frame before, nearly always this one's too */
+    PyObject *unread;   /* called with each packet that Python must handle */
+    PyObject *frame_id; /* the last frame's frame_id, kept because the next frame nearly always has the same */
 };
 
-/* What comes next, as wait() has it or the socket; whether there is anything, if only the end. */
+/* Take the packet that wait() has received, or else read the socket; false: no packet waits. The socket's end counts as a packet. */
 static bool take(struct receiver *self, struct packet *packet) {
     pthread_mutex_lock(&self->lock);
     if (self->waits) {
-        const struct packet *came = &self->came; /* its room is large, what came nearly always small */
+        const struct packet *came = &self->came; /* copy only the bytes used: the buffer is large, a packet nearly always small */
         packet->length = came->length, packet->num_fds = came->num_fds, packet->flags = came->flags, packet->error = came->error;
         memcpy(packet->bytes, came->bytes, came->length);
         memcpy(packet->fds, came->fds, sizeof came->fds);
@@ -54,7 +55,7 @@ static bool take(struct receiver *self, struct packet *packet) {
     return packet->error != EAGAIN && packet->error != EWOULDBLOCK;
 }
 
-PyDoc_STRVAR(wait_doc, "wait(epoll, timeout_s): until that descriptor is readable; receive() has then what the socket had.");
+PyDoc_STRVAR(wait_doc, "wait(epoll, timeout_s): wait until epoll is readable, and read the socket's next packet for receive().");
 static PyObject *wait_for(PyObject *object, PyObject *const *words, Py_ssize_t count) {
     struct receiver *self = (struct receiver *)object;
     if (count != 2) return PyErr_Format(PyExc_TypeError, "wait() takes 2 arguments");
@@ -67,7 +68,7 @@ static PyObject *wait_for(PyObject *object, PyObject *const *words, Py_ssize_t c
     struct pollfd readable = {.fd = epoll, .events = POLLIN};
     Py_BEGIN_ALLOW_THREADS
     pthread_mutex_lock(&self->lock);
-    const bool waits = self->waits; /* a signal's handler has raised behind an earlier call */
+    const bool waits = self->waits; /* true if a signal handler raised at the end of an earlier call */
     pthread_mutex_unlock(&self->lock);
     if (!waits && ppoll(&readable, 1, &patience, NULL) > 0) {
         pthread_mutex_lock(&self->lock);
@@ -82,7 +83,7 @@ static PyObject *wait_for(PyObject *object, PyObject *const *words, Py_ssize_t c
     Py_RETURN_NONE;
 }
 
-/* Whether an attribute holds what ends the short way: 1, 0; -1: there is an exception. */
+/* Return whether an attribute is true, 1 or 0; -1: an exception is set. */
 static int is_set(PyObject *object, PyObject *name) {
     PyObject *value = PyObject_GetAttr(object, name);
     const int set = value == NULL ? -1 : PyObject_IsTrue(value);
@@ -95,7 +96,7 @@ static bool number(PyObject *object, PyObject *name, long long *value) {
     Py_XDECREF(found);
     return !PyErr_Occurred();
 }
-/* Give an attribute a new value, which is let go; of a frozen dataclass too. */
+/* Set an attribute, of a frozen dataclass, too; this takes over the reference to value. false: an exception is set. */
 static bool set(PyObject *object, PyObject *name, PyObject *value) {
     const int failed = value == NULL ? -1 : PyObject_GenericSetAttr(object, name, value);
     Py_XDECREF(value);
@@ -106,7 +107,7 @@ static PyObject *known_frame_id(struct receiver *self, const char *text) {
     if (before == NULL || strcmp(before, text) != 0) Py_XSETREF(self->frame_id, PyUnicode_FromString(text));
     return Py_XNewRef(self->frame_id);
 }
-/* Which frames the connection may have out: 1: one more; 0: none, or the slot can't have one; -1: there is an exception. */
+/* Return whether this FRAME may come: 1: yes; 0: the window is full, or the slot can't have this frame; -1: an exception is set. */
 static int may_come(const struct zc_names *n, PyObject *slots, PyObject *slot, PyObject *generation, long long *admitted) {
     long long released, window;
     PyObject *before = PyObject_GetAttr(slot, n->generation);
@@ -121,7 +122,7 @@ static int may_come(const struct zc_names *n, PyObject *slots, PyObject *slot, P
     if (!number(slots, n->admitted, admitted) || !number(slots, n->released, &released) || !number(slots, n->window, &window)) return -1;
     return *admitted - released < window;
 }
-/* The slot's Frame with what FRAME says, as RemoteSlots.admit does it. */
+/* Fill the slot's prepared Frame with the fields of FRAME, as RemoteSlots.admit does; return (frame, dropped). */
 static PyObject *fill(struct receiver *self, PyObject *slots, PyObject *slot, const struct wire_frame *told, PyObject *generation, long long admitted) {
     const struct zc_names *n = self->names;
     PyObject *frame = PyObject_GetAttr(slot, n->spare), *data = NULL, *header = NULL, *lease = NULL, *found = NULL;
@@ -144,7 +145,7 @@ static PyObject *fill(struct receiver *self, PyObject *slots, PyObject *slot, co
     Py_XDECREF(lease);
     return found;
 }
-/* (frame, dropped) of a FRAME without a fence that breaks no rule. NULL without an exception: Python has to look at it. */
+/* Return (frame, dropped) for a FRAME without a fence that breaks no rule. NULL without an exception: Python must handle the packet. */
 static PyObject *admit(struct receiver *self, PyObject *slots, const struct packet *packet) {
     struct wire_fault fault;
     struct wire_frame told;
@@ -164,7 +165,7 @@ static PyObject *admit(struct receiver *self, PyObject *slots, const struct pack
     Py_XDECREF(generation);
     return found;
 }
-/* unread(packet, descriptors, whether it is truncated, errno), which owns the descriptors. */
+/* Call unread(packet, descriptors, truncated, errno), which takes over the descriptors; return its result. */
 static PyObject *as_it_came(struct receiver *self, struct packet *packet) {
     PyObject *words = NULL, *fds = PyList_New((Py_ssize_t)packet->num_fds), *truncated = packet->flags & TRUNCATED ? Py_True : Py_False;
     for (size_t i = 0; fds != NULL && i < packet->num_fds; i++) {
@@ -183,8 +184,8 @@ static PyObject *as_it_came(struct receiver *self, struct packet *packet) {
     return found;
 }
 
-PyDoc_STRVAR(receive_doc, "receive(slots) -> None: nothing is there; (frame, dropped); or what unread(packet, descriptors, truncated,\n"
-                          "errno) makes of all else. Never waits. As remote_slots.PlainReceiver does it.");
+PyDoc_STRVAR(receive_doc, "receive(slots) -> (frame, dropped) for a plain FRAME; for another packet the result of unread(packet,\n"
+                          "descriptors, truncated, errno); None: no packet waits. Never waits. See remote_slots.PlainReceiver.");
 static PyObject *receive(PyObject *object, PyObject *slots) {
     struct receiver *self = (struct receiver *)object;
     struct packet packet;
@@ -196,7 +197,7 @@ static PyObject *receive(PyObject *object, PyObject *slots) {
     return NULL;
 }
 
-PyDoc_STRVAR(close_doc, "close(): receive nothing more; the socket is the caller's to close, after this. A second call does nothing.");
+PyDoc_STRVAR(close_doc, "close(): stop receiving. The caller closes the socket after this. A second call does nothing.");
 static PyObject *close_it(PyObject *object, PyObject *none) {
     struct receiver *self = (struct receiver *)object;
     (void)none;
@@ -207,7 +208,7 @@ static PyObject *close_it(PyObject *object, PyObject *none) {
     pthread_mutex_unlock(&self->lock);
     Py_RETURN_NONE;
 }
-PyDoc_STRVAR(forked_doc, "forked(): in a forked child, where another thread may have held the lock: as close().");
+PyDoc_STRVAR(forked_doc, "forked(): the same as close(), for a forked child, in which the lock may be held by no living thread.");
 static PyObject *forked(PyObject *object, PyObject *none) {
     pthread_mutex_init(&((struct receiver *)object)->lock, NULL);
     return close_it(object, none);
@@ -246,7 +247,7 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots_of_type[] = {
-    {Py_tp_doc, (void *)"Receiver(socket's number, unread): receives and admits frames of another process."},
+    {Py_tp_doc, (void *)"Receiver(socket's descriptor, unread): receives frames of another process."},
     {Py_tp_new, (void *)make},
     {Py_tp_dealloc, (void *)end},
     {Py_tp_methods, methods},

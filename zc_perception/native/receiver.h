@@ -14,23 +14,24 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-/* Receiver: the socket's end of rung 2 for Python. client/src has the wire, for this and for the C client. */
+/* The Python type Receiver: it receives the frames of another process from a socket (rung shared_memory). client/src has the code of the wire
+ * protocol, for this and for the C client. */
 #ifndef ZC_NATIVE_RECEIVER_H
 #define ZC_NATIVE_RECEIVER_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* The attributes that it reads and sets, as strings that Python knows already. */
+/* The Python attributes that the receiver reads and sets, kept as interned strings. */
 #define ZC_NAMES(X) \
     X(_slots) X(admitted) X(released) X(window) X(spare) X(prepare) X(retired) X(generation) X(leases) X(fences) X(sequence) X(since_ns) \
     X(data) X(header) X(_lease) X(ended) X(published_ns) X(stamp_ns) X(frame_id) X(captured_ns) X(capture_cost_ns) X(acquire_fence)
 #define ZC_MEMBER(name) PyObject *name;
 struct zc_names { ZC_NAMES(ZC_MEMBER) };
 
-/* Add the type to the module, whose state is a struct zc_names. 0; -1: there is an exception. */
+/* Add the type to the module, whose state is a struct zc_names. Returns 0; -1: an exception is set. */
 int zc_add_receiver(PyObject *module);
-/* Let the names go. */
+/* Release the names. */
 void zc_clear_names(struct zc_names *names);
 
 #endif

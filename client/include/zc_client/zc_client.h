@@ -27,14 +27,14 @@
  *     }
  *     zc_client_close(camera);
  *
- * A client keeps looking for its camera: it may start before the camera does, and finds it again after each restart.
- * It speaks the protocol of docs/wire.md, version 1, and checks every rule of that page.
+ * A client looks for its camera until it is closed: it may start before the camera, and it connects again after each
+ * restart of the camera. It speaks the protocol of docs/wire.md, version 1, and checks every rule of that page.
  *
- * Threads: one thread at a time may call zc_client_next(). The functions that take a frame, and those that only look,
- * may be called by any thread. A child process after fork() must not use a client of its parent.
+ * Threads: one thread at a time may call zc_client_next(). Any thread may call the functions that take a frame, and those
+ * that change nothing. A child process after fork() must not use a client of its parent.
  *
- * Functions that return int return 0 (or what is said) for success and a negative errno value for an error; then
- * zc_error() has a sentence that says what was wrong, until the same thread calls the next function.
+ * Functions that return int return 0 for success, if their comment doesn't name another value, and a negative errno value
+ * for an error. After an error zc_error() returns a sentence that says what was wrong, until this thread's next call.
  */
 #ifndef ZC_CLIENT_ZC_CLIENT_H
 #define ZC_CLIENT_ZC_CLIENT_H
@@ -68,18 +68,18 @@ typedef struct zc_format {
     uint64_t modifier;
 } zc_format;
 
-/* Where a plane lies: which of the image's buffers, and how many bytes from row to row, from the buffer's start, in all. */
+/* Where a plane is: index of the image's buffer; then in bytes: from row to row, from the buffer's start, in all. */
 typedef struct zc_plane {
     uint32_t buffer, stride;
     uint64_t offset, size;
 } zc_plane;
 
-/* An image's memory. The descriptors belong to the library: duplicate them to keep them longer than the frame. */
+/* An image's memory. The library owns the descriptors: duplicate them to keep them longer than the frame. */
 typedef struct zc_image {
     uint32_t width, height; /* pixels */
     uint32_t fourcc;
     uint32_t num_planes, num_buffers;
-    uint32_t kind; /* of all descriptors: enum zc_memory */
+    uint32_t kind; /* enum zc_memory; the same for all descriptors */
     uint64_t modifier;
     uint8_t matrix, range, transfer; /* enum zc_matrix, zc_range, zc_transfer */
     zc_plane planes[ZC_MAX_PLANES];
@@ -87,94 +87,97 @@ typedef struct zc_image {
     int fds[ZC_MAX_PLANES];
 } zc_image;
 
-/* A frame and the lease on it: nobody writes into its memory before zc_frame_release(). */
+/* A frame and its lease: before zc_frame_release() nobody writes to the frame's memory. */
 typedef struct zc_frame {
     const zc_image *image;
-    uint64_t slot;       /* the same number means the same memory, as long as the camera keeps its buffers */
-    uint64_t generation; /* of the slot, grows with each frame in it */
-    uint64_t sequence;   /* the camera's own number */
+    uint64_t slot;       /* the same number means the same memory, until the camera has other buffers */
+    uint64_t generation; /* grows with each frame in the same slot */
+    uint64_t sequence;   /* the camera's number of the frame */
     int64_t stamp_ns;    /* header stamp, ROS clock */
     int64_t captured_ns, published_ns; /* CLOCK_MONOTONIC */
     uint64_t capture_cost_ns;
-    uint32_t dropped; /* frames that the camera dropped for this client since the frame before */
-    int fence;        /* a sync_file that signals when the pixels are valid; -1: they are valid. The library's */
+    uint32_t dropped; /* frames that this client did not get since its last frame, because it was too slow */
+    int fence;        /* a sync_file that signals when the pixels are valid; -1: they are valid now. The library owns it */
     char frame_id[256];
 } zc_frame;
 
-/* What a client asks for. Fields that are zero have the defaults that are said here. */
+/* What a client asks for. A field that is zero means the default that its comment names. */
 typedef struct zc_client_options {
-    const char *topic;   /* the ROS topic in full, such as "/front/image_raw"; or */
+    const char *topic;   /* the full name of the ROS topic, such as "/front/image_raw"; set either this or socket */
     const char *socket;  /* the path of a camera's socket */
-    const char *publisher_id; /* who must listen at that socket; default: anybody */
-    int domain;          /* of the topic; 0: ROS_DOMAIN_ID, or 0 where that is not set. -1: 0 in any case */
-    const char *name;    /* for diagnostics of the camera, at most 40 bytes; default: the program's name */
+    const char *publisher_id; /* the publisher that must listen at that socket; default: any */
+    int domain;          /* ROS domain of the topic; 0: that in ROS_DOMAIN_ID, or 0 if that is not set; -1: always 0 */
+    const char *name;    /* the client's name in the camera's diagnostics, at most 40 bytes; default: the program's name */
     uint32_t window;     /* 1 to 64: frames that the client may hold at the same time; default 1 */
     uint32_t depth;      /* 1 to 64: newest frames that the camera keeps while the window is full; default 1 */
-    bool history;        /* also the frames that the camera keeps for late readers */
-    bool dmabufs_only;   /* memfds are of no use here, because a device reads the buffers */
-    const zc_format *formats; /* that it can use; none: any, also layouts that a CPU can't read */
+    bool history;        /* true: get the frames, too, that the camera keeps for late readers */
+    bool dmabufs_only;   /* true: take no memfds, because a device must import the buffers */
+    const zc_format *formats; /* formats that the client can use; none: any, also layouts that a CPU can't read */
     size_t num_formats;
     uint32_t stride_align, offset_align; /* bytes, powers of two; default 1 */
     uint32_t max_width, max_height;      /* pixels; 0: any */
-    const char *options;                 /* as docs/wire.md has them, such as "cpu=read; one_buffer"; default: none */
-    const uid_t *users;                  /* users whose cameras are trusted, besides this one and root */
+    const char *options;                 /* the options of HELLO in docs/wire.md, such as "cpu=read; one_buffer"; default: none */
+    const uid_t *users;                  /* users whose cameras are trusted, besides this user and root */
     size_t num_users;
 } zc_client_options;
 
 enum zc_state {
-    ZC_SEARCHING, /* there is no camera */
-    ZC_WAITING,   /* there is one, and it has no buffers for this client yet */
+    ZC_SEARCHING, /* no camera was found yet */
+    ZC_WAITING,   /* a camera was found, but it has no buffers for this client yet */
     ZC_CONNECTED,
-    ZC_REFUSED, /* the camera has said no, or broke a rule; the client tries again */
+    ZC_REFUSED, /* the camera refused this client, doesn't answer, or broke a rule; the client tries again */
 };
 
-/* Begin to look for a camera. Doesn't wait for it. -EINVAL: an option is wrong. */
+/* Begin to look for a camera; don't wait for it. -EINVAL: an option is wrong. */
 ZC_API int zc_client_open(const zc_client_options *options, zc_client **client);
 
-/* End it. Frames that are still held stay valid until they are released. NULL is allowed. */
+/* End the client. Frames that are still held stay valid until they are released. NULL is allowed. */
 ZC_API void zc_client_close(zc_client *client);
 
-/* A descriptor that polls readable when zc_client_next() has something to do, which may be no frame. The client's. */
+/* Return a descriptor that is readable when zc_client_next() has something to do; that need not be a frame. The client
+ * owns the descriptor. */
 ZC_API int zc_client_fd(const zc_client *client);
 
-/* The next frame, waiting for it: 1, and *frame is the caller's to release; 0: none came in time.
- * timeout_ms: -1 waits for ever, 0 not at all. -EINTR: a signal came. */
+/* Wait for the next frame. Return 1: *frame is the next frame, and the caller must release it; 0: no frame came in time;
+ * -EINTR: a signal came. timeout_ms: -1: no limit; 0: don't wait. */
 ZC_API int zc_client_next(zc_client *client, int timeout_ms, zc_frame **frame);
 
-/* How things stand. */
+/* A client's state. */
 typedef struct zc_status {
     enum zc_state state;
-    char text[512];       /* why there are no frames, a sentence for a log; "" where all is well */
-    uint32_t refusal;     /* the code of docs/wire.md with which the camera refused last; 0: it didn't */
-    const char *rule;     /* the rule of that page that the camera broke last, as a word; NULL: none */
-    uint64_t connections; /* that the camera welcomed */
+    char text[512];       /* why no frames come, a sentence for a log; "": frames can come */
+    uint32_t refusal;     /* the code in docs/wire.md of the camera's last refusal; 0: it never refused */
+    const char *rule;     /* the rule of docs/wire.md that the camera broke last, as a word; NULL: none */
+    uint64_t connections; /* how often the camera has welcomed this client */
 } zc_status;
 ZC_API void zc_client_status(zc_client *client, zc_status *status);
 
-/* Tell the client of an announcement that came another way, such as on the topic <topic>/_zc. The text is the JSON
- * object of docs/wire.md. -EINVAL: it is none, or not for this host. */
+/* Give the client an announcement that the program got itself, for example from the topic <topic>/_zc. The text is the
+ * JSON object of docs/wire.md. -EINVAL: it is no announcement, or not one of this host. */
 ZC_API int zc_client_announce(zc_client *client, const char *announcement);
 
-/* Say that the buffers can't be used, for example because a device can't import them. The camera logs why, the connection
- * ends, and the client connects again when the camera announces other buffers. */
+/* Reject the camera's buffers, for example because a device can't import them. The camera logs why, the connection ends,
+ * and the client connects again when the camera announces other buffers. */
 ZC_API void zc_client_reject(zc_client *client, const char *why);
 
-/* Give a frame back. fence: a sync_file that signals when a device has done with the pixels, which stays the caller's;
- * -1: nobody reads them any more. The frame is gone also where this fails, which only a fence that is none does. */
+/* Give a frame back. fence: a sync_file that signals when a device has finished reading the pixels; it stays the caller's.
+ * -1: nobody reads them any more. -EINVAL: fence is no sync_file; the frame is released in this case, too. */
 ZC_API int zc_frame_release(zc_frame *frame, int fence);
 
-/* Begin to read with the CPU: wait for the fence, map the buffers and make the caches right. planes gets the address of
- * each plane's first row. -ETIMEDOUT: the fence didn't signal in time; -EIO: it says that the pixels are bad;
+/* Begin to read with the CPU: wait for the fence, map the buffers and synchronise the caches. planes gets the address of
+ * each plane's first row. -ETIMEDOUT: the fence didn't signal in time; -EIO: it signalled an error, so the pixels are bad;
  * -ENOTSUP: the layout is not LINEAR. */
 ZC_API int zc_frame_begin_read(zc_frame *frame, int timeout_ms, const uint8_t *planes[ZC_MAX_PLANES]);
 
-/* End it. The addresses stay valid until the release, and are wrong between two readings of a dma-buf. */
+/* End reading with the CPU. The addresses stay mapped until the release, but outside of begin and end a dma-buf's pixels may
+ * be out of date there. */
 ZC_API int zc_frame_end_read(zc_frame *frame);
 
-/* How many rows a plane has and how many bytes of each row are samples. -ENOTSUP: the layout is not LINEAR. */
+/* Write to *rows how many rows a plane has, and to *row how many bytes of each row are samples. -ENOTSUP: the layout is not
+ * LINEAR, or the format is not known. */
 ZC_API int zc_plane_rows(const zc_image *image, uint32_t plane, size_t *rows, size_t *row);
 
-/* What was wrong with the last call of this thread. */
+/* Return the sentence that says what was wrong with this thread's last call that failed. */
 ZC_API const char *zc_error(void);
 
 #ifdef __cplusplus

@@ -14,13 +14,13 @@
  * See the License for the specific language governing permissions and
  * limitations under the License.
  */
-// zc_client.h and zc_publisher.h for C++17: owners that move, and exceptions.
+// zc_client.h and zc_publisher.h for C++17: movable classes that own, and exceptions.
 //
 //     zc::Client camera({.topic = "/image_raw"});            // C++20; in C++17 set the fields of zc_client_options
 //     while (auto frame = camera.next(std::chrono::seconds(1))) {
-//         auto pixels = frame->read();                       // waits for the fence, maps, makes the caches right
+//         auto pixels = frame->read();                       // waits for the fence, maps, synchronises the caches
 //         use(pixels.plane(0), frame->stride(0));
-//     }                                                      // the frame goes back here
+//     }                                                      // here the frame is given back
 //
 // Errors are std::system_error with the sentence of zc_error().
 #ifndef ZC_CLIENT_ZC_CLIENT_HPP
@@ -47,17 +47,17 @@ inline int check(int result) {
     return result;
 }
 
-/// A frame and its lease. Moves; the last owner gives the frame back.
+/// A frame and its lease. It can be moved, not copied; its destructor gives the frame back.
 class Frame {
 public:
-    /// The pixels while the CPU reads them. Must end before the frame does.
+    /// Reads the frame's pixels with the CPU. Destroy it before the frame.
     class Reading {
     public:
         Reading(zc_frame *frame, int timeout_ms) : frame_(frame) { check(zc_frame_begin_read(frame, timeout_ms, planes_.data())); }
         Reading(Reading &&other) noexcept : frame_(std::exchange(other.frame_, nullptr)), planes_(other.planes_) {}
         Reading &operator=(Reading &&) = delete;
         ~Reading() { if (frame_ != nullptr) zc_frame_end_read(frame_); }
-        /// The first row of a plane.
+        /// The address of a plane's first row.
         const std::uint8_t *plane(std::size_t index) const { return planes_.at(index); }
 
     private:
@@ -70,9 +70,9 @@ public:
     const zc_image &image() const { return *frame_->image; }
     std::uint32_t stride(std::size_t plane) const { return frame_->image->planes[plane].stride; }
     std::string frame_id() const { return frame_->frame_id; }
-    /// Read it with the CPU.
+    /// Begin to read the pixels with the CPU.
     Reading read(std::chrono::milliseconds timeout = std::chrono::seconds(1)) const { return Reading(frame_.get(), static_cast<int>(timeout.count())); }
-    /// Give it back now, with the fence of a device that still reads it (a sync_file that stays the caller's) or -1.
+    /// Give the frame back now. fence: a sync_file of a device that still reads it, which stays the caller's; -1: none.
     void release(int fence = -1) { check(zc_frame_release(frame_.release(), fence)); }
 
 private:
@@ -80,7 +80,7 @@ private:
     std::unique_ptr<zc_frame, Release> frame_;
 };
 
-/// Reads one camera. One thread at a time calls next(); frames may end on any thread, also after the client.
+/// Reads one camera. Only one thread at a time may call next(). Any thread may destroy frames, also after the client's end.
 class Client {
 public:
     explicit Client(const zc_client_options &options) {
@@ -89,7 +89,7 @@ public:
         client_.reset(client);
     }
     int fd() const { return zc_client_fd(client_.get()); }
-    /// The next frame, or nothing if none came in time or a signal came. A negative time waits for ever.
+    /// Wait for the next frame; return nothing if none came in time or a signal came. A negative timeout has no limit.
     std::optional<Frame> next(std::chrono::milliseconds timeout) {
         zc_frame *frame = nullptr;
         const int came = zc_client_next(client_.get(), static_cast<int>(timeout.count()), &frame);
@@ -109,7 +109,7 @@ private:
     std::unique_ptr<zc_client, Close> client_;
 };
 
-/// Publishes one camera; see zc_publisher.h for who owns a slot when.
+/// Publishes one camera. zc_publisher.h says when the caller owns a slot.
 class Publisher {
 public:
     explicit Publisher(const zc_publisher_options &options) {
@@ -128,12 +128,12 @@ public:
         return found;
     }
     void set_buffers(const std::vector<zc_image> &images) { check(zc_publisher_set_buffers(publisher_.get(), images.data(), images.size())); }
-    /// The next slot that nobody reads, or nothing.
+    /// The next slot that nobody reads, which the caller owns from now on; nothing if there is none.
     std::optional<unsigned> free_slot() {
         const int slot = zc_publisher_free_slot(publisher_.get());
         return slot < 0 ? std::nullopt : std::optional<unsigned>(static_cast<unsigned>(slot));
     }
-    /// How many consumers get the frame.
+    /// Publish the frame in a slot; return how many consumers get it.
     int publish(unsigned slot, const zc_frame_info &about, int fence = -1) { return check(zc_publisher_publish(publisher_.get(), slot, &about, fence)); }
     std::string announcement() const { return zc_publisher_announcement(publisher_.get()); }
 
