@@ -167,6 +167,21 @@ def test_bufinfo_of_a_kernel() -> None:
     }
 
 
+def test_only_fences_of_readers_with_their_numbers_count() -> None:
+    fences = [
+        'Write fence:axl metis-0 seq 4 unsignalled',
+        'read fence:gpu ring 0 seq 5 unsignalled',
+        'Shared fence: axl metis-0 signalled',
+    ]
+    text = RECORDED.replace(
+        '\tRead fence:axl metis-0 seq 1 signalled\n', ''.join(f'\t{fence}\n' for fence in fences)
+    )
+    found = parse_bufinfo(text)
+    assert found is not None and found[7] == BufferObject(
+        7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0'], [('gpu', 5)]
+    )
+
+
 def test_bufinfo_is_read_or_says_why_not(tmp_path: Path) -> None:
     assert (
         isinstance(missing := read_bufinfo(tmp_path), Unreadable)
