@@ -550,7 +550,7 @@ int zc_frame_release(zc_frame *frame, int fence) {
 int zc_plane_rows(const zc_image *image, uint32_t plane, size_t *rows, size_t *row) {
     uint64_t number, bytes;
     if (!wire_plane_rows(image, plane, &number, &bytes))
-        return transport_fail(-ENOTSUP, "plane %u of format %s with modifier 0x%jx has no rows that anybody knows", plane,
+        return transport_fail(-ENOTSUP, "the rows of plane %u of format %s with modifier 0x%jx are not known", plane,
                               wire_fourcc(image->fourcc, (char[16]){0}), (uintmax_t)image->modifier);
     *rows = (size_t)number, *row = (size_t)bytes;
     return 0;
@@ -568,15 +568,15 @@ int zc_frame_begin_read(zc_frame *frame, int timeout_ms, const uint8_t *planes[Z
     const zc_image *image = frame->image;
     uint64_t rows, row;
     if (!wire_plane_rows(image, 0, &rows, &row))
-        return transport_fail(-ENOTSUP, "format %s with modifier 0x%jx has no layout that a CPU reads", wire_fourcc(image->fourcc, (char[16]){0}),
-                              (uintmax_t)image->modifier);
+        return transport_fail(-ENOTSUP, "the layout of format %s with modifier 0x%jx is not one that a CPU can read",
+                              wire_fourcc(image->fourcc, (char[16]){0}), (uintmax_t)image->modifier);
     if (frame->fence >= 0) {
         struct pollfd ready = {.fd = frame->fence, .events = POLLIN};
         const int count = poll(&ready, 1, timeout_ms);
         if (count < 0) return transport_fail(-errno, "poll: %s", strerror(errno));
         if (count == 0) return transport_fail(-ETIMEDOUT, "the acquire fence did not signal within %d ms", timeout_ms);
         const int status = wire_fence_status(frame->fence);
-        if (status != 1) return transport_fail(-EIO, "the acquire fence says %d: release the frame unread", status);
+        if (status != 1) return transport_fail(-EIO, "the acquire fence has error %d, so the pixels are bad: release the frame unread", status);
     }
     int error = 0;
     pthread_mutex_lock(&held->client->lock);

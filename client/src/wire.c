@@ -298,7 +298,7 @@ bool wire_parse_frame(const uint8_t *packet, size_t length, struct wire_frame *f
 }
 bool wire_parse_release(const uint8_t *packet, struct wire_release *release, struct wire_fault *fault) {
     const uint32_t flags = get32(packet + 24);
-    CHECK((flags & ~(uint32_t)WIRE_FLAG_FENCE) == 0 && all_zero(packet + 28, 4), "reserved", "RELEASE: unknown flags, or a zero that isn't");
+    CHECK((flags & ~(uint32_t)WIRE_FLAG_FENCE) == 0 && all_zero(packet + 28, 4), "reserved", "RELEASE: unknown flags, or a reserved field is not 0");
     *release = (struct wire_release){get64(packet + 8), get64(packet + 16), flags & WIRE_FLAG_FENCE};
     return true;
 }
@@ -411,7 +411,8 @@ static bool check_planes(const zc_image *image, const struct wire_hello *asked, 
         if (wire_plane_rows(image, i, &rows, &row)) {
             CHECK(plane->stride >= row, "stride", "BUFFERS: plane %u has stride %u, a row has %ju bytes", i, plane->stride, (uintmax_t)row);
             CHECK((rows - 1) * plane->stride + row <= plane->size, "bounds", "BUFFERS: the rows of plane %u don't fit into it", i);
-            CHECK(plane->stride % linear->sample == 0 && plane->offset % linear->sample == 0, "alignment", "BUFFERS: plane %u tears samples", i);
+            CHECK(plane->stride % linear->sample == 0 && plane->offset % linear->sample == 0, "alignment",
+                  "BUFFERS: stride or offset of plane %u is no multiple of a sample", i);
         }
         CHECK(plane->stride % asked->stride_align == 0 && plane->offset % asked->offset_align == 0, "alignment",
               "BUFFERS: plane %u has stride %u and offset %ju, not as asked", i, plane->stride, (uintmax_t)plane->offset);
@@ -521,6 +522,6 @@ void wire_misfit(const zc_image *image, const char *heap, const struct wire_hell
     for (char *one; text[0] == '\0' && (one = strsep(&rest, ";")) != NULL;) {
         char *value = one, *name = trimmed(strsep(&value, "="));
         if (name[0] != '\0' && !keeps(image, heap, name, value == NULL ? strchr(name, '\0') : trimmed(value)))
-            snprintf(text, SIZE, "the buffers don't keep its option '%.100s'", name);
+            snprintf(text, SIZE, "the buffers don't satisfy its option '%.100s'", name);
     }
 }

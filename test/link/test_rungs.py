@@ -67,7 +67,7 @@ TABLE = [
         TopicView(local=[LocalPublisher('/camera', 'best effort')]),
         UNMATCHED,
         False,
-        '/camera: best effort; make both',
+        '/camera: best effort; give both',
     ),
     (
         'local, other type',

@@ -123,8 +123,9 @@ class ForeignImages:
         pattern, identities = _distinct(fds)
         if pattern != self._pattern:
             raise LayoutError(
-                f'a frame in {len(fds)} descriptor(s) of {len(identities)} buffer(s); the others '
-                f'are in {len(self._pattern)} descriptor(s) of {max(self._pattern) + 1} buffer(s)'
+                f'a frame in {len(fds)} descriptor(s) of {len(identities)} buffer(s); all frames '
+                f'need {len(self._pattern)} descriptor(s) of {max(self._pattern) + 1} buffer(s), '
+                'in the same order as the first of fds'
             )
         return identities
 

@@ -217,7 +217,7 @@ class LentFrames:
                 own = dmabuf.dup()
                 memory = allocator.memory(own.fileno(), size)
                 if not memory:
-                    raise AllocationError('GStreamer can make no memory of a frame')
+                    raise AllocationError("GStreamer could not make a memory of a frame's buffer")
                 own.detach()
                 MiniObject.from_address(memory).flags |= MEMORY_READONLY
                 gst.gst_buffer_append_memory(buffer, memory)

@@ -272,7 +272,7 @@ def _refusing(callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         try:
             return callback(request, response)
         except Exception as error:
-            reason = f"it can't be read, nor what follows it: {one_line(error)}"
+            reason = f"it can't be read, nor can the parameters after it: {one_line(error)}"
             refused = SetParametersResult(successful=False, reason=reason)
             if hasattr(response, 'result'):
                 response.result = refused

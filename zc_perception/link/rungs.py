@@ -146,7 +146,9 @@ def choose(view: TopicView) -> Choice:
         if local.mismatch:
             mismatches.append(f'{local.name}: {local.mismatch}')
         elif local.convertible:
-            indirect[local.name] = f'{local.name} adapts another type: only the message is common'
+            indirect[local.name] = (
+                f'{local.name} adapts another type, so only ROS messages can pass between them'
+            )
         elif local.misfit:
             indirect[local.name] = f"{local.name}'s buffers can't be used here: {local.misfit}"
         else:
@@ -214,6 +216,6 @@ def choose(view: TopicView) -> Choice:
         return Choice(UNMATCHED, '; '.join(waiting), waiting=pending)
     if mismatches:
         return Choice(
-            UNMATCHED, f'QoS is incompatible: {"; ".join(mismatches)}; make both ends the same'
+            UNMATCHED, f'QoS is incompatible: {"; ".join(mismatches)}; give both ends the same QoS'
         )
     return Choice(UNMATCHED, NO_PUBLISHER)

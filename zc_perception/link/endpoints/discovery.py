@@ -463,7 +463,7 @@ class Rivals:
         names -= Counter([self._node.get_fully_qualified_name()])
         self._alone = len(self._since) == 1 and not names
         # The graph learns a node's name a little later than its endpoints.
-        return sorted('its name is not known yet' if UNNAMED in name else name for name in names)
+        return sorted('a node without a known name' if UNNAMED in name else name for name in names)
 
     def _answers(self, topic: str) -> bool:
         found = read_announcements(default_folder(), topic, self._node.context.get_domain_id())

@@ -131,7 +131,7 @@ class FrameOffer:
         topic = announcement_topic(publisher.topic)
         self._step = (
             f"change that consumer, or format, size or parameter 'heap' of {self._name}: "
-            f"'ros2 topic echo --once {topic}' says what it could give"
+            f"'ros2 topic echo --once {topic}' shows what it could offer"
         )
         self._publisher = publisher
         self._server = server
@@ -289,7 +289,7 @@ class FrameOffer:
             if without:
                 with contextlib.suppress(AllocationError, NegotiationError):
                     session = attempt(without)
-                    self._fail(without, f'no such buffers could be had: {error}')
+                    self._fail(without, f'no buffers that suit it can be had: {error}')
                     return session
         raise error
 
@@ -315,7 +315,7 @@ class FrameOffer:
         # A consumer that has ended meanwhile has not failed.
         self._fail(
             [one for one in served if (out := session.outcome(one)) and not out.has_buffers],
-            'the buffers were agreed on anew for it and still do not suit it',
+            'new buffers were agreed on for it, and it cannot use these either',
         )
         self._begun = session
         if self._server is not None:
@@ -467,7 +467,7 @@ class FrameOffer:
         soon = f' in {wait_s:.0f} s' if wait_s > 1.0 else ''
         return (
             Answer.WAIT,
-            f'{self._name} agrees on other buffers{soon}, because these do not suit it',
+            f'{self._name} agrees on other buffers{soon}, because it cannot use the current ones',
         )
 
     def _unwish(self, consumer: Consumer) -> None:

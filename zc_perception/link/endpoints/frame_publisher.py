@@ -447,7 +447,7 @@ class FramePublisher:
                 self._begin()
             except ZcError as error:
                 logger.error(f"'{self.topic}': no other buffers for {names}: {error}")
-                self._offer.give_up(f'no such buffers could be had: {error}')
+                self._offer.give_up(f'no buffers that suit it can be had: {error}')
                 return
             pause_s = time.monotonic() - began_s
             logger.info(
@@ -629,7 +629,7 @@ class FramePublisher:
         if taken is None:
             self._drop(
                 pool,
-                'there is no place for its buffer'
+                'no slot is left for its buffer'
                 if slot is None
                 else 'consumers still hold its buffer',
             )
@@ -816,7 +816,7 @@ def _foreign_images(
         return None
     if modifier is None:
         raise ConfigError(
-            'fds without modifier: say how the pixels are arranged, modifier=0 for rows one '
-            'after the other (LINEAR)'
+            'with fds, set modifier to say how the pixels are arranged: modifier=0 means rows '
+            'one after the other (LINEAR)'
         )
     return ForeignImages(fmt, size, fds, modifier=modifier, strides=strides, offsets=offsets)

@@ -56,8 +56,8 @@ _header_of = operator.attrgetter('data.header')
 
 
 UNANNOUNCED = (
-    'consumers find the publisher by its topic alone, some late; free room there, or name another '
-    'folder in ZC_RUNTIME_DIR; it is tried again'
+    'meanwhile consumers find the publisher only by its topic, some of them late; free room '
+    'there, or name another folder in ZC_RUNTIME_DIR; the file is tried again every 5 s'
 )
 """What happens while an announcement's file can't be written, and what to do."""
 _AGAIN_S = 5.0

@@ -786,7 +786,9 @@ class AdaptedSubscription(Generic[T]):
         except Exception as error:
             # Catch everything: neither the adapter nor the message is our code.
             self._conversion_errors += 1
-            self._complain(f"'{self.topic}': a message could not be taken: {error}", 'not taken')
+            self._complain(
+                f"'{self.topic}': a message could not be converted: {error}", 'not taken'
+            )
             return False
         self._conversions += 1
         if hasattr(item, 'published_ns'):

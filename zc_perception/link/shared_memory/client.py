@@ -112,8 +112,8 @@ class Greeting:
             self.peer = peer_of(self.socket)
             if not producer_allowed(self.peer, allowed_uids):
                 text = (
-                    f"user {self.peer.uid} listens at '{path}', who is not trusted; name "
-                    'the user if that is right'
+                    f"user {self.peer.uid} listens at '{path}', who is not trusted; if you trust "
+                    'this user, name it in shared_memory_users (trusted_uids)'
                 )
                 raise ProtocolError('not_allowed', text)
             self.socket.send(packet, socket.MSG_NOSIGNAL)
@@ -540,7 +540,7 @@ class SharedMemoryClient:
                 ):  # this process has too few descriptors, which is not the producer's fault
                     self._end(
                         'gone',
-                        f"no place for the producer's buffers: {NO_DESCRIPTOR[errno.EMFILE]}",
+                        f"no descriptor for the producer's buffers: {NO_DESCRIPTOR[errno.EMFILE]}",
                     )
                     return None
                 raise ProtocolError('truncated', TRUNCATED_TEXT)

@@ -408,7 +408,7 @@ def check_place(path: Path, parameter: str) -> None:
         ) from error
     who = f'{named}, whose folder'
     if not stat.S_ISDIR(status.st_mode):
-        raise ConfigError(f'{who} is none; give a path in a folder of your own')
+        raise ConfigError(f'{named}, which is not in a folder; give a path in your own folder')
     if status.st_uid != os.geteuid():
         raise ConfigError(
             f'{who} belongs to user {status.st_uid}, this is user {os.geteuid()}; name a '
@@ -422,7 +422,7 @@ def check_place(path: Path, parameter: str) -> None:
         )
     if found is not None and not stat.S_ISSOCK(found.st_mode):
         raise ConfigError(
-            f'{named}, which is there and no socket; remove it, or give another path'
+            f'{named}, which exists and is no socket; remove it, or give another path'
         )
 
 
