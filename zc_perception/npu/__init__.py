@@ -20,18 +20,18 @@ No ROS.
 
 Read first:
 
-* :mod:`~zc_perception.npu.accelerator`: :class:`Accelerator` and :class:`Job`, what each device
-  has to do.
+* :mod:`~zc_perception.npu.accelerator`: :class:`Accelerator` and :class:`Job`, what each
+  accelerator has to implement.
 * :mod:`~zc_perception.npu.scheduler`: :class:`Scheduler`, the one thread that takes frames,
   submits them and hands results over in order, so that the accelerator stays busy.
   :mod:`~zc_perception.npu.recovering_device` brings a lost device back.
-* :mod:`~zc_perception.npu.manifest`: what ``model.yaml`` says of a model.
+* :mod:`~zc_perception.npu.manifest`: what ``model.yaml`` says about a model.
   :mod:`~zc_perception.npu.selection` chooses the accelerator.
 
 The accelerators: :mod:`~zc_perception.npu.axl`, whose driver reads the camera's dma-buf;
 :mod:`~zc_perception.npu.axruntime`, through Axelera's Voyager runtime;
-:mod:`~zc_perception.npu.onnx`, with ONNX Runtime. Each begins with its ``kind``.
-:mod:`~zc_perception.npu.metis_card` reads what Linux shows of the cards that the last two use;
-:mod:`~zc_perception.npu.engine_thread` is a thread for accelerators without a driver that signals,
-and a frame on its way through it.
+:mod:`~zc_perception.npu.onnx`, with ONNX Runtime. In each package, read the module ``kind`` first.
+:mod:`~zc_perception.npu.metis_card` reads what Linux shows of the Metis cards that the first two
+    use; :mod:`~zc_perception.npu.engine_thread` has the thread that runs frames for accelerators
+    whose driver signals no fences.
 """

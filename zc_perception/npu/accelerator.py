@@ -47,12 +47,14 @@ class Capabilities:
     """
     What an accelerator can do.
 
-    :param copy_free: whether it reads the frame's memory itself, without any pass of the CPU over
-        the pixels.
-    :param max_in_flight: jobs that it takes before the first has completed.
-    :param may_hang: whether jobs that don't end mean that the device has to be opened anew; a CPU
-        is only slow.
-    :param on_card: whether it is a device of its own, such as a card on PCI; the CPU is none.
+    :param copy_free: whether the accelerator itself reads the frame's memory, so that the CPU
+        makes no pass over the pixels.
+    :param max_in_flight: the number of jobs that it accepts before the first of them has
+        completed.
+    :param may_hang: whether jobs that don't end show that the device hangs and must be opened
+        anew; false for a CPU, which is only slow.
+    :param on_card: whether the accelerator is a separate device, such as a PCI card, and not the
+        CPU.
     """
 
     name: str
@@ -68,8 +70,8 @@ class ImportHandle:
     """
     An imported frame buffer, valid until released.
 
-    :param number: the device's handle; 0 where nothing has to be imported.
-    :param cached: the accelerator's import cache owns it.
+    :param number: the device's handle of the import; 0 if the accelerator imports nothing.
+    :param cached: whether the accelerator's import cache owns the handle.
     """
 
     number: int = 0
@@ -80,13 +82,13 @@ class Job(Protocol):
     """
     A submitted frame. Its owner ends it by exactly one of :meth:`close` and :meth:`abandon`.
 
-    A job may have ``device_seqno``, the driver's own number of it (from 1), by which it is found
-    again among the kernel's events.
+    A job may have ``device_seqno``, the number (from 1) that the driver gave the job. It
+    identifies the job in the kernel's trace events.
     """
 
     @property
     def fence(self) -> Fence:
-        """Signals when the result is there, or when the job failed. The job owns it."""
+        """The fence that signals when the result is ready or the job failed; the job owns it."""
 
     def outputs(self) -> Outputs:
         """
@@ -101,15 +103,15 @@ class Job(Protocol):
 
     @property
     def letterbox(self) -> Letterbox:
-        """Geometry between the frame and the result's pixels."""
+        """The geometry that maps the result's pixel coordinates to the frame's."""
 
     def abandon(self) -> Fence:
         """
         Give the job up instead of closing it: its result is no longer wanted.
 
         The fence that is returned belongs to the caller. It signals when the device no longer uses
-        the frame. :attr:`fence` signals when the device has ended the job. Then the job's place on
-        the device is free, and the accelerator has the result's memory again. The two may be the
+        the frame. :attr:`fence` signals when the device has ended the job. Then the device has
+        room for another job, and the accelerator may reuse the result's memory. The two may be the
         same fence. If you want to wait for :attr:`fence` afterwards, duplicate its descriptor
         before this call.
         """
@@ -128,10 +130,10 @@ def with_frames(constraints: BufferConstraints, in_flight: int, most: int) -> Bu
     """
     Return an accelerator's constraints with the slots that inference holds.
 
-    These are the frames in flight, and the one that waits.
+    Inference holds one slot for each frame in flight, and one for the frame that waits.
 
     :param in_flight: the value of parameter ``in_flight``.
-    :param most: jobs that the accelerator takes at the same time.
+    :param most: the highest number of jobs that the accelerator accepts at the same time.
     """
     return replace(constraints, slots=min(in_flight, most) + 1)
 
@@ -142,9 +144,9 @@ class Accelerator(ABC):
 
     Derive from it, and register the class in :mod:`zc_perception.npu.kinds` or by an entry point.
 
-    The class first declares what others need to know; nodes, launch files, ``--help``, the
-    schemas,
-    ``zc_doctor`` and ``zc_verify`` read it. A new accelerator must define :meth:`open`,
+    The class attributes declare the accelerator's name, engines and parameters; nodes, launch
+    files, ``--help``, the schemas, ``zc_doctor`` and ``zc_verify`` read them. A new accelerator
+    must define :meth:`open`,
     :meth:`capabilities`, :meth:`constraints`, :meth:`load`, :meth:`submit` and :meth:`close`. The
     other methods have defaults that fit an accelerator which imports no buffers: the CPU reads the
     frames.
@@ -153,7 +155,8 @@ class Accelerator(ABC):
     opened it closes it. Each job belongs to the scheduler, which closes or abandons it. The frame
     stays leased until the job's fence has signalled.
 
-    *Threads.* One thread uses it, the scheduler's. Any thread may call what only reads:
+    *Threads.* Only the scheduler's thread uses an accelerator. But any thread may call the methods
+    that only read:
     :meth:`capabilities`, :meth:`notices`, :meth:`facts`, :meth:`hot_threads`, the counters.
 
     *In what order.* ``open``, ``constraints``, ``load``, ``trial_import`` of each buffer, then for
@@ -200,12 +203,13 @@ class Accelerator(ABC):
     @classmethod
     def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints | None:
         """
-        Return the constraints that it would state, as far as they are known without a device.
+        Return the constraints of :meth:`constraints`, as far as no device is needed to know them.
 
-        They say which frames it takes and how many it holds. ``zc_doctor`` counts with them.
+        They say which frames the accelerator takes and how many slots it holds. ``zc_doctor``
+        calculates the pools' sizes from them.
 
         :param values: as :meth:`own` returns them.
-        :returns: ``None``: it can't be used here.
+        :returns: the constraints; ``None`` if the accelerator can't be used on this machine.
         """
         return BufferConstraints('accelerator', slots=values['in_flight'] + 1)
 
@@ -216,10 +220,11 @@ class Accelerator(ABC):
 
         No model is loaded yet.
 
-        :param values: as :meth:`own` returns them; :meth:`tune` tells what changes later.
-        :param ledger: books the passes of the CPU over pixels.
-        :raises AcceleratorError: there is none, or it can't be used; the message says what works
-            instead.
+        :param values: as :meth:`own` returns them; :meth:`tune` is called with values that change
+            later.
+        :param ledger: counts each pass of the CPU over pixels.
+        :raises AcceleratorError: there is no such device, or it can't be used; the message says
+            what to use instead.
         """
         raise NotImplementedError(f'{cls.__name__} has no open()')
 
@@ -229,7 +234,7 @@ class Accelerator(ABC):
 
     @abstractmethod
     def constraints(self) -> BufferConstraints:
-        """Return the constraints of buffers that it can import."""
+        """Return the constraints of the buffers that this accelerator can import."""
 
     @abstractmethod
     def load(self, manifest: ModelManifest) -> None:
@@ -250,7 +255,7 @@ class Accelerator(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End jobs in flight, release everything. Idempotent."""
+        """End the jobs in flight and release everything. A second call does nothing."""
 
     def trial_import(
         self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
@@ -258,9 +263,9 @@ class Accelerator(ABC):
         """
         Import one slot's buffers before the first frame, as :meth:`import_frame` will.
 
-        Where imports are cached this one is kept.
+        An accelerator with an import cache keeps this import.
 
-        :returns: a call that gives back an import that was kept, in case the buffers are not used.
+        :returns: a function that releases the kept import; call it if the buffers won't be used.
 
         :raises AcceleratorError: it can't import them.
         """
@@ -280,15 +285,15 @@ class Accelerator(ABC):
 
     def notices(self) -> Sequence[str]:
         """
-        Return sentences to say once: what works less well than it could, and the remedy.
+        Return sentences to log once: what works less well than it could, and the remedy.
 
-        They are known after :meth:`load`.
+        The sentences are complete after :meth:`load`.
         """
         return ()
 
     def facts(self) -> Mapping[str, object]:
         """
-        Return what diagnostics show: device, driver, link, counters.
+        Return the values that diagnostics show: device, driver, PCIe link, counters.
 
         The call is cheap. Any thread may call it, after :meth:`close` too.
         """
@@ -296,12 +301,11 @@ class Accelerator(ABC):
 
     def hot_threads(self) -> Sequence[threading.Thread]:
         """
-        Return its own threads that a frame waits for; their CPUs and priority may be set.
+        Return the accelerator's threads whose CPUs and real-time priority may be set.
 
-        Threads that compute are not among them: at a real-time priority they would keep everything
-        else
-        from their CPUs for as long as the model takes. The call is cheap. Any thread may call it,
-        after
+        These are threads that a frame waits for. Threads that compute the model are left out,
+        because at a real-time priority they would block all other threads on their CPUs while the
+        model runs. The call is cheap. Any thread may call it, after
         :meth:`close` too.
         """
         return ()
@@ -310,25 +314,25 @@ class Accelerator(ABC):
         """
         Release buffers whose owners have given them up.
 
-        The call is cheap; the scheduler makes it when there is nothing else to do.
+        The call is cheap; the scheduler's thread makes it when it has no other work.
         """
 
     def tune(self, values: Mapping[str, Any]) -> None:  # noqa: B027
         """
-        Take over, between two frames, values that may change while it runs.
+        Apply, between two frames, values of parameters that may change at run time.
 
         :param values: as :meth:`own` returns them.
         """
 
     @property
     def keeps_imports(self) -> bool:
-        """Whether it keeps imports, so that a buffer that comes again is not imported again."""
+        """Whether imports are cached, so that each buffer is imported only once."""
         return True
 
     @property
     def imports(self) -> int:
         """
-        Return how many times buffers were really imported.
+        Return how many imports of frames' buffers the device has made.
 
         Neither cache hits nor :attr:`trial_imports` count.
         """
@@ -337,8 +341,8 @@ class Accelerator(ABC):
     @property
     def trial_imports(self) -> int:
         """
-        Return how many imports were made on trial and given back at once.
+        Return how many trial imports were made and released at once.
 
-        0 where the cache keeps them.
+        This is 0 if the accelerator has an import cache, because the cache keeps trial imports.
         """
         return 0

@@ -16,9 +16,9 @@
 """
 A thread that runs an engine on one frame after the other, and the jobs that it works on.
 
-``onnx`` uses it, and ``axruntime`` for an ``.axm``. It reads the frame's buffer through the CPU
-mapping once per frame; that pass is booked as ``tensor``. A :class:`WorkedJob` is shared by its
-owner and such a thread.
+The accelerator ``onnx`` uses this thread, and ``axruntime`` does for ``.axm`` models. The thread
+reads each frame's buffer once, through the CPU mapping; the ledger counts that pass as ``tensor``.
+A :class:`WorkedJob` is shared by the job's owner and such a thread.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ from zc_perception.pixel.layout import ImageLayout
 
 
 class Result(Protocol):
-    """Where the outputs of one frame are."""
+    """The outputs of one frame, in some memory."""
 
     @property
     def raw(self) -> Outputs:
         """Return the outputs as heads take them."""
 
     def begin_reading(self) -> None:
-        """Begin the CPU's reading of them."""
+        """Begin the CPU's access to the outputs' memory."""
 
     def end_reading(self) -> None:
-        """End the CPU's reading of them."""
+        """End the CPU's access to the outputs' memory."""
 
 
 @dataclass
 class HostResult:
-    """What an engine yielded: memory of the process that nothing else writes."""
+    """Outputs in the process's own memory, which no device writes."""
 
     raw: Outputs
 
@@ -81,17 +81,17 @@ R = TypeVar('R', bound=Result)
 
 class WorkedJob(Generic[R]):
     """
-    One frame on its way through a thread.
+    A job that a thread works on.
 
-    Its owner sees it as a :class:`zc_perception.npu.accelerator.Job`. It keeps the frame until its
-    pixels were read, and the result from its arrival until the owner ends the job. It is open
-    until the thread and the owner are both done with it.
+    Its owner sees it as a :class:`zc_perception.npu.accelerator.Job`. The job keeps the frame
+    until the thread has read its pixels, and keeps the result until the owner ends the job. The
+    job counts as open until both the thread and the owner are done with it.
 
     *In what order.* The thread calls :meth:`begin_reading`, :meth:`end_reading` and
     :meth:`finish`; the owner :meth:`close` or :meth:`abandon`, at any time.
 
-    :param give_back: takes the result, or ``None`` if there was none, when the job is over; called
-        once, on any thread.
+    :param give_back: a function that gets the result back (``None``: there was none) when the job
+        is over; it is called once, on either thread.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class WorkedJob(Generic[R]):
         return not self._owner_done
 
     def begin_reading(self) -> Frame | None:
-        """Return the frame to read; ``None``: the job was ended, so the frame is gone."""
+        """Return the frame to read, or ``None`` if the owner has already ended the job."""
         with self._lock:
             self._frame_is_read = self._frame is not None
             return self._frame
@@ -129,7 +129,7 @@ class WorkedJob(Generic[R]):
             let_go.signal()
 
     def finish(self, result: R | None, error: AcceleratorError | None = None) -> None:
-        """Note that the thread is done: with *result*, or without because of *error*."""
+        """Note that the thread is done, and has either *result* or *error*."""
         with self._lock:
             self._worker_done = True
             over = self._owner_done
@@ -159,8 +159,8 @@ class WorkedJob(Generic[R]):
         """
         Give the job up, see :class:`Job`.
 
-        The frame is free as soon as nothing reads it, the place when the thread has come to the
-        job.
+        The returned fence signals, and the frame is free, as soon as the thread doesn't read it.
+        The job's place is free when the thread's queue has come to the job.
         """
         let_go = EventFence()
         self._end(let_go)
@@ -186,7 +186,7 @@ class WorkedJob(Generic[R]):
         if ended:
             return
         if self._result_is_read and result is not None:
-            with contextlib.suppress(ValueError):  # the accelerator was closed before
+            with contextlib.suppress(ValueError):  # the accelerator was closed first
                 result.end_reading()
         if over:
             self._give_back(result)
@@ -209,22 +209,22 @@ class Engine(ABC):
         """
         Run the planes; block until the outputs are there.
 
-        These belong to the caller.
+        The outputs belong to the caller.
 
-        :raises FormatError: a format or a colorimetry that has no conversion.
-        :raises AcceleratorError: it failed.
+        :raises FormatError: the frame's format or colorimetry has no conversion.
+        :raises AcceleratorError: the engine failed.
         """
 
     @abstractmethod
     def geometry(self, width: int, height: int) -> Letterbox:
-        """Return the geometry between a frame of that size and the outputs. Any thread."""
+        """Return the geometry that maps the outputs to a frame of this size. Any thread."""
 
     def close(self) -> None:  # noqa: B027
-        """Give back what it has."""
+        """Release the engine's resources."""
 
 
 class TensorEngine(Engine):
-    """An engine that takes a tensor as the manifest describes it."""
+    """An engine whose input is the tensor that the manifest describes."""
 
     def __init__(self, network: ModelInput) -> None:
         self._input = network
@@ -244,8 +244,8 @@ class TensorEngine(Engine):
 
     def run(self, planes: Planes, layout: ImageLayout | Part, colorimetry: Colorimetry) -> Outputs:
         network = self._input
-        # Tuples compare their members by identity first, and the layout of a pool's slots is one
-        # object.
+        # This comparison is cheap: tuples compare members by identity first, and all slots of a
+        # pool share one layout object.
         if self._converter is None or self._converter[:2] != (layout, colorimetry):
             box, nhwc = self.geometry(layout.width, layout.height), network.layout == 'nhwc'
             converter = PlanesToTensor(
@@ -263,13 +263,13 @@ class TensorEngine(Engine):
 
 class EngineThread:
     """
-    Owns an engine and the thread that makes it, runs it and closes it.
+    The owner of an engine and of the thread that creates, runs and closes that engine.
 
     :meth:`submit` only queues the frame. The thread maps it, runs the engine and signals the job's
-    fence. Jobs that were given up before the thread has come to them are skipped.
+        fence. The thread skips a job that was given up before it began.
 
-    :param name: of the thread.
-    :param ledger: books the pass over each frame's pixels.
+    :param name: the thread's name.
+    :param ledger: counts the CPU's pass over each frame's pixels.
     :param parts: which parts of a frame the engine runs on; ``None``: all of it at once.
     :ivar engine: ``None`` before the first one is loaded.
     """
@@ -285,9 +285,9 @@ class EngineThread:
 
     def load(self, make: Callable[[], Engine], timeout_s: float) -> None:
         """
-        Let the thread close the engine that it has, if there is one, and make another.
+        Let the thread close its engine, if it has one, and create another.
 
-        :raises DeviceLostError: it is not there within *timeout_s*.
+        :raises DeviceLostError: the engine was not created within *timeout_s*.
         """
         answers: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
@@ -314,7 +314,7 @@ class EngineThread:
 
     def submit(self, frame: Frame) -> EngineJob:
         """
-        Queue a job. Jobs run and finish in this order.
+        Queue a job. Jobs run and finish in the order of submission.
 
         :raises AcceleratorError: nothing is loaded.
         """
@@ -332,7 +332,7 @@ class EngineThread:
         return (self._thread,)
 
     def silent_s(self) -> float:
-        """Return how long the engine has been running its frame; 0 between frames."""
+        """Return for how many seconds the engine has run the current frame; 0 between frames."""
         began = self._began_ns
         return (time.monotonic_ns() - began) / 1e9 if began else 0.0
 
@@ -352,7 +352,7 @@ class EngineThread:
 
     def _run(self, job: EngineJob) -> None:
         result, error = None, AcceleratorError('the accelerator was closed')
-        # None if the job was given up before it began; running it would only delay the next one.
+        # None if the job was given up before it began: then skip it, to not delay the next job.
         frame = None if self._closing else job.begin_reading()
         if frame is not None:
             try:
@@ -387,11 +387,11 @@ class EngineThread:
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """
-        End the thread, and the engine on it.
+        End the thread; the thread closes its engine first.
 
         A second call does nothing.
 
-        :returns: whether it has ended; if it hangs, it keeps all that it has.
+        :returns: whether the thread has ended; a thread that hangs keeps its engine and its jobs.
         """
         self._closing = True
         if self._thread.ident is None:

@@ -16,14 +16,15 @@
 """
 List the accelerators, one line each, and the tracepoints of their drivers.
 
-Accelerators of other packages come by entry points of the group ``zc_perception.accelerators``:
-the name is the accelerator's, the value ``module:Class`` is a class derived from
+Other packages add accelerators by entry points of the group ``zc_perception.accelerators``: the
+entry point's name is the accelerator's name, and its value ``module:Class`` names a class derived
+from
 :class:`~zc_perception.npu.accelerator.Accelerator`.
 
 ``zc_verify`` measures an accelerator by its driver's tracepoints, and ``zc_timeline`` shows them:
-an accelerator declares them as ``EVENTS``. Their fields are those of ``axl_trace.h``: ``handle``
-and ``ino`` of an import and its release; ``handle``, ``ctx`` and ``seqno`` of a submit; ``ctx``
-and ``seqno`` of its end.
+an accelerator declares its tracepoints as ``EVENTS``. Each must have the fields of
+``axl_trace.h``: ``handle`` and ``ino`` of an import and its release; ``handle``, ``ctx`` and
+``seqno`` of a submit; ``ctx`` and ``seqno`` of its end.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ FOR_ALL = (
 """Parameters of the inference node that every accelerator gets, too."""
 AUTO = 'auto'
 """Not an accelerator, but the first that fits, in the order of their ``AUTO``."""
-# Classes derived from Accelerator; its module needs this one, for the engines of manifests.
+# The registered classes derive from Accelerator. That module imports this one for manifests'
+# engines, so it isn't imported here.
 ACCELERATORS: Kinds[Any] = Kinds(
     'accelerator',
     ACCELERATOR_GROUP,
@@ -76,10 +78,10 @@ class DriverEvents:
     """
     The events of one driver.
 
-    :param system: tracefs' folder of the events.
-    :param absent: what to do where the kernel does not have them.
-    :param unimported: what to look at where a frame was not imported.
-    :param kept: how many imports a node's cache keeps.
+    :param system: the folder of the events in tracefs.
+    :param absent: what a user should do if the kernel has no such events.
+    :param unimported: what a user should look at if a frame was not imported.
+    :param kept: the highest number of imports that a node's cache keeps.
     """
 
     system: str
@@ -93,15 +95,15 @@ class DriverEvents:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names of events."""
+        """The names of all events."""
         return self.imported, self.released, self.submitted, self.completed
 
 
 class Traced:
     """
-    What can be traced.
+    The events of all drivers, by what they mean.
 
-    :param drivers: by accelerator.
+    :param drivers: each accelerator's events, by the accelerator's name.
     """
 
     def __init__(self, drivers: Mapping[str, DriverEvents]) -> None:

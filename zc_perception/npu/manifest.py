@@ -14,15 +14,15 @@
 # limitations under the License.
 
 """
-``model.yaml``: what a model takes, what it yields, how to read it.
+Read ``model.yaml``: a model's input, its outputs, and how to decode the outputs.
 
-Read :class:`ModelManifest` first: it is what :func:`load_manifest` makes of a file. The file's
-keys stand in one table, :func:`manifest_table`, made of the rules of :mod:`zc_perception.rules`.
-The reader checks a file by this table, and ``models/model.schema.json``, which editors use, is
-written from it. The accelerator that runs an engine declares the keys and rules of that engine
-alone (:class:`EngineRules`). A head declares those of that head alone. Rules on
-several keys at once are checked where a variant's values become a manifest (``_manifest``).
-:func:`check_head` tries before the first frame whether the head can read what the model yields.
+Read :class:`ModelManifest` first: :func:`load_manifest` returns one for a file. One table,
+:func:`manifest_table`, lists the file's keys with their rules (:mod:`zc_perception.rules`).
+:func:`load_manifest` checks a file by this table, and ``models/model.schema.json``, which editors
+    use, is generated from it. The accelerator that runs an engine declares the keys and rules of
+    that engine alone (:class:`EngineRules`). A head declares its own options. Rules on several
+    keys together are checked in ``_manifest``, which makes a manifest of a variant's values.
+:func:`check_head` tests before the first frame whether the head can decode the model's outputs.
 """
 
 from __future__ import annotations
@@ -70,18 +70,19 @@ Values = Mapping[str, Any]
 
 class EngineRules:
     """
-    An engine without rules of its own: any input, any outputs, with or without a file.
+    The rules of an engine; this base class allows any input, any outputs, with or without a file.
 
-    Derive from it for an engine with rules.
+    Derive a class for an engine that has rules of its own.
 
     :param name: the value of key ``engine``.
-    :param file: what key ``file`` names, in a few words.
-    :param files: patterns of the names of models that it runs without a manifest.
-    :param needs_file: whether there has to be one; ``None``: it may be left out.
+    :param file: a short description of what the manifest's key ``file`` names.
+    :param files: patterns of file names: the engine runs such model files without a manifest.
+    :param needs_file: whether a manifest must have the key ``file``; ``False``: the key is
+        ignored; ``None``: it may be left out.
     :param takes_frames: whether it can run on a frame as it is, at the frame's size (``resize:
         none``).
-    :param keys: a manifest's keys that only this engine has, each a variant's own; their values
-        are in ``ModelManifest.own``.
+    :param keys: the manifest's keys that only this engine has. A variant doesn't inherit them;
+        their values are in ``ModelManifest.own``.
     """
 
     def __init__(
@@ -101,11 +102,12 @@ class EngineRules:
         """
         Return the input's width and height if something other than the manifest tells them.
 
-        ``None``: the manifest has to say them.
+        ``None``: the manifest itself must give both.
 
-        :param given: the keys of ``input`` that are there, each checked by itself.
-        :param file: the model's file, if it is there.
-        :param place: of ``input``.
+        :param given: the keys that ``input`` has in the manifest; each value is already checked by
+            itself.
+        :param file: the model's file; ``None`` if there is none.
+        :param place: where the key ``input`` stands, for messages.
         :raises ConfigError: the engine takes no such input, or the file contradicts the manifest.
         """
         if given.get('resize') != 'none':
@@ -118,19 +120,19 @@ class EngineRules:
 
     def check_outputs(self, outputs: Sequence[Values] | None, place: Place) -> None:
         """
-        Check the entries of ``outputs``; ``None``: there are none.
+        Check the entries of key ``outputs``; ``None``: the manifest has no such key.
 
         Each entry has already been checked by itself.
 
-        :raises ConfigError: something is missing that the engine needs.
+        :raises ConfigError: an entry lacks something that the engine needs.
         """
 
     def check_tensors(self, tensors: Sequence[Any], place: Place) -> None:
         """
-        Check the tensors that the outputs became.
+        Check the tensors that were made of the key ``outputs``.
 
         :param tensors: each a :class:`~zc_perception.npu.manifest.TensorSpec`.
-        :raises ConfigError: they can't be.
+        :raises ConfigError: the engine can't yield such tensors.
         """
 
 
@@ -139,15 +141,16 @@ DTYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')
 _INPUT_TYPES = ('float32', 'float16', 'uint8', 'int8')
 _LARGEST_SIDE = 1 << 14
 _INT32 = (-(1 << 31), (1 << 31) - 1)
-# YAML 1.1, which PyYAML follows, wants a dot and a sign in the exponent: it takes 1e-1 for a text.
+# YAML 1.1, which PyYAML follows, wants a number with an exponent to have a dot, and a sign in the
+# exponent: it reads 1e-1 as a text.
 _FLOAT = re.compile(r'^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$', re.ASCII)
-# Limits for blank tensors, which shall yield no boxes: it is their shapes that matter.
+# Limits for decoding blank tensors: no boxes are wanted, only a check of the tensors' shapes.
 _BLANK_LIMITS = DecodeLimits(1.0, 0.5, 1)
 _ANY_SIZE = 64
 _FEWEST_VALUES = 16
 _SHIPPED_CLASSES = ('coco',)
 _TASKS = ('detect', 'segment', 'pose', 'obb')
-# Options that the outputs decide, not a person.
+# Options of a head that follow from the model's outputs, so nobody can choose them.
 _UNCHOSEN = {'columns', 'coordinates', 'box_order', 'reg_max', *EXTRAS}
 
 
@@ -156,19 +159,19 @@ class ModelInput:
     """
     The network's input.
 
-    :param width: pixels, without padding; 0 where the model runs on the frame's own planes at
-        their size (``resize`` ``none``).
+    :param width: pixels, without padding; 0 if the model runs on the frame's own planes at the
+        frame's size (``resize`` ``none``).
     :param low: real value of sample 0.
     :param high: real value of sample 255.
     :param resize: ``letterbox``, ``stretch`` or ``none``.
     :param pad: border of a letterbox, 0..255.
-    :param layout: ``nchw`` or ``nhwc``. If the file is a compiled model, the layout and the
-        parameters after it are the file's own, and these here don't count.
+    :param layout: ``nchw`` or ``nhwc``. For a compiled model, the file itself decides the layout
+        and the parameters after it, and the values here are ignored.
     :param dtype: float32, float16, uint8 or int8.
-    :param scale: for whole numbers: real value = (raw - zero_point) · scale.
-    :param grey: one channel, of luma, instead of three.
+    :param scale: for integer types: real value = (raw - zero_point) · scale.
+    :param grey: whether the input has one channel (luma) instead of three.
     :param mean: subtracted from the real values, one number or one for each channel; empty: none.
-    :param std: by which the result is divided.
+    :param std: the numbers that the values are divided by after ``mean`` was subtracted.
     """
 
     width: int
@@ -199,7 +202,7 @@ class ModelInput:
         return 1, self.channels, self.height, self.width
 
     def tables(self) -> NDArray[Any]:
-        """Return (channels, 256): what is written for each sample, in the tensor's own type."""
+        """Return (channels, 256): the tensor's value for each sample of each channel."""
         samples = self.low + np.arange(256) * ((self.high - self.low) / 255)
         mean, std = (
             np.resize(given or one, (self.channels, 1))
@@ -218,14 +221,13 @@ class TensorSpec:
     """
     A tensor in a device's memory: value = (raw − zero_point) · scale.
 
-    The outputs of a manifest are such tensors, and the Voyager runtime's inputs and outputs. If
-    the model has a file, the manifest says only what the file leaves open: an empty ``dtype`` or
-    ``shape`` is the file's.
+    A manifest's outputs and the Voyager runtime's inputs and outputs are described this way. If
+    the model has a file, an empty ``dtype`` or ``shape`` means that the file's own counts.
 
     :param shape: C order, without padding.
     :param offset: bytes from the start of the memory.
     :param scale: one number, or one for each element of the last axis.
-    :param layout: ``nchw``, ``nhwc``, or empty where it has no such axes.
+    :param layout: ``nchw``, ``nhwc``, or empty if the tensor has no such axes.
     :param padding: elements before and after each axis in the memory; empty for none.
     """
 
@@ -240,7 +242,7 @@ class TensorSpec:
 
     @property
     def padded_shape(self) -> tuple[int, ...]:
-        """The shape as it lies in memory."""
+        """The shape in memory, padding included."""
         if not self.padding:
             return self.shape
         return tuple(
@@ -276,12 +278,12 @@ class TensorSpec:
         return self.raw(values)
 
     def raw(self, values: NDArray[Any]) -> RawTensor:
-        """Return *values*, without padding, as heads take them."""
+        """Return a :class:`RawTensor` of *values*, which have no padding, for heads."""
         scale = self.scale[0] if len(self.scale) == 1 else np.array(self.scale, np.float32)
         return RawTensor(values, scale, self.zero_point, self.layout, self.name)
 
     def blank(self) -> RawTensor:
-        """Return the tensor with real zeros, as if a device had written them."""
+        """Return this tensor filled with the raw value of real zero."""
         kind = np.dtype(self.dtype)
         zero = (
             0
@@ -294,14 +296,15 @@ class TensorSpec:
 @dataclass(frozen=True)
 class ModelManifest:
     """
-    A validated manifest, or one of its variants.
+    One model for one engine: a validated manifest, or one of its variants.
 
-    :param file: weights, or the compiled model; ``None`` for an engine that has none.
-    :param tensors: the outputs as the manifest describes them.
+    :param file: the model's file; ``None`` for an engine that needs none.
+    :param tensors: the outputs that the manifest describes.
     :param alternatives: the same model for other engines.
     :param missing: why :attr:`file` can't be used; empty if it is there.
-    :param finds: what it finds, and in which pictures; empty if the manifest does not say it.
-    :param own: values of the keys that only this engine has.
+    :param finds: which objects the model finds and in which pictures; empty if the manifest does
+        not say.
+    :param own: the values of the keys that only this engine has.
     """
 
     name: str
@@ -331,7 +334,7 @@ class ModelManifest:
 
 
 def _engines(accelerators: Iterable[str]) -> Iterator[EngineRules]:
-    """Return the engines of these accelerators, without those whose package is broken."""
+    """Yield the engines of these accelerators; skip an accelerator whose package is broken."""
     for name in accelerators:
         with contextlib.suppress(ConfigError):
             yield from ACCELERATORS.load(name).ENGINES
@@ -347,14 +350,14 @@ def _other_engines() -> Mapping[str, EngineRules]:
 
 
 def _file_engines() -> Iterator[tuple[str, str]]:
-    """Yield each pattern of file names that need no manifest, and the engine that runs them."""
+    """Yield each pattern of model files that need no manifest, with the engine that runs them."""
     for engine in (*_shipped_engines().values(), *_other_engines().values()):
         for pattern in engine.files:
             yield pattern, engine.name
 
 
 def _engine_of(path: Path) -> str:
-    """Return the engine that runs a file without a manifest; empty: none does."""
+    """Return the engine that runs this file without a manifest; empty if none does."""
     suffix = path.suffix.lower()
     return next((name for files, name in _file_engines() if Path(files).suffix == suffix), '')
 
@@ -491,7 +494,7 @@ _SHARED = ('input', 'outputs', 'head', 'classes')
 _SHAREABLE = {'name', 'engine', 'finds', 'licence', *_KEYS} - {'outputs'}
 _DEFAULT_ENGINE = 'onnx'
 COMPILED = 'model.json'
-# Common wrong keys, and the right ones.
+# Common wrong names of keys, and the right ones.
 _MEANT = {
     'names': 'classes',
     'labels': 'classes',
@@ -597,7 +600,7 @@ def schema_text() -> str:
 
 
 def shipped_models() -> list[str]:
-    """Return the names that ``model`` may have besides a path."""
+    """Return the names of shipped models, which parameter ``model`` accepts besides a path."""
     return sorted(p.parent.name for p in MODELS.glob('*/model.yaml'))
 
 
@@ -605,14 +608,15 @@ def find_manifest(model: str) -> Path:
     """
     Find the manifest of a model by its name, folder or path.
 
-    A model's own file is returned where it needs no manifest.
+    If the model's own file needs no manifest, that file is returned.
 
-    :raises ConfigError: neither a shipped model nor anything that can be one.
+    :raises ConfigError: *model* is neither a shipped model's name nor the path of a model or
+        manifest.
     """
     shipped = shipped_models()
     if model in shipped:
         return MODELS / model / 'model.yaml'
-    # A name that is too long is no file.
+    # The system refuses a name that is too long: then it is no file.
     with contextlib.suppress(OSError, ValueError):
         path = Path(local_path(model, 'model'))
         if model and path.is_dir():
@@ -634,7 +638,7 @@ def find_manifest(model: str) -> Path:
 
 
 def _in_folder(folder: Path) -> Path:
-    """Find the manifest in a folder, or its only model."""
+    """Return the manifest in a folder, or the folder's only model file."""
     manifest = folder / 'model.yaml'
     if manifest.is_file():
         return manifest
@@ -665,17 +669,19 @@ def _read(path: Path) -> Any:
 
 def load_manifest(model: str) -> ModelManifest:
     """
-    Find, read and validate a manifest; the model's file says what it leaves out.
+    Find, read and validate a manifest; take what it leaves out from the model's file.
 
-    Without ``variants`` it is one model for one engine. With them, each variant has the top
-    level's keys, with some replaced. The keys ``file``, ``outputs`` and those of its engine alone
-    are not inherited: they are each variant's own. The top level is a variant itself if it has
-    ``engine`` or ``file``. The file of one variant may be missing if that of another is there.
+    A manifest without key ``variants`` describes one model for one engine. With that key, each
+    variant inherits the top level's keys and may replace them. A variant does not inherit
+    ``file``, ``outputs`` and the keys of a single engine. The top level is a variant itself if it
+    has ``engine`` or ``file``. The file of a variant may be missing as long as another variant's
+    file exists.
 
     :param model: a shipped model's name, or the path of a ``model.yaml``, of its folder, or of a
         model's own file.
     :returns: the first variant, with the others as its alternatives.
-    :raises ConfigError: names the file, the key, its value and what is allowed.
+    :raises ConfigError: the manifest is wrong; the message names the file, the key, its value and
+        what is allowed.
     """
     path = find_manifest(model)
     values = _read(path)
@@ -704,12 +710,13 @@ def load_manifest(model: str) -> ModelManifest:
 
 def check_head(manifest: ModelManifest, outputs: Sequence[RawTensor]) -> None:
     """
-    Decode *outputs*, which are those of a blank picture, or blank ones.
+    Check that the manifest's head can decode *outputs*: those of a blank picture, or blank ones.
 
-    If a head's grids depend on each frame's size, it can't be checked before there is a frame.
+    A head whose grids depend on the frame's size is not checked, because no frame is there yet.
 
-    :raises ConfigError: the head expects others, or their numbers can't be what it takes them for;
-        names the file, both keys, the tensor, its shape and the one expected.
+    :raises ConfigError: the head expects other outputs, or their values can't mean what the head
+        takes them for. The message names the file, both keys, the tensor, its shape and the
+        expected shape.
     """
     width, height = manifest.input.width, manifest.input.height
     if not width:
@@ -747,8 +754,8 @@ class _Loader(yaml.SafeLoader):
         """
         Refuse a key that stands twice.
 
-        This is done here and not where values are made: merged keys (``<<``) may stand again, and
-        are no mistake.
+        The check is done before YAML merges keys (``<<``), because a key may rightly repeat a
+        merged one.
         """
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: dict[tuple[str, str], yaml.Node] = {}
@@ -773,18 +780,18 @@ def parse_yaml(text: str) -> Any:
 
     Numbers with an exponent are numbers, as in YAML 1.2, and a key must not stand twice.
 
-    :raises yaml.YAMLError: it isn't YAML, or says something twice.
+    :raises yaml.YAMLError: *text* isn't YAML, or a mapping has a key twice.
     """
     return yaml.load(text, _Loader)
 
 
 class _Part:
     """
-    One variant's values, already checked: its own, or else those of the top level.
+    One variant's checked values: its own, or else those of the top level.
 
-    It knows where each value stands.
+    It also knows where in the file each value stands.
 
-    :param index: which of the variants; ``None`` for the top level itself.
+    :param index: the variant's index; ``None`` for the top level itself.
     """
 
     def __init__(self, path: Path, top: Values, own: Values | None, index: int | None) -> None:
@@ -834,7 +841,7 @@ class _Part:
 
 
 def _file(part: _Part, engine: EngineRules) -> tuple[Path | None, str]:
-    """Return the model's file, and why it can't be used."""
+    """Return the model's file (``None``: there is none), and the reason if it is missing."""
     if engine.needs_file is False or (engine.needs_file is None and 'file' not in part.values):
         return None, ''
     name = part.needed('file')
@@ -867,7 +874,7 @@ def _classes(part: _Part) -> tuple[str, ...]:
         if name in _SHIPPED_CLASSES and not file.exists():
             file = MODELS / f'{name}.txt'
         if file.exists() and not file.is_file():
-            raise OSError('it is no file')  # opening a pipe would wait for its writer
+            raise OSError('it is no file')  # don't open a pipe: that would wait for a writer
         lines = file.read_text(encoding='utf-8-sig').rstrip()
         return names_of(lines)
     except (OSError, ValueError) as error:
@@ -878,15 +885,15 @@ def _classes(part: _Part) -> tuple[str, ...]:
 
 def names_of(text: str) -> tuple[str, ...]:
     """
-    Return the classes of a file as people have them.
+    Return the names of the classes in a text, in any of the usual formats.
 
-    One a line, quoted or not, with its number before it or not; a list or a numbered mapping, in
-    YAML or JSON; ``names`` of a ``data.yaml``.
+    The formats: one name per line, with or without quotes, with or without its number before it; a
+    list or a numbered mapping in YAML or JSON; a ``data.yaml`` with a key ``names``.
 
-    :raises ValueError: it is none of these; says which line.
+    :raises ValueError: the text has none of these formats; the message names the line.
     """
     try:
-        values = yaml.load(text, yaml.BaseLoader)  # every scalar is the text that it is
+        values = yaml.load(text, yaml.BaseLoader)  # BaseLoader keeps each scalar as text
     except (yaml.YAMLError, RecursionError) as error:
         if re.search(r'^names\s*:', text, re.MULTILINE):
             raise ValueError(message_of(error)) from error
@@ -991,7 +998,7 @@ def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
     head = HeadSpec(num_classes=num_classes, input_size=(network.width, network.height), **options)
     if (
         network.width or network.resize == 'none'
-    ):  # otherwise the compiled model's file, which says it, is missing
+    ):  # otherwise the size is unknown because the compiled model's file is missing
         try:
             make_head(head)
         except ConfigError as error:
@@ -1002,7 +1009,7 @@ def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
 
 
 def _complete(part: _Part, facts: ModelFacts) -> None:
-    """Add what the manifest leaves out and the file says."""
+    """Add to the manifest's values what the manifest leaves out and the model's file says."""
     values, path = part.values, part.path
     if facts.task not in ('', *_TASKS):
         raise ConfigError(
@@ -1021,7 +1028,7 @@ def _complete(part: _Part, facts: ModelFacts) -> None:
         values['classes'] = list(facts.names)
     own = values.get('input') or {}
     values['input'] = network = {**_input_of(facts, own), **own}
-    # A contradiction is refused later, with a message that names it.
+    # If the manifest contradicts the file here, a later check refuses it with a clear message.
     width, height = (facts.axes.get(side) or network.get(side) for side in ('width', 'height'))
     size = (width, height) if width and height else None
     classes = len(_classes(part)) if 'classes' in values or 'classes_file' in values else 0
@@ -1056,7 +1063,7 @@ def _input_of(facts: ModelFacts, own: Values) -> dict[str, Any]:
 
 
 def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part) -> None:
-    """Check that the file takes the input that the manifest says."""
+    """Check that the model's file takes the input that the manifest describes."""
     given, place, pictures = part.values['input'], part.place('input'), facts.pictures
     for side in ('width', 'height'):
         size, low = getattr(network, side), getattr(network, side) // facts.stride * facts.stride
@@ -1114,7 +1121,7 @@ def _check_input(network: ModelInput, file: Path, facts: ModelFacts, part: _Part
 
 
 def _settled(part: _Part, facts: ModelFacts, found: Recognised) -> Any:
-    """Return the manifest's head, with what it leaves open as the file tells it."""
+    """Return the manifest's head, completed with what the model's file tells about it."""
     given, place = part.values.get('head'), part.place('head')
     told = found.head
     if given is None:

@@ -91,7 +91,7 @@ _WIDTH = re.compile(r'[0-9]{1,3}', re.ASCII)
 
 @dataclass(frozen=True)
 class MetisCard:
-    """A device node. ``pci_address`` is empty where sysfs doesn't tell."""
+    """One card: its device node, and its PCI address (empty if sysfs doesn't tell it)."""
 
     path: str
     pci_address: str = ''
@@ -103,7 +103,7 @@ class MetisCard:
 
     @property
     def place(self) -> Place | None:
-        """The place, from the PCI address or else from the name; ``None``: neither tells it."""
+        """PCI domain, bus and slot, from the address or else the name; ``None``: unknown."""
         return place_of(self.pci_address) or place_of(self.name)
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ class MetisCard:
 
 
 def place_of(text: str) -> Place | None:
-    """Return the place that a PCI address or a device's name means; ``None``: it is neither."""
+    """Return domain, bus and slot of a PCI address or a node's name; ``None``: it is neither."""
     match = _PCI_ADDRESS.fullmatch(text)
     if match is not None:
         return int(match[1] or '0', 16), int(match[2], 16), int(match[3], 16), int(match[4])
@@ -120,7 +120,7 @@ def place_of(text: str) -> Place | None:
 
 
 def card_at(path: str, tree: HostTree = HOST) -> MetisCard:
-    """Return the card behind a device node, which need not exist."""
+    """Return the card that belongs to a device node; the node need not exist."""
     with suppress(OSError):
         status = os.stat(path)
         if stat.S_ISCHR(status.st_mode):
@@ -148,7 +148,7 @@ def find_cards(tree: HostTree = HOST) -> list[MetisCard]:
     """
     Return all cards that have a device node, by PCI address.
 
-    Each is listed once, however many names it has.
+    A card with several nodes is listed once.
     """
     found: dict[int, MetisCard] = {}
     for path in sorted(str(node) for pattern in _NODES for node in tree.dev.glob(pattern)):
@@ -157,7 +157,7 @@ def find_cards(tree: HostTree = HOST) -> list[MetisCard]:
 
 
 def driver_version(tree: HostTree = HOST) -> str:
-    """Return the Metis driver's version; empty where it doesn't tell, or isn't loaded."""
+    """Return the Metis driver's version; empty if it isn't loaded or doesn't tell."""
     with suppress(OSError):
         return (
             (tree.sysfs / 'class' / 'metis' / 'version')
@@ -198,21 +198,21 @@ def _why_none(tree: HostTree) -> str:
 
 
 def found_cards(tree: HostTree = HOST) -> str:
-    """Describe the cards that were found, as the end of a sentence about the missing one."""
+    """Describe the cards that were found, as the end of a sentence about a card that wasn't."""
     cards = find_cards(tree)
     return 'found ' + ', '.join(map(str, cards)) if cards else _why_none(tree)
 
 
 def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
     """
-    Return the card that a parameter means.
+    Return the card that the value of parameter ``accelerator_device`` means.
 
     :param wanted: a device node (any path, taken as it is), a PCI address (``0000:01:00.0``,
         ``01:00.0``), a name (``metis-0:1:0``, ``metis-0-1-0``, ``0:1:0``, with leading zeros or
         without), an index into :func:`find_cards`; empty for the first card.
-    :raises NoDeviceError: the first card is wanted, and neither a device node nor PCI shows one.
-    :raises AcceleratorError: there is none such, or it can't be used; the message says what there
-        is.
+    :raises NoDeviceError: *wanted* is empty, and neither a device node nor PCI shows a card.
+    :raises AcceleratorError: there is no such card, or it can't be used; the message says which
+        cards there are.
     """
     if wanted.startswith('/'):
         return card_at(wanted, tree)
@@ -242,9 +242,9 @@ def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
 
 def card_is_gone(card: MetisCard, tree: HostTree = HOST) -> bool:
     """
-    Say whether the card has left the machine.
+    Return whether the card is gone from the machine.
 
-    It has no node any more, no PCI device, or the device doesn't answer.
+    A card is gone if its node or its PCI device is missing, or the device doesn't answer.
     """
     if not os.path.exists(card.path):
         return True
@@ -263,10 +263,10 @@ class Iommu:
     """
     What the kernel shows of the IOMMU in front of a PCI device.
 
-    :param translates: whether scattered pages are one range of addresses for the device; ``None``:
-        it isn't known.
-    :param text: the same as a part of a sentence.
-    :param group: number of its IOMMU group; empty: it is in none.
+    :param translates: whether the device sees scattered pages as one range of addresses; ``None``:
+        unknown.
+    :param text: the same, worded as a part of a sentence.
+    :param group: the number of the device's IOMMU group; empty: the device is in none.
     :param kind: type of the group's domain, such as ``DMA-FQ`` or ``identity``.
     :param unit: the IOMMU's own name.
     """
@@ -280,16 +280,16 @@ class Iommu:
     @property
     def needs_contiguous(self) -> bool:
         """
-        Whether only physically contiguous buffers will do.
+        Whether the device can only use physically contiguous buffers.
 
-        Where nothing is known, the import of each buffer tells.
+        ``False`` if nothing is known: then each buffer's import shows whether it works.
         """
         return self.translates is False
 
 
 def read_iommu(address: str, tree: HostTree = HOST) -> Iommu:
     """
-    Return the IOMMU in front of a PCI device, as it is now.
+    Return the current state of the IOMMU in front of a PCI device.
 
     Never raises.
 
@@ -351,7 +351,7 @@ class LinkRate:
 
     @property
     def enough(self) -> bool:
-        """Whether both are known and no less than the card wants."""
+        """Whether both are known and at least what the card needs."""
         return (
             self.gts is not None
             and self.width is not None
@@ -370,9 +370,9 @@ NEEDED = LinkRate(NEEDED_GTS, NEEDED_WIDTH)
 @dataclass(frozen=True)
 class PcieLink:
     """
-    A card's link as it is now, what the card could do, and what the port it hangs on could do.
+    A card's PCIe link: its current rate, the card's highest rate, and the port's highest rate.
 
-    :param problem: why the link can't be read; empty when it was.
+    :param problem: why the link can't be read; empty if it was read.
     """
 
     address: str
@@ -387,9 +387,9 @@ class PcieLink:
 
     def diagnosis(self) -> str:
         """
-        Return one sentence, or nothing if the link is known to be good.
+        Return one sentence about the link; empty if the link is known to be good.
 
-        A link that can't be read is never good.
+        A link that can't be read does not count as good.
         """
         if self.problem:
             return f"the card's PCIe link can't be read ({self.problem}); {CHECK}"
@@ -428,7 +428,7 @@ def _rate(device: Path, which: str) -> LinkRate:
         _SPEED.match(_read(device / f'{which}_link_speed')),
         _WIDTH.fullmatch(_read(device / f'{which}_link_width')),
     )
-    # A device that doesn't answer any more reports 255 lanes.
+    # If the device doesn't answer any more, sysfs reports 255 lanes.
     lanes = None if width is None or int(width[0]) > 64 else int(width[0])
     return LinkRate(None if speed is None else float(speed[1]), lanes)
 
@@ -437,7 +437,7 @@ def read_link(address: str, tree: HostTree = HOST) -> PcieLink:
     """
     Return the link of a PCI device.
 
-    Never raises: what can't be read is in ``problem``.
+    This function never raises: ``problem`` says what can't be read.
 
     :param address: ``0000:01:00.0``; empty when it isn't known.
     """
@@ -475,7 +475,7 @@ def _take_a_card() -> tuple[str, ...]:
 
 
 def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
-    """Return the cards that the inference nodes would take; all cards if no node names one."""
+    """Return the cards that the inference nodes would use; all cards if no nodes are known."""
     if not needs.known:
         return find_cards(tree)
     found = []
@@ -487,7 +487,7 @@ def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
 
 
 def card_need(needs: Needs) -> Need:
-    """Say what needs a Metis card, whichever interface it uses."""
+    """Return how much a Metis card is needed, by whichever accelerator."""
     return needs.accelerator(*_take_a_card())
 
 
@@ -495,9 +495,10 @@ def of_each_card(
     look: Callable[[System, Needs, MetisCard], Finding],
 ) -> Callable[[System, Needs], Iterator[Finding]]:
     """
-    Make a check that looks at the cards one by one.
+    Make a check of ``zc_doctor`` that calls *look* for each card.
 
-    Without a card it does not apply: only :func:`metis_cards` complains about that.
+    Without a card the check is skipped, because :func:`metis_cards` already reports the missing
+    card.
     """
 
     def check(system: System, needs: Needs) -> Iterator[Finding]:
@@ -515,7 +516,7 @@ def of_each_card(
 
 
 def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report each card with a node, or why there is none; and the parameter file's card."""
+    """Report each card with a node, or why there is none; check the parameter file's card too."""
     need, cards = card_need(needs), find_cards(system.host)
     if need is Need.UNUSED:
         yield skip(_UNUSED, nodes=[card.path for card in cards])
@@ -543,7 +544,7 @@ def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
 
 @of_each_card
 def metis_access(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """Open a node for reading and writing."""
+    """Check that this user can open the card's node for reading and writing."""
     shown, number = system.shown(card.path), system.open_node(card.path)
     figures = {'errno': number}
     if number == 0:
@@ -571,7 +572,7 @@ def metis_access(system: System, needs: Needs, card: MetisCard) -> Finding:
 
 @of_each_card
 def metis_driver(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """Report name and version of the module behind the card, where it tells them."""
+    """Report name and version of the card's kernel module, as far as the module tells them."""
     folder = system.host.pci(card.pci_address) / 'driver' if card.pci_address else Path('/nowhere')
     if not folder.exists():
         return skip('sysfs does not show its driver', card.name)
@@ -590,7 +591,7 @@ def _rate_figures(rate: LinkRate) -> dict[str, object]:
 
 @of_each_card
 def metis_link(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """Report 8 GT/s x4, or what is wrong with the link."""
+    """Report whether the PCIe link runs at 8 GT/s x4, or what is wrong with the link."""
     link = read_link(card.pci_address, system.host)
     figures = {
         'now': _rate_figures(link.now),
@@ -601,14 +602,14 @@ def metis_link(system: System, needs: Needs, card: MetisCard) -> Finding:
     if not trouble:
         return ok(f'{link.now} (at least {NEEDED} is needed)', card.name, **figures)
     found, _, advice = trouble.partition('; ')
-    # A link that can't be read, as in virtual machines, may be good.
+    # A link that can't be read, as in virtual machines, is no error: it may be good.
     status = Status.WARN if link.problem else card_need(needs).missing
     return Finding(status, found, advice, card.name, figures)
 
 
 @of_each_card
 def metis_iommu(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """Check the IOMMU, behind which scattered pages are one range of addresses for the card."""
+    """Check for an IOMMU, which lets the card use memory that isn't physically contiguous."""
     iommu = read_iommu(card.pci_address, system.host)
     figures = {'group': iommu.group, 'type': iommu.kind, 'iommu': iommu.unit}
     if iommu.translates:

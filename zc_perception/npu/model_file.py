@@ -16,11 +16,11 @@
 """
 Read what a model's file says about itself: :func:`facts_of`.
 
-It loads nothing and doesn't need ONNX Runtime.
+This module doesn't load the model and doesn't need ONNX Runtime.
 
-An ONNX file is read field by field after ``onnx.proto``; weights are passed over. Ultralytics
-writes names, size, stride and task as ``metadata_props`` there, and as ``metadata.yaml`` beside
-what it exports for other runtimes.
+It reads an ONNX file field by field, as ``onnx.proto`` defines them, and skips the weights.
+Ultralytics writes the classes' names, the size, stride and task as ``metadata_props`` into an ONNX
+file, and into a ``metadata.yaml`` beside the files that it exports for other runtimes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ _TYPES = {
     10: 'float16',
     11: 'float64',
 }
-# Inputs beside the picture by which exporters have boxes scaled: RT-DETR, D-FINE; PaddleDetection.
+# Extra inputs that tell some models how to scale their boxes: the first is RT-DETR's and D-FINE's,
+# the others are PaddleDetection's.
 BESIDES = ('orig_target_sizes', 'im_shape', 'scale_factor')
 AXES = {
     'nchw': ('batch', 'colour', 'height', 'width'),
@@ -57,7 +58,7 @@ AXES = {
 _METADATA = 'metadata.yaml'
 _LARGEST_METADATA = 1 << 20
 _LARGEST_CLASS = 1 << 16
-# Files that people give in place of an ONNX file, by their first bytes.
+# Files that people give by mistake instead of an ONNX file, recognised by their first bytes.
 _IMPOSTORS = (
     (b'version https://git-lfs', 'a Git LFS pointer, not the file itself: git lfs pull'),
     (b'<', 'a web page, not a model: download the file again, by its raw address'),
@@ -70,7 +71,7 @@ _IMPOSTORS = (
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """An input or output. A size that the file leaves open is ``None``."""
+    """An input or output of a model. An axis whose size the file leaves open is ``None``."""
 
     name: str
     dtype: str
@@ -86,7 +87,7 @@ class ModelFacts:
     What a model's file says.
 
     :param source: the file that says it.
-    :param said: its metadata, each value parsed.
+    :param said: the file's metadata, each value parsed.
     :param inputs: empty where they are unknown.
     """
 
@@ -97,7 +98,7 @@ class ModelFacts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the classes; a class without a name is called by its number."""
+        """Return the names of the classes; a class without a name gets its number as name."""
         names = self.said.get('names', ())
         if isinstance(names, Mapping):
             numbered = {int(key): name for key, name in names.items() if str(key).isdecimal()}
@@ -108,7 +109,7 @@ class ModelFacts:
 
     @property
     def pictures(self) -> list[TensorFacts]:
-        """The inputs that are pictures, not sizes; one, if a model can be run here."""
+        """The inputs that are pictures; a model that can run here has exactly one."""
         return [tensor for tensor in self.inputs if tensor.name not in BESIDES]
 
     @property
@@ -116,7 +117,7 @@ class ModelFacts:
         """
         Return the picture tensor's layout and the length of each axis.
 
-        The place of the channels tells the layout. Empty where it can't be told.
+        The axis with the channels tells the layout. Both are empty if no axis can be the channels.
         """
         shape = self.pictures[0].shape if self.pictures else ()
         if len(shape) != 4:
@@ -126,7 +127,7 @@ class ModelFacts:
 
     @property
     def size(self) -> tuple[int | None, int | None]:
-        """Width and height: the shape's, or those that the model was exported with."""
+        """Width and height, from the input's shape or else from the metadata of the export."""
         width, height = self.axes.get('width'), self.axes.get('height')
         trained = self.said.get('imgsz')
         trained = [trained, trained] if isinstance(trained, int) else trained
@@ -136,7 +137,7 @@ class ModelFacts:
 
     @property
     def stride(self) -> int:
-        """The number of which both sides have to be a multiple."""
+        """The number that width and height must be multiples of."""
         stride = self.said.get('stride')
         return (
             max(map(int, stride))
@@ -148,15 +149,16 @@ class ModelFacts:
 
     @property
     def task(self) -> str:
-        """``detect``, ``segment`` …; empty: unknown."""
+        """The task, such as ``detect`` or ``segment``; empty: unknown."""
         return str(self.said.get('task', ''))
 
 
 def facts_of(file: Path) -> ModelFacts:
     """
-    Return what *file*, and ``metadata.yaml`` beside it, say.
+    Return what *file*, and a ``metadata.yaml`` beside it, say about the model.
 
-    :raises ConfigError: it is no model; says what it is instead, and the next step.
+    :raises ConfigError: *file* is no model; the message says what it is instead, and the next
+        step.
     """
     facts = _read_onnx(file) if file.suffix.lower() == '.onnx' else ModelFacts(file)
     beside = file.with_name(_METADATA)
@@ -228,7 +230,7 @@ def _span(place: _Place) -> tuple[int, int]:
 
 
 def _fields(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, _Place]]:
-    """Yield the number of each field of a message, and its value or where it lies."""
+    """Yield each field of a message: its number, and its value or its place in the file."""
     while start < end:
         key, start = _varint(content, start)
         kind = key & 7
@@ -262,7 +264,7 @@ def _varint(content: mmap.mmap, start: int) -> tuple[int, int]:
 
 
 def _texts(content: mmap.mmap, place: _Place, only: int = 0) -> dict[int, str]:
-    """Return a message's texts by their numbers, or one alone."""
+    """Return the text fields of a message by field number; with *only*, just that one."""
     found = {}
     for number, part in _fields(content, *_span(place)):
         if not isinstance(part, int) and only in (0, number):
@@ -273,7 +275,7 @@ def _texts(content: mmap.mmap, place: _Place, only: int = 0) -> dict[int, str]:
 
 
 def _tensor(content: mmap.mmap, place: _Place) -> TensorFacts:
-    """Read a ``ValueInfoProto``: name, and type with element type and shape."""
+    """Read a ``ValueInfoProto``: a tensor's name, element type and shape."""
     name, kind, shape = '', 0, []
     for number, part in _fields(content, *_span(place)):
         if number == 1:
@@ -298,7 +300,7 @@ def _axis(content: mmap.mmap, place: _Place) -> int | None:
 
 
 def _parsed(text: str) -> Any:
-    """Parse a value of the metadata, which is Python as text; other values stay texts."""
+    """Parse a metadata value written as a Python literal; return any other value as text."""
     if len(text) > _LARGEST_METADATA:
         return text
     try:
@@ -308,7 +310,7 @@ def _parsed(text: str) -> Any:
 
 
 def contradiction(key: str, given: object, source: Path, said: object, advice: str) -> str:
-    """Return the words for a manifest and a file that differ."""
+    """Return a message about a manifest's key that contradicts the model's file."""
     return f"key '{key}' is {_short(given)}, but {source.name} says {_short(said)}; {advice}"
 
 

@@ -36,13 +36,13 @@ Reopen = Callable[[], Accelerator]
 @dataclass(frozen=True)
 class DeviceState:
     """
-    Whether there is a device.
+    Whether the device works, or is lost and why.
 
-    It is replaced as a whole, so that any thread may read it.
+    A change makes a new object, so that any thread may read the state.
 
     :param since_ns: CLOCK_MONOTONIC of the loss; 0 while the device works.
-    :param attempt: attempts to open the device since it last yielded a result.
-    :param last_error: why it was lost, or why the last attempt failed.
+    :param attempt: how often opening the device was tried since it last yielded a result.
+    :param last_error: why the device was lost, or why the last attempt to open it failed.
     """
 
     since_ns: int = 0
@@ -56,9 +56,9 @@ class DeviceState:
 
     def describe(self) -> str:
         """
-        Return ``running``, or since when there is no device, and why.
+        Return ``running``, or for how long the device has been lost, and why.
 
-        Also how often opening it was tried.
+        The text also says how often opening the device was tried.
         """
         if not self.recovering:
             return 'running'
@@ -71,22 +71,24 @@ class DeviceState:
 
 class RecoveringDevice:
     """
-    An accelerator and its successors.
+    An accelerator, and the ones opened in its place after losses.
 
     The scheduler's thread uses it; any thread may read :attr:`state` and the counters.
 
-    :meth:`lose` closes the accelerator at once. It is due again after 0.1 s. That time doubles, up
-    to 5 s, each time that opening fails or that the device is lost again before it has yielded a
-    result (:meth:`proved`).
+    :meth:`lose` closes the accelerator at once. The accelerator is opened again after 0.1 s. That
+        delay doubles, up to 5 s, each time that opening fails, or that the device is lost again
+        before it has yielded a result (:meth:`proved`).
 
-    :param reopen: opens it, with its model; ``None``: it can't be opened again, and is never lost.
+    :param reopen: opens the accelerator and loads its model; ``None``: the device can't be opened
+        again, so it never counts as lost.
     """
 
     def __init__(self, accelerator: Accelerator, reopen: Reopen | None) -> None:
         self.accelerator = accelerator
         self.capabilities = accelerator.capabilities()
         self.state = DeviceState()
-        #: As the state says; asked for several times for each frame.
+        #: The same as ``state.recovering``; an attribute, because each frame reads it several
+        #: times.
         self.recovering = False
         self.losses = 0
         self.recovered = 0
@@ -96,7 +98,7 @@ class RecoveringDevice:
 
     @property
     def replaceable(self) -> bool:
-        """Whether it can be opened anew."""
+        """Whether the accelerator can be opened anew."""
         return self._reopen is not None
 
     @property
@@ -115,14 +117,14 @@ class RecoveringDevice:
         return self._past_trial_imports + self.accelerator.trial_imports
 
     def loss(self, error: Exception) -> str:
-        """Return why the device is lost, if *error* says so and it can be opened anew."""
+        """Return why the device is lost; empty if *error* is no loss, or nothing can reopen it."""
         return str(error) if isinstance(error, DeviceLostError) and self.replaceable else ''
 
     def guarded(self, function: Callable[..., object], *arguments: object) -> str:
         """
-        Call *function*, and let nothing that it raises end the thread.
+        Call *function*; catch every exception, so that none ends the thread.
 
-        :returns: why the device is lost, if it is; else nothing.
+        :returns: why the device is lost; empty if it isn't.
         """
         try:
             function(*arguments)
@@ -131,7 +133,7 @@ class RecoveringDevice:
         return ''
 
     def lose(self, reason: str) -> None:
-        """Close the device, and note when it is due again. Its jobs have been abandoned by now."""
+        """Close the device, whose jobs were abandoned; note when to open it again."""
         self.losses += 1
         self.state = DeviceState(time.monotonic_ns(), self.state.attempt, reason)
         self.recovering = True
@@ -139,7 +141,7 @@ class RecoveringDevice:
         self._retry.failed()
 
     def try_again(self) -> None:
-        """Open the device anew; if that fails, it is due later."""
+        """Open the device anew; if that fails, plan the next attempt."""
         assert self._reopen is not None
         self.state = replace(self.state, attempt=self.state.attempt + 1)
         try:
@@ -157,7 +159,7 @@ class RecoveringDevice:
         self.recovering = False
 
     def proved(self) -> None:
-        """Note that it has yielded a result: after the next loss the waiting times begin anew."""
+        """Note that the device yielded a result, so the next loss starts with the first delay."""
         if self.state.attempt:
             self._retry.start_over()
             self.state = DeviceState()
@@ -174,12 +176,13 @@ class HangWatch:
 
     The scheduler's thread uses it.
 
-    A device hangs after :data:`HANG_TIMEOUTS` timeouts without a result between them. Jobs that
-    were in flight together are late together, and count as one timeout. While jobs that were given
-    up take all places on the device, no other job can be late: then the device hangs if that lasts
-    as long as the missing timeouts would have taken.
+    A device counts as hanging after :data:`HANG_TIMEOUTS` timeouts without a result between them.
+    Jobs that were in flight together count as one timeout, because one delay makes all of them
+    late. While jobs that were given up take all places on the device, no job can be submitted and
+    time out: then the device counts as hanging when this state has lasted as long as the missing
+    timeouts would have.
 
-    :param timeout_s: of a job.
+    :param timeout_s: a job's timeout in seconds.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -189,18 +192,18 @@ class HangWatch:
         self._full_since_ns = 0
 
     def set_timeout(self, timeout_s: float) -> None:
-        """Set the timeout of the jobs that come."""
+        """Set the timeout of jobs submitted from now on."""
         self._timeout_s = timeout_s
 
     def start(self) -> None:
-        """Begin anew: a result came, or another device."""
+        """Begin counting anew, because a result came or another device was opened."""
         self._in_a_row = self._full_since_ns = 0
 
     def timed_out(self, submitted_ns: int) -> str:
         """
-        Note that a job that was submitted at that time had no result in time.
+        Note that the job submitted at *submitted_ns* had no result in time.
 
-        :returns: what to say about a device that hangs, or nothing.
+        :returns: a message if the device hangs; otherwise an empty text.
         """
         if submitted_ns >= self._last_ns:
             self._in_a_row += 1
@@ -214,9 +217,9 @@ class HangWatch:
 
     def full(self, is_full: bool, now_ns: int) -> str:
         """
-        Note whether jobs that were given up take every place.
+        Note whether jobs that were given up take every place on the device.
 
-        :returns: what to say about a device that hangs, or nothing.
+        :returns: a message if the device hangs; otherwise an empty text.
         """
         self._full_since_ns = (self._full_since_ns or now_ns) if is_full else 0
         if (

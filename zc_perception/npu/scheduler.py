@@ -14,14 +14,15 @@
 # limitations under the License.
 
 """
-Keep an accelerator busy: frames in, results out in frame order; bring a lost device back.
+Run frames on an accelerator, and hand the results over in frame order.
 
-The number of frames in flight is bounded.
+The scheduler keeps several frames in flight, up to a limit, so that the accelerator stays busy. It
+also opens a lost device again.
 
 Read :class:`Scheduler` first. The other classes here are its parts: :class:`InFlight` is a frame
 on the device, :class:`SchedulerStatistics` is what it counts, ``_LatePlaces`` remembers the jobs
-that were given up, ``_CallQueue`` takes what other threads ask for. How a lost device comes back
-is in :mod:`zc_perception.npu.recovering_device`.
+that were given up, ``_CallQueue`` holds the calls that other threads want done. How a lost device
+is opened again is described in :mod:`zc_perception.npu.recovering_device`.
 """
 
 from __future__ import annotations
@@ -59,9 +60,11 @@ class InFlight:
     """
     One submitted frame.
 
-    Times are CLOCK_MONOTONIC nanoseconds; ``signalled_ns`` is 0 until its fence has been seen.
+    Times are CLOCK_MONOTONIC nanoseconds; ``signalled_ns`` is 0 until the scheduler has seen that
+    the job's fence signalled.
 
-    :param submitted_ns: its buffers were imported, and the device was about to get the job.
+    :param submitted_ns: the time after its buffers were imported and just before the job was
+        submitted.
     """
 
     frame: Frame
@@ -77,7 +80,7 @@ class InFlight:
 @dataclass
 class SchedulerStatistics:
     """
-    Frames that a scheduler has seen.
+    Counters of the frames that a scheduler has handled.
 
     Each frame ends once: taken = refused_disabled + refused_recovering + refused_device +
     submitted, and submitted = completed + timed_out + failed + in_flight.
@@ -85,19 +88,20 @@ class SchedulerStatistics:
     :param taken: frames taken from the queue.
     :param dropped: frames that a newer one replaced in the queue before they were taken (newest
         wins); not among ``taken``.
-    :param refused_disabled: frames that were not wanted (detection is switched off).
-    :param refused_recovering: frames that came while there was no device.
-    :param refused_device: frames that the device didn't import, or whose job it didn't take.
-    :param submitted: jobs.
+    :param refused_disabled: frames released unused because detection was switched off.
+    :param refused_recovering: frames that came while the device was lost.
+    :param refused_device: frames whose buffers the device did not import, or whose job it refused.
+    :param submitted: jobs that the device accepted.
     :param completed: jobs whose result was handed over.
-    :param timed_out: jobs that were given up.
-    :param failed: jobs with an error: the device's, a lost device's, or the callback's.
+    :param timed_out: jobs whose result did not come in time.
+    :param failed: jobs that ended with an error: the job failed, the device was lost, or the
+        callback raised.
     :param in_flight: jobs submitted and not finished.
     :param losses: how often the device was lost.
-    :param recovered: how often it was opened anew.
-    :param imports: buffers imported, by all devices since the start.
-    :param trial_imports: imports that were only on trial.
-    :param busy_ns: time with a job on the device.
+    :param recovered: how often a lost device was opened again.
+    :param imports: how often buffers were imported, by all devices since the start.
+    :param trial_imports: trial imports, by all devices since the start.
+    :param busy_ns: nanoseconds in which the device had at least one job.
     :param at_ns: when these figures were taken, CLOCK_MONOTONIC.
     """
 
@@ -120,7 +124,7 @@ class SchedulerStatistics:
 
     @property
     def lost(self) -> int:
-        """Frames that were wanted and have no result, without those that a newer one replaced."""
+        """Frames that were wanted and ended without a result; ``dropped`` is not included."""
         return self.refused_recovering + self.refused_device + self.timed_out + self.failed
 
     def utilisation_since(self, earlier: SchedulerStatistics) -> float:
@@ -135,28 +139,33 @@ class Scheduler:
 
     *Threads.* One thread, ``inference``, does everything: it imports and submits, calls
     ``on_result`` and ``on_error``, closes jobs, releases frames, and opens a lost device again. It
-    waits in one poll(2) for the queue, for the fences of all jobs and for its owner. Other threads
-    may call :meth:`statistics`, :attr:`state`, :meth:`trial_import`, :meth:`tune` and
-    :meth:`stop`; what they want of the accelerator is done by that thread between two frames.
+    waits in one poll(2) for new frames, for the fences of all jobs and for calls of other threads.
+    Other threads may call :meth:`statistics`, :attr:`state`, :meth:`trial_import`, :meth:`tune`
+    and
+    :meth:`stop`; the thread ``inference`` carries out what these ask of the accelerator between
+        two frames.
 
     *Who owns what.* The queue belongs to the subscription. A frame that was taken belongs to the
     scheduler, which releases it right after ``on_result`` or ``on_error`` has returned. The code
     that made the accelerator closes :attr:`accelerator` after :meth:`stop`.
 
-    *What a failure costs.* A job that is late, fails, or whose callback raises costs that frame
-    and never the thread. A job that was given up keeps its place on the device, and its fence
-    keeps the frame's slot, until the device has ended it. A lost device (:class:`DeviceLostError`
-    from any call or job, or several timeouts in a row) costs all jobs in flight: the accelerator
-    is closed, and *reopen* opens it anew after 0.1 s, 0.2 s … 5 s, until it yields results again.
-    Frames that come meanwhile are released and counted, or wait with *keep_all*.
+    *What a failure costs.* If a job is late, fails, or its callback raises, only that job's frame
+    is lost; the thread goes on. A job that was given up still counts as a job on the device, and
+    its fence keeps the frame's slot from reuse, until the device has ended the job. A lost device
+    (:class:`DeviceLostError` from any call or job, or several timeouts in a row) fails all jobs in
+    flight: the scheduler closes the accelerator, and *reopen* opens it anew after 0.1 s, 0.2 s … 5
+    s, until it yields results again. Frames that come meanwhile are released and counted; with
+    *keep_all* they wait in the queue.
 
-    :param queue: frames to run; newest wins when its depth is 1.
-    :param in_flight: jobs submitted before the first is done, at most what the accelerator takes.
-    :param timeout_s: a job that takes longer is given up.
+    :param queue: the frames to run; if its depth is 1, a new frame replaces the one that waits.
+    :param in_flight: how many jobs are submitted before the first of them is done; limited to what
+        the accelerator takes.
+    :param timeout_s: seconds after which a job without a result is given up.
     :param reopen: opens the accelerator with its model again; ``None``: a lost device stays lost,
         and each frame fails.
-    :param keep_all: frames wait in the queue while there is no device, or while it is late.
-    :param accept: asked for each frame; those that it refuses are released unseen.
+    :param keep_all: whether frames wait in the queue while the device is lost or late, instead of
+        being dropped.
+    :param accept: called for each frame; if it returns false, the frame is released without a job.
     """
 
     def __init__(
@@ -176,12 +185,12 @@ class Scheduler:
         self._queue = queue
         self._on_result = on_result
         self._on_error = on_error
-        #: The job of the frame that ``on_error`` is told of; ``None``: the device never had it.
+        #: While ``on_error`` runs: the failed job; ``None`` if the frame was never submitted.
         self.failing: InFlight | None = None
         self._accept = accept
         self._keep_all = keep_all
         self._wanted = max(1, in_flight)
-        # Jobs on the device, of those that weren't given up.
+        # The highest number of jobs on the device, jobs that were given up not counted.
         self._most = 1
         self._note_places()
         self._timeout_s = timeout_s
@@ -206,17 +215,17 @@ class Scheduler:
 
     @property
     def accelerator(self) -> Accelerator:
-        """The accelerator in use; while the device is lost, the closed one that it was."""
+        """The accelerator in use; while the device is lost, the closed accelerator."""
         return self._device.accelerator
 
     @property
     def thread(self) -> threading.Thread:
-        """The thread, so that its priority can be set."""
+        """The scheduler's thread, for callers that set its priority."""
         return self._thread
 
     @property
     def state(self) -> DeviceState:
-        """Whether there is a device. Any thread."""
+        """Whether the device works or is lost. Any thread may read it."""
         return self._device.state
 
     @property
@@ -224,7 +233,8 @@ class Scheduler:
         """
         Return the number of frames taken from the queue and not finished.
 
-        To wait for all frames, look at the queue first and then here: a frame never goes back.
+        To wait until all frames are done, first wait until the queue is empty, then until this is
+        0: a frame never goes back into the queue.
         """
         return len(self._jobs) + self._handling
 
@@ -257,11 +267,12 @@ class Scheduler:
 
         Idempotent.
 
-        Jobs in flight are waited for, at most their timeout and one second. Queued frames stay
-        with the queue's owner.
+        This call waits for the jobs in flight, at most their timeout plus one second. Frames in
+        the queue stay there; the queue's owner releases them.
 
-        :returns: whether the thread has ended. If a call of the accelerator never returned, the
-            accelerator can't be closed; the thread closes it if the call comes back.
+        :returns: whether the thread has ended. ``False``: a call of the accelerator has not
+            returned, so the caller must not close the accelerator; the thread closes it if that
+            call returns.
         """
         self._stop = True
         self._awake()
@@ -280,10 +291,10 @@ class Scheduler:
         """
         Let the scheduler's thread do :meth:`Accelerator.trial_import` between two frames.
 
-        Another thread calls this. While the device is lost nothing is tried: the new device
-        imports the buffers with their first frames.
+        Another thread calls this. While the device is lost, this call does nothing: the reopened
+        device imports each buffer with its first frame.
 
-        :raises AcceleratorError: the accelerator can't import them, or had no time for it.
+        :raises AcceleratorError: the accelerator can't import them, or stayed busy for too long.
         """
 
         def attempt() -> Callable[[], None] | None:
@@ -308,13 +319,13 @@ class Scheduler:
 
     def tune(self, values: Mapping[str, Any]) -> None:
         """
-        Change, between two frames, what may change while it runs.
+        Apply, between two frames, values of parameters that may change at run time.
 
         Jobs in flight keep their deadline.
 
-        :param values: of the parameters of the node.
+        :param values: the node's parameters, by name.
 
-        :raises AcceleratorError: the accelerator had no time for it.
+        :raises AcceleratorError: the accelerator stayed busy for too long.
         """
 
         def change() -> None:
@@ -334,7 +345,7 @@ class Scheduler:
                 os.eventfd_write(self._wake.fileno(), 1)
 
     def _undo(self, undo: Callable[[], None], accelerator: Accelerator) -> None:
-        # A device that was opened meanwhile doesn't know the import.
+        # Only the device that made the import can release it, not one opened meanwhile.
         if self._device.accelerator is accelerator and not self._device.state.recovering:
             undo()
 
@@ -403,8 +414,9 @@ class Scheduler:
         """
         Return whether the device takes another job.
 
-        A job that was given up keeps its place until the device has ended it. With *keep_all* no
-        frame is submitted behind such a job, as it would be late too.
+        A job that was given up takes a place on the device until the device has ended it. With
+        *keep_all* such a job counts like any other, because a frame submitted behind it would be
+        late too.
         """
         jobs, late = len(self._jobs), len(self._late.fences)
         if not late:
@@ -417,7 +429,7 @@ class Scheduler:
         self._most = min(self._wanted, max(1, self._device.capabilities.max_in_flight))
 
     def _tidy(self) -> None:
-        # Without frames nothing else would release imports, and a camera that starts again may
+        # While no frames come, only this call releases imports. A camera that starts again may
         # need the memory of its old buffers.
         if not self._device.recovering:
             try:
@@ -430,7 +442,7 @@ class Scheduler:
         """Wait until a frame may be taken, a job is done or late, or the owner wants something."""
         poller = self._poller
         recovering = self._device.recovering
-        # A closed queue would poll readable for ever.
+        # Do not poll a closed queue: its descriptor is always readable, so the loop would spin.
         take = (
             take
             and not self._queue.closed
@@ -472,7 +484,7 @@ class Scheduler:
         if self._device.replaceable:
             self._lose(hanging)
         else:
-            # a device that can't be reopened decides for each frame whether it takes it
+            # a device that can't be reopened is not lost: it accepts or refuses each frame
             self._late.clear()
 
     def _stop_waiting(self, entry: InFlight) -> None:
@@ -550,7 +562,7 @@ class Scheduler:
             self._hang_watch.start()
             if self._device.state.attempt:
                 self._device.proved()
-        # What they raise ends neither the other step nor the thread.
+        # If one of these two steps raises, the other still runs, and the thread goes on.
         try:
             entry.job.close()
         except Exception as error:
@@ -566,8 +578,8 @@ class Scheduler:
         """
         Give up a job whose result did not come in time.
 
-        The device may still read the frame, so the lease takes the fence: the slot is not reused
-        before the fence signals.
+        The device may still read the frame, so the job's fence goes to the frame's lease, and the
+        slot is not reused before the fence signals.
         """
         self._stop_waiting(entry)
         hanging = self._count_late(entry)
@@ -584,9 +596,9 @@ class Scheduler:
 
     def _count_late(self, entry: InFlight) -> str:
         """
-        Count a job without a result in time, whether the driver or this thread noticed it.
+        Count a late job, whether the driver or this thread noticed that it is late.
 
-        :returns: why the device counts as lost, if it hangs; else nothing.
+        :returns: the reason if the device hangs and so counts as lost; otherwise an empty text.
         """
         self._counts.timed_out += 1
         hanging = self._hang_watch.timed_out(entry.received_ns)
@@ -596,7 +608,7 @@ class Scheduler:
         return hanging if may_lose else ''
 
     def _lose(self, reason: str) -> None:
-        """Fail every job in flight, close the accelerator, and note when it is due again."""
+        """Fail every job in flight, close the accelerator, and note when to open it again."""
         while self._jobs:
             entry = self._jobs[0]
             self._stop_waiting(entry)
@@ -614,7 +626,7 @@ class Scheduler:
 
     def _report(self, frame: Frame, error: Exception, entry: InFlight | None = None) -> None:
         self.failing = entry
-        with contextlib.suppress(Exception):  # it has been counted
+        with contextlib.suppress(Exception):  # the frame is already counted
             self._on_error(frame, error)
         self.failing = None
 
@@ -634,11 +646,11 @@ class Scheduler:
 
 class _LatePlaces:
     """
-    Count the places on the device that late jobs take.
+    Count the device's job places that are taken by jobs that were given up.
 
-    These jobs were given up, but the device hasn't ended them yet. A place is free again when the
-    job's fence has signalled. By then the frame's lease owns that fence, and may close it at any
-    time: so this class polls a duplicate of its descriptor. The scheduler's thread uses it.
+    The device hasn't ended these jobs yet. A place is free again when the job's fence has
+    signalled. By then the frame's lease owns that fence, and may close it at any time: so this
+    class polls a duplicate of its descriptor. The scheduler's thread uses it.
 
     :param poller: where the duplicates are registered; the thread that polls it hands events to
         :meth:`ended`.
@@ -646,7 +658,7 @@ class _LatePlaces:
 
     def __init__(self, poller: select.poll) -> None:
         self._poller = poller
-        #: By descriptor; to be read only.
+        #: Duplicates of the fences, by file descriptor; other classes only read this.
         self.fences: dict[int, OwnedFd] = {}
         self._kept: list[Fence] = []
 
@@ -654,12 +666,12 @@ class _LatePlaces:
         """
         Abandon a job, and count its place as taken until the device is done with it.
 
-        :param timeout_s: how long the frame is kept if the job can't be abandoned.
-        :returns: the fence that the frame waits for; the caller's.
+        :param timeout_s: seconds for which the frame is kept if the job can't be abandoned.
+        :returns: the fence that the frame's slot waits for; the caller owns it.
         """
         place = None
-        # Without a descriptor left, the accelerator itself says of the next job whether there is
-        # room.
+        # If no descriptor is free, this place is not counted; then the accelerator refuses the
+        # next job if it has no room.
         with contextlib.suppress(OSError, ValueError):
             place = OwnedFd(os.dup(job.fence.fileno()))
         try:
@@ -667,7 +679,8 @@ class _LatePlaces:
         except Exception:
             if place is not None:
                 place.close()
-            # Nobody will tell when the device is done: after a second timeout it is, or never.
+            # Nothing will signal when the device is done with the frame: assume that it is after
+            # one more timeout.
             with contextlib.suppress(Exception):
                 job.close()
             return DeadlineFence(timeout_s)
@@ -678,7 +691,7 @@ class _LatePlaces:
         return fence
 
     def ended(self, fd: int) -> bool:
-        """Return whether *fd* is one of these; its place is free then."""
+        """Return whether *fd* belongs to a late job; if so, count its place as free."""
         place = self.fences.pop(fd, None)
         if place is None:
             return False
@@ -688,7 +701,7 @@ class _LatePlaces:
         return True
 
     def keep(self, fence: Fence) -> None:
-        """Own a fence that no lease wants, because a fence that is closed early never signals."""
+        """Own a fence that no lease has taken: closed early, a fence would never signal."""
         self._kept.append(fence)
 
     def _close_kept(self, over: Callable[[Fence], bool]) -> None:
@@ -705,20 +718,21 @@ class _LatePlaces:
 
 
 class _CallQueue:
-    """Calls that other threads want done on the scheduler's thread, in the order of asking."""
+    """A queue of calls that other threads ask the scheduler's thread to make."""
 
     def __init__(self) -> None:
-        #: To be read only.
+        #: The calls that wait; other classes only read this.
         self.waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._refusal = ''
         self._lock = threading.Lock()
 
     def run(self, function: Callable[[], T], wake: Callable[[], None], timeout_s: float) -> T:
         """
-        Let the other thread run *function*, and wait for what it returns or raises.
+        Let the scheduler's thread run *function*; return or raise what it returns or raises.
 
-        :param wake: tells the other thread to look.
-        :raises AcceleratorError: not within *timeout_s*, or there is no other thread any more.
+        :param wake: a function that wakes the scheduler's thread.
+        :raises AcceleratorError: the call was not made within *timeout_s*, or the thread has
+            ended.
         """
         answer: Future[T] = Future()
         with self._lock:
@@ -732,9 +746,9 @@ class _CallQueue:
         return answer.result()
 
     def work_off(self) -> None:
-        """Run the calls that wait."""
+        """Run the waiting calls."""
         while self.waiting:
-            with contextlib.suppress(IndexError):  # the other thread has refused it
+            with contextlib.suppress(IndexError):  # another thread has just refused the last call
                 answer, function = self.waiting.popleft()
                 if answer.set_running_or_notify_cancel():
                     try:
@@ -747,7 +761,7 @@ class _CallQueue:
         with self._lock:
             self._refusal = f'the accelerator is not available: {reason}'
         while self.waiting:
-            with contextlib.suppress(IndexError):  # it runs already
+            with contextlib.suppress(IndexError):  # the last call has just begun to run
                 answer, _ = self.waiting.popleft()
                 if answer.set_running_or_notify_cancel():
                     answer.set_exception(AcceleratorError(self._refusal))

@@ -16,8 +16,8 @@
 """
 Choose the accelerator: the named one, or the first of ``auto``'s order that fits.
 
-It also gives the reasons why the others don't. :mod:`zc_perception.npu.kinds` lists the
-accelerators; each class says what it can do.
+The result also says why each better accelerator does not fit. :mod:`zc_perception.npu.kinds` lists
+the accelerators; each class declares what it can do.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Selection:
     An accelerator with a model loaded.
 
     :param manifest: the model's variant for this accelerator.
-    :param reasons: one sentence for each better accelerator that didn't fit.
-    :param without_card: whether this machine has no card at all, so that these sentences report
-        nothing that is wrong.
+    :param reasons: one sentence for each accelerator that ``auto`` prefers and that didn't fit.
+    :param without_card: whether this machine has no card at all; then the reasons are no faults to
+        report.
     :param reopen: opens the same accelerator anew and loads the model, for use after the device
         was lost.
     """
@@ -57,9 +57,9 @@ class Selection:
 
 def auto_order() -> tuple[str, ...]:
     """
-    Return the accelerators that ``auto`` tries, in the order that they declare.
+    Return the accelerators that ``auto`` tries, in the order that their classes declare.
 
-    Those of broken packages are left out.
+    Accelerators whose package is broken are left out.
     """
     places: dict[str, int] = {}
     for name in ACCELERATORS.names:
@@ -71,15 +71,15 @@ def auto_order() -> tuple[str, ...]:
 
 
 def candidates(name: str) -> tuple[str, ...]:
-    """Return the accelerators that a value of parameter ``accelerator`` stands for, best first."""
+    """Return the accelerators that a value of parameter ``accelerator`` means, best first."""
     return auto_order() if name == AUTO else (name,)
 
 
 def engines_of(name: str) -> tuple[str, ...]:
     """
-    Return the engines that an accelerator runs, best first; ``auto``: all that it tries.
+    Return the engines that *name* runs, best first; for ``auto``, those of all that it tries.
 
-    :raises ConfigError: there is none of that name, or its package is broken.
+    :raises ConfigError: there is no accelerator of that name, or its package is broken.
     """
     return tuple(
         engine.name for one in candidates(name) for engine in ACCELERATORS.load(one).ENGINES
@@ -87,7 +87,7 @@ def engines_of(name: str) -> tuple[str, ...]:
 
 
 def _variant(name: str, manifest: ModelManifest) -> ModelManifest:
-    """Return the variant that *name* would run."""
+    """Return the variant that the accelerator *name* would run."""
     engines = engines_of(name)
     variant = manifest.for_engines(engines)
     if variant is None:
@@ -135,12 +135,11 @@ def open_accelerator(
     Open an accelerator and load the model's variant for it.
 
     :param name: ``auto``, or one of :data:`~zc_perception.npu.kinds.ACCELERATORS`.
-    :param values: the inference node's parameters as they are now, also when the device is
-        opened again; where one is missing, the accelerator's default counts.
-    :raises ConfigError: the model can't run there, or nowhere; the message says why, and what
-        could be chosen instead.
-    :raises AcceleratorError: the device can't be used; the message says what could be chosen
-        instead.
+    :param values: the inference node's parameters, read again each time that the device is opened;
+        a missing one has the accelerator's default.
+    :raises ConfigError: the model can't run on this accelerator (``auto``: on none); the message
+        says why, and what to choose instead.
+    :raises AcceleratorError: the device can't be used; the message says what to choose instead.
     """
     reasons: list[str] = []
     without_card = False

@@ -14,7 +14,7 @@
 # limitations under the License.
 
 """
-``zc_model``: say what a model's file contains, how it is understood, and whether it runs here.
+``zc_model``: print a model file's inputs and outputs, the head for them, and whether it runs.
 
 It also writes a manifest to start from. No ROS.
 """
@@ -94,7 +94,7 @@ def _say(text: str) -> None:
 
 
 def manifest_text(manifest: ModelManifest) -> str:
-    """Return a ``model.yaml`` that says the same as what was understood."""
+    """Return the text of a ``model.yaml`` that describes this manifest."""
     import yaml
 
     network, head = manifest.input, manifest.head

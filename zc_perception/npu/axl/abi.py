@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-The kernel interface of an Axelera driver that imports dma-bufs: structs, flags, ioctl numbers.
+The ioctls of an Axelera driver that imports dma-bufs: structs, flags, numbers.
 
 This file does no I/O. Source: the UAPI header ``test/rig/module/axl_ioctl.h``, which says what
-every member means and which errno every mistake gets. ``test/npu/test_axl_abi.py`` has a C
-compiler compare the two, so that neither can change alone. Little-endian, natural alignment,
-64-bit kernel.
+every member means and which errno the driver answers to which mistake. In
+``test/npu/test_axl_abi.py`` a C compiler compares this file with the header, so that neither can
+change alone. Little-endian, natural alignment, 64-bit kernel.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ import enum
 
 from zc_perception.errors import ConfigError, nearest
 
-#: `AxlQuery.abi_version` of a driver that has everything below.
+#: The `AxlQuery.abi_version` of a driver that has every ioctl below.
 ABI_VERSION = 2
 MAX_PLANES = 4
 
-#: `AxlSubmit2.in_fence_fd`: the image may be read at once.
+#: A value of `AxlSubmit2.in_fence_fd`: there is no fence, so the device may read at once.
 NO_FENCE = -1
 
 
 class ImportFlags(enum.IntFlag):
-    """Direction of the DMA, exactly one of them. Frames are imported `TO_DEVICE`."""
+    """The direction of the DMA; exactly one flag is set. Frames are imported with `TO_DEVICE`."""
 
     TO_DEVICE = 1
     FROM_DEVICE = 2
@@ -63,7 +63,7 @@ class AxlImportFd(ctypes.LittleEndianStructure):
 
 
 class AxlSubmit(ctypes.LittleEndianStructure):
-    """``struct axl_submit``: run a model; the end of the job is the timestamp of its fence."""
+    """``struct axl_submit``: run a model; the job's fence has the time of the job's end."""
 
     _fields_ = (
         ('input_handle', ctypes.c_uint32),
@@ -137,7 +137,7 @@ class AxlQuery(ctypes.LittleEndianStructure):
     """
     ``struct axl_query``: what the device can do.
 
-    `formats_ptr` has room for `num_formats` `AxlFormat`.
+    `formats_ptr` points to an array with room for `num_formats` entries of `AxlFormat`.
     """
 
     _fields_ = (
@@ -155,12 +155,12 @@ class AxlQuery(ctypes.LittleEndianStructure):
 _IOC_WRITE = 1
 _IOC_READ = 2
 
-#: The type byte of all requests.
+#: The type byte of all these ioctls.
 IOCTL_TYPE = 'U'
 
 _BOTH = _IOC_READ | _IOC_WRITE
-# By the names under which a configuration may replace the numbers: number, direction as user space
-# sees it, what the argument points at.
+# Each ioctl, by the name that parameter `axl_ioctls` uses: its number, the direction from user
+# space's view, and the type that its argument points to.
 _IOCTLS: Mapping[
     str, tuple[int, int, type[ctypes.LittleEndianStructure] | type[ctypes.c_uint32]]
 ] = {
@@ -176,7 +176,7 @@ IOCTL_NUMBERS: Mapping[str, int] = {name: number for name, (number, _, _) in _IO
 
 @dataclass(frozen=True)
 class Requests:
-    """The request codes for ``ioctl(2)``."""
+    """The request codes of all ioctls, as ``ioctl(2)`` takes them."""
 
     import_fd: int
     submit: int
@@ -195,7 +195,7 @@ def requests(numbers: Mapping[str, int] | None = None) -> Requests:
     """
     Return the request codes.
 
-    `numbers` replaces some of `IOCTL_NUMBERS` for a driver that chose others.
+    If a driver uses other ioctl numbers than `IOCTL_NUMBERS`, `numbers` gives these.
     """
     chosen = {**IOCTL_NUMBERS, **(numbers or {})}
     return Requests(
@@ -208,9 +208,10 @@ def requests(numbers: Mapping[str, int] | None = None) -> Requests:
 
 def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
     """
-    Parse numbers from texts such as ``submit=65`` or ``submit=0x41``.
+    Parse ioctl numbers from texts such as ``submit=65`` or ``submit=0x41``.
 
-    :raises ConfigError: names the parameter, the entry and what is allowed.
+    :raises ConfigError: an entry is wrong; the message names the parameter, the entry and what is
+        allowed.
     """
     known = IOCTL_NUMBERS
     numbers: dict[str, int] = {}
@@ -242,5 +243,5 @@ def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
     return numbers
 
 
-#: The codes with the pinned numbers.
+#: The request codes for the pinned ioctl numbers.
 REQUESTS = requests()

@@ -18,20 +18,21 @@ The ``axl`` accelerator: the Metis driver imports the camera's own buffer and re
 
 The CPU makes no pass over pixels.
 
-It needs a driver with the ioctls of ``axl_ioctl.h``. The shipped driver has none and answers
-ENOTTY, and the error says so. Read :class:`AxlAccelerator` first, then :class:`AxlJob`; the memory
-of results is in :class:`ResultBuffers`.
+It needs a driver with the ioctls of ``axl_ioctl.h``. The driver that Axelera ships has no such
+ioctls and answers ENOTTY; then opening the accelerator fails with an error that says so. Read
+:class:`AxlAccelerator` first, then :class:`AxlJob`; the memory of results is in
+:class:`ResultBuffers`.
 
 :class:`ImportCache` remembers which buffers the device has imported, so that the steady state
 imports nothing. The key is (device-open epoch, direction, fourcc, modifier, width, height, per
 plane (st_dev, st_ino, offset, stride)). An entry owns duplicates of the descriptors: as long as
 the entry exists, the kernel can't give the inode number to another buffer.
 
-A duplicate and an import keep the memory, too, so an entry has to go when the buffer's owner gives
-the buffer up: a pool that retires or replaces a slot or is closed, a link whose producer is gone.
-All these close their :class:`DmaBuf`, on any thread, and the buffer itself tells the cache
-(:meth:`DmaBuf.tell_end`). So no code has to connect a pool with a cache. These messages wait in a
-queue for the cache's own thread.
+Duplicates and imports also keep the buffer's memory allocated. Therefore the cache must drop an
+entry when the buffer's owner gives the buffer up: when a pool retires or replaces a slot or is
+closed, or when a link's producer is gone. Each of these owners closes its :class:`DmaBuf`, on any
+thread, and the :class:`DmaBuf` then tells the cache (:meth:`DmaBuf.tell_end`), so that no pool has
+to know a cache. The cache queues these messages until the thread that uses the cache reads them.
 
 An import that a job in flight reads is never taken away from that job: :class:`ImportsInUse`
 releases it after its last job.
@@ -72,17 +73,17 @@ CacheKey = tuple[Hashable, ...]
 def import_key(
     epoch: int, direction: int, layout: ImageLayout, buffers: Sequence[DmaBuf]
 ) -> CacheKey:
-    """Return the key of one image."""
+    """Return the cache key of one image's buffers and layout."""
     planes = tuple((buffers[p.buffer].identity, p.offset, p.stride) for p in layout.planes)
     return epoch, direction, layout.fourcc, layout.modifier, layout.width, layout.height, planes
 
 
 class ImportsInUse:
     """
-    Know which jobs read which handle, and give a handle back after its last job.
+    Record which jobs read which handle, and release a handle after its last job.
 
     One thread uses it. ``release_errors`` counts handles that the device refused to take back, and
-    ``last_release_error`` says why. Nothing is raised, because no frame has a part in it.
+    ``last_release_error`` says why. Such a refusal raises nothing, because it affects no frame.
     """
 
     def __init__(self, release: Callable[[int], None]) -> None:
@@ -97,7 +98,7 @@ class ImportsInUse:
         self._jobs[handle] += 1
 
     def let_go(self, handle: int) -> None:
-        """Note that the job has ended; release the handle if it should be and no job is left."""
+        """Note that a job has ended; release the handle if it was the last and a release waits."""
         self._jobs[handle] -= 1
         if self._jobs[handle] <= 0:
             del self._jobs[handle]
@@ -124,7 +125,7 @@ class ImportsInUse:
 
 @dataclass(frozen=True)
 class CachedImport:
-    """One import. ``identities`` are those of its buffers."""
+    """One import of a frame, with the identities of the imported buffers."""
 
     handle: int
     identities: frozenset[BufferIdentity]
@@ -135,14 +136,14 @@ class ImportCache:
     """
     Keep a device's imports, so that each buffer is imported once and not with every frame.
 
-    If there would be more than ``limit`` entries, the one that was unused for the longest time
-    goes.
+    When more than ``limit`` entries would exist, the cache removes the entry that was unused for
+    the longest time.
 
-    One thread uses it. A buffer may end on any thread: its identity is queued, and the next
-    :meth:`get` gives its import back.
+    One thread uses the cache. A buffer may be closed on any thread: then its identity is queued,
+    and the next :meth:`get` releases its import.
 
-    :param release: gives a handle back to the device, and doesn't raise.
-    :param limit: entries kept.
+    :param release: a function that releases a handle on the device and never raises.
+    :param limit: the highest number of entries.
     """
 
     def __init__(self, release: Callable[[int], object], limit: int = ENTRIES) -> None:
@@ -156,7 +157,7 @@ class ImportCache:
 
     def get(self, key: CacheKey, buffers: Sequence[DmaBuf], make: Callable[[], int]) -> int:
         """
-        Return the handle for *key*; *make* imports it at the first time.
+        Return the handle for *key*; the first call for a key calls *make* to import it.
 
         Imports of buffers that have ended are released first.
         """
@@ -186,17 +187,17 @@ class ImportCache:
             keeper.close()
 
     def forget(self, identity: BufferIdentity) -> None:
-        """Release every import of a buffer: now, or after the job that reads it."""
+        """Release every import of a buffer, now or after the last job that reads it."""
         for key in [key for key, entry in self._entries.items() if identity in entry.identities]:
             self._drop(key)
 
     def forget_ended(self) -> None:
-        """Release the imports of all buffers that have ended since. Cheap if there are none."""
+        """Release the imports of all buffers closed since the last call. Cheap if none was."""
         while not self._ended.empty():
             self.forget(self._ended.get_nowait())
 
     def clear(self) -> None:
-        """Release everything."""
+        """Release all imports."""
         while self._entries:
             self._drop(next(iter(self._entries)))
 
@@ -223,10 +224,11 @@ class AxlAccelerator(Axl):
     It has no thread of its own: the driver signals each job's fence. It owns the open device node,
     the cache of imports and, while a model is loaded, one result buffer for each job in flight.
 
-    Without the cache every frame is imported and released, as the document's sample does.
+    If the cache is switched off, every frame is imported and released anew, as in the sample of
+    the ZED X → Metis document.
 
-    :raises AcceleratorError: no card, or a driver without the ioctls; the message says what works
-        instead.
+    :raises AcceleratorError: there is no card, or its driver lacks the ioctls; the message says
+        what to use instead.
     """
 
     def __init__(self, values: Mapping[str, Any], *, tree: HostTree = HOST) -> None:
@@ -426,7 +428,7 @@ class AxlAccelerator(Axl):
         return self._box
 
     def release(self, handle: ImportHandle) -> None:
-        """See :class:`Accelerator`. An import that a job still reads is released after it."""
+        """See :class:`Accelerator`. The device keeps an import until no job reads it."""
         if not handle.cached:
             self._in_use.release(handle.number)
 
@@ -450,7 +452,7 @@ class AxlAccelerator(Axl):
         return self._cache is not None
 
     def close(self) -> None:
-        """See :class:`Accelerator`. Works on a card that is gone, too."""
+        """See :class:`Accelerator`. Works also if the card is gone."""
         if self._cache is not None:
             self._cache.clear()
         self._device.close()
@@ -463,7 +465,7 @@ def open_result_heap(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
     """
     Allocate *count* result buffers from the best heap that has room for all of them.
 
-    That is CMA, or else the system heap.
+    The CMA heap is tried first, then the system heap.
 
     :returns: the heap, the buffers, and a sentence to report if it is no CMA heap.
     :raises AllocationError: no heap has room.
@@ -506,9 +508,9 @@ def allocate_results(heap: Heap, size: int, count: int) -> list[DmaBuf]:
 
 class ResultBuffer:
     """
-    A result's memory.
+    The memory of one result.
 
-    It is mapped for its first result and not again. The views of its tensors are made once, too.
+    The buffer is mapped, and the views of its tensors are made, only once: for its first result.
     """
 
     def __init__(self, buffer: DmaBuf, specs: Sequence[TensorSpec]) -> None:
@@ -525,9 +527,9 @@ class ResultBuffer:
 
     def close(self) -> None:
         """
-        Unmap and close it.
+        Unmap and close the buffer.
 
-        Memory with a view that is still in use stays until that view ends.
+        If somebody still uses a view, the memory stays mapped until that view is deleted.
         """
         self._tensors = ()
         with contextlib.suppress(BufferError):
@@ -536,11 +538,11 @@ class ResultBuffer:
 
 class ResultBuffers:
     """
-    One buffer for each job in flight.
+    The pool of result buffers, one for each job in flight.
 
-    Buffers of jobs that were given up come back once their fences have signalled.
+    The buffer of a job that was given up becomes free again once that job's fence has signalled.
 
-    :param jobs: told when a job that was given up doesn't read its import any more.
+    :param jobs: is told when a job no longer reads its import.
     """
 
     def __init__(
@@ -559,7 +561,7 @@ class ResultBuffers:
 
     @property
     def busy(self) -> int:
-        """Return how many buffers jobs have."""
+        """Return how many buffers are in use by jobs."""
         return len(self._all) - len(self._spare)
 
     @property
@@ -582,7 +584,7 @@ class ResultBuffers:
         return self._spare.pop()
 
     def collect(self) -> None:
-        """Take back buffers of given-up jobs that have ended. Cheap if there are none."""
+        """Take back the buffers of given-up jobs that have ended by now."""
         for entry in self._late[:]:
             fence, ended = entry
             if fence.wait(0.0):
@@ -591,13 +593,13 @@ class ResultBuffers:
                 ended()
 
     def give_back(self, result: ResultBuffer, handle: int) -> None:
-        """Take the buffer back from a job that is done with it, and with its import."""
+        """Take a result buffer and an import back from a job that uses neither any more."""
         if not self._closed:
             self._spare.append(result)
             self._jobs.let_go(handle)
 
     def give_back_late(self, result: ResultBuffer, handle: int, fence: SyncFile) -> None:
-        """Take both back when *fence* has signalled; the buffers own the fence from here on."""
+        """Take both back when *fence* has signalled; this object owns the fence from now on."""
         if self._closed:
             fence.close()
         else:
@@ -618,8 +620,8 @@ class AxlJob:
     """
     A submitted frame.
 
-    It holds its import and a result buffer until it is closed, or until it was given up and has
-    ended.
+    The job holds its import and a result buffer until it is closed. A job that was given up holds
+    both until the device has ended the job.
     """
 
     def __init__(
@@ -646,14 +648,14 @@ class AxlJob:
 
         The device may write the buffer again after :meth:`close`.
 
-        :raises AcceleratorError: the fence has not signalled, or an error; see
+        :raises AcceleratorError: the fence has not signalled, or has signalled an error; see
             :meth:`JobFence.check`.
         """
         if self._ended:
             raise AcceleratorError(
                 'the job was closed, so its result is gone; copy what you need before'
             )
-        if not self._reading:  # the CPU's access begins once, and lasts until the job is closed
+        if not self._reading:  # begin the CPU's access only once; it lasts until the job is closed
             self.fence.check()
             self._result.buffer.mapping()
             self._result.buffer.begin_cpu_access(CpuAccess.READ)

@@ -16,19 +16,18 @@
 """
 Check for ``zc_doctor`` what accelerator axl needs.
 
-That is: the driver's ioctls, and whether the card can import a real buffer of each heap. Where the
-driver is that of the Voyager SDK (metis-dkms), :func:`probe_shipped_attach` asks it. The probe
-attaches and detaches; nothing runs on the card. That driver attaches one dma-buf to each
-open file: ``'U'`` 5 (``_IOWR``, argument: pointer to an int with the descriptor) attaches and maps
-it in both directions, ``'U'`` 6 takes it back, and so does closing the file. Read in the published
-source of driver 1.6.2 (``axl-aipu-ioctl.c``):
+The checks look at the driver's ioctls, and at whether the card can import a real buffer of each
+heap. With the Voyager SDK's driver (metis-dkms), :func:`probe_shipped_attach` probes this: it
+attaches a buffer and detaches it; nothing runs on the card. That driver attaches one dma-buf to
+each open file: ``'U'`` 5 (``_IOWR``, argument: pointer to an int with the descriptor) attaches the
+dma-buf and maps it in both directions; ``'U'`` 6 detaches it, and so does closing the file. The
+published source of driver 1.6.2 (``axl-aipu-ioctl.c``) shows:
 
-- It doesn't check whether anything is attached before it detaches, so the probe detaches only
-  after an attach that succeeded.
-- An attach that fails keeps a reference to the buffer for ever: probe with a small one. A page is
-  enough to know whether the card can use a heap.
-- Success means that the kernel attached the buffer to the card and mapped its pages, not that
-  these are one range of addresses.
+- The driver doesn't check whether anything is attached before it detaches, so the probe detaches
+only after an attach that succeeded. - A failed attach keeps a reference to the buffer for ever, so
+probe with a small buffer. A page is enough to know whether the card can use a heap. - Success
+means that the kernel attached the buffer to the card and mapped its pages, but not that the card
+sees these pages as one range of addresses.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ DMA_DETACH = ioc(3, IOCTL_TYPE, 6, _INT)
 
 
 class Importable(Enum):
-    """The answer. ``UNKNOWN``: the driver failed before it tried."""
+    """Whether a buffer can be imported. ``UNKNOWN``: the driver failed before it tried."""
 
     YES = 'yes'
     NO = 'no'
@@ -83,10 +82,10 @@ class Importable(Enum):
 @dataclass(frozen=True)
 class AttachProbe:
     """
-    What the driver said about a buffer.
+    The driver's answer about a buffer.
 
     :param number: the errno; 0 with :attr:`Importable.YES`.
-    :param text: one sentence with what to do about it.
+    :param text: one sentence that says what happened and what to do.
     """
 
     answer: Importable
@@ -148,12 +147,13 @@ def _call(fd: OwnedFd, request: int, descriptor: int) -> int:
 
 def probe_shipped_attach(path: str, buffer: DmaBuf, *, tree: HostTree = HOST) -> AttachProbe:
     """
-    Say whether the shipped driver of a card can attach and map *buffer*.
+    Return whether the shipped driver of a card can attach and map *buffer*.
 
-    Leaves nothing attached. Nothing that a driver says makes it raise.
+    The function leaves nothing attached, and raises no error whatever the driver answers.
 
     :param path: the card's device node.
-    :param buffer: borrowed; a page of the heap in question, see above.
+    :param buffer: one page of the heap in question (see the module's docstring); the caller keeps
+        it.
     """
     try:
         device = OwnedFd.open(path, os.O_RDWR)
@@ -193,7 +193,7 @@ def numbers_of(needs: Needs) -> Mapping[str, int]:
     """
     Return the driver's ioctl numbers that the parameter file gives.
 
-    :raises ConfigError: they can't be understood.
+    :raises ConfigError: the numbers can't be parsed.
     """
     entries = next(
         (inference['axl_ioctls'] for inference in needs.inferences if inference['axl_ioctls']), ()
@@ -205,13 +205,13 @@ def open_card(system: System, needs: Needs, card: MetisCard) -> AxlDevice:
     """
     Open a card's node with the ioctl numbers that the parameter file gives.
 
-    :raises ZcError: it can't be opened.
+    :raises ZcError: the node can't be opened.
     """
     return system.opener(AxlDevice)(card.path, numbers_of(needs) or None, tree=system.host)
 
 
 def metis_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
-    """Report what QUERY says, or which generation the driver is of."""
+    """Report what the driver answers to QUERY, or which generation of ioctls it has."""
     if needs.accelerator('axl') is Need.UNUSED and card_need(needs) is not Need.UNUSED:
         yield skip('the parameter file uses no accelerator axl')
     else:
@@ -323,7 +323,7 @@ def _imports_into(
                 'memory.heaps shows its rights and metis.iommu why the card refuses '
                 'pages; read dmesg, or set another heap'
             )
-            # Cameras may not use that heap.
+            # If cameras don't use this heap, a failure is less severe.
             used = needs.heap(name) is Need.REQUIRED
             yield Finding(
                 (needs.accelerator('axl') if used else Need.POSSIBLE).missing,
@@ -355,7 +355,7 @@ def _attached(
     system: System, needs: Needs, card: MetisCard, buffer: DmaBuf, subject: str
 ) -> Finding:
     """
-    Ask the shipped driver, which can only say whether it could attach the buffer.
+    Probe the shipped driver, which only tells whether it could attach the buffer.
 
     The buffer is one page, because a failed attach keeps the buffer for ever.
     """

@@ -14,9 +14,9 @@
 # limitations under the License.
 
 """
-An open ``/dev/metis-*``: one method for each ioctl.
+An open device node ``/dev/metis-*``, with one method for each ioctl.
 
-Errnos become exceptions that say what to do. Nothing is cached.
+Each errno becomes an exception whose message says what to do. This module caches nothing.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ C libraries have no name for it."""
 _FORMATS = 64
 _MAX_FORMATS = 4096
 _ATTEMPTS = 100
-# What parameter in_flight can ask for. Each place has a result buffer, of CMA memory where there
-# is some, whatever a driver could queue.
+# The most jobs in flight, whatever the driver could queue. It is the highest value of parameter
+# in_flight; each job needs a result buffer, which takes CMA memory if there is some.
 _MOST_IN_FLIGHT = 16
 _OF_A_CARD_THAT_IS_GONE = (errno.ENODEV, errno.ENXIO, errno.ESHUTDOWN, errno.ENOLINK)
-# Some drivers answer EINVAL to a number that they don't know.
+# Some drivers answer EINVAL to an ioctl number that they don't know.
 _UNKNOWN_IOCTL = (errno.ENOTTY, errno.ENOSYS, errno.EINVAL)
 _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
     (
@@ -133,17 +133,17 @@ document for the advice."""
 
 
 def errno_name(number: int) -> str:
-    """Return ``EINVAL`` and the like."""
+    """Return the name of an errno, such as ``EINVAL``."""
     return 'ENOTSUPP' if number == ENOTSUPP else errno.errorcode.get(number, str(number))
 
 
 class AxlError(AcceleratorError):
     """
-    An axl ioctl failed, or a job.
+    An ioctl of the axl driver, or a job, failed.
 
-    ``errno`` is the kind of error, and the message also says what to do about it.
+    ``errno`` has the driver's error number; the message also says what to do.
 
-    :param request: which ioctl, or :data:`JOB`.
+    :param request: the ioctl that failed, or :data:`JOB`.
     :param number: the errno.
     :param detail: what the call was about.
     :param more: a further sentence of diagnosis.
@@ -175,8 +175,8 @@ def axl_error(
     """
     Return the exception for an errno.
 
-    :param gone: the card doesn't answer any more, which makes an input/output error the loss of
-        the device.
+    :param gone: whether the card no longer answers; then an input/output error means that the
+        device is lost.
     """
     lost = number in _OF_A_CARD_THAT_IS_GONE or (gone and number == errno.EIO)
     return (AxlGoneError if lost else AxlError)(request, number, detail, more)
@@ -186,7 +186,7 @@ def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
     """
     Return the exception for a device node that can't be opened.
 
-    :param found: which cards there are, or why there are none.
+    :param found: a text that says which cards there are, or why there are none.
     """
     number = error.errno or 0
     message = f"'{path}' can't be opened: {error.strerror}; "
@@ -212,11 +212,12 @@ def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
 @dataclass(frozen=True)
 class AxlCapabilities:
     """
-    What QUERY says; for a driver of the first generation what its ioctls imply.
+    What a driver can do, from its answer to QUERY or else from the ioctls that it has.
 
-    :param level: 0 no import ioctls at all, 1 only 64–66 (tight LINEAR images in one buffer), 2
-        all.
-    :param formats: (fourcc, modifier) pairs; empty for level 1, which doesn't tell.
+    :param level: 0: the driver has no import ioctls; 1: only the ioctls 64–66 (tight LINEAR images
+        in one buffer); 2: all.
+    :param formats: (fourcc, modifier) pairs; empty for level 1, because that driver doesn't list
+        them.
     """
 
     level: int
@@ -227,7 +228,7 @@ class AxlCapabilities:
 
     @property
     def jobs(self) -> int:
-        """Jobs that the card takes before the first one has completed."""
+        """The number of jobs that the card accepts before the first one has completed."""
         return min(self.max_in_flight, _MOST_IN_FLIGHT)
 
     def constraints(self, path: str, iommu: Iommu) -> BufferConstraints:
@@ -250,11 +251,11 @@ class AxlCapabilities:
 
 class JobFence(SyncFile):
     """
-    A job's fence: a sync_file of the driver, whose error is the driver's errno, explained.
+    A job's fence: the driver's sync_file, with the job's errno made into an exception.
 
-    :param explain: makes the exception for the errno that the job ended with; called only after
-        an error.
-    :param seqno: the driver's number of the job; 0: the driver didn't say.
+    :param explain: a function that makes the exception for the job's errno; called only if the job
+        failed.
+    :param seqno: the number that the driver gave the job; 0: the driver gave none.
     """
 
     def __init__(self, fd: OwnedFd, explain: Callable[[int], AxlError], seqno: int = 0) -> None:
@@ -264,11 +265,12 @@ class JobFence(SyncFile):
 
     def check(self) -> None:
         """
-        Raise what the job's fence says, see :class:`Fence`.
+        Raise an error unless the job succeeded, see :class:`Fence`.
 
-        :raises AcceleratorError: it has not signalled.
+        :raises AcceleratorError: the fence has not signalled.
         :raises DeviceLostError: the card is gone.
-        :raises AxlError: any other errno of the driver; ETIMEDOUT: the job was not done in time.
+        :raises AxlError: the job ended with another errno; ETIMEDOUT: the device did not end it in
+            time.
         """
         try:
             super().check()
@@ -285,7 +287,7 @@ def call_driver(
     """
     Call ``ioctl(2)``; return why it failed, or ``None``.
 
-    After a signal whose handler ran it is called again: the interrupted call did nothing.
+    If a signal interrupts the call, call again, because an interrupted call has done nothing.
     """
     failure: OSError | None = None
     for _ in range(_ATTEMPTS):
@@ -305,12 +307,12 @@ def _is_power_of_two(number: int) -> bool:
 
 class AxlDevice:
     """
-    One open file of the driver. Handles belong to it and end with it.
+    One open file of the driver; closing this file releases all its handles.
 
     :param path: the device node.
     :param numbers: ioctl numbers by name, for a driver that uses others than the pinned ones.
-    :raises AcceleratorError: the node can't be opened, or is no device; :class:`DeviceLostError`
-        while the card's link is down.
+    :raises AcceleratorError: the node can't be opened, or is no device node;
+        :class:`DeviceLostError` while the card's link is down.
     """
 
     def __init__(
@@ -357,12 +359,12 @@ class AxlDevice:
         return error
 
     def link(self) -> PcieLink:
-        """Return the card's PCIe link as it is now."""
+        """Return the current state of the card's PCIe link."""
         return read_link(self.card.pci_address, self._tree)
 
     def query(self) -> AxlCapabilities:
         """
-        Ask the driver by QUERY; without it return what can be told otherwise.
+        Ask the driver by QUERY; if it has no QUERY, infer the answer from its other ioctls.
 
         :raises AcceleratorError: the driver's answer makes no sense.
         """
@@ -402,10 +404,10 @@ class AxlDevice:
 
     def _has_first_generation(self) -> bool:
         """
-        Say whether the driver has the first generation of ioctls.
+        Return whether the driver has the first generation of ioctls.
 
-        A release of no handle answers ENOENT where the ioctl exists, and an import of no
-        descriptor EBADF; neither call changes anything.
+        If the ioctls exist, the release of an invalid handle answers ENOENT, and the import of an
+        invalid descriptor EBADF; neither call changes anything.
         """
         nothing = axl_abi.AxlImportFd(
             fd=-1, width=2, height=2, pixfmt=NV12, flags=int(ImportFlags.TO_DEVICE)
@@ -477,7 +479,7 @@ class AxlDevice:
         """
         Submit a job that starts after *in_fence* (SUBMIT2).
 
-        The fence stays the caller's. The rest is as in :meth:`submit`.
+        The caller keeps *in_fence*. For the rest see :meth:`submit`.
         """
         argument = axl_abi.AxlSubmit2(
             struct_size=ctypes.sizeof(axl_abi.AxlSubmit2),
@@ -497,9 +499,10 @@ class AxlDevice:
         """
         Release an import (RELEASE_IMPORT).
 
-        A job that still runs keeps the buffer attached until its fence signals.
+        If a job still uses the import, the driver keeps the buffer attached until that job's fence
+        signals.
 
-        :raises AxlError: ENOENT: this open file has no such handle.
+        :raises AxlError: with ENOENT: this open file has no such handle.
         """
         self._ioctl('release_import', ctypes.c_uint32(handle), f'import {handle}')
 

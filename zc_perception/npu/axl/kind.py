@@ -16,8 +16,9 @@
 """
 Declare accelerator axl, and engine ``axl`` of a manifest.
 
-Such a model is on the card; its result is one buffer that only the manifest describes. The
-accelerator itself is imported when it is opened, because every node reads this file at its start.
+A model of this engine is already on the card; its result is one buffer that only the manifest
+describes. The accelerator's own module is imported only when it is opened, because every node
+imports this module when it starts.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _LARGEST_TENSOR = 1 << 30
 
 
 class AxlRules(EngineRules):
-    """Rules: each output says everything about itself, and the outputs don't overlap."""
+    """Engine ``axl``: the manifest describes each output completely; outputs don't overlap."""
 
     def check_outputs(self, outputs: Sequence[Values] | None, place: Place) -> None:
         if outputs is None:
@@ -151,9 +152,9 @@ class Axl(Accelerator):
     @classmethod
     def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints | None:
         """
-        Return the constraints that are known without opening it, see :class:`Accelerator`.
+        Return the constraints that this machine's card would have, see :class:`Accelerator`.
 
-        ``None``: no card can be asked, or its driver has no ioctls for frames.
+        ``None``: there is no card to ask, or its driver has no ioctls to import frames.
         """
         from zc_perception.npu.axl.device import AxlDevice
 
@@ -174,7 +175,7 @@ class Axl(Accelerator):
         """
         Open the card, see :class:`Accelerator`.
 
-        The ledger books nothing: no CPU reads the pixels.
+        The ledger counts nothing here, because the CPU doesn't read the pixels.
         """
         module = importlib.import_module('zc_perception.npu.axl.accelerator')
         accelerator: Accelerator = module.AxlAccelerator(values)

@@ -14,12 +14,12 @@
 # limitations under the License.
 
 """
-Axelera's Voyager runtime.
+Metis cards through Axelera's Voyager runtime.
 
-The vendor's Python package is used where it can be imported, else the C library.
+The vendor's Python package is used if it can be imported, otherwise the C library.
 
 Read ``accelerator`` first, then ``worker`` (the threads of one core). Below them are ``tensors``
-(memory, and how a frame becomes one) and ``runtime`` (what both interfaces have in common).
-``binding`` is the Python interface; ``runtime`` (objects) and ``library`` (functions) are the C
-interface.
+(their memory, and how a frame becomes a tensor) and ``runtime`` (what both interfaces have in
+common). ``binding`` is the Python interface; ``runtime`` (objects) and ``library`` (functions) are
+the C interface.
 """

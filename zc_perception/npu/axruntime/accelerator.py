@@ -16,19 +16,19 @@
 """
 The ``axruntime`` accelerator: Metis cards through the shipped Voyager runtime.
 
-Its models take a letterboxed, quantised, padded int8 tensor and not NV12. So this way is not free
-of copies: each frame is read once, and its tensor is written once, straight into the dma-buf that
-the runtime imports. The ledger books this pass as ``tensor``. It needs only what today's driver
-has.
+Its models take a letterboxed, quantised, padded int8 tensor and not NV12. So this accelerator is
+not free of copies: the CPU reads each frame once, and writes its tensor once, directly into the
+dma-buf that the runtime imports. The ledger books this pass as ``tensor``. The driver that Axelera
+ships today is enough.
 
-The vendor's Python package ``axelera.runtime`` is preferred. The C library takes its place where
-the package can't be imported, and where a path of the library is given. Diagnostics say which one
-is used (``interface``), and why the package is not (``python_binding``).
+The vendor's Python package ``axelera.runtime`` is preferred. The C library is used instead if the
+package can't be imported or if a parameter gives the library's path. Diagnostics say which of the
+two is used (``interface``), and why the package is not used (``python_binding``).
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h`` and of ``axelera.runtime``. What that
-reference only implies is said in the modules that this one puts together: ``runtime``,
-``binding``, ``session``, ``tensors`` (memory, and how a frame becomes a tensor), ``worker``
-(threads, which frame's result a call brings, dma-bufs or not).
+reference only implies is explained in the modules that this module combines: ``runtime``,
+``binding``, ``session``, ``tensors`` (memory, and how a frame becomes a tensor), ``worker`` (its
+threads, which frame's result a call of the runtime returns, whether dma-bufs are used).
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ from zc_perception.npu.manifest import check_head, ModelManifest
 from zc_perception.npu.metis_card import driver_version
 
 TENSOR_HEAP = 'dma_heap/system'
-# The first time the runtime loads firmware, and before release 1.8 it compiles a part of the
-# model.
+# At the first load the runtime also loads firmware, and before release 1.8 it compiles a part of
+# the model.
 _LOAD_TIMEOUT_S = 120.0
-# For the change to another model; the end of the accelerator waits less long.
+# How long a change to another model waits for the model before; close() waits less.
 _UNLOAD_TIMEOUT_S = 5.0
 _CLOSE_TIMEOUT_S = 1.0
-# A call that has lasted this long, and hasn't returned while we waited for the jobs in flight, is
-# not likely to return.
+# If a call has already lasted this long when close() begins, it is not likely to return, so
+# close() waits less for it.
 _LONG_CALL_S = 0.5
 _CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
 
@@ -86,21 +86,21 @@ class AxRuntimeAccelerator(AxRuntime):
     """
     A Metis card through the runtime.
 
-    It owns the session with the runtime, and while a model is loaded one worker for each core.
-    :meth:`submit` only queues a job, on the core with the fewest. The worker's two threads convert
-    the frame, run the model and signal the job's fence.
+    The accelerator owns the session with the runtime and, while a model is loaded, one worker for
+    each core. :meth:`submit` only queues a job, at the worker of the core with the fewest jobs.
+    The worker's two threads convert the frame, run the model and signal the job's fence.
 
     If the runtime doesn't answer for twice the timeout, the device counts as lost. With double
-    buffering, transfers overlap with computing, which gives 10 to 40 % more frames per second by
-    the SDK's documentation. Results then come two frames late. The last two come after
-    *flush_after_s* if no further frame comes.
+    buffering, transfers overlap with computing, which gives 10 to 40 % more frames per second
+    according to the SDK's documentation. Results then come two frames late. If no further frame
+    comes, the last two results are fetched after *flush_after_s* seconds.
 
-    :param ledger: books the pass over each frame's pixels.
-    :param tensor_heap: where tensors live; ``None``: ``/dev/dma_heap/system`` if it works, host
-        memory if not.
+    :param ledger: counts the CPU's pass over each frame's pixels.
+    :param tensor_heap: the heap that tensors are allocated from; ``None``:
+        ``/dev/dma_heap/system`` if that works, else host memory.
     :param vic: scales frames in a Jetson's NvBufSurface memory; ``None``: the machine's, if it has
         one.
-    :raises AcceleratorError: no runtime, or no such device.
+    :raises AcceleratorError: there is no runtime, or no such device.
     """
 
     def __init__(
@@ -119,17 +119,18 @@ class AxRuntimeAccelerator(AxRuntime):
         self._flush_after_s = flush_after_s
         self._why_no_binding = ''
         self._session = self._open_session()
-        # One for each core of the card that runs the model; also those that don't end.
+        # One worker for each core of the card that runs the model; also workers that were told to
+        # end and have not.
         self._workers: list[AxRuntimeWorker] = []
         self._loaded = False
-        # Runs an .axm, which has no worker.
+        # The thread that runs an .axm model; then there are no workers.
         self._axm: EngineThread | None = None
         self._model_properties: Mapping[str, str] = {}
         self._notices: tuple[str, ...] = ()
         self._lock = threading.Lock()
         self._vic_lock = threading.Lock()
-        # This object, until it is closed, and each worker that hasn't ended: the last one gives
-        # everything back.
+        # Counts this object until it is closed, and each worker that hasn't ended: the last of
+        # them gives the session, the heap and the VIC back.
         self._holders = 1
         self._running_workers = 0
         self._closed = False
@@ -150,7 +151,7 @@ class AxRuntimeAccelerator(AxRuntime):
             raise
 
     def _open_session(self) -> Session:
-        """Open the Python package's session, unless there is a reason to use the library."""
+        """Open a session by the Python package, or by the C library if that can't be used."""
         library, device = self._values['axruntime_library'], self._values['accelerator_device']
         if library:
             self._why_no_binding = 'axruntime_library names the C library'
@@ -189,7 +190,7 @@ class AxRuntimeAccelerator(AxRuntime):
         """
         Return the constraints, see :class:`Accelerator`.
 
-        Where a VIC reads the frames it makes no difference how the CPU sees them.
+        If a VIC reads the frames, the constraints don't ask for memory that the CPU can read well.
         """
         return CONSTRAINTS
 
@@ -197,9 +198,9 @@ class AxRuntimeAccelerator(AxRuntime):
         """
         Load a model, see :class:`Accelerator`.
 
-        :raises ConfigError: the model can't run here: not compiled for the runtime, other sizes
-            than in the manifest, options it refuses.
-        :raises AcceleratorError: the device is in use, or can't take it.
+        :raises ConfigError: the model can't run here: not compiled for the runtime, its sizes
+            differ from the manifest's, or the runtime refuses its options.
+        :raises AcceleratorError: the device is in use, or can't take the model.
         :raises DeviceLostError: the runtime doesn't answer.
         """
         if self._closed:
@@ -212,7 +213,7 @@ class AxRuntimeAccelerator(AxRuntime):
         self._unload(_UNLOAD_TIMEOUT_S)
         if self._holders > 1 or self._axm is not None:
             raise DeviceLostError(
-                'the Voyager runtime does not give the model before back; restart the node'
+                'the Voyager runtime does not release the previous model; restart the node'
             )
         try:
             self._load(manifest)
@@ -308,7 +309,8 @@ class AxRuntimeAccelerator(AxRuntime):
         try:
             worker.start(_LOAD_TIMEOUT_S)
         except BaseException:
-            if worker.threads[1].ident is None:  # no thread would report its end
+            # A thread that never started can't report its worker's end.
+            if worker.threads[1].ident is None:
                 self._workers.remove(worker)
                 self._worker_has_ended()
             raise
@@ -319,7 +321,7 @@ class AxRuntimeAccelerator(AxRuntime):
 
     @property
     def _silent_s(self) -> float:
-        """Return for how long the runtime has been in its longest call."""
+        """Return the seconds since the runtime's longest-running call began; 0: no call runs."""
         axm = 0.0 if self._axm is None else self._axm.silent_s()
         return max(axm, *(worker.silent_s() for worker in self._workers), 0.0)
 
@@ -392,7 +394,11 @@ class AxRuntimeAccelerator(AxRuntime):
         return facts
 
     def _worker_has_ended(self) -> None:
-        """Note that a worker has ended; the last one closes the model. Runs on its run thread."""
+        """
+        Note that a worker has ended; close the model if it was the last.
+
+        The worker's run thread calls this.
+        """
         with self._lock:
             self._running_workers -= 1
             last = not self._running_workers
@@ -400,8 +406,8 @@ class AxRuntimeAccelerator(AxRuntime):
             if last:
                 self._session.close_model()
         finally:
-            # Only now, because the runtime may hang in that call, and another thread that finds no
-            # holder makes calls of its own.
+            # Count the holder down only after that call: the runtime may hang in it, and a thread
+            # that sees no holders left would call the runtime too.
             with self._lock:
                 self._holders -= 1
                 left = self._holders
@@ -409,7 +415,7 @@ class AxRuntimeAccelerator(AxRuntime):
                 self._give_all_back()
 
     def _unload(self, timeout_s: float) -> None:
-        """Wait until the runtime is done with the model, at most *timeout_s*."""
+        """Stop the workers; wait at most *timeout_s* until the runtime is done with the model."""
         workers, self._workers, self._loaded = self._workers, [], False
         until = time.monotonic() + timeout_s
         if self._axm is not None and self._axm.close(timeout_s):
@@ -433,9 +439,9 @@ class AxRuntimeAccelerator(AxRuntime):
         Jobs that were submitted run to their end.
 
         If a call of the runtime doesn't return within a second (half a second if it has already
-        lasted long), it is left alone: its thread, its tensors and the connection stay, because
-        the device might still write there. A warning says so. If the call returns later, all this
-        is given back then.
+        lasted long), this method does not wait longer: the call's thread, its tensors and the
+        session stay, because the device might still write to the tensors. A warning says so. If
+        the call returns later, these are released then.
         """
         if self._closed:
             return

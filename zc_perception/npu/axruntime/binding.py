@@ -14,19 +14,19 @@
 # limitations under the License.
 
 """
-The runtime by the vendor's Python package ``axelera.runtime``.
+Use the runtime through the vendor's Python package ``axelera.runtime``.
 
-It is preferred where it can be imported: in the field it ran more frames per second than the
-public C interface. :class:`BindingSession` owns the package's context and what is made from it. An
-instance has no method that ends it: it ends when nothing refers to it any more, and has to go
-before its connection.
+The package is preferred if it can be imported, because users measured more frames per second with
+it than with the public C interface. :class:`BindingSession` owns the package's context and all
+objects made from it. The package's model instance has no method to close it: it is destroyed with
+its last reference, which must happen before its connection is closed.
 
 :class:`AxmEngine` runs an ``.axm`` of ``yolo export format=axelera``: a compiled model in one
-file, which takes a float tensor and gives raw outputs. The runtime quantises, pads, runs, takes
-the padding off and dequantises, and runs the ONNX graphs before and behind the compiled part, so
-that the outputs are those of the network as it was trained. So we read a frame once and write its
-tensor once, and the runtime writes it once more. A scheduler is bound to the thread that makes it,
-and reserves the whole card that it is given.
+    file, which takes a float tensor and gives raw outputs. The runtime quantises, pads, runs,
+    removes the padding and dequantises. It also runs the ONNX graphs before and after the compiled
+    part, so that the outputs are those of the network as trained. So this package reads a frame
+    once and writes its tensor once, and the runtime writes the tensor once more. The vendor's
+    scheduler object is bound to the thread that makes it, and reserves the whole card.
 
 Sources: Voyager SDK 1.8, ``docs/reference/apis/axruntime-py.md`` and the tutorials of
 ``axruntime-python``; SDK 1.9, pages ``axelera.runtime.op.inference`` and
@@ -68,7 +68,7 @@ from zc_perception.npu.engine_thread import TensorEngine
 from zc_perception.npu.manifest import check_head, ModelManifest, TensorSpec
 
 MODULE = 'axelera.runtime'
-# The package's errors have the names of the C library's result codes, but for one.
+# The package names its errors like the C library's result codes, with one exception.
 _CODES = {
     'Pending': Result.PENDING_ERROR,
     **{code.name.title().replace('_', ''): code for code in Result},
@@ -79,8 +79,8 @@ def import_binding() -> Any:
     """
     Import the vendor's package.
 
-    :raises AcceleratorError: it isn't installed, or importing it fails in any way; the
-        message says how.
+    :raises AcceleratorError: the package isn't installed or can't be imported; the message says
+        why.
     """
     try:
         module = importlib.import_module(MODULE)
@@ -92,7 +92,7 @@ def import_binding() -> Any:
                 f'Python package {PACKAGE} ({MODULE}) is not installed'
             ) from error
         raise AcceleratorError(f"{MODULE} can't be imported: {error}") from error
-    except Exception as error:  # a foreign package may raise anything
+    except Exception as error:  # a foreign package may raise any exception
         raise AcceleratorError(
             f"{MODULE} can't be imported: {type(error).__name__}: {message_of(error)}"
         ) from error
@@ -104,12 +104,12 @@ def import_binding() -> Any:
 
 
 def binding_release(module: Any) -> str:
-    """Return the package's release; empty where it is unknown."""
+    """Return the package's release; empty if it is unknown."""
     return wheel_release() or str(getattr(module, '__version__', ''))
 
 
 def _tensor(info: Any) -> TensorSpec:
-    """Return the tensor that the package describes."""
+    """Return a :class:`TensorSpec` of a tensor that the package describes."""
     try:
         padding = tuple((int(before), int(after)) for before, after in info.padding)
         shape, dtype = tuple(map(int, info.shape)), np.dtype(info.dtype).name
@@ -137,7 +137,7 @@ class BindingSession(Session):
     The package's context, and the device that was chosen.
 
     :param device: see :func:`~zc_perception.npu.axruntime.runtime.choose_device`.
-    :raises AcceleratorError: no package, no device, or not that one.
+    :raises AcceleratorError: the package, any device or the wanted device is missing.
     """
 
     interface = 'python'
@@ -218,7 +218,7 @@ class BindingSession(Session):
         """
         Free an object, see :class:`Session`.
 
-        Connections have a call for it; the others end with their last reference.
+        Connections have a method for that; the other objects end with their last reference.
         """
         if hasattr(handle, 'release'):
             handle.release()
@@ -254,14 +254,14 @@ SUFFIX = '.axm'
 
 class AxmEngine(TensorEngine):
     """
-    One ``.axm`` on one core.
+    One ``.axm`` model on one core.
 
     One thread makes, uses and closes it.
 
-    :param device: the runtime's name of the card.
-    :param release: of the runtime; empty where it is unknown.
+    :param device: the name that the runtime gives the card.
+    :param release: the runtime's release; empty if it is unknown.
     :raises ConfigError: this release can't load such files, or the file doesn't fit the manifest.
-    :raises AcceleratorError: the card can't take it.
+    :raises AcceleratorError: the card can't take the model.
     """
 
     def __init__(self, manifest: ModelManifest, device: str, release: str) -> None:
@@ -322,7 +322,7 @@ class AxmEngine(TensorEngine):
         ]
 
     def close(self) -> None:
-        """Give the cores back."""
+        """Release the card's cores."""
         self._model = None
         with contextlib.suppress(Exception):  # the card may be gone
             self._scope.close()

@@ -16,7 +16,7 @@
 """
 Check for ``zc_doctor`` what accelerator axruntime needs.
 
-That is: the Voyager SDK's runtime, its compiler, and the shipped driver's attach ioctl.
+The checks look at the Voyager SDK's runtime, its compiler, and the shipped driver's attach ioctl.
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h`` and installation; ``docs/voyager.md``.
 """
@@ -45,7 +45,7 @@ _INSTALL = (
 
 
 def describe_voyager(library: str = '') -> dict[str, Any]:
-    """Load the runtime as accelerator axruntime does, and describe interface, file and release."""
+    """Load the runtime as accelerator axruntime does; describe its interface, file and release."""
     without_binding = 'a library is named'
     if not library:
         try:
@@ -79,7 +79,7 @@ def _installed(system: System) -> list[str]:
 
 
 def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
-    """Load the runtime as the accelerator does; check its driver and the programs it calls."""
+    """Load the runtime; check the driver that it needs and the programs that it calls."""
     need = needs.accelerator('axruntime')
     if need is Need.UNUSED:
         yield skip('the parameter file uses no accelerator axruntime', releases=_installed(system))
@@ -166,7 +166,7 @@ def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
 
 @of_each_card
 def metis_attach(system: System, needs: Needs, card: MetisCard) -> Finding:
-    """Try the shipped driver's attach ioctl, through which the dma-buf tensors go."""
+    """Try the shipped driver's attach ioctl, by which the runtime imports dma-buf tensors."""
     with first_dmabuf(system) as buffer:
         if buffer is None:
             return skip('there is no dma-buf to try it with; see memory.heaps', card.name)

@@ -16,14 +16,14 @@
 """
 Declare accelerator axruntime, and what Voyager's compiler says about a model's input.
 
-The latter is in ``model.json``, which the runtime loads, and ``manifest.json`` beside it.
-``model.json`` has the input as it lies in memory; only ``manifest.json`` tells which part of that
-is padding. The runtime says everything else itself when it has loaded the model. Source: files of
-SDK 1.3 to 1.6 (``model.json`` version 4.0, ``manifest.json`` version 1.1) and the SDK's own reader
-of them.
+The compiler writes ``model.json``, which the runtime loads, and ``manifest.json`` beside that
+file. ``model.json`` gives the input's shape in memory; only ``manifest.json`` tells which part of
+the shape is padding. Everything else is asked of the runtime once it has loaded the model. Source:
+files of SDK 1.3 to 1.6 (``model.json`` version 4.0, ``manifest.json`` version 1.1) and the SDK's
+own reader of them.
 
-The accelerator itself is imported when it is opened, because every node reads this file at its
-start.
+The accelerator's own module is imported only when it is opened, because every node imports this
+module when it starts.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class CompiledInput:
     """
     A compiled model's first input.
 
-    :param shape: as it lies in memory, NHWC, with padding.
-    :param inner_shape: without padding; ``None`` where it is unknown.
+    :param shape: the shape in memory, NHWC, with padding.
+    :param inner_shape: the shape without padding; ``None`` if it is unknown.
     :param preprocess_graph: an ONNX file that has to run on the host before the NPU; empty for
         none.
     """
@@ -100,9 +100,9 @@ def _numbers(value: object, low: int) -> tuple[int, ...]:
 
 def _find_manifest(path: Path) -> Path | None:
     """
-    Find ``manifest.json`` beside *path*, or in the folder above.
+    Return ``manifest.json`` beside *path*, or else from the folder above.
 
-    There it counts only if it names *path*'s own folder (``lib_export/model.json``).
+    A file in the folder above counts only if it names *path*'s folder (``lib_export/model.json``).
     """
     beside, above = path.with_name('manifest.json'), path.parent.parent / 'manifest.json'
     if beside.is_file():
@@ -119,7 +119,7 @@ def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tupl
     """
     Return the shape without padding.
 
-    :param listed: the padding of each input, of which there may be none.
+    :param listed: the padding of each input, as ``manifest.json`` lists it; it may be missing.
     """
     if not listed:
         return None
@@ -148,9 +148,10 @@ def read_compiled_input(path: Path) -> CompiledInput | None:
     Return what is known about a compiled model's input before it is loaded.
 
     :param path: ``model.json``.
-    :returns: ``None`` for a file that only the runtime can read: not JSON by its name, or of a
-        version newer than those known here.
-    :raises ConfigError: names the file, the key and what it must be.
+    :returns: ``None`` if only the runtime can read the file: its name isn't that of a JSON file,
+        or its version is newer than those known here.
+    :raises ConfigError: the file is wrong; the message names the file, the key and what the value
+        must be.
     """
     if path.suffix != '.json':
         return None
@@ -189,13 +190,13 @@ def read_compiled_input(path: Path) -> CompiledInput | None:
 
 
 class VoyagerRules(EngineRules):
-    """Engine ``axruntime``: a compiled model, which says itself how its input lies in memory."""
+    """Engine ``axruntime``: a compiled model, whose file describes the input's memory layout."""
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
         """
         Return the input's size, see :class:`EngineRules`.
 
-        Without the file it is unknown and unused.
+        If the file is missing, the size is unknown, and nothing uses it.
         """
         super().input_size(given, file, place)
         compiled = None if file is None else read_compiled_input(file)
@@ -236,13 +237,13 @@ LATE_CALLS = 2
 """With double buffering: how many calls later a result comes."""
 CONSTRAINTS = reads_by_cpu('axruntime accelerator')
 _JOBS = 2
-# Two inside the runtime and one that is converted or running: with fewer, no result would ever
-# push another one out.
+# Two frames wait inside the runtime, and one more is converted or runs. With fewer jobs, no later
+# call would ever bring the results of those inside.
 _JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
 
 
 def jobs(values: Mapping[str, Any]) -> int:
-    """Return how many jobs it takes before the first has completed."""
+    """Return how many jobs the accelerator accepts before the first has completed."""
     each = _JOBS_DOUBLE_BUFFERED if values['double_buffer'] else _JOBS
     cores: int = values['aipu_cores']
     return max(1, cores) * each

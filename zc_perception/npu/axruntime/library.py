@@ -14,19 +14,18 @@
 # limitations under the License.
 
 """
-``libaxruntime.so``: its structs, enums and functions, its places, result codes and releases.
+The C library ``libaxruntime.so``: structs, functions, result codes, paths and releases.
 
-The first part knows which releases of runtime, driver and card firmware go together. If a release
-is unknown, it is never called wrong.
+The first part of this file lists which releases of runtime, driver and card firmware work
+together. An unknown release is never reported as wrong.
 
 Sources: Voyager SDK, ``RELEASE_COMPATIBILITY_MATRIX.md`` and ``RELEASE_NOTES.md`` of 1.6 to 1.8;
-*API Reference* of ``axruntime.h`` (``docs/reference/axruntime.md``,
-releases 1.2 to 1.6), the struct offsets that a C compiler makes of it
-(``test/npu/test_axruntime_abi.py``), and where its installers put the library: ``axelera/lib`` of
-a Python environment for the wheel ``axelera-runtime`` (from 1.6 on),
-``/opt/axelera/runtime-<release>``, and the environment variable ``AXELERA_RUNTIME_DIR`` of an
-activated SDK. The library is bound by ctypes, because neither its header nor its licence comes
-with this package.
+*API Reference* of ``axruntime.h`` (``docs/reference/axruntime.md``, releases 1.2 to 1.6), the
+struct offsets that a C compiler computes from that header (``test/npu/test_axruntime_abi.py``),
+and the places where Axelera's installers put the library: ``axelera/lib`` of a Python environment
+for the wheel ``axelera-runtime`` (from 1.6 on), ``/opt/axelera/runtime-<release>``, and the
+environment variable ``AXELERA_RUNTIME_DIR`` of an activated SDK. The library is bound by ctypes,
+because neither its header nor its licence comes with this package.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ from typing import Any
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError, ZcError
 
 PACKAGE = 'axelera-runtime'
-# The package's name since 1.9, and its earlier name.
+# The names of the pip package: since release 1.9, and before.
 _PACKAGES = ('axelera-rt', PACKAGE)
 _NUMBER = re.compile(r'(\d+)\.(\d+)(?:\.(\d+))?', re.ASCII)
-# The releases of the runtime that are known, with the oldest driver that each works with.
+# The known releases of the runtime, each with the oldest driver that it works with.
 _DRIVERS = {(1, 8): '1.6.2', (1, 7): '1.5.5', (1, 6): '1.4.4'}
 _FIRMWARE_FLOOR = '1.4.0'
 _BOARD_CONTROLLER_FLOOR = '7.0'
@@ -57,13 +56,13 @@ _WITHOUT_TOOLCHAIN = (1, 8, 0)
 
 
 def release_number(text: str) -> tuple[int, int, int] | None:
-    """Return the first release number in *text*; ``None``: there is none."""
+    """Return the first release number in *text*, or ``None`` if there is none."""
     match = _NUMBER.search(text)
     return None if match is None else (int(match[1]), int(match[2]), int(match[3] or 0))
 
 
 def wheel_release() -> str:
-    """Return the release of the runtime's Python package; empty: it isn't installed."""
+    """Return the release of the runtime's Python package; empty if it isn't installed."""
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(package)
@@ -72,16 +71,16 @@ def wheel_release() -> str:
 
 def needs_toolchain(release: str) -> bool:
     """
-    Say whether the runtime needs the SDK's RISC-V compiler to load a model.
+    Return whether the runtime needs the SDK's RISC-V compiler to load a model.
 
-    Such a runtime compiles a part of each model then.
+    Runtimes before release 1.8 compile a part of each model when they load it.
     """
     number = release_number(release)
     return number is None or number < _WITHOUT_TOOLCHAIN
 
 
 def needed_driver(release: str) -> str:
-    """Return the oldest driver for a release of the runtime; empty where it is unknown."""
+    """Return the oldest driver for a release of the runtime; empty if it is unknown."""
     number = release_number(release)
     return '' if number is None else _DRIVERS.get(number[:2], '')
 
@@ -90,12 +89,12 @@ def mismatches(
     release: str, driver: str, firmware: str = '', board_controller: str = ''
 ) -> list[str]:
     """
-    Return one line for each part that is too old for the runtime, with what to do about it.
+    Return a line for each part that is too old for the runtime; it says what to do.
 
-    For a release that is not known here there are no lines.
+    If the runtime's release is unknown here, return no lines.
 
-    :param release: of the runtime.
-    :param driver: its version, as ``/sys/class/metis/version`` has it.
+    :param release: the runtime's.
+    :param driver: the driver's version, as ``/sys/class/metis/version`` has it.
     """
     oldest_driver = needed_driver(release)
     if not oldest_driver:
@@ -131,7 +130,7 @@ _NAME = ctypes.c_char * 256
 
 
 class Result(IntEnum):
-    """``axrResult``. ``PENDING_ERROR``: a device that is being configured isn't ready yet."""
+    """``axrResult``. ``PENDING_ERROR``: the device is still being configured."""
 
     SUCCESS = 0
     RUNTIME_ERROR = 1
@@ -148,7 +147,7 @@ class Result(IntEnum):
 
 
 def known_result(code: int) -> Result:
-    """Return the result of a call; a number if a later release has added it."""
+    """Return a call's result code as :class:`Result`, or as a plain number if it is unknown."""
     return Result(code) if code in Result.__members__.values() else Result.UNKNOWN_ERROR
 
 
@@ -169,11 +168,11 @@ class TensorDataType(IntEnum):
 
 class Argument(ctypes.Structure):
     """
-    ``axrArgument``: where a tensor is.
+    ``axrArgument``: the memory of one tensor.
 
-    Host memory: ``ptr``, and ``fd`` 0 or −1. dma-buf: ``fd``, and ``ptr`` NULL. ``offset`` must be
-    0, so that a tensor needs a buffer of its own; ``size`` is checked against the tensor's unless
-    it is 0.
+    For host memory, ``ptr`` is set and ``fd`` is 0 or −1. For a dma-buf, ``fd`` is set and ``ptr``
+    is NULL. ``offset`` must be 0, so each tensor needs a buffer of its own. The runtime compares
+    ``size`` with the tensor's size unless ``size`` is 0.
     """
 
     _fields_ = (
@@ -186,9 +185,9 @@ class Argument(ctypes.Structure):
 
 class DeviceInfo(ctypes.Structure):
     """
-    ``axrDeviceInfo`` as in the releases up to 1.6.
+    ``axrDeviceInfo`` of the releases up to 1.6.
 
-    Later ones may be longer: see :func:`device_stride`.
+    The struct of later releases may be longer: see :func:`device_stride`.
     """
 
     _fields_ = (
@@ -210,8 +209,8 @@ class TensorInfo(ctypes.Structure):
     """
     ``axrTensorInfo``: an input or output of a model.
 
-    ``dims`` include ``padding``, (before, after) of each axis. Real value = (raw − zero_point) ·
-    scale.
+    ``dims`` include ``padding``, which has a pair (before, after) for each axis. Real value = (raw
+    − zero_point) · scale.
     """
 
     _fields_ = (
@@ -278,7 +277,7 @@ _WITHOUT = (
     '(axruntime_library), or use accelerator: onnx'
 )
 
-# What the user has to change, or the model's maker; anything else lies with the device.
+# Errors that the user or the model's maker has to correct; all others are the device's.
 _MISCONFIGURED = (
     Result.VALUE_ERROR,
     Result.INVALID_ARGUMENT,
@@ -308,11 +307,11 @@ def explain(what: str, text: str, code: Result, *, release: str, running: bool =
     """
     Return the exception for a call that the runtime refused.
 
-    :param what: what could not be done: the beginning of the message.
+    :param what: what could not be done; this begins the message.
     :param text: the runtime's own words.
-    :param release: the runtime's; empty where it is unknown.
-    :param running: a job failed, not a set-up: codes that mean a dead device become
-        :class:`DeviceLostError`.
+    :param release: the runtime's release; empty if it is unknown.
+    :param running: whether a job failed, and not the set-up; then codes that mean a dead device
+        become :class:`DeviceLostError`.
     """
     text = ' '.join(text.split()) or code.name
     advice = _ADVICE.get(code, '')
@@ -339,9 +338,9 @@ def explain(what: str, text: str, code: Result, *, release: str, running: bool =
 
 def _in_site_packages() -> list[str]:
     """
-    Return where a wheel that this interpreter sees has put the library.
+    Return the paths of the library in wheels that this interpreter can import.
 
-    Nothing of the wheel is imported.
+    The function imports nothing from the wheel.
     """
     with contextlib.suppress(ImportError, ValueError):
         package = importlib.util.find_spec('axelera')
@@ -357,8 +356,8 @@ def candidates(library: str = '') -> list[str]:
     """
     Return the places where the library may be.
 
-    Only *library* if it is given; else the places in this order: where the loader looks, an
-    activated SDK, a wheel, the newest release that is installed.
+    If *library* is given, return only that. Otherwise return, in this order: the loader's search
+    path, an activated SDK, a wheel, the newest installed release.
     """
     if library:
         return [library]
@@ -385,7 +384,7 @@ class RuntimeLibrary:
     The loaded library.
 
     :param library: its path; empty: the first of :func:`candidates` that loads.
-    :raises AcceleratorError: none loads, or it lacks a function.
+    :raises AcceleratorError: no library loads, or the library lacks a function.
     """
 
     def __init__(self, library: str = '') -> None:
@@ -426,7 +425,7 @@ class RuntimeLibrary:
         return function
 
     def has(self, function: str) -> bool:
-        """Say whether the library has a function that not every release has."""
+        """Return whether the library has a function that some releases lack."""
         return hasattr(self.call, function)
 
     @property
@@ -434,7 +433,7 @@ class RuntimeLibrary:
         """
         Return major.minor.patch as the library tells it, or ``unknown``.
 
-        The packing (a byte each) is inferred, not documented.
+        That each part takes one byte is inferred; it is not documented.
         """
         if not self.has('axr_api_version'):
             return 'unknown'
@@ -444,9 +443,9 @@ class RuntimeLibrary:
     @property
     def release(self) -> str:
         """
-        Return the release of the SDK that the library belongs to; empty where it is unknown.
+        Return the release of the SDK that the library belongs to; empty if it is unknown.
 
-        The folder that it was installed in tells it, or else the library itself.
+        The release is read from the name of the library's folder, or else from the library itself.
         """
         path = os.path.realpath(self.path)
         folder = re.search(r'runtime-(\d+\.\d+(?:\.\d+)?)', path)
@@ -457,6 +456,6 @@ class RuntimeLibrary:
         return '' if self.api_version == 'unknown' else self.api_version
 
     def last_error(self, context: int | None) -> tuple[str, Result]:
-        """Return text and code of the last error in *context*, of a call in this thread."""
+        """Return text and code of the last error that this thread's calls had in *context*."""
         code, text = self.call.axr_last_error(context), self.call.axr_last_error_string(context)
         return (text or b'').decode(errors='replace'), known_result(code)

@@ -14,30 +14,30 @@
 # limitations under the License.
 
 """
-Sessions of the Voyager runtime: what both its interfaces have in common, and the C one.
+Sessions of the Voyager runtime: what both interfaces share, and the C interface.
 
 The other interface is the vendor's Python binding (``binding``).
 
-A session owns the runtime's context and the device that was chosen. A model that it opens has one
-connection to each core that the model shall run on. Each connection has at most one instance,
-which is the model on that core. One thread runs an instance, and no other thread uses its
-connection: cards were reported to hang when several threads shared one. A connection has one
-sub-device, because models take one frame at once: such a model on a connection of four would leave
-three cores without work.
+A session owns the runtime's context and the device that was chosen. For each core that a model
+runs on, the session opens one connection. Each connection has at most one instance, which is the
+model on that core. One thread runs an instance, and no other thread uses its connection, because
+users reported that cards hang when threads share a connection. A connection has one sub-device
+(core), because models take one frame per run: on a connection of four cores, three would have no
+work.
 
-Setting up and giving back may happen on the threads of several cores. These take the session's
-lock, so that the context has one user.
+The threads of several cores may set up and release objects. They take the session's lock for this,
+so that only one thread at a time uses the context.
 
-In the C interface the context owns everything that is made from it, but an instance has to go
-before its model and its connection, and a device stays reserved for this process as long as the
-connection lives: :class:`Session` destroys them in order. Source: Voyager SDK, *API Reference* of
-``axruntime.h``. Where sources disagree:
+In the C interface the context owns all objects made from it. But an instance must be destroyed
+before its model and its connection, and a device stays reserved for this process while a
+connection exists. So :class:`Session` destroys the objects in that order. Source: Voyager SDK,
+*API Reference* of ``axruntime.h``. Where sources disagree:
 
-* Properties: the reference separates them by newlines in one string, examples by semicolons. Each
-  is set by itself here.
-* The array of ``axr_list_devices`` is one of structs in the SDK's own code, of pointers in the
-  reference's example: it is one of structs. Releases differ in the struct's length, so that the
-  distance is measured (:func:`device_stride`).
+* Properties: the reference separates them by newlines in one string, examples by semicolons. Here
+  each property is set by a call of its own.
+* The array of ``axr_list_devices`` is an array of structs in the SDK's own code, and of pointers
+  in the reference's example. Really it is one of structs. The struct's length differs between
+  releases, so the distance between entries is measured (:func:`device_stride`).
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class Device:
     """
     A card's chip, as the runtime names it.
 
-    That is ``metis-0:1:0``, or ``metis-0-1-0`` with later drivers.
+    The name is ``metis-0:1:0``, or ``metis-0-1-0`` with later drivers.
 
-    :param info: the runtime's own description of it, which it needs to connect: an address in
-        C, an object in Python.
+    :param info: the runtime's own description of the device, which it needs to connect: an address
+        in C, an object in Python.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Device:
 
 @dataclass(frozen=True)
 class InstanceOptions:
-    """How a model shall run on one connection, which is one core; the runtime's own names."""
+    """How to run a model on one connection (one core). The names are the runtime's own."""
 
     input_dmabuf: bool = False
     output_dmabuf: bool = False
@@ -106,7 +106,7 @@ class InstanceOptions:
     num_sub_devices: int = 1
 
     def numbers(self) -> dict[str, int]:
-        """Return the options as both interfaces want them: 0 and 1 for booleans."""
+        """Return the options with 0 and 1 for booleans, as both interfaces want them."""
         return {name: int(value) for name, value in vars(self).items()}
 
     def __str__(self) -> str:
@@ -117,10 +117,10 @@ class Connection:
     """
     One core of the card, reserved for this process, and the model on it while one is loaded.
 
-    One thread runs the model. Loading it and giving it back takes the session's lock.
+    One thread runs the model. Loading and releasing the model takes the session's lock.
 
     :param model: the interface's own object.
-    :param handle: the connection as the interface has it.
+    :param handle: the interface's own object for the connection.
     """
 
     def __init__(self, session: Session, model: Any, handle: Any) -> None:
@@ -129,10 +129,10 @@ class Connection:
 
     def load_instance(self, options: InstanceOptions) -> None:
         """
-        Put the model on the device; an earlier instance is given back first.
+        Put the model on the device; release an earlier instance first.
 
         :raises ConfigError: the runtime refuses the options.
-        :raises AcceleratorError: the device can't take it.
+        :raises AcceleratorError: the device can't take the model.
         """
         with self._session.lock:
             self.close_instance()
@@ -159,7 +159,7 @@ class Connection:
                 self._session.free(instance)
 
     def close(self) -> None:
-        """Close the instance, then the connection: its core is free for others. Idempotent."""
+        """Close the instance, then the connection, so that other programs can use the core."""
         self.close_instance()
         handle, self._handle, self._model = self._handle, None, None
         if handle is not None:
@@ -172,8 +172,8 @@ class OpenedModel:
     A compiled model, and the connections that it will run on, one for each core.
 
     :param handle: the interface's own object.
-    :param inputs: as they lie in memory.
-    :param outputs: the same.
+    :param inputs: the input tensors, with their padding in memory.
+    :param outputs: the output tensors, likewise.
     :param properties: what the compiler says about the model, for diagnostics. The keys may
         change.
     """
@@ -187,17 +187,17 @@ class OpenedModel:
 
 class Session(ABC):
     """
-    One interface of the runtime, with a device.
+    A context of the runtime and one device, through one of the two interfaces.
 
     It owns the runtime's context and the model that is open. A derived class makes the context,
     calls this constructor, and implements each step for its interface.
 
-    :ivar runtime: the package or library that is used.
-    :ivar api_version: what that says about itself, for diagnostics.
+    :ivar runtime: the Python package or the C library that is used.
+    :ivar api_version: the version that the package or library reports, for diagnostics.
     :ivar release: the runtime's release, such as ``1.8.0``; empty where it is unknown.
-    :ivar devices: what the runtime lists.
-    :ivar device: the one that was chosen, see :func:`choose_device`.
-    :ivar lock: held while anything is set up or given back.
+    :ivar devices: the devices that the runtime lists.
+    :ivar device: the chosen device, see :func:`choose_device`.
+    :ivar lock: held while an object is set up or released.
     :raises AcceleratorError: no device, or not that one.
     """
 
@@ -242,7 +242,7 @@ class Session(ABC):
 
     @abstractmethod
     def free(self, handle: Any) -> None:
-        """Give an instance, a connection or a model back."""
+        """Release an instance, a connection or a model."""
 
     @abstractmethod
     def _close_context(self) -> None:
@@ -250,7 +250,7 @@ class Session(ABC):
 
     def open_model(self, file: Path, cores: int) -> OpenedModel:
         """
-        Load a compiled model and connect to *cores* cores; close the one before.
+        Close the model before, load a compiled model, and connect to *cores* cores.
 
         :raises ConfigError: the file isn't a compiled model, or its tensors can't be used.
         :raises AcceleratorError: the device is in use or doesn't answer.
@@ -273,14 +273,14 @@ class Session(ABC):
             return model
 
     def close_model(self) -> None:
-        """Close the open model, if there is one: its instances, its connections, then itself."""
+        """Close the open model, if there is one, after its instances and connections."""
         with self.lock:
             model, self._model = self._model, None
             if model is not None:
                 for connection in model.connections:
                     connection.close()
-                # Objects of the Python package end with their last reference, which must not be
-                # after the context.
+                # Drop the references now: the Python package's objects end with their last
+                # reference, and must end before the context.
                 handle, model.handle = model.handle, None
                 self.free(handle)
 
@@ -302,7 +302,7 @@ class Session(ABC):
         self._close_context()
 
     def _connect_failure(self, refusal: Exception, code: Result) -> Exception:
-        """Return *refusal*, or what to do about a device whose cores other programs have."""
+        """Return *refusal*, or advice if other programs have reserved the device's cores."""
         if code is not Result.DEVICE_IN_USE:
             return refusal
         others = [other.name for other in self.devices if other is not self.device]
@@ -321,8 +321,8 @@ def choose_device(devices: Sequence[Device], wanted: str) -> Device:
 
     :param wanted: a name as ``axdevice`` lists them, with dashes or colons; or what the
         accelerator ``axl`` takes: the card's device node, its PCI address, an index in the order
-        of these; empty: the first that the runtime lists.
-    :raises AcceleratorError: there is none such; the message says which there are.
+        of these; empty: the first device that the runtime lists.
+    :raises AcceleratorError: there is no such device; the message lists those that there are.
     """
     if not wanted:
         return devices[0]
@@ -347,7 +347,7 @@ def choose_device(devices: Sequence[Device], wanted: str) -> Device:
 
 
 def no_device(text: str, release: str) -> AcceleratorError:
-    """Return the exception for a runtime that sees no card."""
+    """Return the exception to raise if the runtime lists no card."""
     lines = mismatches(release, driver_version())
     lines += [
         (
@@ -384,12 +384,12 @@ def device_stride(first: int, count: int) -> int:
     """
     Return the distance in bytes between the entries of the library's device list.
 
-    Later releases have appended members. The second entry begins with a name. So a search for one,
-    which starts at the length of the shortest struct, ends at the right distance and never reads
-    behind the list.
+    Later releases have appended members to the struct. Each entry begins with a device's name. So
+    a search for the second name, beginning behind the shortest struct, finds the distance and
+    never reads behind the list.
 
-    :param first: address of the first entry.
-    :raises AcceleratorError: there is no second name where one could be.
+    :param first: the address of the first entry.
+    :raises AcceleratorError: no second name was found.
     """
     if count < 2:
         return ctypes.sizeof(DeviceInfo)
@@ -406,11 +406,11 @@ class RuntimeSession(Session):
     """
     The library's context, and the device that was chosen.
 
-    Handles are addresses of the library's objects, each destroyed once.
+    Handles are addresses of the library's objects; each object is destroyed exactly once.
 
-    :param library: the library's path; empty: the system's.
+    :param library: the library's path; empty: search for it.
     :param device: see :func:`~zc_perception.npu.axruntime.runtime.choose_device`.
-    :raises AcceleratorError: no library, no device, or not that one.
+    :raises AcceleratorError: the library, any device or the wanted device is missing.
     """
 
     interface = 'c'
@@ -518,7 +518,7 @@ class RuntimeSession(Session):
     def run(
         self, instance: int, inputs: ctypes.Array[Argument], outputs: ctypes.Array[Argument]
     ) -> None:
-        """Run one frame, see :class:`Session`. Other Python threads go on meanwhile."""
+        """Run one frame, see :class:`Session`. Other Python threads run meanwhile."""
         code = self._call.axr_run_model_instance(
             instance, inputs, len(inputs), outputs, len(outputs)
         )

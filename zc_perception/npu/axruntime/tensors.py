@@ -17,13 +17,14 @@
 The runtime's tensors, their memory, and how a camera's frame becomes one.
 
 :func:`runtime_tensor` makes a :class:`TensorSpec` of what the runtime says about an input or
-    output; :class:`InputSlot` and :class:`OutputSlot` are the memory for one frame.
-An argument's offset must be 0, so that each tensor has a buffer of its own: a dma-buf where there
-is a dma-heap, host memory elsewhere.
+    output; :class:`InputSlot` and :class:`OutputSlot` are the memory for one frame. The runtime
+    wants offset 0 in a tensor's buffer, so each tensor has a buffer of its own: a dma-buf if there
+    is a dma-heap, otherwise host memory.
 
-:class:`FrameToTensor` makes the one pass over the pixels that the shipped models need. The CPU
-reads the frame's own buffer. Where the frame is an NvBufSurface of a Jetson, whose memory the CPU
-reads slowly, the VIC scales and converts it first, and the CPU only quantises.
+:class:`FrameToTensor` makes the single pass over the pixels that compiled models need. The CPU
+    reads the frame's own buffer. If the frame is an NvBufSurface of a Jetson, whose memory the CPU
+    reads slowly, the VIC scales and converts it first, and the CPU only quantises the VIC's
+    picture.
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h`` (``axrArgument``, ``axrTensorInfo``).
 """
@@ -73,10 +74,10 @@ def runtime_tensor(
     zero_point: int,
 ) -> TensorSpec:
     """
-    Describe an input or output in the way the runtime does.
+    Return the :class:`TensorSpec` of an input or output, from the runtime's values.
 
-    :param shape: with padding.
-    :raises ConfigError: padding that can't be.
+    :param shape: the shape, padding included.
+    :raises ConfigError: the padding doesn't fit the shape.
     """
     if len(padding) != len(shape):
         raise ConfigError(f"tensor '{name}' has {len(shape)} axes and padding of {len(padding)}")
@@ -94,11 +95,11 @@ def named_outputs(
     tensors: Sequence[TensorSpec], named: Sequence[TensorSpec]
 ) -> tuple[TensorSpec, ...]:
     """
-    Return the runtime's outputs with what the manifest says about them, if it names any.
+    Return the runtime's outputs, named and scaled as the manifest's outputs say, if any.
 
-    They are the same outputs in the same order.
+    The manifest must list the same outputs in the same order.
 
-    :raises ConfigError: another number, shape or element type.
+    :raises ConfigError: the manifest's outputs differ in number, shape or element type.
     """
     if not named:
         return tuple(tensors)
@@ -126,12 +127,13 @@ def named_outputs(
 
 def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec:
     """
-    Say how frames become *tensor*.
+    Return how frames are converted into *tensor*.
 
-    Sizes, padding and quantisation are the runtime's, colours and letterbox the manifest's.
+    The runtime decides sizes, padding and quantisation; the manifest decides colours and
+    letterbox.
 
-    :raises ConfigError: the tensor isn't one int8 NHWC picture, or of another size than the
-        manifest says.
+    :raises ConfigError: the tensor isn't one int8 NHWC picture, or its size differs from the
+        manifest's.
     """
     if len(tensor.shape) != 4 or tensor.dtype != 'int8' or tensor.shape[3] not in (3, 4):
         raise ConfigError(
@@ -172,8 +174,8 @@ class TensorBuffer:
     """
     One tensor's memory.
 
-    :param heap: where it comes from; ``None``: host memory, whole pages.
-    :raises AllocationError: the heap has none.
+    :param heap: the heap that the memory comes from; ``None``: host memory, in whole pages.
+    :raises AllocationError: the heap has no memory left.
     """
 
     def __init__(self, tensor: TensorSpec, heap: Heap | None) -> None:
@@ -191,14 +193,14 @@ class TensorBuffer:
     @property
     def place(self) -> int | NDArray[Any]:
         """
-        Return it as the Python binding takes it.
+        Return the buffer in the form that the Python package takes.
 
-        That is the dma-buf's descriptor, or the values in host memory.
+        This is the dma-buf's descriptor, or an array in host memory.
         """
         return self.values if self._buffer is None else self._buffer.fileno()
 
     def argument(self) -> Argument:
-        """Return it as the C library takes it."""
+        """Return the buffer in the form that the C library takes."""
         if self._buffer is not None:
             return Argument(ptr=None, fd=self._buffer.fileno(), offset=0, size=self._size)
         return Argument(ptr=self.values.ctypes.data, fd=-1, offset=0, size=self._size)
@@ -208,7 +210,7 @@ class TensorBuffer:
         """
         Give access to the whole tensor, with padding, between DMA_BUF_IOCTL_SYNC start and end.
 
-        :raises AcceleratorError: a device doesn't finish with it.
+        :raises AcceleratorError: a device doesn't finish its access to the buffer.
         """
         if self._buffer is None:
             yield self.values
@@ -223,7 +225,7 @@ class TensorBuffer:
         """
         Begin the CPU's reading: DMA_BUF_IOCTL_SYNC start.
 
-        :raises AcceleratorError: a device doesn't finish with it.
+        :raises AcceleratorError: a device doesn't finish its access to the buffer.
         """
         if self._buffer is not None:
             self._buffer.begin_cpu_access(CpuAccess.READ)
@@ -234,7 +236,7 @@ class TensorBuffer:
             self._buffer.end_cpu_access(CpuAccess.READ)
 
     def close(self) -> None:
-        """Give it back. If a view of its memory was kept, the memory ends with that view."""
+        """Release the memory. If somebody keeps a view of it, it is released with that view."""
         del self.values
         with contextlib.suppress(BufferError):
             if self._buffer is not None:
@@ -244,12 +246,12 @@ class TensorBuffer:
 
 
 def c_arguments(buffers: Sequence[TensorBuffer]) -> ctypes.Array[Argument]:
-    """Return what the C library takes. See :data:`Pack`."""
+    """Return a run's arguments in the form that the C library takes. See :data:`Pack`."""
     return (Argument * len(buffers))(*(buffer.argument() for buffer in buffers))
 
 
 def places(buffers: Sequence[TensorBuffer]) -> list[int | NDArray[Any]]:
-    """Return what the Python binding takes. See :data:`Pack`."""
+    """Return a run's arguments in the form that the Python package takes. See :data:`Pack`."""
     return [buffer.place for buffer in buffers]
 
 
@@ -260,7 +262,7 @@ class InputSlot:
         self.buffer = TensorBuffer(tensor, heap)
         self.arguments: Any = pack((self.buffer,))
         self.prepared: object = None
-        # Number of calls that may still read it, and of threads that fill it.
+        # The number of calls that may still read this slot, plus the threads that fill it.
         self.users = 0
 
     def close(self) -> None:
@@ -270,7 +272,7 @@ class InputSlot:
 
 
 class OutputSlot:
-    """The memory of one frame's results, and views of it as heads take them, made once."""
+    """The memory of one frame's results, and its views for heads, which are made once."""
 
     def __init__(self, tensors: Sequence[TensorSpec], heap: Heap | None, pack: Pack) -> None:
         self.arguments: Any = None
@@ -288,7 +290,7 @@ class OutputSlot:
         )
 
     def begin_reading(self) -> None:
-        """Begin to read all of its tensors, or none; see :class:`TensorBuffer`."""
+        """Begin the CPU's access to all tensors; if one fails, end the access to the others."""
         with contextlib.ExitStack() as undo:
             for buffer in self._buffers:
                 buffer.begin_reading()
@@ -309,11 +311,11 @@ class OutputSlot:
 
 class FrameToTensor:
     """
-    Fills input slots, and books one ``tensor`` pass for each frame. One thread.
+    Fill input slots, and count one ``tensor`` pass per frame. One thread uses an object.
 
-    :param vic: scales frames in NvBufSurface memory; ``None`` where there is none.
-    :param vic_lock: held while the VIC is used: it serves one thread at a time, and each core has
-        a writer.
+    :param vic: the VIC that scales frames in NvBufSurface memory; ``None`` if there is none.
+    :param vic_lock: held while the VIC is used, because it serves one thread at a time and each
+        core has a writer.
     """
 
     def __init__(
@@ -338,7 +340,7 @@ class FrameToTensor:
         self.vic_refusal = ''
 
     def geometry(self, width: int, height: int) -> Letterbox:
-        """Return the geometry between a frame of that size and the tensor."""
+        """Return the geometry that maps the tensor to a frame of this size."""
         return Letterbox.fit(
             width, height, self._spec.width, self._spec.height, stretch=self._stretch
         )
@@ -347,13 +349,13 @@ class FrameToTensor:
         """
         Fill *slot*.
 
-        Each byte that depends on the frame is written once. What never changes is written once per
-        slot and geometry.
+        Each byte that depends on the frame is written once per frame. Constant bytes are written
+        only once per slot and geometry.
 
-        :raises FormatError: a format or a colorimetry without a conversion, or the CPU has to read
-            it, and it isn't LINEAR.
-        :raises AcceleratorError: a device doesn't finish with a buffer, or the frame's fence
-            failed.
+        :raises FormatError: the frame's format or colorimetry has no conversion, or the CPU would
+            have to read a frame that isn't LINEAR.
+        :raises AcceleratorError: a device doesn't finish its access to a buffer, or the frame's
+            fence failed.
         """
         data = frame.data
         converter = self._converter_for((data.layout, data.colorimetry))
@@ -369,8 +371,8 @@ class FrameToTensor:
                 self._ledger.book('tensor', sum(plane.nbytes for plane in planes))
 
     def _converter_for(self, key: _Key) -> PlanesToQuantised:
-        # A tuple compares its members by identity first, and the layout of a pool's slots is one
-        # object.
+        # This comparison is cheap: tuples compare members by identity first, and all slots of a
+        # pool share one layout object.
         if self._converter is None or self._key != key:
             layout, colorimetry = key
             self._close_picture()
@@ -394,9 +396,9 @@ class FrameToTensor:
 
     def _write_by_vic(self, frame: Frame, converter: PlanesToQuantised, slot: InputSlot) -> bool:
         """
-        Let the VIC write the tensor; return whether it did.
+        Write the tensor from a picture that the VIC scales; return whether that worked.
 
-        After a refusal it isn't asked again.
+        After the VIC has refused once, it isn't asked again.
         """
         data = frame.data
         fence = data.acquire_fence
@@ -434,5 +436,5 @@ class FrameToTensor:
             picture.close()
 
     def close(self) -> None:
-        """Give the VIC's picture back."""
+        """Release the VIC's picture."""
         self._close_picture()

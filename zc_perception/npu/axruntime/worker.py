@@ -18,17 +18,17 @@ A model on the device, and the two threads that keep it busy.
 
 One thread writes tensors and one runs them, so the next frame is converted while one computes.
 Read :class:`AxRuntimeWorker` first. It owns a :class:`LoadedModel`: an instance with the memory of
-its tensors, put on the device by :func:`load_best`. :class:`RuntimeCalls` knows which frame's
-result a call brings. A frame on its way is a
+its tensors, put on the device by :func:`load_best`. :class:`RuntimeCalls` tracks which frame's
+result a call returns. A frame in work is a
 :class:`~zc_perception.npu.engine_thread.WorkedJob`, shared by the worker and the frame's owner.
 
-With double buffering, call n writes the result of call n - 2; what the first two calls write has
-no meaning. Source: Voyager SDK, *Double Buffering for Performance*; the same in
+With double buffering, call n returns the result of call n - 2; the outputs of the first two calls
+have no meaning. Source: Voyager SDK, *Double Buffering for Performance*; the same in
 ``GstAxInference.cpp`` ("output for frame n is … frame n + 2").
 
-Which tensors can be dma-bufs is found out by trial runs before the first frame. Sources disagree
-on ``output_dmabuf`` (the SDK's documentation recommends it, others met errors with it), so it is
-tried, and left out where it fails.
+Trial runs before the first frame find out which tensors can be dma-bufs. Sources disagree about
+dma-bufs for outputs (the SDK's documentation recommends them, some users got errors), so they are
+tried, and not used if the trial fails.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from zc_perception.npu.axruntime.tensors import FrameToTensor, InputSlot, Output
 from zc_perception.npu.engine_thread import WorkedJob
 from zc_perception.npu.manifest import TensorSpec
 
-# A device that fails this many runs in a row does not recover by itself.
+# After this many failed runs in a row the device counts as lost.
 _FAILURES_OF_A_LOST_DEVICE = 3
 _CLOSED = 'the accelerator was closed before the job had run'
 
@@ -67,9 +67,9 @@ AxRuntimeJob = WorkedJob[OutputSlot]
 @dataclass
 class Call:
     """
-    A call whose result hasn't come.
+    A call of the runtime whose result hasn't come yet.
 
-    ``job`` is ``None`` for a call that only moves the queue on.
+    ``job`` is ``None`` for a call made only to get the results of earlier calls.
     """
 
     job: AxRuntimeJob | None
@@ -78,15 +78,16 @@ class Call:
 
 class RuntimeCalls:
     """
-    The calls of one instance, in order.
+    The calls made on one instance, in order.
 
-    The result of a call comes *late* calls after it.
+    Each call returns the result of the call made *late* calls before.
 
     A device may read a call's input until its result comes. So each input slot counts its calls in
-    ``users``, and is filled again only when there are none.
+    ``users``, and is filled again only when no call uses it.
 
-    :param run: makes a call: :meth:`~zc_perception.npu.axruntime.runtime.Connection.run`.
-    :param late: how many calls later a result comes; 0 or
+    :param run: the function that makes a call:
+        :meth:`~zc_perception.npu.axruntime.runtime.Connection.run`.
+    :param late: after how many further calls a result comes; 0 or
         :data:`~zc_perception.npu.axruntime.kind.LATE_CALLS`.
     """
 
@@ -98,15 +99,15 @@ class RuntimeCalls:
 
     @property
     def wanted(self) -> bool:
-        """Whether a job whose owner waits for it needs further calls."""
+        """Whether further calls are needed to get a result that an owner waits for."""
         return any(call.job is not None and call.job.wanted for call in self._waiting)
 
     @property
     def holds_jobs(self) -> bool:
         """
-        Whether a job waits for further calls, even one that was given up.
+        Whether any job, even one that was given up, waits for further calls.
 
-        It takes a place until these calls come.
+        Such a job takes a place on the device until these calls are made.
         """
         return any(call.job is not None for call in self._waiting)
 
@@ -114,9 +115,9 @@ class RuntimeCalls:
         """
         Make one call.
 
-        :returns: the call whose result is in *outputs* now; it doesn't use its input any more.
+        :returns: the call whose result is in *outputs* now; its input may be filled again.
             ``None``: *outputs* has no result yet.
-        :raises AcceleratorError: the call failed, and isn't part of the queue.
+        :raises AcceleratorError: the call failed; it is not kept among the waiting calls.
         """
         self._run(slot.arguments, outputs.arguments)
         slot.users += 1
@@ -132,13 +133,13 @@ class RuntimeCalls:
         return call
 
     def clear(self) -> list[Call]:
-        """Forget the calls that wait: the instance is gone, or its next answers are unknown."""
+        """Forget the waiting calls: their instance is gone, or its results can't be assigned."""
         self.last_input = None
         return [self._leave() for _ in range(len(self._waiting))]
 
 
 def why_no_heap(name: str, error: AllocationError) -> str:
-    """Say which node a dma-heap that can't be used has, and what it needs."""
+    """Return why a dma-heap can't be used: its device node, and what is missing."""
     node = f'/dev/{name}'
     match error.__cause__:
         case FileNotFoundError():
@@ -152,7 +153,8 @@ def why_no_heap(name: str, error: AllocationError) -> str:
                 f'and give a container the node (--device {node})'
             )
             return f"{node} can't be used: {refusal.strerror}; {rights}"
-        case OSError() as refusal:  # the error's own advice names the camera's parameter
+        # leave the error's own advice out, which names the camera's parameter
+        case OSError() as refusal:
             return f"{node} can't be used: {refusal.strerror}"
     return f"{node} can't be used: {error}"
 
@@ -160,12 +162,13 @@ def why_no_heap(name: str, error: AllocationError) -> str:
 @dataclass(frozen=True)
 class LoadPlan:
     """
-    What is to be loaded on one connection, and how.
+    Which model to load on one connection, and how.
 
-    :param pack: of the session that the connection belongs to.
-    :param heap: where dma-bufs for tensors come from; ``None``: nowhere, because of ``no_heap``.
+    :param pack: the session's function that packs a run's arguments.
+    :param heap: the heap for tensors in dma-bufs; ``None``: there is no heap, and ``no_heap`` says
+        why.
     :param output_dmabuf: ``auto``, ``true`` or ``false``.
-    :param jobs: how many are in flight at most.
+    :param jobs: the highest number of jobs in flight.
     """
 
     connection: Connection
@@ -180,14 +183,14 @@ class LoadPlan:
 
     @property
     def late(self) -> int:
-        """How many calls later a result comes."""
+        """After how many further calls a result comes."""
         return LATE_CALLS if self.options.double_buffer else 0
 
     def attempts(self) -> list[tuple[bool, bool]]:
         """
-        Return whether input and output lie in dma-bufs, for each attempt, the best first.
+        Return the attempts, best first: for each, whether input and output are dma-bufs.
 
-        :raises ConfigError: dma-bufs are wanted, and there are none.
+        :raises ConfigError: dma-bufs are required, but there is no heap.
         """
         if self.heap is None:
             if self.output_dmabuf == 'true':
@@ -209,7 +212,7 @@ class LoadedModel:
 
     There is an input and an output slot for each job that may be open.
 
-    :raises ZcError: this way doesn't work.
+    :raises ZcError: the model can't be loaded or run with these kinds of memory.
     """
 
     def __init__(self, plan: LoadPlan, options: InstanceOptions) -> None:
@@ -235,19 +238,19 @@ class LoadedModel:
             raise
 
     def _try(self) -> None:
-        """Run an empty tensor, so that a way that doesn't work fails now."""
+        """Run the model once on an empty tensor, so that memory that doesn't work fails now."""
         self.calls.run(None, self.inputs[0], self.outputs[0])
 
     def reload(self) -> None:
         """
-        Load a new instance in place of one that can't be trusted any more.
+        Replace the instance by a new one, after a failed call left its state unknown.
 
-        :raises ZcError: the device doesn't take it.
+        :raises ZcError: the device doesn't take the model.
         """
         self._plan.connection.load_instance(self.options)
 
     def close(self, *, lent: Collection[OutputSlot | None] = ()) -> None:
-        """Take it off the device, then give back its memory, except results that are *lent*."""
+        """Take the model off the device, then release all memory but the results in *lent*."""
         self._plan.connection.close_instance()
         for filled in self.inputs:
             filled.close()
@@ -258,7 +261,7 @@ class LoadedModel:
 
 def load_best(plan: LoadPlan) -> LoadedModel:
     """
-    Load by the first of the plan's ways that works; return a notice for each better one.
+    Return the model, loaded by the plan's first attempt that works, and notices to log.
 
     :raises ConfigError: the runtime refuses the model or an option.
     :raises AcceleratorError: the device can't take it.
@@ -305,17 +308,19 @@ class AxRuntimeWorker:
     """
     Own a model on one core, and run jobs there until :meth:`stop`.
 
-    It also owns what makes tensors for the model. Each core in use has a worker.
+    The worker also owns the object that converts frames into tensors. Each core in use has one
+    worker.
 
     The convert thread writes each frame into a tensor. The run thread makes every call of the
     runtime, from loading the model to destroying it. If a call never returns, the run thread is
-    left behind with all memory that the runtime might still write to. If the call returns after
-    all, the thread gives everything back.
+    left behind with all memory that the runtime might still write to. If the call returns later,
+    the thread releases all of it.
 
-    :param load: puts the model on the device; called on the run thread.
-    :param flush_after_s: if no frame comes for this time and results are still inside the runtime,
-        the last input is run again until they are out.
-    :param give_back: called on the run thread at its end, after the model is gone.
+    :param load: a function that puts the model on the device; called on the run thread.
+    :param flush_after_s: seconds: if no frame comes for this time and results are still inside the
+        runtime, the last input is run again until these results have come.
+    :param give_back: a function that the run thread calls when it ends, after it has released the
+        model.
     """
 
     def __init__(
@@ -328,7 +333,7 @@ class AxRuntimeWorker:
     ) -> None:
         self._load = load
         self.writer = writer
-        #: Jobs that were submitted and aren't over.
+        #: The number of jobs that were submitted and aren't over.
         self.open_jobs = 0
         self._flush_after_s = flush_after_s
         self._give_back = give_back
@@ -356,12 +361,12 @@ class AxRuntimeWorker:
 
     @property
     def threads(self) -> tuple[threading.Thread, threading.Thread]:
-        """Both threads."""
+        """The convert thread and the run thread."""
         return self._convert_thread, self._run_thread
 
     @property
     def model(self) -> LoadedModel:
-        """The model that it has loaded."""
+        """The model that the worker has loaded."""
         assert self._model is not None
         return self._model
 
@@ -369,7 +374,7 @@ class AxRuntimeWorker:
         """
         Load the model.
 
-        :raises ConfigError: the runtime refuses it.
+        :raises ConfigError: the runtime refuses the model.
         :raises AcceleratorError: the device can't take it.
         :raises DeviceLostError: the runtime doesn't answer within *timeout_s*.
         """
@@ -384,7 +389,7 @@ class AxRuntimeWorker:
         self._convert_thread.start()
 
     def submit(self, frame: Frame) -> AxRuntimeJob:
-        """Queue a job. Jobs run and finish in this order."""
+        """Queue a job. Jobs run and finish in the order of submission."""
         job = AxRuntimeJob(
             frame, self.writer.geometry(frame.data.width, frame.data.height), self._job_is_over
         )
@@ -399,7 +404,7 @@ class AxRuntimeWorker:
 
         Any thread calls it.
 
-        Results that outlive the model end here.
+        If the model is already gone, the slot's memory is released here.
         """
         with self._lock:
             self.open_jobs -= 1
@@ -411,12 +416,16 @@ class AxRuntimeWorker:
             slot.close()
 
     def silent_s(self) -> float:
-        """Return how long the runtime's current call has lasted; 0 between calls."""
+        """Return for how many seconds the runtime's current call has lasted; 0 between calls."""
         began = self._call_began_ns
         return (time.monotonic_ns() - began) / 1e9 if began else 0.0
 
     def end(self) -> None:
-        """Finish what was submitted, then give the model back. A second call does nothing."""
+        """
+        Let the threads finish the submitted jobs, then release the model.
+
+        A second call does nothing.
+        """
         if not self._ending:
             self._ending = True
             self._jobs.put(None)
@@ -424,14 +433,14 @@ class AxRuntimeWorker:
                 self._ready.put(None)
 
     def stop(self, timeout_s: float) -> None:
-        """End as :meth:`end` does, and wait for it, at most *timeout_s*."""
+        """End as :meth:`end` does, and wait at most *timeout_s* until the threads have ended."""
         deadline = time.monotonic() + timeout_s
         self.end()
         for thread in (self._convert_thread, self._run_thread):
             if thread.ident:
                 thread.join(max(0.0, deadline - time.monotonic()))
         if self._run_thread.is_alive():
-            # No slot will come any more for a job that waits for one.
+            # Wake a job that waits for a slot, because no slot will become free any more.
             self._free_inputs.put(None)
 
     def _convert(self) -> None:
@@ -551,8 +560,8 @@ class AxRuntimeWorker:
         """
         Load the instance anew after a call failed.
 
-        It is unknown whether the call took part in the runtime's own queue: results that are still
-        inside would come out under wrong names.
+        Nobody knows whether the failed call entered the runtime's own queue. So the results that
+        are still inside the old instance could be assigned to the wrong frames.
         """
         self._failures += 1
         text = str(error)
@@ -578,7 +587,7 @@ class AxRuntimeWorker:
         self._fail([*pending, Call(job, slot)], reason)
 
     def _fail(self, calls: list[Call], error: AcceleratorError) -> None:
-        # Calls that only moved the queue on share the slot of a job.
+        # Calls without a job share the input slot of an earlier job: free each slot once.
         for slot in {id(call.slot): call.slot for call in calls}.values():
             self._free(slot)
         for call in calls:

@@ -13,4 +13,4 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 
-"""Real detectors on real pixels: ONNX Runtime with any execution provider, and OpenCV's HOG."""
+"""Run models with ONNX Runtime and any execution provider, or OpenCV's HOG detector."""

@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Accelerator ``onnx``: real detectors on real pixels, on a thread of its own.
+The ``onnx`` accelerator: runs models on the CPU or an ONNX Runtime provider, in its own thread.
 
-:class:`OnnxEngine` is a model's file in ONNX Runtime, :class:`HogEngine` OpenCV's people detector,
-for machines without a model.
+:class:`OnnxEngine` runs a model's file with ONNX Runtime. :class:`HogEngine` runs OpenCV's people
+    detector, which needs no model's file.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class HogEngine(Engine):
     """
     OpenCV's HOG people detector on the frame's luma.
 
-    :raises ConfigError: this OpenCV has none (version 5 dropped it).
+    :raises ConfigError: the installed OpenCV has no HOG detector (version 5 dropped it).
     """
 
     def __init__(self) -> None:
@@ -75,8 +75,9 @@ class HogEngine(Engine):
         """
         Run the detector, see :class:`Engine`.
 
-        One output (n, 6): x0, y0, x1, y1, score, class. The SVM's distance d > 0 has no upper
-        bound; the score is 1 - exp(-d), so that it lies in 0..1 as subscribers expect.
+        The only output has shape (n, 6); a row is x0, y0, x1, y1, score, class. The SVM's distance
+        d > 0 has no upper bound; the score is 1 - exp(-d), so that it lies in 0..1 as subscribers
+        expect.
         """
         if self._converter is None or self._converter[:2] != (layout, colorimetry):
             self._converter = (
@@ -87,7 +88,7 @@ class HogEngine(Engine):
         luma = self._converter[2].convert(planes)
         window_width, window_height = self._hog.winSize
         if luma.shape[1] < window_width or luma.shape[0] < window_height:
-            # For pictures that are smaller than its window, OpenCV aborts the process.
+            # If a picture is smaller than the detector's window, OpenCV aborts the process.
             return [RawTensor(np.zeros((0, 6), np.float32))]
         boxes, weights = self._hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)
         rows = np.zeros((len(boxes), 6), np.float32)
@@ -102,7 +103,7 @@ class HogEngine(Engine):
 CPU = 'CPUExecutionProvider'
 # Types whose names in ONNX and NumPy differ.
 _NAMES = {'float': 'float32', 'double': 'float64'}
-# Where a provider is that a plain onnxruntime lacks.
+# The package to install for each provider that the plain onnxruntime package lacks.
 _PACKAGES = {
     'OpenVINO': 'onnxruntime-openvino',
     'CUDA': 'onnxruntime-gpu',
@@ -110,7 +111,7 @@ _PACKAGES = {
     'QNN': 'onnxruntime-qnn',
     'VitisAI': "AMD's Ryzen AI or Vitis AI",
 }
-# What makes boxes come in pixels of the input.
+# Values of the extra inputs, chosen so that the model returns boxes in pixels of its input.
 _BESIDES: Mapping[str, Callable[[ModelInput], tuple[int, int]]] = dict(
     zip(
         BESIDES,
@@ -121,7 +122,7 @@ _BESIDES: Mapping[str, Callable[[ModelInput], tuple[int, int]]] = dict(
 _TOO_NEW = re.compile(r'[Oo]pset (\d+) is under development|model (IR version: \d+)')
 # Where in ONNX Runtime's own source an error was raised.
 _PLACE = re.compile(r'(\[ONNXRuntimeError\] : \d+ : \w+ : )?(/\S+:\d+ .*?\) )?')
-# Providers that compute in a memory of their own, by ONNX Runtime's name of it.
+# ONNX Runtime's names of the memory that a provider with its own memory computes in.
 _MEMORIES = {
     'CUDAExecutionProvider': 'cuda',
     'TensorrtExecutionProvider': 'cuda',
@@ -138,14 +139,15 @@ def _dtype(onnx: str) -> str:
 
 class OnnxEngine(TensorEngine):
     """
-    One model in ONNX Runtime.
+    One model that ONNX Runtime runs.
 
-    :param entries: parameter ``providers``.
-    :param threads: threads of the CPU; 0: one per core.
+    :param entries: the entries of parameter ``providers``.
+    :param threads: the number of CPU threads; 0: one per core.
     :ivar provider: the provider that runs most of the model's nodes.
-    :ivar nodes: how many nodes each provider runs; empty where this ONNX Runtime doesn't tell.
-    :raises ConfigError: onnxruntime isn't installed, has no such provider, or the file isn't a
-        model that fits its manifest.
+    :ivar nodes: how many nodes each provider runs; empty if this release of ONNX Runtime doesn't
+        report it.
+    :raises ConfigError: onnxruntime isn't installed or has no such provider, or the file is no
+        model or doesn't fit its manifest.
     """
 
     def __init__(
@@ -196,11 +198,12 @@ class OnnxEngine(TensorEngine):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
-        # Spinning workers would take the core from the camera's thread.
+        # Workers that spin while they wait would take the CPU from the camera's thread.
         options.add_session_config_entry('session.intra_op.allow_spinning', '0')
         options.add_session_config_entry('session.record_ep_graph_assignment_info', '1')
         try:
-            # Without a fallback, which is another session on the CPU, and a line on stdout.
+            # Switch ONNX Runtime's fallback off: it would open another session on the CPU and
+            # print a line.
             session = onnxruntime.InferenceSession(
                 str(self._file), options, providers=providers or [(CPU, {})], enable_fallback=0
             )
@@ -233,7 +236,7 @@ class OnnxEngine(TensorEngine):
         return nodes
 
     def _inputs(self, network: ModelInput) -> tuple[str, dict[str, NDArray[Any]]]:
-        """Return the name of the picture's input, and what the other inputs are given."""
+        """Return the name of the picture's input, and the values for the other inputs by name."""
         inputs = {given.name: _dtype(given.type) for given in self._session.get_inputs()}
         besides = {
             name: np.array([_BESIDES[name](network)], inputs[name])
@@ -280,7 +283,7 @@ class OnnxEngine(TensorEngine):
         """
         Run an input of zeros, see :class:`TensorEngine`.
 
-        :raises ConfigError: the model can't be run.
+        :raises ConfigError: ONNX Runtime can't run the model.
         """
         try:
             return super().infer_blank()
@@ -302,9 +305,9 @@ class _Bound:
     """
     A session whose input lies in a device's memory, allocated once.
 
-    Results come back by one copy each.
+    Each output is copied once, from the device's memory to the host's.
 
-    :param place: the memory's name, and the number of the device.
+    :param place: the name of the memory, and the device's number.
     """
 
     def __init__(
@@ -328,7 +331,8 @@ class _Bound:
     def run(self, tensor: NDArray[Any]) -> Sequence[NDArray[Any]]:
         """Run the tensor; block until the outputs are there. These belong to the caller."""
         self._picture.update_inplace(tensor)
-        self._binding.clear_binding_outputs()  # the outputs of the last run may have another size
+        # Bind the outputs anew, because their sizes may differ from those of the last run.
+        self._binding.clear_binding_outputs()
         for name in self._outputs:
             self._binding.bind_output(name, *self._place)
         self._session.run_with_iobinding(self._binding)
@@ -349,10 +353,10 @@ _LOAD_TIMEOUT_S = 600.0
 
 class OnnxAccelerator(Onnx):
     """
-    See :class:`Onnx`. It owns the thread ``onnx-accelerator``.
+    See :class:`Onnx`. This class owns the thread ``onnx-accelerator``.
 
-    :param ledger: books the pass over each frame's pixels.
-    :param values: as :meth:`own` of :class:`Onnx` has them.
+    :param ledger: counts the CPU's pass over each frame's pixels.
+    :param values: as :meth:`own` of :class:`Onnx` returns them.
     """
 
     def __init__(self, ledger: CopyLedger, values: Mapping[str, Any] | None = None) -> None:

@@ -16,8 +16,8 @@
 """
 Declare accelerator onnx.
 
-The accelerator itself is imported when it is opened, because every node reads this file at its
-start.
+The accelerator's own module is imported only when it is opened, because every node imports this
+module when it starts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONSTRAINTS = reads_by_cpu('onnx accelerator')
 
 
 class OnnxRules(EngineRules):
-    """Engine ``onnx``: an ONNX file, whose input has a size of its own."""
+    """Engine ``onnx``: an ONNX file, whose input has a fixed size."""
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
         if given.get('dtype') == 'int8' and given.get('scale') is None:
@@ -60,9 +60,9 @@ OPENCV_HOG = EngineRules('opencv_hog', needs_file=False)
 
 def parse_providers(entries: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
     """
-    Return name and options of each entry of parameter ``providers``.
+    Return the name and the options of each entry of parameter ``providers``.
 
-    :raises ConfigError: an entry can't be read.
+    :raises ConfigError: an entry can't be parsed.
     """
     parsed: list[tuple[str, dict[str, str]]] = []
     for entry in entries:
