@@ -16,11 +16,12 @@
 """
 The Argus camera of a Jetson: ``nvarguscamerasrc``, whose frames are the ISP's own dma-bufs.
 
-A mapped NVMM buffer holds no pixels but an ``NvBufSurface``. Its first image has the descriptor,
-the real pitch and offsets, and the colours (NV12 and NV12_ER differ only in the range). The
-GstBuffer is held while a frame of it is leased: its surface belongs to the pool of GStreamer.
-Sensors' images are often block-linear: consumers that can use them get them as they are. For the
-others the VIC makes a linear image of each, in memory of ours, and that is counted.
+A mapped NVMM buffer holds no pixels, but the struct ``NvBufSurface``. The struct's first image
+names the file descriptor, the real pitch and offsets, and the colours (NV12 and NV12_ER differ
+only in the range). The GstBuffer is held while a frame of it is leased, because its surface
+belongs to GStreamer's pool. Sensors' images are often block-linear. Consumers that can use this
+layout get the images as they are. For other consumers the VIC (NVIDIA's video image compositor)
+copies each image into linear memory of this package, and each copy is counted.
 
 Source: NVIDIA's *Accelerated GStreamer* guide, NvBufSurface pages of the *Jetson Linux API
 Reference*. Tested against doubles of the libraries and a GStreamer source that stands in for
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
 
 SOURCE = 'nvarguscamerasrc'
 HEAP = 'nvbufsurface'
-# At most this many buffers of the source stay open for the VIC; an element's pool has fewer.
+# The most buffers of the source that stay open for the VIC; an element's pool has fewer.
 _KEPT = 32
 _INSTALL = (
     'it comes with JetPack (package nvidia-l4t-gstreamer), and a container needs it '
@@ -85,10 +86,11 @@ _INSTALL = (
 
 
 class NvmmFrames(FrameReader):
-    """Reads frames whose only memory is an NvBufSurface."""
+    """Finds the memory of frames that GStreamer hands on as an NvBufSurface."""
 
     def __init__(self, gst: GStreamer, what: StreamFormat, library: str | None = None) -> None:
-        from zc_perception.jetson.nvbufsurface import check_structs  # what only a Jetson has
+        # only a Jetson has this library
+        from zc_perception.jetson.nvbufsurface import check_structs
 
         super().__init__(gst, what)
         try:
@@ -113,11 +115,11 @@ class NvmmFrames(FrameReader):
         try:
             return surface_parameters(info.data, info.size)
         finally:
-            # The surface is the buffer's, and stays where it is: mapping only says where that is.
+            # The surface belongs to the buffer and doesn't move: mapping only returns its address.
             self._gst.gst_buffer_unmap(sample.buffer, byref(info))
 
     def memory(self, sample: Sample) -> FrameMemory:
-        """Return where the frame is."""
+        """Return the memory of the frame."""
         from zc_perception.jetson.nvbufsurface import surface_signature
 
         parameters = self.parameters(sample)
@@ -125,7 +127,7 @@ class NvmmFrames(FrameReader):
         return FrameMemory((part,), surface_signature(parameters))
 
     def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
-        """Return its layout, in the one buffer that it has."""
+        """Return the frame's layout; the frame has one buffer."""
         from zc_perception.jetson.nvbufsurface import surface_image
 
         return surface_image(self.parameters(sample))[0], (0,)
@@ -133,9 +135,9 @@ class NvmmFrames(FrameReader):
 
 def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
     """
-    Return one sensor's pipeline, with the properties by this release's names.
+    Return the text of one sensor's pipeline, with the property names of the installed release.
 
-    :raises ConfigError: there is no such element, or no such property.
+    :raises ConfigError: GStreamer lacks the source element, or the element lacks a property.
     """
     wanted = {'sensor-id': parameters['sensor_id']}
     if parameters['sensor_mode'] >= 0:
@@ -160,7 +162,7 @@ def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
                     f'{SOURCE}'
                 )
             words.append(f'{found}={value}')
-        # Where there are two kinds of NVMM buffers, the newer is the NvBufSurface.
+        # Of the two kinds of NVMM buffers, the newer kind holds an NvBufSurface.
         if gst.has_property(element, 'bufapi-version'):
             words.append('bufapi-version=true')
     finally:
@@ -169,7 +171,7 @@ def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
 
 
 _RELEASE = re.compile(r'R(\d+) \(release\), REVISION: ([\d.]+)')
-#: JetPack's major version by that of Jetson Linux.
+#: JetPack's major version, by the major version of Jetson Linux.
 _JETPACK = {32: 4, 34: 5, 35: 5, 36: 6, 38: 7, 39: 7}
 _NOT_HERE = 'this is no Jetson'
 _JETPACK_ADVICE = (
@@ -215,9 +217,9 @@ def _of_jetson(
     question: Question, judge: Callable[[Need, dict[str, Any]], Finding]
 ) -> Callable[[System, Needs], Iterator[Finding]]:
     """
-    Make a check of what a Jetson's library answers to a question.
+    Make a check that asks a library of the Jetson a question, and judges the answer.
 
-    Elsewhere it does not apply.
+    On other machines the check is skipped.
     """
 
     def check(system: System, needs: Needs) -> Iterator[Finding]:
@@ -233,7 +235,7 @@ def _of_jetson(
 
 
 def _nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
-    """Load the library, and try its structs on an image of our own."""
+    """Check that the library loads, and that its structs fit an image that we allocate."""
     if not answer.get('loaded'):
         return Finding(
             need.missing,
@@ -255,8 +257,8 @@ def _nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
 def _vic(need: Need, answer: dict[str, Any]) -> Finding:
     """Check the VIC, which makes block-linear camera images linear."""
     if 'error' in answer:
-        # Only for cameras whose images are block-linear, and only if no consumer can use that
-        # layout.
+        # The VIC is needed only if a camera's images are block-linear and a consumer can't use
+        # that.
         return warn(
             f"libnvbufsurftransform can't be loaded: {answer['error']}", _JETPACK_ADVICE, **answer
         )
@@ -264,7 +266,7 @@ def _vic(need: Need, answer: dict[str, Any]) -> Finding:
 
 
 def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
-    """Load it, and try its structs on an image of our own, as the argus camera does."""
+    """Load the library, and test its structs on an image of our own, as the argus camera does."""
     from zc_perception.jetson.nvbufsurface import check_structs, LIBRARY
 
     try:
@@ -280,7 +282,7 @@ def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
 
 
 def describe_vic(library: str = '') -> dict[str, Any]:
-    """Tell whether the library of the video image compositor loads."""
+    """Say whether the library of the video image compositor (VIC) loads."""
     from zc_perception.jetson.vic import TRANSFORM_LIBRARY
 
     try:
@@ -297,11 +299,11 @@ class ArgusCamera(GStreamerCamera):
     """
     One sensor behind Argus, or any pipeline whose frames are in NVMM memory.
 
-    :param library: name or path of ``libnvbufsurface``; ``None``: the system's.
-    :param transform_library: the same of ``libnvbufsurftransform``.
-    :raises ConfigError: this is no Jetson, or the source doesn't know a property.
-    :raises CameraError: the sensor doesn't run, or the library's structs aren't those that we
-        know.
+    :param library: name or path of ``libnvbufsurface``; ``None``: the system's library.
+    :param transform_library: name or path of ``libnvbufsurftransform``; ``None``: the system's.
+    :raises ConfigError: the machine is no Jetson, or the source element lacks a property.
+    :raises CameraError: the sensor doesn't run, or the library's structs differ from the known
+        ones.
     """
 
     PARAMETERS = (
@@ -337,7 +339,8 @@ class ArgusCamera(GStreamerCamera):
         self._converted = 0
         self._signature: Hashable = None
         self._vic: Vic | None = None
-        self._stays = ''  # why frames stay block-linear although LINEAR ones were asked for
+        # why frames stay block-linear although a consumer asked for LINEAR frames
+        self._stays = ''
         self._sources: OrderedDict[BufferIdentity, DmaBuf] = OrderedDict()
         super().__init__(options)
 
@@ -346,7 +349,8 @@ class ArgusCamera(GStreamerCamera):
         """
         Check nothing.
 
-        Its images are Argus's, whatever ``heap`` says, and it has a pipeline of its own.
+        Parameter ``heap`` has no effect, because Argus allocates the images, and the pipeline is
+        this class's own.
         """
 
     @classmethod
@@ -370,7 +374,7 @@ class ArgusCamera(GStreamerCamera):
 
     def _begin(self, first: Sample) -> None:
         super()._begin(first)
-        # The surface knows better than the caps, which have no word for the range.
+        # Take the colours from the surface, because the caps can't express the range.
         self._colorimetry = self._colours
 
     def _begin_copying(self, first: Sample, reason: str) -> None:
@@ -380,7 +384,7 @@ class ArgusCamera(GStreamerCamera):
 
     @property
     def identity(self) -> str:
-        """A sensor is soldered to the board, so its number identifies it."""
+        """The sensor's number, by which the sensor is found again: it is soldered to the board."""
         return f'argus: {self._text}'
 
     @property
@@ -388,7 +392,7 @@ class ArgusCamera(GStreamerCamera):
         return HEAP
 
     def constraints(self) -> BufferConstraints:
-        """Return the constraints: the VIC makes a linear image of a block-linear one."""
+        """Return the camera's constraints; LINEAR is possible where the VIC can convert images."""
         layout, size = self._layout, (self.width, self.height)
         formats: tuple[tuple[int, int], ...] = ((layout.fourcc, layout.modifier),)
         costs: tuple[float, ...] = (0.0,)
@@ -407,9 +411,9 @@ class ArgusCamera(GStreamerCamera):
 
     def possible(self) -> BufferConstraints:
         """
-        Return the same constraints: its source has one format.
+        Return the same constraints as :meth:`constraints`: the source has one format.
 
-        Without a VIC it has no linear images.
+        Without a VIC the camera can't offer linear images.
         """
         now = self.constraints()
         return (
@@ -419,7 +423,7 @@ class ArgusCamera(GStreamerCamera):
         )
 
     def _convert(self, settings: BufferSettings) -> None:
-        """Tell whether the VIC is needed: the agreement says linear, and the sensor isn't."""
+        """Tell whether the VIC is needed: LINEAR was agreed on, and the sensor's images aren't."""
         from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap
         from zc_perception.jetson.vic import Vic
 
@@ -452,10 +456,10 @@ class ArgusCamera(GStreamerCamera):
 
     def allocate(self, request: AllocationRequest) -> None:
         """
-        Allocate; LINEAR comes first where no consumer asked for the sensor's own layout.
+        Allocate the pool: LINEAR, unless a consumer asked for the sensor's own layout.
 
-        Then every consumer can read the frames. Without a VIC the frames stay as they are, if that
-        is acceptable.
+        Every consumer can read LINEAR frames. Without a VIC the frames keep the sensor's layout,
+        if all participants accept that layout.
         """
         if request.modifiers[0] != LINEAR or self._layout.modifier == LINEAR:
             super().allocate(request)
@@ -489,7 +493,7 @@ class ArgusCamera(GStreamerCamera):
         return slot, True
 
     def _source(self, sample: Sample) -> DmaBuf:
-        """Return our own descriptor of the sample's buffer, the same each time it comes."""
+        """Return our own file descriptor of the sample's buffer; each buffer has only one."""
         reader = self._reader
         memory = reader.memory(sample)
         assert memory is not None
@@ -511,7 +515,7 @@ class ArgusCamera(GStreamerCamera):
         return buffer
 
     def facts(self) -> dict[str, object]:
-        """For diagnostics."""
+        """Return facts about the camera for diagnostics, by name."""
         return {
             **super().facts(),
             'sensor_id': self._sensor_id,
@@ -519,7 +523,7 @@ class ArgusCamera(GStreamerCamera):
         }
 
     def notices(self) -> Sequence[str]:
-        """Return sentences worth saying once."""
+        """Return sentences that the log should have once."""
         found = list(super().notices())
         if self._stays:
             found.append(

@@ -14,19 +14,19 @@
 # limitations under the License.
 
 """
-What a camera's lens does to its picture: the values, and the file that keeps them.
+A camera's calibration: the values that describe its lens, and the file that keeps them.
 
-The file is the YAML that ROS's calibrators write.
+The file is a YAML file as ROS's calibrators write it.
 
 Source: sensor_msgs/CameraInfo for the meaning, camera_calibration_parsers and camera_calibration's
 calibrator for the file. Their files differ: numbers such as ``0.`` or ``1e-05`` (no number to a
 YAML 1.1 reader), matrices over several lines, names that look like numbers, OpenCV's ``%YAML:1.0``
-and ``!!opencv-matrix``. So every scalar is read as text, and this module decides what it has to
-be.
+and ``!!opencv-matrix``. So every scalar is read as text, and this module converts the text to the
+field's type.
 
-A URL says where the file is, as for camera_info_manager: ``file://`` and ``package://``, with the
-variables ``${NAME}`` and ``${ROS_HOME}``. :class:`CameraInfoStore` reads the file, and writes it
-for ``set_camera_info``.
+A URL names the file, in the same forms as for camera_info_manager: ``file://`` and ``package://``,
+with the variables ``${NAME}`` and ``${ROS_HOME}``. :class:`CameraInfoStore` reads the file, and
+writes it for ``set_camera_info``.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _KALIBR = re.compile(r'cam\d+', re.ASCII)
 
 @dataclass(frozen=True)
 class RegionOfInterest:
-    """The part of the full sensor that the picture shows; all zero for all of it."""
+    """The part of the sensor that the picture shows; all values zero: the whole sensor."""
 
     x_offset: int = 0
     y_offset: int = 0
@@ -121,14 +121,14 @@ class Calibration:
 
     @property
     def calibrated(self) -> bool:
-        """Whether the camera matrix says anything."""
+        """Whether there is a camera matrix: its first value isn't zero."""
         return self.k[0] != 0.0
 
     def fill(self, message: Any) -> None:
         """
-        Write everything but the header into a ``sensor_msgs/CameraInfo``.
+        Write everything except the header into a ``sensor_msgs/CameraInfo``.
 
-        Any object with its attributes will do.
+        The target may be any object that has the same attributes.
         """
         message.width, message.height = self.width, self.height
         message.distortion_model = self.distortion_model
@@ -145,15 +145,15 @@ class Calibration:
 
     @property
     def picture(self) -> tuple[int, int]:
-        """Width and height of the pictures that it is for, binned and cropped as it says."""
+        """Size of the pictures that the calibration is for, after binning and cropping."""
         whole = (self.roi.width or self.width, self.roi.height or self.height)
         return whole[0] // (self.binning_x or 1), whole[1] // (self.binning_y or 1)
 
     def size_mismatch(self, width: int, height: int, source: str) -> str | None:
         """
-        Explain why this doesn't belong to pictures of that size, or return ``None``.
+        Explain why the calibration doesn't fit pictures of *size*; ``None``: it fits.
 
-        :param source: where the calibration is from.
+        :param source: the calibration's origin, for the message.
         """
         if (width, height) in (self.picture, (self.width, self.height)):
             return None
@@ -164,13 +164,14 @@ class Calibration:
 
     def scaled(self, width: int, height: int) -> Calibration:
         """
-        Return this for pictures of another size that show the same.
+        Return this calibration for pictures of another size with the same content.
 
         The centre of the first pixel is at 0, as for OpenCV, so the picture's edge is at -0.5 and
-        a point x goes to (x + 0.5) * scale - 0.5. Distortion and rotation have no pixels.
+        a point x goes to (x + 0.5) * scale - 0.5. Distortion and rotation don't change, because
+        their unit isn't the pixel.
 
-        :raises ConfigError: such pictures don't show the same, or a side of the region would be no
-            whole number.
+        :raises ConfigError: pictures of that size have another shape, or a side of the region
+            would be no whole number.
         """
         was_width, was_height = self.picture
         across, down = Fraction(width, was_width), Fraction(height, was_height)
@@ -204,7 +205,7 @@ class Calibration:
 
 
 def _scale_rows(matrix: tuple[float, ...], across: float, down: float) -> tuple[float, ...]:
-    """Return the matrix that gives the scaled picture's pixels, see :meth:`Calibration.scaled`."""
+    """Return the matrix for pixels of the scaled picture, see :meth:`Calibration.scaled`."""
     scale = np.array([
         [across, 0.0, 0.5 * (across - 1.0)],
         [0.0, down, 0.5 * (down - 1.0)],
@@ -215,15 +216,15 @@ def _scale_rows(matrix: tuple[float, ...], across: float, down: float) -> tuple[
 
 
 def uncalibrated(width: int, height: int) -> Calibration:
-    """Return the ``camera_info`` of an uncalibrated camera: its size, and zeros."""
+    """Return the calibration of an uncalibrated camera: its size; all else is zero or empty."""
     return Calibration(width, height, distortion_model='')
 
 
 def from_camera_info(message: Any, camera_name: str) -> Calibration:
     """
-    Return the calibration in a ``sensor_msgs/CameraInfo``, as ``set_camera_info`` gets it.
+    Return the calibration that a ``sensor_msgs/CameraInfo`` of ``set_camera_info`` contains.
 
-    :raises ConfigError: a value that no camera has; the message names the field.
+    :raises ConfigError: a value is impossible for a camera; the message names the field.
     """
     roi = message.roi
     region = RegionOfInterest(
@@ -241,9 +242,10 @@ def from_camera_info(message: Any, camera_name: str) -> Calibration:
 
 def check_calibration(calibration: Calibration, source: str) -> None:
     """
-    Refuse what can't be the calibration of a camera.
+    Refuse values that can't be the calibration of a camera.
 
-    :raises ConfigError: names *source*, the field, its value and what is allowed.
+    :raises ConfigError: a value is impossible; the message names *source*, the field, the value
+        and what is allowed.
     """
     for key, side in (('image_width', calibration.width), ('image_height', calibration.height)):
         if not 1 <= side <= MAX_SIDE:
@@ -271,7 +273,7 @@ def check_calibration(calibration: Calibration, source: str) -> None:
 
 
 def _model(name: str) -> str:
-    """Return a distortion model by the name that CameraInfo has for it."""
+    """Return a distortion model's name in CameraInfo."""
     lower = name.lower()
     return _OTHER_NAMES.get(lower, lower)
 
@@ -302,10 +304,11 @@ def _check_distortion(calibration: Calibration, source: str) -> None:
 
 def parse_calibration(text: str, source: str) -> Calibration:
     """
-    Read a calibration file's text.
+    Return the calibration that a file's text describes.
 
     :param source: the file's name, for messages.
-    :raises ConfigError: names file, key, value and what is allowed.
+    :raises ConfigError: the text is no calibration; the message names file, key, value and what is
+        allowed.
     """
     if len(text) > MAX_BYTES:
         raise ConfigError(
@@ -322,7 +325,7 @@ def parse_calibration(text: str, source: str) -> Calibration:
             f"'{source}' is XML; a calibration is a YAML file with {', '.join(_REQUIRED)}"
         )
     try:
-        # BaseLoader makes text of every scalar and ignores tags.
+        # BaseLoader returns every scalar as text and ignores tags.
         document = yaml.load(_OPENCV_HEADER.sub('', text), Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(f"'{source}' is no YAML: {message_of(error)}") from error
@@ -343,7 +346,7 @@ def parse_calibration(text: str, source: str) -> Calibration:
         for key in document
         if key not in (*_KNOWN, *_MODEL_KEYS)
     ]
-    # camera_calibration of Foxy and Galactic writes 'cols: 5', however many there are.
+    # camera_calibration of Foxy and Galactic always writes 'cols: 5', even for 8 values.
     miscounted = model != 'plumb_bob'
     matrices = {
         name: _matrix(document[key], key, rows, columns, source, miscounted and not columns)
@@ -366,7 +369,7 @@ def parse_calibration(text: str, source: str) -> Calibration:
 
 def _stated_model(document: Mapping[Any, Any], source: str) -> tuple[str, list[str]]:
     """
-    Return the distortion model that a file names, and what its user should know.
+    Return the distortion model that a file names, and notices for the user.
 
     camera_calibration's first fisheye version wrote it as ``camera_model``, which means a
     projection in other files, and OpenCV's example of a calibrator writes ``fisheye_model``.
@@ -392,7 +395,7 @@ def _stated_model(document: Mapping[Any, Any], source: str) -> tuple[str, list[s
 
 
 def _advice(key: str, document: Mapping[Any, Any]) -> str:
-    """Explain why a key may be missing, and what to do."""
+    """Return the likely reason why a key is missing, and what to do."""
     if hint := nearest(key, [str(other) for other in document if other not in _KNOWN]):
         return hint.replace('did you mean', 'is it what is called')
     if 'intrinsics' in document or any(_KALIBR.fullmatch(str(other)) for other in document):
@@ -432,9 +435,9 @@ def _matrix(
     value: object, key: str, rows: int, columns: int, source: str, miscounted: bool
 ) -> tuple[float, ...]:
     """
-    Read a matrix.
+    Read a matrix of the file; ConfigError: its shape or a value is wrong.
 
-    :param miscounted: the file may say that it has five columns, whatever the number is.
+    :param miscounted: whether ``cols: 5`` is accepted although the number of values is another.
     """
     if not isinstance(value, dict) or not isinstance(value.get('data'), list):
         raise ConfigError(
@@ -485,11 +488,11 @@ def _region(value: object, source: str) -> RegionOfInterest:
 
 
 class _Quoted(str):
-    """Written with quotes."""
+    """A text that the file has in quotes."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Knows :class:`_Quoted`."""
+    """A YAML dumper that writes :class:`_Quoted` texts in quotes."""
 
 
 _Dumper.add_representer(
@@ -505,7 +508,7 @@ def format_calibration(calibration: Calibration) -> str:
     :func:`parse_calibration` gives the same numbers back, bit by bit.
     """
     camera = calibration.camera_name
-    # Readers of other versions of YAML take 0815, 1e5 or y for something else than a name.
+    # Quote the name: readers of other YAML versions take 0815, 1e5 or y for a number or a boolean.
     camera = camera if re.fullmatch(r'[A-Za-z][\w/.-]+', camera, re.ASCII) else _Quoted(camera)
     found: dict[str, Any] = {
         'image_width': calibration.width,
@@ -537,7 +540,7 @@ DEFAULT_URL = 'file://${ROS_HOME}/camera_info/${NAME}.yaml'
 
 
 class NoPackageError(ConfigError):
-    """A URL names a ROS package that isn't installed here, which may be otherwise tomorrow."""
+    """A URL names a ROS package that isn't installed now; it may be installed later."""
 
 
 PackageFolder = Callable[[str], 'str | os.PathLike[str]']
@@ -551,7 +554,8 @@ def camera_name_of(text: str) -> str:
     """
     Return *text* as a camera's name in file names and calibrations.
 
-    It has letters, digits and underscores; 'camera' if none are left.
+    Other characters than letters, digits and underscores are replaced or left out; the name is
+    'camera' if nothing is left.
     """
     return re.sub(r'\W+', '_', text, flags=re.ASCII).strip('_') or 'camera'
 
@@ -572,14 +576,14 @@ def calibration_path(
     environment: Mapping[str, str] = os.environ,
 ) -> Path:
     """
-    Return the file that a ``camera_info_url`` names.
+    Return the path of the file that a ``camera_info_url`` names.
 
     :param url: ``file:///path``, ``package://package/path`` or a bare absolute path; empty for
         :data:`DEFAULT_URL`.
-    :param camera_name: for ``${NAME}``.
-    :raises NoPackageError: there is no such package here.
-    :raises ConfigError: another scheme, an unknown variable, a path that isn't absolute or leaves
-        its package.
+    :param camera_name: replaces ``${NAME}``.
+    :raises NoPackageError: the package isn't installed.
+    :raises ConfigError: the URL has another scheme, an unknown variable, or a path that isn't
+        absolute or leaves its package.
     """
     given = url or DEFAULT_URL
     resolved = _substitute(given, camera_name, environment)
@@ -640,11 +644,11 @@ def _substitute(url: str, camera_name: str, environment: Mapping[str, str]) -> s
 
 def load_calibration(path: Path) -> Calibration:
     """
-    Read a file.
+    Read a calibration file.
 
-    :raises FileNotFoundError: there is none; not an error for a camera that has yet to be
-        calibrated.
-    :raises ConfigError: it can't be read, or isn't a calibration.
+    :raises FileNotFoundError: the file doesn't exist, which is normal before the first
+        calibration.
+    :raises ConfigError: the file can't be read, or isn't a calibration.
     """
     try:
         _check_regular(path)
@@ -666,7 +670,7 @@ def _check_regular(path: Path) -> None:
     """
     Refuse anything that isn't a regular file.
 
-    Opening a pipe would wait until its other end is opened, and no signal ends that wait.
+    Opening a pipe would wait until another program opens its other end; no signal ends that wait.
     """
     if path.exists() and not path.is_file():
         raise ConfigError(
@@ -677,12 +681,12 @@ def _check_regular(path: Path) -> None:
 
 def save_calibration(path: Path, calibration: Calibration) -> None:
     """
-    Write a file, whole or not at all, and the folders that it needs.
+    Write a calibration file, whole or not at all, and make the folders that it needs.
 
-    A link is followed, so that it stays one.
+    If the path is a symbolic link, the link stays and the file that it points to is replaced.
 
-    :raises ConfigError: it isn't a calibration, or can't be written; an existing file is
-        unchanged.
+    :raises ConfigError: the calibration isn't valid, or the file can't be written; an existing
+        file is unchanged.
     """
     check_calibration(calibration, str(path))
     try:
@@ -698,15 +702,15 @@ def save_calibration(path: Path, calibration: Calibration) -> None:
 
 class CameraInfoStore:
     """
-    A camera's calibration, where it is kept, and what its user should know of it.
+    A camera's calibration, the path of its file, and what is wrong with them.
 
-    A file that is missing or can't be used costs the calibration only: frames go on, and
-    :meth:`replace` writes a good one.
+    If the file is missing or can't be used, the camera counts as uncalibrated: frames go on, and
+    :meth:`replace` can write a good file.
 
     :param url: see :func:`calibration_path`.
     :param camera_name: see :func:`camera_name_of`.
-    :param size: what the running camera gives, in pixels.
-    :param rescale: whether a calibration for another size of the same picture is scaled.
+    :param size: the size of the running camera's pictures, in pixels.
+    :param rescale: whether a calibration for the same picture in another size is scaled to *size*.
     :raises ConfigError: no file can have this URL.
     """
 
@@ -744,9 +748,9 @@ class CameraInfoStore:
 
     def resize(self, width: int, height: int, *, has_lens: bool = True) -> None:
         """
-        Note that the camera gives another size now.
+        Note the new size of the camera's pictures.
 
-        :param has_lens: whether it is a camera that can be calibrated.
+        :param has_lens: whether the camera has a lens that can be calibrated.
         """
         self._size, self._has_lens = (width, height), has_lens
         if not self.calibration.calibrated:
@@ -755,17 +759,17 @@ class CameraInfoStore:
     @property
     def current(self) -> Calibration:
         """
-        What to publish.
+        The calibration to publish.
 
-        Zeros and the camera's size where the calibration is of another size: it would be useless.
+        If the file's calibration doesn't fit the pictures' size, this has that size and zeros.
         """
         return self._fit()[0]
 
     def _fit(self) -> tuple[Calibration, str]:
         """
-        Return the calibration for the camera's pictures, or none and the reason.
+        Return the calibration to publish, and why it is not the file's; empty: it is.
 
-        Before the camera is open, its size isn't known.
+        Before the camera is open, the size of its pictures isn't known, so every calibration fits.
         """
         found, none = self.calibration, uncalibrated(*self._size)
         if not found.calibrated:
@@ -783,9 +787,10 @@ class CameraInfoStore:
     @property
     def wrong(self) -> bool:
         """
-        Whether there is more trouble than a camera that isn't calibrated.
+        Whether something is wrong that the user has to mend.
 
-        That is: the named file doesn't exist, or doesn't fit.
+        That is: the file that ``camera_info_url`` names doesn't exist, or a calibration doesn't
+        fit the camera. A camera that nobody has calibrated is not wrong.
         """
         return (self._missing and self._named) or (
             self.calibration.calibrated and bool(self.troubles)
@@ -794,7 +799,7 @@ class CameraInfoStore:
     @property
     def troubles(self) -> tuple[tuple[str, str], ...]:
         """
-        What is wrong, and what to do about it: no file, another size or name, unknown keys.
+        What is wrong, with what to do: a missing file, another size or name, unknown keys.
 
         Frames go on in any case.
         """
@@ -839,14 +844,15 @@ class CameraInfoStore:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """:attr:`troubles` as sentences for the log."""
+        """Sentences for the log: :attr:`troubles`."""
         return tuple(f'{text}; {step}' for text, step in self.troubles)
 
     def replace(self, calibration: Calibration) -> None:
         """
-        Keep a new calibration, as ``set_camera_info`` asks: written first, used from then on.
+        Write a new calibration to the file, then use it, as ``set_camera_info`` asks.
 
-        :raises ConfigError: it can't be used or written; the old one stays.
+        :raises ConfigError: the new calibration can't be used or written; the old one stays in
+            use.
         """
         if self._path is None:
             raise ConfigError(self.failure)

@@ -57,12 +57,13 @@ UNKNOWN = (0, 0)
 @dataclass(frozen=True)
 class Known:
     """
-    What a kind knows of its frames.
+    What a kind of camera knows about its frames before it streams.
 
-    :param constraints: its own side of the negotiation.
-    :param memory: whether it is known where the buffers are going to be; else consumers' wishes
-        for that don't count.
-    :param formats: the same of the frames' format.
+    :param constraints: the camera's own side of the negotiation.
+    :param memory: whether the buffers' memory is known already; if not, consumers' wishes for
+        memory don't count.
+    :param formats: whether the frames' format is known already; if not, consumers' wishes for the
+        format don't count.
     """
 
     constraints: BufferConstraints
@@ -78,11 +79,12 @@ Agree = Callable[[Known], BufferSettings]
 @dataclass(frozen=True)
 class PlannedPool:
     """
-    The pool.
+    The pool that a camera is going to have, for ``zc_doctor``.
 
     :param settings: what was agreed on, in the layout that the frames are going to have.
     :param buffers: bytes of each buffer of a slot.
-    :param heap: the heap that the buffers come from; empty: they aren't the package's to allocate.
+    :param heap: the heap that the buffers come from; empty: another owner, such as a driver,
+        allocates them.
     """
 
     settings: BufferSettings
@@ -94,7 +96,7 @@ def offered_heaps(system: System, heap: str, use: HeapUse) -> OfferedHeaps:
     """
     Return the heaps that parameter ``heap`` allows.
 
-    :raises AllocationError: none that could be used.
+    :raises AllocationError: no heap can be used.
     """
     if heap == 'auto':
         return auto_heaps(system, use)
@@ -103,9 +105,9 @@ def offered_heaps(system: System, heap: str, use: HeapUse) -> OfferedHeaps:
 
 def plan(known: Known, agree: Agree, *, own_heap: bool) -> PlannedPool:
     """
-    Return the pool of a camera whose frames lie in memory as they were agreed on.
+    Return the pool of a camera whose frames get exactly the layout that was agreed on.
 
-    :param own_heap: whether the package allocates it.
+    :param own_heap: whether this package allocates the buffers from a heap.
     """
     settings = agree(known)
     heap = settings.heap.name if own_heap and settings.heap is not None else ''
@@ -118,11 +120,11 @@ def estimated(
     """
     Estimate the pool of a camera that can't be asked before it streams.
 
-    Only the number of its consumers counts.
+    Of its consumers only their number counts.
 
-    :param memory: the owner of the memory.
+    :param memory: who owns the memory.
     :param held: slots that the camera needs for itself.
-    :param most: slots that it can have.
+    :param most: the highest number of slots that the camera can have.
     """
     own = BufferConstraints(
         'camera',
@@ -137,7 +139,7 @@ def estimated(
 
 
 def size_of(values: Any) -> Size:
-    """Return the size that parameters say; :data:`UNKNOWN` where they don't."""
+    """Return ``width`` and ``height`` of *values*; :data:`UNKNOWN` if one of them is 0."""
     size = values['width'], values['height']
     return size if all(size) else UNKNOWN
 
@@ -154,20 +156,20 @@ ControlValue = int | bool | str
 @dataclass(frozen=True)
 class ControlInfo:
     """
-    One control as it is now.
+    One control of a camera, such as its brightness, with its value of now.
 
     :param name: the driver's name in lower case with underscores, unique on its camera.
-    :param minimum: smallest value; of a bitmask 0.
-    :param maximum: largest value; of a bitmask all bits that may be set.
-    :param step: between values; drivers round.
+    :param minimum: smallest value; 0 for a bitmask.
+    :param maximum: largest value; for a bitmask the value with all allowed bits set.
+    :param step: difference between neighbouring values; drivers round other values.
     :param value: the value in force; ``None`` for a button, a write-only control, and one that the
         driver can't read now.
-    :param menu: what each value stands for, of a menu.
+    :param menu: for a menu, the meaning of each value.
     :param read_only: the driver never lets it be set.
-    :param inactive: it has no effect while another one stands as it does: exposure time under
-        automatic exposure.
-    :param write_only: it can be set but not read.
-    :param title: the driver's own name.
+    :param inactive: the control has no effect because of another control's value, such as exposure
+        time while exposure is automatic.
+    :param write_only: the control can be set but not read.
+    :param title: the driver's own name for the control.
     """
 
     name: str
@@ -185,7 +187,7 @@ class ControlInfo:
 
     def allowed(self) -> str:
         """
-        Return what it takes, for messages.
+        Return the values that the control takes, as a text for messages.
 
         For example ``0 .. 255`` or ``0 (Disabled), 1 (50 Hz)``.
         """
@@ -213,11 +215,12 @@ def checked_value(camera: str, info: ControlInfo, value: ControlValue) -> int:
     """
     Return *value* as the number that the driver takes.
 
-    The driver rounds to its own steps.
+    The number isn't rounded: the driver does this by its own steps.
 
     :param value: an integer; ``True`` and ``False`` for a boolean; for a menu also one of its
-        texts; anything for a button.
-    :raises ConfigError: read-only, the wrong type, or outside the range. The message names both.
+        texts; for a button any value.
+    :raises ConfigError: the control is read-only, or *value* has the wrong type or is outside of
+        the range. The message names the value and the range.
     """
     what = f"{camera}: control '{info.name}'"
     if info.kind == 'string':
@@ -267,21 +270,21 @@ PIPELINE_BUFFERS = ParameterSpec(
     'pipeline_buffers', 8, 'number of buffers of the pipeline.', '', 3, 32
 )
 """Each kind of camera whose library has the buffers declares this parameter."""
-# Of pipelines, which may take long to start.
+# A pipeline may take long to start, so this is the shortest time, besides a number of frames.
 _SILENT_S, _SILENT_FRAMES = 5.0, 10
 
 
 @dataclass(frozen=True)
 class CameraStatistics:
     """
-    Counters since start.
+    A camera's counters since its start.
 
-    :param dropped: frames that never came out: *lost*, *bad* and *no_slot* together, and *late* of
-        a camera that decodes.
-    :param late: of a camera that draws: frames that came too late. Of one that decodes: frames
-        that were skipped for newer ones.
-    :param lost: gaps in the driver's sequence.
-    :param bad: frames that the driver marked bad, or that a recording has damaged.
+    :param dropped: frames that the camera did not deliver: *lost*, *bad* and *no_slot* together,
+        and also *late* if the camera decodes.
+    :param late: if the camera draws: frames that were delivered too late. If the camera decodes:
+        frames that were skipped in favour of newer ones.
+    :param lost: frames that are missing in the driver's sequence numbers.
+    :param bad: frames that the driver marked bad, or that are damaged in a recording.
     :param no_slot: frames for which no slot was free.
     """
 
@@ -296,21 +299,22 @@ class CameraStatistics:
 @dataclass(frozen=True)
 class CameraOptions:
     """
-    What a camera is opened with.
+    What a camera needs to be opened.
 
     :param parameters: the capture node's parameters by name. ``width``, ``height`` and
-        ``framerate`` are 0 where the camera chooses; ``frame_id`` is for its frames' headers;
-        docs/parameters.md has all of them.
+        ``framerate`` are 0 where the camera chooses; ``frame_id`` goes into the frames' headers;
+        docs/parameters.md lists all parameters.
     :param now_ns: the ROS clock.
-    :param ledger: books what the CPU does to pixels.
+    :param ledger: counts the pixels that the CPU reads, writes or copies.
     :param clock: the clock that made the stamps before the camera was lost. The camera goes on
-        with it, so that stamps go on increasing. ``None``: the camera makes a clock of its own.
-    :param stopping: whether nobody waits for the camera any more. An opening that takes long asks
-        it.
-    :param consumers: what is known of the frames' consumers now.
-    :param identity: :attr:`Camera.identity` of the camera that was lost, to look for where it is
-        now; empty: no camera was.
-    :param before: the camera that was opened before this one, and is closed.
+        with this clock, so that its stamps go on increasing. ``None``: the camera makes a new
+        clock.
+    :param stopping: returns whether nobody waits for the camera any more. An opening that takes
+        long asks this now and then, and gives up.
+    :param consumers: returns what is known now about the consumers of the frames.
+    :param identity: :attr:`Camera.identity` of the camera that was lost, to find the device's
+        present path; empty: no camera was lost.
+    :param before: the previous camera, which is closed already.
     """
 
     parameters: Mapping[str, Any]
@@ -323,7 +327,7 @@ class CameraOptions:
     before: Camera | None = None
 
     def stamp_clock(self) -> StampClock:
-        """Return the clock of the stamps: :attr:`clock`, or one of the camera's own."""
+        """Return the clock that makes the stamps: :attr:`clock`, or a new one."""
         return StampClock(self.now_ns) if self.clock is None else self.clock.reopened()
 
     def open_heaps(self) -> OfferedHeaps:
@@ -332,15 +336,15 @@ class CameraOptions:
 
         The caller closes them.
 
-        :raises AllocationError: there is no such heap here.
+        :raises AllocationError: this machine lacks the heap.
         """
         return working_heaps(self.parameters['heap'])
 
     def pipeline_silence_s(self) -> float:
         """
-        Return how long a pipeline may be without a frame before it counts as lost.
+        Return how many seconds a pipeline may give no frame before it counts as lost.
 
-        That is parameter ``silent``, or 10 frames and at least 5 s.
+        This is parameter ``silent``; if it is 0, the time of 10 frames, but at least 5 s.
         """
         silent, framerate = float(self.parameters['silent']), float(self.parameters['framerate'])
         return silent or max(_SILENT_S, _SILENT_FRAMES / framerate if framerate else 0.0)
@@ -354,10 +358,10 @@ class Camera(ABC):
 
     The capture node calls in this order: :meth:`open`, :meth:`constraints`, :meth:`allocate`, then
     :meth:`capture` again and again on the supervisor's thread, and finally :meth:`close`.
-    :meth:`stop` may come from any thread. A camera that raises
-    :class:`~zc_perception.errors.CameraError` is closed, and opened again after a pause. It owns
-    its device, and the pool of its buffers in ``_pool``; frames that are leased stay readable
-    after :meth:`close`.
+    :meth:`stop` may come from any thread. If a camera raises
+    :class:`~zc_perception.errors.CameraError`, the supervisor closes it and opens it again after a
+    pause. A camera owns its device, and the pool of its buffers in ``_pool``; leased frames stay
+    readable after :meth:`close`.
     """
 
     PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
@@ -390,8 +394,8 @@ class Camera(ABC):
         """
         Open the camera that the parameters name.
 
-        :raises ConfigError: the parameters can't be used, however long one waits.
-        :raises CameraError: it can't be opened now.
+        :raises ConfigError: the parameters can't be used, and waiting would not help.
+        :raises CameraError: the camera can't be opened now; a later attempt may succeed.
         """
         raise NotImplementedError(f'{cls.__name__} does not override the class method open')
 
@@ -400,9 +404,9 @@ class Camera(ABC):
         """
         Check that the parameters go together.
 
-        It checks as much as can be known without a device or its library.
+        Only what can be known without a device or its library is checked.
 
-        :raises ConfigError: they don't.
+        :raises ConfigError: they don't go together.
         """
         check_heap_name(values['heap'])
 
@@ -419,7 +423,7 @@ class Camera(ABC):
         """
         Check for ``zc_doctor`` that the machine has what a node's parameters ask for.
 
-        It may open the device, but changes nothing.
+        The check may open the device, but it changes nothing.
         """
         return skip(
             (
@@ -431,12 +435,12 @@ class Camera(ABC):
 
     @classmethod
     def heap_use(cls, values: Mapping[str, Any]) -> HeapUse | None:
-        """Return its use of the heap of parameter ``heap``; ``None``: it has its own buffers."""
+        """Return how it uses parameter ``heap``; ``None``: its buffers come from no heap."""
         return None
 
     @classmethod
     def picture_size(cls, system: System, values: Mapping[str, Any]) -> Size:
-        """For ``zc_doctor``, before it is opened; (0, 0) if it is known only while it streams."""
+        """Return the pictures' size for ``zc_doctor``; (0, 0): unknown before streaming."""
         return size_of(values)
 
     @classmethod
@@ -444,11 +448,11 @@ class Camera(ABC):
         cls, system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
     ) -> PlannedPool | None:
         """
-        Return for ``zc_doctor`` the pool that it is going to have.
+        Return for ``zc_doctor`` the pool that the camera is going to have.
 
-        ``None``: the size of its pictures isn't known.
+        ``None``: the size of the camera's pictures isn't known.
 
-        :param heaps: what :meth:`heap_use` may take its buffers from.
+        :param heaps: the heaps that the buffers of :meth:`heap_use` may come from.
         :raises NegotiationError: the consumers don't agree.
         """
         size = cls.picture_size(system, values)
@@ -458,40 +462,39 @@ class Camera(ABC):
 
     @classmethod
     def keeps_all(cls, values: Mapping[str, Any]) -> bool:
-        """Tell whether each frame comes exactly once, as fast as consumers take them."""
+        """Tell whether the camera drops no frame, but waits until consumers take each one."""
         return False
 
     @classmethod
     def recorded_stamps(cls, values: Mapping[str, Any]) -> bool:
-        """Tell whether its stamps are those of a recording, not those of now."""
+        """Tell whether its frames have the stamps of a recording instead of the present time."""
         return False
 
     def tune(self, name: str, value: Any) -> None:  # noqa: B027
         """
-        Take a new value of one of its :attr:`PARAMETERS` that may change while frames flow.
+        Take a new value of a parameter in :attr:`PARAMETERS` that may change while frames flow.
 
-        The node's thread calls it; it must not wait.
+        The node's thread calls this method, so it must not wait.
         """
 
     @property
     @abstractmethod
     def heap_name(self) -> str:
         """
-        Where its buffers come from.
+        The name of the heap that the camera's buffers come from.
 
-        Before :meth:`allocate` it may be only the first of several heaps that its constraints
-        name.
+        Before :meth:`allocate` this may be only the first of several heaps in its constraints.
         """
 
     @property
     @abstractmethod
     def device(self) -> str:
-        """What is the camera, for diagnostics: a path, a file, a seed."""
+        """What names the camera in diagnostics: a device's path, a file, a seed."""
 
     @property
     def identity(self) -> str:
         """
-        What makes it the same camera after it was unplugged.
+        The text by which the same camera is found again after it was unplugged.
 
         A serial number or a place on a bus; a file's path; a seed.
         """
@@ -504,45 +507,45 @@ class Camera(ABC):
 
     @property
     def has_lens(self) -> bool:
-        """Whether somebody could calibrate it now. Drawn and replayed pictures have no lens."""
+        """Whether the camera can be calibrated: drawn and replayed pictures have no lens."""
         return True
 
     def notices(self) -> Sequence[str]:
-        """Return sentences worth saying once: what differs from the request, what is missing."""
+        """Return sentences to log once: what differs from the request, what is missing."""
         return ()
 
     def facts(self) -> Mapping[str, object]:
-        """Return more for diagnostics, by name."""
+        """Return further values for diagnostics, by name."""
         return {}
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
-        """Of its own that frames pass through, besides the one that captures. From any thread."""
+        """The camera's own threads that frames pass through; any thread may read this."""
         return ()
 
     def controls(self) -> Mapping[str, ControlInfo]:
-        """Return what can be adjusted, by name, with ranges and the values in force."""
+        """Return the camera's controls by name, with their ranges and present values."""
         return NO_CONTROLS
 
     def set_control(self, name: str, value: ControlValue) -> int | None:
         """
-        Set a control; the value in force afterwards, ``None`` for one that can't be read.
+        Set a control and return its new value; ``None``: the control can't be read.
 
-        :raises ConfigError: no such control, or the value is outside of its range.
-        :raises CameraError: the device refuses it now.
+        :raises ConfigError: the camera has no such control, or the value is outside of its range.
+        :raises CameraError: the device refuses the value now.
         """
         raise no_such_control(self.device, name, NO_CONTROLS)
 
     @abstractmethod
     def constraints(self) -> BufferConstraints:
         """
-        Return what it can produce.
+        Return the camera's side of the negotiation: what frames it can produce.
 
-        ``heaps`` says where its buffers may come from, the best first.
+        Field ``heaps`` says where its buffers may come from, the best first.
         """
 
     def possible(self) -> BufferConstraints:
-        """Return what it could produce if it were opened anew, for other consumers."""
+        """Return what frames it could produce if it were opened again for other consumers."""
         return self.constraints()
 
     @property
@@ -550,7 +553,7 @@ class Camera(ABC):
         """
         Whether :meth:`allocate` may be called again between two frames.
 
-        Any other camera is opened anew for other buffers.
+        If not, the camera is closed and opened again when other buffers are needed.
         """
         return False
 
@@ -558,16 +561,16 @@ class Camera(ABC):
         """
         Return the sizes of images that the parameters could ask for, such as ``1280x720``.
 
-        None: the device doesn't tell.
+        An empty result means that the device doesn't list its sizes.
         """
         return ()
 
     def allocate(self, request: AllocationRequest) -> None:
         """
-        Allocate what a negotiation asks for, from the heap that it names.
+        Allocate the buffers that were agreed on, from the heap that was agreed on.
 
-        It makes no frame yet. The camera chooses among the modifiers. Override it, or
-        :meth:`configure` for a camera whose frames are LINEAR.
+        No frame is captured yet. The camera chooses among the agreed modifiers. Derived classes
+        override this method, or :meth:`configure` if their frames are LINEAR.
         """
         self.configure(request.settings())
 
@@ -579,16 +582,16 @@ class Camera(ABC):
 
     @property
     def pool(self) -> BufferPool | None:
-        """Where its frames are leased; ``None`` before :meth:`allocate`."""
+        """The pool that leases the frames' slots; ``None`` before :meth:`allocate`."""
         return self._pool
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """Its slots, for trial imports before the first frame; none before :meth:`allocate`."""
+        """The pool's slots, for trial imports before the first frame; empty without a pool."""
         return () if self.pool is None else self.pool.slots
 
     def pool_statistics(self) -> PoolStatistics | None:
-        """Return slots and holders, once configured."""
+        """Return the pool's counters and who holds slots; ``None`` before :meth:`allocate`."""
         return None if self.pool is None else self.pool.statistics()
 
     @abstractmethod
@@ -596,7 +599,8 @@ class Camera(ABC):
         """
         Return the next frame.
 
-        ``None``: none this time (dropped, nothing arrived within a bounded wait, stopped).
+        ``None``: no frame this time, because it was dropped, none arrived within a bounded wait,
+        or the camera was stopped.
 
         :raises CameraError: the source failed.
         """
@@ -611,17 +615,17 @@ class Camera(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free everything; leased frames stay readable until released."""
+        """Free everything; leased frames stay readable until they are released."""
 
     def close_rest(self) -> None:  # noqa: B027
-        """End what :meth:`close` has left running for the next camera. No camera is opened now."""
+        """End what :meth:`close` left running for a next camera: no camera will be opened."""
 
 
 def drawn_constraints(fourcc: int, size: Size, heaps: OfferedHeaps) -> BufferConstraints:
     """
     Return the constraints of a producer whose frames the CPU writes.
 
-    One slot is being filled while another one is being published.
+    The producer needs two slots: it fills one while another one is being published.
     """
     return BufferConstraints(
         'camera',
@@ -641,12 +645,13 @@ def heap_pool(
     """
     Return the pool of a producer whose frames the CPU writes.
 
-    It has the slots that *settings* say, mapped for the CPU.
+    The pool has the number of slots that *settings* say, each mapped for the CPU.
 
-    :param heaps: the settings' heap is chosen there; they have to stay open as long as the pool.
+    :param heaps: open heaps, one of which is the settings' heap; they have to stay open as long as
+        the pool.
     :param name: the producer's name, for messages.
     :param reserve: slots that the producer needs for itself, where the pool has enough.
-    :raises AllocationError: no memory, or the heap can't be opened any more.
+    :raises AllocationError: there is no memory, or the heap can't be opened any more.
     """
     if settings.heap is not None:
         heaps.choose(settings.heap.name)
@@ -668,15 +673,16 @@ class DrawnCamera(Camera):
     """
     A camera whose frames the CPU writes into the pool's slots, at a steady pace.
 
-    Override :meth:`render`, or :meth:`draw`. It owns its heap and its pool. Only the capturing
-    thread calls it, except for :meth:`stop`.
+    Derived classes override :meth:`render` or :meth:`draw`. The camera owns its heap and its pool.
+    Only the capturing thread calls its methods, except :meth:`stop`.
 
-    :param heap: where the slots come from, or all heaps that they may come from; owned from here
-        on.
+    :param heap: the heap of the slots, or all heaps that they may come from; the camera owns and
+        closes them.
     :param now_ns: the ROS clock.
     :param clock: as in :class:`CameraOptions`.
-    :param ledger: books each frame that was written.
-    :param live: a live camera drops a frame when no slot is free; another one waits.
+    :param ledger: counts each frame that was written.
+    :param live: ``True``: the camera drops a frame when no slot is free; ``False``: it waits for a
+        slot.
     """
 
     SIZE: ClassVar[tuple[int, int]] = (640, 360)
@@ -745,12 +751,12 @@ class DrawnCamera(Camera):
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], **base: Any) -> DrawnCamera:
         """
-        Make the camera.
+        Make the camera from the node's parameters.
 
-        Override it for a camera that takes more parameters than these.
+        A derived class overrides this method if it has further parameters.
 
         :param base: what :class:`DrawnCamera` itself takes besides width, height and framerate.
-        :raises ValueError: it can't have such a picture.
+        :raises ValueError: the camera can't make pictures of this size or rate.
         """
         width, height = parameters['width'] or cls.SIZE[0], parameters['height'] or cls.SIZE[1]
         return cls(width, height, parameters['framerate'] or cls.FRAMERATE, **base)
@@ -779,7 +785,7 @@ class DrawnCamera(Camera):
 
     @property
     def has_lens(self) -> bool:
-        """None, unless a class derived from this one says so."""
+        """``False``, unless a derived class overrides this property."""
         return False
 
     @property
@@ -807,9 +813,9 @@ class DrawnCamera(Camera):
 
     def draw(self, sequence: int, planes: Sequence[NDArray[Any]]) -> bool:
         """
-        Write frame *sequence* into *planes*, which have :attr:`fourcc`'s format.
+        Write frame *sequence* into *planes*, whose format is :attr:`fourcc`.
 
-        ``False``: there is no such frame.
+        Return ``False`` if this frame does not exist.
         """
         return self.render(sequence, planes[0], planes[1])
 
@@ -817,7 +823,7 @@ class DrawnCamera(Camera):
         """
         Write frame *sequence*: luma (height, width), chroma (height/2, width/2, 2).
 
-        For cameras of NV12, instead of :meth:`draw`.
+        Cameras with NV12 frames override this method instead of :meth:`draw`.
         """
         raise NotImplementedError(f'{type(self).__name__} overrides neither draw nor render')
 
@@ -839,7 +845,7 @@ class DrawnCamera(Camera):
                 slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []
             ) as planes:
                 drawn = self.draw(self._sequence, planes)
-            if drawn is None:  # without an error every frame would be left out silently
+            if drawn is None:  # without this error every frame would be skipped silently
                 raise self._forgotten_return()
         finally:
             if not drawn:
@@ -879,10 +885,10 @@ class DrawnCamera(Camera):
 
     def _stamp(self) -> int:
         """
-        Return the stamp.
+        Return the frame's stamp.
 
-        Live: now. A file that is read as fast as possible has its own time axis, so that a stamp
-        names its frame.
+        A live camera's stamp is the present time. A file that is read as fast as possible has its
+        own time axis, so that each stamp belongs to one frame in every run.
         """
         if self._live:
             return self.clock.stamp(0, CaptureClock.UNKNOWN)

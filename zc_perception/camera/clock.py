@@ -14,14 +14,15 @@
 # limitations under the License.
 
 """
-From a driver's time stamp to the ROS clock's.
+Convert a driver's time stamps to times of the ROS clock.
 
-The offset is measured for every frame, and stamps increase. Only when a simulation drives the ROS
-clock and its time jumps back do stamps go back with it.
+The offset between the two clocks is measured for every frame, and stamps increase. Stamps go back
+only when a simulation drives the ROS clock and its time jumps back.
 
-An offset that is taken once, at start, is wrong from the first NTP or PTP correction on. An offset
-per frame is as good as its reads: a read that the scheduler interrupts is off by the length of the
-interruption. So reads are bracketed, and the tightest bracket counts.
+An offset that is measured only once, at the start, is wrong after the first NTP or PTP correction.
+A measurement reads both clocks, and is wrong by the length of an interruption if the scheduler
+interrupts between the reads. So one clock is read before and after the other, several times if
+needed, and the measurement with the shortest distance between its reads counts.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class CaptureClock(Enum):
     """
     The clock of a driver's time stamps.
 
-    UNKNOWN: no clock that this package can read; the time of arrival counts.
+    UNKNOWN: the package can't read this clock, so the time of the frame's arrival counts.
     """
 
     MONOTONIC = time.CLOCK_MONOTONIC
@@ -50,18 +51,19 @@ class CaptureClock(Enum):
 @dataclass(frozen=True)
 class ClockStatistics:
     """
-    The fate of the stamps.
+    What happened to the stamps since the start.
 
-    :param offset_ns: ROS clock minus the driver's, as last measured; 0 before, and for UNKNOWN or
-        simulated time.
-    :param jitter_ns: how much the offset changes from frame to frame, smoothed; steps don't count.
-    :param steps: times that the ROS clock was set, forwards or backwards.
-    :param corrected: stamps that were moved so that they increase.
+    :param offset_ns: ROS clock minus the driver's clock, as last measured; 0 before the first
+        measurement, and for UNKNOWN or simulated time.
+    :param jitter_ns: how much the offset changes from frame to frame, smoothed; steps of a clock
+        don't count.
+    :param steps: how often the ROS clock was set forwards or backwards.
+    :param corrected: number of stamps that were made later so that they increase.
     :param ahead_ns: how far the last stamp is ahead of the ROS clock's time of the picture, after
-        that was set back; 0 otherwise.
-    :param implausible: driver's stamps that lay in the future or far in the past, so that the time
-        of arrival was taken.
-    :param simulated: whether the ROS clock is a simulation's.
+        the ROS clock was set back; 0 otherwise.
+    :param implausible: number of the driver's stamps that lay in the future or far in the past, so
+        that the time of arrival was used.
+    :param simulated: whether a simulation drives the ROS clock.
     """
 
     offset_ns: int = 0
@@ -82,7 +84,7 @@ class SystemClocks:
     realtime: Clock = time.time_ns
 
     def of(self, clock: CaptureClock) -> Clock:
-        """Return the clock that the driver's stamps are of."""
+        """Return the function that reads the clock of the driver's stamps."""
         return {CaptureClock.BOOTTIME: self.boottime, CaptureClock.REALTIME: self.realtime}.get(
             clock, self.monotonic
         )
@@ -93,11 +95,11 @@ SYSTEM_CLOCKS = SystemClocks()
 # A pair of reads that took at most this time was not interrupted.
 _TIGHT_NS = 20_000
 _MAX_READS = 6
-# Reads that are this far apart give a worse offset than the one measured before, unless they
-# contradict it.
+# If two reads are further apart than this, the offset measured before is better, unless the new
+# measurement contradicts it.
 _WIDE_NS = 200_000
-# A change of the offset that is too large for drift: more than 1 ms and a thousandth of the time
-# since (NTP slews by at most 1/2000).
+# A change of the offset counts as a step if it is too large for drift: more than 1 ms plus a
+# thousandth of the time since the last measurement (NTP slews by at most 1/2000).
 _STEP_NS = 1_000_000
 _STEP_SHARE = 1000
 _FUTURE_NS = 5_000_000
@@ -107,24 +109,25 @@ _SMOOTHING = 16
 
 class StampClock:
     """
-    Makes the stamps of one camera's frames, however often it is opened.
+    Makes the stamps of one camera's frames, also when the camera is opened again.
 
-    One thread uses it. It takes no lock, and reads a few clocks for each stamp.
+    Only one thread uses it, so it takes no lock. It reads a few clocks for each stamp.
 
-    Unless a simulation drives the ROS clock, each stamp is later than the one before. When the ROS
-    clock is set back, stamps go on at half the camera's pace or more until the clock has caught
-    up, because trackers divide by the interval between two stamps: it must not become tiny.
+    Unless a simulation drives the ROS clock, each stamp is later than the one before. After the
+    ROS clock was set back, the distance between two stamps is at least half of the distance
+    between the two captures, until the clock has caught up with the stamps. Trackers divide by
+    this distance, so it must not become tiny.
 
     When a simulation drives the ROS clock, a stamp is the simulation's time on arrival. If that
     time stands still, stamps differ by 1 ns. If it jumps back, the stamps jump back too. When a
     simulation begins or ends, the stamps begin anew with the other time.
 
-    :param ros_now_ns: the node's clock. Unless a simulation drives it, that is CLOCK_REALTIME, as
-        rcutils' system time is.
-    :param clocks: the machine's; for tests.
-    :param is_simulated: whether a simulation drives the ROS clock now: a node's
-        ``get_clock().ros_time_is_active``. The time alone doesn't tell: a recording may be played
-        at the time of day.
+    :param ros_now_ns: returns the time of the node's clock. Unless a simulation drives that clock,
+        it is CLOCK_REALTIME, as rcutils' system time is.
+    :param clocks: the machine's clocks; tests pass others.
+    :param is_simulated: returns whether a simulation drives the ROS clock now: a node's
+        ``get_clock().ros_time_is_active``. The time itself can't show this, because a recording
+        may be played with the present time of day.
     """
 
     def __init__(
@@ -153,10 +156,10 @@ class StampClock:
 
     def reopened(self) -> StampClock:
         """
-        Return this clock, for a camera that is opened, or opened again.
+        Return this clock, prepared for a camera that is opened, or opened again.
 
-        It forgets what it measured of the driver's clock. It keeps the last stamp, so that stamps
-        go on increasing.
+        The clock forgets what it measured of the driver's clock. It keeps the last stamp, so that
+        stamps go on increasing.
         """
         self._capture_clock = self._offset = self._last_captured = None
         return self
@@ -165,7 +168,7 @@ class StampClock:
         """
         Return the ROS time of a picture that the driver says was taken at *captured_ns*.
 
-        :param captured_ns: in *clock*; ignored for UNKNOWN.
+        :param captured_ns: time in *clock*; ignored if *clock* is UNKNOWN.
         """
         arrival = self._clocks.monotonic()
         if clock is not self._capture_clock:
@@ -174,9 +177,7 @@ class StampClock:
         device = self._device
         simulated = self._is_simulated()
         ros, at, width = self._read(device, simulated)
-        if (
-            self._is_simulated() is not simulated
-        ):  # it began or ended while the clocks were read: the times may not belong together
+        if self._is_simulated() is not simulated:  # the simulation began or ended in between
             simulated = not simulated
             ros, at, width = self._read(device, simulated)
         if simulated is not self._simulated:
@@ -196,7 +197,7 @@ class StampClock:
         return result
 
     def _read(self, device: Clock, simulated: bool) -> tuple[int, int, int]:
-        """Read as :meth:`_read_pair` does, with as few reads as possible."""
+        """Return what :meth:`_read_pair` returns, with as few reads of clocks as possible."""
         if simulated:
             return self._ros_now(), 0, 0
         if self._capture_clock is CaptureClock.REALTIME:
@@ -205,11 +206,11 @@ class StampClock:
                 at,
                 at,
                 0,
-            )  # the device uses the ROS clock, so a measured offset would be only noise
+            )  # the device uses the ROS clock itself, so a measured offset would be only noise
         return self._read_pair(device)
 
     def _read_pair(self, device: Clock) -> tuple[int, int, int]:
-        """Return the ROS clock, the device's clock at the same moment, and the reads' distance."""
+        """Return both clocks' times at one moment, and the distance of the reads."""
         best = (0, 0, -1)
         for _ in range(_MAX_READS):
             before = device()
@@ -220,12 +221,12 @@ class StampClock:
                 best = (ros, before + width // 2, width)
             if 0 <= width <= _TIGHT_NS:
                 break
-        # If the device clock was set between its two reads in every attempt, there is no
-        # measurement.
+        # If the device's clock was set between the two reads of every attempt, nothing was
+        # measured.
         return best if best[2] >= 0 else (ros, after, 0)
 
     def _settle(self, offset: int, width: int, arrival: int) -> int:
-        """Return the offset to use; the measurement is good to half its width."""
+        """Return the offset to use; a measurement's error is at most half the reads' distance."""
         known = self._offset
         if known is None:
             self._offset = offset
@@ -242,12 +243,12 @@ class StampClock:
 
     def _increase(self, wanted: int, captured: int, arrival: int) -> int:
         """
-        Return *wanted*, made later where it isn't later than the last stamp.
+        Return *wanted* if it is late enough after the last stamp, else a later stamp.
 
-        It is then the last stamp and half of the time between the two captures.
+        The later stamp is the last stamp plus half of the time between the two captures.
         """
         pace = 0 if self._last_captured is None else captured - self._last_captured
-        if self._capture_clock is CaptureClock.REALTIME:  # which may have been set in between
+        if self._capture_clock is CaptureClock.REALTIME:  # the clock may have been set in between
             pace = min(pace, arrival - self._last_arrival)
         self._last_captured = captured
         least = wanted if self._last_ns is None else self._last_ns + max(1, pace // 2)
@@ -268,7 +269,7 @@ class StampClock:
 
     @property
     def troubles(self) -> int:
-        """Grows with each step of the clock and each implausible stamp."""
+        """A number that grows with each step of the clock and each implausible stamp."""
         return self._steps + self._implausible
 
     def statistics(self) -> ClockStatistics:

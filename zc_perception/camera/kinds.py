@@ -14,10 +14,10 @@
 # limitations under the License.
 
 """
-Which kinds of cameras there are: one line each.
+The table of the kinds of cameras, one line for each kind.
 
-Cameras of other packages come by entry points of the group ``zc_perception.cameras``: the name is
-the kind, the value ``module:Class`` a class derived from
+Other packages add kinds by entry points of the group ``zc_perception.cameras``. The entry point's
+name is the kind; its value ``module:Class`` names a class derived from
 :class:`~zc_perception.camera.camera.Camera`.
 """
 

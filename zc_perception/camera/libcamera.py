@@ -14,15 +14,15 @@
 # limitations under the License.
 
 """
-The libcamera camera: a pipeline handler's own dma-bufs, each a slot.
+The libcamera camera: each dma-buf that libcamera's pipeline handler allocates is a slot.
 
 A slot's request is queued again when its last lease is dropped.
 
-:class:`Requests` distributes the module's requests to the cameras of this process: the module has
-    one manager for all cameras, with one descriptor that says that something is complete. Calls
-    that fail raise a RuntimeError with strerror's words from libcamera 0.1 on; before (Debian 12
-    has 0.0.3), they return a negative number. Controls are looked up by name, because two objects
-    may stand for the same one.
+:class:`Requests` distributes completed requests to the cameras of this process, because the module
+    has one manager for all cameras, with one file descriptor that becomes readable when a request
+    is complete. From libcamera 0.1 on, a call that fails raises a RuntimeError with strerror's
+    words; in older versions (Debian 12 has 0.0.3) it returns a negative number. Controls are
+    looked up by name, because two objects may stand for the same control.
 
 Source: libcamera's documentation, and ``src/py/libcamera`` of 0.0.3 and 0.7. ``SensorTimestamp``
 is CLOCK_BOOTTIME. Tested against a module of our own with the interface of both
@@ -99,9 +99,9 @@ def planes_of(buffer: Any) -> list[BorrowedMemory]:
 
 def checked(what: str, result: Any) -> Any:
     """
-    Return *result* of a call; an older binding reports errors by a negative number.
+    Return *result* of a call, unless it is the error number of an older binding.
 
-    :raises CameraError: it is such a number.
+    :raises CameraError: *result* is a negative number, by which an older binding reports an error.
     """
     if isinstance(result, int) and result < 0:
         raise error_of(what, OSError(-result, os.strerror(-result)))
@@ -109,7 +109,7 @@ def checked(what: str, result: Any) -> Any:
 
 
 def error_of(what: str, error: BaseException) -> CameraError:
-    """Return the camera's error for one of the module's."""
+    """Return the CameraError for an exception that the module raised."""
     text = f'libcamera could not {what}: {error}'
     if os.strerror(errno.EBUSY) in str(error):
         return CameraBusyError(f'{text}; end the other program that uses the camera')
@@ -120,7 +120,7 @@ def error_of(what: str, error: BaseException) -> CameraError:
 
 
 def named(controls: Mapping[Any, Any], name: str) -> tuple[Any, Any] | None:
-    """Return the control of that name and its value, or ``None``."""
+    """Return the control called *name* and its value; ``None``: there is no such control."""
     return next(
         (
             (control, value)
@@ -135,9 +135,10 @@ def choose_camera(names: Sequence[str], wanted: str) -> int:
     """
     Find the camera that parameter ``libcamera_id`` means.
 
-    It is an id, a part of one, or a number; empty: the first.
+    The parameter is a camera's id, a part of an id, or the camera's number; empty: the first
+    camera.
 
-    :param names: their ids.
+    :param names: the ids of all cameras.
     :raises CameraError: no camera matches, or several do.
     """
     if not names:
@@ -163,9 +164,9 @@ def choose_camera(names: Sequence[str], wanted: str) -> int:
 
 def import_libcamera() -> Any:
     """
-    Import the module.
+    Import libcamera's Python module.
 
-    :raises ConfigError: it isn't installed, or is something else.
+    :raises ConfigError: the module isn't installed, or another module has this name.
     """
     try:
         module = importlib.import_module('libcamera')
@@ -183,11 +184,11 @@ def import_libcamera() -> Any:
 
 class Mailbox:
     """
-    Completed requests of one camera.
+    The completed requests of one camera.
 
-    Deque operations are atomic, so that the hot path takes no lock of its own.
+    The hot path takes no lock, because a deque's operations are atomic.
 
-    :param cookie: the upper part of its requests' cookies.
+    :param cookie: the upper bits of the cookie of each request of this camera.
     """
 
     def __init__(self, cookie: int) -> None:
@@ -196,16 +197,16 @@ class Mailbox:
         self.wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
 
     def ring(self) -> None:
-        """Make a wait return."""
+        """Make :meth:`Requests.wait` for this mailbox return."""
         if not self.wake.closed:
             os.eventfd_write(self.wake.fileno(), 1)
 
 
 class Requests:
     """
-    The one manager's completed requests, for all cameras of the process.
+    Hands the manager's completed requests to the cameras of this process.
 
-    The thread that wakes up first fetches the requests of all cameras.
+    The camera's thread that wakes up first fetches the requests of all cameras.
     """
 
     _of_module: ClassVar[dict[int, Requests]] = {}
@@ -219,7 +220,7 @@ class Requests:
 
     @classmethod
     def shared(cls, module: Any) -> Requests:
-        """Return the object of the module's one manager."""
+        """Return this process's object for the module's only camera manager."""
         with cls._making:
             manager = module.CameraManager.singleton()
             found = cls._of_module.get(id(manager))
@@ -236,7 +237,7 @@ class Requests:
             return box
 
     def close(self, box: Mailbox) -> None:
-        """Close a mailbox; requests that come for it later are dropped."""
+        """Close a mailbox; requests that complete later for this mailbox are dropped."""
         with self._lock:
             self._boxes.pop(box.cookie >> 16, None)
         box.wake.close()
@@ -245,7 +246,7 @@ class Requests:
         """
         Return the mailbox's oldest request.
 
-        ``None``: none came within *timeout_s*, or it was rung.
+        ``None``: no request came within *timeout_s*, or :meth:`Mailbox.ring` was called.
         """
         if not box.ready:
             poller = select.poll()
@@ -266,7 +267,7 @@ class Requests:
 
 
 def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
-    """Check that the module loads, and that the parameter file's camera is there."""
+    """Check that the module loads, and that the camera that the parameter file names exists."""
     need = needs.camera('libcamera')
     if need is Need.UNUSED:
         yield skip('no camera in the parameter file uses libcamera')
@@ -290,7 +291,7 @@ def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def describe_libcamera() -> dict[str, Any]:
-    """Return its cameras' ids. Listing them acquires none."""
+    """Return the ids of libcamera's cameras; listing does not acquire a camera."""
     try:
         module = import_libcamera()
         manager = module.CameraManager.singleton()
@@ -300,13 +301,13 @@ def describe_libcamera() -> dict[str, Any]:
     except (RuntimeError, OSError) as error:
         return {'error': f'libcamera could not list its cameras: {error}'}
     version = ''
-    with contextlib.suppress(TypeError):  # raised by reading it in versions before 0.1
+    with contextlib.suppress(TypeError):  # versions before 0.1 raise when the attribute is read
         version = str(manager.version)
     return {'file': str(getattr(module, '__file__', '')), 'version': version, 'cameras': cameras}
 
 
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
-# After a camera that is gone has refused a request, its cancelled requests come within this time.
+# After an unplugged camera has refused a request, its cancelled requests come within this time.
 _CANCELLED_WITHIN_S = 2.0
 _MATRICES = {'Rec601': Matrix.BT601, 'Rec709': Matrix.BT709, 'Rec2020': Matrix.BT2020}
 
@@ -315,8 +316,9 @@ class LibcameraCamera(Camera):
     """
     NV12 frames of one camera of libcamera.
 
-    :raises ConfigError: no bindings, no such camera, or it has no NV12 of that size.
-    :raises CameraError: it can't be had.
+    :raises ConfigError: the bindings are missing, or the camera has no NV12 stream of the wanted
+        size.
+    :raises CameraError: the camera isn't there, or another program uses it.
     """
 
     PARAMETERS = (
@@ -406,7 +408,7 @@ class LibcameraCamera(Camera):
         self.width, self.height = int(stream.size.width), int(stream.size.height)
 
     def _describe(self) -> tuple[ImageLayout, Colorimetry]:
-        """Return the layout of every buffer; all must be alike."""
+        """Return the layout that all buffers share; CameraError: they differ."""
         if len(self._buffers) < RESERVE:
             raise CameraError(
                 f"camera '{self._camera.id}' gave {len(self._buffers)} buffers; at least "
@@ -425,7 +427,7 @@ class LibcameraCamera(Camera):
         identities = [plane.identity() for plane in planes]
         shapes = pixel_format(NV12).planes
         if len(planes) == 1:
-            # All in one: chroma follows luma.
+            # All planes are in one buffer: chroma follows luma.
             luma = stride * self.height
             places = [
                 (0, planes[0].offset, luma),
@@ -458,7 +460,7 @@ class LibcameraCamera(Camera):
         """
         The camera's id, which is the same after a reboot.
 
-        It consists of places on buses and sensors' names.
+        The id consists of positions on buses and names of sensors.
         """
         return f'libcamera: {self._camera.id}'
 
@@ -467,7 +469,7 @@ class LibcameraCamera(Camera):
         return 'libcamera'
 
     def constraints(self) -> BufferConstraints:
-        """Return the constraints: its pipeline handler decides stride and offsets."""
+        """Return the constraints, where the pipeline handler decides stride and offsets."""
         size = (self.width, self.height)
         return BufferConstraints(
             'libcamera camera',
@@ -479,7 +481,7 @@ class LibcameraCamera(Camera):
         )
 
     def allocate(self, request: AllocationRequest) -> None:
-        """Use the buffers that exist already, whatever else the request says."""
+        """Make the pool of the buffers that libcamera allocated, whatever *request* says."""
         waiting = list(self._buffers)
 
         def take() -> Buffers:
@@ -520,7 +522,7 @@ class LibcameraCamera(Camera):
         request = self._call(
             'make a request', partial(self._camera.create_request, self._box.cookie | index)
         )
-        if request is None:  # before 0.1
+        if request is None:  # versions before 0.1
             raise CameraError(
                 f"camera '{self._camera.id}': libcamera made no request; release the camera "
                 'elsewhere and try again'
@@ -532,7 +534,8 @@ class LibcameraCamera(Camera):
         """
         Queue the request again when the last lease is dropped.
 
-        The thread that drops the lease calls it: a failure is the camera's, not the consumer's.
+        The thread that drops the lease calls this. A failure must not reach the consumer of that
+        thread, so the camera's thread reports it.
         """
         with self._queue_lock:
             if not self._streaming:
@@ -576,8 +579,8 @@ class LibcameraCamera(Camera):
         if self._stopped:
             return None
         if request is None:
-            # An unplugged camera refuses requests, too. A little later the earlier ones come back
-            # as cancelled, and show that it is unplugged.
+            # An unplugged camera refuses requests, too. A little later its earlier requests come
+            # back as cancelled, which shows that it was unplugged.
             if (
                 self._queue_error is not None
                 and time.monotonic() - self._queue_error_at > _CANCELLED_WITHIN_S
@@ -607,8 +610,8 @@ class LibcameraCamera(Camera):
         ):
             self._bad += 1
             if request.status != self._module.Request.Status.Complete and not self._stopped:
-                # Cancelled although nobody stopped it: the camera is gone. The slot stays out of
-                # the queue.
+                # The request was cancelled although nobody stopped the camera: the camera is gone.
+                # The slot is not queued again.
                 with self._queue_lock:
                     self._streaming = False
                 pool.discard(slot)
@@ -672,7 +675,7 @@ class LibcameraCamera(Camera):
 
 
 def _timestamp(request: Any, buffer: Any) -> int | None:
-    """Return CLOCK_BOOTTIME nanoseconds of the exposure; ``None``: the handler doesn't say."""
+    """Return the time of exposure in CLOCK_BOOTTIME ns; ``None``: the handler doesn't give it."""
     found = named(request.metadata, 'SensorTimestamp')
     if found is not None:
         return int(found[1])
@@ -680,7 +683,7 @@ def _timestamp(request: Any, buffer: Any) -> int | None:
 
 
 def _colorimetry(space: Any) -> Colorimetry:
-    """Return a stream's colours; BT.601 limited where it doesn't say."""
+    """Return a stream's colorimetry; BT.601 limited range where the stream doesn't state one."""
     encoding, span = str(getattr(space, 'ycbcrEncoding', '')), str(getattr(space, 'range', ''))
     matrix = next(
         (matrix for name, matrix in _MATRICES.items() if encoding.endswith(name)), Matrix.BT601

@@ -14,23 +14,25 @@
 # limitations under the License.
 
 """
-Recordings on disk: MCAP files, the folder that rosbag2 knows, and frames as messages in them.
+Recordings on disk: MCAP files in a folder as rosbag2 reads it, with frames as messages.
 
 The format is that of https://mcap.dev/spec, with profile ``ros2`` and chunks that aren't
-compressed. A kill costs the last chunk only, and the next program that finds an unfinished file
-finishes it: schemas and channels stand before the chunks that use them, so that a file without its
-end can be read by the heads of its records. The package has its own writer: rosbags' writer knows
-no splits and keeps unwritten data where it can't be flushed, and rosdep has no key for the library
-``mcap``. The tests read the files with both.
+compressed. If the recorder is killed, only the last chunk is lost, and the next program of this
+package that opens the unfinished file finishes it. That is possible because schemas and channels
+stand before the chunks that use them, so that a file without its end can be read by the heads of
+its records. The package has its own writer, because rosbags' writer can't split a recording and
+can't flush its unwritten data, and because rosdep has no key for the library ``mcap``. The tests
+read the files with both libraries.
 
-A recording is ``NAME/NAME_0.mcap``, ``NAME_1.mcap`` … and ``metadata.yaml``, which lists those
-that are finished.
+A recording is a folder ``NAME`` with ``NAME_0.mcap``, ``NAME_1.mcap`` … and ``metadata.yaml``,
+which lists the finished files.
 
-A frame is a ``sensor_msgs/Image`` that keeps every bit and what the bits mean
+A frame is a ``sensor_msgs/Image`` that keeps every bit of the pixels, and their format
 (:class:`RecordedFormat`). The encoding is ROS's where ROS has one, else the DRM format's name,
-such as ``NV12`` or ``P010``. Rows and planes follow each other without padding. What ROS has no
-field for stands in the channel's metadata: ``fourcc``, ``matrix``, ``range`` and ``transfer`` (as
-in pixel/colorimetry.py), and ``planes``, how the producer's buffers held the frame.
+such as ``NV12`` or ``P010``. Rows and planes follow each other without padding. The channel's
+metadata has the values for which the message has no field: ``fourcc``, ``matrix``, ``range`` and
+``transfer`` (as in pixel/colorimetry.py), and ``planes``, the places of the planes in the
+producer's buffers.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ _STATISTICS_FIELDS = '<QHIIIIQQ'
 _LONGEST = 1 << 20
 """Of all records but chunks."""
 _CHUNK_BYTES = 1 << 20
-# Most bytes of one write, so that progress shows on a slow disk, too.
+# At most this many bytes go to one write, so that progress can be seen on a slow disk, too.
 _PIECE_BYTES = 1 << 20
 _UNSURE_NS = 10_000_000_000
 Bytes = bytes | bytearray | memoryview
@@ -96,10 +98,10 @@ def _map(pairs: Mapping[str, str]) -> bytes:
 
 class _Fields:
     """
-    Takes the fields of a record, one after the other.
+    Reads the fields of a record, one after the other.
 
-    :raises ValueError: the record ends before, or has no text where one should be.
-    :raises struct.error: likewise.
+    :raises ValueError: the record ends within a field, or a text is not UTF-8.
+    :raises struct.error: the record ends within a number.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -132,11 +134,11 @@ class _Fields:
 
 class Topic(NamedTuple):
     """
-    What a channel of a file carries.
+    What a channel of a file contains: the topic, and the type of its messages.
 
     :param msgtype: such as ``sensor_msgs/msg/Image``.
-    :param definition: the type's fields and those of the types in it, as ``.msg`` files have them.
-    :param metadata: what else belongs to it, such as ``offered_qos_profiles``.
+    :param definition: the text of the type's ``.msg`` file and of the types that it uses.
+    :param metadata: further values of the channel by name, such as ``offered_qos_profiles``.
     """
 
     name: str
@@ -148,12 +150,12 @@ class Topic(NamedTuple):
 @dataclass
 class Contents:
     """
-    What a file has, and what its end has to say.
+    What a file contains, as the summary at its end states it.
 
-    :param topics: by the number of their channel.
-    :param counts: of messages, likewise.
-    :param chunks: records of the chunks' indexes; left out of a finished file's.
-    :param end: where an unfinished file goes on; what stands behind is no whole chunk.
+    :param topics: topics by the number of their channel.
+    :param counts: number of messages by the number of their channel.
+    :param chunks: records of the chunks' indexes; empty if the file is finished.
+    :param end: offset behind the last whole chunk, where an unfinished file goes on.
     """
 
     library: str = ''
@@ -167,7 +169,7 @@ class Contents:
 
     @property
     def messages(self) -> int:
-        """How many."""
+        """Number of messages in the file."""
         return sum(self.counts.values())
 
     def add_topic(self, topic: Topic) -> int:
@@ -177,7 +179,7 @@ class Contents:
         return number
 
     def records_of(self, number: int) -> tuple[bytes, bytes]:
-        """Return the records of a channel's schema and of itself."""
+        """Return the records that describe a channel: its schema, then the channel."""
         topic = self.topics[number]
         types = list(dict.fromkeys(one.msgtype for one in self.topics.values()))
         schema = types.index(topic.msgtype) + 1
@@ -191,11 +193,11 @@ class Contents:
 
     def add_chunk(self, head: bytes, at: int, size: int, indexes: Sequence[bytes]) -> None:
         """
-        Take note of a chunk that the file has.
+        Add a chunk of the file to the contents.
 
         :param head: the fields before its messages.
-        :param at: where its record begins.
-        :param size: of the record.
+        :param at: offset at which the chunk's record begins.
+        :param size: bytes of the record.
         :param indexes: the records of message indexes that follow it.
         """
         first_ns, last_ns, content, *_ = _CHUNK_HEAD.unpack(head)
@@ -214,9 +216,9 @@ class Contents:
 
     def tail(self, described: str) -> bytes:
         """
-        Return what finishes the file, from :attr:`end` on.
+        Return the bytes that finish the file when written at :attr:`end`.
 
-        :param described: rosbag2's metadata of this file alone, of which it keeps a copy there.
+        :param described: rosbag2's metadata of this file alone; rosbag2 wants a copy in the file.
         """
         metadata = _record(_METADATA, _text('rosbag2') + _map({'serialized_metadata': described}))
         start = self.end + len(metadata) + _RECORD.size + 4
@@ -246,10 +248,11 @@ class McapWriter:
     """
     Writes one file, a chunk at a time.
 
-    One thread.
+    Only one thread may use it.
 
-    :param output: unbuffered; has ``write``, ``seek`` and ``truncate``. It stays the caller's.
-    :param on_written: called whenever the disk has taken something.
+    :param output: an unbuffered file with ``write``, ``seek`` and ``truncate``. The caller owns
+        and closes it.
+    :param on_written: called after each write to the file.
     """
 
     def __init__(self, output: Any, on_written: Callable[[], object] = lambda: None) -> None:
@@ -275,7 +278,7 @@ class McapWriter:
 
     @property
     def size(self) -> int:
-        """Bytes of the file, with those that wait."""
+        """Bytes of the file, with those that are not written yet."""
         return self._at + self._waiting
 
     @property
@@ -299,8 +302,8 @@ class McapWriter:
         """
         Append a message.
 
-        Its bytes must stay as they are until :meth:`flush`, which follows at once when they are
-        many.
+        The caller must not change the message's bytes before :meth:`flush`. A large message is
+        flushed at once.
         """
         size = sum(map(len, parts))
         self._places.setdefault(channel, []).append((log_ns, self._waiting))
@@ -337,9 +340,9 @@ class McapWriter:
 
     def finish(self, described: str) -> None:
         """
-        Write the end behind the last whole chunk.
+        Write the file's end behind the last whole chunk.
 
-        :raises OSError: the disk is full or gone. :func:`finish_file` may do it later.
+        :raises OSError: the disk is full or gone. :func:`finish_file` may finish the file later.
         """
         if self._at != self.contents.end:
             self._output.seek(self.contents.end)
@@ -351,10 +354,10 @@ class McapWriter:
 
 def finish_file(path: Path, contents: Contents, described: str) -> None:
     """
-    Cut off an incomplete chunk, and write the end.
+    Cut off an incomplete chunk, and write the file's end.
 
     :param contents: what :func:`read_contents` has found in the file.
-    :raises OSError: it can't be written.
+    :raises OSError: the file can't be written.
     """
     with path.open('r+b', buffering=0) as file:
         file.truncate(contents.end)
@@ -366,10 +369,11 @@ def finish_file(path: Path, contents: Contents, described: str) -> None:
 
 def read_contents(path: Path) -> Contents:
     """
-    Return what is in a file, by its summary; in one of ours without its end, by its chunks.
+    Return what a file contains, from its summary; from its chunks, if we didn't finish it.
 
-    :raises RecordingError: it isn't MCAP, is damaged, or was left unfinished by another program.
-    :raises OSError: it can't be read.
+    :raises RecordingError: the file isn't MCAP, is damaged, or was left unfinished by a program of
+        another package.
+    :raises OSError: the file can't be read.
     """
     with open(path, 'rb') as file:
         size = os.fstat(file.fileno()).st_size
@@ -396,9 +400,10 @@ def read_contents(path: Path) -> Contents:
 
 def _next_record(file: BinaryIO, at: int, size: int) -> tuple[int, bytes, int]:
     """
-    Return the record at a place: its kind, its content, and where the next one begins.
+    Return the kind and content of the record at an offset, and the next record's offset.
 
-    Of a chunk, the content is what precedes its messages. Kind 0: there is no whole record.
+    Of a chunk, the content is only the part before its messages. Kind 0 means that the file has no
+    whole record there.
     """
     file.seek(at)
     head = file.read(_RECORD.size)
@@ -413,7 +418,7 @@ def _next_record(file: BinaryIO, at: int, size: int) -> tuple[int, bytes, int]:
 
 
 def _summary_start(file: BinaryIO, size: int) -> int:
-    """Return where a finished file's summary begins; 0: it isn't finished, or has none."""
+    """Return the offset of a file's summary; 0: it has no summary, or isn't finished."""
     if size < _FOOTER_BYTES + len(MAGIC):
         return 0
     file.seek(size - _FOOTER_BYTES)
@@ -457,8 +462,8 @@ def _recover(file: BinaryIO, size: int, contents: Contents) -> None:
     """
     Find the chunks that are whole and have their indexes, by the heads of records.
 
-    Of the last seconds' chunks the checksums are compared too: after a power cut, blocks may be
-    empty that the file's length counts.
+    For chunks of the last seconds the checksums are compared too, because after a power cut the
+    file's length may count blocks whose data never reached the disk.
     """
     schemas: dict[int, tuple[str, str]] = {}
     chunks: list[tuple[bytes, int, int, list[bytes]]] = []
@@ -489,7 +494,7 @@ def _recover(file: BinaryIO, size: int, contents: Contents) -> None:
 
 
 def _are_all(indexes: Sequence[bytes], content: bytes) -> bool:
-    """Tell whether the records of indexes know all messages of a chunk."""
+    """Tell whether the message indexes behind a chunk list all messages of the chunk."""
     at, messages = 0, 0
     while at + _RECORD.size <= len(content):
         messages += 1
@@ -506,13 +511,13 @@ Parts = Sequence[tuple[str, Contents]]
 
 
 def number_of(path: Path) -> int:
-    """Return the number of a file of a recording; -1: its name has none."""
+    """Return the number at the end of a file's name; -1: the name has no number."""
     found = _NUMBER.search(path.stem)
     return int(found[1]) if found else -1
 
 
 def parts_in(folder: Path) -> list[Path]:
-    """Return a folder's MCAP files in their order."""
+    """Return a folder's MCAP files, ordered by their numbers."""
     return sorted(folder.glob(f'*{SUFFIX}'), key=lambda path: (number_of(path), path.name))
 
 
@@ -521,17 +526,17 @@ def _yaml(content: object) -> str:
 
 
 def describe(parts: Parts) -> str:
-    """Return ``metadata.yaml`` of these files."""
+    """Return the content of ``metadata.yaml`` for these files."""
     return _yaml({'rosbag2_bagfile_information': _information(parts)})
 
 
 def describe_alone(name: str, contents: Contents) -> str:
-    """Return what rosbag2 keeps in a file about this file."""
+    """Return the metadata that rosbag2 wants in a file about the file itself."""
     return _yaml(_information([(name, contents)]))
 
 
 def _information(parts: Parts) -> dict[str, object]:
-    # Channels of one topic may differ in what rosbag2 doesn't know.
+    # Several channels may have one topic, because they differ in values that rosbag2 doesn't know.
     counts: Counter[tuple[str, str, str]] = Counter()
     for _, contents in parts:
         for number, topic in contents.topics.items():
@@ -578,9 +583,9 @@ def _information(parts: Parts) -> dict[str, object]:
 
 def read_parts(folder: Path) -> tuple[list[tuple[str, Contents]], list[str]]:
     """
-    Return what a folder's MCAP files have, and which can't be read, in sentences.
+    Return the contents of a folder's MCAP files, and a sentence for each unreadable file.
 
-    :raises OSError: the disk, or rights, stand against it.
+    :raises OSError: the disk fails, or this process may not read the folder.
     """
     parts, bad = [], []
     for path in parts_in(folder):
@@ -593,9 +598,9 @@ def read_parts(folder: Path) -> tuple[list[tuple[str, Contents]], list[str]]:
 
 def finish_recording(folder: Path) -> tuple[list[tuple[str, Contents]], list[str]]:
     """
-    Finish what a recorder has left without its end, and list all files.
+    Finish the files that a recorder left unfinished, and list all files of the recording.
 
-    :returns: the files with their contents, and in sentences what was done or can't be.
+    :returns: the files with their contents, and sentences about what was done or can't be done.
     :raises ConfigError: a file can't be written, or is still being recorded.
     """
     metadata = folder / METADATA
@@ -652,16 +657,16 @@ _ENCAPSULATION = b'\0\1\0\0'
 
 
 def tight_layout(fourcc: int, width: int, height: int) -> ImageLayout:
-    """Return how a recording holds such frames: rows and planes one after the other."""
+    """Return the layout of such frames in a recording: rows and planes without padding."""
     return compute_layout(fourcc, width, height, stride_align=1, offset_align=1)
 
 
 @dataclass(frozen=True)
 class RecordedFormat:
     """
-    What all frames of one channel have in common.
+    The format that all frames of one channel share.
 
-    :param layout: the producer's; LINEAR.
+    :param layout: the frames' layout in the producer's buffers; it is LINEAR.
     """
 
     layout: ImageLayout
@@ -669,12 +674,12 @@ class RecordedFormat:
 
     @cached_property
     def tight(self) -> ImageLayout:
-        """How the frames lie in the recording."""
+        """The frames' layout in the recording."""
         return tight_layout(self.layout.fourcc, self.layout.width, self.layout.height)
 
     @property
     def frame_bytes(self) -> int:
-        """Of a frame's pixels in the recording."""
+        """Bytes of a frame's pixels in the recording."""
         return self.tight.buffer_size(0)
 
     def topic(self, name: str) -> Topic:
@@ -693,9 +698,9 @@ class RecordedFormat:
 
     def message_head(self, header: Header) -> bytes:
         """
-        Return the bytes before a frame's pixels.
+        Return the bytes that stand before a frame's pixels.
 
-        They are a serialised message (CDR) without its data.
+        These are the serialised message (CDR) up to its data.
         """
         layout = self.tight
         encoding = layout.format.ros or layout.format.name.strip()
@@ -715,10 +720,10 @@ def _string(text: str) -> bytes:
 
 def recorded_format(metadata: Mapping[str, str], source: str) -> tuple[int, Colorimetry] | None:
     """
-    Return the fourcc and colorimetry of a channel's frames; ``None``: another program's channel.
+    Return the fourcc and colorimetry of a channel's frames; ``None``: another program's.
 
-    :param source: for messages.
-    :raises ConfigError: a format that can't be.
+    :param source: name of the recording, for messages.
+    :raises ConfigError: the channel's metadata describe an impossible format.
     """
     if 'fourcc' not in metadata:
         return None

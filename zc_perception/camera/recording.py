@@ -14,21 +14,22 @@
 # limitations under the License.
 
 """
-Writes frames and messages to a recording (:mod:`mcap_file`) without delaying others.
+Write frames and messages to a recording (:mod:`mcap_file`) without delaying other users.
 
 Each frame is copied out of the producer's buffer at once, so that the slot is free again; a thread
-of its own writes the copy. Between copy and disk is a bounded amount of memory. When it is full
-the new frame is left out and counted: a slow disk costs the recorder frames, and nothing else. A
-second thread tells the disk repeatedly to keep what was written, so that a power cut loses only
-the last second. The first thread never waits for that, and a kill loses less.
+of its own writes the copy. The memory for copies that wait for the disk is bounded. When it is
+full, the new frame is left out of the recording and counted, so a slow disk affects only the
+recording. A second thread syncs the written data to the disk repeatedly, so that a power cut loses
+only the last second. The first thread never waits for these syncs. If only the process is killed,
+less is lost.
 
-:class:`BlackBox` keeps the last seconds in memory instead, and writes them when somebody asks:
-compressed video (``foxglove_msgs/msg/CompressedVideo``) and what else its topics say; raw frames
-would be too much. A picture of a video can be read from a key frame on, so what is written begins
-with one. Without video nothing is kept but latched messages.
+:class:`BlackBox` keeps the last seconds in memory instead, and writes them when somebody asks. It
+    keeps compressed video (``foxglove_msgs/msg/CompressedVideo``) and other messages; raw frames
+    would need too much memory. Video can be decoded only from a key frame on, so each video that
+    is written begins with a key frame. While no video comes, only latched messages are kept.
 
 :class:`Snapshot` is one frame on disk: a picture for people, and a recording of this frame alone.
-Camera ``replay`` plays that recording, ``NAME.mcap``, to the same bytes.
+    Camera ``replay`` plays that recording, ``NAME.mcap``, and gives frames with the same bytes.
 """
 
 from __future__ import annotations
@@ -83,19 +84,20 @@ STUCK_S = 3.0
 _SYNCED_S = 1.0
 _FLUSH_S = 0.25
 _SYNC_S = 0.25
-# Messages kept of a latched topic; it rarely has more publishers.
+# Messages that are kept of a latched topic, one for each publisher; it rarely has more.
 _KEPT = 32
 
 
 @dataclass(frozen=True)
 class Limits:
     """
-    What a recording may take; a limit of 0 is none.
+    Limits of a recording; 0 means that there is no limit.
 
-    :param buffer_bytes: memory for what waits for the disk; at least two frames are kept.
+    :param buffer_bytes: memory for data that waits for the disk; there is always room for two
+        frames.
     :param split_bytes: a new file begins after this many bytes.
-    :param split_ns: or after this time.
-    :param floor_bytes: the recording ends when its disk has less than that free.
+    :param split_ns: a new file begins after this time, too.
+    :param floor_bytes: the recording ends when its disk has fewer free bytes than this.
     """
 
     buffer_bytes: int = 256 * MIB
@@ -109,9 +111,10 @@ class RecorderStatistics:
     """
     Counters since start.
 
-    :param dropped: frames and messages for which the memory was full: the disk is too slow.
+    :param dropped: frames and messages that were left out because the memory was full, hence
+        because the disk is too slow.
     :param refused: frames that can't be recorded, with the reason in *failure*.
-    :param waiting: what was taken but is not yet written.
+    :param waiting: frames and messages that were taken but are not yet written.
     :param files: the paths written.
     :param failure: why the recording ended or frames were refused; empty while all is well.
     """
@@ -131,7 +134,7 @@ class _Item:
     """
     A message that waits for the disk.
 
-    :param copy: of a frame, the recorder's own memory, which is used again.
+    :param copy: for a frame, the recorder's own memory with the pixels, which is reused later.
     """
 
     topic: Topic
@@ -156,10 +159,10 @@ class _Part:
 
 class _Syncing:
     """
-    Has the disk keep what was written, on a thread of its own, and closes files that are ready.
+    A thread that syncs written data to the disk, and closes files that are complete.
 
-    :param look: asked each time for what else stands against going on.
-    :param tell: told what does, once.
+    :param look: called at each sync; returns why the recording must end, or an empty text.
+    :param tell: called once with the error that ends the recording.
     """
 
     def __init__(self, look: Callable[[], str], tell: Callable[[Exception], object]) -> None:
@@ -179,7 +182,7 @@ class _Syncing:
         self._turn.set()
 
     def finish(self, output: Any, metadata: Path) -> None:
-        """Sync a file that is ready, and the list that names it, and close it."""
+        """Sync a complete file and the ``metadata.yaml`` that lists it, and close the file."""
         self._open = None
         self._ready.append((output, metadata))
         self._turn.set()
@@ -203,18 +206,18 @@ class _Syncing:
                     sync_whole(metadata)
                 if self._open is not None and (shortage := self._look()):
                     raise RecordingError(shortage)
-            except Exception as error:  # else syncing would end silently
+            except Exception as error:  # without this, syncing would end silently
                 if not told:
                     told = True
                     self._tell(error)
 
     def end(self) -> None:
-        """End when all is on the disk."""
+        """End the thread when everything is on the disk."""
         self._ending = True
         self._turn.set()
 
     def join(self, patience_s: float) -> None:
-        """Wait for the thread's end for a limited time: the kernel writes the rest without us."""
+        """Wait a limited time for the thread's end; the kernel writes the rest without us."""
         self._thread.join(patience_s)
 
 
@@ -222,13 +225,14 @@ class Recorder:
     """
     Records to a folder.
 
-    Use it as a context manager; leaving it writes everything that was taken.
+    Use the recorder as a context manager: the end of the block writes everything that was taken.
 
-    A folder that holds a recording goes on with its next file; unfinished files are finished.
+    If the folder holds a recording already, its unfinished files are finished, and the recorder
+    goes on with the next file.
 
-    :param ledger: books each copy of a frame, under ``record``.
-    :param open_output: opens a new file; for tests.
-    :raises ConfigError: a folder that can't be written, or isn't one.
+    :param ledger: counts each copy of a frame, under ``record``.
+    :param open_output: opens a new file; tests pass their own function.
+    :raises ConfigError: the path is no folder, or the folder can't be written.
     """
 
     def __init__(
@@ -264,7 +268,7 @@ class Recorder:
         self._thread.start()
 
     def _begin(self) -> list[str]:
-        """Make the folder, or finish the recording in it; returns what the user should know."""
+        """Make the folder, or finish the recording in it; return sentences for the user."""
         folder = self._folder
         if folder.suffix == SUFFIX:
             raise ConfigError(f"recording '{folder}' is a folder; leave {SUFFIX} out of its name")
@@ -284,7 +288,7 @@ class Recorder:
         return done
 
     def _shortage(self) -> str:
-        """Explain why the disk may not get more; empty: it may."""
+        """Explain why the disk has too little room to go on; empty: it has enough."""
         if not self._limits.floor_bytes:
             return ''
         found = os.statvfs(self._folder)
@@ -296,10 +300,10 @@ class Recorder:
 
     def put(self, frame: Frame, topic: str) -> bool:
         """
-        Copy *frame*, which stays the caller's.
+        Record a copy of *frame*, which the caller still owns.
 
-        ``False``: it was left out, and counted by its reason. It never waits for the disk; one
-        thread calls it.
+        Return ``False`` if the frame was left out; it is then counted by its reason. This method
+        never waits for the disk. Only one thread may call it.
         """
         data = frame.data
         if data.layout.modifier != LINEAR:
@@ -320,7 +324,7 @@ class Recorder:
                     sources, views(self._format.tight, content), strict=True
                 ):
                     np.copyto(target, source)
-        except ZcError as error:  # its pool has taken it back, or a device doesn't finish with it
+        except ZcError as error:  # the pool took the frame back, or a device is stuck
             self._spare.append(content)
             return self._refuse(str(error))
         self._ledger.book(REASON, len(content))
@@ -333,11 +337,11 @@ class Recorder:
         self, topic: Topic, content: bytes, log_ns: int, *, latched: bool = False
     ) -> bool:
         """
-        Take a serialised message.
+        Record a serialised message.
 
-        ``False``: left out, and counted. Any thread.
+        Return ``False`` if the message was left out and counted. Any thread may call this.
 
-        :param latched: each file begins with the topic's last messages.
+        :param latched: whether each new file begins with the topic's last messages.
         """
         with self._lock:
             fits = not self._ended and self._taken + len(content) <= self._limits.buffer_bytes
@@ -358,7 +362,7 @@ class Recorder:
         self._full.put(item)
 
     def _buffer(self, size: int) -> bytearray | None:
-        """Return memory for a frame: reused, or new while there may be more."""
+        """Return memory for a frame, reused or new; ``None``: the limit is reached."""
         while self._spare:
             content = self._spare.popleft()
             if len(content) == size:
@@ -389,7 +393,7 @@ class Recorder:
                 if self._part is not None and now - flush_s >= _FLUSH_S:
                     self._part.writer.flush()
                     flush_s = now
-            except Exception as error:  # else it would look like a slow disk
+            except Exception as error:  # without this, the error would look like a slow disk
                 self._end(error)
             if isinstance(item, _Item):
                 self._give_back(item)
@@ -421,12 +425,12 @@ class Recorder:
         channel = part.channels.get(item.topic)
         if channel is None:
             channel = part.channels[item.topic] = part.writer.channel(item.topic)
-        # Readers without an index want the order of time.
+        # Readers that ignore the index expect messages in order of time.
         self._last_ns = max(self._last_ns, item.log_ns)
         part.writer.add(channel, self._last_ns, item.publish_ns, item.sequence, *item.parts)
 
     def _is_full(self, part: _Part, item: _Item) -> bool:
-        """Tell whether the message belongs into the next file: a file has frames of one format."""
+        """Tell whether the message needs a new file: this is full, or has other frames."""
         size, limits = part.writer.size, self._limits
         if item.copy is not None and part.frames not in (None, item.topic):
             return True
@@ -460,7 +464,7 @@ class Recorder:
         return _Part(path, output, writer)
 
     def _close_part(self) -> None:
-        """Finish the file, and list it."""
+        """Finish the file, and list it in ``metadata.yaml``."""
         part, self._part = self._part, None
         if part is None:
             return
@@ -482,7 +486,7 @@ class Recorder:
         """
         End the recording: the disk is full or gone.
 
-        The written data stays, and its file is finished.
+        The data that was written stays, and its file is finished.
         """
         if self._ended:
             return
@@ -493,7 +497,7 @@ class Recorder:
 
     @property
     def failed(self) -> bool:
-        """Whether the recording has ended by itself, or couldn't be ended as it should."""
+        """Whether the recording ended by an error, or could not be finished properly."""
         return self._ended or self._given_up
 
     def statistics(self) -> RecorderStatistics:
@@ -505,12 +509,13 @@ class Recorder:
 
     def close(self, stuck_s: float = STUCK_S) -> bool:
         """
-        Write everything that was taken, and the file's end, as long as the disk goes on.
+        Write everything that was taken, and the file's end, as long as the disk accepts data.
 
-        The disk may be slow. Idempotent.
+        This may take long on a slow disk. Idempotent.
 
-        :param stuck_s: a disk that takes nothing for this long is given up, and :attr:`failed`.
-            The thread ends when the disk lets it; unfinished files are finished at the next start.
+        :param stuck_s: if the disk accepts nothing for this many seconds, stop waiting and set
+            :attr:`failed`. The thread then ends when the disk answers; unfinished files are
+            finished at the next start.
         :returns: whether the thread has ended.
         """
         if not self._closing:
@@ -546,23 +551,23 @@ class Recorder:
 
 
 def _open_new(path: Path) -> Any:
-    """Open a new file that no other process finishes while it is written."""
+    """Open a new file, locked so that no other process finishes it while it is written."""
     output = open(path, 'xb', buffering=0)  # noqa: SIM115 - closed with its part
     fcntl.flock(output.fileno(), fcntl.LOCK_EX)
     return output
 
 
 VIDEO = 'foxglove_msgs/msg/CompressedVideo'
-# A video without a picture for this time has ended.
+# A video counts as ended when no picture of it came for this time.
 _SILENT_NS = 3_000_000_000
-# A slice of a picture at which decoding can begin, behind a start code: H.264's type 5 (IDR),
-# H.265's types 16 to 21 (BLA, IDR, CRA).
+# A start code and a slice of a picture at which decoding can begin: H.264's type 5 (IDR), H.265's
+# types 16 to 21 (BLA, IDR, CRA).
 _KEY_H264 = re.compile(rb'\x00\x00\x01[\x05\x25\x45\x65]')
 _KEY_H265 = re.compile(rb'\x00\x00\x01[\x20-\x2b]')
 
 
 def is_key_frame(content: bytes) -> bool:
-    """Tell whether a serialised ``CompressedVideo`` is a picture that needs no other one."""
+    """Tell whether a serialised ``CompressedVideo`` can be decoded without earlier ones."""
     try:
         (length,) = struct.unpack_from('<I', content, 12)
         at = 16 + length + -length % 4
@@ -577,7 +582,7 @@ def is_key_frame(content: bytes) -> bool:
 
 
 class Kept(NamedTuple):
-    """A message; latched ones have the time of the first other one."""
+    """A kept message; a latched one gets the time of the first message that isn't latched."""
 
     topic: Topic
     content: bytes
@@ -587,10 +592,10 @@ class Kept(NamedTuple):
 
 class BlackBox:
     """
-    Keeps messages; any thread.
+    Keeps the messages of the last seconds in memory; any thread may use it.
 
-    :param seconds: how much time is written.
-    :param most_bytes: most memory for messages; the oldest go first.
+    :param seconds: length of the time window that is kept and written.
+    :param most_bytes: the most memory for messages; the oldest are dropped first.
     """
 
     def __init__(self, seconds: float, most_bytes: int) -> None:
@@ -604,7 +609,7 @@ class BlackBox:
         self._lock = threading.Lock()
 
     def take(self, topic: Topic, content: bytes, log_ns: int, latched: bool = False) -> None:
-        """Keep a message that came at that time."""
+        """Keep a message that arrived at the given time."""
         is_video = topic.msgtype == VIDEO
         is_key = is_video and is_key_frame(content)
         with self._lock:
@@ -622,10 +627,10 @@ class BlackBox:
 
     def _forget(self, now_ns: int) -> None:
         """
-        Forget what no video needs, or is too much.
+        Forget messages that no video needs, and the oldest ones beyond the memory limit.
 
-        A video needs all from its last key frame before the window on. Without a video in the
-        window, nothing is kept.
+        A video needs all messages since its last key frame before the window. If no video is in
+        the window, nothing but latched messages is kept.
         """
         oldest_ns = begin_ns = now_ns - self._window_ns
         self._videos = {name: at for name, at in self._videos.items() if at >= begin_ns}
@@ -640,7 +645,7 @@ class BlackBox:
             self._bytes -= len(self._kept.popleft().content)
 
     def held(self, now_ns: int) -> tuple[float, int, tuple[str, ...]]:
-        """Return seconds and bytes that are kept, and the topics of video."""
+        """Return how many seconds and bytes are kept, and the topics that are videos."""
         with self._lock:
             self._forget(now_ns)
             began_ns = self._kept[0].log_ns if self._kept else now_ns
@@ -648,7 +653,7 @@ class BlackBox:
             return kept_ns / 1e9, self._bytes, tuple(sorted(self._videos))
 
     def last(self, now_ns: int) -> list[Kept]:
-        """Return what is to be written: of each video from a key frame on."""
+        """Return the messages to write, of each video from a key frame on."""
         with self._lock:
             self._forget(now_ns)
             kept, videos = list(self._kept), self._videos
@@ -673,11 +678,11 @@ class BlackBox:
 
 def write_event(chosen: list[Kept], folder: Path, now_ns: int, floor_bytes: int = 0) -> str:
     """
-    Write it as a recording in *folder*, and return what was written, in words.
+    Write the messages as a recording in *folder*; return a phrase that says what was written.
 
     :param chosen: :meth:`BlackBox.last` at *now_ns*.
-    :param floor_bytes: the disk keeps that much free.
-    :raises RecordingError: there is nothing, or the disk is full or gone.
+    :param floor_bytes: bytes that stay free on the disk.
+    :raises RecordingError: there is nothing to write, or the disk is full or gone.
     :raises ConfigError: the folder can't be written.
     """
     if not chosen:
@@ -703,7 +708,7 @@ def write_event(chosen: list[Kept], folder: Path, now_ns: int, floor_bytes: int 
 
 PICTURE_SUFFIX = '.png'
 _TRIES = 1000
-# Little compression: a large picture takes a second otherwise, and the disk has room.
+# Compress little: more compression takes a second for a large picture, and saves little room.
 _PNG = (cv2.IMWRITE_PNG_COMPRESSION, 1)
 Plane = NDArray[Any]
 
@@ -711,9 +716,9 @@ Plane = NDArray[Any]
 @dataclass(frozen=True)
 class Snapshot:
     """
-    A frame's pixels, copied, with all that belongs to them.
+    A copy of a frame's pixels, with the frame's header and format.
 
-    :param content: the planes, tight, one after the other.
+    :param content: the planes without padding, one after the other.
     """
 
     recording_format: RecordedFormat
@@ -724,10 +729,10 @@ class Snapshot:
     @classmethod
     def of(cls, frame: Frame, ledger: CopyLedger) -> Snapshot:
         """
-        Copy *frame*, which stays the caller's; booked under ``snapshot``.
+        Copy *frame*, which the caller still owns; the copy is counted under ``snapshot``.
 
-        :raises FormatError: it isn't LINEAR: no row that the CPU reads.
-        :raises ZcError: it can't be mapped.
+        :raises FormatError: the frame isn't LINEAR, so the CPU can't read its rows.
+        :raises ZcError: the frame can't be mapped.
         """
         data = frame.data
         if data.layout.modifier != LINEAR:
@@ -748,7 +753,7 @@ class Snapshot:
         return views(self.recording_format.tight, self.content)
 
     def picture(self) -> NDArray[np.uint8] | None:
-        """Return B G R, or grey (height, width); ``None``: the format can't be converted here."""
+        """Return a B G R picture, or grey (height, width); ``None``: no conversion exists."""
         layout, colorimetry = self.recording_format.layout, self.recording_format.colorimetry
         try:
             picture = ToPicture(
@@ -771,9 +776,9 @@ class Snapshot:
 
     def _files(self) -> Mapping[str, bytes]:
         """
-        Yield contents by suffix.
+        Yield the suffix and content of each file.
 
-        The frame itself comes first: a picture alone is of no use to a program.
+        The recording comes first, because programs need it more than the picture.
         """
         files = {SUFFIX: self._recording()}
         picture = self.picture()
@@ -787,9 +792,9 @@ class Snapshot:
         """
         Write ``PREFIX_SECONDS_NANOSECONDS`` with several suffixes; all files, or none.
 
-        The name is one that nothing has yet.
+        The base name is one that no existing file has.
 
-        :raises OSError: the folder or the disk can't take them.
+        :raises OSError: the files can't be written to the folder or disk.
         """
         seconds, nanoseconds = divmod(self.header.stamp_ns, 1_000_000_000)
         files = self._files()
@@ -801,7 +806,7 @@ class Snapshot:
         raise FileExistsError(f"'{folder / base}' and {_TRIES - 1} names like it are taken")
 
     def describe(self) -> str:
-        """Describe it in one phrase."""
+        """Return a phrase that describes the snapshot."""
         layout = self.recording_format.layout
         return (
             f'frame {self.sequence}, {layout.width}x{layout.height} {fourcc_name(layout.fourcc)}'

@@ -14,13 +14,13 @@
 # limitations under the License.
 
 """
-Stereo pairs of two cameras; only frames that are pairs come out.
+Make stereo pairs of two cameras' frames; frames without a counterpart are dropped.
 
-Each camera is on its own thread with its own frames.
+Each camera has its own thread and captures its own frames.
 
 Frames are matched by the time at which they were taken. Sensors that are triggered together (a ZED
-X) give equal times but for jitter, each on its own stream. One may lose a frame or start later, so
-pairs are made by time, never by counting.
+X) give equal times except for jitter, each in its own stream. A sensor may lose a frame or start
+later than the other, so pairs are made by time, never by counting.
 
 :class:`StereoSides` joins the two cameras and owns the lock and the frames that wait. It makes a
 :class:`SideCamera` of each camera, which a capture node uses as any camera: ``left/image_raw`` and
@@ -46,15 +46,15 @@ from zc_perception.negotiation.settings import AllocationRequest
 T = TypeVar('T')
 
 DEFAULT_DEPTH = 2
-# Share of a frame's period for which a side waits for the counterpart, before it takes the next
-# frame. The driver keeps that one meanwhile.
+# Share of a frame's period for which a side waits for the counterpart before it takes the next
+# frame. Meanwhile the driver keeps the next frame.
 _PATIENCE = 0.75
 _PATIENCE_S = 0.02
 _END_WAIT_S = 0.1
 
 
 class Side(Enum):
-    """Which sensor; the value is the namespace of its topics."""
+    """The left or the right camera of a pair; the value is the namespace of its topics."""
 
     LEFT = 'left'
     RIGHT = 'right'
@@ -68,15 +68,15 @@ class Side(Enum):
 @dataclass(frozen=True)
 class StereoStatistics:
     """
-    Counters since start, by side where they differ.
+    Counters of a pair since start.
 
-    :param pairs: what was matched.
-    :param alone: frames that had no counterpart, by side.
-    :param restarts: times that a side's time went back, and what waited was given up.
-    :param difference_ns: right minus left of the last pair.
-    :param max_difference_ns: the largest of all pairs, without its sign.
-    :param apart_ns: between the times at which the two sides run, matched or not; ``None`` before
-        both gave something.
+    :param pairs: number of pairs that were made.
+    :param alone: by side, how many frames had no counterpart.
+    :param restarts: how often a side's time went back, so that all waiting frames were dropped.
+    :param difference_ns: the right frame's time minus the left frame's time, for the last pair.
+    :param max_difference_ns: the largest absolute difference of all pairs.
+    :param apart_ns: the difference between the newest times of the two sides, matched or not;
+        ``None`` before both sides gave a frame.
     """
 
     pairs: int = 0
@@ -88,7 +88,7 @@ class StereoStatistics:
 
     @property
     def dropped(self) -> int:
-        """Frames without a counterpart, of both sides."""
+        """Number of frames without a counterpart, of both sides together."""
         return sum(count for _, count in self.alone)
 
 
@@ -99,13 +99,13 @@ class PairMatcher(Generic[T]):
     Each side's times increase; the oldest pair within the tolerance comes first.
 
     No item is kept waiting for a better match: with a tolerance below half of the interval between
-    frames there is none. Whatever the order in which the sides arrive, the number of pairs is the
-    highest that the times allow, unless a side is further ahead than *depth*. O(1) per item; one
-    thread, no lock.
+    frames there is none. In whatever order the two sides' items arrive, the number of pairs is the
+    highest that the times allow, unless a side is more than *depth* items ahead. O(1) per item;
+    one thread, no lock.
 
-    :param tolerance_ns: times that differ by at most this are of one moment.
-    :param depth: items of one side that may wait for the other; the oldest goes when there are
-        more.
+    :param tolerance_ns: two items match if their times differ by at most this.
+    :param depth: the most items of one side that may wait for the other side; the oldest is
+        dropped when there are more.
     """
 
     def __init__(self, tolerance_ns: int, depth: int = 4) -> None:
@@ -123,10 +123,10 @@ class PairMatcher(Generic[T]):
 
     def offer(self, side: Side, time_ns: int, item: T) -> tuple[T, T] | None:
         """
-        Give an item, and get the pair (left, right) that it completes.
+        Take an item, and return the pair (left, right) that it completes.
 
-        A time that isn't above the side's last one is another stream's: everything that waits on
-        both sides is dropped.
+        If the item's time isn't later than the side's last time, a new stream has begun:
+        everything that waits on both sides is dropped.
         """
         last = self._last[side]
         if last is not None and time_ns <= last:
@@ -166,7 +166,7 @@ class PairMatcher(Generic[T]):
         self._alone[side] += 1
 
     def waiting(self, side: Side) -> int:
-        """Return how many items of a side wait for their counterparts."""
+        """Return how many items of a side wait for a counterpart."""
         return len(self._waiting[side])
 
     def clear(self) -> None:
@@ -175,7 +175,7 @@ class PairMatcher(Generic[T]):
             self.forget(side)
 
     def forget(self, side: Side) -> None:
-        """Do what :meth:`clear` does for one side, whose source begins anew."""
+        """Drop what waits on one side, and forget its time: its source begins again."""
         while self._waiting[side]:
             self._drop(side)
         self._last[side] = None
@@ -191,9 +191,9 @@ class PairMatcher(Generic[T]):
 
 def give_same_stamp(left: Frame, right: Frame) -> None:
     """
-    Give *right* the stamp of *left*, so that the two can be joined by exact time.
+    Give *right* the stamp of *left*, so that subscribers can match the two by exact time.
 
-    It is called before any other lease on *right* exists.
+    Call this before any other lease on *right* exists.
     """
     right.data = replace(right.data, header=Header(left.header.stamp_ns, right.header.frame_id))
 
@@ -201,11 +201,12 @@ def give_same_stamp(left: Frame, right: Frame) -> None:
 @dataclass(frozen=True)
 class PairingRule:
     """
-    What makes two frames a pair.
+    The rule by which two frames are a pair.
 
-    :param tolerance_ns: at most this time may lie between the two; below half of a frame's time.
-    :param by_stamp: compare stamps, for recordings that were taken together, in place of the times
-        at which the frames came.
+    :param tolerance_ns: the most time between the two frames; it must be below half of a frame's
+        period.
+    :param by_stamp: whether to compare stamps, for recordings that were made together, instead of
+        the times at which the frames were captured.
     """
 
     tolerance_ns: int
@@ -213,9 +214,9 @@ class PairingRule:
 
     def check_same(self, other: PairingRule) -> None:
         """
-        Check that both sides want the same.
+        Check that both sides want the same rule.
 
-        :raises ConfigError: they don't; says what to do.
+        :raises ConfigError: the rules differ; the message says what to do.
         """
         if self.tolerance_ns != other.tolerance_ns:
             raise ConfigError(
@@ -236,12 +237,12 @@ class StereoSides:
 
     Each camera is opened, run and closed on its own, again and again.
 
-    Both frames of a pair carry the left one's stamp. A side whose counterpart isn't there goes on:
-    its newest *depth* frames wait, and nothing comes out. There is one lock, held for O(depth) and
-    never while a frame is captured, released or published.
+    Both frames of a pair carry the left one's stamp. While the other camera is away, a side goes
+    on: its newest *depth* frames wait, and it delivers no frame. There is one lock. It is held for
+    O(depth) steps, and never while a frame is captured, released or published.
 
-    :param depth: frames of one side that may wait or be ready, leased: its camera needs this many
-        more slots.
+    :param depth: the most frames of one side that wait or are ready. They are leased, so the
+        side's camera needs this many more slots.
     """
 
     def __init__(self, rule: PairingRule, depth: int = DEFAULT_DEPTH) -> None:
@@ -254,9 +255,9 @@ class StereoSides:
 
     def join(self, side: Side, camera: Camera) -> SideCamera:
         """
-        Make *camera*, which is owned from here on, one of the two.
+        Make *camera* one of the two cameras, and own it from now on.
 
-        It replaces the one before.
+        The camera replaces the side's previous one.
         """
         member = SideCamera(self, side, camera)
         with self._news:
@@ -271,17 +272,17 @@ class StereoSides:
         return self._members[side] is not None
 
     def other_size(self, side: Side) -> tuple[int, int] | None:
-        """Return the size of the opposite side's pictures, while that is open."""
+        """Return the size of the opposite side's pictures, while its camera is open."""
         other = self._members[side.other]
         return None if other is None else (other.width, other.height)
 
     def statistics(self) -> StereoStatistics:
-        """Return counters, over all openings."""
+        """Return the counters, summed over all openings of the cameras."""
         with self._news:
             return self._matcher.statistics()
 
     def offer(self, member: SideCamera, frame: Frame, patience_s: float) -> None:
-        """Take over a frame, and wait a little for its counterpart."""
+        """Own a frame from now on, and wait a little for its counterpart."""
         side = member.side
         with self._news:
             if self._members[side] is member:
@@ -321,24 +322,24 @@ class StereoSides:
         )
 
     def take(self, member: SideCamera) -> Frame | None:
-        """Take the oldest frame of that side that has its counterpart."""
+        """Return the side's oldest frame that has a counterpart, and give up its ownership."""
         with self._news:
             ready = self._ready[member.side]
             return ready.popleft() if ready and self._members[member.side] is member else None
 
     def await_end(self, member: SideCamera) -> None:
-        """Wait, with a bound, for the counterparts of the last frames of a side that has ended."""
+        """Wait a bounded time for counterparts of the last frames of a side that has ended."""
         with self._news:
             if self._worth_waiting(member):
                 self._news.wait(_END_WAIT_S)
 
     def ended(self, member: SideCamera) -> bool:
-        """Tell whether nothing of a side whose camera has ended can become a pair any more."""
+        """Tell whether no frame of a side whose camera has ended can become a pair any more."""
         with self._news:
             return not self._ready[member.side] and not self._worth_waiting(member)
 
     def leave(self, member: SideCamera) -> None:
-        """Remove everything of a camera that is about to be closed."""
+        """Remove a camera that is about to be closed, and release its frames."""
         with self._news:
             dropped = []
             if self._members[member.side] is member:
@@ -348,12 +349,12 @@ class StereoSides:
         _release(dropped)
 
     def wake(self) -> None:
-        """Make the waiting thread look again."""
+        """Make a waiting thread check its condition again."""
         with self._news:
             self._news.notify_all()
 
     def _empty(self, side: Side) -> list[Frame]:
-        """Take everything that a side holds."""
+        """Remove and return all frames that a side holds."""
         self._matcher.forget(side)
         ready = [*self._ready[side]]
         self._ready[side].clear()
@@ -370,21 +371,22 @@ def _release(frames: Sequence[Frame]) -> None:
 
 
 def _of_inner(name: str) -> Any:
-    """Make a property that is :attr:`SideCamera.inner`'s of that name."""
+    """Make a property that returns the attribute of that name of :attr:`SideCamera.inner`."""
     return property(lambda side: getattr(side.inner, name))
 
 
 class SideCamera(Camera):
     """
-    One side of :class:`StereoSides`: its camera, but only frames that have a counterpart.
+    One side of :class:`StereoSides`: a camera that gives only frames with a counterpart.
 
-    Made by :meth:`StereoSides.join`.
+    :meth:`StereoSides.join` makes it.
 
-    As any camera it is captured from by one thread, and stopped from any; neither waits for the
-    other side's thread.
+    As with any camera, one thread captures from it and any thread may stop it. Neither waits for
+    the other side's thread.
     """
 
-    # Of the statistics: what had no counterpart is in :meth:`StereoSides.statistics`.
+    # The camera's own counters; frames without a counterpart are in
+    # :meth:`StereoSides.statistics`.
     has_lens, heap_name, device = map(_of_inner, ('has_lens', 'heap_name', 'device'))
     identity, threads, reallocates = map(_of_inner, ('identity', 'threads', 'reallocates'))
     pool, statistics, facts, sizes = map(_of_inner, ('pool', 'statistics', 'facts', 'sizes'))
@@ -411,7 +413,7 @@ class SideCamera(Camera):
         return self.inner.ended and self._sides.ended(self)
 
     def notices(self) -> Sequence[str]:
-        """Warn of two sizes: they are allowed, but few consumers of both pictures can use them."""
+        """Warn if the sides' sizes differ: few consumers of both pictures can use that."""
         other, own = self._sides.other_size(self.side), (self.width, self.height)
         if other is None or other == own:
             return self.inner.notices()
@@ -436,12 +438,12 @@ class SideCamera(Camera):
         self.inner.allocate(request)
         pool = self.inner.pool
         if pool is not None:
-            # Nobody leases under this name: it keeps the slots of waiting frames from being
-            # promised to consumers.
+            # Nobody leases under this name. It reserves slots for waiting frames, so that these
+            # slots are not promised to consumers.
             pool.set_quota('stereo', self._sides.depth)
 
     def capture(self) -> Frame | None:
-        """Return the oldest of its frames that has a counterpart; ``None`` while there is none."""
+        """Return this side's oldest frame with a counterpart; ``None``: no frame has one."""
         frame = self._sides.take(self)
         if frame is not None:
             return frame
@@ -463,7 +465,7 @@ class SideCamera(Camera):
         """
         Close this side.
 
-        The other side goes on, and makes pairs again when a camera replaces this one.
+        The other side goes on. Pairs are made again when another camera replaces this one.
         """
         self.stop()
         self._sides.leave(self)

@@ -14,11 +14,11 @@
 # limitations under the License.
 
 """
-Keeps one camera going.
+Keep one camera running.
 
-It opens the camera, runs it on a thread of its own, and brings it back when it was unplugged,
-busy, silent or changed. It needs no ROS: the owner says how the camera is opened and what becomes
-of it and of its frames.
+The supervisor opens the camera, captures its frames on a thread of its own, and opens it again
+when it was unplugged, busy, silent or changed. It needs no ROS: its owner passes the functions
+that open the camera, prepare it and take its frames.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _HEALTHY_S = 10.0
 
 
 class CameraState(Enum):
-    """Where a camera is in its life."""
+    """The state of a camera between its first opening and its end."""
 
     CLOSED = 'closed'
     STREAMING = 'streaming'
@@ -62,7 +62,7 @@ class CameraState(Enum):
 
 
 class Renewal(Enum):
-    """How a camera comes to other buffers."""
+    """How a camera gets other buffers."""
 
     NONE = 'it keeps those that it has'
     REALLOCATE = 'it allocates others'
@@ -72,12 +72,12 @@ class Renewal(Enum):
 @dataclass(frozen=True)
 class CameraCondition:
     """
-    For diagnostics.
+    A camera's condition, for diagnostics.
 
-    :param reason: why it isn't streaming; empty while it is.
-    :param attempts: attempts to bring it back since it was lost.
-    :param losses: how often it was lost since start.
-    :param retry_s: until the next attempt, in seconds.
+    :param reason: why the camera isn't streaming; empty while it streams.
+    :param attempts: how many attempts were made to open the camera since it was lost.
+    :param losses: how often the camera was lost since start.
+    :param retry_s: seconds until the next attempt.
     """
 
     state: CameraState
@@ -89,7 +89,7 @@ class CameraCondition:
 
 class CameraSupervisor:
     """
-    One camera, one thread.
+    Runs one camera on one thread.
 
     If opening, agreeing on buffers or capturing fails, the thread goes on: it closes the camera
     and opens it again after a pause, which doubles up to :data:`LAST_RETRY_S`. After a
@@ -98,20 +98,21 @@ class CameraSupervisor:
     such as "no more descriptors", is handled like a failure of the camera. Any other error ends
     the thread with state FAILED.
 
-    :param open_camera: opens it; gets the identity that is wanted, empty for the first time.
-    :param prepare: makes an opened camera ready to capture: agrees on buffers, tells the links. On
-        the supervisor's thread, or on that which calls :meth:`prepare_now`.
-    :param deliver: gets each frame. The supervisor releases that frame when *deliver* has
+    :param open_camera: opens the camera; its argument is the identity of the wanted camera, empty
+        at the first opening.
+    :param prepare: makes an opened camera ready to capture: it agrees on buffers and tells the
+        links. The supervisor's thread calls it, or the thread that calls :meth:`prepare_now`.
+    :param deliver: called with each frame. The supervisor releases that frame when *deliver* has
         returned.
-    :param on_condition: gets each change of the condition; must not block.
-    :param renew: asked between two frames whether other buffers are to be agreed on. Then
-        *prepare* is called again: at once, or for ``Renewal.REOPEN`` after the camera was closed
-        and opened again.
-    :param before_close: is called before a camera is closed, so that nobody else uses it from then
-        on.
+    :param on_condition: called at each change of the condition; must not block.
+    :param renew: called between two frames; returns whether other buffers are to be agreed on. If
+        so, *prepare* is called again: at once, or, for ``Renewal.REOPEN``, after the camera was
+        closed and opened again.
+    :param before_close: called before a camera is closed, so that no other code uses it after
+        that.
     :param wait_s: seconds that the thread waits before it opens the camera for the first time.
-    :param identity: of the camera that is wanted, if that is known; empty: whatever is there the
-        first time.
+    :param identity: identity of the wanted camera, if it is known; empty: the first camera that
+        can be opened is taken.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class CameraSupervisor:
 
     @property
     def camera(self) -> Camera | None:
-        """The camera that is open."""
+        """The open camera; ``None`` while none is open."""
         return self._camera
 
     @property
@@ -160,8 +161,9 @@ class CameraSupervisor:
         """
         The identity of the camera that is wanted.
 
-        It is that of the first camera that was opened, or what the owner said. Another camera is
-        not taken. Empty before the first opening, if the owner said none.
+        This is the identity of the first camera that was opened, or the one that the owner passed.
+        A camera with another identity is refused. Empty before the first opening, if the owner
+        passed none.
         """
         return self._identity
 
@@ -197,7 +199,7 @@ class CameraSupervisor:
 
     @property
     def stopping(self) -> bool:
-        """Whether :meth:`stop` was called: what takes long gives up then."""
+        """Whether :meth:`stop` was called; functions that take long ask this and give up."""
         return self._stop.is_set()
 
     @property
@@ -209,9 +211,9 @@ class CameraSupervisor:
         """
         Open the camera in the calling thread, before :meth:`start`.
 
-        A camera that is not there yet, or busy, is waited for later.
+        If the camera is not there yet, or is busy, the thread waits for it later.
 
-        :raises ConfigError: it can't be what the parameters ask for, however long one waits.
+        :raises ConfigError: the camera can't fulfil the parameters, and waiting would not help.
         """
         self._now(self._open)
 
@@ -219,11 +221,11 @@ class CameraSupervisor:
         """
         Prepare an opened camera in the calling thread, before :meth:`start`.
 
-        A camera that goes away or is busy meanwhile is waited for.
+        If the camera goes away or becomes busy meanwhile, the thread waits for it.
 
-        :raises ConfigError: it isn't what the parameters ask for.
+        :raises ConfigError: the camera can't fulfil the parameters.
         :raises NegotiationError: no setting suits every participant.
-        :raises AllocationError: no memory.
+        :raises AllocationError: there is not enough memory.
         """
         self._now(self._prepare_open)
 
@@ -273,7 +275,7 @@ class CameraSupervisor:
                 self._close()
 
     def _live(self) -> None:
-        """Run the camera from opening to loss or end."""
+        """Run the camera from its opening until it is lost or has ended."""
         try:
             if self._camera is None:
                 self._stop.wait(self._retry.remaining_s)
@@ -292,7 +294,7 @@ class CameraSupervisor:
             self._become(CameraCondition(CameraState.LOST, str(error), losses=self._losses))
         except (
             RecordingError
-        ):  # only devices are retried: a recording would begin at its first frame again
+        ):  # only a device is opened again: a recording would begin at its first frame
             raise
         except (CameraError, NegotiationError, AllocationError, OSError) as error:
             self._lose(error)
@@ -362,6 +364,6 @@ class CameraSupervisor:
 
 
 def _place(error: BaseException) -> str:
-    """Return where it was raised: the author of a camera wants to know that."""
+    """Return the place in the code that raised the error, for the camera's author."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f'{os.path.basename(last.filename)}:{last.lineno}'

@@ -17,22 +17,23 @@
 The synthetic camera: an animated road with exact ground truth, or a test pattern.
 
 The picture is drawn straight into NV12 planes. The ego camera drives along a straight road through
-an endless stream of cars, pedestrians, signs and cones. Everything is a function of ``(width,
-height, seed, palette, index)``: frames may be drawn in any order and come out the same. What does
-not move (sky, hills, skyline, ground, road) is drawn once.
+an endless stream of cars, pedestrians, signs and cones. The picture depends only on ``(width,
+height, seed, palette, index)``, so frames may be drawn in any order. The still parts (sky, hills,
+skyline, ground, road) are drawn once.
 
 An object's shape is a painter's list of polygons in a unit frame: x runs from -0.5 to 0.5 across
 the object, y from -1 (top) to 0 (the ground). Classes differ by outline only: every body colour of
 every class comes from :func:`body_colour`. Colours are ``(Y, U, V)`` levels in BT.601 limited
 range, without the noise that the scene adds on top.
 
-A pattern is colour bars with known levels, or a picture that says which frame it is and when it
-was drawn. The counter's picture is a grid of 16×8 cells, black or white, read row by row from the
-top left, the most significant bit first: 8 bits marker (0xA5), 8 bits of the seed, 32 bits frame
-counter, 64 bits time code (the header's stamp, ns), 16 bits CRC-16/CCITT of the 14 bytes before.
-The bits are inverted in every other cell, as on a chess board, so that no counter makes a picture
-of one level. Cells are as large as the picture allows. So the content survives scaling, JPEG,
-another range and much noise, or its checksum refuses it.
+A pattern is either colour bars with known levels, or a counter: a picture that contains the
+frame's number and the time at which it was drawn. The counter's picture is a grid of 16×8 cells,
+black or white, read row by row from the top left, the most significant bit first: 8 bits marker
+(0xA5), 8 bits of the seed, 32 bits frame counter, 64 bits time code (the header's stamp, ns), 16
+bits CRC-16/CCITT of the 14 bytes before. The bits are inverted in every other cell, as on a chess
+board, so that no counter makes a picture of one level. Cells are as large as the picture allows.
+So the content can still be read after scaling, JPEG, a change of range, or with much noise; if
+not, the checksum shows the error.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Part:
 
 
 class Shape:
-    """Polygons in painter's order. Once it is drawn, nothing is added to it any more."""
+    """Polygons in painter's order. No polygon is added after the shape was first drawn."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -91,7 +92,8 @@ class Shape:
         """
         Append a polygon in the unit frame.
 
-        ``sway`` is what a swing of 1 adds to each vertex; none means that it does not move.
+        ``sway`` is the offset that a swing of 1 adds to each vertex; ``None`` means that the
+        polygon does not move.
         """
         start = len(self._points)
         self._points += points
@@ -135,9 +137,9 @@ def paint(
 
 def body_colour(rng: np.random.Generator, hues: tuple[float, float]) -> Colour:
     """
-    Return a colour from the one distribution that all classes and all clutter share.
+    Return a random colour from the distribution that all classes and all clutter share.
 
-    Its hue is within ``hues`` (degrees).
+    Its hue is within ``hues``, a range in degrees.
     """
     hue = math.radians(rng.uniform(*hues))
     saturation = rng.uniform(14.0, 62.0)
@@ -163,7 +165,7 @@ def neutral(level: float, rng: np.random.Generator) -> Colour:
 
 
 def clamp_luma(level: float) -> int:
-    """Return ``level`` as a drawable luma."""
+    """Return ``level``, limited to the range of luma that may be drawn."""
     return int(min(max(level, LUMA_LOW), LUMA_HIGH))
 
 
@@ -368,7 +370,7 @@ def building(rng: np.random.Generator, hues: tuple[float, float], aspect: float)
 
 
 def crate(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
-    """Make a box with a lid line: a body's colours and size, but no class's outline."""
+    """Make a box with a lid line: colours and size of an object, but the outline of no class."""
     side = body_colour(rng, hues)
     shape = Shape()
     shape.add(box(-0.5, -1.0, 0.5, 0.0), side)
@@ -430,7 +432,7 @@ def draw_backdrop(width: int, height: int, edges: RoadEdges, rng: np.random.Gene
     """
     Draw the still background.
 
-    It is luma ``(height, width)`` and chroma ``(height/2, width/2, 2)``, both uint8.
+    Return its luma ``(height, width)`` and chroma ``(height/2, width/2, 2)``, both uint8.
     """
     luma = np.empty((height, width), np.uint8)
     chroma = np.empty((height // 2, width // 2, 2), np.uint8)
@@ -470,9 +472,10 @@ def _texture(
     height: int, width: int, cells: tuple[int, ...], rng: np.random.Generator
 ) -> NDArray[np.float32]:
     """
-    Make a smooth random field of about -1 to 1.
+    Make a smooth random field with values of about -1 to 1.
 
-    It has one octave per entry of ``cells`` (cells across), halving in strength.
+    Each entry of ``cells`` (the number of cells across) adds an octave of half the strength of the
+    one before.
     """
     field = np.zeros((height, width), np.float32)
     for octave, across in enumerate(cells):
@@ -608,7 +611,8 @@ MAX_OBJECTS = 40
 MIN_VISIBLE = 0.55
 MIN_INSIDE = 0.8
 
-# The size that models see: objects are scaled to look alike once the frame is letterboxed to it.
+# The input size of models: objects are scaled so that they look alike after the frame was
+# letterboxed to this size.
 _REFERENCE_WIDTH, _REFERENCE_HEIGHT = 640, 384
 _FOCAL = 420.0
 _CAMERA_HEIGHT = 2.0
@@ -626,8 +630,8 @@ class SceneObject:
 
     ``x, y`` is the top-left corner and ``width, height`` the size, in image pixels, of the tight
     box around the whole silhouette clipped to the image (parts hidden by nearer objects included);
-    ``visible`` is the share of the silhouette's pixels that can be seen, 0 to 1. ``identity`` is
-    the same for the same thing in all frames of a scene.
+    ``visible`` is the share of the silhouette's pixels that can be seen, 0 to 1. ``identity`` is a
+    number that an object keeps in all frames of a scene.
     """
 
     class_index: int
@@ -642,7 +646,7 @@ class SceneObject:
 @dataclass(frozen=True)
 class _Kind:
     """
-    What a sort of thing looks like and where it stands.
+    A kind of object: its appearance, and where on the road it stands.
 
     Lengths in metres, speeds in metres per second.
     """
@@ -678,9 +682,9 @@ _CLUTTER_KINDS = (
 @dataclass(frozen=True)
 class _Track:
     """
-    An endless row of things of one kind.
+    An endless row of objects of one kind.
 
-    One thing at a time travels from ``far`` to ``near``, then the next starts.
+    One object at a time travels from ``far`` to ``near``; then the next object starts.
     """
 
     kind: _Kind
@@ -694,7 +698,7 @@ class _Track:
 
 @dataclass(frozen=True)
 class _Look:
-    """What is drawn once per thing: its outline, size (metres) and place across the road."""
+    """Values chosen once per object: outline, size (metres), place across the road."""
 
     shape: Shape
     width: float
@@ -706,7 +710,7 @@ class _Look:
 @dataclass(frozen=True)
 class _Sprite:
     """
-    A thing placed in the image.
+    An object placed in the image.
 
     ``polygons`` are in pixels, ``depth`` in metres, ``foot`` and ``reach`` in pixels.
     """
@@ -722,7 +726,7 @@ class _Sprite:
 
 class RoadScene:
     """
-    Draws frames of one scene and tells what is in them.
+    Draws frames of one scene and returns the objects that are in them.
 
     Not thread-safe: each thread needs its own.
     """
@@ -795,8 +799,8 @@ class RoadScene:
         candidates = sorted(
             (self._place(track, index) for track in self._objects), key=lambda s: s.depth
         )
-        # In a tiny picture a few near objects may leave no room for others; then the nearest is
-        # left out.
+        # In a tiny picture a few near objects may leave no room for others. In this case the
+        # nearest object is left out.
         for first in range(len(candidates) + 1):
             self._free.fill(255)
             objects: list[SceneObject] = []
@@ -813,9 +817,9 @@ class RoadScene:
 
     def _accept(self, sprite: _Sprite, objects: list[SceneObject], sprites: list[_Sprite]) -> None:
         """
-        Take ``sprite`` behind all accepted ones.
+        Add ``sprite`` behind all accepted ones, if enough of it can be seen.
 
-        It isn't taken if it would be too hidden, cut off, small or large.
+        It is refused if it would be hidden or cut off too much, too small or too large.
         """
         vertices = np.concatenate(sprite.polygons)
         x0, y0 = vertices.min(axis=0).tolist()
@@ -834,8 +838,8 @@ class RoadScene:
         inside = self._silhouette(sprite, x0, y0, x1, y1)
         total = cv2.countNonZero(inside)
         if (left, top, right, bottom) != (x0, y0, x1, y1):
-            # Drawn again rather than cut out: OpenCV rounds edges that the image cuts a little
-            # differently.
+            # The silhouette is drawn again rather than cut out of a mask, because OpenCV rounds
+            # edges a little differently where the image's border cuts them.
             inside = self._silhouette(sprite, left, top, right, bottom)
             if cv2.countNonZero(inside) < MIN_INSIDE * total:
                 return
@@ -864,7 +868,7 @@ class RoadScene:
         """
         Return a mask (0 or 255) of ``sprite``'s pixels within a part of the image.
 
-        It is valid until the next call.
+        The mask is valid until the next call.
         """
         mask = self._mask[: y1 - y0, : x1 - x0]
         mask.fill(0)
@@ -889,7 +893,7 @@ class RoadScene:
         return tracks
 
     def _place(self, track: _Track, index: int) -> _Sprite:
-        """Return the thing of ``track`` that is on its way in frame ``index``."""
+        """Return the object of ``track`` that can be seen in frame ``index``, at its place."""
         seconds = index / FRAMES_PER_SECOND
         cycle, travelled = divmod(track.phase + track.speed * seconds, track.far - track.near)
         look = self._look(track, int(cycle))
@@ -909,7 +913,8 @@ class RoadScene:
         look = self._looks.get(key)
         if look is None:
             hues = self._hues if track.kind in _OBJECT_KINDS else PALETTES['all']
-            # Cycles of receding things count down from 0, and seeds cannot be negative.
+            # The cycle numbers of objects that move away count down from 0, and seeds cannot be
+            # negative.
             rng = np.random.default_rng((self.seed, 1, track.number, abs(cycle), int(cycle < 0)))
             look = _make_look(track.kind, hues, rng)
             self._looks[key] = look
@@ -921,7 +926,7 @@ class RoadScene:
         """
         Place small standing objects all over the image.
 
-        They serve frames in which too few of the moving ones can be seen.
+        They are used in frames in which too few moving objects can be seen.
         """
         side = self._lens.smallest * 1.3
         step = max(round(side), 1)
@@ -966,7 +971,7 @@ class RoadScene:
 
 
 class _Lens:
-    """Perspective of the ego camera: metres on the road to pixels."""
+    """Perspective of the ego camera: converts metres on the road to pixels."""
 
     def __init__(self, width: int, height: int) -> None:
         across, down = width / _REFERENCE_WIDTH, height / _REFERENCE_HEIGHT
@@ -1005,7 +1010,7 @@ class _Lens:
         """
         Return the nearest and farthest depth for things of ``kind``.
 
-        At these depths every one of them has an allowed size and can be in the image.
+        Between these depths every object of the kind has an allowed size and can be in the image.
         """
         focal = _FOCAL * self.scale
         thinnest = kind.width[0] * min(kind.aspect[0], 1.0)
@@ -1028,7 +1033,7 @@ class _Lens:
         swing: float,
         identity: tuple[int, int],
     ) -> _Sprite:
-        """``look`` standing on the road at ``lateral`` and ``depth``."""
+        """Return the sprite of ``look``, standing on the road at ``lateral`` and ``depth``."""
         x, y = self.ground(lateral, depth)
         pixels = _FOCAL * self.scale / depth
         width, height = look.width * pixels, look.height * pixels
@@ -1055,7 +1060,7 @@ def check_size(width: int, height: int) -> None:
     """
     Refuse sizes that neither a scene nor a pattern can have.
 
-    :raises ValueError: odd, or smaller than 64.
+    :raises ValueError: a side is odd, or smaller than 64.
     """
     for name, side in (('width', width), ('height', height)):
         if side < MIN_FRAME_SIDE or side % 2:
@@ -1090,7 +1095,7 @@ _BARS_HEIGHT = 0.75
 
 
 class TimeCode(NamedTuple):
-    """What a counter's picture says."""
+    """The values that a counter's picture contains."""
 
     seed: int
     counter: int
@@ -1101,7 +1106,7 @@ def draw_counter(code: TimeCode, luma: NDArray[np.uint8], chroma: NDArray[np.uin
     """
     Fill the planes with a counter's picture.
 
-    The counter's upper bits, beyond 32, and the seed's beyond 8 are left out.
+    Only the lowest 32 bits of the counter and the lowest 8 bits of the seed are drawn.
     """
     fields = _FIELDS.pack(_MARKER, code.seed & 0xFF, code.counter & MAX_COUNTER, code.stamp_ns)
     content = fields + struct.pack('>H', binascii.crc_hqx(fields, 0xFFFF))
@@ -1117,8 +1122,8 @@ def sample_levels(
     """
     Return Y, U and V of a colour, as 8-bit samples.
 
-    :param red: R', 0 to 1; likewise the others.
-    :raises ValueError: RGB has no such samples.
+    :param red: R', from 0 to 1; *green* and *blue* likewise.
+    :raises ValueError: the colorimetry's matrix has no Y, U and V.
     """
     if colorimetry.matrix not in _WEIGHTS:
         raise ValueError(
@@ -1141,7 +1146,7 @@ class ColourBars:
 
     The bars are in the order of :data:`BAR_COLOURS`.
 
-    :raises ValueError: a colorimetry without samples for it.
+    :raises ValueError: the colorimetry's matrix has no Y, U and V.
     """
 
     def __init__(
@@ -1170,12 +1175,14 @@ class ColourBars:
 
 class SyntheticCamera(DrawnCamera):
     """
-    Draws :class:`RoadScene`, where frame *n* of a seed is always the same picture, or a pattern.
+    A camera that draws a :class:`RoadScene` or a pattern.
 
-    :param seed: which scene; the counter shows its lowest 8 bits.
+    Frame *n* of a scene with the same seed is always the same picture.
+
+    :param seed: selects the scene; the counter's picture contains the lowest 8 bits.
     :param palette: colours of the objects, see :class:`RoadScene`.
     :param pattern: one of :data:`PATTERNS`.
-    :raises ValueError: the scene or pattern can't have that size.
+    :raises ValueError: a scene or pattern of that size is impossible.
     """
 
     PARAMETERS = (
